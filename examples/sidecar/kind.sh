@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Usage: examples/sidecar/kind.sh [CLUSTER]
 #
-# The example of this folder on a kind cluster of its own (default name: headgate): builds the images, makes
-# the cluster, installs the chart and the service, and shows the policy in force. Run again, it brings all of
-# it up to date. kind delete cluster --name headgate removes everything.
+# The example of this folder on a kind cluster of its own (default name: headgate): builds the
+# images, makes the cluster, installs the chart and the service, and shows the policy in force. Run
+# again, it brings all of it up to date. kind delete cluster --name headgate removes everything.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -42,8 +42,8 @@ kind load image-archive dist/headgate-image.tar --name "$cluster"
 kind load image-archive dist/headgate-backend-image.tar --name "$cluster"
 
 say "Installing Headgate"
-helm upgrade --install headgate charts/headgate --namespace headgate-system --create-namespace --set image.tag=dev \
-  --wait --timeout 3m
+helm upgrade --install headgate charts/headgate --namespace headgate-system --create-namespace \
+  --set image.tag=dev --wait --timeout 3m
 # Images under one name change without notice: Pods take the ones loaded just now.
 kubectl --namespace headgate-system rollout restart deployment/headgate
 kubectl --namespace headgate-system rollout status deployment/headgate --timeout=3m

@@ -1,12 +1,14 @@
 //! The admin address: status as JSON, health, readiness, and metrics.
 //!
-//! Plain HTTP/1.1 that changes nothing; it listens on the loopback address unless told otherwise. An operator in a
-//! cluster that listens on another shows policies and proxies of all namespaces only to whom the API server permits
-//! it ([`Authorizer`]); health and readiness are for everybody.
+//! Plain HTTP/1.1 that changes nothing. It listens on the loopback address by default. An operator
+//! in a cluster that listens on another address shows policies and proxies of all namespaces only
+//! to users that the API server authorizes ([`Authorizer`]). Health and readiness are open to every
+//! client.
 //!
-//! A client may be anybody who reaches the address. So connections are bounded in number, for each address too, and
-//! in time. Health and readiness have an address of their own besides, which nobody but the kubelet need reach: clients
-//! that take all of the one must not have the operator restarted.
+//! Any client may be able to reach the address. So connections have limits on their number, also
+//! for each client address, and on their lifetime. Health and readiness have a second address,
+//! which only the kubelet needs to reach: clients that exhaust the connections of the first address
+//! must not cause a restart of the operator.
 
 use std::io;
 use std::sync::Arc;
@@ -41,7 +43,7 @@ use crate::xds::snapshot::Snapshot;
 use crate::xds::status::{Report, Written};
 use crate::xds::tally::Tallies;
 
-/// Bounds of the admin address. A connection is for one request: the longest is one that waits for news.
+/// Limits of the admin address. A connection carries one request; the longest is a long poll.
 const LIMITS: HttpLimits = HttpLimits {
     connections: 64,
     connections_per_address: 16,
@@ -49,8 +51,8 @@ const LIMITS: HttpLimits = HttpLimits {
     connection: Duration::from_secs(30),
     keep_alive: false,
 };
-/// Bounds of the address of probes. Its requests are tiny and answered at once, so more connections are open and for less
-/// time: a few Pods must not keep the kubelet out.
+/// Limits of the probe address. Its requests are tiny and answered at once, so it allows more
+/// connections with shorter lives: a few Pods must not keep the kubelet out.
 const PROBES: HttpLimits = HttpLimits {
     connections: 1_024,
     connections_per_address: 16,
@@ -58,18 +60,18 @@ const PROBES: HttpLimits = HttpLimits {
     connection: Duration::from_secs(4),
     keep_alive: false,
 };
-/// Full reports in memory at once, 10 MB each with 10,000 proxies.
+/// The number of full reports in memory at once. One has 10 MB with 10,000 proxies.
 const MAX_REPORTS: usize = 4;
-/// Bytes of a report that are sent at once.
+/// The size of a chunk of a report, in bytes.
 const CHUNK: usize = 64 << 10;
 
-/// Requests for news that are kept open at once; more are answered at once.
+/// The number of long polls at once; further ones are answered at once.
 const MAX_WAITING: usize = 16;
-/// Time between two looks at the proxies for one such request.
+/// The interval at which a long poll checks the proxies.
 const LOOK: Duration = Duration::from_millis(100);
 const JSON: &str = "application/json";
 
-/// What the admin address shows.
+/// The state that the admin address shows.
 #[derive(Debug, Clone)]
 pub struct Admin {
     view: watch::Receiver<Option<View>>,
@@ -81,14 +83,14 @@ pub struct Admin {
     authorizer: Option<Authorizer>,
 }
 
-/// A server that serves.
+/// A running server.
 #[derive(Debug, Clone)]
 pub struct View {
     /// Its proxies.
     pub registry: Arc<Registry>,
-    /// What it serves.
+    /// The snapshots that it serves.
     pub snapshots: watch::Receiver<Arc<Snapshot>>,
-    /// The policies' statuses as the API server has them, if one does.
+    /// The policies' statuses as observed, if there is an API server.
     pub statuses: Option<Arc<Observations>>,
 }
 
@@ -108,8 +110,8 @@ impl View {
 }
 
 impl Admin {
-    /// Shows this server's state. `/readyz` fails once `shutdown` holds `true`, so that new proxies go
-    /// elsewhere.
+    /// Shows the state of a running server. `/readyz` fails once `shutdown` holds `true`, so that
+    /// new proxies connect to other replicas.
     #[must_use]
     pub fn new(
         registry: Arc<Registry>,
@@ -121,15 +123,15 @@ impl Admin {
             snapshots,
             statuses: None,
         };
-        // Both keep their value when their senders are gone.
+        // Both receivers keep their value after their senders are dropped.
         let (_, view) = watch::channel(Some(view));
         let (_, missing) = watch::channel(String::new());
         Self::starting(view, missing, "", shutdown)
     }
 
-    /// Shows the state of a server, once there is one: before, `/readyz` fails and says what is `missing`.
-    /// It fails again once `shutdown` holds `true`, so that new proxies go elsewhere. `instance` names this
-    /// process among its replicas.
+    /// Shows the state of a server that starts later. Until then, `/readyz` fails and names what is
+    /// `missing`. It fails again once `shutdown` holds `true`, so that new proxies connect to other
+    /// replicas. `instance` names this process among its replicas.
     #[must_use]
     pub fn starting(
         view: watch::Receiver<Option<View>>,
@@ -148,14 +150,14 @@ impl Admin {
         }
     }
 
-    /// Shows policies and proxies only to whom `authorizer` permits it.
+    /// Shows policies and proxies only to users whom `authorizer` permits it.
     #[must_use]
     pub fn authorized_by(mut self, authorizer: Option<Authorizer>) -> Self {
         self.authorizer = authorizer;
         self
     }
 
-    /// Serves until `shutdown` holds `true`. Connections that are open then end with the process.
+    /// Serves until `shutdown` holds `true`. Connections still open then end with the process.
     pub async fn serve(self, listener: TcpListener) {
         let mut shown = Router::new()
             .route("/status", get(status))
@@ -194,7 +196,7 @@ fn probes() -> Router<Admin> {
 }
 
 async fn authorize(State(authorizer): State<Authorizer>, request: Request, next: Next) -> Response {
-    // Owned: a request whose body isn't Sync can't be borrowed by what waits.
+    // Owned, because the request's body isn't `Sync`: a borrow can't be held across an await.
     let token = token(request.headers()).map(str::to_owned);
     let path = request.uri().path().to_owned();
     let refusal = match authorizer.authorize(token.as_deref(), &path).await {
@@ -223,7 +225,7 @@ fn token(headers: &HeaderMap) -> Option<&str> {
     token.filter(|token| !token.is_empty())
 }
 
-/// Nothing is shown before something is served.
+/// Extracts the view, or answers that the server isn't running yet.
 impl FromRequestParts<Admin> for View {
     type Rejection = (StatusCode, String);
 
@@ -252,7 +254,8 @@ async fn status(State(admin): State<Admin>, view: View) -> Response {
     }
 }
 
-/// JSON in chunks: `permit` is held until the client has read nearly all, because the text is in memory until then.
+/// A JSON response in chunks. `permit` is held until the client has read nearly all of it, because
+/// the text is in memory until then.
 fn in_chunks(text: String, permit: Option<OwnedSemaphorePermit>) -> Response {
     let headers = [
         (header::CONTENT_TYPE, JSON.to_owned()),
@@ -277,8 +280,8 @@ async fn metrics(view: View) -> Response {
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response()
 }
 
-/// What proxies say of each policy. A request that names the version it has, and asks to wait (RFC 7240),
-/// is answered when there is another one.
+/// Returns the proxies' counts for each policy. A request that names the version it has and asks to
+/// wait (RFC 7240) is answered when a newer version exists.
 async fn counts(State(admin): State<Admin>, view: View, headers: HeaderMap) -> Response {
     let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
     let known = text(header::IF_NONE_MATCH.as_str());
@@ -320,7 +323,7 @@ async fn counts(State(admin): State<Admin>, view: View, headers: HeaderMap) -> R
             _ = shutdown.changed() => {}
             () = sleep_until(end) => {}
         }
-        // Answers come in crowds.
+        // Reports arrive in bursts, so one answer covers several.
         sleep_until(next.min(end)).await;
     }
 }

@@ -1,23 +1,24 @@
-//! A complete Envoy bootstrap with a slot for Headgate, so that anyone can try it with one command.
+//! A complete Envoy bootstrap with a slot for Headgate, for a trial with one command.
 //!
 //! It is a template with comments rather than serialized messages, because people copy from it into
-//! configurations of their own. What matters there is the slot:
+//! configurations of their own. Its properties that matter there:
 //!
-//! - It has a `default_config` and `apply_default_config_without_warming`. Without them the listener
-//!   waits for the operator, or answers every request with 500.
-//! - The default is an RBAC filter without rules, which does nothing. A Wasm filter without code, the
-//!   obvious choice, is refused by Envoy 1.40 at start (measured).
-//! - A proxy in front of a service must not end what the service would have answered. Envoy's default for a route is
-//!   15 s.
-//! - Types match on paths, so these are normalized: else `//search` and `/%73earch` are other types' requests, and
-//!   reach the same handler.
-//! - `retry_back_off` bounds how late a proxy comes back to an operator that was restarted; Envoy's own
-//!   bound is 30 s. HTTP/2 pings notice one that is gone without a word, as when its node dies.
-//! - Certificates and tokens come through SDS from files: of those that stand in the cluster itself, Envoy would
-//!   never read a renewed one.
+//! - The slot has a `default_config` and `apply_default_config_without_warming`. Without them the
+//!   listener waits for the operator, or answers every request with 500.
+//! - The default is an RBAC filter without rules, which does nothing. Envoy 1.40 refuses the
+//!   obvious choice, a Wasm filter without code, at start (measured).
+//! - A proxy in front of a service must not end requests that the service would have answered.
+//!   Envoy's default route timeout is 15 s.
+//! - Paths are normalized, because types match on paths: else `//search` and `/%73earch` would be
+//!   requests of other types and yet reach the same handler.
+//! - `retry_back_off` bounds the time until a proxy reconnects to a restarted operator; Envoy's own
+//!   bound is 30 s. HTTP/2 pings detect an operator whose connection was never closed, as when its
+//!   node dies.
+//! - Certificates and tokens come through SDS from files: Envoy would never read a renewed one that
+//!   the cluster itself names.
 //!
-//! Workflows need the calls of the application too: a second listener with a slot of its own, to which the
-//! application sends them ([`outbound`]).
+//! Workflows also need the application's own calls. A second listener with its own slot takes them
+//! ([`outbound`]).
 
 mod outbound;
 mod stats;
@@ -41,7 +42,7 @@ use crate::xds::module::Kind;
 pub use outbound::Outbound;
 pub use tls::{ProxyIdentity, SdsFiles, XdsTls};
 
-/// What the bootstrap says.
+/// The parameters of the bootstrap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bootstrap {
     /// The address on which Envoy listens; `[::]` is any address of both families.
@@ -52,57 +53,60 @@ pub struct Bootstrap {
     pub upstream_http2: bool,
     /// The listener for the application's own calls, if any.
     pub outbound: Option<Outbound>,
-    /// Where the configuration comes from.
+    /// The source of the configuration.
     pub source: ConfigSource,
     /// The server of class admission, if any.
     pub admission: Option<Admission>,
     /// Envoy's admin address.
     pub admin: Endpoint,
-    /// The address of a listener for Prometheus and probes, if any: all that others need of the admin interface.
+    /// The address of a listener for Prometheus and probes, if any: the only paths of the admin
+    /// interface that other hosts need.
     pub stats: Option<Endpoint>,
-    /// The target that this proxy stands for.
+    /// The target that this proxy serves.
     pub target: Option<TargetRef>,
-    /// The Pod that it runs in.
+    /// The Pod of this proxy.
     pub pod: Pod,
-    /// Names the proxy in `headgate status`.
+    /// The proxy's name in `headgate status`.
     pub node_id: String,
-    /// Access log, if any.
+    /// The path of the access log, if any.
     pub access_log: Option<PathBuf>,
-    /// What keeps slow clients from holding slots.
+    /// Bounds that keep slow clients from holding slots.
     pub uploads: Uploads,
 }
 
-/// The server of class admission, to which the filter reports.
+/// The server of class admission, which the filter calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admission {
     /// Its address.
     pub address: Endpoint,
-    /// TLS, with what proves both ends to xDS.
+    /// TLS, with the same identity and CA as for xDS.
     pub tls: Option<Box<XdsTls>>,
 }
 
-/// How long and where requests may take to arrive.
+/// Bounds on the arrival of a request's body, and whether it is buffered in front of the slot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Uploads {
-    /// Headgate sees a request when its body is there, of at most so many bytes; `None`: when its headers are.
+    /// The largest body that is buffered, in bytes: Headgate sees the request once its body has
+    /// arrived. `None`: Headgate sees it once its headers have arrived.
     pub buffer: Option<NonZeroU32>,
-    /// Time for a request to arrive whole; `None`: any.
+    /// The time within which the whole request must arrive; `None`: unlimited.
     pub timeout: Option<Duration>,
 }
 
 impl Uploads {
-    /// Lines of the HTTP connection manager.
+    /// Returns lines of the HTTP connection manager.
     fn manager(self) -> String {
         let timeout = |timeout: Duration| {
             format!(
-                "\n# A request that has not arrived whole by then is answered 408.\nrequest_timeout: {}s",
+                "\n# A request that has not arrived whole by then is answered \
+                 408.\nrequest_timeout: {}s",
                 timeout.as_secs_f64()
             )
         };
         self.timeout.map(timeout).unwrap_or_default()
     }
 
-    /// An HTTP filter in front of the slot.
+    /// Returns an HTTP filter that precedes the slot.
     fn filter(self) -> String {
         let filter = |bytes| {
             format!(
@@ -119,47 +123,49 @@ impl Uploads {
     }
 }
 
-/// What a proxy says about its Pod, by which policies find it.
+/// The node metadata about a proxy's Pod, by which policies select it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pod {
     /// Its namespace.
     pub namespace: Option<String>,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// The Wasm module file that it loads, an absolute path; the operator's own by default.
+    /// The path of the Wasm module file that the proxy loads, absolute; by default, the operator's
+    /// own.
     pub module: Option<PathBuf>,
-    /// The native module file that it loads, an absolute path; the operator's own by default.
+    /// The path of the native module file that the proxy loads, absolute; by default, the
+    /// operator's own.
     pub native_module: Option<PathBuf>,
-    /// The kind of filter that it asks for.
+    /// The kind of filter that the proxy requests.
     pub filter: Kind,
-    /// The processor that it runs on, if it is known.
+    /// The processor architecture that the proxy runs on, if it is known.
     pub architecture: Option<&'static str>,
 }
 
-/// Where a proxy gets its configuration from.
+/// The source of a proxy's configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConfigSource {
     /// An xDS server.
     Xds {
         /// Its address.
         address: Endpoint,
-        /// One aggregated stream in place of one for the slot.
+        /// Whether one aggregated stream (ADS) is used, rather than one for the slot.
         ads: bool,
-        /// The delta protocol variant.
+        /// Whether the delta variant of the protocol is used.
         delta: bool,
-        /// TLS, with what proves both ends.
+        /// TLS, with the identities of both ends.
         tls: Option<Box<XdsTls>>,
     },
-    /// A file that `headgate render` wrote. Envoy notices when another is moved into its place.
+    /// A file that `headgate render` wrote. Envoy follows moves of another file into its place.
     File(PathBuf),
 }
 
-/// A YAML scalar that is this text, whatever is in it.
+/// Returns `text` as a YAML scalar, quoted whatever it contains.
 pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// `block`, with every line but the first indented by `spaces`.
+/// Returns `block` with every line but the first indented by `spaces`.
 fn indented(block: &str, spaces: usize) -> String {
     block
         .trim_end()
@@ -178,8 +184,9 @@ fn socket(endpoint: &Endpoint) -> String {
     )
 }
 
-/// An endpoint of a cluster. DNS would choose one family for `localhost`, and applications listen on one, the other or
-/// both: Envoy connects to the first loopback address that accepts.
+/// Returns an endpoint of a cluster. DNS would choose one address family for `localhost`, but
+/// applications listen on one, the other or both: Envoy connects to the first loopback address that
+/// accepts.
 fn lb_endpoint(endpoint: &Endpoint) -> String {
     if endpoint.host != LOCALHOST {
         return format!("{{address: {}}}", socket(endpoint));
@@ -194,7 +201,7 @@ fn lb_endpoint(endpoint: &Endpoint) -> String {
 }
 
 impl Bootstrap {
-    /// The bootstrap as YAML.
+    /// Returns the bootstrap as YAML.
     #[must_use]
     pub fn to_yaml(&self) -> String {
         format!(
@@ -266,7 +273,8 @@ admin:
         }
         if self.pod.filter == Kind::Native {
             line(
-                "The kind of filter. Where the operator has none of it, or this proxy can't load it, it is wasm.",
+                "The kind of filter. Where the operator has none of it, or this proxy can't load \
+                 it, it is wasm.",
                 FILTER_METADATA,
                 self.pod.filter.name(),
             );
@@ -343,9 +351,10 @@ admin:
         let Some(path) = &self.access_log else {
             return String::new();
         };
-        let format = "[%START_TIME%] \\\"%REQ(:METHOD)% %REQ(:PATH)% %PROTOCOL%\\\" %RESPONSE_CODE% %RESPONSE_FLAGS% \
-                      %RESPONSE_CODE_DETAILS% %DURATION%ms refused=\\\"%RESP(X-HEADGATE-REFUSED)%\\\" \
-                      retry_after=%RESP(RETRY-AFTER)% upstream=%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)%ms\\n";
+        let format = "[%START_TIME%] \\\"%REQ(:METHOD)% %REQ(:PATH)% %PROTOCOL%\\\" \
+                      %RESPONSE_CODE% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %DURATION%ms \
+                      refused=\\\"%RESP(X-HEADGATE-REFUSED)%\\\" retry_after=%RESP(RETRY-AFTER)% \
+                      upstream=%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)%ms\\n";
         let block = format!(
             "access_log:
 - name: envoy.access_loggers.file
@@ -381,8 +390,8 @@ admin:
         let Some(Admission { address, tls }) = &self.admission else {
             return String::new();
         };
-        let comment = "\
-# The server of class admission, to which the filter reports. One of several operators listens: their leader.";
+        let comment = "# The server of class admission, to which the filter reports. One of \
+                       several operators listens: their leader.";
         operator(CLUSTER, comment, address, tls.as_deref())
     }
 }
@@ -391,14 +400,14 @@ admin:
 struct Listener<'a> {
     name: &'static str,
     address: &'a Endpoint,
-    /// A line of its own, or nothing.
+    /// The line of the traffic direction, or nothing.
     direction: &'static str,
-    /// More of the connection manager.
+    /// Further lines of the connection manager.
     manager: String,
     virtual_hosts: String,
-    /// Filters in front of the slot, or nothing.
+    /// HTTP filters that precede the slot, or nothing.
     before_slot: String,
-    /// A comment.
+    /// A comment about the slot.
     slot_is: &'static str,
     slot: String,
 }
@@ -455,7 +464,7 @@ per_connection_buffer_limit_bytes: 262144
     }
 }
 
-/// A cluster that leads to the operator, as one more item of `clusters`.
+/// Returns a cluster of the operator, as one more item of `clusters`.
 fn operator(name: &str, comment: &str, address: &Endpoint, tls: Option<&XdsTls>) -> String {
     let filters = tls.map_or_else(String::new, XdsTls::http_filters);
     let tls = tls.map_or_else(String::new, |tls| format!("\n{}", tls.transport_socket()));
@@ -476,7 +485,7 @@ connect_timeout: 1s
     format!("\n  - {}", indented(&block, 4))
 }
 
-/// The slot `name`, filled by `source`.
+/// Returns the slot `name`, filled by `source`.
 fn slot(name: &str, source: &ConfigSource) -> String {
     let source = match source {
         ConfigSource::Xds { ads: true, .. } => "ads: {}".to_owned(),
@@ -509,7 +518,7 @@ config_discovery:
     )
 }
 
-/// A cluster whose endpoints take turns.
+/// Returns a cluster with round robin over `endpoints`.
 fn cluster(name: &str, endpoints: &[Endpoint], http2: bool) -> String {
     let addresses: Vec<String> = endpoints
         .iter()
@@ -558,10 +567,11 @@ grpc_services:
     )
 }
 
-/// Turns policy, type, workflow, service, reason, objective, class and worker into labels: Envoy takes the second group's text as
-/// the value and cuts the first out of the name. Workflows are named by requests, so no regex may take one called
-/// `reason` for more than a name; and `workflow` stays in the name, since types and workflows count the same things.
-/// Buckets, in µs, are finer than Envoy's where objectives are.
+/// Extracts policy, type, workflow, service, reason, objective, class and worker into labels. Envoy
+/// takes the second group's text as the value and removes the first group from the name. Requests
+/// choose the names of workflows, so no regex may match a workflow called `reason` as anything but
+/// a name. `workflow` stays in the name, since types and workflows have the same counters. Buckets,
+/// in µs, are finer than Envoy's in the range of objectives.
 const STATS: &str = r#"stats_config:
   stats_tags:
   - tag_name: headgate_policy
@@ -589,7 +599,7 @@ const STATS: &str = r#"stats_config:
       10000000]
 "#;
 
-/// Prometheus shows a native filter's stats under the names that it has for the Wasm filter's.
+/// Prometheus shows a native filter's stats under the names of the Wasm filter's.
 const RUNTIME: &str = "\
 layered_runtime:
   layers:
@@ -606,7 +616,8 @@ typed_extension_protocol_options:
         connection_keepalive: {interval: 30s, timeout: 10s}
 ";
 
-/// To the operator. One that is gone without a word is noticed within 15 s; its successor is asked then.
+/// HTTP/2 options of connections to the operator. A dead operator that never closed its connection
+/// is detected within 15 s; Envoy then connects to its successor.
 const XDS_HTTP2: &str = "\
 typed_extension_protocol_options:
   envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
@@ -659,7 +670,8 @@ mod tests {
         let admission = &read["static_resources"]["clusters"][1];
         assert_eq!(admission["name"], CLUSTER);
         assert_eq!(admission["type"], "STRICT_DNS");
-        let hcm = &read["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"];
+        let listener = &read["static_resources"]["listeners"][0];
+        let hcm = &listener["filter_chains"][0]["filters"][0]["typed_config"];
         assert_eq!(hcm["access_log"][0]["typed_config"]["path"], "/log \" '");
         let route = &hcm["route_config"]["virtual_hosts"][0]["routes"][0]["route"];
         assert_eq!(route["timeout"], "0s");

@@ -1,4 +1,4 @@
-//! The operator's own CA, and its certificate of it, for clusters without a PKI.
+//! The operator's own CA and the certificates that it signs, for clusters without a PKI.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -11,7 +11,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// How long before now a certificate is valid: clocks differ.
+/// The time before now from which a certificate is valid, because clocks differ.
 const SKEW: Duration = Duration::from_secs(3_600);
 
 /// A certificate with its key.
@@ -21,11 +21,11 @@ pub struct Pair {
     pub cert: String,
     /// Its private key, PEM (PKCS #8).
     pub key: String,
-    /// When it ends.
+    /// The end of its validity.
     pub expires: SystemTime,
 }
 
-/// Why no certificate can be issued; one line.
+/// The reason why no certificate can be issued; one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct IssueError(String);
@@ -42,22 +42,22 @@ impl From<rcgen::Error> for IssueError {
     }
 }
 
-/// A CA that can sign.
+/// A CA with its private key.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    /// Its certificate, PEM.
+    /// The CA's certificate, PEM.
     cert: String,
     expires: SystemTime,
 }
 
 impl std::fmt::Debug for Authority {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the key.
+        // The private key is never shown.
         f.debug_struct("Authority").finish_non_exhaustive()
     }
 }
 
-/// Makes a CA.
+/// Creates a CA.
 ///
 /// # Errors
 /// The system has no randomness for a key.
@@ -79,10 +79,10 @@ pub fn new_authority(name: &str, life: Duration, now: SystemTime) -> Result<Pair
 }
 
 impl Authority {
-    /// A CA of these PEM texts. Of several certificates, the first is the one that signs.
+    /// Returns the CA of these PEM texts. Of several certificates, the first is the one that signs.
     ///
     /// # Errors
-    /// One line that says which of the two is no such thing, or that they don't belong together.
+    /// One line that names the text that doesn't parse, or says that the two don't belong together.
     pub fn from_pem(cert: &[u8], key: &[u8]) -> Result<Self, IssueError> {
         let der = CertificateDer::from_pem_slice(cert)
             .map_err(|e| IssueError(format!("the CA's certificate is no PEM: {e}")))?;
@@ -112,13 +112,13 @@ impl Authority {
         })
     }
 
-    /// Its certificate, PEM: what others check certificates of it with.
+    /// Returns the CA's certificate, PEM, which verifies the certificates that it signs.
     #[must_use]
     pub fn cert(&self) -> &str {
         &self.cert
     }
 
-    /// A certificate for the operator under these names, which proxies check.
+    /// Returns a certificate for the operator under these names, which proxies verify.
     ///
     /// # Errors
     /// One line that names a bad DNS name, or says that the CA has expired.
@@ -154,7 +154,7 @@ impl Authority {
             ));
         }
         params.distinguished_name = rcgen::DistinguishedName::new();
-        // X.520 bounds a common name; SANs are what counts.
+        // X.520 bounds the length of a common name; clients verify the SANs.
         let common_name: String = common_name.chars().take(64).collect();
         params
             .distinguished_name
@@ -162,7 +162,7 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
-        // What outlives its CA isn't valid anyway.
+        // A certificate that outlives its CA isn't valid anyway.
         let expires = (now + life).min(self.expires);
         params.not_before = (now - SKEW).into();
         params.not_after = expires.into();
@@ -175,7 +175,7 @@ impl Authority {
     }
 }
 
-/// The first certificate of a PEM text, alone.
+/// Returns the first certificate of a PEM text, alone.
 fn own_pem(pem: &[u8]) -> String {
     let text = String::from_utf8_lossy(pem);
     const END: &str = "-----END CERTIFICATE-----";

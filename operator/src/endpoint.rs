@@ -1,4 +1,4 @@
-//! `HOST:PORT` as people write it on a command line.
+//! `HOST:PORT`, the form of endpoints on the command line.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
@@ -23,8 +23,8 @@ impl Endpoint {
         self.host.parse::<IpAddr>().is_ok()
     }
 
-    /// Returns the endpoint as Envoy takes it on this machine: an Envoy without IPv6 refuses a configuration with any
-    /// address of it.
+    /// Returns the endpoint in the form that Envoy accepts on this machine: an Envoy without IPv6
+    /// refuses a configuration with any IPv6 address.
     #[must_use]
     pub fn on_this_machine(&self) -> Self {
         match UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)) {
@@ -46,7 +46,7 @@ impl Endpoint {
     }
 }
 
-/// A text that is no `HOST:PORT`.
+/// The error of a text that is no `HOST:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no address; write HOST:PORT, such as 127.0.0.1:8080")]
 pub struct ParseEndpointError(String);

@@ -9,11 +9,12 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::task::AbortOnDropHandle;
 
-/// Sends `request` over `stream`, which is closed when the answer is there or nobody waits for it any more. The caller
-/// bounds the time.
+/// Sends `request` over `stream` and returns the response. The stream is closed when the response
+/// has arrived or the future is dropped. The caller bounds the time.
 ///
 /// # Errors
-/// The connection ended early, the peer speaks something else, or the body has more than `max_body` bytes.
+/// The connection ended early, the peer speaks something else, or the body has more than `max_body`
+/// bytes.
 pub(crate) async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     request: Request<Empty<Bytes>>,

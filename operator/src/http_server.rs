@@ -1,5 +1,5 @@
-//! HTTP/1.1 on an address that anybody may reach: connections are bounded in number, for each client address too, and
-//! in time.
+//! An HTTP/1.1 server for an address that any client may reach. Connections have limits on their
+//! number, also for each client address, and on their lifetime.
 
 use std::time::Duration;
 
@@ -13,28 +13,30 @@ use tracing::{debug, warn};
 
 use crate::xds::addresses::Addresses;
 
-/// Pause after a failed `accept`, which means that the process is out of files.
+/// The pause after a failed `accept`, which means that the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Largest head of a request, and most of an answer that waits for the client, in bytes.
+/// The largest head of a request, and the most response data that is buffered for the client, in
+/// bytes.
 const MAX_BUFFER: usize = 16 << 10;
 
-/// Bounds of a server's connections.
+/// Limits on a server's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HttpLimits {
-    /// Connections open at once; one more is closed at once.
+    /// The number of connections open at once; further ones are closed at once.
     pub connections: usize,
-    /// Connections from one address (of IPv6: one /64).
+    /// The number of connections from one address (of IPv6: one /64).
     pub connections_per_address: usize,
-    /// Time for a request's head.
+    /// The time within which a request's head must arrive.
     pub head: Duration,
-    /// Longest life of a connection: a client that doesn't read is gone then.
+    /// The longest lifetime of a connection, which ends clients that don't read.
     pub connection: Duration,
     /// Whether a connection may carry more than one request.
     pub keep_alive: bool,
 }
 
-/// Serves `app` until `shutdown` holds `true`. Connections that are open then end with the process. `name` is what
-/// logs call the address; `turned_away` is called for each connection beyond the limits.
+/// Serves `app` until `shutdown` holds `true`. Connections still open then end with the process.
+/// Log lines call the address `name`. `turned_away` is called for each connection beyond the
+/// limits.
 pub(crate) async fn serve(
     listener: TcpListener,
     name: &'static str,

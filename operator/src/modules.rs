@@ -1,10 +1,11 @@
-//! Serves the filter's modules over HTTP, by their hashes: for control planes that tell proxies a URL (Istio,
-//! Envoy Gateway). Proxies that Headgate programs itself load a file.
+//! Serves the filter's modules over HTTP, by their hashes, to control planes whose proxies load a
+//! module from a URL (Istio, Envoy Gateway). Proxies that Headgate programs itself load a file.
 //!
-//! The path names the content, so an answer never changes and may be kept forever. During an upgrade of the operator,
-//! clients ask each replica for the module of the other, too. They are told to try again: Istio's agent does on 5xx, and
-//! on nothing else. A client is only ever given bytes that were read from a file in chunks: what a connection costs
-//! doesn't depend on the module, nor on how slowly it is read.
+//! The path names the content, so an answer never changes and may be cached forever. During an
+//! upgrade of the operator, clients also ask each replica for the module of the other version. They
+//! get a 5xx status, because Istio's agent retries on 5xx only. A response is read from the file in
+//! chunks: the cost of a connection depends neither on the size of the module nor on the speed of
+//! the client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,12 +28,12 @@ use crate::http_server::{HttpLimits, serve};
 use crate::metrics::{Metrics, ServeResult};
 use crate::xds::module::{Kind, Module, Modules};
 
-/// What all paths start with; the module's SHA-256 in hex and `.wasm` or `.so` follow.
+/// The prefix of all paths; the module's SHA-256 in hex and `.wasm` or `.so` follow.
 const PREFIX: &str = "/modules/";
-/// Bytes read and sent at once.
+/// The size of a chunk, in bytes.
 const CHUNK: usize = 64 << 10;
 
-/// Bounds of the module address.
+/// Limits of the module address.
 pub const LIMITS: HttpLimits = HttpLimits {
     connections: 256,
     connections_per_address: 64,
@@ -49,14 +50,14 @@ pub struct ModuleServer {
     limits: HttpLimits,
 }
 
-/// The path under which a module is served.
+/// Returns the path of a module.
 #[must_use]
 pub fn path(module: &Module) -> String {
     format!("{PREFIX}{}.{}", module.sha256, module.kind().extension())
 }
 
 impl ModuleServer {
-    /// Serves the newest of `modules`.
+    /// Returns a server of the newest of `modules`.
     #[must_use]
     pub fn new(
         modules: watch::Receiver<Arc<Modules>>,
@@ -70,7 +71,7 @@ impl ModuleServer {
         }
     }
 
-    /// Serves until `shutdown` holds `true`. Connections that are open then end with the process.
+    /// Serves until `shutdown` holds `true`. Connections still open then end with the process.
     pub async fn serve(self, listener: TcpListener, shutdown: watch::Receiver<bool>) {
         let metrics = self.metrics.clone();
         let count = map_response(move |response: Response| {
@@ -118,7 +119,8 @@ async fn module(
             return StatusCode::INTERNAL_SERVER_ERROR.into_response();
         }
     };
-    // Of a file that is cut short the client gets less than the length, so that it doesn't take it for whole.
+    // If the file is truncated, the client gets less than the length, and so rejects the module as
+    // incomplete.
     let length = [(header::CONTENT_LENGTH, module.bytes.to_string())];
     let kind = match module.kind() {
         Kind::Wasm => "application/wasm",
@@ -129,7 +131,7 @@ async fn module(
     (described, length, kind, Body::from_stream(content)).into_response()
 }
 
-/// Whether a module could be at this path, one that another replica may have.
+/// Whether a module could have this path; another replica may have it.
 fn is_of_a_module(path: &str) -> bool {
     let name = path.strip_prefix(PREFIX).unwrap_or_default();
     let (digest, extension) = name.split_once('.').unwrap_or_default();
@@ -140,7 +142,7 @@ fn is_of_a_module(path: &str) -> bool {
         && kinds.iter().any(|kind| kind.extension() == extension)
 }
 
-/// Whether the client has what `tag` names.
+/// Whether the client already has the content of `tag`.
 fn is_known(headers: &HeaderMap, tag: &str) -> bool {
     let known = headers.get_all(header::IF_NONE_MATCH).iter();
     known

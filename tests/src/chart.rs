@@ -1,4 +1,4 @@
-//! The Helm chart: where it is, how it is rendered, and the table of its values for people.
+//! The Helm chart: its folder, its rendering, and the table of its values for users.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -38,7 +38,7 @@ pub fn helm(arguments: &[&str]) -> Result<String> {
     process::run(&mut command, None).with_context(|| format!("helm {}", arguments.join(" ")))
 }
 
-/// What the chart makes of a file of values, as a list of objects.
+/// Returns the objects that the chart renders from a file of values.
 ///
 /// # Errors
 /// If helm refuses the values, or what it prints is no YAML.
@@ -77,7 +77,8 @@ pub fn objects(yaml: &str) -> Result<Vec<Value>> {
     Ok(objects)
 }
 
-/// Folder with the CRDs that a project publishes: below `HEADGATE_CRDS`, or where `scripts/get-crds` puts them.
+/// Folder with the CRDs that a project publishes: below `HEADGATE_CRDS`, or where
+/// `scripts/get-crds` puts them.
 ///
 /// # Errors
 /// If they can't be had.
@@ -110,7 +111,8 @@ pub fn install_crds(server: &ApiServer, project: &str) -> Result<()> {
     server.wait_for_crds()
 }
 
-/// Installs those CRDs that a project publishes whose name `is_wanted`, and waits until they are served.
+/// Installs those CRDs that a project publishes whose name `is_wanted`, and waits until they are
+/// served.
 ///
 /// # Errors
 /// If they can't be had or are refused.
@@ -149,7 +151,7 @@ pub fn label(object: &Value) -> String {
     )
 }
 
-/// One value of the chart: its path, the default as JSON, and what the comment above it says.
+/// One value of the chart: its path, the default as JSON, and the comment above it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Documented {
     /// Such as `tls.generated.validityDays`.
@@ -160,7 +162,8 @@ pub struct Documented {
     pub text: String,
 }
 
-/// The values of a `values.yaml` in their order. `# -- text` above a key describes it, with all below it.
+/// The values of a `values.yaml` in their order. `# -- text` above a key describes it, with all
+/// below it.
 ///
 /// # Errors
 /// If the file is no YAML, or a value has no description.
@@ -241,11 +244,13 @@ mod tests {
 
     #[test]
     fn values_are_read_with_their_descriptions() {
-        let yaml = "# About the file.\n\n# -- One,\n# in two lines.\na: 1\nb:\n  # -- Map.\n  c:\n    d: x\n  # -- List | more.\n  e: []\n";
+        let yaml = "# About the file.\n\n# -- One,\n# in two lines.\na: 1\n\
+                    b:\n  # -- Map.\n  c:\n    d: x\n  # -- List | more.\n  e: []\n";
         let values = values(yaml).unwrap();
         assert_eq!(
             table(&values),
-            "| value | default | |\n|---|---|---|\n| `a` | `1` | One, in two lines. |\n| `b.c` | `{\"d\":\"x\"}` | Map. |\n| `b.e` | `[]` | List \\| more. |\n"
+            "| value | default | |\n|---|---|---|\n| `a` | `1` | One, in two lines. |\n\
+             | `b.c` | `{\"d\":\"x\"}` | Map. |\n| `b.e` | `[]` | List \\| more. |\n"
         );
     }
 

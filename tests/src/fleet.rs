@@ -1,7 +1,7 @@
 //! An operator with several Envoys of different targets, over mutual TLS, as a cluster has them.
 //!
-//! [`crate::rig::Rig`] is one of each, which is what most tests want. Sums over proxies, and what becomes of a proxy that
-//! isn't who it says it is, need more.
+//! [`crate::rig::Rig`] is one of each, which is enough for most tests. Sums over proxies, and the
+//! treatment of a proxy with a false identity, need more.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ pub struct Fleet {
     pub proxies: BTreeMap<String, Proxy>,
     /// The operator.
     pub headgate: Headgate,
-    /// What all proxies are in front of.
+    /// The backend of all proxies.
     pub backend: Backend,
     module: PathBuf,
     policies: PathBuf,
@@ -38,7 +38,7 @@ pub struct Fleet {
 pub struct Proxy {
     /// Its process.
     pub envoy: EnvoyProcess,
-    /// Where it listens.
+    /// The address where it listens.
     pub addr: SocketAddr,
 }
 
@@ -138,7 +138,7 @@ impl Fleet {
     }
 }
 
-/// Nobody ever reads half of it.
+/// Replaces a file at once, so that no reader sees half of it.
 fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let next = path.with_extension("next");
     std::fs::write(&next, bytes)?;

@@ -29,19 +29,19 @@ pub fn own_address() -> Result<Ipv4Addr> {
     }
 }
 
-/// How long it may take to stop: the last writes, streams, the Lease.
+/// Time that a stop may take: the last writes, streams, the Lease.
 const STOP: Duration = Duration::from_secs(20);
 
-/// What to start an operator with.
+/// Settings of an operator.
 #[derive(Debug, Clone)]
 pub struct OperatorOptions {
     /// Its name among the replicas.
     pub name: String,
     /// Its namespace, where the Lease is.
     pub namespace: String,
-    /// Address of the admin port; others have to reach it where replicas ask each other.
+    /// Address of the admin port; other replicas must reach it if replicas ask each other.
     pub admin: SocketAddr,
-    /// A token for the admin port, which asks for one where it has an address that isn't a loopback one.
+    /// A token for the admin port, which is required if its address isn't a loopback one.
     pub token: Option<String>,
     /// Arguments beyond those above.
     pub extra: Vec<String>,
@@ -119,20 +119,20 @@ impl Operator {
             .env("POD_NAME", &options.name)
             .env("POD_NAMESPACE", &options.namespace);
         let log = path.join("headgate.log");
-        // Of one that ran here before: its first line isn't this one's.
+        // The log of an operator that ran here before: its first line isn't this one's.
         let _ = std::fs::remove_file(&log);
-        // Tied: one in a static is never dropped.
+        // Tied, because an operator in a static is never dropped.
         let child = Child::spawn_tied(&options.name, &command, &log)
             .with_context(|| format!("build it with scripts/build, or set {HEADGATE_ENV}"))?;
         Ok((child, dir))
     }
 
-    /// Where it serves xDS.
+    /// Returns the address of its xDS server.
     pub fn xds(&self) -> SocketAddr {
         self.xds
     }
 
-    /// Where it serves its status.
+    /// Returns the address of its admin port.
     pub fn admin(&self) -> SocketAddr {
         self.admin
     }
@@ -189,7 +189,7 @@ impl Operator {
         })
     }
 
-    /// What it has written to its log.
+    /// Returns its log.
     pub fn output(&self) -> String {
         self.child.output()
     }

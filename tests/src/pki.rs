@@ -67,7 +67,8 @@ impl Pki {
         ]
     }
 
-    /// Arguments of `headgate bootstrap` for a proxy that knows the operator, and shows what other arguments name.
+    /// Returns arguments of `headgate bootstrap` for a proxy that knows the operator, and shows the
+    /// identity that other arguments name.
     #[must_use]
     pub fn server_arguments(&self) -> Vec<String> {
         vec![
@@ -81,7 +82,7 @@ impl Pki {
     /// # Errors
     /// If it can't be written.
     pub fn proxy_arguments(&self, namespace: &str) -> Result<Vec<String>> {
-        // Once: a proxy that runs follows its files, and must not see half of a new pair.
+        // Once: a running proxy follows its files, and must not see half of a new pair.
         if !self.folder.join(format!("{namespace}.crt")).exists() {
             let id = format!("spiffe://cluster.local/ns/{namespace}/sa/default");
             self.issue(namespace, SanType::URI(id.as_str().try_into()?))?;

@@ -1,4 +1,4 @@
-//! Objects of a cluster as users write them, and what became of them.
+//! Objects of a cluster as users write them, and their status.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -43,7 +43,7 @@ spec: {{selector: {{{selector}}}, ports: [{{name: http, port: 80}}]}}
     )
 }
 
-/// Ready endpoints of a Service, that no controller looks after.
+/// Returns ready endpoints of a Service, which no controller manages.
 pub fn endpoints(namespace: &str, service: &str, addresses: &[&str]) -> String {
     let endpoints: Vec<String> = addresses
         .iter()
@@ -175,10 +175,10 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    /// Waits until `Programmed` tells of this generation and is true.
+    /// Waits until `Programmed` is about this generation and is true.
     ///
     /// # Errors
-    /// If it doesn't; with what it tells.
+    /// If it doesn't; with its last state.
     pub fn until_generation(
         &self,
         namespace: &str,
@@ -242,14 +242,15 @@ impl<'a> Cluster<'a> {
         Ok(made.trim().to_owned())
     }
 
-    /// Says of a Pod, in a node's place, whether it is ready.
+    /// Sets, in a node's place, whether a Pod is ready.
     ///
     /// # Errors
-    /// If it isn't there.
+    /// If it doesn't exist.
     pub fn pod_is_ready(&self, namespace: &str, pod: &str, ready: bool) -> Result<()> {
         let status = if ready { "True" } else { "False" };
         let patch = format!(
-            r#"{{"status":{{"phase":"Running","conditions":[{{"type":"Ready","status":"{status}"}}]}}}}"#
+            r#"{{"status":{{"phase":"Running",
+                "conditions":[{{"type":"Ready","status":"{status}"}}]}}}}"#
         );
         let patch = format!("--patch={patch}");
         self.kubectl(&[
@@ -269,7 +270,7 @@ impl<'a> Cluster<'a> {
         self.server.audit_mark()
     }
 
-    /// What was asked since `mark`.
+    /// Returns the requests since `mark`.
     ///
     /// # Errors
     /// If the log can't be read.

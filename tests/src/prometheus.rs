@@ -18,7 +18,7 @@ use crate::wait;
 /// Time between scrapes, and between evaluations of rules.
 pub const INTERVAL: Duration = Duration::from_secs(2);
 
-/// What to scrape under one `job` label.
+/// The targets of one `job` label.
 #[derive(Debug, Clone)]
 pub struct Job {
     /// Its name.
@@ -42,11 +42,12 @@ pub struct Prometheus {
 pub struct Series {
     /// Its labels, the name as `__name__`.
     pub labels: BTreeMap<String, String>,
-    /// Unix time in seconds, and value; NaN among them.
+    /// Pairs of Unix time in seconds and value, which may be NaN.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Whether Prometheus and promtool can be had here. If not, the running test says that it is skipped.
+/// Whether Prometheus and promtool can be had here. If not, the running test says that it is
+/// skipped.
 ///
 /// # Errors
 /// If they can, but getting them failed.
@@ -71,7 +72,11 @@ impl Prometheus {
                 "static_configs": targets.collect::<Vec<_>>()})
         };
         let config = json!({
-            "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
+            "global": {
+                "scrape_interval": interval,
+                "scrape_timeout": interval,
+                "evaluation_interval": interval,
+            },
             "scrape_configs": jobs.iter().map(scrape).collect::<Vec<_>>(),
             "rule_files": rules,
         });
@@ -147,7 +152,7 @@ impl Prometheus {
     /// If that doesn't happen in time; with what Prometheus says of its targets.
     pub fn wait_for_scrape(&self, job: &str, moment: SystemTime) -> Result<()> {
         let moment = unix(moment);
-        // A target may miss a scrape on a busy machine: what counts is each one's last good one.
+        // A target may miss a scrape on a busy machine, so the last good scrape of each counts.
         let last = format!("max_over_time((timestamp(up{{job=\"{job}\"}} == 1))[10m:1s])");
         let missing = format!("count(up{{job=\"{job}\"}}) - count({last} >= {moment}) == 0");
         let patience = wait::DEADLINE + Duration::from_secs(120);
@@ -205,7 +210,7 @@ impl Prometheus {
         let data = self.api(path)?;
         let point = |p: &Value| {
             let value = p[1].as_str()?;
-            // Prometheus writes +Inf, which Rust reads.
+            // Prometheus writes +Inf, which Rust parses.
             Some((p[0].as_f64()?, value.parse().ok()?))
         };
         if data["resultType"] == "scalar" {

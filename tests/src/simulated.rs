@@ -1,5 +1,5 @@
-//! A policy and a mix as the simulator takes them: the stage that Envoy's filter would run, compiled by the same
-//! binary, before a backend of the same service times.
+//! A policy and a mix as the simulator takes them: the stage that Envoy's filter would run,
+//! compiled by the same binary, in front of a backend of the same service times.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -58,8 +58,9 @@ pub fn workload(mix: &[QueryType]) -> Result<Workload> {
     Ok(Workload::new(types)?)
 }
 
-/// Time for which a slot stood empty in Envoy after each of `answered` requests, beyond what it did in the simulator.
-/// `utilization` is that of the backend's workers in Envoy, ratio 0..=1; `slot_time` the time of all slots together.
+/// Returns the time for which a slot was empty in Envoy after each of `answered` requests, beyond
+/// that in the simulator. `utilization` is that of the backend's workers in Envoy, ratio 0..=1;
+/// `slot_time` the time of all slots together.
 pub fn turnaround(
     simulated: &Outcome,
     utilization: f64,
@@ -70,8 +71,9 @@ pub fn turnaround(
     slot_time.mul_f64(idle).div_f64(answered.max(1) as f64)
 }
 
-/// Runs the stage of `policy`, made by [`crate::policy::for_mix`] or from it, under the very requests of `load`, which
-/// carry their service times ([`RequestType::service`](crate::load::RequestType)).
+/// Runs the stage of `policy`, made by [`crate::policy::for_mix`] or from it, under the very
+/// requests of `load`, which carry their service times
+/// ([`RequestType::service`](crate::load::RequestType)).
 ///
 /// # Errors
 /// If the policy is refused, its types are not the load's, or the engine fails.

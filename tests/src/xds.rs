@@ -1,5 +1,5 @@
-//! A proxy's side of xDS without a proxy: it asks as Envoy does, comes back as Envoy does, and remembers what it was
-//! told. A thousand of them fit where ten Envoys do.
+//! A proxy's side of xDS without a proxy: it subscribes and reconnects as Envoy does, and records
+//! what it receives. A thousand of them fit where ten Envoys do.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ const SLOT: &str = "headgate";
 /// Time between attempts to connect.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Who a proxy says it is.
+/// The identity that a proxy claims.
 #[derive(Debug, Clone, Default)]
 pub struct Claims {
     /// Node id.
@@ -86,7 +86,7 @@ impl Claims {
     }
 }
 
-/// What a proxy knows.
+/// The state of a proxy.
 #[derive(Debug, Clone, Default)]
 pub struct Known {
     /// Versions accepted, the newest last, each with its configuration.
@@ -109,7 +109,7 @@ struct State {
     claims: Claims,
     known: Mutex<Known>,
     server: Mutex<SocketAddr>,
-    /// The reason for which it refuses what it is sent.
+    /// The reason for which it refuses configurations.
     refusal: Mutex<Option<String>>,
 }
 
@@ -151,7 +151,7 @@ impl XdsProxy {
         })
     }
 
-    /// From now on it refuses what it is sent, for this reason; `None`: it accepts.
+    /// Refuses configurations from now on, for this reason; `None`: accepts them.
     pub fn refuse(&self, reason: Option<&str>) {
         *lock(&self.state.refusal) = reason.map(str::to_owned);
     }
@@ -161,7 +161,7 @@ impl XdsProxy {
         *lock(&self.state.server) = server;
     }
 
-    /// What it knows.
+    /// Returns its state.
     pub fn known(&self) -> Known {
         lock(&self.state.known).clone()
     }
@@ -174,10 +174,10 @@ impl XdsProxy {
             .map(|(_, config)| config.clone())
     }
 
-    /// Waits until what it enforces is so.
+    /// Waits until its configuration satisfies `is_so`.
     ///
     /// # Errors
-    /// If it doesn't become so; with what it was.
+    /// If it doesn't; with the last one.
     pub fn until(&self, what: &str, is_so: impl Fn(&FilterConfig) -> bool) -> Result<FilterConfig> {
         until(what, || match self.config() {
             Some(config) if is_so(&config) => Ok(config),
@@ -188,7 +188,7 @@ impl XdsProxy {
     /// Waits until it enforces exactly these policies, in any order.
     ///
     /// # Errors
-    /// If it doesn't; with what it does.
+    /// If it doesn't; with those that it enforces.
     pub fn until_policies(&self, policies: &[&str]) -> Result<FilterConfig> {
         let what = format!("policies {policies:?} at {}", self.state.claims.id);
         self.until(&what, |config| {

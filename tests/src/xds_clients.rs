@@ -1,8 +1,9 @@
-//! Simulated proxies: many xDS clients, each with a connection and an address of its own, as real ones have.
+//! Simulated proxies: many xDS clients, each with a connection and an address of its own, as real
+//! ones have.
 //!
-//! They speak delta ECDS as Envoy does: subscribe, accept what they get, and keep the last of it. What is measured is
-//! the operator's work, so clients do as little as they can, and note the time when their acceptance is handed to the
-//! network.
+//! They speak delta ECDS as Envoy does: subscribe, accept what they get, and keep the last of it.
+//! The operator's work is measured, so clients do as little as they can, and record the time when
+//! their acceptance is handed to the network.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -35,16 +36,16 @@ pub struct ClientSpec {
     pub namespace: String,
     /// Labels of its Pod.
     pub labels: Vec<(String, String)>,
-    /// The target it stands for, if it says so.
+    /// The target that it claims, if any.
     pub target: Option<String>,
 }
 
-/// What a client has.
+/// The state of a client.
 #[derive(Debug, Clone)]
 struct Held {
     /// The resource, encoded.
     resource: Vec<u8>,
-    /// When its acceptance was sent.
+    /// The time when its acceptance was sent.
     accepted: Instant,
     /// Responses so far.
     responses: u64,
@@ -53,7 +54,7 @@ struct Held {
 #[derive(Debug, Default)]
 struct Client {
     held: Mutex<Option<Held>>,
-    /// Why its stream ended.
+    /// The reason why its stream ended.
     error: Mutex<Option<String>>,
 }
 
@@ -99,8 +100,8 @@ impl Fleet {
         })
     }
 
-    /// Waits until all clients of `numbers` hold a configuration that contains `marker`; returns when the last of them
-    /// had accepted it.
+    /// Waits until all clients of `numbers` hold a configuration that contains `marker`; returns
+    /// the time when the last of them had accepted it.
     ///
     /// # Errors
     /// If they don't in time, or a stream ended.

@@ -124,6 +124,9 @@ impl StageConfig {
             );
         }
         self.errors.check(&format!("{at}.errors"))?;
+        if let Some(retries) = &self.retries {
+            header_name(format_args!("{at}.retries.header"), &retries.header)?;
+        }
         self.service_times.check(&format!("{at}.service_times"))?;
         self.check_strategy(at)?;
         match self.starvation_avoidance {

@@ -23,8 +23,8 @@ pub use strategy::{
 };
 pub use types::{
     AutoParallelism, ClassConfig, Discipline, ErrorsConfig, FilterConfig, Flow, GrpcMatch,
-    HeaderMatch, Match, Measure, Mode, Objective, PathMatch, QueueConfig, QueueMode, StageConfig,
-    StringMatchKind, TypeConfig,
+    HeaderMatch, Match, Measure, Mode, Objective, PathMatch, QueueConfig, QueueMode, RetriesConfig,
+    StageConfig, StringMatchKind, TypeConfig,
 };
 
 pub use workflows::{
@@ -86,5 +86,10 @@ pub const MAX_WORKFLOW_PEERS: usize = 64;
 pub const MAX_SMOOTHING_US: u64 = 10_000_000;
 /// Longest queue.
 pub const MAX_QUEUE_LENGTH: u32 = 1_000_000;
+/// Headers that number attempts for every policy, with the number of a first attempt.
+pub const ATTEMPT_HEADERS: [(&str, u32); 2] = [
+    ("x-envoy-attempt-count", 1),
+    ("grpc-previous-rpc-attempts", 0),
+];
 /// Name of the type of requests that no other type matches. Always the last of a stage's types.
 pub const DEFAULT_TYPE: &str = "default";

@@ -66,6 +66,9 @@ pub struct StageConfig {
     /// The responses that are errors of the backend.
     #[serde(default, skip_serializing_if = "is_default")]
     pub errors: ErrorsConfig,
+    /// A header that numbers attempts, beside [`ATTEMPT_HEADERS`](super::ATTEMPT_HEADERS).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retries: Option<RetriesConfig>,
     /// Settings of the estimates of processing times.
     #[serde(default)]
     pub service_times: ServiceTimesConfig,
@@ -173,6 +176,17 @@ impl ErrorsConfig {
     pub fn has_grpc(&self, status: u8) -> bool {
         self.grpc.contains(&status)
     }
+}
+
+/// A header that numbers attempts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RetriesConfig {
+    /// Lower case name.
+    pub header: String,
+    /// The number of a first attempt. A request with a greater number is a retry.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub first_attempt: u32,
 }
 
 /// The queue in front of the slots.

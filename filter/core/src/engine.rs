@@ -23,6 +23,7 @@ use crate::host::{Host, HostError};
 use crate::progress::progress;
 use crate::refusal::{Origin, Refusal};
 use crate::request::{Attributes, ClassId, Progress, TypeId};
+use crate::retries;
 use crate::stage::Outcome;
 use crate::stats::StageCount;
 use crate::time::Instant;
@@ -328,7 +329,9 @@ impl Engine {
             workflow: flow,
             weight,
             own_deadline,
-            is_retry: request.is_retry(),
+            is_retry: request.is_retry()
+                || (compiled.config.retries.as_ref())
+                    .is_some_and(|own| retries::is_retry_by(own, request)),
             cost: compiled
                 .cost_header()
                 .and_then(|name| work::cost(request.header(name)?)),

@@ -11,36 +11,48 @@
 //!
 //! **What a retry is.** Envoy numbers attempts from 1 in `x-envoy-attempt-count` (a route with
 //! `include_request_attempt_count`, as Istio's have). gRPC clients count the attempts before this one in
-//! `grpc-previous-rpc-attempts` (gRFC A6). A client that says so of a first attempt harms only itself.
+//! `grpc-previous-rpc-attempts` (gRFC A6). Other clients and gateways have other headers; a policy
+//! may name one of them (`retries.header`). A client that says so of a first attempt harms only
+//! itself.
 //!
 //! Each worker goes by its own refusals: in an overload all workers refuse.
 
 use std::time::Duration;
 
 use crate::classify::RequestView;
+use crate::config::{ATTEMPT_HEADERS, RetriesConfig};
 use crate::request::Attributes;
 use crate::time::Instant;
 
 /// Time after a refused first attempt within which retries are refused.
 const MEMORY: Duration = Duration::from_secs(1);
 
-/// Headers that number attempts, with the number of a first one.
-pub(crate) const ATTEMPTS: [(&str, u32); 2] = [
-    ("x-envoy-attempt-count", 1),
-    ("grpc-previous-rpc-attempts", 0),
-];
-
-/// Whether the request says that it repeats an earlier attempt.
+/// Whether one of [`ATTEMPT_HEADERS`] says that the request repeats an earlier attempt.
 #[must_use]
 pub(crate) fn is_retry(request: &(impl RequestView + ?Sized)) -> bool {
-    let attempt = |name| {
-        std::str::from_utf8(request.header(name)?)
-            .ok()?
-            .parse()
-            .ok()
-    };
-    let repeats = |(name, first)| attempt(name).is_some_and(|attempt: u32| attempt > first);
-    ATTEMPTS.into_iter().any(repeats)
+    let mut headers = ATTEMPT_HEADERS.into_iter();
+    headers.any(|(name, first)| repeats(request, name, first))
+}
+
+/// Whether the header that the policy names says that the request repeats an earlier attempt.
+#[must_use]
+pub(crate) fn is_retry_by(own: &RetriesConfig, request: &impl RequestView) -> bool {
+    repeats(request, &own.header, own.first_attempt)
+}
+
+fn repeats(request: &(impl RequestView + ?Sized), header: &str, first: u32) -> bool {
+    let attempt = request.header(header).and_then(number);
+    attempt.is_some_and(|attempt| attempt > first)
+}
+
+/// The number of an attempt: alone, or as AWS SDKs write it, `attempt=2; max=3`.
+fn number(value: &[u8]) -> Option<u32> {
+    let mut parts = std::str::from_utf8(value).ok()?.split(';');
+    parts.find_map(|part| {
+        let part = part.trim_start();
+        let number = part.strip_prefix("attempt=").unwrap_or(part);
+        number.parse().ok()
+    })
 }
 
 /// When first attempts were refused, by type.
@@ -87,6 +99,36 @@ mod tests {
         assert!(is_retry("grpc-previous-rpc-attempts", "1"));
         for odd in ["", "-1", "two", "2 ", "99999999999"] {
             assert!(!is_retry("x-envoy-attempt-count", odd), "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn a_policy_names_a_header_and_the_number_of_a_first_attempt() {
+        let is_retry = |first_attempt, header: &str, value| {
+            let own = RetriesConfig {
+                header: header.to_owned(),
+                first_attempt,
+            };
+            is_retry_by(&own, &MemoryRequest::of(&[("x-retry", value)]))
+        };
+        assert!(!is_retry(0, "x-retry", "0"));
+        assert!(is_retry(0, "x-retry", "1"));
+        assert!(!is_retry(1, "x-retry", "1"));
+        assert!(is_retry(1, "x-retry", "2"));
+        assert!(!is_retry(0, "x-other", "1"));
+        for (first, retry) in [
+            ("attempt=1; max=3", "attempt=2; max=3"),
+            ("attempt=1", "attempt=2"),
+            (
+                "ttl=20261125T173300Z; attempt=1; max=3",
+                "ttl=20261125T173300Z;attempt=2;max=3",
+            ),
+        ] {
+            assert!(!is_retry(1, "x-retry", first), "{first}");
+            assert!(is_retry(1, "x-retry", retry), "{retry}");
+        }
+        for odd in ["", ";", "max=3", "attempt=", "attempt=two; max=3", "true"] {
+            assert!(!is_retry(0, "x-retry", odd), "{odd:?}");
         }
     }
 

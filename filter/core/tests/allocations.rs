@@ -138,6 +138,7 @@ impl RequestView for Request {
         match name {
             "baggage" => Some([&b"workflow=%78"[..], b"user=1,workflow=y"][self.0 as usize % 2]),
             "x-headgate-progress" => Some(b"elapsed=1, total=20, work=3, total-work=30"),
+            "amz-sdk-request" => Some(b"attempt=1; max=3"),
             _ => None,
         }
     }
@@ -152,6 +153,7 @@ fn run_queue(discipline: &str) -> u64 {
         r#"{{"stages":[{{"policy":"ns/p","parallelism":4,"routes":["ads","httproute/ns/search/*"],
         "queue":{{"discipline":{discipline},"max_length":100,"timeout_us":60000000}},
         "strategy":{{"type":"MaxQueueLength"}},
+        "retries":{{"header":"amz-sdk-request","first_attempt":1}},
         "types":[{{"name":"a","matches":[{{"path":{{"type":"Exact","value":"/a"}}}}]}},{{"name":"default"}}],
         "classes":[{{"name":"high","matches":[{{"method":"PUT"}}]}},{{"name":"low"}}]}}]}}"#
     );

@@ -1,11 +1,12 @@
-//! What a paper says of its results, and the bounds within which ours bear it out.
+//! Claims of a paper about its results, and the bounds within which the results here reproduce
+//! them.
 //!
-//! A claim is about one number, the ratio or the difference of two. A number is written
-//! `METRIC of KIND in SERIES at PLACES`, such as `rt_p50_ms of slow in MaxQueueWait at 1.1..`. Without a kind it is that
-//! over all kinds, `*` is each of the others, and `* but slow` each of these but one; without a series, or with `*`, it
-//! is that of each series; places are one
-//! (`1.5`), from one on (`1.1..`), up to one (`..1.45`), or all of the sweep. Where that means several numbers, all have
-//! to be within the bounds.
+//! A claim is about one number, or about the ratio or the difference of two. A number is written
+//! `METRIC of KIND in SERIES at PLACES`, such as `rt_p50_ms of slow in MaxQueueWait at 1.1..`.
+//! Without a kind it covers all kinds together; `*` selects each kind separately, and `* but slow`
+//! each kind except one. Without a series, or with `*`, it selects each series. Places are one
+//! (`1.5`), from one on (`1.1..`), up to one (`..1.45`), or, without any, the whole sweep. If
+//! several numbers are selected, all have to be within the bounds.
 
 use headgate_simulator::report::Claim;
 use serde::Deserialize;
@@ -18,28 +19,30 @@ use crate::show::Results;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct ClaimEntry {
     text: String,
-    /// What the paper has, with its unit.
+    /// The paper's value, with its unit.
     #[serde(default)]
     paper: String,
     of: Option<String>,
     ratio: Option<[String; 2]>,
     difference: Option<[String; 2]>,
-    /// In place of the numbers, the first place of the sweep at which they exceed this.
+    /// Replaces the numbers by the first place of the sweep at which they exceed this limit.
     crossing: Option<f64>,
-    /// Holds above this.
+    /// The claim holds above this.
     above: Option<f64>,
-    /// Holds below this.
+    /// The claim holds below this.
     below: Option<f64>,
-    /// Holds from the first to the second, both included.
+    /// The claim holds from the first to the second, both included.
     within: Option<[f64; 2]>,
     #[serde(default = "two")]
     decimals: usize,
-    /// The model was made to fit it: shown and not judged.
+    /// Whether the model was fitted to this value. Such a claim is shown, not judged.
     #[serde(default)]
     fitted: bool,
-    /// Why it is not reproduced, if it isn't. A claim that has this and holds is a failure, as a strict xfail is.
+    /// The reason why the result isn't reproduced. A claim that has a reason and holds is a
+    /// failure, like a strict xfail.
     not_reproduced: Option<String>,
-    /// The part of the setup that it follows from, whatever runs: shown and not judged.
+    /// The part of the setup from which the claim follows whatever runs. Such a claim is shown, not
+    /// judged.
     follows_from: Option<String>,
 }
 
@@ -47,13 +50,13 @@ const fn two() -> usize {
     2
 }
 
-/// Which numbers.
+/// A selection of measured numbers.
 #[derive(Debug, PartialEq)]
 struct Numbers<'a> {
     metric: &'a str,
     kind: &'a str,
     series: &'a str,
-    /// First and last place.
+    /// The first and the last place.
     places: (f64, f64),
 }
 
@@ -82,7 +85,8 @@ impl<'a> Numbers<'a> {
         x.is_none_or(|x| (self.places.0 - 1e-9..=self.places.1 + 1e-9).contains(&x))
     }
 
-    /// Series by series, place by place, kind by kind; `None` where nothing was measured.
+    /// Returns the places and values, series by series, place by place, kind by kind; a value is
+    /// `None` if nothing was measured.
     fn values(&self, results: &Results<'_>) -> Vec<(Option<f64>, Option<f64>)> {
         let mut values = Vec::new();
         for found in results.found {
@@ -146,7 +150,7 @@ impl ClaimEntry {
                 .is_none_or(|[least, most]| (least..=most).contains(&value))
     }
 
-    /// Holds it against the results.
+    /// Judges the claim by the results.
     pub(crate) fn judge(&self, results: &Results<'_>) -> Claim {
         let values = self.values(results);
         let holds = !values.is_empty() && values.iter().all(|value| self.holds(*value));
@@ -189,7 +193,8 @@ impl ClaimEntry {
         pair.chain(&self.of).map(String::as_str).collect()
     }
 
-    /// What of it names a series or a place that is not run, or isn't about numbers with bounds.
+    /// Returns the text of a number whose series or place isn't run, or an error if the claim has
+    /// no numbers or no bound.
     pub(crate) fn wrong(&self, series: &[&str], places: &[f64]) -> Option<String> {
         let operands = self.operands();
         let is_bounded = self.above.is_some() || self.below.is_some() || self.within.is_some();
@@ -263,7 +268,9 @@ mod tests {
                 "10.00 to 20.00",
             ),
             (
-                serde_json::json!({"of": "p50 of slow in Bouncer at ..1.2", "decimals": 0, "below": 15}),
+                serde_json::json!({
+                    "of": "p50 of slow in Bouncer at ..1.2", "decimals": 0, "below": 15,
+                }),
                 true,
                 "10",
             ),
@@ -283,23 +290,33 @@ mod tests {
                 "6.00 to 8.00",
             ),
             (
-                serde_json::json!({"ratio": ["p50 of slow in Bouncer", "p50 in Bouncer"], "above": 1.9}),
+                serde_json::json!({
+                    "ratio": ["p50 of slow in Bouncer", "p50 in Bouncer"], "above": 1.9,
+                }),
                 true,
                 "2.00 to 3.33",
             ),
-            // Where one of the two is missing there is nothing to compare.
+            // If one of the two is missing, the pair is skipped.
             (
-                serde_json::json!({"difference": ["p50 of slow in MaxQueueWait, slack", "p50 of slow in Bouncer"], "above": 0}),
+                serde_json::json!({
+                    "difference": ["p50 of slow in MaxQueueWait, slack", "p50 of slow in Bouncer"],
+                    "above": 0,
+                }),
                 true,
                 "20.00",
             ),
             (
-                serde_json::json!({"difference": ["p50 of slow in Bouncer", "p50 of fast in Bouncer at 1.0"], "above": 0}),
+                serde_json::json!({
+                    "difference": ["p50 of slow in Bouncer", "p50 of fast in Bouncer at 1.0"],
+                    "above": 0,
+                }),
                 true,
                 "9.00 to 19.00",
             ),
             (
-                serde_json::json!({"of": "p50 of slow in Bouncer", "crossing": 15, "within": [1.5, 1.5]}),
+                serde_json::json!({
+                    "of": "p50 of slow in Bouncer", "crossing": 15, "within": [1.5, 1.5],
+                }),
                 true,
                 "1.50",
             ),
@@ -318,7 +335,9 @@ mod tests {
     fn a_claim_that_was_fitted_or_follows_from_the_setup_is_not_judged() {
         let fitted = serde_json::json!({"of": "p50 in Bouncer at 1.0", "below": 1, "fitted": true});
         assert_eq!(judge(fitted), (None, "5.00".to_owned()));
-        let follows = serde_json::json!({"of": "p50 in Bouncer at 1.0", "below": 6, "followsFrom": "the load"});
+        let follows = serde_json::json!({
+            "of": "p50 in Bouncer at 1.0", "below": 6, "followsFrom": "the load",
+        });
         assert_eq!(
             judge(follows),
             (None, "5.00; follows from the load".to_owned())
@@ -327,7 +346,11 @@ mod tests {
 
     #[test]
     fn a_claim_marked_as_not_reproduced_fails_once_it_holds() {
-        let reason = |below: f64| serde_json::json!({"of": "p50 in Bouncer at 1.0", "below": below, "notReproduced": "why"});
+        let reason = |below: f64| {
+            serde_json::json!({
+                "of": "p50 in Bouncer at 1.0", "below": below, "notReproduced": "why",
+            })
+        };
         assert_eq!(
             judge(reason(1.0)),
             (None, "5.00; not reproduced: why".to_owned())

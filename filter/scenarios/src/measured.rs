@@ -1,19 +1,19 @@
-//! What a run of a model measured, and averages over the runs of a case.
+//! Measurements of a run of a model, and averages over the runs of a case.
 
-/// The kind of what is measured over all types, classes or workflows.
+/// The kind of numbers over all types, classes or workflows.
 pub(crate) const ALL: &str = "ALL";
 
 /// Points of a curve over time, s; a value may be missing.
 pub(crate) type Points = Vec<(f64, Option<f64>)>;
 
-/// A number: of which kind (a type, class, workflow or service), and of which metric.
+/// A measured number of one kind (a type, class, workflow or service) and one metric.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Number {
     pub(crate) kind: String,
     pub(crate) metric: String,
-    /// `None` where there was nothing to measure.
+    /// `None` if there was nothing to measure.
     pub(crate) value: Option<f64>,
-    /// Half the width of the 90% confidence interval of the mean; `None` of a single run.
+    /// Half the width of the 90% confidence interval of the mean; `None` for a single run.
     pub(crate) half: Option<f64>,
 }
 
@@ -25,12 +25,12 @@ pub(crate) struct Curve {
     pub(crate) points: Points,
 }
 
-/// What a run measured.
+/// The measurements of a run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Measured {
     pub(crate) numbers: Vec<Number>,
     pub(crate) curves: Vec<Curve>,
-    /// When something changed, s, and what.
+    /// The times of changes, s, and their descriptions.
     pub(crate) events: Vec<(f64, String)>,
     /// Results in words: a name and a text.
     pub(crate) words: Vec<(String, String)>,
@@ -64,7 +64,8 @@ impl Measured {
         });
     }
 
-    /// Means of the numbers over runs of one case, with the curves of the first.
+    /// Returns the means of the numbers over the runs of one case, with the curves of the first
+    /// run.
     pub(crate) fn average(mut runs: Vec<Self>) -> Self {
         if runs.is_empty() {
             return Self::default();
@@ -86,22 +87,22 @@ impl Measured {
         self.numbers.iter().find(wanted)
     }
 
-    /// The kinds that have this metric, in the order in which they were noted.
+    /// Returns the kinds that have this metric, in the order in which they were noted.
     pub(crate) fn kinds_of<'a>(&'a self, metric: &'a str) -> impl Iterator<Item = &'a str> {
         let wanted = move |n: &&Number| n.metric == metric;
         self.numbers.iter().filter(wanted).map(|n| n.kind.as_str())
     }
 }
 
-/// Quantiles 0.95 of Student's t, by degrees of freedom from 1.
+/// The 0.95 quantiles of Student's t, by degrees of freedom from 1.
 const T_95: [f64; 15] = [
     6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771,
     1.761, 1.753,
 ];
-/// The same for any number of degrees of freedom.
+/// The 0.95 quantile of the normal distribution, for more degrees of freedom.
 const NORMAL_95: f64 = 1.645;
 
-/// Mean, and half the width of its 90% confidence interval.
+/// Returns the mean, and half the width of its 90% confidence interval.
 fn estimate(values: &[f64]) -> (Option<f64>, Option<f64>) {
     let n = values.len() as f64;
     let Some(mean) = mean(values.iter().copied()) else {
@@ -115,7 +116,7 @@ fn estimate(values: &[f64]) -> (Option<f64>, Option<f64>) {
     (Some(mean), half)
 }
 
-/// Mean; `None` of nothing.
+/// Returns the mean; `None` without values.
 pub(crate) fn mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let (sum, count) = values
         .into_iter()

@@ -1,7 +1,8 @@
 //! A scenario: data, and the runner that makes a report of it.
 //!
-//! The parameters of a case are those of the scenario's model, with what its series changes ([merged](merge) as RFC 7396
-//! has it) and, at the fields that are swept, the case's place of the sweep.
+//! The parameters of a case are those of the scenario's model, changed by its series
+//! ([merged](merge) as in RFC 7396) and, at the fields that are swept, by the case's place of the
+//! sweep.
 
 use std::collections::BTreeMap;
 
@@ -23,16 +24,16 @@ const FILES: [&str; 5] = [
     include_str!("../data/aequitas.yaml"),
 ];
 
-/// Experiments of the papers that no scenario repeats, and why.
+/// Experiments of the papers that no scenario repeats, and the reason.
 pub const MISSING: [(&str, &str); 2] = [
     ("Chronos, §3.1", "memory of the controller"),
     ("Wisp, Figures 1 and 2", "measurements of Bing"),
 ];
 
-/// Why a scenario gave no report.
+/// An error that leaves a scenario without a report.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
-    /// Its data is wrong; a test reads all of it.
+    /// The data is invalid; a test reads all of it.
     #[error("the scenario's data: {0}")]
     Data(String),
     /// A run failed.
@@ -46,9 +47,9 @@ pub enum ScenarioError {
 pub struct Scenario {
     name: String,
     title: String,
-    /// Requests of a run of the paper's size: what a smaller size is a part of.
+    /// Requests of a run at the paper's size, the base of smaller sizes.
     requests: u64,
-    /// The least part of the paper's times that is run.
+    /// The smallest ratio of the paper's times that is run.
     #[serde(default = "tenth")]
     least: f64,
     /// Runs of each case in the paper.
@@ -57,9 +58,9 @@ pub struct Scenario {
     /// The size at which the claims are tested.
     #[serde(default)]
     check: CheckSize,
-    /// Names of the fields that tell a row's place.
+    /// Names of the fields that identify a row's place.
     fields: Fields,
-    /// Names and texts.
+    /// Names and texts of the setup's entries.
     #[serde(default)]
     setup: Vec<(String, String)>,
     model: Value,
@@ -71,7 +72,7 @@ pub struct Scenario {
     figures: Vec<FigureEntry>,
     #[serde(default)]
     claims: Vec<ClaimEntry>,
-    /// Names of the file's notes.
+    /// Names of the notes in the file.
     #[serde(default)]
     notes: Vec<String>,
 }
@@ -91,36 +92,36 @@ struct CheckSize {
     seeds: Option<u32>,
 }
 
-/// A strategy, or whatever else is compared.
+/// A strategy, or another variant that is compared.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Series {
     name: String,
-    /// What it changes of the model.
+    /// A merge patch of the model.
     #[serde(default)]
     with: Value,
-    /// Its places, in place of the sweep's.
+    /// The places of this series, in place of the sweep's.
     values: Option<Vec<f64>>,
-    /// The field that is swept, in place of the sweep's.
+    /// The field that this series sweeps, in place of the sweep's.
     at: Option<String>,
 }
 
-/// What each series is run with: each of these in turn.
+/// A second set of variants; each series runs with each of them.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Cross {
-    /// The field of the rows that tells which.
+    /// The field of the rows that names the variant.
     field: String,
     each: Vec<Series>,
 }
 
-/// What changes from one place to the next.
+/// The changes from one place to the next.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Sweep {
-    /// The model's field, as RFC 6901 has it.
+    /// The model's field, as an RFC 6901 pointer.
     at: String,
-    /// Fields that move with it, and by how much they are above it.
+    /// Fields that change with it, and their offsets from its value.
     #[serde(default)]
     with: Vec<(String, f64)>,
     values: Vec<f64>,
@@ -129,14 +130,14 @@ struct Sweep {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DataFile {
-    /// What scenarios share, as anchors.
+    /// Anchors that scenarios share.
     #[serde(default, rename = "shared")]
     _shared: Value,
     notes: BTreeMap<String, String>,
     scenarios: Vec<Scenario>,
 }
 
-/// A run, once for each seed.
+/// One combination of variants, run once for each seed.
 struct Case {
     series: String,
     labels: Vec<(String, String)>,
@@ -144,7 +145,7 @@ struct Case {
     model: Model,
 }
 
-/// All experiments, in the order of the papers.
+/// Returns all experiments, in the order of the papers.
 ///
 /// # Errors
 /// [`ScenarioError::Data`].
@@ -165,7 +166,7 @@ pub fn all() -> Result<Vec<Scenario>, ScenarioError> {
     Ok(all)
 }
 
-/// The experiment `name`.
+/// Returns the experiment `name`.
 ///
 /// # Errors
 /// [`ScenarioError::Data`].
@@ -174,19 +175,19 @@ pub fn by_name(name: &str) -> Result<Option<Scenario>, ScenarioError> {
 }
 
 impl Scenario {
-    /// Its name on the command line.
+    /// Returns the scenario's name on the command line.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// One line: the paper and the caption.
+    /// Returns one line: the paper and the caption.
     #[must_use]
     pub fn title(&self) -> &str {
         &self.title
     }
 
-    /// The size at which all of its judged results are as expected.
+    /// Returns the size at which all judged results are as expected.
     #[must_use]
     pub fn check_size(&self) -> Size {
         Size {
@@ -196,7 +197,7 @@ impl Scenario {
         }
     }
 
-    /// Requests that a run of this size will simulate, about.
+    /// Returns the approximate number of requests that a run of this size simulates.
     ///
     /// # Errors
     /// [`ScenarioError::Data`].
@@ -289,7 +290,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Runs it. The same `size`, whatever its threads, gives the same report.
+    /// Runs the scenario. The same `size`, with any number of threads, gives the same report.
     ///
     /// # Errors
     /// [`ScenarioError`].
@@ -349,7 +350,8 @@ impl Scenario {
     }
 }
 
-/// Changes `target` as a merge patch does: mappings field by field, everything else as a whole, null removes.
+/// Applies a merge patch to `target`: mappings field by field, any other value as a whole; null
+/// removes a field.
 fn merge(target: &mut Value, patch: &Value) {
     match (target, patch) {
         (_, Value::Null) => {}
@@ -357,7 +359,7 @@ fn merge(target: &mut Value, patch: &Value) {
             for (name, value) in patch {
                 match (value, target.get_mut(name)) {
                     (Value::Null, _) => _ = target.remove(name),
-                    // A choice with another name has other settings.
+                    // A choice of another type has other settings, so it replaces the old one.
                     (Value::Object(new), Some(Value::Object(old)))
                         if new
                             .get("type")

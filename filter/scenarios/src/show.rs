@@ -1,7 +1,8 @@
 //! A scenario's results as tables, figures and rows, as its data asks for them.
 //!
-//! Every number has four coordinates: its series, its place of the sweep, its kind and its metric. A table says which of
-//! the first three its rows are, and which its groups of rows; its columns fix the others.
+//! Every number has four coordinates: its series, its place of the sweep, its kind and its metric.
+//! A table chooses one of the first three for its rows, and another for its groups of rows; its
+//! columns fix the others.
 
 use headgate_simulator::report::{
     Axis, Cell, Compared, Figure, Group, Level, Record, Series as Line, Style, Table, TableRow,
@@ -14,13 +15,13 @@ use crate::measured::{ALL, Measured, Number};
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) series: String,
-    /// Fields that tell the series.
+    /// Fields that identify the series.
     pub(crate) labels: Vec<(String, String)>,
     pub(crate) x: Option<f64>,
     pub(crate) measured: Measured,
 }
 
-/// What all cases found.
+/// The results of all cases.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Results<'a> {
     pub(crate) found: &'a [Found],
@@ -49,16 +50,16 @@ pub(crate) enum Dimension {
 #[serde(deny_unknown_fields)]
 pub(crate) struct TableEntry {
     title: String,
-    /// Head of the rows' labels.
+    /// Heading of the rows' labels.
     head: String,
     rows: Dimension,
     groups: Option<Dimension>,
-    /// Only these, in this order, where rows are series or kinds.
+    /// The only series or kinds to show, in this order, if rows are series or kinds.
     only: Option<Vec<String>>,
     columns: Vec<Column>,
 }
 
-/// A column as data: what its cells have in common.
+/// A column as data: the common coordinates of its cells.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Column {
@@ -69,15 +70,17 @@ pub(crate) struct Column {
     kind: Option<String>,
     #[serde(default)]
     decimals: usize,
-    /// The numbers are shown by that of this series.
+    /// The series by whose numbers these are divided.
     relative: Option<String>,
-    /// With confidence intervals.
+    /// Whether confidence intervals are shown.
     #[serde(default)]
     interval: bool,
-    /// What the paper prints: a text for each group, with a word for each row; `.` where it prints nothing.
+    /// The paper's values: a text for each group, with a word for each row; `.` if the paper prints
+    /// none.
     #[serde(default)]
     paper: Vec<String>,
-    /// How far the two may be apart. `-0-`, "not one in any run", allows for nothing.
+    /// The largest accepted distance from the paper's value. `-0-`, "not one in any run", allows
+    /// for none.
     within: Option<f64>,
 }
 
@@ -89,7 +92,7 @@ pub(crate) struct FigureEntry {
     metric: String,
     x: String,
     y: String,
-    /// Over time, by the first run.
+    /// Whether the lines are over time, of the first run.
     #[serde(default)]
     time: bool,
     series: Option<Vec<String>>,
@@ -97,7 +100,7 @@ pub(crate) struct FigureEntry {
     /// Logarithmic axes: `x`, `y` or `xy`.
     #[serde(default)]
     log: String,
-    /// Ends of the vertical axis.
+    /// Limits of the vertical axis.
     from: Option<f64>,
     to: Option<f64>,
     /// Values and names of horizontal lines.
@@ -107,7 +110,7 @@ pub(crate) struct FigureEntry {
     caption: String,
 }
 
-/// Where a cell is.
+/// The coordinates of a cell, without its metric.
 #[derive(Debug, Clone, Copy)]
 struct Place<'a> {
     series: &'a str,
@@ -139,7 +142,7 @@ impl<'a> Results<'a> {
         places
     }
 
-    /// Kinds that have any of these metrics.
+    /// Returns the kinds that have any of these metrics.
     fn kinds(&self, metrics: &'a [Column]) -> Vec<&'a str> {
         let kinds = |found: &'a Found| {
             metrics
@@ -160,7 +163,7 @@ fn unique<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     all
 }
 
-/// A place along one dimension.
+/// A coordinate along one dimension.
 #[derive(Debug, Clone, Copy)]
 enum Step<'a> {
     Series(&'a str),
@@ -208,7 +211,8 @@ impl TableEntry {
         }
     }
 
-    /// The place of a cell; what neither row nor group nor column says is the only series, and all kinds.
+    /// Returns the place of a cell. Coordinates that neither row nor group nor column gives are the
+    /// first series and all kinds.
     fn place<'a>(
         &'a self,
         column: &'a Column,
@@ -231,7 +235,7 @@ impl TableEntry {
 }
 
 impl Column {
-    /// What the paper prints in this group and row.
+    /// Returns the paper's value in this group and row.
     fn printed(&self, group: usize, row: usize) -> Option<&str> {
         let printed = self.paper.get(group)?.split_whitespace().nth(row)?;
         (printed != ".").then_some(printed)
@@ -268,10 +272,10 @@ impl Column {
     }
 }
 
-/// "Not one in any run", where 0.00 may be one in ten thousand.
+/// "Not one in any run"; 0.00 could be one in ten thousand.
 const NONE: &str = "-0-";
 
-/// A number as a paper prints it: `-0-`, `1.52`, `1.52±0.07`.
+/// Parses a number as a paper prints it: `-0-`, `1.52`, `1.52±0.07`.
 fn read(printed: &str) -> Option<f64> {
     match printed {
         NONE => Some(0.0),
@@ -333,7 +337,7 @@ pub(crate) fn table(entry: &TableEntry, results: &Results<'_>) -> Table {
     }
 }
 
-/// Lines that have anything above or below 0; `None` without any.
+/// Returns a figure of the lines that have a value other than 0; `None` if no line has.
 pub(crate) fn figure(
     entry: &FigureEntry,
     tables: &[TableEntry],
@@ -461,7 +465,7 @@ pub(crate) fn figure(
     })
 }
 
-/// What the paper's tables have of this line.
+/// Returns the values for this line in the paper's tables.
 fn papers(
     entry: &FigureEntry,
     tables: &[TableEntry],
@@ -501,7 +505,7 @@ fn papers(
     points
 }
 
-/// Rows for programs: one for each case and kind, then one for each case, kind and moment.
+/// Returns rows for programs: one for each case and kind, then one for each case, kind and time.
 pub(crate) fn rows(fields: &Fields, tables: &[TableEntry], results: &Results<'_>) -> Vec<Record> {
     let mut rows = Vec::new();
     let columns = || tables.iter().flat_map(|table| &table.columns);
@@ -560,7 +564,7 @@ impl TableEntry {
         self.columns.iter().any(|column| column.within.is_some())
     }
 
-    /// A series that it names and that is not run.
+    /// Returns a series that the table names and that is not run.
     pub(crate) fn wrong(&self, series: &[&str]) -> Option<String> {
         let columns = self
             .columns

@@ -1,13 +1,13 @@
-//! Looks over the shoulder of a source: tells progress while a run goes on, and what became of requests
-//! over time.
+//! A source that reports progress while a run goes on, and records outcomes of requests over time.
 
 use crate::progress::Progress;
 use crate::source::{Answer, Ending, Request, Source};
 
-/// Requests between two tellings: often enough for a bar that moves, seldom enough to cost nothing.
+/// Requests between two progress reports: often enough for a smooth bar, seldom enough to cost
+/// nothing.
 const TELL_EVERY: u64 = 1 << 16;
 
-/// A source that is looked at.
+/// A source with progress reports and timelines.
 pub(crate) struct Observed<'a, S> {
     source: S,
     progress: &'a dyn Progress,
@@ -25,13 +25,13 @@ impl<'a, S> Observed<'a, S> {
         }
     }
 
-    /// Also notes what becomes of requests.
+    /// Also records the outcomes of requests.
     pub(crate) fn over(mut self, timelines: [Option<Timeline>; 2]) -> Self {
         self.timelines = timelines;
         self
     }
 
-    /// What was noted.
+    /// Returns the recorded timelines.
     pub(crate) fn timelines(&mut self) -> [Option<Timeline>; 2] {
         std::mem::take(&mut self.timelines)
     }
@@ -69,23 +69,23 @@ impl<S> Drop for Observed<'_, S> {
     }
 }
 
-/// What became of requests, by the time of their arrival.
+/// Outcomes of requests, by the time of their arrival.
 #[derive(Debug, Clone)]
 pub(crate) struct Timeline {
-    /// Begins of the bins and the end of the last, ns, ascending.
+    /// The starts of the bins and the end of the last, ns, ascending.
     edges: Vec<u64>,
     bins: Vec<Bin>,
 }
 
-/// A span of time.
+/// The outcomes in a span of time.
 #[derive(Debug, Clone, Default)]
 struct Bin {
     kinds: Vec<Tally>,
-    /// ns of work.
+    /// Busy time of servers, ns.
     busy: u64,
 }
 
-/// A type in a bin.
+/// The outcomes of a type in a bin.
 #[derive(Debug, Clone, Default)]
 struct Tally {
     refused: u64,
@@ -93,17 +93,17 @@ struct Tally {
     served: Vec<u32>,
 }
 
-/// A type, or all of them, in a bin.
+/// The counts of a type, or of all of them, in a bin.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Moment {
     /// Requests.
     pub(crate) offered: u64,
-    /// Of those turned away, percent.
+    /// Requests refused or failed, percent.
     pub(crate) rejected_pct: f64,
 }
 
 impl Timeline {
-    /// Bins between these edges, ns, for so many types.
+    /// Returns empty bins between these edges, ns, for this number of types.
     pub(crate) fn new(edges: Vec<u64>, kinds: usize) -> Self {
         let bin = Bin {
             kinds: vec![Tally::default(); kinds],
@@ -136,7 +136,7 @@ impl Timeline {
         }
     }
 
-    /// A server was busy in this time.
+    /// Adds a server's busy time.
     fn work(&mut self, from: u64, to: u64) {
         let first = self.edges.partition_point(|edge| *edge <= from);
         for bin in first.saturating_sub(1)..self.bins.len() {
@@ -148,23 +148,22 @@ impl Timeline {
         }
     }
 
-    /// Bins.
     pub(crate) fn len(&self) -> usize {
         self.bins.len()
     }
 
-    /// Begin and end of a bin, ns.
+    /// Returns the start and the end of a bin, ns.
     pub(crate) fn span(&self, bin: usize) -> (u64, u64) {
         (self.edges[bin], self.edges[bin + 1])
     }
 
-    /// Busy part of `servers` in a bin.
+    /// Returns the busy ratio of `servers` in a bin.
     pub(crate) fn utilization(&self, bin: usize, servers: u32) -> f64 {
         let (from, to) = self.span(bin);
         self.bins[bin].busy as f64 / ((to - from).max(1) as f64 * f64::from(servers))
     }
 
-    /// One type in a bin, or with `None` all of them.
+    /// Returns the counts of one type in a bin; with `None`, of all types.
     pub(crate) fn moment(&self, bin: usize, kind: Option<usize>) -> Moment {
         let (mut refused, mut served) = (0, 0);
         for tally in self.tallies(bin, kind) {
@@ -178,7 +177,8 @@ impl Timeline {
         }
     }
 
-    /// Of one type's requests in a bin, those served within `limit_us`, µs; all served without a limit.
+    /// Returns the number of requests of one type in a bin served within `limit_us`, µs; without a
+    /// limit, of all that were served.
     pub(crate) fn within(&self, bin: usize, kind: usize, limit_us: Option<u64>) -> u64 {
         let is_within = |us: &&u32| limit_us.is_none_or(|limit| u64::from(**us) <= limit);
         let served = self
@@ -187,7 +187,7 @@ impl Timeline {
         served.filter(is_within).count() as u64
     }
 
-    /// Response times of the served at these quantiles, ms.
+    /// Returns the response times of served requests at these quantiles, ms.
     pub(crate) fn quantiles(
         &self,
         bin: usize,
@@ -199,7 +199,7 @@ impl Timeline {
             .flat_map(|tally| tally.served.iter().copied())
             .collect();
         let mut at = |q: &f64| {
-            // The least time that at least this part of the times does not exceed.
+            // The least time that at least the ratio q of the times doesn't exceed.
             let rank = (times.len() as f64 * q).ceil().max(1.0) as usize - 1;
             let rank = rank.min(times.len().checked_sub(1)?);
             Some(f64::from(*times.select_nth_unstable(rank).1) / 1e3)
@@ -224,7 +224,7 @@ mod tests {
     fn requests_count_where_they_arrived_and_work_where_it_was_done() {
         let mut timeline = Timeline::new(vec![100 * MS, 200 * MS, 300 * MS], 2);
         let request = |at: u64, kind, processing: u64| Request::new(at * MS, kind, processing * MS);
-        // Before the first bin, though its work reaches into it.
+        // The request arrives before the first bin, but its work reaches into it.
         timeline.note(&request(50, 0, 60), 110 * MS, Ending::Served);
         timeline.note(&request(150, 0, 100), 270 * MS, Ending::Served);
         timeline.note(&request(199, 1, 1), 199 * MS, Ending::Refused);

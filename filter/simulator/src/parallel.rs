@@ -7,10 +7,12 @@ use std::thread;
 
 use crate::simulation::SimulationError;
 
-/// Does jobs 0 to `jobs` and gives their results in this order, whoever did them and when.
+/// Runs jobs 0 to `jobs` and returns their results in this order, independent of threads and
+/// timing.
 ///
 /// # Errors
-/// The error of the first job, in this order, that failed. Others needn't begin then.
+/// The error of the first failed job, in this order. After an error, jobs that have not begun may
+/// be skipped.
 pub(crate) fn in_parallel<T: Send>(
     threads: Option<NonZeroUsize>,
     jobs: usize,
@@ -43,7 +45,7 @@ pub(crate) fn in_parallel<T: Send>(
         }
     });
     let results = results.into_inner().map_err(|_| SimulationError::Lost)?;
-    // An error explains why results are missing.
+    // An error explains missing results.
     let mut all = Vec::with_capacity(jobs);
     let mut missing = false;
     for result in results {

@@ -1,15 +1,15 @@
-//! How far a simulation has come.
+//! Progress of a simulation.
 
-/// Hears how far a simulation has come, on any thread.
+/// A receiver of a simulation's progress, on any thread.
 pub trait Progress: Sync {
-    /// So many requests more will be simulated, about.
+    /// Announces about this number of additional requests.
     fn expect(&self, requests: u64);
 
-    /// So many requests more were simulated.
+    /// Reports this number of additional simulated requests.
     fn done(&self, requests: u64);
 }
 
-/// Nobody looks.
+/// A receiver that ignores progress.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 

@@ -1,21 +1,22 @@
-//! What a run found.
+//! The results of a run.
 
 use hdrhistogram::Histogram;
 
 /// The row over all types.
 pub const ALL: &str = "ALL";
 
-/// Longest response time that is told apart, µs: an hour. Longer ones count as this.
+/// The longest response time that the histograms distinguish, µs: an hour. Longer ones count as an
+/// hour.
 const MAX_RESPONSE_US: u64 = 3_600_000_000;
 
-/// One type in one run.
+/// The results of one type in one run.
 #[derive(Debug, Clone)]
 pub struct TypeOutcome {
     /// Requests that arrived after the warm-up.
     pub offered: u64,
-    /// Of those, turned away: at arrival, or because they waited too long.
+    /// Requests refused, at arrival or because they waited too long.
     pub rejected: u64,
-    /// Response times of the others, µs.
+    /// Response times of the other requests, µs.
     response_times: Histogram<u32>,
 }
 
@@ -32,14 +33,15 @@ impl TypeOutcome {
         self.response_times.saturating_record(response_ns / 1_000);
     }
 
-    /// Response time at quantile `q`, ms; `None` when nothing was served.
+    /// Returns the response time at quantile `q`, ms; `None` if no request was served.
     #[must_use]
     pub fn response_time_ms(&self, q: f64) -> Option<f64> {
         let served = !self.response_times.is_empty();
         served.then(|| self.response_times.value_at_quantile(q) as f64 / 1e3)
     }
 
-    /// Served within `limit_us`, µs; all that were served without a limit.
+    /// Returns the number of requests served within `limit_us`, µs; without a limit, of all that
+    /// were served.
     #[must_use]
     pub fn within(&self, limit_us: Option<u64>) -> u64 {
         match limit_us {
@@ -48,7 +50,7 @@ impl TypeOutcome {
         }
     }
 
-    /// Percent of the offered.
+    /// Returns the refused requests in percent of the offered.
     #[must_use]
     pub fn rejected_pct(&self) -> f64 {
         match self.offered {
@@ -58,14 +60,14 @@ impl TypeOutcome {
     }
 }
 
-/// One run.
+/// The results of one run.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// By the workload's types.
+    /// Results by the workload's types.
     pub types: Vec<TypeOutcome>,
-    /// Busy part of the backend's slots after the warm-up, ratio.
+    /// Busy ratio of the backend's slots after the warm-up.
     pub utilization: f64,
-    /// Time that was measured, s.
+    /// Measured time, s.
     pub seconds: f64,
     /// Requests simulated, warm-up included.
     pub simulated: u64,
@@ -74,45 +76,45 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Requests per second that arrived after the warm-up.
+    /// Returns the requests per second that arrived after the warm-up.
     #[must_use]
     pub fn per_second(&self) -> f64 {
         let offered: u64 = self.types.iter().map(|kind| kind.offered).sum();
         offered as f64 / self.seconds.max(f64::MIN_POSITIVE)
     }
 
-    /// All types together; `None` without types.
+    /// Returns the results of all types together; `None` without types.
     pub(crate) fn all(&self) -> Option<TypeOutcome> {
         let mut types = self.types.iter();
         let mut all = types.next()?.clone();
         for kind in types {
             all.offered += kind.offered;
             all.rejected += kind.rejected;
-            // Same bounds, so there is nothing that could not be added.
+            // All histograms have the same bounds, so adding one can't fail.
             let _ = all.response_times.add(&kind.response_times);
         }
         Some(all)
     }
 }
 
-/// One type in one run.
+/// The main numbers of one type in one run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     /// Name of the type, or [`ALL`].
     pub kind: String,
     /// Requests that arrived after the warm-up.
     pub offered: f64,
-    /// Percent of the offered that was turned away.
+    /// Percent of the offered requests that were refused.
     pub rejected_pct: f64,
-    /// Median response time of the served, ms.
+    /// Median response time of served requests, ms.
     pub rt_p50_ms: Option<f64>,
-    /// 90th percentile, ms.
+    /// 90th percentile of response times, ms.
     pub rt_p90_ms: Option<f64>,
-    /// Busy part of the backend's slots, ratio; the same in all rows of a run.
+    /// Busy ratio of the backend's slots; the same in all rows of a run.
     pub utilization: f64,
 }
 
-/// One row for each type, then [`ALL`].
+/// Returns one row for each type, then [`ALL`].
 #[must_use]
 pub fn rows<'a>(names: impl IntoIterator<Item = &'a str>, run: &Outcome) -> Vec<Row> {
     let row = |name: &str, outcome: &TypeOutcome| Row {
@@ -129,7 +131,7 @@ pub fn rows<'a>(names: impl IntoIterator<Item = &'a str>, run: &Outcome) -> Vec<
     rows
 }
 
-/// `None` of nothing.
+/// Returns the mean; `None` without values.
 pub(crate) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), v| (sum + v, count + 1));
     (count > 0).then(|| sum / f64::from(count))

@@ -17,9 +17,12 @@ const TYPES: [(&str, f64, f64, f64); 4] = [
     ("slow", 0.1, 20.05, 12.51),
 ];
 
-/// Bouncer's basic policy with 100 slots: types by path below /q.
+/// Returns Bouncer's basic policy with 100 slots: types by path below /q.
 pub(crate) fn stage() -> StageConfig {
-    let slo = json!([{"percentile": 50, "objective_us": 18_000}, {"percentile": 90, "objective_us": 50_000}]);
+    let slo = json!([
+        {"percentile": 50, "objective_us": 18_000},
+        {"percentile": 90, "objective_us": 50_000},
+    ]);
     let kind = |(name, ..): (&str, f64, f64, f64)| {
         let path = json!({"type": "PathPrefix", "value": format!("/q/{name}")});
         json!({"name": name, "matches": [{"path": path}], "slo": slo})

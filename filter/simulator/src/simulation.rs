@@ -1,10 +1,11 @@
-//! One run: requests arrive, the engine decides, the backend works, until enough were seen.
+//! One run: requests arrive, the engine decides, the backend works, until enough requests have
+//! ended.
 //!
-//! Discrete events of three kinds, taken in the order of their time: the next arrival of a [`Source`], the
-//! next end of service of a [`Backend`], and the engine's tick every 10 ms. Of what happens at the same
-//! time, arrivals are last, as what ends makes room.
+//! Discrete events of three kinds are taken in the order of their times: the next arrival of a
+//! [`Source`], the next end of service of a [`Backend`], and the engine's tick every 10 ms. At
+//! equal times, arrivals are last, because an end of service frees a slot.
 //!
-//! What is left out: other workers (one decides for all) and the network.
+//! The model leaves out other workers (one decides for all) and the network.
 
 use std::time::Duration;
 
@@ -24,28 +25,28 @@ use crate::results::{Outcome, TypeOutcome};
 use crate::source::{Answer, Ending, Request, Source};
 use crate::workload::{Traffic, Workload, WorkloadError};
 
-/// The only one.
+/// The only policy of a run.
 const POLICY: PolicyId = PolicyId(0);
-/// As in Envoy.
+/// The same tick period as in Envoy.
 const TICK_NS: u64 = 10_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Why a run failed.
+/// An error that ends a run.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulationError {
-    /// The stage is not one that the filter would take.
+    /// The stage's configuration is invalid for the filter, too.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The engine failed.
     #[error("the engine failed: {0}")]
     Engine(#[from] HostError),
-    /// What arrives can't be drawn.
+    /// The workload's arrivals can't be drawn.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// The setup of class admission is not one that the algorithm takes.
+    /// The setup of class admission is invalid for the algorithm.
     #[error(transparent)]
     ClassAdmission(#[from] SettingsError),
-    /// No histogram for the results.
+    /// The histograms for the results can't be created.
     #[error("results can't be kept: {0}")]
     Results(String),
     /// A thread ended early.
@@ -53,35 +54,35 @@ pub enum SimulationError {
     Lost,
 }
 
-/// When a run ends. It ends in any case when nothing is left to happen.
+/// The end of a run. A run also ends when no events are left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
-    /// After so many requests that count.
+    /// After this number of requests that count.
     Requests(u64),
     /// At this time after the start.
     Time(Duration),
-    /// When the source has no more.
+    /// When the source is exhausted.
     Exhausted,
 }
 
-/// A stage to run, whatever is in front of it and behind it.
+/// A run of a stage with any source and backend.
 #[derive(Debug, Clone, Copy)]
 pub struct Run<'a> {
     /// The stage in front of the backend.
     pub stage: &'a StageConfig,
-    /// What the stage takes the source's types for, by [`Request::kind`].
+    /// The stage's types of the source's types, by [`Request::kind`].
     pub kinds: &'a [TypeId],
     /// Time before results count.
     pub warm_up: Duration,
-    /// When to end.
+    /// The end of the run.
     pub until: Until,
-    /// The luck of the strategy.
+    /// The seed of the strategy.
     pub seed: u64,
 }
 
 impl Run<'_> {
-    /// Makes the run, until what is in the stage at its end has left it. The source hears of these last
-    /// ends, too, but is asked for nothing more.
+    /// Makes the run, until all requests that are in the stage at its end have left it. The source
+    /// receives these last answers, too, but no further request is taken from it.
     ///
     /// # Errors
     /// [`SimulationError`].
@@ -123,7 +124,7 @@ impl Run<'_> {
 pub struct Simulation<'a> {
     /// The stage in front of the backend.
     pub stage: &'a StageConfig,
-    /// What arrives.
+    /// The arriving requests.
     pub workload: &'a Workload,
     /// Requests per second, above 0.
     pub per_second: f64,
@@ -131,12 +132,12 @@ pub struct Simulation<'a> {
     pub warm_up: Duration,
     /// Requests that count.
     pub requests: u64,
-    /// Decides all that chance decides.
+    /// The seed of all random choices.
     pub seed: u64,
 }
 
 impl Simulation<'_> {
-    /// Makes the run.
+    /// Runs the simulation.
     ///
     /// # Errors
     /// [`SimulationError`].
@@ -147,7 +148,7 @@ impl Simulation<'_> {
             kinds: &kinds,
             warm_up: self.warm_up,
             until: Until::Requests(self.requests),
-            // The strategy's luck must not be that of the traffic.
+            // The strategy and the traffic must not share random numbers.
             seed: !self.seed,
         };
         let mut traffic = Traffic::steady(self.workload, self.per_second, self.seed);
@@ -219,8 +220,8 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
         })
     }
 
-    /// Everything before `until`, but no more than `requests` arrivals. Ends when nothing is left but
-    /// ticks.
+    /// Runs all events before `until`, but at most `requests` arrivals. Ends when only ticks are
+    /// left.
     fn play(&mut self, until: u64, requests: u64) -> Result<(), SimulationError> {
         let mut left = requests;
         while left > 0 {
@@ -228,7 +229,7 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
             match arrival {
                 Some(at) if at < until => {
                     if self.step(at)? {
-                        // What ended may have brought an earlier arrival.
+                        // The event may have caused an earlier arrival.
                         continue;
                     }
                     let Some(request) = self.source.take() else {
@@ -249,7 +250,7 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
         Ok(())
     }
 
-    /// The next end of service or tick, if it is not after `until`.
+    /// Runs the next end of service or tick, if it is not after `until`.
     fn step(&mut self, until: u64) -> Result<bool, SimulationError> {
         let end = self.backend.next_end();
         let next = end.min(self.next_tick);
@@ -286,7 +287,7 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
         self.busy as f64 / (time as f64 * f64::from(self.backend.servers()))
     }
 
-    /// Serves those that are still there.
+    /// Runs until all requests have left.
     fn drain(&mut self) -> Result<(), SimulationError> {
         while !self.is_idle() {
             self.step(u64::MAX)?;
@@ -366,14 +367,14 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
             match self.actions[at] {
                 Action::Resume { stream, .. } => self.send(stream),
                 Action::Refuse { stream, .. } => self.refused(stream),
-                // The stage calls nobody.
+                // The stage makes no calls.
                 Action::Send { .. } => {}
             }
         }
         self.actions.clear();
     }
 
-    /// To the backend.
+    /// Sends a request to the backend.
     fn send(&mut self, stream: u32) {
         let job = &mut self.jobs[stream as usize];
         job.quality = job.ticket.and_then(|ticket| self.engine.quality(ticket));

@@ -1,35 +1,36 @@
-//! How much to simulate.
+//! The size of a simulation.
 
 use std::num::NonZeroUsize;
 
 use crate::parallel::in_parallel;
 use crate::simulation::SimulationError;
 
-/// How much to simulate. What is `None` is as large as the plan or the paper has it.
+/// The size of a simulation. Fields that are `None` take the value of the plan or the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Size {
     /// Requests of each run that count.
     pub requests: Option<u64>,
     /// Runs of each case, each with a seed of its own.
     pub seeds: Option<u32>,
-    /// The first seed, 1 where nobody says; the next ones follow.
+    /// The first seed, 1 by default; the next ones follow.
     pub seed: Option<u64>,
     /// Threads; all cores by default.
     pub threads: Option<NonZeroUsize>,
 }
 
 impl Size {
-    /// The seed of the first run.
+    /// Returns the seed of the first run.
     #[must_use]
     pub fn first_seed(&self) -> u64 {
         self.seed.unwrap_or(1)
     }
 
-    /// Runs of so many cases, on all cores, each once for each seed, of which there are `seeds` where the size doesn't say:
-    /// results by case, then by seed. They are the same whatever the threads.
+    /// Runs each of `cases` cases once for each seed, on all cores, and returns the results by
+    /// case, then by seed. `seeds` is the default number of seeds. The results are the same with
+    /// any number of threads.
     ///
     /// # Errors
-    /// The error of the first run, in the order of cases and seeds, that failed.
+    /// The error of the first failed run, in the order of cases and seeds.
     pub fn runs<T: Send>(
         &self,
         seeds: u32,

@@ -37,6 +37,11 @@ pub struct AdmissionPolicySpec {
     /// The responses that are errors of the backend; 5xx and their gRPC equivalents by default.
     #[serde(default)]
     pub errors: Errors,
+    /// A header that numbers attempts, in addition to `x-envoy-attempt-count` and
+    /// `grpc-previous-rpc-attempts`; none by default. A retry is refused while first attempts of
+    /// its type are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retries: Option<Retries>,
     /// The queue in front of the backend, which the proxy holds by default.
     #[serde(default)]
     pub queue: Queue,
@@ -145,6 +150,24 @@ pub enum MeasureType {
     /// The first byte of its body, which for gRPC is that of the first message; its end if it has
     /// no body. Headers don't count: streaming servers send them before they work.
     FirstByte,
+}
+
+/// A header by which clients or gateways number attempts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a mapping with header and firstAttempt"
+)]
+pub struct Retries {
+    /// Its name, in any case, such as `x-stainless-retry-count`. The value is a number, alone or as
+    /// in `attempt=2; max=3`. A request with any other value, or without the header, is a first
+    /// attempt, unless one of the other two headers says that it is a retry.
+    pub header: String,
+    /// The number of a first attempt: 0 where the header counts retries, 1 where it counts
+    /// attempts; 0 by default. A request with a greater number is a retry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_attempt: Option<i64>,
 }
 
 /// A query type: requests of about the same cost with the same objectives.

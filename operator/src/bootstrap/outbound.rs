@@ -1,8 +1,9 @@
-//! The listener to which the application sends its own calls.
+//! The listener for the application's own calls.
 //!
-//! Headgate follows workflows from process to process: the inbound slot sees what is asked of the application, and
-//! this one what it asks of others. The service is chosen by the name in `Host` or `:authority`, so that an application
-//! reaches all of them at one address: by that header, or through `http_proxy` without any change.
+//! Headgate follows workflows from process to process: the inbound slot sees requests to the
+//! application, and this one its requests to other services. The name in `Host` or `:authority`
+//! selects the service. So an application reaches all services at one address: by that header, or
+//! through `http_proxy` without any change.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,21 +12,22 @@ use super::{ConfigSource, Listener, cluster, indented, quoted, slot};
 use crate::endpoint::Endpoint;
 use crate::xds::OUTBOUND_SLOT;
 
-/// See the module.
+/// A listener for the application's own calls, and the services that it routes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outbound {
-    /// Where Envoy takes the application's calls.
+    /// The address on which Envoy takes the application's calls.
     pub listen: Endpoint,
-    /// Processes of each service, which take turns, by the name that calls have in `Host`. A name is one of DNS.
+    /// The endpoints of each service, balanced by round robin, by the name that calls have in
+    /// `Host`. A name is a DNS name.
     pub services: BTreeMap<String, Vec<Endpoint>>,
-    /// Whether they speak HTTP/2 (gRPC) rather than HTTP/1.1.
+    /// Whether the services speak HTTP/2 (gRPC) rather than HTTP/1.1.
     pub http2: bool,
-    /// A file with the slot's configuration, in place of where the other slot's comes from.
+    /// A file with the slot's configuration, in place of the source of the inbound slot's.
     pub config_file: Option<PathBuf>,
 }
 
 impl Outbound {
-    /// One item of `listeners`.
+    /// Returns one item of `listeners`.
     pub(super) fn listener(&self, source: &ConfigSource) -> String {
         let file = self.config_file.clone().map(ConfigSource::File);
         let hosts: Vec<String> = self.services.keys().map(|name| host(name)).collect();
@@ -43,7 +45,7 @@ impl Outbound {
         .to_yaml()
     }
 
-    /// Items of `clusters`, each after a line break.
+    /// Returns items of `clusters`, each after a line break.
     pub(super) fn clusters(&self) -> String {
         let cluster = |(name, endpoints): (&String, &Vec<Endpoint>)| {
             let block = cluster(&quoted(name), endpoints, self.http2);

@@ -1,12 +1,13 @@
-//! The listener for Prometheus and probes. The admin interface stops Envoy and shows its configuration to anybody who
-//! reaches it, so it stays on the loopback address; the two paths that others need are served here.
+//! The listener for Prometheus and probes. The admin interface can stop Envoy and shows its
+//! configuration to any client, so it stays on the loopback address. This listener serves the two
+//! paths that other hosts need.
 
 use super::{cluster as cluster_of, indented, socket};
 use crate::endpoint::Endpoint;
 
 const ADMIN: &str = "headgate_admin";
 
-/// One more item of `listeners`.
+/// Returns one more item of `listeners`.
 pub(super) fn listener(address: &Endpoint) -> String {
     let block = format!(
         "\
@@ -36,7 +37,7 @@ filter_chains:
     format!("\n  - {}", indented(&block, 4))
 }
 
-/// One more item of `clusters`: the admin interface.
+/// Returns one more item of `clusters`: the admin interface.
 pub(super) fn cluster(admin: &Endpoint) -> String {
     let block = cluster_of(ADMIN, std::slice::from_ref(admin), false);
     format!("\n  - {}", indented(&block, 4))

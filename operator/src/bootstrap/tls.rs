@@ -1,23 +1,24 @@
-//! TLS to the operator: the transport socket of its cluster, the filter that sends a token, and the two SDS files that
-//! make Envoy follow renewed certificates and tokens.
+//! TLS to the operator: the transport socket of its cluster, the filter that sends a token, and the
+//! two SDS files that make Envoy follow renewed certificates and tokens.
 //!
-//! Envoy reads these files again only where they come through SDS. An SDS file that names them, with the
-//! folder to watch, does that: Kubernetes replaces a mounted Secret or token by moving a symlink there, and Envoy
-//! watches for moves.
+//! Envoy reads certificates and tokens again only if they come through SDS. The SDS file names them
+//! and the folder to watch. Kubernetes replaces a mounted Secret or token by moving a symlink in
+//! that folder, and Envoy watches for moves.
 //!
-//! A token goes into `authorization` of each stream by an upstream filter of the cluster. Envoy's other way, credentials
-//! of `google_grpc`, is not for HTTP calls, which the filter makes to the server of class admission.
+//! An upstream filter of the cluster adds the token to `authorization` of each stream. Envoy's
+//! alternative, credentials of `google_grpc`, doesn't apply to HTTP calls, which the filter makes
+//! to the server of class admission.
 
 use std::path::{Path, PathBuf};
 
 use super::{indented, quoted};
 
-/// Names of the secrets.
+/// Names of the SDS secrets.
 const CERTIFICATE: &str = "headgate_xds_certificate";
 const TOKEN: &str = "headgate_xds_token";
 const CA: &str = "headgate_xds_ca";
 
-/// How a proxy proves its namespace.
+/// The credential that proves a proxy's namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProxyIdentity {
     /// A certificate.
@@ -31,31 +32,31 @@ pub enum ProxyIdentity {
     Token(PathBuf),
 }
 
-/// How a proxy proves itself, and knows the operator.
+/// The proxy's identity, and the CA and name by which it verifies the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct XdsTls {
-    /// What it shows.
+    /// The credential that the proxy presents.
     pub identity: ProxyIdentity,
     /// CA of the operator's certificate, PEM.
     pub ca: PathBuf,
     /// Name that the operator's certificate must have.
     pub server_name: String,
-    /// Where Envoy finds the SDS files.
+    /// The paths at which Envoy finds the SDS files.
     pub sds: SdsFiles,
 }
 
 /// Paths of the SDS files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SdsFiles {
-    /// Holds [`XdsTls::identity_yaml`].
+    /// The path of the file with [`XdsTls::identity_yaml`].
     pub identity: PathBuf,
-    /// Holds [`XdsTls::ca_yaml`].
+    /// The path of the file with [`XdsTls::ca_yaml`].
     pub ca: PathBuf,
 }
 
 impl SdsFiles {
-    /// Beside the bootstrap: `envoy.yaml` has `envoy-xds-certificate.yaml` or `envoy-xds-token.yaml`, and
-    /// `envoy-xds-ca.yaml`.
+    /// The paths beside the bootstrap: `envoy.yaml` has `envoy-xds-certificate.yaml` or
+    /// `envoy-xds-token.yaml`, and `envoy-xds-ca.yaml`.
     #[must_use]
     pub fn beside(bootstrap: &Path, identity: &ProxyIdentity) -> Self {
         let part = match identity {
@@ -75,17 +76,16 @@ fn path(path: &Path) -> String {
     quoted(&path.display().to_string())
 }
 
-/// The folder of a file, as something to watch.
+/// Returns the folder of `file` as an Envoy watched directory.
 fn folder(file: &Path) -> String {
     let parent = file.parent().filter(|p| !p.as_os_str().is_empty());
     path(parent.unwrap_or(Path::new(".")))
 }
 
 impl XdsTls {
-    /// The cluster's transport socket.
     pub(super) fn transport_socket(&self) -> String {
         let name = quoted(&self.server_name);
-        // Addresses stand in certificates as another kind of name.
+        // Certificates have addresses as another kind of subject alternative name.
         let (kind, sni) = match self.server_name.parse::<std::net::IpAddr>() {
             Ok(_) => ("IP_ADDRESS", String::new()),
             Err(_) => ("DNS", format!("\n    sni: {name}")),
@@ -125,7 +125,7 @@ transport_socket:
         )
     }
 
-    /// The reference to a secret in the SDS file of the identity.
+    /// Returns the reference to a secret in the SDS file of the identity.
     fn secret(&self, name: &str) -> String {
         format!(
             "\
@@ -135,7 +135,7 @@ sds_config: {{resource_api_version: V3, path_config_source: {{path: {}}}}}",
         )
     }
 
-    /// More of the cluster's `HttpProtocolOptions`.
+    /// Returns further lines of the cluster's `HttpProtocolOptions`.
     pub(super) fn http_filters(&self) -> String {
         let ProxyIdentity::Token(_) = &self.identity else {
             return String::new();
@@ -163,7 +163,7 @@ sds_config: {{resource_api_version: V3, path_config_source: {{path: {}}}}}",
         )
     }
 
-    /// Content of the SDS file for the proxy's certificate or token.
+    /// Returns the content of the SDS file for the proxy's certificate or token.
     #[must_use]
     pub fn identity_yaml(&self) -> String {
         match &self.identity {
@@ -172,7 +172,7 @@ sds_config: {{resource_api_version: V3, path_config_source: {{path: {}}}}}",
         }
     }
 
-    /// Content of the SDS file for the CA.
+    /// Returns the content of the SDS file for the CA.
     #[must_use]
     pub fn ca_yaml(&self) -> String {
         format!(

@@ -19,7 +19,7 @@ fn issue(authority: &Authority, life: Duration, now: SystemTime) -> Result<Pair,
     authority.server(&names, &["10.0.0.1".parse().unwrap()], life, now)
 }
 
-/// OpenSSL's rules are those of BoringSSL, and with it Envoy.
+/// OpenSSL's rules are those of BoringSSL, which Envoy uses.
 #[test]
 fn issued_certificates_are_signed_and_say_what_they_are_for() {
     let (ca, authority) = authority();

@@ -10,8 +10,8 @@ use clap::Args;
 use headgate_core::classify::trace::{Outcome, Trace, trace};
 use headgate_core::classify::{Classified, RequestView};
 use headgate_core::config::{
-    AutoParallelism, ClassConfig, ErrorsConfig, Match, Measure, Mode, ServiceAdmissionConfig,
-    StageConfig, TypeConfig,
+    ATTEMPT_HEADERS, AutoParallelism, ClassConfig, ErrorsConfig, Match, Measure, Mode,
+    RetriesConfig, ServiceAdmissionConfig, StageConfig, TypeConfig,
 };
 use serde::Serialize;
 
@@ -140,6 +140,9 @@ struct Explanation {
     /// The responses that are errors, if the policy sets them.
     #[serde(skip_serializing_if = "Option::is_none")]
     errors: Option<String>,
+    /// The requests that are retries, if the policy names a header.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retries: Option<String>,
     strategy: Part,
     #[serde(skip_serializing_if = "Option::is_none")]
     starvation_avoidance: Option<Part>,
@@ -268,6 +271,7 @@ fn explain(
             }
         },
         errors: errors(&stage.errors),
+        retries: stage.retries.as_ref().map(retries),
         strategy: strategy::strategy(&subject),
         starvation_avoidance: strategy::starvation_avoidance(stage),
         queue: queue::queue(&subject),
@@ -291,6 +295,16 @@ fn errors(errors: &ErrorsConfig) -> Option<String> {
     let mut all: Vec<String> = http.chain(grpc).collect();
     all.push("timeouts and resets".to_owned());
     Some(all.join(", "))
+}
+
+/// Describes the requests that are retries.
+fn retries(own: &RetriesConfig) -> String {
+    let own = (own.header.as_str(), own.first_attempt);
+    let headers = std::iter::once(own).chain(ATTEMPT_HEADERS);
+    let above: Vec<String> = headers
+        .map(|(name, first)| format!("{name} above {first}"))
+        .collect();
+    above.join(" or ")
 }
 
 /// The request to explain, by its type and class.

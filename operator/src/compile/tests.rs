@@ -88,6 +88,27 @@ fn a_compiled_configuration() {
 }
 
 #[test]
+fn the_header_of_retries_goes_to_the_filter() {
+    let compiled = |retries: &str| {
+        let yaml = format!(
+            "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: a}}\n\
+             spec:\n  targetRefs: [{{kind: Service, name: x}}]\n  retries: {retries}\n  \
+             strategy: {{type: MaxQueueLength}}\n  types: [{{name: default}}]\n"
+        );
+        let report = check_file("test.yaml", yaml.as_bytes());
+        let config = configuration(report.policies().next().unwrap(), 1);
+        let json = serde_json::to_vec(&config).unwrap();
+        assert_eq!(FilterConfig::from_json(&json).unwrap(), config);
+        serde_json::to_value(&config.stages[0]).unwrap()["retries"].take()
+    };
+    let of = serde_json::json!({"header": "x-retry-attempt", "first_attempt": 1});
+    assert_eq!(compiled("{header: X-Retry-Attempt, firstAttempt: 1}"), of);
+    let of = serde_json::json!({"header": "x-stainless-retry-count"});
+    assert_eq!(compiled("{header: x-stainless-retry-count}"), of);
+    assert_eq!(compiled("null"), serde_json::Value::Null);
+}
+
+#[test]
 fn what_compiles_the_filter_reads_back() {
     let config = configuration(&policy("search", "", &["x"]), 1);
     let json = serde_json::to_vec(&config).unwrap();

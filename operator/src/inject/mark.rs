@@ -1,4 +1,5 @@
-//! An annotation with what an injection changed: another one upgrades, and `headgate uninject` removes, just that.
+//! An annotation that records the changes of an injection: a later injection upgrades exactly
+//! these, and `headgate uninject` removes them.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -6,10 +7,10 @@ use serde_json::{Value, json};
 
 use super::port_of;
 
-/// The annotation, of Pods and of Services.
+/// The annotation of Pods and of Services.
 pub const INJECTED_ANNOTATION: &str = "headgate.dev/injected";
 
-/// What was added to a Pod and changed in it.
+/// The additions and changes of an injection to a Pod.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Mark {
@@ -21,10 +22,11 @@ pub(super) struct Mark {
     pub(super) labels: Vec<String>,
     /// The port of the application.
     pub(super) app_port: u16,
-    /// The name that its port had.
+    /// The former name of the application's port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) port_name: Option<String>,
-    /// Probes' and hooks' ports that had the name in place of the number, as JSON pointers into the spec.
+    /// JSON pointers into the spec to ports of probes and hooks that referred to the port by its
+    /// name.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(super) renamed: Vec<String>,
 }
@@ -32,7 +34,7 @@ pub(super) struct Mark {
 /// Returns the annotation of `object`.
 ///
 /// # Errors
-/// If it is not what an injection writes.
+/// The annotation isn't in the form that an injection writes.
 pub(super) fn read<T: DeserializeOwned>(object: &Value) -> Result<Option<T>, String> {
     let annotation = &object["metadata"]["annotations"][INJECTED_ANNOTATION];
     let Some(text) = annotation.as_str() else {
@@ -43,7 +45,8 @@ pub(super) fn read<T: DeserializeOwned>(object: &Value) -> Result<Option<T>, Str
     })
 }
 
-/// Sets a label or an annotation; false where the object's metadata has no room for one.
+/// Sets a label or an annotation. Returns false if the object's metadata isn't a mapping that can
+/// hold it.
 pub(super) fn set(object: &mut Value, field: &str, key: &str, value: &str) -> bool {
     let mut at = object;
     for field in ["metadata", field] {
@@ -59,7 +62,7 @@ pub(super) fn set(object: &mut Value, field: &str, key: &str, value: &str) -> bo
     true
 }
 
-/// Removes a label or an annotation, and the mapping that it leaves empty.
+/// Removes a label or an annotation, and its mapping if that is empty then.
 pub(super) fn unset(object: &mut Value, field: &str, key: &str) {
     let Some(metadata) = object["metadata"].as_object_mut() else {
         return;
@@ -72,10 +75,10 @@ pub(super) fn unset(object: &mut Value, field: &str, key: &str) {
     }
 }
 
-/// Removes from a Pod what an injection added, and returns what it was.
+/// Removes the additions of an injection from a Pod, and returns them.
 ///
 /// # Errors
-/// As of [`read`].
+/// Those of [`read`].
 pub(super) fn remove(template: &mut Value) -> Result<Option<Mark>, String> {
     let Some(mark) = read::<Mark>(template)? else {
         return Ok(None);

@@ -1,10 +1,12 @@
-//! Adds an Envoy with a Headgate slot to the Pods of a workload, so that nobody writes it by hand.
+//! Adds an Envoy with a Headgate slot to the Pods of a workload.
 //!
-//! Objects are plain JSON values: whatever else they say stays. An annotation lists what was added and changed
-//! ([`mark`]), so that a second injection upgrades the first and [`uninject`] leaves what there was before.
+//! Objects are plain JSON values, so all fields that injection doesn't know are kept. An annotation
+//! lists the additions and changes ([`mark`]), so that a second injection upgrades the first and
+//! [`uninject`] restores the original.
 //!
-//! Envoy takes the name of the application's port over: Services that point at the port by name reach Envoy without a
-//! change. Those that point at it by number are changed if they stand beside the workload ([`redirect`]).
+//! Envoy takes over the name of the application's port: Services that refer to the port by name
+//! reach Envoy without a change. Services that refer to it by number are changed if they are given
+//! together with the workload ([`redirect`]).
 
 mod mark;
 mod network;
@@ -20,13 +22,13 @@ pub use network::cut_off;
 pub use service::redirect;
 pub use settings::Settings;
 
-/// Port of the application behind Envoy, an annotation of the Pod.
+/// An annotation of the Pod: the port of the application behind Envoy.
 pub const APP_PORT_ANNOTATION: &str = "headgate.dev/app-port";
-/// An annotation of the Pod: `disabled` leaves it as it is.
+/// An annotation of the Pod: `disabled` prevents injection.
 pub const INJECT_ANNOTATION: &str = "headgate.dev/inject";
-/// By which the chart's PodMonitor finds Envoys.
+/// The label by which the chart's PodMonitor selects Envoys.
 const PROXY_LABEL: &str = "headgate.dev/proxy";
-/// Name of Envoy's port where the application's has none.
+/// The name of Envoy's port if the application's port has none.
 const PORT_NAME: &str = "headgate-http";
 
 /// A workload that has an Envoy now.
@@ -42,7 +44,8 @@ pub struct Injected {
     pub listen_port: u16,
     /// Name of Envoy's port.
     pub port_name: String,
-    /// The name was the application's before, so Services that know it reach Envoy.
+    /// Whether the application's port had the name before, so that Services that use it reach
+    /// Envoy.
     pub took_name: bool,
 }
 
@@ -53,21 +56,21 @@ impl Injected {
     }
 }
 
-/// What became of an object.
+/// The outcome for an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// Its Pods have an Envoy.
     Injected(Injected),
     /// It has no Pods that serve requests.
     NoWorkload,
-    /// It was left alone, and why.
+    /// It was left unchanged, for this reason.
     Skipped(String),
 }
 
-/// Adds Envoy to a workload, in place of what an earlier injection added.
+/// Adds Envoy to a workload, and replaces the additions of an earlier injection.
 ///
 /// # Errors
-/// What the object lacks, and what would be right.
+/// One line that names the missing or wrong field, and the remedy.
 pub fn inject(object: &mut Value, settings: &Settings) -> Result<Outcome, String> {
     let workload = name_of(object);
     let namespace = object["metadata"]["namespace"].as_str().map(str::to_owned);
@@ -99,10 +102,11 @@ pub fn inject(object: &mut Value, settings: &Settings) -> Result<Outcome, String
     }))
 }
 
-/// Removes what [`inject`] and [`redirect`] added to an object or changed in it. Returns whether they did.
+/// Removes the additions and changes of [`inject`] and [`redirect`] from an object. Returns whether
+/// it had any.
 ///
 /// # Errors
-/// What is wrong with the object or its annotation.
+/// One line that says what is wrong with the object or its annotation.
 pub fn uninject(object: &mut Value) -> Result<bool, String> {
     let name = name_of(object);
     let removed = match object["kind"] == "Service" {
@@ -115,7 +119,8 @@ pub fn uninject(object: &mut Value) -> Result<bool, String> {
     removed.map_err(|problem| format!("{name}: {problem}"))
 }
 
-/// The Pod or Pod template of a workload, with containers and a metadata that may be written to.
+/// Returns the Pod or Pod template of a workload, with containers and writable metadata; `None` for
+/// other kinds.
 fn template_of(object: &mut Value) -> Result<Option<&mut Value>, String> {
     let pointer = match object["kind"].as_str() {
         Some("Pod") => "",
@@ -136,7 +141,8 @@ fn template_of(object: &mut Value) -> Result<Option<&mut Value>, String> {
     Ok(Some(template))
 }
 
-/// Adds Envoy to a Pod. Returns the application's port, the name of Envoy's, and whether the application's had it.
+/// Adds Envoy to a Pod. Returns the application's port, the name of Envoy's port, and whether the
+/// application's port had that name before.
 fn add(template: &mut Value, settings: &Settings) -> Result<(u16, String, bool), String> {
     let earlier = mark::remove(template)?.map(|mark| mark.app_port);
     let app_port = app_port(template, settings, earlier)?;
@@ -161,8 +167,8 @@ fn add(template: &mut Value, settings: &Settings) -> Result<(u16, String, bool),
     Ok((app_port, port_name, took_name))
 }
 
-/// Adds `field` of `added` to a Pod's spec, in front: containers that start after Envoy can call through it. Returns
-/// the names.
+/// Inserts `field` of `added` at the front of a Pod's spec: containers that start after Envoy can
+/// call through it. Returns the names.
 fn prepend(spec: &mut Value, added: &Value, field: &str) -> Vec<String> {
     let added = &added[field];
     let own = names(added).into_iter().map(str::to_owned).collect();
@@ -171,7 +177,7 @@ fn prepend(spec: &mut Value, added: &Value, field: &str) -> Vec<String> {
     own
 }
 
-/// Names of containers or volumes.
+/// Returns the names of containers or volumes.
 fn names(items: &Value) -> Vec<&str> {
     let items = items.as_array().into_iter().flatten();
     items.filter_map(|item| item["name"].as_str()).collect()
@@ -204,7 +210,7 @@ fn selects(selector: &Value, labels: &Map<String, Value>) -> bool {
         && expressions.into_iter().all(matches)
 }
 
-/// `Deployment shop/search`.
+/// Returns `kind namespace/name`, such as `Deployment shop/search`.
 fn name_of(object: &Value) -> String {
     let kind = object["kind"].as_str().unwrap_or("object");
     let name = object["metadata"]["name"].as_str().unwrap_or("?");
@@ -214,8 +220,8 @@ fn name_of(object: &Value) -> String {
     }
 }
 
-/// Returns the port of the application: by the annotation, else by the settings, else as in an earlier injection, else its
-/// only port.
+/// Returns the port of the application: by the annotation, else by the settings, else that of an
+/// earlier injection, else its only port.
 fn app_port(template: &Value, settings: &Settings, earlier: Option<u16>) -> Result<u16, String> {
     let annotation = &template["metadata"]["annotations"][APP_PORT_ANNOTATION];
     let port = if let Some(text) = annotation.as_str() {
@@ -240,27 +246,28 @@ fn app_port(template: &Value, settings: &Settings, earlier: Option<u16>) -> Resu
                     _ => format!("ports {}", listed.join(", ")),
                 };
                 return Err(format!(
-                    "its containers have {found}: say which one Envoy stands in front of, by the annotation \
-                     {APP_PORT_ANNOTATION} of its Pods or by --app-port"
+                    "its containers have {found}: say which one Envoy stands in front of, by the \
+                     annotation {APP_PORT_ANNOTATION} of its Pods or by --app-port"
                 ));
             }
         }
     };
     if port == settings.listen_port {
         return Err(format!(
-            "the application listens on {port}, where Envoy is to listen: choose another --listen-port"
+            "the application listens on {port}, where Envoy is to listen: choose another \
+             --listen-port"
         ));
     }
     Ok(port)
 }
 
-/// TCP ports of the containers.
+/// Returns the TCP ports of the containers.
 fn application_ports(spec: &Value) -> Vec<u16> {
     let containers = spec["containers"].as_array().into_iter().flatten();
     containers.flat_map(tcp_ports).collect()
 }
 
-/// TCP ports of a container.
+/// Returns the TCP ports of a container.
 fn tcp_ports(container: &Value) -> impl Iterator<Item = u16> {
     let ports = container["ports"].as_array().into_iter().flatten();
     let tcp = ports.filter(|port| matches!(port["protocol"].as_str(), None | Some("TCP")));
@@ -268,7 +275,7 @@ fn tcp_ports(container: &Value) -> impl Iterator<Item = u16> {
 }
 
 /// # Errors
-/// If a container has a port that Envoy is to listen on.
+/// A container has a port on which Envoy is to listen.
 fn keep_ports_free(spec: &Value, settings: &Settings) -> Result<(), String> {
     let needed = [
         (
@@ -292,7 +299,7 @@ fn keep_ports_free(spec: &Value, settings: &Settings) -> Result<(), String> {
     Ok(())
 }
 
-/// The application's port.
+/// Returns the container port with this number.
 fn port_of(spec: &mut Value, number: u16) -> Option<&mut Value> {
     let containers = spec["containers"].as_array_mut()?;
     let ports = containers
@@ -301,8 +308,8 @@ fn port_of(spec: &mut Value, number: u16) -> Option<&mut Value> {
     ports.flatten().find(|port| port["containerPort"] == number)
 }
 
-/// Takes the name off the application's port; probes and hooks that used the name get the number. Returns the name,
-/// and JSON pointers to these.
+/// Removes the name of the application's port; probes and hooks that used the name get the number.
+/// Returns the name, and JSON pointers to these fields.
 fn take_port_name(spec: &mut Value, app_port: u16) -> (Option<String>, Vec<String>) {
     let port = port_of(spec, app_port).and_then(Value::as_object_mut);
     let Some(Value::String(name)) = port.and_then(|port| port.remove("name")) else {
@@ -329,7 +336,7 @@ fn take_port_name(spec: &mut Value, app_port: u16) -> (Option<String>, Vec<Strin
     (Some(name), renamed)
 }
 
-/// Replaces `port: name` at any depth of what is at `path`.
+/// Replaces `port: name` at any depth below `path`.
 fn rename(value: &mut Value, path: &str, name: &str, number: u16, renamed: &mut Vec<String>) {
     let Some(fields) = value.as_object_mut() else {
         return;

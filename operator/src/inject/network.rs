@@ -1,10 +1,11 @@
-//! NetworkPolicies that admit requests to the application and not to the Envoy in front of it.
+//! NetworkPolicies that admit traffic to the application but not to the Envoy in front of it.
 
 use serde_json::Value;
 
 use super::{Injected, selects};
 
-/// Returns a warning if `policy` selects these Pods and admits the application's port, but not Envoy's.
+/// Returns a warning if `policy` selects these Pods and admits the application's port, but not
+/// Envoy's.
 #[must_use]
 pub fn cut_off(policy: &Value, injected: &Injected) -> Option<String> {
     let spec = &policy["spec"];
@@ -19,8 +20,8 @@ pub fn cut_off(policy: &Value, injected: &Injected) -> Option<String> {
         return None;
     }
     Some(format!(
-        "{} admits port {} and not port {}, where Envoy listens: requests to {} are cut off until the policy admits \
-         port {}",
+        "{} admits port {} and not port {}, where Envoy listens: requests to {} are cut off until \
+         the policy admits port {}",
         super::name_of(policy),
         injected.app_port,
         injected.listen_port,
@@ -29,7 +30,7 @@ pub fn cut_off(policy: &Value, injected: &Injected) -> Option<String> {
     ))
 }
 
-/// Whether a rule admits the port `number`, which has this name, from anywhere.
+/// Whether a rule admits traffic to the port `number`, called `name`, from any source.
 fn admits(spec: &Value, number: u16, name: Option<&str>) -> bool {
     let number = u64::from(number);
     let has = |port: &Value| {

@@ -1,18 +1,18 @@
-//! Services that point at the application's port by number, which are pointed at Envoy.
+//! Services that refer to the application's port by number, which are redirected to Envoy.
 
 use serde_json::{Map, Value, json};
 
 use super::mark::{INJECTED_ANNOTATION, read, set, unset};
 use super::{Injected, selects};
 
-/// Original `targetPort`s by the number of the Service's port: the annotation of a Service.
+/// The original `targetPort`s by the number of the Service's port: the annotation of a Service.
 type TargetPorts = Map<String, Value>;
 
-/// Points a Service that selects these Pods at Envoy, where it points at the application's port by number. Returns
-/// whether it selects them and reaches Envoy now.
+/// Redirects a Service that selects these Pods from the application's port, given by number, to
+/// Envoy. Returns whether it selects them and reaches Envoy now.
 ///
 /// # Errors
-/// If its annotation is not as an earlier injection wrote it.
+/// The Service's annotation isn't in the form that an injection writes.
 pub fn redirect(service: &mut Value, injected: &Injected) -> Result<bool, String> {
     let selector = &service["spec"]["selector"];
     let is_empty = selector.as_object().is_none_or(Map::is_empty);
@@ -46,7 +46,7 @@ pub fn redirect(service: &mut Value, injected: &Injected) -> Result<bool, String
     Ok(reaches)
 }
 
-/// Points a Service at the application again. Returns whether it pointed at Envoy.
+/// Restores a Service's original target ports. Returns whether it was redirected to Envoy.
 pub(super) fn restore(service: &mut Value) -> Result<bool, String> {
     let Some(originals) = read::<TargetPorts>(service)? else {
         return Ok(false);

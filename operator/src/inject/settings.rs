@@ -1,4 +1,4 @@
-//! What an injected proxy runs.
+//! Settings of an injected proxy.
 
 use std::sync::LazyLock;
 
@@ -19,9 +19,14 @@ pub(super) fn released(repository: Option<&str>) -> Option<String> {
 /// Arguments of `headgate inject` about the proxy.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Settings {
-    /// Image with this program and the filter modules. The default is that of the release that this program is of; one
-    /// that you built has none
-    #[arg(long, value_name = "IMAGE", default_value = RELEASED.as_deref(), required = RELEASED.is_none())]
+    /// Image with this program and the filter modules. The default is that of the release that this
+    /// program is of; one that you built has none
+    #[arg(
+        long,
+        value_name = "IMAGE",
+        default_value = RELEASED.as_deref(),
+        required = RELEASED.is_none()
+    )]
     pub image: String,
     /// Envoy's image
     #[arg(long, value_name = "IMAGE", default_value = "envoyproxy/envoy:v1.40.0")]
@@ -33,27 +38,39 @@ pub struct Settings {
         default_value = "headgate.headgate-system.svc:18000"
     )]
     pub xds: Endpoint,
-    /// ConfigMap with the CA of the operator's certificate, which the operator keeps in each namespace
+    /// ConfigMap with the CA of the operator's certificate, which the operator keeps in each
+    /// namespace
     #[arg(long, value_name = "NAME", default_value = "headgate-ca")]
     pub ca_config_map: String,
-    /// Secret with a certificate (tls.crt, tls.key, ca.crt) that names the namespace, in place of the token of the Pod's
-    /// service account
+    /// Secret with a certificate (tls.crt, tls.key, ca.crt) that names the namespace, in place of
+    /// the token of the Pod's service account
     #[arg(long, value_name = "NAME")]
     pub tls_secret: Option<String>,
     /// Port on which Envoy listens
-    #[arg(long, value_name = "PORT", default_value_t = 10_000, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(
+        long,
+        value_name = "PORT",
+        default_value_t = 10_000,
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
     pub listen_port: u16,
-    /// Port on which the application listens [default: the annotation headgate.dev/app-port of the Pods, else their only port]
+    /// Port on which the application listens [default: the annotation headgate.dev/app-port of the
+    /// Pods, else their only port]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub app_port: Option<u16>,
     /// The application speaks HTTP/2, as gRPC servers do
     #[arg(long)]
     pub upstream_http2: bool,
     /// Worker threads of Envoy
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 2,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub concurrency: u32,
-    /// In what form Envoy loads the filter: wasm, or native, which needs Envoy 1.39 or newer. One that can't load it gets
-    /// wasm
+    /// In what form Envoy loads the filter: wasm, or native, which needs Envoy 1.39 or newer. One
+    /// that can't load it gets wasm
     #[arg(long, value_name = "KIND", default_value = "wasm")]
     pub filter: Kind,
     /// CPU that Envoy requests

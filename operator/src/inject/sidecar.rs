@@ -9,23 +9,24 @@ const TEMPLATE: &str = include_str!("sidecar.yaml");
 const CERTIFICATE: &str = "  - --xds-tls-cert=/etc/headgate/tls/tls.crt
   - --xds-tls-key=/etc/headgate/tls/tls.key
 ";
-// Readable by Envoy's user without an fsGroup, which would be the application's, too.
+// Mode 0o444 makes the Secret readable by Envoy's user without an fsGroup, which would apply to the
+// application too.
 const CERTIFICATE_VOLUME: &str = "  secret: {secretName: SECRET, defaultMode: 0o444}
 ";
 const TOKEN: &str = "  - --xds-token=/etc/headgate/tls/token
 ";
-/// The kubelet writes the token, and renews it. The operator keeps the ConfigMap in each namespace.
+/// The kubelet writes and renews the token. The operator keeps the ConfigMap in each namespace.
 const TOKEN_VOLUME: &str = "  projected:
     sources:
     - serviceAccountToken: {audience: headgate, path: token, expirationSeconds: 3600}
     - configMap: {name: CA, items: [{key: ca.crt, path: ca.crt}]}
 ";
-/// Port of Envoy's admin interface, on the loopback address.
+/// The port of Envoy's admin interface, on the loopback address.
 pub(super) const ADMIN_PORT: u16 = 9901;
-/// Port of `/stats/prometheus` and `/ready`.
+/// The port of `/stats/prometheus` and `/ready`.
 pub(super) const STATS_PORT: u16 = 9902;
 
-/// Returns `initContainers` and `volumes` for a Pod's spec, under names that it doesn't have.
+/// Returns `initContainers` and `volumes` for a Pod's spec, under names that it doesn't use yet.
 pub(super) fn render(
     settings: &Settings,
     spec: &Value,
@@ -85,7 +86,7 @@ pub(super) fn render(
     serde_saphyr::from_str(&filled).map_err(|error| error.to_string())
 }
 
-/// Returns `name`, with a number behind it where that is taken.
+/// Returns `name`, with a number appended if it is taken.
 fn free(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
     let mut found = name.to_owned();
     let mut number = 2;

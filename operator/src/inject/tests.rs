@@ -95,7 +95,11 @@ fn envoy_stands_in_front_of_the_applications_port_and_has_its_name() {
     assert_eq!(
         spec["volumes"][1]["projected"]["sources"],
         json!([
-            {"serviceAccountToken": {"audience": "headgate", "path": "token", "expirationSeconds": 3600}},
+            {"serviceAccountToken": {
+                "audience": "headgate",
+                "path": "token",
+                "expirationSeconds": 3600,
+            }},
             {"configMap": {"name": "headgate-ca", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
         ])
     );
@@ -107,7 +111,7 @@ fn envoy_stands_in_front_of_the_applications_port_and_has_its_name() {
     assert_eq!(application["ports"][0], json!({"containerPort": 8080}));
     assert_eq!(application["readinessProbe"]["httpGet"]["port"], 8080);
     assert_eq!(application["lifecycle"]["preStop"]["httpGet"]["port"], 8080);
-    // Nothing of the template is left over.
+    // No placeholder of the template remains.
     let text = object.to_string();
     let word = |word: &&str| text.contains(*word);
     assert_eq!(
@@ -196,8 +200,8 @@ fn a_port_that_nothing_names_has_to_be_said() {
     let problem = inject(&mut object, &settings()).unwrap_err();
     assert_eq!(
         problem,
-        "Deployment shop/search: its containers have ports 8080, 9090: say which one Envoy stands in front of, by the \
-         annotation headgate.dev/app-port of its Pods or by --app-port"
+        "Deployment shop/search: its containers have ports 8080, 9090: say which one Envoy stands \
+         in front of, by the annotation headgate.dev/app-port of its Pods or by --app-port"
     );
     object["spec"]["template"]["metadata"]["annotations"] = json!({APP_PORT_ANNOTATION: "9090"});
     let injected = injected(&mut object);
@@ -284,7 +288,8 @@ fn what_the_user_has_changed_since_stays() {
         inject(&mut object, &settings()).unwrap_err(),
         uninject(&mut object).unwrap_err(),
     ] {
-        let start = "Deployment shop/search: annotation headgate.dev/injected is not as headgate inject writes it: ";
+        let start = "Deployment shop/search: annotation headgate.dev/injected is not as headgate \
+                     inject writes it: ";
         assert!(problem.starts_with(start), "{problem}");
     }
 }
@@ -315,7 +320,8 @@ fn ports_that_envoy_needs_are_not_another_containers() {
         object["spec"]["template"]["spec"]["initContainers"][0]["ports"] =
             json!([{"containerPort": port}]);
         let expected = format!(
-            "Deployment shop/search: container migrate has port {port}, where Envoy is to listen {problem}"
+            "Deployment shop/search: container migrate has port {port}, where Envoy is to listen \
+             {problem}"
         );
         assert_eq!(inject(&mut object, &settings()), Err(expected));
     }
@@ -371,11 +377,14 @@ fn network_policies_are_judged_by_the_pods_and_ports_they_name() {
     assert_eq!(
         warned(json!({"podSelector": all, "ingress": [app]})).as_deref(),
         Some(
-            "NetworkPolicy shop/n admits port 8080 and not port 10000, where Envoy listens: requests to Deployment \
-             shop/search are cut off until the policy admits port http"
+            "NetworkPolicy shop/n admits port 8080 and not port 10000, where Envoy listens: \
+             requests to Deployment shop/search are cut off until the policy admits port http"
         )
     );
-    let is_one_of = |values: Value| json!({"matchExpressions": [{"key": "app", "operator": "In", "values": values}]});
+    let is_one_of = |values: Value| {
+        let expression = json!({"key": "app", "operator": "In", "values": values});
+        json!({"matchExpressions": [expression]})
+    };
     for spec in [
         json!({"podSelector": {"matchLabels": {"app": "search"}}, "ingress": [app]}),
         json!({"podSelector": is_one_of(json!(["search"])), "ingress": [app]}),
@@ -392,7 +401,7 @@ fn network_policies_are_judged_by_the_pods_and_ports_they_name() {
         json!({"podSelector": all, "ingress": [app, {"ports": [{"port": "http"}]}]}),
         json!({"podSelector": all, "ingress": [app, {}]}),
         json!({"podSelector": all, "ingress": [{"ports": [{"port": 8080, "protocol": "UDP"}]}]}),
-        // It admits nothing, before and after.
+        // This policy admits nothing, before and after.
         json!({"podSelector": all}),
     ] {
         assert_eq!(warned(spec.clone()), None, "{spec}");

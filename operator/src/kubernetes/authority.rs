@@ -1,11 +1,12 @@
 //! The operator's own CA, for clusters without a PKI.
 //!
-//! The CA is in a Secret that the first replica creates. Each replica signs a certificate of its own with it, into files
-//! that [`Tls`](crate::xds::tls::Tls) follows, and signs another long before that one ends. So nothing is made by people
-//! or by the chart, and two replicas only meet when the Secret is created: the API server lets one of them win.
+//! The CA is in a Secret that the first replica creates. Each replica signs a certificate of its
+//! own with it, into files that [`Tls`](crate::xds::tls::Tls) follows, and signs the next one long
+//! before that one expires. So neither people nor the chart create certificates. Two replicas
+//! conflict only when the Secret is created: the API server lets one of them win.
 //!
-//! A Secret of this name that exists is used as it is, also one that a chart before 0.2 made: certificates of its CA stay
-//! valid. Proxies find the CA in ConfigMaps ([`super::publish`]).
+//! An existing Secret of this name is used as it is, also one that a chart before 0.2 made:
+//! certificates of its CA stay valid. Proxies get the CA from ConfigMaps ([`super::publish`]).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,21 +30,21 @@ use super::deliver::object::MANAGED_BY;
 use crate::certificate::{Authority, new_authority};
 use crate::xds::tls::TlsFiles;
 
-/// How long a new CA is valid.
+/// The validity of a new CA.
 const CA_LIFE: Duration = Duration::from_secs(3_650 * 86_400);
-/// How long the operator's certificate is valid.
+/// The validity of the operator's certificate.
 const LIFE: Duration = Duration::from_secs(30 * 86_400);
-/// Age at which another is signed.
+/// The age at which a certificate is renewed.
 const RENEW: Duration = Duration::from_secs(10 * 86_400);
-/// How often the Secret is read again, in case somebody has replaced the CA.
+/// The interval at which the Secret is read again, in case its CA has been replaced.
 const CHECK: Duration = Duration::from_secs(3_600);
-/// Pause after the API server didn't answer.
+/// The pause after the API server failed to answer.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Data of a Secret.
 type Data = BTreeMap<String, ByteString>;
 
-/// Signs the operator's certificate by the CA of a Secret.
+/// Signs the operator's certificate with the CA of a Secret.
 #[derive(Debug, Clone)]
 pub struct OwnCertificate {
     api: Api<Secret>,
@@ -53,7 +54,7 @@ pub struct OwnCertificate {
 }
 
 impl OwnCertificate {
-    /// Signs for these DNS names and IP addresses, into `files`.
+    /// Returns a signer for these DNS names and IP addresses that writes into `files`.
     #[must_use]
     pub fn new(client: Client, secret: ObjectKey, names: Vec<String>, files: TlsFiles) -> Self {
         Self {
@@ -64,10 +65,10 @@ impl OwnCertificate {
         }
     }
 
-    /// Signs a first certificate, as soon as the API server answers. Returns the CA.
+    /// Signs the first certificate, as soon as the API server answers. Returns the CA.
     ///
     /// # Errors
-    /// One line: the Secret can't be used, or not be read.
+    /// One line: the Secret can't be read or used.
     pub async fn issue(&self) -> anyhow::Result<Data> {
         let named = || format!("--tls-authority {}", self.secret.name);
         loop {
@@ -106,7 +107,8 @@ impl OwnCertificate {
         }
     }
 
-    /// Signs another certificate, if the CA is another or the certificate of this age. Returns the CA.
+    /// Signs another certificate if the CA has changed or the certificate has reached the age for
+    /// renewal. Returns the CA.
     async fn renew(&self, authority: &Data, age: Duration) -> anyhow::Result<Option<Data>> {
         let data = self.authority().await?;
         if data == *authority && age < RENEW {
@@ -116,7 +118,7 @@ impl OwnCertificate {
         Ok(Some(data))
     }
 
-    /// Returns the Secret's data; makes it if it doesn't exist.
+    /// Returns the Secret's data; creates the Secret if it doesn't exist.
     async fn authority(&self) -> Result<Data, Error> {
         loop {
             if let Some(secret) = self.api.get_opt(&self.secret.name).await? {
@@ -131,7 +133,7 @@ impl OwnCertificate {
                     );
                     return Ok(secret.data.unwrap_or_default());
                 }
-                // Another replica was quicker.
+                // Another replica created it first.
                 Err(Error::Api(status)) if status.code == 409 => {}
                 Err(error) => return Err(error),
             }
@@ -177,7 +179,7 @@ impl OwnCertificate {
     }
 }
 
-/// Replaces a file as a whole.
+/// Replaces a file atomically.
 fn replace(path: &Path, content: &str) -> io::Result<()> {
     let partial = path.with_extension("partial");
     let mut file = fs::OpenOptions::new()

@@ -1,16 +1,18 @@
-//! Who may read what an operator shows: the API server decides, by its own rules.
+//! Authorization of requests for status and metrics: the API server decides, by its own rules.
 //!
-//! The bearer token of a request goes to the API server (TokenReview), and then whose it is together with the path that
-//! was asked for (SubjectAccessReview of a non-resource URL, verb `get`). So RBAC grants `/metrics` and `/status` as it
-//! grants the API server's own paths.
+//! A TokenReview by the API server finds the user of a request's bearer token. A
+//! SubjectAccessReview (non-resource URL, verb `get`) then decides about this user and the
+//! requested path. So RBAC grants `/metrics` and `/status` as it grants the API server's own paths.
 //!
-//! A token may be for [`AUDIENCE`]. The connection is plain HTTP, and such a token opens nothing else for whoever sees
-//! it there. One for the API server is accepted too, because that is what Prometheus has. The token itself says which it
-//! is for, so that each costs one TokenReview.
+//! A token may have [`AUDIENCE`]. The connection is plain HTTP, and such a token is useless for
+//! anything else if it is intercepted. A token for the API server is accepted too, because
+//! Prometheus has such a token. The token itself names its audience, so that each token costs one
+//! TokenReview.
 //!
-//! Permissions are kept for [`KEEP`], so that a RoleBinding that is deleted counts by then. A token that the API server
-//! doesn't accept is kept for [`KEEP_REFUSED`], so that a client with an old token doesn't cost a review a request. That
-//! a user has no permission is not kept: a new RoleBinding counts at once.
+//! Permissions are cached for [`KEEP`], so a deleted RoleBinding takes effect within that time. A
+//! token that the API server doesn't accept is cached for [`KEEP_REFUSED`], so a client with an old
+//! token doesn't cost one review per request. A missing permission is not cached: a new RoleBinding
+//! takes effect at once.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,22 +30,22 @@ use tokio::time::timeout;
 use super::kept::{Kept, key};
 use super::review::{review, says_audience};
 
-/// Audience of tokens that are for operators only.
+/// The audience of tokens that are for operators only.
 pub const AUDIENCE: &str = "headgate.dev";
-/// Header for a token that comes by way of the API server's proxy, which keeps `Authorization` to itself.
+/// The header for a token that passes through the API server's proxy, which strips `Authorization`.
 pub const TOKEN_HEADER: &str = "x-headgate-token";
-/// How long a permission counts.
+/// The time for which a permission is cached.
 const KEEP: Duration = Duration::from_secs(60);
-/// How long it counts that the API server doesn't accept a token.
+/// The time for which the refusal of a token is cached.
 const KEEP_REFUSED: Duration = Duration::from_secs(10);
-/// Answers of each kind that are kept at once; those beyond are asked for again.
+/// The number of cached entries of each kind; those beyond are asked for again.
 const MAX_KEPT: usize = 256;
-/// Reviews that the API server is asked for at once; more wait.
+/// The number of reviews in flight at once; further ones wait.
 const MAX_REVIEWS: usize = 8;
-/// Time for a review.
+/// The timeout of a review.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Asks the API server who may read.
+/// Asks the API server whether requests are authorized.
 #[derive(Clone)]
 pub struct Authorizer {
     client: Client,
@@ -58,13 +60,13 @@ impl fmt::Debug for Authorizer {
     }
 }
 
-/// Why a request isn't answered.
+/// The reason why a request isn't answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// It has no token.
     #[error("a token is needed: Authorization: Bearer TOKEN")]
     NoToken,
-    /// Its token is nobody's.
+    /// The API server doesn't accept its token.
     #[error(
         "the API server doesn't accept the token; it may have expired, or be for another audience"
     )]
@@ -79,7 +81,7 @@ pub enum Refusal {
         /// The path.
         path: String,
     },
-    /// Nobody knows.
+    /// The API server can't be asked.
     #[error("the API server can't be asked who may get this: {0}")]
     Unavailable(String),
 }
@@ -91,7 +93,7 @@ impl From<Error> for Refusal {
 }
 
 impl Authorizer {
-    /// Asks by `client`.
+    /// Returns an authorizer that asks through `client`.
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self {
@@ -102,10 +104,10 @@ impl Authorizer {
         }
     }
 
-    /// Whether whoever has `token` may get `path`.
+    /// Checks whether the user of `token` may get `path`.
     ///
     /// # Errors
-    /// No, or nobody can tell.
+    /// The user may not, or the API server can't be asked.
     pub async fn authorize(&self, token: Option<&str>, path: &str) -> Result<(), Refusal> {
         let token = token.ok_or(Refusal::NoToken)?;
         let (of_token, of_both) = (key(token), key(&format!("{token}\n{path}")));
@@ -114,7 +116,8 @@ impl Authorizer {
         }
         let review = async {
             let _permit = self.reviews.acquire().await;
-            // Asked again behind the permit: requests that came together with one token share its refusal.
+            // Checked again after the permit is acquired: concurrent requests with one token share
+            // its refusal.
             if self.refused.get(&of_token, Instant::now()).is_some() {
                 return Err(Refusal::UnknownToken);
             }
@@ -166,10 +169,9 @@ impl Authorizer {
             path: path.to_owned(),
         })
     }
-
-    /// Returns the user of `token`.
     async fn user(&self, token: &str) -> Result<Option<UserInfo>, Error> {
-        // None is the API server itself. A token that says nothing, as one that is no JWT, can only be for it.
+        // Without an audience, the review is for the API server itself. A token without a readable
+        // audience, such as one that is no JWT, can only be for it.
         let audience = says_audience(token, AUDIENCE).then_some(AUDIENCE);
         let status = review(&self.client, token, audience).await?;
         let is_known = status.authenticated == Some(true);
@@ -190,7 +192,8 @@ mod tests {
 
     use super::*;
 
-    /// An API server that knows none of the tokens but `good`, with what it was asked about: tokens and audiences.
+    /// Returns an API server that accepts no token but `good`, with the tokens and audiences that
+    /// it was asked about.
     fn server(good: String) -> (Client, Arc<Mutex<Vec<Value>>>) {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let known = Arc::clone(&asked);

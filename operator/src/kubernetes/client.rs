@@ -1,4 +1,4 @@
-//! The connection to the API server, with a limit on how long anything may take.
+//! The connection to the API server, with timeouts on every step.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use kube::{Client, Config};
 use super::requests::CountRequests;
 use crate::metrics::Metrics;
 
-/// Time for a connection to the API server.
+/// The timeout of connecting to the API server.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Time in which the API server must take a request.
+/// The time within which the API server must accept a request.
 const WRITE: Duration = Duration::from_secs(10);
-/// Time without a byte from the API server: longer than it lets a watch last ([`super::watch::WATCH_SECONDS`]),
-/// so that only a dead connection reaches it.
+/// The longest time without a byte from the API server. It is longer than a watch lasts
+/// ([`super::watch::WATCH_SECONDS`]), so only a dead connection reaches it.
 const READ: Duration = Duration::from_secs(75);
 
-/// The API server.
+/// Options for access to the API server.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Access {
     /// Kubeconfig file [default: $KUBECONFIG, else ~/.kube/config]
@@ -32,10 +32,11 @@ pub struct Access {
 }
 
 impl Access {
-    /// How to reach it: by the kubeconfig, or in a Pod by its service account.
+    /// Returns the client's configuration: from the kubeconfig, or in a Pod from its service
+    /// account.
     ///
     /// # Errors
-    /// One line: the argument or file at fault, or `unknown` where neither names a cluster.
+    /// One line: the argument or file at fault, or `unknown` if neither names a cluster.
     pub async fn config(&self, unknown: impl FnOnce() -> String) -> anyhow::Result<Config> {
         let options = KubeConfigOptions {
             context: self.context.clone(),
@@ -56,20 +57,20 @@ impl Access {
     }
 }
 
-/// A client, and the namespace that it is in by default.
+/// Returns a client and its default namespace.
 ///
 /// # Errors
 /// One line that says what is missing and what to do.
 pub async fn connect(access: &Access, metrics: Metrics) -> anyhow::Result<(Client, String)> {
-    let unknown = "--kubernetes: no cluster is known; in a Pod, give it a service account; elsewhere, set --kubeconfig \
-                   or $KUBECONFIG";
+    let unknown = "--kubernetes: no cluster is known; in a Pod, give it a service account; \
+                   elsewhere, set --kubeconfig or $KUBECONFIG";
     let mut config = access.config(|| unknown.to_owned()).await?;
     config.connect_timeout = Some(CONNECT);
     config.write_timeout = Some(WRITE);
     config.read_timeout = Some(READ);
     config.reset_reader_on_write = true;
-    // Watches and writes retry with a backoff of their own; a retry below them would hide how long a write
-    // takes from whoever must not write after its lease ran out.
+    // Watches and writes have their own backoff. A retry below them would hide the duration of a
+    // write from the leader, which must not write after its lease has expired.
     config.default_retry = false;
     let namespace = config.default_namespace.clone();
     let client = ClientBuilder::try_from(config)

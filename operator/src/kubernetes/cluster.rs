@@ -1,5 +1,5 @@
-//! What is known of the cluster at one moment, as plain data without Kubernetes' types: what a plan is
-//! made of, and small enough to keep for ten thousand Pods.
+//! The observed cluster at one moment, as plain data without Kubernetes' types. It is the input of
+//! a plan, and small enough to keep for ten thousand Pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,7 +18,7 @@ pub struct ObjectKey {
 }
 
 impl ObjectKey {
-    /// A key.
+    /// Returns the key of these two.
     #[must_use]
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self {
@@ -34,42 +34,43 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// The cluster at one moment. A copy shares what it has in common with the original.
+/// The cluster at one moment. A clone shares unchanged parts with the original.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Cluster {
     /// Policies.
     pub policies: Shared<BTreeMap<ObjectKey, Shared<PolicyObject>>>,
     /// Services.
     pub services: Shared<BTreeMap<ObjectKey, Service>>,
-    /// Ready endpoints of each Service, counted once each over its EndpointSlices.
+    /// The number of ready endpoints of each Service, each counted once over its EndpointSlices.
     pub ready_endpoints: Shared<BTreeMap<ObjectKey, u32>>,
-    /// Pods that run.
+    /// Running Pods.
     pub pods: Shared<BTreeMap<ObjectKey, Pod>>,
     /// Gateways; empty while Gateway API isn't installed.
     pub gateways: Shared<BTreeMap<ObjectKey, Gateway>>,
     /// HTTPRoutes and GRPCRoutes, by their target.
     pub routes: Shared<BTreeMap<TargetRef, Route>>,
-    /// Kinds of Gateway API that the API server has; a target of another kind can't be found yet.
+    /// Kinds of Gateway API that the API server serves; a target of another kind can't be found
+    /// yet.
     pub served_kinds: Vec<TargetKind>,
 }
 
-/// A policy as the API server has it.
+/// A policy as observed on the API server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PolicyObject {
     /// `metadata.uid`, for owner references.
     pub uid: String,
     /// `metadata.generation`.
     pub generation: i64,
-    /// The targets that are right, even when the policy is not.
+    /// The valid targets, even if the policy is invalid.
     pub targets: Vec<TargetRef>,
-    /// The policy, or its mistakes, a line each.
+    /// The policy, or its errors, a line each.
     pub checked: Result<ValidPolicy, Vec<String>>,
-    /// The last version without mistakes, in force while `checked` is an error.
+    /// The last valid version, in force while `checked` is an error.
     pub last_good: Option<ValidPolicy>,
 }
 
 impl PolicyObject {
-    /// What is in force of it.
+    /// Returns the effective version, if there is one.
     #[must_use]
     pub fn effective(&self) -> Option<&ValidPolicy> {
         self.checked.as_ref().ok().or(self.last_good.as_ref())
@@ -79,7 +80,8 @@ impl PolicyObject {
 /// A Service.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Service {
-    /// `spec.selector`; empty for one without, whose endpoints are somebody else's.
+    /// `spec.selector`; empty for a Service without one, whose endpoints another controller
+    /// manages.
     pub selector: BTreeMap<String, String>,
 }
 
@@ -88,9 +90,9 @@ pub struct Service {
 pub struct Pod {
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// The target that its proxy stands for, from the annotation [`crate::plan::TARGET_METADATA`].
+    /// The target that its proxy serves, from the annotation [`crate::plan::TARGET_METADATA`].
     pub target: Option<TargetRef>,
-    /// Its condition `Ready`, and not being deleted.
+    /// Whether its condition `Ready` is true and it isn't being deleted.
     pub ready: bool,
 }
 
@@ -99,16 +101,16 @@ pub struct Pod {
 pub struct Gateway {
     /// `spec.gatewayClassName`.
     pub class: String,
-    /// Names of its listeners.
+    /// The names of its listeners.
     pub listeners: BTreeSet<String>,
 }
 
 /// An HTTPRoute or GRPCRoute.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Route {
-    /// Gateways among its parents; of other namespaces those that have accepted it.
+    /// Gateways among its parents; those of other namespaces only if they have accepted it.
     pub gateways: Vec<ObjectKey>,
-    /// Listeners of its parent Gateways that it names; without a name: all of that Gateway's.
+    /// Listeners of its parent Gateways that it refers to; without a name: all of that Gateway's.
     pub listeners: BTreeSet<(ObjectKey, Option<String>)>,
     /// Services among its backends, each once.
     pub backends: Vec<ObjectKey>,

@@ -1,8 +1,8 @@
 //! From watches to plans.
 //!
-//! One task owns what is known of the cluster, so nothing here needs a lock, and a burst of changes is taken in
-//! as a whole before one plan is made of it. Making a plan is work for a thread of its own: ten thousand Pods
-//! must not hold up the proxies' streams.
+//! One task owns the state of the cluster, so nothing here needs a lock. A burst of changes is
+//! taken in as a whole before one plan is made of it. Planning runs on a thread of its own: ten
+//! thousand Pods must not delay the proxies' streams.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -31,41 +31,41 @@ use crate::metrics::Metrics;
 use crate::plan::{Plan, TargetKind};
 use crate::source::report;
 
-/// A change waits for others as long as they follow each other within this time,
+/// The longest gap between two changes that are taken in together.
 const QUIET: Duration = Duration::from_millis(5);
-/// and no longer than this.
+/// The longest time for which a burst of changes is collected.
 const LONGEST_WAIT: Duration = Duration::from_millis(30);
-/// Changes that wait to be taken in; watches wait when it is full.
+/// The number of changes in the queue; watches wait while it is full.
 const BACKLOG: usize = 1_024;
 
-/// What the controller tells the rest of the process.
+/// The controller's outputs to the rest of the process.
 #[derive(Debug)]
 pub struct Outputs {
-    /// The newest plan; nothing is sent before everything was listed once.
+    /// The newest plan; the first one is sent once every resource has been listed.
     pub plans: watch::Sender<Arc<Plan>>,
-    /// The cluster that was seen last, with the plan made of it.
+    /// The cluster as observed last, with its plan.
     pub resolved: watch::Sender<Option<Resolved>>,
-    /// Whether something is delivered, which reads [`Resolved::cluster`]. Otherwise it stays empty, because a
-    /// cluster that is kept is copied at the next change.
+    /// Whether a delivery is on, which reads [`Resolved::cluster`]. Otherwise that cluster is
+    /// empty, because a cluster that is held elsewhere is copied at the next change.
     pub delivers: bool,
-    /// What is being waited for before the first plan.
+    /// The resources that the first plan still waits for.
     pub waiting: watch::Sender<String>,
-    /// Marked when a policy's status changed on the API server.
+    /// Marked when a policy's status has changed on the API server.
     pub statuses: watch::Sender<()>,
-    /// Ready replicas of Headgate.
+    /// The addresses of Headgate's ready replicas.
     pub replicas: watch::Sender<BTreeSet<SocketAddr>>,
 }
 
-/// A cluster, and what is made of it.
+/// A cluster with its plan.
 #[derive(Debug, Clone)]
 pub struct Resolved {
-    /// What was seen.
+    /// The observed cluster.
     pub cluster: Arc<Cluster>,
     /// The plan.
     pub plan: Arc<Plan>,
 }
 
-/// Follows the cluster.
+/// Watches the cluster and makes plans.
 pub struct Controller {
     client: Client,
     namespaces: Vec<String>,
@@ -77,12 +77,13 @@ pub struct Controller {
     sender: mpsc::Sender<Change>,
     gateway_watches: BTreeMap<TargetKind, AbortHandle>,
     watches: Vec<AbortHandle>,
-    /// Everything was listed once, and a plan was made of it.
+    /// Whether every resource has been listed and planned once.
     is_ready: bool,
 }
 
 impl Controller {
-    /// A controller that hasn't begun, for these namespaces; for all where none is named.
+    /// Returns a controller for these namespaces, all if the list is empty. It starts with
+    /// [`Self::run`].
     #[must_use]
     pub fn new(
         client: Client,
@@ -108,7 +109,7 @@ impl Controller {
         }
     }
 
-    /// The policies' statuses.
+    /// Returns the policies' statuses as observed.
     #[must_use]
     pub fn observations(&self) -> Arc<Observations> {
         self.store.observations()
@@ -117,7 +118,7 @@ impl Controller {
     /// Watches and plans until `shutdown` holds `true`.
     ///
     /// # Errors
-    /// Only when making a plan panics.
+    /// Only if planning panics.
     pub async fn run(mut self, mut shutdown: watch::Receiver<bool>) -> anyhow::Result<()> {
         self.begin();
         self.tell_what_is_missing();
@@ -126,14 +127,14 @@ impl Controller {
                 change = self.changes.recv() => change,
                 _ = shutdown.wait_for(|stop| *stop) => return Ok(()),
             };
-            // This keeps a sender itself, so the channel doesn't end.
+            // This task keeps a sender itself, so the channel never closes.
             let Some(change) = change else { return Ok(()) };
             let effect = self.take_in(change).await;
             self.pass_on(effect).await?;
         }
     }
 
-    /// Takes in a change and those that follow it closely.
+    /// Applies a change and the changes that follow it closely.
     async fn take_in(&mut self, first: Change) -> Effect {
         let mut effect = self.apply(first);
         let end = Instant::now() + LONGEST_WAIT;
@@ -143,7 +144,7 @@ impl Controller {
                 Ok(Some(change)) => effect = effect.and(self.apply(change)),
                 Ok(None) | Err(_) => return effect,
             }
-            // What waits already could go on for ever.
+            // Queued changes alone could keep this loop busy for ever.
             if Instant::now() >= end {
                 return effect;
             }
@@ -177,7 +178,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Makes a plan and publishes it if it differs from the last.
+    /// Makes a plan and publishes it if it differs from the last one.
     async fn plan(&mut self) -> anyhow::Result<()> {
         let cluster = self.store.cluster();
         let seen = match self.outputs.delivers {
@@ -205,7 +206,7 @@ impl Controller {
             self.is_ready = true;
             self.outputs.plans.send_replace(Arc::clone(&plan));
         }
-        // Whoever reads this may need what made no other plan, such as a Gateway's class.
+        // Readers may need changes that leave the plan equal, such as a Gateway's class.
         let resolved = Resolved {
             cluster: seen,
             plan,
@@ -214,7 +215,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Whether everything was listed.
+    /// Publishes the resources that haven't been listed yet. Returns whether there are none.
     fn tell_what_is_missing(&self) -> bool {
         let missing = self.store.waiting_for().join(", ");
         let done = missing.is_empty();
@@ -232,7 +233,8 @@ impl Controller {
         self.watch(policies, prune, Change::Policies);
         let services = Watch::new("services", apis(&client, &namespaces));
         self.watch(services, read::service, Change::Services);
-        // Of the replicas' own namespace, too: that is how they know each other.
+        // Includes EndpointSlices of the replicas' own namespace, by which replicas find each
+        // other.
         let own = self.store.own_namespace().to_owned();
         let mut with_own = namespaces.clone();
         if !namespaces.is_empty() && !namespaces.contains(&own) {
@@ -260,7 +262,7 @@ impl Controller {
         self.watches.push(task.abort_handle());
     }
 
-    /// Begins and ends watches as Gateway API's kinds come and go.
+    /// Starts and stops watches as Gateway API's kinds are installed and removed.
     fn follow_gateway_api(&mut self) -> Effect {
         let wanted = self.store.wanted_kinds();
         let mut effect = Effect::default();
@@ -310,7 +312,7 @@ impl Controller {
     }
 }
 
-/// Gateway API's plurals.
+/// Returns the plural of a kind of Gateway API.
 const fn plural(kind: TargetKind) -> &'static str {
     match kind {
         TargetKind::Gateway => "gateways",
@@ -321,14 +323,14 @@ const fn plural(kind: TargetKind) -> &'static str {
     }
 }
 
-/// What nobody reads of a policy, and may be larger than the rest.
+/// Drops metadata of a policy that is never read and may be larger than the rest.
 fn prune(mut policy: PolicyResource) -> Box<PolicyResource> {
     policy.metadata.managed_fields = None;
     policy.metadata.annotations = None;
     Box::new(policy)
 }
 
-/// The resource whose watch failed, if this says so.
+/// Returns the resource whose watch failed, if `change` is such a failure.
 fn failed(change: &Change) -> Option<&'static str> {
     const fn is<V>(seen: &Seen<V>) -> bool {
         matches!(seen, Seen::Failed { .. })
@@ -383,7 +385,7 @@ mod tests {
         )
     }
 
-    /// Changes are made in place while nothing else holds the cluster.
+    /// Changes are made in place unless a snapshot of the cluster is held elsewhere.
     #[tokio::test]
     async fn a_cluster_is_kept_only_for_deliveries() {
         for (delivers, holders) in [(false, 1), (true, 2)] {

@@ -1,8 +1,8 @@
 //! Events (`events.k8s.io`) on policies, for `kubectl describe` and `kubectl get events`.
 //!
-//! An Event tells of a transition of a policy's status that was written, so a controller that starts again or
-//! takes over tells nothing twice. They are told on a best effort: a full queue drops them, because a status
-//! must not wait for its announcement.
+//! An Event reports a written transition of a policy's status, so a controller that restarts or
+//! takes over reports none twice. Delivery is best effort: Events are dropped while the queue is
+//! full, because a status must not wait for its Event.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,36 +22,36 @@ use crate::metrics::{Metrics, WriteResult};
 use crate::xds::conditions::Type;
 use crate::xds::node::clip;
 
-/// Events that wait to be written.
+/// The number of Events in the queue.
 pub const BACKLOG: usize = 4_096;
-/// Longest note that the API server takes, in bytes.
+/// The longest note that the API server accepts, in bytes.
 const MAX_NOTE: usize = 1_000;
-/// Time for one Event.
+/// The timeout of one Event.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One transition of a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transition {
-    /// The reason, which is the condition's.
+    /// The reason, which is that of the condition.
     pub reason: String,
-    /// What happened, at which target.
+    /// The message, with the target.
     pub note: String,
-    /// Whether somebody should look.
+    /// Whether the Event is of type `Warning`.
     pub is_warning: bool,
 }
 
-/// A policy and what happened to it.
+/// A transition of one policy.
 #[derive(Debug, Clone)]
 pub struct News {
     /// The policy.
     pub policy: ObjectKey,
     /// Its `metadata.uid`.
     pub uid: String,
-    /// What happened.
+    /// The transition.
     pub transition: Transition,
 }
 
-/// What a change of status from `old` to `new` is worth telling, each reason once.
+/// Returns the transitions from `old` to `new` that deserve an Event, each reason once.
 #[must_use]
 pub fn transitions(
     old: Option<&AdmissionPolicyStatus>,
@@ -93,13 +93,14 @@ fn ours(status: &AdmissionPolicyStatus) -> impl Iterator<Item = &PolicyAncestorS
         .filter(|e| e.controller_name == CONTROLLER_NAME)
 }
 
-/// Whether a reason is news. What is on the way (`Pending`) or said by another condition is not.
+/// Whether a reason deserves an Event. A temporary state (`Pending`) or the reason of another
+/// condition doesn't.
 fn is_told(type_: &str, reason: &str) -> bool {
     type_ != Type::Programmed.as_str()
         || matches!(reason, "Programmed" | "EnvoyRejected" | "DeliveryFailed")
 }
 
-/// Writes Events until nobody sends any more.
+/// Writes Events until all senders are dropped.
 pub async fn publish(
     client: Client,
     instance: String,

@@ -1,8 +1,8 @@
-//! What a policy of the API server means, or what is wrong with it.
+//! Validation of a policy from the API server.
 //!
-//! The API server refuses most mistakes, but an older schema may have let something through, and some
-//! mistakes are beyond what its rules can say. So each object is judged here on its own, by the same code and
-//! in the same words as a file.
+//! The API server refuses most errors, but an older schema may have accepted some, and its rules
+//! can't express others. So each object is validated on its own, by the same code and with the same
+//! messages as a file.
 
 use kube::ResourceExt as _;
 use serde_json::json;
@@ -13,8 +13,8 @@ use super::resource::PolicyResource;
 use crate::api::{API_VERSION, KIND};
 use crate::validate::check_file;
 
-/// Judges one policy. `before` is what was known of the object of this name: its last good version stays, as
-/// long as it is the same object.
+/// Validates one policy. `before` is the known object of this name: its last valid version is kept
+/// if it is the same object.
 #[must_use]
 pub fn judge(policy: &PolicyResource, before: Option<&PolicyObject>) -> PolicyObject {
     let uid = policy.uid().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Answers of the API server about tokens, kept for a while. The tokens themselves are not.
+//! A cache of the API server's answers about tokens. It doesn't keep the tokens themselves.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest as _, Sha256};
 
-/// SHA-256 of a token, or of one and a path.
+/// The SHA-256 of a token, or of a token and a path.
 pub(super) type Key = [u8; 32];
 
 /// Returns the key of `text`.
@@ -14,7 +14,7 @@ pub(super) fn key(text: &str) -> Key {
     Sha256::digest(text).into()
 }
 
-/// A bounded number of answers, each with the time until which it counts.
+/// A bounded number of answers, each with its expiry.
 #[derive(Debug)]
 pub(super) struct Kept<T> {
     answers: Mutex<HashMap<Key, (T, Instant)>>,
@@ -22,13 +22,13 @@ pub(super) struct Kept<T> {
 }
 
 impl<T: Clone> Kept<T> {
-    /// Keeps at most `max` answers; those beyond are asked for again.
+    /// Returns a cache of at most `max` answers; those beyond are asked for again.
     pub(super) fn new(max: usize) -> Self {
         let answers = Mutex::default();
         Self { answers, max }
     }
 
-    /// Returns the answer for `key`, if it counts at `now`.
+    /// Returns the answer for `key`, if it is valid at `now`.
     pub(super) fn get(&self, key: &Key, now: Instant) -> Option<T> {
         let answers = self.lock();
         let (answer, until) = answers.get(key)?;

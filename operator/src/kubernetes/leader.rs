@@ -1,15 +1,17 @@
-//! Which of several replicas writes.
+//! Leader election among the replicas.
 //!
-//! All replicas serve proxies; only the holder of a Lease writes to the API server. What must hold:
-//! a replica that lost the Lease has stopped before another may begin. So a holder believes in its Lease only
-//! for [`VALID`] since it *sent* its last renewal that succeeded, which is shorter than the time that others wait
-//! ([`DURATION`]) by more than a write may take ([`super::writer::WRITE_TIMEOUT`]). Everybody measures time on a
-//! clock of their own that only goes forward: replicas' wall clocks need not agree, and a Lease counts as
-//! abandoned only after a replica has watched it not being renewed for the whole duration.
+//! All replicas serve proxies; only the holder of a Lease writes to the API server. The invariant:
+//! a replica that lost the Lease has stopped writing before another one may begin. So a holder
+//! trusts its Lease only for [`VALID`] since it *sent* its last successful renewal. This is shorter
+//! than the time that others wait ([`DURATION`]) by more than a write may take
+//! ([`super::writer::WRITE_TIMEOUT`]). Each replica measures time on its own monotonic clock: the
+//! replicas' wall clocks need not agree. A Lease counts as abandoned only after a replica has
+//! observed no renewal for the whole duration.
 //!
-//! Why not `kube-lease-manager`: it doesn't tell until when a lock is valid, reports none as lost while the API
-//! server is away, compares the holder's wall clock with its own, and frees an expired lock by a forced patch
-//! without a `resourceVersion`, which can take the Lease from a replica that has just acquired it.
+//! Why not `kube-lease-manager`: it doesn't report until when a lock is valid, reports no lock as
+//! lost while the API server is away, compares the holder's wall clock with its own, and frees an
+//! expired lock by a forced patch without a `resourceVersion`, which can take the Lease from a
+//! replica that has just acquired it.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -30,18 +32,18 @@ use super::cluster::ObjectKey;
 use super::watch::random;
 use crate::metrics::Metrics;
 
-/// How long others wait after the last renewal that they saw.
+/// The time that others wait after the last renewal that they observed.
 pub const DURATION: Duration = Duration::from_secs(15);
-/// How long a holder believes in its Lease after it sent a renewal.
+/// The time for which a holder trusts its Lease after it sent a renewal.
 pub const VALID: Duration = Duration::from_secs(10);
-/// Time between renewals.
+/// The interval between renewals.
 const RENEW: Duration = Duration::from_secs(4);
-/// Time between attempts of those who don't hold it, and after a failure.
+/// The interval between attempts of a replica without the Lease, and after a failure.
 const RETRY: Duration = Duration::from_secs(2);
-/// Time for one request.
+/// The timeout of one request.
 const REQUEST: Duration = Duration::from_secs(4);
 
-/// Until when this replica is the leader; `None` when it isn't.
+/// The time until which this replica is the leader; `None` if it isn't.
 pub type Leadership = watch::Receiver<Option<Instant>>;
 
 /// Whether a write may begin now.
@@ -57,24 +59,24 @@ pub struct Candidate {
     identity: String,
     metrics: Metrics,
     leadership: watch::Sender<Option<Instant>>,
-    /// When this replica began to serve, on its wall clock.
+    /// The time at which this replica began to serve, on its wall clock.
     started: Timestamp,
     interrupted: watch::Sender<bool>,
-    /// The Lease as it was seen last, and since when it has been like that.
+    /// The Lease as observed last, and the time since which it has been unchanged.
     seen: Option<(Lease, Instant)>,
     failing: bool,
 }
 
-/// What to do with a Lease.
+/// The action on a Lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// It is ours, or nobody's: write that it is ours.
+    /// The Lease is ours or free: write this replica as its holder.
     Take,
-    /// It is somebody else's.
+    /// Another replica holds it.
     Wait,
 }
 
-/// What to do with a Lease that has looked like this for `unchanged`.
+/// Returns the action on a Lease that has been unchanged for `unchanged`.
 fn step(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> Step {
     let seconds = spec.lease_duration_seconds.unwrap_or(0);
     let duration = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
@@ -86,8 +88,9 @@ fn step(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> Step {
 }
 
 impl Candidate {
-    /// A candidate for `lease`. Its identity must be its own among all replicas. The last part says, of a leader, that the
-    /// one before it was perhaps gone before this replica began to serve. That compares wall clocks.
+    /// Returns a candidate for `lease`, its leadership, and, for a leader, whether the previous one
+    /// may have ended before this replica began to serve; this compares wall clocks. `identity`
+    /// must be unique among all replicas.
     #[must_use]
     pub fn new(
         client: Client,
@@ -111,14 +114,14 @@ impl Candidate {
         (candidate, receiver, was_interrupted)
     }
 
-    /// Takes part until `stop` holds `true`, and then gives the Lease back. Whoever writes must have stopped by
-    /// then.
+    /// Takes part in the election until `stop` holds `true`, and then releases the Lease. All
+    /// writes must have stopped by then.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
         loop {
             let begun = Instant::now();
             let ending = run_out(self.leadership.clone(), self.metrics.clone());
-            // Not given up half-way: a renewal whose answer nobody read is a Lease that nobody can give back. But
-            // while it takes its time, the Lease may run out.
+            // The attempt isn't cancelled: a renewal whose answer is never read takes a Lease that
+            // can't be released. But the Lease may expire during the attempt.
             let outcome = {
                 let mut attempt = pin!(timeout(REQUEST, self.attempt()));
                 tokio::select! {
@@ -149,7 +152,7 @@ impl Candidate {
         self.release().await;
     }
 
-    /// Waits, and gives up leadership when it runs out before.
+    /// Waits until `next`, and gives up leadership if it expires before.
     async fn wait_until(&self, next: Instant) {
         let mut wait = pin!(sleep_until(next));
         tokio::select! {
@@ -180,15 +183,15 @@ impl Candidate {
             warn!(lease = self.name, "{why}; trying again");
         }
         if self.is_leading() {
-            // The request may have been carried out all the same.
+            // The request may have succeeded all the same.
             self.seen = None;
         }
         RETRY / 2
     }
 
-    /// One attempt to take or renew the Lease: whether it is ours.
+    /// Tries once to take or renew the Lease. Returns whether this replica holds it.
     async fn attempt(&mut self) -> kube::Result<bool> {
-        // A holder renews what it wrote last, without reading it again.
+        // A holder renews the Lease that it wrote last, without reading it again.
         let known = self.seen.as_ref().filter(|_| self.is_leading());
         if let Some(lease) = known.map(|(lease, _)| lease.clone())
             && self.take(lease).await?
@@ -212,7 +215,7 @@ impl Candidate {
         self.leadership.borrow().is_some()
     }
 
-    /// Notes a Lease that was read; how long it has been like that.
+    /// Records an observed Lease. Returns the time for which it has been unchanged.
     fn look(&mut self, lease: &Lease) -> Duration {
         let version = |l: &Lease| l.metadata.resource_version.clone();
         match &self.seen {
@@ -262,8 +265,8 @@ impl Candidate {
         self.written(created)
     }
 
-    /// Writes the Lease, if it still is what was seen: the patch carries its `resourceVersion`, and the API
-    /// server refuses it if somebody else has written since.
+    /// Writes the Lease if it is unchanged: the patch carries its `resourceVersion`, and the API
+    /// server refuses it after another write.
     async fn write(&mut self, lease: Lease) -> kube::Result<bool> {
         let patch = Patch::Merge(json!({
             "metadata": {"resourceVersion": lease.metadata.resource_version},
@@ -283,7 +286,7 @@ impl Candidate {
                 self.seen = Some((lease, Instant::now()));
                 Ok(true)
             }
-            // Somebody else was quicker, or it was deleted.
+            // Another replica wrote first, or the Lease was deleted.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
                 self.seen = None;
                 Ok(false)
@@ -292,7 +295,7 @@ impl Candidate {
         }
     }
 
-    /// Gives the Lease back, so that another replica need not wait for it to run out.
+    /// Releases the Lease, so that another replica need not wait for it to expire.
     async fn release(&mut self) {
         if !self.is_leading() {
             return;
@@ -319,7 +322,7 @@ impl Candidate {
     }
 }
 
-/// Ends when leadership has run out, and has said so to everybody; never while there is none.
+/// Ends once leadership has expired and this has been published; never while there is none.
 async fn run_out(leadership: watch::Sender<Option<Instant>>, metrics: Metrics) {
     let until = *leadership.borrow();
     let Some(until) = until else {
@@ -358,7 +361,8 @@ mod tests {
         assert_eq!(at(&lease(Some("other"), 15), 15), Step::Take);
     }
 
-    /// However often the API server fails meanwhile: the time counts from when the Lease was seen last as it is.
+    /// The API server's failures meanwhile don't matter: the time counts from the last observed
+    /// change of the Lease.
     #[tokio::test]
     async fn a_follower_remembers_since_when_a_lease_is_unchanged() {
         let held = json!({
@@ -389,7 +393,7 @@ mod tests {
         assert!(leadership.borrow().is_none());
     }
 
-    /// A container that starts again has the identity of the one before it.
+    /// A restarted container has the identity of its predecessor.
     #[tokio::test]
     async fn a_gap_between_operators_is_noticed() {
         for (renewed, interrupted) in [

@@ -1,8 +1,10 @@
-//! Headgate in a Kubernetes cluster: what the API server knows, in; status, events and delivered objects, out.
+//! Headgate in a Kubernetes cluster: the API server's objects are the input; status, Events and
+//! delivered objects are the output.
 //!
-//! The shape is a pure plan and a thin apply. [`cluster`] is what was seen, as plain data; a pure function
-//! ([`resolve`]) makes a [`Plan`](crate::plan::Plan) of it, which the xDS server serves as it serves a folder's. Only the
-//! watching and the writing talk to the API server, and only the leader of several replicas writes.
+//! The structure is a pure plan and a thin apply. [`cluster`] is the observed state, as plain data;
+//! a pure function ([`resolve`]) turns it into a [`Plan`](crate::plan::Plan), which the xDS server
+//! serves like that of a folder. Only the watches and the writers call the API server, and only the
+//! leader of several replicas writes.
 
 pub mod authority;
 pub mod authorize;
@@ -30,7 +32,7 @@ pub mod tokens;
 pub mod watch;
 pub mod writer;
 
-/// `controllerName` in `status.ancestors`, by which this controller knows its own entries.
+/// `controllerName` in `status.ancestors`, by which this controller recognizes its own entries.
 pub const CONTROLLER_NAME: &str = "headgate.dev/controller";
-/// Field manager of everything this controller writes.
+/// The field manager of all writes of this controller.
 pub const FIELD_MANAGER: &str = "headgate";

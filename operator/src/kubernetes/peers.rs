@@ -1,7 +1,8 @@
-//! What proxies of the other replicas say, for the leader, which writes for all.
+//! The counts of the other replicas' proxies, for the leader, which writes for all.
 //!
-//! Each replica counts its own proxies and shows the counts at [`COUNTS_PATH`]. The leader holds one request open
-//! to each of the others, which is answered when counts change: no polling, and news within a round trip.
+//! Each replica counts its own proxies and serves the counts at [`COUNTS_PATH`]. The leader keeps
+//! one request open to each other replica, which is answered when the counts change: there is no
+//! polling, and a change arrives within a round trip.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -25,46 +26,47 @@ use super::watch::Pauses;
 use crate::http_client::exchange;
 use crate::xds::tally::Tallies;
 
-/// Where a replica shows what its proxies say.
+/// The path at which a replica serves the counts of its proxies.
 pub const COUNTS_PATH: &str = "/status/policies";
-/// Longest time that a replica keeps a request for news open.
+/// The longest time for which a replica keeps a long poll open.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(20);
-/// Time for a connection to a replica.
+/// The timeout of connecting to a replica.
 const CONNECT: Duration = Duration::from_secs(2);
-/// Time for an answer.
+/// The timeout of a response.
 const ANSWER: Duration = Duration::from_secs(25);
-/// Time between two requests to one replica.
+/// The pause between two requests to one replica.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Longest pause after failures.
+/// The longest pause after failures.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// How long what a replica said last counts while it can't be reached. Its proxies run on without it.
+/// The time for which the last counts of an unreachable replica stay valid. Its proxies run on
+/// without it.
 const KEEP: Duration = Duration::from_secs(30);
-/// Failures after which a replica that never answered isn't waited for.
+/// The number of failures after which a replica that never answered is no longer waited for.
 const TRIES: u32 = 3;
-/// Largest answer, bytes: ten thousand policies with a few targets.
+/// The largest response, in bytes: ten thousand policies with a few targets.
 const MAX_BODY: usize = 8 << 20;
-/// Most replicas that are asked.
+/// The most replicas that are asked.
 const MAX_PEERS: usize = 64;
 
-/// What a replica shows.
+/// The counts that a replica serves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
     /// The replica.
     pub instance: String,
-    /// What its proxies say.
+    /// The counts of its proxies.
     pub policies: Tallies,
 }
 
-/// What the others say.
+/// The counts of the other replicas.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Peers {
-    /// Every ready replica has been heard, or can't be reached.
+    /// Whether every ready replica has answered or is unreachable.
     pub complete: bool,
-    /// Counts of those that were heard.
+    /// The counts of those that have answered.
     pub tallies: BTreeMap<SocketAddr, Arc<Tallies>>,
 }
 
-/// What is known of one replica.
+/// The state of one replica.
 #[derive(Debug)]
 enum Peer {
     Silent,
@@ -79,8 +81,8 @@ enum News {
     Unreachable,
 }
 
-/// Follows the other replicas while this one leads, until `shutdown` holds `true`. `instance` is this one; the file
-/// `token` has what it shows them.
+/// Follows the other replicas while this one leads, until `shutdown` holds `true`. `instance` names
+/// this replica; the file `token` has the token for the others.
 pub async fn follow(
     mut replicas: watch::Receiver<BTreeSet<SocketAddr>>,
     instance: String,
@@ -151,7 +153,7 @@ pub async fn follow(
     }
 }
 
-/// Asks one replica for as long as anybody listens.
+/// Queries one replica until the receiver is dropped.
 async fn ask(address: SocketAddr, token: Option<PathBuf>, out: mpsc::Sender<(SocketAddr, News)>) {
     let mut known: Option<String> = None;
     let mut pauses = Pauses::new(PAUSE, LONGEST_PAUSE);
@@ -178,7 +180,11 @@ async fn ask(address: SocketAddr, token: Option<PathBuf>, out: mpsc::Sender<(Soc
                         Ok(Err(error)) => format!("{error:#}"),
                         _ => "no answer in time".to_owned(),
                     };
-                    warn!(%address, "a replica can't be reached; what it said last counts for {} s: {why}", KEEP.as_secs());
+                    warn!(
+                        %address,
+                        "a replica can't be reached; what it said last counts for {} s: {why}",
+                        KEEP.as_secs()
+                    );
                 }
                 let never_heard = known.is_none() && failures == TRIES;
                 let is_over = known.is_some() && since.elapsed() > KEEP;
@@ -201,7 +207,8 @@ async fn ask(address: SocketAddr, token: Option<PathBuf>, out: mpsc::Sender<(Soc
     }
 }
 
-/// One request: the counts with their version, or nothing if they are those of `known` still.
+/// Sends one request. Returns the counts with their version, or nothing if the version still is
+/// `known`.
 async fn request(
     address: SocketAddr,
     token: Option<&Path>,

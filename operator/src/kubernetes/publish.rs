@@ -1,8 +1,9 @@
-//! The CA of the operator's certificate, in a ConfigMap of every namespace, where the kubelet mounts it for proxies: as
-//! Kubernetes does with `kube-root-ca.crt`, and Istio with `istio-ca-root-cert`.
+//! Publication of the CA of the operator's certificate in a ConfigMap of every namespace, where the
+//! kubelet mounts it for proxies. Kubernetes does the same with `kube-root-ca.crt`, and Istio with
+//! `istio-ca-root-cert`.
 //!
-//! Only the leader writes. It looks at what there is when a namespace or one of the ConfigMaps changes, and when the
-//! CA's file does.
+//! Only the leader writes. It compares the ConfigMaps when a namespace or one of them changes, and
+//! when the CA's file does.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,11 +29,11 @@ use super::cluster::ObjectKey;
 use super::deliver::object::MANAGED_BY;
 use super::leader::Leadership;
 
-/// Key in the ConfigMap.
+/// The key in the ConfigMap.
 pub const CA_KEY: &str = "ca.crt";
-/// Changes within this time are one.
+/// The time within which several changes are handled as one.
 const SETTLE: Duration = Duration::from_millis(200);
-/// Time after which the CA's file is read again, and what failed is tried again.
+/// The interval at which the CA's file is read again and failures are retried.
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// Writes the CA into ConfigMaps.
@@ -43,7 +44,7 @@ pub struct Publisher {
     config_maps: ObjectKey,
     /// The CA, PEM.
     file: PathBuf,
-    /// All where it is empty.
+    /// The namespaces; all if the list is empty.
     namespaces: Vec<String>,
 }
 
@@ -54,7 +55,7 @@ impl fmt::Debug for Publisher {
 }
 
 impl Publisher {
-    /// Publishes `file` in these namespaces, in all where none is named.
+    /// Returns a publisher of `file` for these namespaces, for all if the list is empty.
     #[must_use]
     pub const fn new(
         client: Client,
@@ -95,7 +96,7 @@ impl Publisher {
         tokio::fs::read_to_string(&self.file).await
     }
 
-    /// An item for each change of namespaces and ConfigMaps.
+    /// Returns a stream with an item for each change of namespaces and ConfigMaps.
     fn changes(&self) -> impl Stream<Item = ()> + use<> {
         let only =
             watcher::Config::default().fields(&format!("metadata.name={}", self.config_maps.name));
@@ -128,7 +129,7 @@ impl Publisher {
         }
     }
 
-    /// Writes the ConfigMaps that lack the CA. Returns it.
+    /// Writes the ConfigMaps that lack the CA. Returns the CA.
     async fn publish(&self) -> anyhow::Result<String> {
         let ca = self.ca().await?;
         let only =
@@ -149,7 +150,7 @@ impl Publisher {
             }
             match self.write(&namespace, &ca, &owner).await {
                 Ok(_) => {}
-                // The namespace is gone, or about to go.
+                // The namespace is deleted or terminating.
                 Err(Error::Api(status)) if status.code == 404 || is_terminating(&status) => {}
                 Err(error) => failed = Err(error),
             }
@@ -168,7 +169,7 @@ impl Publisher {
         Ok(stays.map(|namespace| namespace.name_any()).collect())
     }
 
-    /// The operator's namespace: what was published goes with it.
+    /// Returns the operator's namespace as the owner: the ConfigMaps are deleted with it.
     async fn owner(&self) -> Result<OwnerReference, Error> {
         let namespaces = Api::<Namespace>::all(self.client.clone());
         let own = namespaces.get_metadata(&self.config_maps.namespace).await?;

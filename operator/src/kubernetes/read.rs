@@ -1,4 +1,4 @@
-//! What is kept of an object of the API server. The rest is dropped as it arrives.
+//! The parts of the API server's objects that are kept. The rest is dropped on arrival.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,16 +11,16 @@ use serde_json::Value;
 use super::cluster::{Gateway, ObjectKey, Pod, Route, Service};
 use crate::plan::{TARGET_METADATA, TargetKind};
 
-/// An object's namespace and name, and what is kept of it.
+/// An object's namespace and name, and its kept part.
 pub type Keyed<V> = (ObjectKey, V);
 
-/// Label of an EndpointSlice that names its Service.
+/// The label of an EndpointSlice that names its Service.
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
-/// What is kept of an EndpointSlice.
+/// The kept part of an EndpointSlice.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Slice {
-    /// Its Service; `None` for one that belongs to none.
+    /// Its Service; `None` if it belongs to none.
     pub service: Option<ObjectKey>,
     /// Its ready endpoints.
     pub ready: BTreeSet<Endpoint>,
@@ -31,14 +31,14 @@ pub struct Slice {
 /// A ready endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Endpoint {
-    /// What it is, by which it is counted once: the Pod's name, or the address of one that isn't a Pod. A Pod
-    /// with an IPv4 and an IPv6 address is in two slices.
+    /// The identity by which it is counted once: the Pod's name, or the address if it isn't a Pod.
+    /// A Pod with an IPv4 and an IPv6 address is in two slices.
     pub identity: String,
     /// Its first address.
     pub address: String,
 }
 
-/// An object's key.
+/// Returns an object's key.
 #[must_use]
 pub fn key(metadata: &ObjectMeta) -> ObjectKey {
     ObjectKey::new(
@@ -47,7 +47,7 @@ pub fn key(metadata: &ObjectMeta) -> ObjectKey {
     )
 }
 
-/// A Service's selector.
+/// Returns a Service's selector.
 #[must_use]
 pub fn service(object: core::Service) -> Keyed<Service> {
     // Kubernetes ignores the selector of an ExternalName Service, which has no Pods.
@@ -58,8 +58,8 @@ pub fn service(object: core::Service) -> Keyed<Service> {
     (key(&object.metadata), Service { selector })
 }
 
-/// The ready endpoints of an EndpointSlice. An endpoint of unknown readiness is ready, as its documentation
-/// asks of readers.
+/// Returns the ready endpoints of an EndpointSlice. An endpoint of unknown readiness counts as
+/// ready, as the API's documentation requires.
 #[must_use]
 pub fn slice(object: EndpointSlice) -> Keyed<Slice> {
     let key = key(&object.metadata);
@@ -99,7 +99,7 @@ pub fn slice(object: EndpointSlice) -> Keyed<Slice> {
     )
 }
 
-/// A Pod's labels and readiness; `None` for one that has ended.
+/// Returns a Pod's labels and readiness; `None` if it has ended.
 #[must_use]
 pub fn pod(object: core::Pod) -> Keyed<Option<Pod>> {
     let key = key(&object.metadata);
@@ -124,7 +124,7 @@ pub fn pod(object: core::Pod) -> Keyed<Option<Pod>> {
     (key, Some(pod))
 }
 
-/// A Gateway's class and listeners.
+/// Returns a Gateway's class and listeners.
 #[must_use]
 pub fn gateway(object: &DynamicObject) -> Keyed<Gateway> {
     let class = text(&object.data["spec"]["gatewayClassName"]).unwrap_or_default();
@@ -133,10 +133,10 @@ pub fn gateway(object: &DynamicObject) -> Keyed<Gateway> {
     (key(&object.metadata), Gateway { class, listeners })
 }
 
-/// A route's Gateways and Services.
+/// Returns a route's Gateways and Services.
 ///
-/// A Gateway of another namespace counts only after it has accepted the route: anybody can name it as a
-/// parent, and nobody may put a stage on proxies of another namespace by doing so.
+/// A Gateway of another namespace counts only after it has accepted the route. Any user can name it
+/// as a parent, and this must not suffice to put a stage on proxies of another namespace.
 #[must_use]
 pub fn route(object: &DynamicObject) -> Keyed<Route> {
     let key = key(&object.metadata);
@@ -169,7 +169,7 @@ pub fn route(object: &DynamicObject) -> Keyed<Route> {
 }
 
 fn gateway_of(parent: &Value, namespace: &str) -> Option<ObjectKey> {
-    // Group and kind of a parent are a Gateway's unless they say otherwise.
+    // A parent without group and kind is a Gateway.
     let group = text(&parent["group"]);
     let kind = text(&parent["kind"]);
     let is_gateway = group.is_none_or(|g| g == TargetKind::Gateway.group())
@@ -177,7 +177,7 @@ fn gateway_of(parent: &Value, namespace: &str) -> Option<ObjectKey> {
     is_gateway.then(|| reference(parent, namespace)).flatten()
 }
 
-/// Whether a backend is of this group and kind; a Service of the core unless it says otherwise.
+/// Whether a backend is of this group and kind; without them it is a Service of the core group.
 fn is(backend: &Value, group: &str, kind: &str) -> bool {
     text(&backend["group"]).unwrap_or_default() == group
         && text(&backend["kind"]).is_none_or(|k| k == kind)
@@ -261,7 +261,10 @@ mod tests {
                     ],
                     "rules": [
                         {"backendRefs": [{"name": "b"}, {"name": "c", "namespace": "x"}]},
-                        {"backendRefs": [{"name": "b"}, {"name": "d", "kind": "Bucket", "group": "z"}]},
+                        {"backendRefs": [
+                            {"name": "b"},
+                            {"name": "d", "kind": "Bucket", "group": "z"},
+                        ]},
                     ],
                 },
                 "status": status,

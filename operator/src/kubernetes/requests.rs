@@ -1,4 +1,4 @@
-//! Counts requests to the API server, so that a hot loop shows in a metric before it shows in a bill.
+//! A count of requests to the API server, so that a hot loop shows in a metric early.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use tower::{Layer, Service};
 
 use crate::metrics::Metrics;
 
-/// Counts what goes through a client.
+/// A layer that counts the requests of a client.
 #[derive(Debug, Clone)]
 pub struct CountRequests(pub Metrics);
 
@@ -24,7 +24,7 @@ impl<S> Layer<S> for CountRequests {
     }
 }
 
-/// The service that [`CountRequests`] makes.
+/// The service of [`CountRequests`].
 #[derive(Debug, Clone)]
 pub struct Counting<S> {
     inner: S,

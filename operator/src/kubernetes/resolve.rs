@@ -1,13 +1,14 @@
-//! From what is seen of a cluster to a [`Plan`]: which policy is in force where, and with how many slots.
+//! Conversion of the observed cluster to a [`Plan`]: the policies in force at each target, with
+//! their slots.
 //!
-//! A pure function of the cluster. What it does in order: find each target and say what is missing; let the
-//! oldest policy of a target win (GEP-713); count the proxies that the winners reach and the endpoints
-//! behind them; give every proxy its part of the slots; find the policies that another one keeps from all
-//! their proxies.
+//! It is a pure function of the cluster. Its steps: find each target or report what is missing; let
+//! the oldest policy of a target win (GEP-713); count the proxies that the winners reach and the
+//! endpoints behind them; divide the slots among the proxies; find the policies that another one
+//! overrides on all their proxies.
 //!
-//! A change of one Pod or one policy leaves nearly everything as it was, and in a large cluster there is
-//! always a change. So a [`Planner`] keeps what policies compiled to: what didn't change is the same
-//! [`Arc`] in the next plan. Besides that a plan takes `O(policies + Pods × labels)`.
+//! A change of one Pod or one policy leaves nearly everything else unchanged, and a large cluster
+//! changes all the time. So a [`Planner`] keeps the compiled policies: an unchanged part is the
+//! same [`Arc`] in the next plan. Apart from that a plan takes `O(policies + Pods × labels)`.
 
 mod known;
 mod proxies;
@@ -32,29 +33,29 @@ use crate::plan::{
 };
 use crate::validate::ValidPolicy;
 
-/// Makes one plan. For several, one after the other, see [`Planner`].
+/// Makes one plan. For consecutive plans, see [`Planner`].
 #[must_use]
 pub fn plan(cluster: &Cluster) -> Plan {
     Planner::default().plan(cluster)
 }
 
-/// Makes plans that follow each other.
+/// Makes consecutive plans.
 #[derive(Debug)]
 pub struct Planner {
-    /// Namespace of Envoy Gateway.
+    /// The namespace of Envoy Gateway.
     envoy_gateway: String,
     known: HashMap<ObjectKey, Known>,
     configurations: Arc<Configurations>,
 }
 
 impl Default for Planner {
-    /// For Envoy Gateway where it is installed by default.
+    /// Returns a planner for Envoy Gateway's default namespace.
     fn default() -> Self {
         Self::new(ENVOY_GATEWAY_NAMESPACE)
     }
 }
 
-/// A policy that is in force where it wins.
+/// A policy that is in force at the targets that it wins.
 struct Candidate<'a> {
     key: &'a ObjectKey,
     policy: &'a ValidPolicy,
@@ -62,9 +63,9 @@ struct Candidate<'a> {
     fate: Fate,
 }
 
-/// A target that is there, and the policy that has it.
+/// A target that exists, and the policy that has it.
 struct Won<'a> {
-    /// Place among the candidates.
+    /// The index among the candidates.
     candidate: usize,
     policy: &'a ValidPolicy,
     target: &'a TargetRef,
@@ -74,7 +75,7 @@ struct Won<'a> {
 /// An attachment without its slots.
 #[derive(Debug)]
 struct Draft<'a> {
-    /// Place among the targets won.
+    /// The index among the targets won.
     won: usize,
     policy: &'a ValidPolicy,
     target: &'a TargetRef,
@@ -92,7 +93,7 @@ impl<'a> Draft<'a> {
 }
 
 impl Planner {
-    /// A planner that knows nothing yet, for a cluster with Envoy Gateway in this namespace.
+    /// Returns a planner without kept state, for a cluster with Envoy Gateway in this namespace.
     #[must_use]
     pub fn new(envoy_gateway: impl Into<String>) -> Self {
         Self {
@@ -102,7 +103,8 @@ impl Planner {
         }
     }
 
-    /// The plan for `cluster`. Equal clusters give equal plans, whatever came before.
+    /// Returns the plan for `cluster`. Equal clusters give equal plans, independent of earlier
+    /// ones.
     #[must_use]
     pub fn plan(&mut self, cluster: &Cluster) -> Plan {
         let mut candidates = self.candidates(cluster);
@@ -199,7 +201,7 @@ impl Planner {
         }
     }
 
-    /// What is in force of each policy, by precedence.
+    /// Returns the effective version of each policy, by precedence.
     fn candidates<'a>(&mut self, cluster: &'a Cluster) -> Vec<Candidate<'a>> {
         let mut before = std::mem::take(&mut self.known);
         let effective = cluster.policies.iter().filter_map(|(key, object)| {
@@ -216,7 +218,7 @@ impl Planner {
         candidates
     }
 
-    /// Keeps what the plan is made of for the next one.
+    /// Keeps the compiled policies for the next plan. Returns the policies' outcomes.
     fn remember<'a>(&mut self, candidates: Vec<Candidate<'a>>) -> HashMap<&'a ObjectKey, Fate> {
         let mut fates = HashMap::with_capacity(candidates.len());
         for mut candidate in candidates {
@@ -228,7 +230,8 @@ impl Planner {
     }
 }
 
-/// Notes for each of `policies`, which are ordered by name, at which targets `enforced` has no room for it.
+/// Records for each of `policies`, which are ordered by name, the targets at which `enforced` has
+/// no room for it.
 fn tell_beyond_limit(enforced: &Enforced, policies: &mut [PolicyState]) {
     let beyond: BTreeSet<&str> = { enforced.beyond_limit.iter() }
         .map(|f| f.policy.as_str())
@@ -243,7 +246,8 @@ fn tell_beyond_limit(enforced: &Enforced, policies: &mut [PolicyState]) {
     }
 }
 
-/// Gives each target that is there to the first of `candidates`, and tells the others.
+/// Gives each target that exists to the first of `candidates`, and records a conflict for the
+/// others.
 fn contest<'a>(
     cluster: &'a Cluster,
     claims: &Claims<'_>,
@@ -281,8 +285,8 @@ fn contest<'a>(
     all
 }
 
-/// What the winners do at proxies that are known by labels: for some routes before for all requests, and
-/// otherwise as the winners are ordered.
+/// Returns the attachments of the winners to proxies selected by labels: those for some routes
+/// before those for all requests, otherwise in the winners' order.
 fn drafts<'a>(won: &'a [Won<'_>]) -> Vec<Draft<'a>> {
     let of = |(at, won): (usize, &'a Won<'_>)| {
         won.found.reach.iter().map(move |reach| Draft {
@@ -294,13 +298,13 @@ fn drafts<'a>(won: &'a [Won<'_>]) -> Vec<Draft<'a>> {
         })
     };
     let mut drafts: Vec<Draft<'a>> = won.iter().enumerate().flat_map(of).collect();
-    // A route before a listener, of which it may be one.
+    // A route precedes a listener, to which it may belong.
     drafts.sort_by_key(|d| (d.routes.is_empty(), d.target.section.is_some()));
     drafts
 }
 
-/// The part of a proxy that names the target. Such proxies stand before those that are known by labels, so
-/// both have all slots to share; unless some of them are the same Pods.
+/// Returns the share of a proxy that names the target. Such proxies are in front of those selected
+/// by labels, so each group shares all slots on its own, unless some of them are the same Pods.
 fn claimed_share(won: &Won<'_>, counts: &[&Count], claimed: u32) -> Share {
     let sum = |count: fn(&Count) -> u32| counts.iter().map(|c| count(c)).sum::<u32>();
     let both = sum(|c| c.claiming);
@@ -319,7 +323,8 @@ fn claimed_share(won: &Won<'_>, counts: &[&Count], claimed: u32) -> Share {
     }
 }
 
-/// The draft that is in force wherever these would be; `None` when one of them is in force somewhere.
+/// Returns the draft that is in force in place of these; `None` if one of these is in force at some
+/// proxy.
 fn winner(counts: &[&Count]) -> Option<usize> {
     match counts.iter().any(|c| c.in_force) {
         true => None,

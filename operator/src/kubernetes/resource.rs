@@ -1,7 +1,7 @@
-//! `AdmissionPolicy` as it comes from and goes to the API server.
+//! `AdmissionPolicy` in its form on the API server.
 //!
-//! The `spec` is kept as JSON here: one object that an older or newer schema let through must not make the
-//! list of all of them unreadable. [`crate::validate`] judges each object on its own.
+//! The `spec` is kept as JSON here: one object that an older or newer schema accepted must not make
+//! the whole list unreadable. [`crate::validate`] validates each object on its own.
 
 use std::borrow::Cow;
 
@@ -11,23 +11,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::api;
 
-/// Kubernetes' name of the API group.
+/// The API group.
 pub const GROUP: &str = "headgate.dev";
-/// The version.
+/// The API version.
 pub const VERSION: &str = "v1alpha1";
 /// The plural, as in URLs and `kubectl get`.
 pub const PLURAL: &str = "admissionpolicies";
 
-/// An `AdmissionPolicy` with a spec that nobody has judged.
+/// An `AdmissionPolicy` with an unvalidated spec.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PolicyResource {
-    /// As Kubernetes has it.
+    /// Kubernetes' metadata.
     #[serde(default)]
     pub metadata: ObjectMeta,
-    /// What is wanted, unjudged.
+    /// The spec, unvalidated.
     #[serde(default)]
     pub spec: serde_json::Value,
-    /// What became of it.
+    /// The status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<AdmissionPolicyStatus>,
 }
@@ -61,12 +61,12 @@ impl kube::Resource for PolicyResource {
     }
 }
 
-/// What became of a policy, in all and at each object that it attaches to (GEP-713 `PolicyStatus`).
+/// The state of a policy, in total and at each object that it attaches to (GEP-713 `PolicyStatus`).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AdmissionPolicyStatus {
-    /// What became of it in all: `Accepted`, `Programmed` and `Overridden` are `True` where they are at each target.
-    /// `Programmed` leaves out overridden targets, unless all are.
+    /// Its state in total: `Accepted`, `Programmed` and `Overridden` are `True` if they are at each
+    /// target. `Programmed` leaves out overridden targets, unless all are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<ConditionSchema>")]
     pub conditions: Vec<Condition>,
@@ -75,26 +75,27 @@ pub struct AdmissionPolicyStatus {
     pub ancestors: Vec<PolicyAncestorStatus>,
 }
 
-/// What became of a policy at one target.
+/// The state of a policy at one target.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyAncestorStatus {
     /// The target that this entry is about.
     pub ancestor_ref: AncestorReference,
-    /// Who wrote this entry; `headgate.dev/controller`.
+    /// The controller that wrote this entry; `headgate.dev/controller`.
     pub controller_name: String,
-    /// `Accepted` tells whether the policy is right and may apply to the target: reasons Accepted, Invalid,
-    /// TargetNotFound and Conflicted (an older policy has the target). `Programmed` tells whether all its proxies run it:
-    /// reasons Programmed, PartiallyProgrammed, Pending, NoProxies, LimitReached, EnvoyRejected, DeliveryFailed,
-    /// Overridden, and those of `Accepted`. `Overridden` is there while a policy with precedence is in force on all its
-    /// proxies.
+    /// `Accepted` tells whether the policy is right and may apply to the target: reasons Accepted,
+    /// Invalid, TargetNotFound and Conflicted (an older policy has the target). `Programmed` tells
+    /// whether all its proxies run it: reasons Programmed, PartiallyProgrammed, Pending, NoProxies,
+    /// LimitReached, EnvoyRejected, DeliveryFailed, Overridden, and those of `Accepted`.
+    /// `Overridden` is present while a policy with precedence is in force on all its proxies.
     #[serde(default)]
     #[schemars(with = "Vec<ConditionSchema>")]
     pub conditions: Vec<Condition>,
 }
 
-/// One aspect of what became of a policy.
-// The schema of Kubernetes' own type, which could also give one: compiled with the schemas of all its thousand types.
+/// One aspect of a policy's state.
+// The schema of Kubernetes' own type, which could also give one: compiled with the schemas of all
+// its thousand types.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[allow(dead_code)] // only its schema is used
@@ -104,11 +105,11 @@ struct ConditionSchema {
     type_: String,
     /// Whether it is so: `True`, `False` or `Unknown`.
     status: String,
-    /// Why, in one word for programs.
+    /// The reason in one word, for programs.
     reason: String,
-    /// Why, in words for people.
+    /// The reason in words, for people.
     message: String,
-    /// When `status` last changed.
+    /// The time at which `status` last changed.
     #[schemars(extend("format" = "date-time"))]
     last_transition_time: String,
     /// `metadata.generation` of the policy that this is about.

@@ -1,4 +1,4 @@
-//! TokenReviews: the API server says which user a bearer token is of.
+//! TokenReviews: the API server returns the user of a bearer token.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,10 +16,10 @@ pub(crate) fn bearer(header: &str) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-/// Returns what the API server says about `token`, for `audience` or for itself.
+/// Returns the API server's review of `token`, for `audience` or for the API server itself.
 ///
 /// # Errors
-/// It didn't answer, or not to this client.
+/// The API server didn't answer, or refused this client.
 pub(super) async fn review(
     client: &Client,
     token: &str,
@@ -37,7 +37,7 @@ pub(super) async fn review(
     Ok(reviewed.status.unwrap_or_default())
 }
 
-/// Whether a token says that it is for `audience`. Only the API server knows whether that is true.
+/// Whether a token claims `audience`. Only the API server can verify that.
 pub(super) fn says_audience(token: &str, audience: &str) -> bool {
     let is = |said: &Value| said == audience;
     claims(token).is_some_and(|claims| {
@@ -46,14 +46,14 @@ pub(super) fn says_audience(token: &str, audience: &str) -> bool {
     })
 }
 
-/// Returns how long from `now` a token says that it is valid.
+/// Returns the time from `now` for which a token claims to be valid.
 pub(super) fn life(token: &str, now: SystemTime) -> Option<Duration> {
     let end = Duration::from_secs(claims(token)?["exp"].as_u64()?);
     let now = now.duration_since(SystemTime::UNIX_EPOCH).ok()?;
     Some(end.saturating_sub(now))
 }
 
-/// Returns what a JWT says, unverified.
+/// Returns the unverified claims of a JWT.
 fn claims(token: &str) -> Option<Value> {
     let claims = BASE64_URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?);
     serde_json::from_slice(&claims.ok()?).ok()

@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// A value that is copied only when it changes while a snapshot still holds it.
+/// A value that is copied on write, only while a snapshot still holds it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Shared<T>(Arc<T>);
 

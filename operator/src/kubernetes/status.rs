@@ -1,7 +1,7 @@
-//! A policy's status: what became of it at each of its targets.
+//! A policy's status: its state at each of its targets.
 //!
-//! A pure function of the plan and of what proxies say. It answers "what has to be written", and that is
-//! nothing when nothing changed, so that a controller at rest makes no requests.
+//! A pure function of the plan and the proxies' counts. It returns the status to write, and none if
+//! nothing has changed, so that a controller at rest makes no requests.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
@@ -13,9 +13,9 @@ use crate::xds::conditions::{self, Conditions, Type};
 use crate::xds::node::clip;
 use crate::xds::tally::Tallies;
 
-/// Entries that a status may have, of all controllers together (GEP-713).
+/// The most entries of a status, of all controllers together (GEP-713).
 pub const MAX_ANCESTORS: usize = 16;
-/// Longest message, in bytes.
+/// The longest message, in bytes.
 const MAX_MESSAGE: usize = 2_048;
 
 /// The inputs of a policy's status.
@@ -25,26 +25,27 @@ pub struct Facts<'a> {
     pub state: &'a PolicyState,
     /// The counts of its proxies.
     pub tallies: &'a Tallies,
-    /// The outcome of its deliveries, where another control plane's objects carry it.
+    /// The outcome of its deliveries, if another control plane's objects carry it.
     pub delivered: Option<&'a conditions::Condition>,
-    /// Whether proxies may be on their way.
+    /// Whether proxies may still be reconnecting.
     pub settling: Option<Settling>,
 }
 
-/// A time in which proxies may be on their way, as after a change of leader: a target at which the policy was
-/// programmed stays so for want of proxies.
+/// A time in which proxies may still be reconnecting, as after a change of leader. A target at
+/// which the policy was programmed stays programmed although its proxies are missing.
 #[derive(Debug, Clone, Copy)]
 pub struct Settling {
-    /// Whether some proxy of the policy was seen in this time. That there is none is then no longer a matter of waiting.
+    /// Whether a proxy of the policy was observed in this time. If there is none later, waiting
+    /// doesn't help.
     pub was_seen: bool,
 }
 
 /// The outcome for a status.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Wanted {
-    /// The status to write; `None` when the old one says all of it.
+    /// The status to write; `None` if the old one is still right.
     pub status: Option<AdmissionPolicyStatus>,
-    /// Whether a target stays programmed only because proxies may be on their way.
+    /// Whether a target stays programmed only because proxies may still be reconnecting.
     pub holds: bool,
 }
 
@@ -86,8 +87,8 @@ pub fn wanted(facts: &Facts<'_>, old: Option<&AdmissionPolicyStatus>, now: &Time
     Wanted { status, holds }
 }
 
-/// Returns the condition `Programmed` of `before` if `new` differs from it only because proxies haven't answered, or
-/// aren't connected, while they may be on their way.
+/// Returns the condition `Programmed` of `before` if `new` differs from it only because proxies
+/// haven't answered or aren't connected, while they may still be reconnecting.
 fn kept(
     facts: &Facts<'_>,
     before: &[Condition],
@@ -112,8 +113,8 @@ fn read(written: &Condition) -> conditions::Condition {
     conditions::Condition::new(written.status == "True", &written.reason, &written.message)
 }
 
-/// The objects that the policy names. One that names none that can be read speaks for itself, so that its
-/// mistake is seen somewhere.
+/// Returns the objects that the policy names. A policy without a readable target is its own
+/// ancestor, so that its error is visible somewhere.
 fn ancestors(state: &PolicyState) -> impl Iterator<Item = (AncestorReference, Option<&TargetRef>)> {
     let itself = state.targets.is_empty().then(|| {
         let (namespace, name) = state.name.split_once('/').unwrap_or(("", &state.name));
@@ -139,7 +140,7 @@ fn ancestors(state: &PolicyState) -> impl Iterator<Item = (AncestorReference, Op
     itself.into_iter().chain(named)
 }
 
-/// Returns `conditions` for a status that had `before`.
+/// Returns `conditions` for a status whose previous conditions were `before`.
 fn as_written(
     conditions: &Conditions,
     generation: i64,
@@ -163,8 +164,8 @@ fn as_written(
     conditions.iter().map(one).collect()
 }
 
-/// Returns the conditions that the API server has of a policy, of all its targets. Before one of the plan's generation
-/// was written, it is pending.
+/// Returns a policy's conditions for all its targets as observed on the API server. They are
+/// pending until one of the plan's generation has been written.
 #[must_use]
 pub fn written(state: &PolicyState, status: Option<&AdmissionPolicyStatus>) -> Conditions {
     let written = status.map_or(&[][..], |s| &s.conditions);
@@ -183,7 +184,7 @@ pub fn written(state: &PolicyState, status: Option<&AdmissionPolicyStatus>) -> C
     pair.into_iter().collect()
 }
 
-/// Whether some proxy's answer is still awaited.
+/// Whether some proxy's answer is still pending.
 #[must_use]
 pub fn is_pending(status: &AdmissionPolicyStatus) -> bool {
     status

@@ -1,7 +1,7 @@
-//! What is known of the cluster, kept up to date one change at a time.
+//! The observed cluster, updated one change at a time.
 //!
-//! Every change says whether it matters: a Pod's heartbeat, a status that this controller wrote itself, or an
-//! annotation nobody reads changes no plan, and so costs a comparison and nothing more.
+//! Every change says whether it matters: a Pod's heartbeat, a status that this controller wrote
+//! itself, or an unused annotation changes no plan, and so costs only a comparison.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -31,7 +31,7 @@ pub const GATEWAY_KINDS: [(TargetKind, &str); 3] = [
     ),
 ];
 
-/// One change of what the API server has.
+/// One change on the API server.
 #[derive(Debug)]
 pub enum Change {
     /// Of policies.
@@ -40,7 +40,7 @@ pub enum Change {
     Services(Seen<Keyed<Service>>),
     /// Of EndpointSlices.
     Slices(Seen<Keyed<Slice>>),
-    /// Of Pods; `None` for one that has ended.
+    /// Of Pods; `None` if it has ended.
     Pods(Seen<Keyed<Option<Pod>>>),
     /// Of CustomResourceDefinitions, by name.
     Definitions(Seen<String>),
@@ -50,21 +50,21 @@ pub enum Change {
     Routes(TargetKind, u64, Seen<Keyed<Route>>),
 }
 
-/// What a change is for.
+/// The effects of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Effect {
-    /// A new plan may come of it.
+    /// Whether a new plan may follow.
     pub plan: bool,
-    /// A policy's status may have to be written.
+    /// Whether a policy's status may have to be written.
     pub status: bool,
-    /// Other replicas came or left.
+    /// Whether the set of ready replicas may have changed.
     pub peers: bool,
-    /// A kind of Gateway API came or went.
+    /// Whether a kind of Gateway API was installed or removed.
     pub kinds: bool,
 }
 
 impl Effect {
-    /// Both.
+    /// Returns the union of both.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -83,7 +83,7 @@ impl Effect {
     }
 }
 
-/// A policy's status as the API server has it.
+/// A policy's status as observed.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Observed {
     /// `metadata.uid`.
@@ -97,8 +97,8 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Whether this is of another object, or of a later moment. Versions are numbers that grow; were one not, it
-    /// would count as later.
+    /// Whether this is of another object, or newer. Versions are increasing numbers; a version that
+    /// isn't a number would count as newer.
     fn is_newer_than(&self, known: &Self) -> bool {
         let number = |o: &Self| o.resource_version.parse::<u128>().ok();
         match (number(self), number(known)) {
@@ -107,7 +107,7 @@ impl Observed {
         }
     }
 
-    /// What `policy` has.
+    /// Returns the observed status of `policy`.
     #[must_use]
     pub fn new(policy: &PolicyResource) -> Self {
         Self {
@@ -119,19 +119,19 @@ impl Observed {
     }
 }
 
-/// The policies' statuses, shared by who sees them change and who writes them.
+/// The policies' statuses, shared by their watch and their writer.
 #[derive(Debug, Default)]
 pub struct Observations(Mutex<BTreeMap<ObjectKey, Arc<Observed>>>);
 
 impl Observations {
-    /// The status of one.
+    /// Returns the status of one policy.
     #[must_use]
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<Observed>> {
         self.lock().get(key).cloned()
     }
 
-    /// Takes in what a watch told or a write returned, unless something newer of the same object is known: the
-    /// two don't come in order. Whether it changed anything.
+    /// Records a status that a watch reported or a write returned, unless a newer one of the same
+    /// object is known: the two may arrive out of order. Returns whether it changed anything.
     pub fn newer(&self, key: ObjectKey, observed: Observed) -> bool {
         let mut all = self.lock();
         let is_news = all
@@ -162,7 +162,7 @@ impl Observations {
     }
 }
 
-/// What is known of the cluster.
+/// The observed cluster, with what is needed to update it.
 #[derive(Debug, Default)]
 pub struct Store {
     cluster: Arc<Cluster>,
@@ -175,7 +175,7 @@ pub struct Store {
     peers_service: ObjectKey,
 }
 
-/// What has been listed once.
+/// Whether each resource has been listed once.
 #[derive(Debug, Default)]
 struct Listed {
     policies: bool,
@@ -185,16 +185,17 @@ struct Listed {
     definitions: bool,
 }
 
-/// The watch of a kind that may not be there.
+/// The watch of a kind that may not be installed.
 #[derive(Debug)]
 struct OptionalWatch {
     number: u64,
-    /// Listed, or known to be unknown to the API server.
+    /// Whether the kind has been listed, or is known not to be served.
     settled: bool,
 }
 
 impl Store {
-    /// An empty one. `peers_service` is the Service whose endpoints are Headgate's replicas.
+    /// Returns an empty store. `peers_service` is the Service whose endpoints are Headgate's
+    /// replicas.
     #[must_use]
     pub fn new(peers_service: ObjectKey) -> Self {
         Self {
@@ -203,20 +204,20 @@ impl Store {
         }
     }
 
-    /// The cluster as it is known now.
+    /// Returns the current cluster.
     #[must_use]
     pub fn cluster(&self) -> Arc<Cluster> {
         Arc::clone(&self.cluster)
     }
 
-    /// The policies' statuses.
+    /// Returns the policies' statuses.
     #[must_use]
     pub fn observations(&self) -> Arc<Observations> {
         Arc::clone(&self.observations)
     }
 
-    /// What hasn't been listed yet. A plan that was made before would lack policies or Pods, and proxies
-    /// would lose what they enforce.
+    /// Returns the resources that haven't been listed yet. A plan made earlier would lack policies
+    /// or Pods, and proxies would lose their configuration.
     #[must_use]
     pub fn waiting_for(&self) -> Vec<&'static str> {
         let Listed {
@@ -246,7 +247,7 @@ impl Store {
         self.wanted_kinds().contains(&kind) && self.watches.get(&kind).is_none_or(|w| !w.settled)
     }
 
-    /// Kinds of Gateway API of which there is a CustomResourceDefinition.
+    /// Returns the kinds of Gateway API with a CustomResourceDefinition.
     #[must_use]
     pub fn wanted_kinds(&self) -> BTreeSet<TargetKind> {
         GATEWAY_KINDS
@@ -256,7 +257,7 @@ impl Store {
             .collect()
     }
 
-    /// Begins a watch of `kind`: from now on, only changes with this number count.
+    /// Starts a watch of `kind`: from now on, only changes with this number count.
     pub fn watch_begins(&mut self, kind: TargetKind) -> u64 {
         self.last_watch += 1;
         let watch = OptionalWatch {
@@ -267,7 +268,7 @@ impl Store {
         self.last_watch
     }
 
-    /// Forgets everything of `kind`.
+    /// Drops all objects of `kind`.
     pub fn watch_ends(&mut self, kind: TargetKind) -> Effect {
         self.watches.remove(&kind);
         Effect::plan(self.clear(kind))
@@ -286,20 +287,20 @@ impl Store {
         true
     }
 
-    /// Where the replicas' own EndpointSlices are.
+    /// Returns the namespace of the replicas' own EndpointSlices.
     #[must_use]
     pub fn own_namespace(&self) -> &str {
         &self.peers_service.namespace
     }
 
-    /// Addresses of all ready replicas of Headgate, this one too.
+    /// Returns the addresses of all ready replicas of Headgate, including this one.
     #[must_use]
     pub fn replicas(&self) -> BTreeSet<SocketAddr> {
         self.slices
             .values()
             .filter(|s| s.service.as_ref() == Some(&self.peers_service))
             .flat_map(|s| {
-                // The Service has one port; were there others, the admin port has this name.
+                // The Service has one port; if there were others, the admin port has this name.
                 let port = s
                     .ports
                     .get("http-admin")
@@ -311,7 +312,7 @@ impl Store {
             .collect()
     }
 
-    /// Takes in a change.
+    /// Applies a change.
     pub fn apply(&mut self, change: Change) -> Effect {
         match change {
             Change::Policies(seen) => self.policies(seen),
@@ -358,7 +359,7 @@ impl Store {
         }
     }
 
-    /// Whether `kind` came or went with this; `None` for a watch that was ended.
+    /// Returns whether this installs or removes `kind`; `None` if the watch has been ended.
     fn serves<V>(&mut self, kind: TargetKind, number: u64, seen: &Seen<V>) -> Option<bool> {
         let watch = self.watches.get_mut(&kind).filter(|w| w.number == number)?;
         match seen {
@@ -388,7 +389,7 @@ impl Store {
             section: None,
         };
         let seen = match seen.map(|(key, route)| (target(key), route)) {
-            // What is listed is all of this kind, not all routes.
+            // The list has all routes of this kind only.
             Seen::All(mut all) => {
                 let others = self.cluster.routes.iter().filter(|(t, _)| t.kind != kind);
                 all.extend(others.map(|(t, r)| (t.clone(), r.clone())));
@@ -524,7 +525,8 @@ impl Store {
             Seen::Failed { status } => {
                 if status == Some(404) && !self.listed.policies {
                     warn!(
-                        "the API server knows no AdmissionPolicy yet; install it: headgate crd | kubectl apply --server-side -f -"
+                        "the API server knows no AdmissionPolicy yet; install it: headgate crd | \
+                         kubectl apply --server-side -f -"
                     );
                 }
                 Effect::default()
@@ -532,7 +534,7 @@ impl Store {
         }
     }
 
-    /// Takes in a list of judged policies.
+    /// Applies a list of validated policies.
     fn judged(&mut self, listed: Seen<Keyed<Shared<PolicyObject>>>) -> Effect {
         let policies = put(
             &mut self.cluster,
@@ -547,7 +549,7 @@ impl Store {
         }
     }
 
-    /// Judges a policy, unless only its status or metadata changed.
+    /// Validates a policy, unless only its status or metadata has changed.
     fn judge(&self, policy: &PolicyResource) -> Shared<PolicyObject> {
         let before = self.cluster.policies.get(&key(&policy.metadata));
         let same = before.filter(|b| {
@@ -560,12 +562,13 @@ impl Store {
     }
 }
 
-/// Whether a CustomResourceDefinition is one of Gateway API's that matter.
+/// Whether a CustomResourceDefinition is one of the relevant kinds of Gateway API.
 fn is_ours(name: &str) -> bool {
     GATEWAY_KINDS.iter().any(|(_, ours)| *ours == name)
 }
 
-/// How many ready endpoints each of `services` has, each counted once; `None` for one without slices.
+/// Returns the number of ready endpoints of each of `services`, each counted once; `None` if it has
+/// no slices.
 fn count_ready(
     slices: &BTreeMap<ObjectKey, Slice>,
     services: &BTreeSet<ObjectKey>,
@@ -588,7 +591,7 @@ fn count_ready(
         .collect()
 }
 
-/// A Pod that has ended is as good as gone.
+/// Turns the change of a Pod that has ended into its deletion.
 fn running(seen: Seen<Keyed<Option<Pod>>>) -> Seen<Keyed<Pod>> {
     let running = |all: Vec<Keyed<Option<Pod>>>| -> Vec<Keyed<Pod>> {
         let running = all.into_iter().filter_map(|(key, pod)| Some((key, pod?)));
@@ -605,7 +608,7 @@ fn running(seen: Seen<Keyed<Option<Pod>>>) -> Seen<Keyed<Pod>> {
     }
 }
 
-/// The key of an object in a namespace.
+/// The namespace of a key.
 trait Namespaced {
     /// `metadata.namespace`.
     fn namespace(&self) -> &str;
@@ -623,8 +626,8 @@ impl Namespaced for TargetRef {
     }
 }
 
-/// Takes a change into one of the cluster's maps; whether it changed anything. The map is copied only while a plan is
-/// made of it or a delivery keeps it, and not at all for a change that is none.
+/// Applies a change to one of the cluster's maps. Returns whether it changed anything. The map is
+/// copied only if a plan or a delivery holds it, and only if the change is effective.
 fn put<K, V>(
     cluster: &mut Arc<Cluster>,
     map: impl Fn(&Cluster) -> &BTreeMap<K, V>,

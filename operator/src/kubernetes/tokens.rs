@@ -1,11 +1,13 @@
-//! Tokens by which proxies prove their namespace: those of service accounts, for audience [`AUDIENCE`].
+//! Tokens by which proxies prove their namespace: those of service accounts, for audience
+//! [`AUDIENCE`].
 //!
-//! The kubelet writes such a token into a projected volume of a Pod and renews it, so no person issues an identity, and
-//! none is valid for long. The API server says which account it is of (TokenReview). It also knows the Pod: the token of
-//! a Pod that was deleted is refused.
+//! The kubelet writes such a token into a projected volume of a Pod and renews it. So no person
+//! issues an identity, and no token is valid for long. The API server returns the token's account
+//! (TokenReview). It also checks the Pod: it refuses the token of a deleted Pod.
 //!
-//! An answer counts for [`KEEP`], as long as in the API server's own cache of webhooks. While the API server is away, an
-//! older one counts until the token ends: a proxy that connects again then keeps its policies.
+//! An answer is cached for [`KEEP`], as long as in the API server's own cache of webhooks. While
+//! the API server is away, an older answer counts until the token expires, so that a proxy that
+//! reconnects then keeps its policies.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,23 +21,23 @@ use tokio::time::timeout;
 use super::kept::{Kept, key};
 use super::review::{life, review};
 
-/// Audience of proxies' tokens.
+/// The audience of proxies' tokens.
 pub const AUDIENCE: &str = "headgate";
-/// How long a review counts.
+/// The time for which a review is cached.
 const KEEP: Duration = Duration::from_secs(120);
-/// How long a refusal counts.
+/// The time for which a refusal is cached.
 const KEEP_REFUSED: Duration = Duration::from_secs(10);
-/// The number of accounts' tokens that are kept: of all proxies, those of the last hours.
+/// The number of accounts' tokens in the cache: of all proxies, those of the last hours.
 const MAX_KNOWN: usize = 32_768;
-/// The number of refused tokens that are kept.
+/// The number of refused tokens in the cache.
 const MAX_REFUSED: usize = 1_024;
-/// Reviews at once; more wait.
+/// The number of reviews in flight; further ones wait.
 const MAX_REVIEWS: usize = 16;
-/// Time for a review, waiting included.
+/// The timeout of a review, with waiting.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest token, in bytes.
+/// The longest token, in bytes.
 const MAX_BYTES: usize = 8_192;
-/// The beginning of the name of a service account's user.
+/// The prefix of the name of a service account's user.
 const PREFIX: &str = "system:serviceaccount:";
 
 /// A service account.
@@ -47,25 +49,25 @@ pub struct Account {
     pub name: String,
 }
 
-/// Why a token proves nothing; one line.
+/// The reason why a token proves nothing; one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// It is not a valid token of a service account for [`AUDIENCE`].
     #[error(
-        "{0}; a proxy needs a token of its service account for audience {audience:?} (serviceAccountToken in a \
-         projected volume, as headgate inject adds it)",
+        "{0}; a proxy needs a token of its service account for audience {audience:?} \
+         (serviceAccountToken in a projected volume, as headgate inject adds it)",
         audience = AUDIENCE
     )]
     Invalid(String),
-    /// The API server doesn't say.
+    /// The API server doesn't answer.
     #[error("the API server can't review the token: {0}; the proxy tries again")]
     Unavailable(String),
 }
 
-/// An account, and when the API server named it.
+/// An account, and the time of the review that returned it.
 type Known = (Account, Instant);
 
-/// Asks the API server which accounts tokens are of.
+/// Asks the API server for the accounts of tokens.
 #[derive(Clone)]
 pub struct ProxyTokens {
     client: Client,
@@ -81,7 +83,7 @@ impl fmt::Debug for ProxyTokens {
 }
 
 impl ProxyTokens {
-    /// Asks by `client`.
+    /// Returns a reviewer that asks through `client`.
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self {
@@ -92,10 +94,10 @@ impl ProxyTokens {
         }
     }
 
-    /// Returns the account that `token` is of.
+    /// Returns the account of `token`.
     ///
     /// # Errors
-    /// The token is of none, or the API server is away and hasn't reviewed this token before.
+    /// The token has none, or the API server is away and hasn't reviewed this token before.
     pub async fn account(&self, token: &str) -> Result<Account, Refusal> {
         if token.len() > MAX_BYTES {
             let why = format!("the token has more than {MAX_BYTES} bytes");
@@ -108,7 +110,7 @@ impl ProxyTokens {
         }
         let reviewing = async {
             let _permit = self.reviews.acquire().await;
-            // Looked up behind the permit: streams that came together share a refusal.
+            // Checked again after the permit is acquired: concurrent streams share a refusal.
             match self.refused.get(&key, Instant::now()) {
                 Some(refusal) => Err(refusal),
                 None => self.review(token).await,
@@ -146,7 +148,7 @@ fn account(status: TokenReviewStatus) -> Result<Account, Refusal> {
         let why = why.map_or_else(String::new, |why| format!(" ({why})"));
         return invalid(&format!("the API server doesn't accept the token{why}"));
     }
-    // An authenticator that knows no audiences answers as for the API server itself.
+    // An authenticator without support for audiences answers as for the API server itself.
     let is_for_us = |audiences: Vec<String>| audiences.iter().any(|a| a == AUDIENCE);
     if !status.audiences.is_some_and(is_for_us) {
         return invalid("the token is for the API server");

@@ -1,7 +1,8 @@
-//! Follows the objects of one kind, as small plain values.
+//! Watches of the objects of one kind, as small plain values.
 //!
-//! The obvious tool, a reflector's store of whole objects, would keep megabytes of what nobody reads. Each
-//! object is cut down to what a plan needs the moment it arrives, and what is kept is the caller's.
+//! The obvious tool, a reflector's store of whole objects, would keep megabytes of unused data.
+//! Each object is reduced on arrival to the fields that a plan needs, and the caller stores the
+//! result.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -15,36 +16,38 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-/// How long the API server lets one watch last. A connection that died without a word is noticed no later.
+/// The duration of one watch on the API server, which bounds the time until a dead connection is
+/// detected.
 pub const WATCH_SECONDS: u32 = 60;
-/// First pause after a failure.
+/// The first pause after a failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// Refusals of one namespace in a row after which it counts as empty: about 10 s.
+/// The number of consecutive refusals of one namespace after which it counts as empty: about 10 s.
 pub const CONFIRMED: u32 = 8;
-/// Longest pause after failures, unless a watch says otherwise.
+/// The longest pause after failures, unless a watch has its own.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// What a watch tells.
+/// An observation of a watch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Seen<V> {
-    /// All there is. What isn't in here is gone.
+    /// All existing objects. Those missing here have been deleted.
     All(Vec<V>),
-    /// All there is in one of several namespaces. What isn't in here is gone from there.
+    /// All existing objects in one of several namespaces. Those missing here have been deleted
+    /// there.
     Within(String, Vec<V>),
-    /// One is new or has changed.
+    /// An object was created or changed.
     Applied(V),
-    /// One is gone.
+    /// An object was deleted.
     Deleted(V),
-    /// The watch failed and will be tried again.
+    /// The watch failed and will be retried.
     Failed {
-        /// HTTP status of the API server's answer, if it gave one: 404 for a kind that it doesn't know. Of several
-        /// namespaces, 403 and 404 are those of all.
+        /// The HTTP status of the API server's answer, if it gave one: 404 for a kind that it
+        /// doesn't serve. With several namespaces, 403 and 404 mean that all of them gave it.
         status: Option<u16>,
     },
 }
 
 impl<V> Seen<V> {
-    /// The same with other values.
+    /// Returns the same observation with other values.
     pub fn map<W>(self, f: impl FnMut(V) -> W) -> Seen<W> {
         let mut f = f;
         match self {
@@ -59,7 +62,7 @@ impl<V> Seen<V> {
     }
 }
 
-/// The objects of a kind in these namespaces, or in all where none is named.
+/// Returns the APIs of a kind in these namespaces, or in all if the list is empty.
 #[must_use]
 pub fn apis<K>(client: &Client, namespaces: &[String]) -> Vec<Api<K>>
 where
@@ -72,7 +75,7 @@ where
     }
 }
 
-/// As [`apis`], of a kind that has no type here.
+/// Like [`apis`], for a kind without a Rust type.
 #[must_use]
 pub fn apis_of(
     resource: &ApiResource,
@@ -86,15 +89,15 @@ pub fn apis_of(
     }
 }
 
-/// A watch that hasn't begun.
+/// A watch that hasn't started.
 pub struct Watch<K> {
-    /// Where the objects are: everywhere, or in some namespaces.
+    /// The APIs of the objects: one of all namespaces, or one for each of several.
     pub apis: Vec<Api<K>>,
-    /// What logs call them.
+    /// The name of the objects in log lines.
     pub what: &'static str,
-    /// Which of them.
+    /// The selectors of the objects.
     pub config: Config,
-    /// Longest pause after failures.
+    /// The longest pause after failures.
     pub longest_pause: Duration,
 }
 
@@ -102,7 +105,7 @@ impl<K> Watch<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    /// All objects of `apis`.
+    /// Returns a watch of all objects of `apis`.
     #[must_use]
     pub fn new(what: &'static str, apis: Vec<Api<K>>) -> Self {
         Self {
@@ -113,12 +116,14 @@ where
         }
     }
 
-    /// Sends what there is and what becomes of it, until the receiver is gone. `read` cuts an object down.
+    /// Sends all existing objects and their changes, until the receiver is dropped. `read` reduces
+    /// an object to its kept part.
     ///
-    /// Each namespace is listed and watched by itself, and fails by itself. The first lists of all are sent as one
-    /// [`Seen::All`], so that the receiver never sees half a list. One that can't be resumed is listed again and sent
-    /// as [`Seen::Within`]. A namespace that is refused [`CONFIRMED`] times in a row, while another isn't, is sent as
-    /// empty: it was deleted, or its Role was. While all are refused, nothing is concluded.
+    /// Each namespace is listed and watched on its own, and fails on its own. The first lists of
+    /// all namespaces are sent as one [`Seen::All`], so that the receiver never sees half a list. A
+    /// watch that can't be resumed is listed again and sent as [`Seen::Within`]. A namespace that
+    /// is refused [`CONFIRMED`] times in a row, while another one isn't, is sent as empty: it, or
+    /// its Role, was deleted. While all are refused, nothing is concluded.
     pub async fn follow<V, M>(
         self,
         read: impl Fn(K) -> V + Send,
@@ -141,7 +146,7 @@ where
         }
     }
 
-    /// What happens at one place, with pauses after failures.
+    /// Returns the events of one namespace, with pauses after failures.
     fn events(&self, api: &Api<K>) -> BoxStream<'static, Result<Event<K>, watcher::Error>> {
         let (api, config) = (api.clone(), self.config.clone());
         let fresh = move || watcher(api.clone(), config.clone()).boxed();
@@ -155,13 +160,14 @@ where
             let mut pause = None;
             match &event {
                 Err(error) => {
-                    // The watch of a kind that is gone, or hidden, would not list again when the kind is back.
+                    // The watch of a kind that was removed, or is hidden, would not list again when
+                    // the kind is back.
                     if matches!(status(error), Some(403 | 404)) {
                         events = fresh();
                     }
                     pause = pauses.next();
                 }
-                // A list that begins may fail as the one before did.
+                // A list that begins may fail as the previous one did.
                 Ok(Event::Init) => {}
                 Ok(_) => pauses.reset(),
             }
@@ -174,7 +180,7 @@ where
 /// The namespaces of one watch.
 struct Places<V> {
     all: Vec<Place<V>>,
-    /// Whether the first lists were sent.
+    /// Whether the first lists have been sent.
     complete: bool,
 }
 
@@ -189,7 +195,7 @@ struct Place<V> {
     changes: Vec<Seen<V>>,
     /// Whether the last answer was 403 or 404.
     is_refused: bool,
-    /// Refusals in a row, while not all namespaces are refused.
+    /// The number of consecutive refusals, while not all namespaces are refused.
     refusals: u32,
 }
 
@@ -220,7 +226,7 @@ impl<V> Places<V> {
         }
     }
 
-    /// Takes in an event of the namespace with this index, and gives what to send.
+    /// Applies an event of the namespace with this index. Returns the observations to send.
     fn take<K>(
         &mut self,
         index: usize,
@@ -283,7 +289,7 @@ impl<V> Places<V> {
         }
         place.refusals = place.refusals.saturating_add(1);
         if self.all.iter().all(|p| p.is_refused) {
-            // The kind is gone or hidden: what comes back is listed as one again.
+            // The kind was removed or is hidden: objects that come back are listed as one again.
             self.complete = false;
             for place in &mut self.all {
                 place.list.clear();
@@ -307,7 +313,7 @@ impl<V> Places<V> {
         seen
     }
 
-    /// The lists of all namespaces as one, once they are known, and what has changed since.
+    /// Returns the lists of all namespaces as one, once they are known, and the changes since then.
     fn first_lists(&mut self) -> Vec<Seen<V>> {
         if !self.all.iter().all(Place::is_settled) {
             return Vec::new();
@@ -325,10 +331,10 @@ impl<V> Places<V> {
     }
 }
 
-/// Whether a watch works, as logs tell it: once for each change.
+/// The health of a watch, which is logged once for each change.
 struct Health {
     what: &'static str,
-    /// Empty for all.
+    /// The namespace; empty for all.
     namespace: String,
     failing: bool,
 }
@@ -342,7 +348,8 @@ impl Health {
         }
     }
 
-    /// Notes a failure, and gives the HTTP status of the answer. A kind that the API server doesn't know is none.
+    /// Records a failure. Returns the HTTP status of the answer. A kind that the API server doesn't
+    /// serve is no failure.
     fn failed(&mut self, error: &watcher::Error) -> Option<u16> {
         let status = status(error);
         if status != Some(404) && !std::mem::replace(&mut self.failing, true) {
@@ -385,8 +392,8 @@ fn status(error: &watcher::Error) -> Option<u16> {
     }
 }
 
-/// Pauses that double, each shortened by a random part of up to a half: a thousand clients that lost one
-/// API server must not come back at the same moment.
+/// Pauses that double, each shortened by a random part of up to a half, so that a thousand clients
+/// of one failed API server don't reconnect at the same moment.
 #[derive(Debug, Clone)]
 pub struct Pauses {
     first: Duration,
@@ -395,7 +402,7 @@ pub struct Pauses {
 }
 
 impl Pauses {
-    /// Pauses from `first` to `longest`.
+    /// Returns pauses from `first` to `longest`.
     #[must_use]
     pub fn new(first: Duration, longest: Duration) -> Self {
         Self {
@@ -420,13 +427,13 @@ impl Iterator for Pauses {
     }
 }
 
-/// `pause` without up to a half of it, as `random` has it.
+/// Returns `pause` shortened by up to a half, depending on `random`.
 fn shortened(pause: Duration, random: u64) -> Duration {
     let part = (random % 1_024) as u32;
     pause - pause / 2 * part / 1_024
 }
 
-/// A number that differs between processes and calls; good enough to spread retries.
+/// Returns a number that differs between processes and calls; good enough to spread retries.
 pub(crate) fn random() -> u64 {
     use std::hash::{BuildHasher as _, Hasher as _, RandomState};
     RandomState::new().build_hasher().finish()
@@ -450,8 +457,9 @@ mod tests {
 
     type Answer = (u16, serde_json::Value);
 
-    /// An API server that answers the list number `n` (from 0) of `namespace` with `list(namespace, n)`, and ends the
-    /// first watch of namespace `a` because it is too old. Other watches last.
+    /// Returns an API server that answers the list number `n` (from 0) of `namespace` with
+    /// `list(namespace, n)`, and ends the first watch of namespace `a` as too old. Other watches
+    /// last.
     fn server(list: impl Fn(&str, u32) -> Answer + Send + Sync + 'static) -> Client {
         let list = Arc::new(list);
         let lists = Arc::new(Mutex::new(BTreeMap::<String, u32>::new()));
@@ -484,7 +492,7 @@ mod tests {
         Client::new(tower::service_fn(answer), "default")
     }
 
-    /// A list with one Pod.
+    /// Returns a list with one Pod.
     fn one(namespace: &str, number: u32) -> Answer {
         let pod = json!({"metadata": {"name": format!("{namespace}-{number}")}});
         (
@@ -500,7 +508,8 @@ mod tests {
         )
     }
 
-    /// The next news that isn't `Failed`, with the statuses of failures before it.
+    /// Returns the next observation that isn't `Failed`, with the statuses of the failures before
+    /// it.
     async fn next(news: &mut mpsc::Receiver<Seen<String>>) -> (Seen<String>, Vec<Option<u16>>) {
         let mut statuses = Vec::new();
         loop {
@@ -549,7 +558,7 @@ mod tests {
         }
     }
 
-    /// Its Role goes with a namespace, so that it answers 403 from then on.
+    /// A deleted namespace loses its Role too, so that it answers 403 from then on.
     #[tokio::test]
     async fn a_namespace_that_stays_refused_is_empty_and_stops_no_other() {
         let client = server(|namespace, number| match (namespace, number) {
@@ -602,7 +611,7 @@ mod tests {
         }
         let is_403 = |seen: &Seen<String>| *seen == Seen::Failed { status: Some(403) };
         assert!(seen[1..].iter().all(is_403), "{seen:?}");
-        // Confirmation begins anew with the first that is back.
+        // Confirmation starts again with the first namespace that is back.
         for event in [Event::Init, Event::InitDone] {
             assert_eq!(places.take(0, Ok(event), |pod: Pod| pod.name_any()), []);
         }

@@ -1,14 +1,15 @@
 //! Writes policies' statuses: the leader's task.
 //!
-//! A thousand proxies that answer within a second make a thousand changes of one policy's status, and one or two
-//! writes. The task is woken by whatever matters, works out all statuses in one pass, and writes those that
-//! differ, each policy at most once in [`INTERVAL`]; the last state is always written. A write carries the
-//! `resourceVersion` that its status was worked out from, so the API server refuses one that is based on
-//! something old, and one of a replica that no longer leads.
+//! A thousand proxies that answer within a second cause a thousand changes of one policy's status,
+//! but only one or two writes. The task wakes on any relevant change, computes all statuses in one
+//! pass, and writes those that differ, each policy at most once in [`INTERVAL`]; the last state is
+//! always written. A write carries the `resourceVersion` from which its status was computed. So the
+//! API server refuses a write that is based on an old version, and one of a replica that no longer
+//! leads.
 //!
-//! Proxies come back one by one to an operator that has started, and to the replicas that are left when one stops. So
-//! a policy that was programmed isn't called otherwise for want of proxies within [`SETTLE`] of such a change, unless it
-//! had some in this time.
+//! Proxies reconnect one by one to an operator that has started, and to the remaining replicas when
+//! one stops. So within [`SETTLE`] of such a change, a programmed policy doesn't lose its condition
+//! because proxies are missing, unless it had some in this time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -41,35 +42,37 @@ use crate::xds::conditions::Condition;
 use crate::xds::registry::Registry;
 use crate::xds::tally::Tallies;
 
-/// Time between two writes of one policy's status.
+/// The shortest interval between two writes of one policy's status.
 pub const INTERVAL: Duration = Duration::from_secs(1);
-/// How long a status waits for proxies that are about to answer: most edits then are one write.
+/// The time for which a status waits for pending answers of proxies: most edits then are one write.
 const ANSWERS: Duration = Duration::from_millis(200);
-/// Time between two passes over all policies.
+/// The shortest interval between two passes over all policies.
 const PASS: Duration = Duration::from_millis(50);
-/// Time that proxies have to come back after an operator starts, leads, or has other replicas than before. Envoy tries
-/// again after 5 s at the latest with the settings of `headgate bootstrap`, after 30 s with its own.
+/// The time that proxies have to reconnect after an operator starts, becomes the leader, or
+/// observes other replicas than before. Envoy retries after 5 s at the latest with the settings of
+/// `headgate bootstrap`, after 30 s with its own.
 const SETTLE: Duration = Duration::from_secs(60);
-/// Longest time between two tries of a write that fails each time, as with a missing permission.
+/// The longest interval between attempts of a write that keeps failing, as with a missing
+/// permission.
 const MAX_INTERVAL: Duration = Duration::from_secs(64);
-/// Time for one write.
+/// The timeout of one write.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(4);
-/// Writes under way at once.
+/// The number of writes in flight at once.
 const CONCURRENT: usize = 32;
 
-/// What statuses are made of.
+/// The inputs of statuses.
 pub struct Inputs {
     /// The newest plan.
     pub plans: watch::Receiver<Arc<Plan>>,
-    /// The statuses as the API server has them.
+    /// The statuses as observed.
     pub observations: Arc<Observations>,
-    /// Marked when one of them changed.
+    /// Marked when one of them has changed.
     pub observed: watch::Receiver<()>,
     /// This replica's proxies.
     pub registry: Arc<Registry>,
     /// Other replicas' proxies.
     pub peers: watch::Receiver<Peers>,
-    /// Delivered objects.
+    /// The outcomes of deliveries.
     pub deliveries: watch::Receiver<Arc<Delivered>>,
     /// Whether this replica writes.
     pub leadership: Leadership,
@@ -81,32 +84,33 @@ pub struct Writer {
     inputs: Inputs,
     events: mpsc::Sender<News>,
     metrics: Metrics,
-    /// Policies that wait for their turn, or whose last write was a short time ago.
+    /// Policies with a pending write, or with a recent one.
     pace: BTreeMap<ObjectKey, Pace>,
     writes: JoinSet<Written>,
-    /// Replicas whose proxies were counted in the last pass; `None` when there was none since this one leads.
+    /// Replicas whose proxies were counted in the last pass; `None` if this leader has had no pass
+    /// yet.
     heard: Option<BTreeSet<SocketAddr>>,
-    /// Until when proxies may be on their way.
+    /// The time until which proxies may be reconnecting.
     settled: Instant,
     /// Policies that had a proxy in this time.
     seen: BTreeSet<ObjectKey>,
 }
 
-/// When a policy's status may be written.
+/// The pace of a policy's writes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pace {
-    /// A write is under way.
     in_flight: bool,
-    /// The last write began.
+    /// The start of the last write.
     last: Option<Instant>,
-    /// A status was first found to differ, and hasn't been written.
+    /// The time at which a status was first found to differ, if it hasn't been written since.
     differs_since: Option<Instant>,
-    /// Writes that failed in a row, other than by a conflict.
+    /// The number of consecutive failures, other than conflicts.
     failures: u32,
 }
 
 impl Pace {
-    /// When a status that differs may be written. `pending` tells that proxies haven't answered.
+    /// Returns the time at which a differing status may be written. `pending` means that proxies
+    /// haven't answered.
     fn due(&self, pending: bool, now: Instant) -> Instant {
         let patience = if pending { ANSWERS } else { Duration::ZERO };
         let ready = self.differs_since.unwrap_or(now) + patience;
@@ -114,7 +118,7 @@ impl Pace {
             .map_or(ready, |last| ready.max(last + self.interval()))
     }
 
-    /// Time to the next write; doubles with each failure in a row.
+    /// Returns the interval to the next write, which doubles with each consecutive failure.
     fn interval(&self) -> Duration {
         let doubled = INTERVAL.saturating_mul(1 << self.failures.min(16));
         doubled.min(MAX_INTERVAL)
@@ -127,7 +131,7 @@ impl Pace {
     }
 }
 
-/// What became of a write.
+/// The outcome of a write.
 struct Written {
     key: ObjectKey,
     before: Arc<Observed>,
@@ -136,15 +140,15 @@ struct Written {
 }
 
 enum Failure {
-    /// It was based on something old.
+    /// The write was based on an old version.
     Conflict,
-    /// The policy is gone.
+    /// The policy was deleted.
     Gone,
     Other(String),
 }
 
 impl Writer {
-    /// A writer that hasn't begun.
+    /// Returns a writer that hasn't started.
     #[must_use]
     pub fn new(
         client: Client,
@@ -165,7 +169,7 @@ impl Writer {
         }
     }
 
-    /// Writes until `shutdown` holds `true`, and returns when no write is under way any more.
+    /// Writes until `shutdown` holds `true`, and returns once no write is in flight.
     pub async fn run(mut self, mut shutdown: watch::Receiver<bool>) {
         let mut proxies = self.inputs.registry.changes();
         let mut next_pass = Instant::now();
@@ -204,7 +208,7 @@ impl Writer {
                 Ok(()) = inputs.leadership.changed() => {}
                 () = sleep => {}
             }
-            // Whatever else happens until the next pass is taken in by it.
+            // The next pass handles all changes until then.
             tokio::select! {
                 _ = shutdown.wait_for(|stop| *stop) => break,
                 () = sleep_until(next_pass) => {}
@@ -213,11 +217,11 @@ impl Writer {
         while self.writes.join_next().await.is_some() {}
     }
 
-    /// Works out all statuses and begins the writes that are due. When to look again.
+    /// Computes all statuses and starts the writes that are due. Returns the time of the next pass.
     fn pass(&mut self, now: Instant) -> Option<Instant> {
         let peers = self.inputs.peers.borrow().clone();
         if !peers.complete {
-            // The proxies of a replica that hasn't been heard are not "none".
+            // The proxies of a replica that hasn't answered don't count as "none".
             return Some(now + INTERVAL);
         }
         let heard: BTreeSet<SocketAddr> = peers.tallies.keys().copied().collect();
@@ -230,7 +234,7 @@ impl Writer {
         let deliveries = Arc::clone(&self.inputs.deliveries.borrow());
         let is_delivering = self.inputs.deliveries.has_changed().is_ok();
         if is_delivering && !deliveries.complete {
-            // What a leader that has just begun doesn't know of yet isn't "not delivered".
+            // A new leader's missing delivery doesn't mean "not delivered".
             return Some(now + INTERVAL);
         }
         let mut tallies = Tallies::of(&self.inputs.registry.proxies(SystemTime::now()));
@@ -250,7 +254,7 @@ impl Writer {
         wake
     }
 
-    /// Begins to write one status, if it differs and is due; else when it will be.
+    /// Starts the write of one status if it differs and is due. Returns the time of the next check.
     fn consider(
         &mut self,
         state: &PolicyState,
@@ -260,7 +264,7 @@ impl Writer {
     ) -> Option<Instant> {
         let (namespace, name) = state.name.split_once('/')?;
         let key = ObjectKey::new(namespace, name);
-        // The plan is ahead or behind of what was observed; both change soon.
+        // The plan is ahead of the observed version or behind it; both change soon.
         let before = self.inputs.observations.get(&key)?;
         if before.generation != state.generation {
             return None;
@@ -281,7 +285,7 @@ impl Writer {
         };
         let time = Time(second(Timestamp::now()));
         let wanted = wanted(&facts, before.status.as_ref(), &time);
-        // A target that waits for its proxies delays no other.
+        // A target that waits for its proxies delays no other target.
         let looks_again = wanted.holds.then_some(self.settled);
         let Some(status) = wanted.status else {
             if let Some(pace) = self.pace.get_mut(&key) {
@@ -314,7 +318,7 @@ impl Writer {
         looks_again
     }
 
-    /// Takes in what became of a write.
+    /// Applies the outcome of a write.
     fn written(&mut self, written: Written) {
         if let Some(pace) = self.pace.get_mut(&written.key) {
             pace.in_flight = false;
@@ -353,7 +357,7 @@ impl Writer {
     }
 }
 
-/// Statuses have seconds, like everything that Kubernetes writes.
+/// Statuses have whole seconds, like all times that Kubernetes writes.
 fn second(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
@@ -375,7 +379,8 @@ async fn write(
         },
         "status": status,
     });
-    // What others have in the list is carried along; the version tells that it is the newest.
+    // The list includes other controllers' entries unchanged; the version ensures that they are the
+    // newest.
     let params = PatchParams::apply(FIELD_MANAGER).force();
     let patch = Patch::Apply(&body);
     let patched = timeout(WRITE_TIMEOUT, api.patch_status(&key.name, &params, &patch)).await;

@@ -1,4 +1,4 @@
-//! The client of the API server: every request, every write by what came of it, every watch that was lost.
+//! The API server's client: each request, each write by its outcome, each lost watch.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
@@ -9,7 +9,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-/// Resources with a label of their own: those that the operator's role names.
+/// Resources with their own label value: those in the operator's role.
 const RESOURCES: [&str; 18] = [
     "admissionpolicies",
     "configmaps",
@@ -42,14 +42,14 @@ const WATCHED: [&str; 7] = [
     "services",
 ];
 
-/// What came of a write to the API server.
+/// The outcome of a write to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WriteResult {
     /// Created or changed.
     Applied,
     /// Deleted.
     Deleted,
-    /// Somebody else's field manager or a newer version stood in the way.
+    /// Another field manager or a newer version conflicts.
     Conflict,
     /// Anything else.
     Error,
@@ -105,7 +105,7 @@ impl KubernetesMetrics {
             writes: Family::default(),
             watch_restarts: Family::default(),
         };
-        // From the start: a counter that is born at 1 has no increase.
+        // Registered at the start: a counter that first appears with 1 has no increase.
         for resource in WATCHED {
             drop(
                 metrics
@@ -115,7 +115,8 @@ impl KubernetesMetrics {
         }
         registry.register(
             "kubernetes_requests",
-            "Requests to the API server; code is the HTTP status, or error where there was no answer",
+            "Requests to the API server; code is the HTTP status, or error where there was no \
+             answer",
             metrics.requests.clone(),
         );
         registry.register(
@@ -131,7 +132,8 @@ impl KubernetesMetrics {
         metrics
     }
 
-    /// A request to the API server was answered with `status`; `None`: there was no answer.
+    /// Counts a request to the API server that was answered with `status`; `None`: without an
+    /// answer.
     pub fn requested(&self, method: &Method, uri: &Uri, status: Option<StatusCode>) {
         let path = Path::of(uri);
         let labels = RequestLabels {
@@ -144,14 +146,15 @@ impl KubernetesMetrics {
         self.requests.get_or_create(&labels).inc();
     }
 
-    /// An object, or its status, of `resource` (plural, lower case: `admissionpolicies`) was written.
+    /// Counts a write of an object, or of its status, of `resource` (plural, lower case:
+    /// `admissionpolicies`).
     pub fn wrote(&self, resource: &str, result: WriteResult) {
         let resource = known(resource);
         let labels = WriteLabels { resource, result };
         self.writes.get_or_create(&labels).inc();
     }
 
-    /// The watch of `resource` (plural, lower case) ended with an error and begins anew.
+    /// Counts a watch of `resource` (plural, lower case) that ended with an error and restarts.
     pub fn watch_restarted(&self, resource: &str) {
         let resource = known(resource);
         let labels = ResourceLabels { resource };
@@ -164,10 +167,10 @@ fn known(resource: &str) -> &'static str {
     found.copied().unwrap_or("other")
 }
 
-/// What a request's path names: `/api/v1/namespaces/a/pods/b`, `/apis/GROUP/VERSION/pods`.
+/// The parts of a request's path: `/api/v1/namespaces/a/pods/b`, `/apis/GROUP/VERSION/pods`.
 struct Path {
     resource: &'static str,
-    /// One object rather than a collection.
+    /// Whether it is one object rather than a collection.
     named: bool,
 }
 
@@ -194,7 +197,7 @@ impl Path {
     }
 }
 
-/// The verb as RBAC and audit logs name it.
+/// Returns the verb as RBAC and audit logs name it.
 fn verb(method: &Method, path: &Path, query: &str) -> &'static str {
     let watches = || {
         query

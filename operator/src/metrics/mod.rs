@@ -1,15 +1,15 @@
-//! The operator's own metrics. What requests experience is in Envoy's stats.
+//! The operator's own metrics. Those of requests are in Envoy's stats.
 //!
-//! Every name is registered in this folder, so that dashboards and alerts have one place to look at, and
-//! whoever counts has a typed handle in place of a name. Two kinds of numbers go two ways:
+//! This folder registers every name, so that dashboards and alerts refer to one place and the code
+//! uses typed handles in place of names. The two kinds of numbers are collected in different ways:
 //!
-//! - What has *happened* (streams, pushes, requests to the API server) is counted where it happens, by a
+//! - *Events* (streams, pushes, requests to the API server) are counted where they happen, by a
 //!   clone of [`Metrics`].
-//! - What *is* (policies by condition, proxies by state) is read from the report when somebody scrapes. A
-//!   gauge that were kept up to date by increments would be wrong after the first forgotten decrement.
+//! - *States* (policies by condition, proxies by state) are read from the report at each scrape. A
+//!   gauge updated by increments would be wrong after the first forgotten decrement.
 //!
-//! Labels come from closed sets; what isn't known folds into `other`. So the number of series has a bound
-//! that doesn't depend on policies, proxies or what an API server answers.
+//! Labels come from closed sets, and unknown values become `other`. So the number of series has a
+//! bound that doesn't depend on policies, proxies or the API server's answers.
 
 mod kubernetes;
 mod modules;
@@ -34,19 +34,19 @@ use crate::xds::status::Report;
 
 /// `Content-Type` of [`Metrics::render`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// What all names start with.
+/// The prefix of all names.
 const PREFIX: &str = "headgate";
 
-/// All metrics of a process. Clones count into the same numbers.
+/// All metrics of a process. Clones share the same numbers.
 #[derive(Clone)]
 pub struct Metrics(Arc<Inner>);
 
-/// The metrics by who counts.
+/// The metrics by component.
 #[derive(Debug)]
 pub struct Inner {
     registry: Registry,
     process: Registry,
-    /// Plans: from a change of policies, or of the cluster, to what is to be served.
+    /// Plans: from a change of policies, or of the cluster, to the served state.
     pub plan: PlanMetrics,
     /// The xDS server.
     pub xds: XdsMetrics,
@@ -57,7 +57,7 @@ pub struct Inner {
 }
 
 impl Metrics {
-    /// Metrics that start at zero. One a process; several only in tests.
+    /// Returns metrics that start at zero. A process has one instance; only tests have several.
     #[must_use]
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix(PREFIX);
@@ -77,7 +77,8 @@ impl Metrics {
         }))
     }
 
-    /// Everything, with the gauges of `report`, for one scrape, in OpenMetrics' text format.
+    /// Returns all metrics, with the gauges of `report`, for one scrape, in OpenMetrics' text
+    /// format.
     #[must_use]
     pub fn render(&self, report: &Report) -> String {
         let mut gauges = Registry::with_prefix(PREFIX);

@@ -1,4 +1,4 @@
-//! The module server: what proxies that fetch the filter by its hash got.
+//! The module server: the outcomes of requests for filter modules.
 
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
@@ -6,14 +6,14 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use std::fmt::{self, Write as _};
 
-/// How a request for a module ended.
+/// The outcome of a request for a module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ServeResult {
     /// The module was handed over.
     Ok,
-    /// No module of that hash is here.
+    /// No module has that hash.
     NotFound,
-    /// Turned away at a limit, or a malformed request.
+    /// Rejected at a limit, or a malformed request.
     Refused,
 }
 
@@ -49,7 +49,8 @@ pub struct ModuleMetrics {
 impl ModuleMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let served = Family::<Labels, Counter>::default();
-        // From the start: a rate needs a first value, and a counter that is born at 1 has none.
+        // Registered at the start: a rate needs a first value, and a counter that first appears
+        // with 1 has none.
         for result in ServeResult::ALL {
             drop(served.get_or_create(&Labels { result }));
         }
@@ -61,13 +62,13 @@ impl ModuleMetrics {
         Self { served }
     }
 
-    /// Requests that ended so.
+    /// Returns the number of requests with this outcome.
     #[must_use]
     pub fn count(&self, result: ServeResult) -> u64 {
         self.served.get_or_create(&Labels { result }).get()
     }
 
-    /// A request for a module ended.
+    /// Counts a request for a module.
     pub fn served(&self, result: ServeResult) {
         self.served.get_or_create(&Labels { result }).inc();
     }

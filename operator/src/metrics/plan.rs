@@ -1,4 +1,4 @@
-//! Plans: how often they change and what making one costs.
+//! Plans: the number of changes and the cost of planning.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const DURATIONS: [f64; 12] = [
     0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0,
 ];
 
-/// Handles of the metrics of plans, and of who writes what becomes of them.
+/// Handles of the metrics of plans and of leadership.
 #[derive(Debug)]
 pub struct PlanMetrics {
     changes: Counter,
@@ -46,7 +46,7 @@ impl PlanMetrics {
         metrics
     }
 
-    /// A plan was made, in `duration`; `changed` tells whether it differs from the one before.
+    /// Records a plan that took `duration`; `changed` is whether it differs from the previous one.
     pub fn made(&self, duration: Duration, changed: bool) {
         self.duration.observe(duration.as_secs_f64());
         if changed {
@@ -54,7 +54,7 @@ impl PlanMetrics {
         }
     }
 
-    /// Whether this replica is the one that writes. Without a cluster it is.
+    /// Sets whether this replica leads. Without a cluster it does.
     pub fn set_leader(&self, leads: bool) {
         self.leader.set(i64::from(leads));
     }

@@ -1,6 +1,6 @@
 //! The process itself, under the names that every Prometheus client library uses.
 //!
-//! Read from `/proc` at each scrape; where there is none, the families are absent.
+//! Read from `/proc` at each scrape; without `/proc`, the families are absent.
 
 use std::fs;
 
@@ -11,13 +11,12 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-/// Ticks a second in `/proc/self/stat`: what Linux shows to user space, whatever the kernel's own HZ.
+/// Ticks per second in `/proc/self/stat`: Linux's constant for user space, whatever the kernel's
+/// own HZ.
 const TICKS: f64 = 100.0;
 
 #[derive(Debug)]
 struct Process;
-
-/// Registers the process' metrics.
 pub(super) fn register(registry: &mut Registry) {
     registry.register_collector(Box::new(Process));
 }
@@ -61,8 +60,8 @@ impl Collector for Process {
 
 fn cpu_seconds() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // The second field is the program's name in parentheses, which may hold spaces; user and system time
-    // are fields 14 and 15.
+    // The second field is the program's name in parentheses, which may contain spaces; user and
+    // system time are fields 14 and 15.
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut times = after_name.split_whitespace().skip(11);
     let user: f64 = times.next()?.parse().ok()?;

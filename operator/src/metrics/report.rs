@@ -1,4 +1,4 @@
-//! What the report says at the moment of a scrape.
+//! The gauges of the report at the moment of a scrape.
 
 use k8s_openapi::jiff::Timestamp;
 use prometheus_client::metrics::family::Family;
@@ -10,7 +10,7 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::xds::conditions::{Conditions, Type};
 use crate::xds::status::Report;
 
-/// States of a proxy that is connected.
+/// States of a connected proxy.
 const STATES: [&str; 3] = ["Running", "Pending", "Rejected"];
 
 type Labelled = Family<[(&'static str, String); 1], Gauge>;
@@ -39,7 +39,8 @@ pub(super) fn register(registry: &mut Registry, report: &Report) {
     if let Some(first) = expires.min() {
         registry.register_with_unit(
             "xds_proxy_certificate_expiry_timestamp",
-            "When the first of the certificates expires that connected proxies have shown, in Unix time",
+            "When the first of the certificates expires that connected proxies have shown, in Unix \
+             time",
             Unit::Seconds,
             ConstGauge::new(first.as_second()),
         );
@@ -59,7 +60,7 @@ pub(super) fn register(registry: &mut Registry, report: &Report) {
         "Policies by their Accepted condition",
         by_condition(Type::Accepted, |_| true),
     );
-    // An override is intended: it is no policy that fails to be programmed.
+    // An override is intended: such a policy doesn't count as unprogrammed.
     registry.register(
         "policies_programmed",
         "Policies that aren't overridden by their Programmed condition",

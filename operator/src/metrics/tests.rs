@@ -23,7 +23,7 @@ fn report() -> Report {
     }
 }
 
-/// A policy with these conditions that hold, or don't.
+/// Returns a policy with these conditions and their statuses.
 fn policy(conditions: &[(Type, bool)]) -> PolicyReport {
     let condition = |&(of, status): &(Type, bool)| (of, Condition::new(status, "R", "m"));
     PolicyReport {
@@ -37,7 +37,7 @@ fn policy(conditions: &[(Type, bool)]) -> PolicyReport {
     }
 }
 
-/// No alert counts it, because its author may have meant it.
+/// No alert counts an overridden policy, because its author may have intended it.
 #[test]
 fn an_override_is_neither_unaccepted_nor_unprogrammed() {
     let overridden = [

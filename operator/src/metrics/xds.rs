@@ -1,4 +1,4 @@
-//! The xDS server: streams, pushes, and what proxies answer.
+//! The xDS server: streams, pushes, and proxies' answers.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,7 +8,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-/// Seconds. An edit is to be in force within 1 s; a proxy that is asked twice or is far away takes longer.
+/// Seconds. An edit should be in force within 1 s; a retry or a distant proxy takes longer.
 const ACKS: [f64; 13] = [
     0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0,
 ];
@@ -18,7 +18,7 @@ const ACKS: [f64; 13] = [
 pub struct XdsMetrics {
     /// Streams accepted.
     pub streams: Counter,
-    /// Streams turned away: at a limit, or because the proxy isn't who it says it is.
+    /// Streams rejected: at a limit, or because the proxy doesn't prove its claimed identity.
     pub streams_refused: Counter,
     /// Responses sent.
     pub pushes: Counter,
@@ -26,16 +26,16 @@ pub struct XdsMetrics {
     pub acks: Counter,
     /// Responses refused.
     pub nacks: Counter,
-    /// Connections turned away at a limit.
+    /// Connections rejected at a limit.
     pub connections_refused: Counter,
     /// TLS handshakes that failed or took too long.
     pub handshakes_failed: Counter,
-    /// Times that new TLS files were taken into use.
+    /// Reloads of TLS files that took effect.
     pub tls_reloads: Counter,
-    /// Times that new TLS files couldn't be used.
+    /// Reloads of TLS files that failed.
     pub tls_reload_failures: Counter,
     ack_duration: Histogram,
-    /// No series until there is a certificate: 0 would look like one of 1970.
+    /// The family has no series until a certificate is loaded: 0 would look like one of 1970.
     certificate_expiry: Family<Vec<(String, String)>, Gauge>,
 }
 
@@ -62,7 +62,8 @@ impl XdsMetrics {
             ),
             (
                 "xds_streams_refused",
-                "Streams of proxies turned away at a limit, or because they are not who they say they are",
+                "Streams of proxies turned away at a limit, or because they are not who they say \
+                 they are",
                 &metrics.streams_refused,
             ),
             ("xds_pushes", "Responses sent to proxies", &metrics.pushes),
@@ -103,19 +104,21 @@ impl XdsMetrics {
         );
         registry.register_with_unit(
             "xds_certificate_expiry_timestamp",
-            "When the xDS server's certificate, or the last CA of its clients, expires, in Unix time",
+            "When the xDS server's certificate, or the last CA of its clients, expires, in Unix \
+             time",
             Unit::Seconds,
             metrics.certificate_expiry.clone(),
         );
         metrics
     }
 
-    /// A proxy accepted a response, this long after the plan was made that it comes from.
+    /// Records that a proxy accepted a response, this long after its plan was made.
     pub fn acked_after(&self, span: Duration) {
         self.ack_duration.observe(span.as_secs_f64());
     }
 
-    /// When the certificate in use, or the last CA of the clients, expires; `None`: there is none.
+    /// Sets the expiry of the certificate in use or of the clients' last CA, whichever comes first;
+    /// `None`: no certificate.
     pub fn set_certificate_expiry(&self, expiry: Option<SystemTime>) {
         match expiry {
             Some(at) => {

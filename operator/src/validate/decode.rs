@@ -174,8 +174,8 @@ mod tests {
                 "spec.mode: \"Enforc\"; did you mean \"Enforce\"?",
                 "spec.parallelism: \"many\"; a mapping with auto, total or perEndpoint",
                 "spec.extra: unknown field; one of targetRefs, mode, parallelism, measure, \
-                 releaseSlot, errors, queue, strategy, types, classes, workflows, classAdmission, \
-                 exclude",
+                 releaseSlot, errors, retries, queue, strategy, types, classes, workflows, \
+                 classAdmission, exclude",
                 "spec.types[0].matches: a mapping; a list",
                 "spec.types[1]: 7; a mapping with name, matches, slo and value",
                 "spec.targetRefs: missing; such as [{group: \"\", kind: Service, name: search}]",

@@ -1,11 +1,11 @@
-//! How many connections or streams there are in all, and of each address or namespace.
+//! Quotas of connections and streams, in total and for each address or namespace.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Counts what there is of each key; bounded by its own limit.
+/// A bounded count for each key.
 #[derive(Debug)]
 pub(crate) struct Quota<K: Eq + Hash> {
     state: Mutex<State<K>>,
@@ -13,34 +13,34 @@ pub(crate) struct Quota<K: Eq + Hash> {
     max_each: usize,
 }
 
-/// Connections by address; those of IPv6 count by /64: whoever has one address of it has them all.
+/// Connections by address. IPv6 addresses count by /64, all of which one client usually has.
 pub(crate) type Addresses = Quota<IpAddr>;
 
 #[derive(Debug)]
 struct State<K> {
     all: usize,
-    /// Only keys that have some.
+    /// Only keys with a count above zero.
     of_each: HashMap<K, usize>,
 }
 
-/// One of those that are counted, until it is dropped.
+/// One counted item, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Slot<K: Eq + Hash> {
     quota: Arc<Quota<K>>,
     key: K,
 }
 
-/// Which limit one more would be over.
+/// The limit that one more item would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Full {
-    /// That of all.
+    /// The total limit.
     All,
-    /// That of its key.
+    /// The limit of its key.
     Each,
 }
 
 impl<K: Eq + Hash + Clone> Quota<K> {
-    /// At most `max` in all and `max_each` of each key.
+    /// Returns a quota of at most `max` in total and `max_each` for each key.
     pub(crate) fn new(max: usize, max_each: usize) -> Arc<Self> {
         let state = State {
             all: 0,
@@ -53,7 +53,7 @@ impl<K: Eq + Hash + Clone> Quota<K> {
         })
     }
 
-    /// Counts one more of `key`, if there is room.
+    /// Counts one more item of `key`, if no limit is reached.
     pub(crate) fn take(self: &Arc<Self>, key: K) -> Result<Slot<K>, Full> {
         let mut state = self.lock();
         if state.all >= self.max {
@@ -74,7 +74,7 @@ impl<K: Eq + Hash + Clone> Quota<K> {
 }
 
 impl Addresses {
-    /// Counts one more connection of `address`, if there is room.
+    /// Counts one more connection of `address`, if no limit is reached.
     pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Slot<IpAddr>, Full> {
         self.take(group(address))
     }
@@ -86,7 +86,7 @@ impl<K: Eq + Hash> Quota<K> {
     }
 }
 
-/// The address that stands for all that whoever has `address` has, too.
+/// Returns the address by which `address` is counted: of IPv6, that of its /64.
 pub(crate) fn group(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(v4) => IpAddr::V4(v4),

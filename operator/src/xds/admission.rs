@@ -1,14 +1,17 @@
-//! The server of centralized class admission ([`headgate_core::class_admission::Server`]) over HTTP/2, with the
-//! connections, the bounds and the TLS of xDS.
+//! The server of centralized class admission ([`headgate_core::class_admission::Server`]) over
+//! HTTP/2, with the connections, the bounds and the TLS of xDS.
 //!
-//! Reports about a service have to meet in one process. So one operator of a cluster serves at a time, its leader: the
-//! others don't listen, and a proxy that is turned away by one of them connects again, perhaps to another. A new leader
-//! knows nothing, and soon as much as the one before: the paper's state is that of a period, or of recent calls.
+//! Reports about a service must meet in one process. So one operator of a cluster serves at a time,
+//! its leader: the others don't listen, and a proxy that one of them rejects connects again,
+//! perhaps to another. A new leader starts without state and soon catches up: the paper's state is
+//! that of a period, or of recent calls.
 //!
-//! A report about misses can take a class from all who call a service. So over TLS, `classAdmission.peers` of the service's
-//! policy (`workflows.peers`, where it has workflows) says of which namespaces it is believed.
+//! A report about misses can deny a class to all callers of a service. So over TLS,
+//! `classAdmission.peers` of the service's policy (`workflows.peers`, if it has workflows) lists
+//! the namespaces whose reports are accepted.
 //!
-//! No lock is held while a proxy is waited for. An exchange is some µs of computing, so there is one lock for all.
+//! No lock is held while waiting for a proxy. An exchange takes some µs of computation, so one lock
+//! serves all.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,7 +42,7 @@ use crate::kubernetes::review::bearer;
 use crate::kubernetes::tokens::{ProxyTokens, Refusal};
 use crate::plan::{Plan, TargetKind, TargetRef};
 
-/// How long connections have to end when somebody else serves.
+/// The time that connections have to end when another replica becomes the leader.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// A server that isn't listening yet.
@@ -52,7 +55,7 @@ pub struct AdmissionServer {
     limits: Limits,
 }
 
-/// What the handlers share.
+/// The shared state of the handlers.
 #[derive(Clone)]
 struct Shared {
     plans: watch::Receiver<Arc<Plan>>,
@@ -62,8 +65,8 @@ struct Shared {
 }
 
 impl AdmissionServer {
-    /// A server for the services of the newest of `plans`, that counts its connections in `registry`, and with `trust`
-    /// serves over TLS only.
+    /// Returns a server for the services of the newest of `plans`, which counts its connections in
+    /// `registry`. With `trust` it serves over TLS only.
     #[must_use]
     pub fn new(
         plans: watch::Receiver<Arc<Plan>>,
@@ -80,14 +83,14 @@ impl AdmissionServer {
         }
     }
 
-    /// Over TLS, believes proxies without a certificate whose token `tokens` accepts.
+    /// Over TLS, accepts proxies without a certificate if `tokens` accepts their token.
     #[must_use]
     pub fn with_tokens(mut self, tokens: Option<ProxyTokens>) -> Self {
         self.tokens = tokens;
         self
     }
 
-    /// Serves until `end`, and then for a little while those who are connected. It starts with nothing.
+    /// Serves until `end`, and then connected proxies for a grace period. It starts without state.
     ///
     /// # Errors
     /// The listener failed.
@@ -131,7 +134,7 @@ impl AdmissionServer {
     }
 }
 
-/// A report and its answer.
+/// Answers one report.
 async fn exchange(
     State(shared): State<Shared>,
     Extension(peer): Extension<Peer>,
@@ -168,7 +171,7 @@ async fn exchange(
     let answer = state.exchange(now, &report);
     drop(state);
     match answer {
-        // It has no maps and no numbers that JSON lacks.
+        // The answer has no maps and no numbers that JSON lacks.
         Ok(answer) => {
             let json = serde_json::to_vec(&answer).unwrap_or_default();
             ([(CONTENT_TYPE, "application/json")], json).into_response()
@@ -177,7 +180,7 @@ async fn exchange(
     }
 }
 
-/// Removes the services from `report` whose policy doesn't believe the sender.
+/// Removes the services from `report` whose policy doesn't accept the sender's reports.
 ///
 /// # Errors
 /// One line: the peer proves no namespace, or no service is left.
@@ -196,13 +199,15 @@ fn keep_believed(
     match report.services.is_empty() {
         false => Ok(()),
         true => Err(format!(
-            "{first}: its policy does not exist, or its classAdmission.peers does not have the namespace of {}",
+            "{first}: its policy does not exist, or its classAdmission.peers does not have the \
+             namespace of {}",
             clip(&sender.id, 256)
         )),
     }
 }
 
-/// Whether the policy of `service`, `namespace/name`, believes reports of `sender`. Without peers, it believes all.
+/// Whether the policy of `service`, `namespace/name`, accepts reports of `sender`. Without peers,
+/// it accepts all.
 fn believes(plan: &Plan, service: &str, sender: &Spiffe) -> bool {
     let Some((namespace, name)) = service.split_once('/') else {
         return false;
@@ -225,8 +230,9 @@ fn believes(plan: &Plan, service: &str, sender: &Spiffe) -> bool {
     })
 }
 
-/// Whether `peer`, a SPIFFE id or the beginning of some before a `*`, names a workload of the sender's namespace. The
-/// workload's proxy may have an account of its own in its certificate for Headgate, so accounts are not compared.
+/// Whether `peer`, a SPIFFE id or a prefix followed by `*`, names a workload of the sender's
+/// namespace. Accounts are not compared, because the proxy's certificate for Headgate may name
+/// another account than the workload's.
 fn is_of(peer: &str, sender: &Spiffe) -> bool {
     let namespace = sender.id.rsplit_once("/sa/");
     let namespace = namespace.map_or(sender.id.clone(), |(id, _)| format!("{id}/"));

@@ -1,8 +1,9 @@
 //! Encoded resources, shared by all proxies and kept from one plan to the next.
 //!
-//! A thousand proxies of one workload need one resource, and an edit of one policy leaves the resources of
-//! all others as they are. But slot names and module paths are what proxies say, so what is kept is bounded
-//! in bytes, and the resources that nobody has asked for longest go first. One that isn't kept is made anew.
+//! A thousand proxies of one workload need one resource, and an edit of one policy leaves the
+//! resources of all others unchanged. But proxies choose slot names and module paths. So the cache
+//! is bounded in bytes, and evicts the least recently used resources first. An evicted resource is
+//! built anew.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,12 +13,12 @@ use headgate_core::config::FilterConfig;
 
 use super::resource::Resource;
 
-/// A configuration's content (its revision and first policy, and address for one without), slot name and
-/// module. A revision is short enough that somebody could make another of the same; not one of another's
-/// namespace, though, with the policy beside it.
+/// A configuration's content (its revision and first policy, and the address of one without
+/// revision), slot name and module. A revision is short enough for a deliberate collision, but not
+/// with another namespace's configuration, because the policy is part of the key.
 type Key = ((String, String), usize, String, PathBuf);
 
-/// Resources by what they are made of.
+/// Resources by their content's key.
 #[derive(Debug)]
 pub struct ResourceCache {
     state: Mutex<State>,
@@ -28,21 +29,21 @@ pub struct ResourceCache {
 struct State {
     built: HashMap<Key, Entry>,
     bytes: usize,
-    /// Counts requests, so that entries have an order of use.
+    /// The number of requests so far, by which entries are ordered by use.
     uses: u64,
 }
 
 #[derive(Debug)]
 struct Entry {
     resource: Arc<Resource>,
-    /// Keeps the address in the key taken, where there is one.
+    /// Keeps the address in the key allocated, if the key has one.
     _config: Option<Arc<FilterConfig>>,
     bytes: usize,
     used: u64,
 }
 
 impl ResourceCache {
-    /// A cache of at most `max_bytes` of encoded resources and their keys.
+    /// Returns a cache of at most `max_bytes` of encoded resources and their keys.
     #[must_use]
     pub fn new(max_bytes: usize) -> Self {
         Self {
@@ -51,10 +52,11 @@ impl ResourceCache {
         }
     }
 
-    /// The resource that makes slot `name` run `module` with `config`.
+    /// Returns the resource that makes slot `name` run `module` with `config`.
     #[must_use]
     pub fn get(&self, config: &Arc<FilterConfig>, name: &str, module: &Path) -> Arc<Resource> {
-        // A revision is a hash of the content. The empty configuration has none, nor do some in tests.
+        // A revision is a hash of the content. The empty configuration has none, nor do some in
+        // tests.
         let address = match config.revision.is_empty() {
             true => Arc::as_ptr(config) as usize,
             false => 0,
@@ -108,8 +110,8 @@ impl State {
         }
     }
 
-    /// Drops what was used longest ago until at most `target` bytes are left. Half at a time, so that the
-    /// search for it is paid for by many insertions.
+    /// Evicts the least recently used entries until at most `target` bytes are left. The target is
+    /// half of the bound, so that many insertions pay for one search.
     fn evict(&mut self, target: usize) {
         let mut by_use: Vec<(u64, usize)> =
             self.built.values().map(|e| (e.used, e.bytes)).collect();

@@ -1,4 +1,5 @@
-//! A policy's conditions at its targets: whether it is accepted, and what the proxies that should enforce it say.
+//! A policy's conditions at its targets: whether it is accepted, and whether the proxies that
+//! should enforce it do so.
 
 use std::collections::BTreeMap;
 use std::ops::Index;
@@ -15,14 +16,14 @@ use crate::plan::{PolicyState, TargetRef};
 pub struct Condition {
     /// Whether it holds.
     pub status: bool,
-    /// One word, for programs.
+    /// The reason in one word, for programs.
     pub reason: String,
-    /// One line, for people.
+    /// The message in one line, for people.
     pub message: String,
 }
 
 impl Condition {
-    /// A condition.
+    /// Returns a condition.
     #[must_use]
     pub fn new(status: bool, reason: &str, message: impl Into<String>) -> Self {
         Self {
@@ -33,16 +34,16 @@ impl Condition {
     }
 }
 
-/// A type of condition. One more is a variant here and an entry in [`at`].
+/// A type of condition. A new type needs a variant here and an entry in [`at`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Type {
-    /// Whether the policy is right and may apply.
+    /// Whether the policy is valid and may apply.
     Accepted,
     /// Whether proxies enforce it.
     Programmed,
-    /// Whether a policy with precedence is in force on all proxies in its place, which is no mistake. Only there while
-    /// it holds.
+    /// Whether a policy with precedence is in force on all proxies in its place, which is no error.
+    /// Present only while it is true.
     Overridden,
 }
 
@@ -65,7 +66,7 @@ impl Type {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Conditions(BTreeMap<Type, Condition>);
 
-/// An absent condition doesn't hold.
+/// An absent condition is false.
 static ABSENT: Condition = Condition {
     status: false,
     reason: String::new(),
@@ -79,12 +80,12 @@ impl Conditions {
         self.0.get(&of)
     }
 
-    /// Returns all that there are, by type.
+    /// Returns all present conditions, by type.
     pub fn iter(&self) -> impl Iterator<Item = (Type, &Condition)> {
         self.0.iter().map(|(of, condition)| (*of, condition))
     }
 
-    /// Puts a condition in place of the one of its type.
+    /// Replaces the condition of a type.
     pub fn set(&mut self, of: Type, condition: Condition) {
         self.0.insert(of, condition);
     }
@@ -104,7 +105,7 @@ impl Index<Type> for Conditions {
     }
 }
 
-/// Takes the known types out of a mapping: a newer version may have more.
+/// Reads the known types of a mapping: a newer version may have more.
 impl<'de> Deserialize<'de> for Conditions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let fields = BTreeMap::<String, Value>::deserialize(deserializer)?;
@@ -119,7 +120,8 @@ impl<'de> Deserialize<'de> for Conditions {
 /// Whether the proxies that should enforce a policy do so.
 ///
 /// Reasons: `Programmed` (all run it), `PartiallyProgrammed` (some do, the rest haven't answered),
-/// `Pending` (none has answered), `EnvoyRejected` (one refused the newest version), `NoProxies` (none is connected).
+/// `Pending` (none has answered), `EnvoyRejected` (one refused the newest version), `NoProxies`
+/// (none is connected).
 #[must_use]
 pub fn programmed(tally: &Tally) -> Condition {
     let Tally { running, total, .. } = *tally;
@@ -136,7 +138,8 @@ pub fn programmed(tally: &Tally) -> Condition {
         (_, 0) => Condition::new(
             false,
             "NoProxies",
-            "no connected proxy serves this target; check that its Pods have a Headgate sidecar and an identity for this namespace",
+            "no connected proxy serves this target; check that its Pods have a Headgate sidecar \
+             and an identity for this namespace",
         ),
         (r, t) if r == t => Condition::new(true, "Programmed", share),
         (0, _) => Condition::new(false, "Pending", share),
@@ -144,8 +147,8 @@ pub fn programmed(tally: &Tally) -> Condition {
     }
 }
 
-/// Returns the conditions of a policy at `target`. A policy that names no target that can be read has none. `delivered`
-/// is what became of the policy where another control plane's objects carry it.
+/// Returns the conditions of a policy at `target`. A policy without a readable target has none.
+/// `delivered` is the outcome of its deliveries, if another control plane's objects carry it.
 #[must_use]
 pub fn at(
     state: &PolicyState,
@@ -168,9 +171,9 @@ pub fn at(
                     false,
                     "LimitReached",
                     format!(
-                        "{applying} policies apply to a proxy of this target, which takes at most {MAX_STAGES}; this \
-                         policy is left out there (those of routes are first, the newest first): merge policies, or \
-                         attach routes to another Gateway"
+                        "{applying} policies apply to a proxy of this target, which takes at most \
+                         {MAX_STAGES}; this policy is left out there (those of routes are first, \
+                         the newest first): merge policies, or attach routes to another Gateway"
                     ),
                 ),
                 None => together(tally.total, programmed(&tally), delivered),
@@ -192,7 +195,8 @@ pub fn at(
     always.into_iter().chain(overridden).collect()
 }
 
-/// What proxies say and what became of delivered objects; a policy may reach proxies in both ways.
+/// Combines the proxies' answers with the outcome of deliveries; a policy may reach proxies in both
+/// ways.
 fn together(proxies: u64, said: Condition, delivered: Option<&Condition>) -> Condition {
     match delivered {
         None => said,
@@ -239,9 +243,10 @@ fn overridden_at(state: &PolicyState, target: Option<&TargetRef>) -> Option<Cond
     Some(Condition::new(true, "Overridden", message))
 }
 
-/// Returns the conditions of all targets of a policy in one: each holds where it does at all targets. `Programmed` leaves
-/// out overridden targets, unless all are. Else the first that doesn't hold speaks, and names its target if there are
-/// several. A condition that some target lacks is left out.
+/// Returns the summary of a policy's conditions at all targets: each is true if it is true at all
+/// targets. `Programmed` leaves out overridden targets, unless all are. Otherwise the first false
+/// one gives reason and message, with its target if there are several. A condition that some target
+/// lacks is left out.
 #[must_use]
 pub fn summary<T: AsRef<str>>(of_targets: &[(T, Conditions)]) -> Conditions {
     let is_overridden = |c: &Conditions| c[Type::Overridden].status;
@@ -275,7 +280,7 @@ mod tests {
     use super::super::tally::Tallies;
     use super::*;
 
-    /// A proxy that should run version 2 of `default/search`.
+    /// Returns a proxy that should run version 2 of `default/search`.
     fn proxy(acked: Option<&str>, refused: Option<&str>) -> Proxy {
         let json = r#"{"stages": [{"policy": "default/search", "parallelism": 1,
             "queue": {"max_length": 1, "timeout_us": 1}, "types": [{"name": "default"}],
@@ -318,7 +323,7 @@ mod tests {
 
     #[test]
     fn reasons_follow_what_proxies_say() {
-        // Each over a connection of its own.
+        // Each proxy has a connection of its own.
         let reason = |proxies: &[Proxy]| {
             let apart = proxies.iter().enumerate().map(|(i, proxy)| Proxy {
                 peer: i.to_string(),

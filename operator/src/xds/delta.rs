@@ -1,11 +1,11 @@
-//! Delta: each resource has a version of its own, and a response carries only what differs.
+//! Delta: each resource has its own version, and a response carries only the differences.
 //!
 //! The rules, from the xDS protocol's specification:
-//! - Subscriptions are changes, valid whatever nonce the request carries. Subscribing to a name again
-//!   asks for it again. A name that doesn't exist is answered with its removal.
-//! - `initial_resource_versions`, in a stream's first request, is what the proxy runs from before a
-//!   reconnect, and isn't sent again.
-//! - A NACK refuses all of a response. What it carried isn't sent again until it changes.
+//! - Subscriptions are changes, valid whatever nonce the request carries. A second subscription to
+//!   a name requests it again. A name that doesn't exist is answered with its removal.
+//! - `initial_resource_versions`, in a stream's first request, lists what the proxy still runs
+//!   after a reconnect; these versions aren't sent again.
+//! - A NACK refuses the whole response. Its content isn't sent again until it changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,30 +19,30 @@ use super::proxy::Variant;
 use super::sotw::WILDCARD;
 use super::{DEFAULT_SLOT, ECDS_TYPE_URL};
 
-/// State of one stream.
+/// The state of one stream.
 #[derive(Debug, Default)]
 pub struct Delta {
-    /// A request has been received.
+    /// Whether a request has been received.
     seen: bool,
     wildcard: bool,
-    /// Names subscribed by name.
+    /// Names with an explicit subscription.
     named: BTreeSet<String>,
-    /// `named`, and the default slot for a wildcard.
+    /// `named`, and the default slot if there is a wildcard.
     names: BTreeSet<String>,
-    /// Version of each resource that the proxy runs.
+    /// The version of each resource that the proxy runs.
     held: BTreeMap<String, String>,
-    /// Version of each resource that the proxy refused last.
+    /// The version of each resource that the proxy last refused.
     refused: BTreeMap<String, String>,
     /// Names whose removal the proxy has accepted.
     gone: BTreeSet<String>,
-    /// The response that isn't answered yet.
+    /// The unanswered response.
     sent: Option<Sent>,
 }
 
 #[derive(Debug)]
 struct Sent {
     nonce: String,
-    /// Version of the whole offer.
+    /// The version of the whole offer.
     version: String,
     resources: BTreeMap<String, String>,
     removed: Vec<String>,
@@ -77,7 +77,7 @@ impl Delta {
         }
     }
 
-    /// Forgets what is known about `name`, so that it is sent (again).
+    /// Forgets the state of `name`, so that it is sent (again).
     fn forget(&mut self, name: &str) {
         self.held.remove(name);
         self.refused.remove(name);

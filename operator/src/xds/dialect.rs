@@ -1,4 +1,4 @@
-//! What the two xDS protocol variants have in common, seen from a stream.
+//! The common interface of the two xDS protocol variants, as used by a stream.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,24 +8,25 @@ use envoy_types::pb::envoy::config::core::v3::Node;
 use super::proxy::Variant;
 use super::resource::{Resource, hash};
 
-/// Most resources one stream may name. A proxy has one a listener that Headgate protects.
+/// The most resources that one stream may name. A proxy has one for each listener that Headgate
+/// protects.
 pub const MAX_NAMES: usize = 64;
-/// Longest resource name, in bytes.
+/// The longest resource name, in bytes.
 pub const MAX_NAME: usize = 256;
 
 /// The resources that a stream should have now.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Offer {
-    /// One for each name subscribed that is Headgate's, ordered by name.
+    /// One for each subscribed name that is Headgate's, ordered by name.
     pub resources: Vec<Arc<Resource>>,
-    /// Names subscribed that are not Headgate's.
+    /// Subscribed names that are not Headgate's.
     pub unknown: Vec<String>,
-    /// Content hash of all of `resources`; empty when there are none.
+    /// The content hash of all of `resources`; empty if there are none.
     pub version: String,
 }
 
 impl Offer {
-    /// An offer of these resources.
+    /// Returns an offer of these resources.
     #[must_use]
     pub fn new(resources: Vec<Arc<Resource>>, unknown: Vec<String>) -> Self {
         let version = match resources.as_slice() {
@@ -46,12 +47,13 @@ impl Offer {
     }
 }
 
-/// What a request said about the response before it.
+/// The answer in a request to the previous response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// The proxy runs this version: it accepted the response, or said so when it connected.
+    /// The proxy runs this version: it accepted the response, or reported the version on
+    /// connecting.
     Ack(String),
-    /// The proxy refused this version and keeps the one before.
+    /// The proxy refused this version and keeps the previous one.
     Nack {
         /// The refused version.
         version: String,
@@ -60,41 +62,42 @@ pub enum Verdict {
     },
 }
 
-/// One protocol variant's state for one stream. Only one resource type is tracked: Headgate has no other.
+/// One protocol variant's state for one stream. It tracks one resource type only: Headgate has no
+/// other.
 pub trait Dialect: Default + Send + 'static {
-    /// What a proxy sends.
+    /// The type of a request.
     type Request: Send + 'static;
-    /// What it is sent.
+    /// The type of a response.
     type Response: Send + 'static;
     /// State of the world or delta.
     const VARIANT: Variant;
 
-    /// The node, which a proxy sends in the first message only.
+    /// Returns the node, which a proxy sends in its first request only.
     fn node(request: &Self::Request) -> Option<&Node>;
 
-    /// The type that the request is about; may be empty on a stream of one type.
+    /// Returns the type that the request is about; it may be empty on a stream of one type.
     fn type_url(request: &Self::Request) -> &str;
 
-    /// Takes in a request for our type.
+    /// Applies a request for our type.
     ///
     /// # Errors
     /// More names than [`MAX_NAMES`] or a name longer than [`MAX_NAME`].
     fn receive(&mut self, request: Self::Request) -> Result<Option<Verdict>, TooMany>;
 
-    /// Names subscribed.
+    /// Returns the subscribed names.
     fn names(&self) -> &BTreeSet<String>;
 
-    /// Whether a response is unanswered, so that nothing can be sent and an [`Offer`] needn't be made.
+    /// Whether a response is unanswered, so that nothing can be sent and no [`Offer`] is needed.
     fn busy(&self) -> bool;
 
-    /// The response that takes the proxy from what it has to `offer`, if one is due. `nonce` must be
-    /// new on this stream.
+    /// Returns the response that brings the proxy from its state to `offer`, if one is due. `nonce`
+    /// must be new on this stream.
     fn respond(&mut self, offer: &Offer, nonce: u64) -> Option<Self::Response>;
 
-    /// Whether the proxy already has all of `offer`, by its own account.
+    /// Whether the proxy has all of `offer`, by its own account.
     fn holds(&self, offer: &Offer) -> bool;
 
-    /// Whether the proxy runs anything, by its own account.
+    /// Whether the proxy has any resource, by its own account.
     fn holds_any(&self) -> bool;
 }
 
@@ -103,7 +106,7 @@ pub trait Dialect: Default + Send + 'static {
 #[error("too many resource names: at most {MAX_NAMES} of at most {MAX_NAME} bytes a stream")]
 pub struct TooMany;
 
-/// Checks names that arrive from a proxy before they are kept.
+/// Checks a proxy's names before they are kept.
 pub(super) fn check_names<'a>(names: impl IntoIterator<Item = &'a String>) -> Result<(), TooMany> {
     for (i, name) in names.into_iter().enumerate() {
         if i >= MAX_NAMES || name.len() > MAX_NAME {

@@ -1,53 +1,56 @@
-//! What keeps the server's memory and work bounded, whatever its peers do.
+//! Limits that bound the server's memory and work, whatever its peers do.
 //!
-//! A peer that hasn't shown a certificate yet costs the most for the least, so handshakes have a bound of their own for
-//! each address: a flood from some addresses leaves room for the others, and doesn't touch streams that are open. None
-//! waits for another: what a handshake costs is a signature, which is made when the peer has said hello.
+//! A peer without a verified certificate costs the most, so handshakes have their own limit for
+//! each address: a flood from some addresses leaves room for the others, and doesn't affect open
+//! streams. No handshake waits for another: its cost is a signature, made after the peer's hello.
 
 use std::time::Duration;
 
-/// Bounds of the xDS server.
+/// Limits of the xDS server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections open at once; one more is closed at once.
+    /// The number of connections open at once; further ones are closed at once.
     pub connections: usize,
-    /// Connections from one address (of IPv6: one /64). A node that hides its Pods behind its own address
-    /// has up to 250.
+    /// The number of connections from one address (of IPv6: one /64). A node that hides its Pods
+    /// behind its own address has up to 250.
     pub connections_per_address: usize,
-    /// TLS handshakes of one address at once; one more is closed at once.
+    /// The number of TLS handshakes of one address at once; further ones are closed at once.
     pub handshakes_per_address: usize,
-    /// Time for a TLS handshake.
+    /// The timeout of a TLS handshake.
     pub handshake_timeout: Duration,
-    /// A connection that has had no stream for this long is closed, at the latest after twice as long.
+    /// The time without a stream after which a connection is closed, at the latest after twice as
+    /// long.
     pub idle: Duration,
-    /// Age at which a connection is closed, less up to a quarter at random, so that proxies spread over new
-    /// replicas and show new certificates, not all at once.
+    /// The age at which a connection is closed, shortened by a random part of up to a quarter. So
+    /// proxies spread over new replicas and present new certificates, but not all at once.
     pub max_age: Duration,
-    /// Streams open at once.
+    /// The number of streams open at once.
     pub streams: usize,
-    /// Streams of proxies whose certificates are for one namespace, or without certificates of one address.
+    /// The number of streams of proxies whose certificates are for one namespace, or of proxies
+    /// without certificates from one address.
     pub streams_per_namespace: usize,
-    /// Proxies remembered, connected or not.
+    /// The number of proxies in the registry, connected or not.
     pub proxies: usize,
-    /// How long a proxy is remembered after it left.
+    /// The time for which a disconnected proxy stays in the registry.
     pub keep: Duration,
-    /// Time for a stream's first request.
+    /// The time within which a stream's first request must arrive.
     pub first_message: Duration,
-    /// Largest request, in bytes. A node lists every extension that its Envoy has, some 100 KB.
+    /// The largest request, in bytes. A node lists every extension of its Envoy, some 100 KB.
     pub request_bytes: usize,
-    /// Largest set of headers of a stream, in bytes.
+    /// The largest set of headers of a stream, in bytes.
     pub header_bytes: u32,
-    /// HTTP/2 streams on one connection.
+    /// The number of HTTP/2 streams on one connection.
     pub streams_per_connection: u32,
-    /// Requests that one stream may send at once; more are read at [`requests_per_second`](Self::requests_per_second).
+    /// The number of requests that one stream may send at once; further ones are read at
+    /// [`requests_per_second`](Self::requests_per_second).
     pub requests_burst: u32,
-    /// Requests that are read from one stream over time, in requests/s.
+    /// The rate at which requests of one stream are read, in requests/s.
     pub requests_per_second: u32,
-    /// Encoded resources that are kept for all proxies, in bytes.
+    /// The size of all cached encoded resources, in bytes.
     pub cache_bytes: usize,
-    /// A connection that is silent this long is asked whether it lives.
+    /// The time of silence after which a connection is sent a keepalive ping.
     pub keepalive_interval: Duration,
-    /// And closed if it doesn't answer in this time.
+    /// The time within which a ping must be answered; else the connection is closed.
     pub keepalive_timeout: Duration,
 }
 

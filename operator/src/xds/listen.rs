@@ -1,7 +1,7 @@
-//! Accepts connections: bounds their number, and does the TLS handshakes beside each other.
+//! Accepts connections: limits their number, and runs the TLS handshakes concurrently.
 //!
-//! Accepting never waits for anything but the next connection. A handshake is a task of its own, and waits for its peer
-//! only: one that is slow or silent runs into a timeout.
+//! Accepting waits for nothing but the next connection. A handshake is a task of its own, and waits
+//! for its peer only: a slow or silent peer runs into a timeout.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
@@ -22,14 +22,15 @@ use super::registry::Registry;
 use super::socket::{Lifetime, Socket};
 use super::tls::Trust;
 
-/// Connections that are ready and that the HTTP/2 server hasn't taken yet.
+/// The number of ready connections that the HTTP/2 server hasn't taken yet.
 const READY: usize = 64;
-/// Pause after a failed `accept`, which means that the process is out of files.
+/// The pause after a failed `accept`, which means that the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Shortest time between two log lines about connections that were turned away.
+/// The shortest interval between two log lines about rejected connections.
 const SAY_AGAIN: Duration = Duration::from_secs(10);
 
-/// Connections of `listener`, after their handshake where there is `trust`. Accepting ends with the stream.
+/// Returns the connections of `listener`, after their handshake if there is `trust`. Accepting ends
+/// when the stream is dropped.
 pub(super) fn incoming(
     listener: TcpListener,
     limits: Limits,
@@ -54,7 +55,7 @@ pub(super) fn incoming(
 
 struct Acceptor {
     connections: Arc<Addresses>,
-    /// Those in their handshake.
+    /// Connections in their handshake.
     shaking: Arc<Addresses>,
     random: RandomState,
     limits: Limits,
@@ -74,7 +75,7 @@ impl Acceptor {
             };
             match accepted {
                 Ok((stream, address)) => {
-                    // A client of IPv4 on a socket of both families has an address of IPv6.
+                    // An IPv4 client has an IPv6 address on a dual-stack socket.
                     let address = SocketAddr::new(address.ip().to_canonical(), address.port());
                     self.begin(stream, address);
                 }
@@ -98,7 +99,7 @@ impl Acceptor {
             Ok(slots) => slots,
             Err(full) => return self.turn_away(address, full),
         };
-        // Fails only where the peer is gone already.
+        // This fails only if the peer has gone already.
         let _ = stream.set_nodelay(true);
         self.accepted += 1;
         let lifetime = Lifetime {
@@ -109,7 +110,7 @@ impl Acceptor {
         let Some(trust) = self.trust.clone() else {
             let socket = Socket::plain(stream, address, lifetime, slot);
             tokio::spawn(async move {
-                // The receiver is gone when the server stops.
+                // The receiver is dropped when the server stops.
                 let _ = ready.send(Ok(socket)).await;
             });
             return;
@@ -137,7 +138,8 @@ impl Acceptor {
         });
     }
 
-    /// Closes a connection by dropping it. A flood is one line in the log from time to time.
+    /// Closes a connection by dropping it. Log lines are limited, so that a flood is one line at a
+    /// time.
     fn turn_away(&mut self, address: SocketAddr, full: Full) {
         self.registry.metrics.xds.connections_refused.inc();
         let now = Instant::now();
@@ -156,14 +158,15 @@ impl Acceptor {
             ),
             Full::Each => warn!(
                 peer = %address,
-                "connections of this address are turned away: it has {} open or {} in their TLS handshake",
+                "connections of this address are turned away: it has {} open or {} in their TLS \
+                 handshake",
                 self.limits.connections_per_address, self.limits.handshakes_per_address
             ),
         }
     }
 }
 
-/// `age`, less up to a quarter, by `random`.
+/// Returns `age` shortened by up to a quarter, depending on `random`.
 fn jittered(age: Duration, random: u64) -> Duration {
     let share = f64::from(u32::try_from(random >> 32).unwrap_or_default()) / f64::from(u32::MAX);
     age.mul_f64(1.0 - share / 4.0)

@@ -1,9 +1,10 @@
-//! The xDS server: gives every proxy its filter configuration and keeps what it answered.
+//! The xDS server: sends every proxy its filter configuration and records its answers.
 //!
 //! Envoy's *extension config discovery* (ECDS) replaces one HTTP filter's configuration on a live
-//! listener without touching connections, which is what an admission policy needs: an edit is enforced
-//! in milliseconds and a bad one leaves the last good one in place. The obvious alternative, owning the
-//! whole listener through LDS, would make Headgate responsible for everything a user has in there.
+//! listener without touching connections. An admission policy needs exactly that: an edit is
+//! enforced in milliseconds, and a bad one leaves the last good one in place. The obvious
+//! alternative, owning the whole listener through LDS, would make Headgate responsible for
+//! everything else that users configure in the listener.
 //!
 //! ```text
 //! watch<Plan> ───┐                                 ┌ sotw  ┐
@@ -14,11 +15,11 @@
 //!                                              registry ─► status, metrics, log
 //! ```
 //!
-//! `listen` accepts connections, over TLS where [`tls`] has certificates for it, and [`peer`] says what a
-//! proxy's certificate allows it to claim. [`sotw`] and [`delta`] are the two protocol state machines and do no I/O. [`stream`] drives either of
-//! them; [`service`] exposes the drivers as ECDS and ADS. Nothing is queued for a slow proxy: a stream
-//! has at most one unanswered response, and when the answer comes, it is compared with the newest
-//! snapshot, not with the ones in between.
+//! `listen` accepts connections, over TLS if [`tls`] has certificates for it, and [`peer`] says
+//! which claims a proxy's certificate permits. [`sotw`] and [`delta`] are the two protocol state
+//! machines and do no I/O. [`stream`] drives either of them; [`service`] exposes the drivers as
+//! ECDS and ADS. Nothing is queued for a slow proxy. A stream has at most one unanswered response.
+//! The answer is followed by a comparison with the newest snapshot, not with the ones in between.
 
 pub(crate) mod addresses;
 mod admission;
@@ -52,16 +53,16 @@ pub use admission::AdmissionServer;
 pub use limits::Limits;
 pub use server::Server;
 
-/// Type URL of what ECDS serves.
+/// The type URL of ECDS resources.
 pub const ECDS_TYPE_URL: &str = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig";
 
-/// Name of the filter slot that `headgate bootstrap` writes.
+/// The name of the filter slot that `headgate bootstrap` writes.
 pub const DEFAULT_SLOT: &str = "headgate";
 /// The slot of the listener for the calls of the process behind the proxy.
 pub const OUTBOUND_SLOT: &str = "headgate-outbound";
 
-/// What a filter slot of this name is for: calls of the process behind the proxy where it begins with
-/// [`OUTBOUND_SLOT`], else requests to it.
+/// Returns the direction of a filter slot of this name: outbound (calls of the process behind the
+/// proxy) if it begins with [`OUTBOUND_SLOT`], else inbound (requests to the process).
 #[must_use]
 pub fn direction(name: &str) -> Direction {
     match name.starts_with(OUTBOUND_SLOT) {
@@ -70,7 +71,8 @@ pub fn direction(name: &str) -> Direction {
     }
 }
 
-/// Whether a filter slot of this name is Headgate's to fill. A proxy may have several, one a listener.
+/// Whether Headgate fills the filter slot of this name. A proxy may have several, one for each
+/// listener.
 #[must_use]
 pub fn is_headgate_slot(name: &str) -> bool {
     name.starts_with(DEFAULT_SLOT)

@@ -1,8 +1,9 @@
 //! The filter module on disk, under a name that changes with its content.
 //!
-//! Envoy caches code by file name and ignores new bytes under an old one, so the module is copied to
-//! `headgate-<sha256>.wasm` (or `.so`) and proxies are told the new name when the file is replaced. The copy is
-//! complete before its name exists, and old copies stay for a day, for proxies that are slow to follow.
+//! Envoy caches code by file name and ignores new bytes under an old one. So the module is copied
+//! to `headgate-<sha256>.wasm` (or `.so`), and proxies get the new name when the file is replaced.
+//! The copy is complete before its name exists. Old copies stay for a day, for proxies that are
+//! slow to follow.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -17,31 +18,32 @@ use tracing::{info, warn};
 
 use super::resource::sha256;
 
-/// Largest module accepted, in bytes.
+/// The largest module accepted, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
-/// How long a copy that is no longer served is kept.
+/// The time for which a copy that is no longer served is kept.
 const KEEP_OLD: Duration = Duration::from_secs(24 * 3_600);
-/// How often the source file is looked at.
+/// The interval at which the source file is checked.
 const POLL: Duration = Duration::from_millis(500);
-/// Hex digits of the SHA-256 in a copy's name.
+/// The number of hex digits of the SHA-256 in a copy's name.
 const HASH: usize = 16;
-/// What every ELF file starts with, such as a dynamic module of Envoy.
+/// The prefix of every ELF file, such as a dynamic module of Envoy.
 const ELF: [u8; 4] = *b"\x7fELF";
-/// What every WebAssembly binary starts with: magic number and version 1.
+/// The prefix of every WebAssembly binary: magic number and version 1.
 const PREAMBLE: [u8; 8] = *b"\0asm\x01\0\0\0";
 
-/// In what form the filter comes.
+/// The form of the filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Kind {
     /// A WebAssembly module: one engine for each worker thread of a proxy.
     #[default]
     Wasm,
-    /// A dynamic module of Envoy, which is a shared object: one engine for the whole process, at less cost.
+    /// A dynamic module of Envoy, which is a shared object: one engine for the whole process, at
+    /// less cost.
     Native,
 }
 
 impl Kind {
-    /// The kind of a module file, by its name.
+    /// Returns the kind of a module file, by its name.
     #[must_use]
     pub fn of(path: &Path) -> Self {
         match path.extension() {
@@ -50,7 +52,7 @@ impl Kind {
         }
     }
 
-    /// The kind that is called so in [`crate::plan::FILTER_METADATA`].
+    /// Returns the kind of this name in [`crate::plan::FILTER_METADATA`].
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         [Self::Wasm, Self::Native]
@@ -58,7 +60,7 @@ impl Kind {
             .find(|kind| kind.name() == name)
     }
 
-    /// What it is called.
+    /// Returns the kind's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -67,7 +69,7 @@ impl Kind {
         }
     }
 
-    /// What names of its files end with.
+    /// Returns the extension of the kind's files.
     #[must_use]
     pub fn extension(self) -> &'static str {
         match self {
@@ -80,42 +82,43 @@ impl Kind {
 /// A module that proxies can load.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Module {
-    /// Absolute path of the content-addressed copy.
+    /// The absolute path of the content-addressed copy.
     pub path: PathBuf,
-    /// First 64 bits of its SHA-256, in hex.
+    /// The first 64 bits of its SHA-256, in hex.
     pub hash: String,
     /// Its whole SHA-256, in hex.
     pub sha256: String,
-    /// Size in bytes.
+    /// The size in bytes.
     pub bytes: u64,
-    /// The processor that a native module is built for, as [`std::env::consts::ARCH`] calls it; `None` where any will
-    /// do, or where the name isn't known.
+    /// The processor architecture of a native module, as in [`std::env::consts::ARCH`]; `None` if
+    /// it runs on any, or if its name isn't known.
     pub architecture: Option<&'static str>,
 }
 
-/// The modules that proxies are given.
+/// The modules that proxies load.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Modules {
-    /// For every proxy that doesn't ask for the other, or can't load it.
+    /// The module of every proxy that doesn't request a native filter, or can't load it.
     pub wasm: Module,
-    /// For proxies that ask for a native filter, if there is one.
+    /// The module of proxies that request a native filter, if there is one.
     pub native: Option<Module>,
 }
 
-/// Why a module can't be served. Each names the file and what to do.
+/// The reason why a module can't be served. Each names the file and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ModuleError {
-    /// There is no file.
+    /// The file doesn't exist.
     #[error(
         "filter module {0} does not exist; build it with scripts/build, or name it with --wasm PATH"
     )]
     Missing(PathBuf),
-    /// It can't be read.
+    /// The file can't be read.
     #[error("filter module {0}: {1}")]
     Unreadable(PathBuf, io::Error),
-    /// It is something else.
+    /// The file isn't a module.
     #[error(
-        "filter module {0} is neither a WebAssembly module nor a shared object: {1}; build it with scripts/build"
+        "filter module {0} is neither a WebAssembly module nor a shared object: {1}; build it with \
+         scripts/build"
     )]
     Invalid(PathBuf, &'static str),
     /// The copy can't be written.
@@ -123,7 +126,7 @@ pub enum ModuleError {
     Folder(PathBuf, io::Error),
 }
 
-/// Where copies are kept unless told otherwise: `$XDG_STATE_HOME/headgate/modules`, usually
+/// Returns the default folder of copies: `$XDG_STATE_HOME/headgate/modules`, usually
 /// `~/.local/state/headgate/modules`, else a folder in the system's temporary one.
 #[must_use]
 pub fn default_folder() -> PathBuf {
@@ -145,12 +148,12 @@ impl From<Module> for Modules {
 }
 
 impl Modules {
-    /// Each of them.
+    /// Returns an iterator over the modules.
     pub fn iter(&self) -> impl Iterator<Item = &Module> {
         [&self.wasm].into_iter().chain(&self.native)
     }
 
-    /// Takes `module` in place of the one of its kind; `false` when it is the same.
+    /// Replaces the module of the same kind by `module`; returns `false` if it is the same.
     fn replace(&mut self, module: Module) -> bool {
         let known = match module.kind() {
             Kind::Wasm => &mut self.wasm,
@@ -163,16 +166,16 @@ impl Modules {
 }
 
 impl Module {
-    /// Its kind.
+    /// Returns its kind.
     #[must_use]
     pub fn kind(&self) -> Kind {
         Kind::of(&self.path)
     }
 
-    /// Copies `source` into `folder` under its content's name, unless it is there already.
+    /// Copies `source` into `folder` under its content's name, unless that copy exists already.
     ///
     /// # Errors
-    /// See [`ModuleError`]. A module that is cut short is refused, as it is while being written.
+    /// See [`ModuleError`]. A truncated module is refused, such as one still being written.
     pub fn install(source: &Path, folder: &Path) -> Result<Self, ModuleError> {
         let unreadable = |e: io::Error| match e.kind() {
             io::ErrorKind::NotFound => ModuleError::Missing(source.to_owned()),
@@ -201,7 +204,7 @@ impl Module {
     }
 }
 
-/// Writes the copy under another name, then renames it: whoever sees the name sees all of it.
+/// Writes the copy under another name, then renames it: the name never refers to a partial file.
 fn store(code: &[u8], hash: &str, folder: &Path) -> io::Result<PathBuf> {
     fs::create_dir_all(folder)?;
     let folder = folder.canonicalize()?;
@@ -227,7 +230,7 @@ fn store(code: &[u8], hash: &str, folder: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Removes copies that nothing has used for [`KEEP_OLD`]. Failure leaves a file too many, no more.
+/// Removes copies unused for [`KEEP_OLD`]. A failure leaves a file behind, with no other effect.
 fn prune(folder: &Path, current: &Path, now: SystemTime) {
     let Ok(entries) = fs::read_dir(folder) else {
         return;
@@ -246,7 +249,7 @@ fn prune(folder: &Path, current: &Path, now: SystemTime) {
     }
 }
 
-/// The processor that a shared object is for (ELF, `e_machine`).
+/// Returns the processor architecture of a shared object (ELF, `e_machine`).
 fn architecture(code: &[u8]) -> Option<&'static str> {
     match (code.starts_with(&ELF), code.get(18..20)?) {
         (true, [0x3e, 0]) => Some("x86_64"),
@@ -255,8 +258,9 @@ fn architecture(code: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Checks the outline of a WebAssembly binary: preamble, then sections whose sizes add up to the end. A shared object has
-/// its tables at its end: one that is cut short is refused by the proxy, which keeps what it has.
+/// Checks the outline of a WebAssembly binary: preamble, then sections whose sizes add up to the
+/// end. A shared object has its tables at its end: the proxy refuses a truncated one and keeps its
+/// present module.
 fn check(code: &[u8]) -> Result<(), &'static str> {
     if code.starts_with(&ELF) {
         return Ok(());
@@ -272,7 +276,7 @@ fn check(code: &[u8]) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// An unsigned LEB128 number of at most 32 bits, and what follows it.
+/// Returns an unsigned LEB128 number of at most 32 bits, and the bytes that follow it.
 fn leb128(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let mut value = 0_u64;
     for (i, byte) in bytes.iter().take(5).enumerate() {
@@ -284,11 +288,11 @@ fn leb128(bytes: &[u8]) -> Option<(usize, &[u8])> {
     None
 }
 
-/// Publishes new [`Modules`] whenever `source`, the file of the module of this kind, is replaced, until all receivers are
-/// gone.
+/// Publishes new [`Modules`] whenever `source`, the file of the module of this kind, is replaced,
+/// until all receivers are dropped.
 ///
-/// The file is taken once it looks the same twice in a row: a copy under way has a new size each time.
-/// A file that is no module of its kind changes nothing and is reported once.
+/// The file is read once it is unchanged in two consecutive checks: a copy in progress has a new
+/// size each time. A file that is no module of its kind changes nothing and is reported once.
 pub async fn watch(
     kind: Kind,
     source: PathBuf,
@@ -319,7 +323,10 @@ pub async fn watch(
             Ok(Ok(module)) => {
                 let path = module.path.clone();
                 if modules.send_if_modified(|known| Arc::make_mut(known).replace(module)) {
-                    info!(module = %path.display(), "the filter module was replaced; proxies get the new one");
+                    info!(
+                        module = %path.display(),
+                        "the filter module was replaced; proxies get the new one"
+                    );
                 }
             }
             Ok(Err(error)) => warn!("{error}; proxies keep the module they have"),
@@ -328,7 +335,7 @@ pub async fn watch(
     }
 }
 
-/// Modification time and size: what changes when a file is replaced.
+/// Returns modification time and size, which change when a file is replaced.
 fn stamp(path: &Path) -> Option<(SystemTime, u64)> {
     let metadata = fs::metadata(path).ok()?;
     Some((metadata.modified().ok()?, metadata.len()))
@@ -338,7 +345,7 @@ fn stamp(path: &Path) -> Option<(SystemTime, u64)> {
 mod tests {
     use super::*;
 
-    /// A module of one custom section with this content.
+    /// Returns a module of one custom section with this content.
     fn module(content: &[u8]) -> Vec<u8> {
         let mut code = PREAMBLE.to_vec();
         code.extend([0, u8::try_from(content.len() + 2).unwrap(), 1, b'x']);

@@ -1,7 +1,7 @@
-//! Who a proxy says it is: the part of Envoy's `Node` that Headgate keeps.
+//! The identity of a proxy: the part of Envoy's `Node` that Headgate keeps.
 //!
 //! A proxy sends its whole node, with every extension it was built with, in the first message of a
-//! stream. Only a few short strings are remembered, so that memory is bounded by the number of proxies.
+//! stream. Only a few short strings are kept, so that memory is bounded by the number of proxies.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,65 +17,65 @@ use crate::plan::{
     NATIVE_MODULE_METADATA, TARGET_METADATA, TargetRef,
 };
 
-/// Longest node id, cluster or target that is kept, in bytes.
+/// The longest node id, cluster or target that is kept, in bytes.
 const MAX_TEXT: usize = 256;
-/// Longest path of a module that is kept, in bytes.
+/// The longest path of a module that is kept, in bytes.
 const MAX_PATH: usize = 1_024;
-/// Longest namespace in Kubernetes, in bytes.
+/// The longest namespace in Kubernetes, in bytes.
 const MAX_NAMESPACE: usize = 63;
-/// Keys and values of labels that are kept, in bytes of them all.
+/// The total size of the keys and values of labels that are kept, in bytes.
 const MAX_LABELS: usize = 8_192;
-/// End of the name of Envoy's filter for native modules.
+/// The suffix of the name of Envoy's filter for native modules.
 const DYNAMIC_MODULES: &str = "dynamic_modules";
-/// Major and minor version of the first Envoy with all functions that the native module calls. An earlier one would load
-/// it, and end at the first call of one that it lacks.
+/// The major and minor version of the first Envoy with all functions that the native module calls.
+/// An earlier one would load the module, and crash at the first call of a missing function.
 const FIRST_WITH_ABI: (u32, u32) = (1, 39);
-/// Istio's own keys, which its proxies have anyway.
+/// Istio's own metadata keys, which its proxies have anyway.
 const ISTIO_NAMESPACE: &str = "NAMESPACE";
 const ISTIO_LABELS: &str = "LABELS";
 
 /// A proxy's identity.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Identity {
-    /// Node id; `unnamed` when the proxy has none.
+    /// The node id; `unnamed` if the proxy has none.
     pub id: String,
-    /// Service cluster; may be empty.
+    /// The service cluster; may be empty.
     pub cluster: String,
-    /// The target it stands for; `Err` says what is wrong with the metadata.
+    /// The target that it serves; `Err` says what is wrong with the metadata.
     pub target: TargetClaim,
-    /// Namespace of its Pod.
+    /// The namespace of its Pod.
     pub namespace: Option<String>,
-    /// Labels of its Pod.
+    /// The labels of its Pod.
     pub labels: BTreeMap<String, String>,
-    /// The Wasm module file that it has, an absolute path, in place of the operator's own.
+    /// The path of its own Wasm module file, absolute, in place of the operator's.
     pub module: Option<PathBuf>,
-    /// The native module file that it has, an absolute path, in place of the operator's own.
+    /// The path of its own native module file, absolute, in place of the operator's.
     pub native_module: Option<PathBuf>,
-    /// The kind of filter that it asks for.
+    /// The kind of filter that it requests.
     pub filter: Filter,
-    /// The processor that it runs on, if it says so.
+    /// The processor architecture that it reports, if any.
     pub architecture: Option<String>,
-    /// Why it can't load a native filter, by what it says of itself.
+    /// The reason why it can't load a native filter, by its own report.
     pub no_native: Option<String>,
-    /// A native module file that it refused before it ran any, and why.
+    /// A native module file that it refused before it ran any, with its reason.
     pub refused: Option<(PathBuf, String)>,
-    /// SPIFFE id that its certificate or token proves, and with it the namespace.
+    /// The SPIFFE id that its certificate or token proves, which includes the namespace.
     pub certificate: Option<String>,
-    /// When its certificate ends.
+    /// The expiry of its certificate.
     pub expires: Option<SystemTime>,
-    /// What is wrong with its namespace, labels or module; one line. Such a proxy gets no policy.
+    /// The error in its namespace, labels or module; one line. Such a proxy gets no policy.
     pub invalid: Option<String>,
 }
 
-/// What a proxy's metadata says about its target.
+/// The target in a proxy's metadata.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum TargetClaim {
-    /// Nothing.
+    /// No target.
     #[default]
     None,
     /// A target.
     Target(TargetRef),
-    /// Something that is no target; one line that says so.
+    /// An invalid target, with an error of one line.
     Invalid(String),
 }
 
@@ -119,7 +119,7 @@ impl Identity {
     }
 }
 
-/// A metadata value that is there and not null.
+/// Returns a metadata value that is present and not null.
 fn metadata<'a>(node: &'a Node, key: &str) -> Option<&'a Kind> {
     let kind = node.metadata.as_ref()?.fields.get(key)?.kind.as_ref()?;
     (!matches!(kind, Kind::NullValue(_))).then_some(kind)
@@ -131,8 +131,8 @@ fn claim(node: &Node) -> TargetClaim {
         Some(Kind::StringValue(text)) => match text.parse() {
             Ok(target) => TargetClaim::Target(target),
             Err(_) => TargetClaim::Invalid(format!(
-                "node metadata {TARGET_METADATA:?}: {:?} is no target; write kind/namespace/name, such as \
-                 Service/default/search",
+                "node metadata {TARGET_METADATA:?}: {:?} is no target; write kind/namespace/name, \
+                 such as Service/default/search",
                 clip(text, MAX_TEXT)
             )),
         },
@@ -149,8 +149,8 @@ fn namespace(node: &Node) -> Result<Option<String>, String> {
             Ok(Some(name.clone()))
         }
         Some(_) => Err(format!(
-            "node metadata {NAMESPACE_METADATA:?} is no namespace; write the Pod's, a string of 1 to \
-             {MAX_NAMESPACE} characters"
+            "node metadata {NAMESPACE_METADATA:?} is no namespace; write the Pod's, a string of 1 \
+             to {MAX_NAMESPACE} characters"
         )),
         None => Ok(match metadata(node, ISTIO_NAMESPACE) {
             Some(Kind::StringValue(name)) if (1..=MAX_NAMESPACE).contains(&name.len()) => {
@@ -166,7 +166,7 @@ fn labels(node: &Node) -> Result<BTreeMap<String, String>, String> {
         Some(kind) => strings(kind).map_err(|why| {
             format!("node metadata {LABELS_METADATA:?} {why}; write the Pod's labels")
         }),
-        // Istio's key is not for us: one that we can't read is as good as none.
+        // Istio's key isn't meant for Headgate, so an unreadable one counts as absent.
         None => Ok(metadata(node, ISTIO_LABELS)
             .and_then(|kind| strings(kind).ok())
             .unwrap_or_default()),
@@ -195,7 +195,7 @@ fn strings(kind: &Kind) -> Result<BTreeMap<String, String>, String> {
     Ok(strings)
 }
 
-/// The file of a module of this kind.
+/// Returns the module file of this kind.
 fn module(node: &Node, key: &str, kind: Filter) -> Result<Option<PathBuf>, String> {
     match metadata(node, key) {
         None => Ok(None),
@@ -208,8 +208,8 @@ fn module(node: &Node, key: &str, kind: Filter) -> Result<Option<PathBuf>, Strin
             Ok(Some(PathBuf::from(path)))
         }
         Some(_) => Err(format!(
-            "node metadata {key:?} is no absolute path of a {} module, of at most {MAX_PATH} bytes; write the path \
-             that headgate bootstrap --install-module printed",
+            "node metadata {key:?} is no absolute path of a {} module, of at most {MAX_PATH} \
+             bytes; write the path that headgate bootstrap --install-module printed",
             kind.name()
         )),
     }
@@ -225,15 +225,16 @@ fn filter(node: &Node) -> Result<Filter, String> {
             };
             named.ok_or_else(|| {
                 format!(
-                    "node metadata {FILTER_METADATA:?} is no kind of filter; write \"wasm\" or \"native\", as headgate \
-                     bootstrap --filter does"
+                    "node metadata {FILTER_METADATA:?} is no kind of filter; write \"wasm\" or \
+                     \"native\", as headgate bootstrap --filter does"
                 )
             })
         }
     }
 }
 
-/// Why Envoy can't load the native module, by what it says of itself: it is too old, or lacks the extension.
+/// Returns the reason why Envoy can't load the native module, by its own report: it is too old, or
+/// lacks the extension.
 fn no_native(node: &Node) -> Option<String> {
     let version = match &node.user_agent_version_type {
         Some(UserAgentVersionType::UserAgentBuildVersion(build)) => build.version.as_ref(),
@@ -258,7 +259,7 @@ fn no_native(node: &Node) -> Option<String> {
     }
 }
 
-/// `text`, cut to at most `max` bytes at a character boundary.
+/// Returns `text` cut to at most `max` bytes at a character boundary.
 #[must_use]
 pub fn clip(text: &str, max: usize) -> String {
     if text.len() <= max {

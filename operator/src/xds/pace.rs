@@ -1,7 +1,7 @@
-//! How fast a stream's requests are read: a token bucket.
+//! The rate limit on reading a stream's requests: a token bucket.
 //!
-//! A stream that asks too fast is read more slowly and not ended, because flow control then makes its
-//! sender wait at no cost to anyone else, and a proxy that is merely busy loses nothing.
+//! A stream that exceeds the rate is read more slowly rather than ended. Flow control then makes
+//! its sender wait at no cost to other streams, and a proxy that is merely busy loses nothing.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
     burst: f64,
-    /// Tokens a second.
+    /// The number of tokens gained per second.
     rate: f64,
     tokens: f64,
     at: Instant,
 }
 
 impl Pace {
-    /// A full bucket of `burst` tokens that gains `per_second`; each at least 1.
+    /// Returns a full bucket of `burst` tokens that gains `per_second`; each at least 1.
     pub(super) fn new(burst: u32, per_second: u32, now: Instant) -> Self {
         let burst = f64::from(burst.max(1));
         Self {
@@ -27,14 +27,14 @@ impl Pace {
         }
     }
 
-    /// Takes a token. There may be none: then [`ready_at`](Self::ready_at) is later than `now`.
+    /// Takes a token. If none is left, [`ready_at`](Self::ready_at) is later than `now`.
     pub(super) fn take(&mut self, now: Instant) {
         let gained = now.saturating_duration_since(self.at).as_secs_f64() * self.rate;
         self.tokens = (self.tokens + gained).min(self.burst) - 1.0;
         self.at = self.at.max(now);
     }
 
-    /// When the next request may be read.
+    /// Returns the time at which the next request may be read.
     pub(super) fn ready_at(&self) -> Instant {
         let missing = (1.0 - self.tokens).max(0.0);
         self.at + Duration::from_secs_f64(missing / self.rate)
@@ -68,7 +68,7 @@ mod tests {
             pace.take(later);
         }
         assert!(pace.ready_at() > later);
-        // A clock that seems to go back gives nothing away.
+        // A clock that goes backwards adds no tokens.
         pace.take(start);
         assert!(pace.ready_at() > later + Duration::from_millis(100));
     }

@@ -1,8 +1,8 @@
-//! Who is at the other end of a connection, and what it may say that it is.
+//! The other end of a connection, and the identity that it may claim.
 //!
-//! A proxy's metadata is its own claim. Over TLS, the token of its service account proves a namespace, or its
-//! certificate does (SPIFFE, as Istio issues them), and no claim may leave that namespace: a workload that is taken
-//! over can't read another team's policies, nor appear in their status.
+//! A proxy's metadata is only a claim. Over TLS, the token of its service account proves a
+//! namespace, or its certificate does (SPIFFE, as issued by Istio). No claim may leave that
+//! namespace: a compromised workload can't read another team's policies or appear in their status.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use super::node::{Identity, TargetClaim, clip};
 use crate::kubernetes::tokens::{ProxyTokens, Refusal};
 use crate::plan::{NAMESPACE_METADATA, TARGET_METADATA};
 
-/// Longest SPIFFE id (the specification's bound), in bytes.
+/// The longest SPIFFE id (the specification's bound), in bytes.
 const MAX_SPIFFE: usize = 2_048;
-/// Trust domain of accounts of this cluster.
+/// The trust domain of accounts of this cluster.
 const TRUST_DOMAIN: &str = "cluster.local";
 
 /// The other end of a connection.
@@ -26,42 +26,43 @@ const TRUST_DOMAIN: &str = "cluster.local";
 pub struct Peer {
     /// Its address.
     pub address: SocketAddr,
-    /// What its certificate or token proves; `None` without TLS. `Err` is one line that says why it proves nothing.
+    /// The identity that its certificate or token proves; `None` without TLS. `Err` is one line
+    /// that says why it proves nothing.
     pub proven: Option<Arc<Result<Spiffe, String>>>,
     pub(super) activity: Arc<Activity>,
 }
 
-/// A workload's name: `spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT`.
+/// A workload's identity: `spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spiffe {
     /// The whole id.
     pub id: String,
     /// Its namespace.
     pub namespace: String,
-    /// When its certificate ends; `None` of a token, which the kubelet renews.
+    /// The expiry of its certificate; `None` for a token, which the kubelet renews.
     pub expires: Option<SystemTime>,
 }
 
-/// Streams of a connection.
+/// The number of streams of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Activity {
     open: AtomicUsize,
     opened: AtomicUsize,
 }
 
-/// Counts as a stream until it is dropped.
+/// Counts as an open stream until it is dropped.
 #[derive(Debug)]
 pub(super) struct OpenStream(Arc<Activity>);
 
 impl Activity {
-    /// Notes that a stream began.
+    /// Records that a stream began.
     pub(super) fn open(self: &Arc<Self>) -> OpenStream {
         self.open.fetch_add(1, Ordering::Relaxed);
         self.opened.fetch_add(1, Ordering::Relaxed);
         OpenStream(Arc::clone(self))
     }
 
-    /// Streams open, and streams opened since the start.
+    /// Returns the number of open streams, and of streams opened since the start.
     pub(super) fn counts(&self) -> (usize, usize) {
         (
             self.open.load(Ordering::Relaxed),
@@ -77,10 +78,10 @@ impl Drop for OpenStream {
 }
 
 impl Spiffe {
-    /// The id in a certificate.
+    /// Returns the id in a certificate.
     ///
     /// # Errors
-    /// One line: it has none, several, or one that names no namespace.
+    /// One line: it has none, several, or one without a namespace.
     pub fn of_certificate(der: &[u8]) -> Result<Self, String> {
         const DO: &str =
             "issue one for spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT, or show a token";
@@ -134,10 +135,10 @@ impl Spiffe {
 }
 
 impl Peer {
-    /// Returns it with what `token` proves, where its certificate proves nothing.
+    /// Returns the peer with the identity that `token` proves, if its certificate proves none.
     ///
     /// # Errors
-    /// The token is not valid, or the API server doesn't say.
+    /// The token isn't valid, or the API server doesn't answer.
     pub(super) async fn with_token(
         mut self,
         token: Option<String>,
@@ -156,11 +157,11 @@ impl Peer {
         Ok(self)
     }
 
-    /// Checks that `identity` claims nothing that the certificate or token doesn't cover, and adds what it
-    /// proves. Without TLS, claims are believed.
+    /// Checks that the certificate or token covers all claims of `identity`, and adds the proven
+    /// facts. Without TLS, claims are trusted.
     ///
     /// # Errors
-    /// One line that says what doesn't fit and what to do.
+    /// One line that says which claim isn't covered, with the remedy.
     pub fn authorize(&self, identity: &mut Identity) -> Result<(), String> {
         let Some(proven) = &self.proven else {
             return Ok(());
@@ -179,8 +180,9 @@ impl Peer {
         for (key, namespace) in claimed {
             if let Some(namespace) = namespace.filter(|n| *n != proven.namespace) {
                 return Err(format!(
-                    "node metadata {key:?} is of namespace {namespace:?}, but the client's certificate or token is \
-                     of {:?} ({}); correct the metadata, or give the proxy an identity of namespace {namespace:?}",
+                    "node metadata {key:?} is of namespace {namespace:?}, but the client's \
+                     certificate or token is of {:?} ({}); correct the metadata, or give the proxy \
+                     an identity of namespace {namespace:?}",
                     proven.namespace, proven.id
                 ));
             }

@@ -1,4 +1,4 @@
-//! What is remembered of one stream of one proxy.
+//! The record of one stream of one proxy.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use crate::plan::{InForce, TargetRef};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Transport {
-    /// Extension config discovery, a stream for each slot.
+    /// Extension config discovery, one stream for each slot.
     Ecds,
-    /// Aggregated discovery, one stream a proxy.
+    /// Aggregated discovery, one stream for each proxy.
     Ads,
 }
 
 impl Transport {
-    /// Its usual abbreviation.
+    /// Returns its usual abbreviation.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -45,7 +45,7 @@ pub enum Variant {
 }
 
 impl Variant {
-    /// Its usual abbreviation.
+    /// Returns its usual abbreviation.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -55,24 +55,24 @@ impl Variant {
     }
 }
 
-/// A version that was sent to a proxy, or that it runs.
+/// A version that was sent to a proxy, or that the proxy runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Push {
-    /// xDS version: configuration, module and slot names.
+    /// The xDS version: a hash of configuration, module and slot names.
     pub version: String,
-    /// [`FilterConfig::revision`] of the inbound slots, or of the outbound ones where there are no others; empty for
-    /// the empty configuration.
+    /// [`FilterConfig::revision`] of the inbound slots, or of the outbound ones if there are no
+    /// others; empty for the empty configuration.
     pub revision: String,
     /// The kind of filter in it.
     pub filter: Kind,
-    /// When it was sent or accepted.
+    /// The time at which it was sent or accepted.
     pub at: SystemTime,
 }
 
 /// A proxy's last refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nack {
-    /// What it refused.
+    /// The refused version.
     pub push: Push,
     /// Envoy's reason.
     pub message: String,
@@ -81,56 +81,56 @@ pub struct Nack {
 /// One stream of one proxy.
 #[derive(Debug, Clone)]
 pub struct Proxy {
-    /// Who it is.
+    /// The proxy's identity.
     pub identity: Identity,
-    /// Address it connected from.
+    /// The address from which it connected.
     pub peer: String,
-    /// Service in use.
+    /// The service in use.
     pub transport: Transport,
-    /// Protocol variant in use.
+    /// The protocol variant in use.
     pub variant: Variant,
-    /// Filter slots that it subscribed to and that are Headgate's.
+    /// Subscribed filter slots that are Headgate's.
     pub slots: BTreeSet<String>,
-    /// When the stream began.
+    /// The time at which the stream began.
     pub connected: SystemTime,
-    /// When it ended.
+    /// The time at which it ended.
     pub disconnected: Option<SystemTime>,
-    /// What it should run: version, and the configuration of its inbound slots.
+    /// The version that it should run, with the configuration of its inbound slots.
     pub assigned: Option<(String, Arc<FilterConfig>)>,
     /// The policies of that configuration, each with the target by which it reaches the proxy.
     pub in_force: Vec<InForce>,
-    /// Why no policy applies to it.
+    /// The reason why no policy applies to it.
     pub problem: Option<String>,
-    /// Why it gets the Wasm filter, where it asks for the native one.
+    /// The reason why it gets the Wasm filter although it requests the native one.
     pub fallback: Option<String>,
-    /// What it was sent last.
+    /// The version that it was last sent.
     pub sent: Option<Push>,
-    /// What it runs, as far as it said.
+    /// The version that it runs, by its own account.
     pub acked: Option<Push>,
     /// Its last refusal.
     pub nack: Option<Nack>,
 }
 
-/// How far a proxy is with what it should run.
+/// The progress of a proxy towards its assigned version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunState {
-    /// It runs it.
+    /// It runs that version.
     Running,
     /// It hasn't answered.
     Pending,
-    /// It refused it, for this reason.
+    /// It refused that version, for this reason.
     Rejected(String),
 }
 
-/// Whether all of these slots are outbound, and there is one.
+/// Whether all of these slots are outbound, and there is at least one.
 pub(super) fn is_outbound<'a>(slots: impl IntoIterator<Item = &'a String>) -> bool {
     let mut slots = slots.into_iter().peekable();
     slots.peek().is_some() && slots.all(|name| direction(name) == Direction::Outbound)
 }
 
 impl Proxy {
-    /// The stages of the policies that this stream is about. One for outbound slots only is about the policy whose
-    /// workflows the calls belong to.
+    /// Returns the stages of this stream's policies. A stream of outbound slots only has that of
+    /// the policy whose workflows its calls belong to.
     pub fn stages(&self) -> impl Iterator<Item = &StageConfig> {
         let outbound = is_outbound(&self.slots);
         let assigned = self.assigned.iter();
@@ -139,7 +139,7 @@ impl Proxy {
         stages.filter(move |s| !outbound || calls(s))
     }
 
-    /// The targets by which `policy` reaches it.
+    /// Returns the targets by which `policy` reaches it.
     pub fn targets_of(&self, policy: &str) -> impl Iterator<Item = &TargetRef> {
         self.in_force
             .iter()
@@ -147,7 +147,7 @@ impl Proxy {
             .map(|f| &f.target)
     }
 
-    /// How far it is with what it should run.
+    /// Returns its progress towards its assigned version.
     #[must_use]
     pub fn run_state(&self) -> RunState {
         let Some((version, _)) = &self.assigned else {

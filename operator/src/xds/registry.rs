@@ -1,10 +1,10 @@
-//! The proxies that are or recently were connected, and what each said about its configuration.
+//! The registry of proxies that are or recently were connected, with their answers.
 //!
-//! A record is one stream: a proxy with two slots, such as a sidecar's for requests and for calls, has two over plain
-//! ECDS and one over ADS. What they say is put together where proxies are counted ([`super::tally`]): streams of one
-//! node over one connection are one proxy, which runs a policy when all its slots do that have a part of it. Over ADS
-//! an answer is for all slots at once. Records are small, bounded in number, and dropped some time after the proxy went
-//! away.
+//! A record is one stream. A proxy with two slots, such as a sidecar's for requests and for calls,
+//! has two over plain ECDS and one over ADS. Their answers are combined when proxies are counted
+//! ([`super::tally`]): streams of one node over one connection are one proxy, which runs a policy
+//! once all its slots with a part of the policy do. Over ADS an answer is for all slots at once.
+//! Records are small, bounded in number, and dropped some time after the proxy has disconnected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ use super::proxy::{Nack, Proxy, Push, Transport, Variant, is_outbound};
 use super::snapshot::Assignment;
 use crate::metrics::Metrics;
 
-/// Longest part of Envoy's reason that is kept, in bytes.
+/// The longest part of Envoy's reason that is kept, in bytes.
 pub(super) const MAX_REASON: usize = 2_048;
 
 /// All records.
@@ -29,7 +29,7 @@ pub struct Registry {
     records: Mutex<Records>,
     /// Marked at each change of a record.
     changed: watch::Sender<()>,
-    /// Where it counts.
+    /// The metrics that it updates.
     pub metrics: Metrics,
     max_records: usize,
     keep: Duration,
@@ -42,7 +42,8 @@ struct Records {
 }
 
 impl Registry {
-    /// A registry of at most `max_records` streams, that forgets a proxy `keep` after it left.
+    /// Returns a registry of at most `max_records` streams, which drops a proxy `keep` after it
+    /// disconnected.
     #[must_use]
     pub fn new(max_records: usize, keep: Duration, metrics: Metrics) -> Self {
         Self {
@@ -54,8 +55,8 @@ impl Registry {
         }
     }
 
-    /// Starts a record. It takes the place of records of the same node that have ended; `None` when the
-    /// registry is full of connected proxies.
+    /// Starts a record, which replaces the ended records of the same node. `None` if the registry
+    /// is full of connected proxies.
     pub fn connect(
         self: &Arc<Self>,
         identity: &Identity,
@@ -113,13 +114,14 @@ impl Registry {
         })
     }
 
-    /// Changes when a record does: a proxy came, left, got something else to run, or answered.
+    /// Returns a receiver that is notified of each change of a record: connection, disconnection,
+    /// assignment or answer.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// Copies of all records, connected ones first, then by node id.
+    /// Returns copies of all records, connected ones first, then by node id.
     #[must_use]
     pub fn proxies(&self, now: SystemTime) -> Vec<Proxy> {
         let mut records = self.lock();
@@ -153,15 +155,15 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Changes the record. Whoever logs does so with what this returns: a slow log must not hold up the
-    /// other proxies.
+    /// Changes the record. Callers log from the returned value, outside the lock: a slow log must
+    /// not delay the other proxies.
     fn update<T>(&self, change: impl FnOnce(&mut Proxy) -> T) -> Option<T> {
         let changed = self.registry.lock().by_id.get_mut(&self.id).map(change);
         self.registry.changed.send_replace(());
         changed
     }
 
-    /// Notes what the proxy should run now.
+    /// Records the version that the proxy should run now.
     pub fn assigned(&self, offer: &Offer, assignment: &Assignment) {
         let news = self.update(|p| {
             p.slots = offer.resources.iter().map(|r| r.name.clone()).collect();
@@ -180,13 +182,13 @@ impl Connection {
         }
     }
 
-    /// Notes that `offer` was sent.
+    /// Records that `offer` was sent.
     pub fn sent(&self, offer: &Offer, assignment: &Assignment, now: SystemTime) {
         self.registry.metrics.xds.pushes.inc();
         self.update(|p| p.sent = Some(push(offer, assignment, now)));
     }
 
-    /// Notes that the proxy runs `offer`, perhaps since before it connected.
+    /// Records that the proxy runs `offer`, perhaps since before it connected.
     pub fn held(&self, offer: &Offer, assignment: &Assignment, now: SystemTime) {
         let news = self.update(|p| {
             let is_new = p.acked.as_ref().is_none_or(|a| a.version != offer.version);
@@ -204,7 +206,7 @@ impl Connection {
         }
     }
 
-    /// Notes the proxy's answer.
+    /// Records the proxy's answer.
     pub fn answered(&self, verdict: Verdict, now: SystemTime) {
         let metrics = &self.registry.metrics.xds;
         match verdict {
@@ -244,8 +246,9 @@ impl Connection {
                         revision,
                         version,
                         reason,
-                        "proxy refused the configuration and keeps the one before; its own log says why \
-                         (components wasm and dynamic_modules); the next change of a policy or of the module is tried again"
+                        "proxy refused the configuration and keeps the one before; its own log \
+                         says why (components wasm and dynamic_modules); the next change of a \
+                         policy or of the module is tried again"
                     );
                 }
             }

@@ -1,9 +1,9 @@
-//! A filter configuration as the resource that Envoy takes: `TypedExtensionConfig` around a Wasm filter, or around a
-//! dynamic module where the module is one.
+//! Conversion of a filter configuration to Envoy's resource: `TypedExtensionConfig` around a Wasm
+//! filter, or around a dynamic module if the module is native.
 //!
-//! The plugin's configuration travels as a `StringValue` that holds JSON. A `Struct` would be the
-//! obvious choice and the proto's documentation promises that it arrives as JSON, but Envoy 1.40 hands
-//! the module the binary message (measured), and a `Struct` turns every integer into a double.
+//! The plugin's configuration is a `StringValue` that holds JSON. The obvious choice would be a
+//! `Struct`, and the proto's documentation promises that it arrives as JSON. But Envoy 1.40 passes
+//! the binary message to the module (measured), and a `Struct` turns every integer into a double.
 
 use std::path::Path;
 
@@ -25,29 +25,29 @@ use sha2::{Digest, Sha256};
 
 use super::module::Kind;
 
-/// Identifies the plugin in Envoy's logs, and with the code the VM. One id for every slot of a proxy, so
-/// that they share state.
+/// The id of the plugin in Envoy's logs, and with the code that of the VM. All slots of a proxy
+/// have the same id, so that they share state.
 const PLUGIN: &str = "headgate";
 const RUNTIME: &str = "envoy.wasm.runtime.v8";
 const STRING_VALUE: &str = "type.googleapis.com/google.protobuf.StringValue";
-/// Delay before a VM that trapped is made anew, ms; doubles up to [`RELOAD_MAX_MS`].
+/// The delay before a trapped VM is restarted, in ms; doubles up to [`RELOAD_MAX_MS`].
 const RELOAD_BASE_MS: u32 = 100;
-/// Longest delay before a VM that trapped is made anew, ms.
+/// The longest delay before a trapped VM is restarted, in ms.
 const RELOAD_MAX_MS: u32 = 1_000;
 
 /// One named resource, encoded.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resource {
-    /// Name of the filter slot.
+    /// The name of the filter slot.
     pub name: String,
-    /// Hash of the content: the same for the same configuration and module, across restarts.
+    /// The hash of the content: equal for equal configuration and module, across restarts.
     pub version: String,
     /// The `TypedExtensionConfig`.
     pub any: Any,
 }
 
 impl Resource {
-    /// The resource that makes slot `name` run `module` with `config`.
+    /// Returns the resource that makes slot `name` run `module` with `config`.
     #[must_use]
     pub fn new(config: &FilterConfig, name: &str, module: &Path) -> Self {
         let extension = TypedExtensionConfig {
@@ -66,13 +66,14 @@ impl Resource {
     }
 }
 
-/// The first 64 bits of a SHA-256, in hex: names content in versions and file names.
+/// Returns the first 64 bits of a SHA-256, in hex, which identify content in versions and file
+/// names.
 #[must_use]
 pub fn hash(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes)[..8])
 }
 
-/// A whole SHA-256, in hex.
+/// Returns a whole SHA-256, in hex.
 #[must_use]
 pub fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
@@ -89,13 +90,14 @@ fn any<M: Message + Name>(message: &M) -> Any {
     }
 }
 
-/// The configuration as the module reads it. Serialization of [`FilterConfig`] can't fail (plain structs,
-/// string keys); were it to, the empty text is the configuration that lets everything pass.
+/// Returns the configuration in the module's format. Serialization of [`FilterConfig`] can't fail
+/// (plain structs, string keys). If it did, the result would be the empty text, the configuration
+/// that admits every request.
 fn plugin_configuration(config: &FilterConfig) -> String {
     serde_json::to_string(config).unwrap_or_default()
 }
 
-/// What stats begin with, as those of the Wasm filter do: dashboards and alerts know one name.
+/// The prefix of stats, equal to that of the Wasm filter: dashboards and alerts need one name.
 const METRICS_NAMESPACE: &str = "wasmcustom";
 
 fn native_filter(config: &FilterConfig, module: &Path) -> DynamicModuleFilter {
@@ -104,7 +106,7 @@ fn native_filter(config: &FilterConfig, module: &Path) -> DynamicModuleFilter {
     };
     DynamicModuleFilter {
         dynamic_module_config: Some(DynamicModuleConfig {
-            // What was learned outlives a listener.
+            // The module's learned state must outlive a listener.
             do_not_close: true,
             metrics_namespace: METRICS_NAMESPACE.to_owned(),
             module: Some(local(module)),
@@ -119,7 +121,7 @@ fn native_filter(config: &FilterConfig, module: &Path) -> DynamicModuleFilter {
     }
 }
 
-/// A file that Envoy reads itself.
+/// Returns a file that Envoy reads itself.
 fn local(module: &Path) -> AsyncDataSource {
     AsyncDataSource {
         specifier: Some(async_data_source::Specifier::Local(DataSource {
@@ -168,8 +170,8 @@ fn millis(ms: u32) -> Duration {
     }
 }
 
-/// The same resource in protobuf's JSON form, for `headgate render` and files that Envoy watches
-/// (`path_config_source`, wrapped in a `DiscoveryResponse`).
+/// Returns the same resource in protobuf's JSON form, for `headgate render` and files that Envoy
+/// watches (`path_config_source`, wrapped in a `DiscoveryResponse`).
 #[must_use]
 pub fn ecds_json(config: &FilterConfig, name: &str, module: &Path) -> Value {
     if Kind::of(module) == Kind::Native {
@@ -215,7 +217,8 @@ pub fn ecds_json(config: &FilterConfig, name: &str, module: &Path) -> Value {
     })
 }
 
-/// A whole `DiscoveryResponse` file for Envoy's `path_config_source`. Its version is the resource's.
+/// Returns a whole `DiscoveryResponse` file for Envoy's `path_config_source`. Its version is that
+/// of the resource.
 #[must_use]
 pub fn discovery_json(config: &FilterConfig, name: &str, module: &Path) -> Value {
     json!({

@@ -1,4 +1,4 @@
-//! The server: combines plan and module into snapshots, and listens.
+//! The server: combines plan and modules into snapshots, and listens.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -35,10 +35,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server of what `plans` and `modules` hold, now and later.
+    /// Returns a server of the current and later values of `plans` and `modules`.
     ///
-    /// The plan that is there now is served at once. Pass one that has been loaded: an empty one would
-    /// switch off enforcement on every proxy that reconnects.
+    /// The current plan is served at once. Pass a loaded plan: an empty one would switch off
+    /// enforcement on every proxy that reconnects.
     #[must_use]
     pub fn new(
         mut plans: watch::Receiver<Arc<Plan>>,
@@ -60,33 +60,34 @@ impl Server {
         }
     }
 
-    /// Serves over TLS only, to proxies whose certificate the files' CA has signed, and follows the files.
+    /// Serves over TLS only, to proxies whose certificate is signed by the files' CA, and reloads
+    /// the files when they change.
     #[must_use]
     pub fn with_tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// Over TLS, serves proxies without a certificate whose token `tokens` accepts.
+    /// Over TLS, accepts proxies without a certificate if `tokens` accepts their token.
     #[must_use]
     pub fn with_tokens(mut self, tokens: Option<ProxyTokens>) -> Self {
         self.tokens = tokens;
         self
     }
 
-    /// The proxies' records.
+    /// Returns the registry of proxies.
     #[must_use]
     pub fn registry(&self) -> Arc<Registry> {
         Arc::clone(&self.registry)
     }
 
-    /// What is served.
+    /// Returns the served snapshots.
     #[must_use]
     pub fn snapshots(&self) -> watch::Receiver<Arc<Snapshot>> {
         self.snapshots.subscribe()
     }
 
-    /// Serves until `shutdown` holds `true` or its sender is gone.
+    /// Serves until `shutdown` holds `true` or its sender is dropped.
     ///
     /// # Errors
     /// The listener failed.
@@ -143,7 +144,8 @@ async fn follow(tls: Option<Tls>, metrics: &XdsMetrics) -> Infallible {
     std::future::pending().await
 }
 
-/// Publishes a snapshot for each change of plan or modules. A source that ended leaves its last value.
+/// Publishes a snapshot for each change of plan or modules. A source that ends leaves its last
+/// value.
 async fn combine(
     mut plans: watch::Receiver<Arc<Plan>>,
     mut modules: watch::Receiver<Arc<Modules>>,

@@ -26,17 +26,17 @@ use super::stream::{Context, drive};
 use crate::kubernetes::review::bearer;
 use crate::kubernetes::tokens::{ProxyTokens, Refusal};
 
-/// Both services.
+/// The implementation of both services.
 #[derive(Debug, Clone)]
 pub(super) struct Service {
     context: Context,
     tokens: Option<ProxyTokens>,
-    /// One slot a stream, by who opened it.
+    /// One slot of the quota for each stream, by its owner.
     streams: Arc<Quota<Owner>>,
 }
 
-/// Whose streams are counted together, so that nobody takes all of them: the namespace of a certificate or
-/// token, or an address that shows none.
+/// The owner by which streams are counted, so that one can't take all of them: the namespace of a
+/// certificate or token, or the address of a peer without either.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Owner {
     Namespace(String),
@@ -65,7 +65,7 @@ impl Service {
         }
     }
 
-    /// Returns a slot for one stream of the peer.
+    /// Returns a slot of the quota for one stream of the peer.
     fn slot(&self, peer: &Peer) -> Result<Slot<Owner>, Status> {
         self.streams.take(Owner::of(peer)).map_err(|full| {
             self.context.registry.metrics.xds.streams_refused.inc();
@@ -80,9 +80,9 @@ impl Service {
         })
     }
 
-    /// Returns the peer with what its token proves.
+    /// Returns the peer with the identity that its token proves.
     async fn prove(&self, peer: Peer, token: Option<String>) -> Result<Peer, Status> {
-        // Counted while the API server is asked.
+        // The stream is counted while the API server is asked.
         let _slot = self.slot(&peer)?;
         let address = peer.address;
         let proven = peer.with_token(token, self.tokens.as_ref()).await;
@@ -109,7 +109,7 @@ impl Service {
         let peer = self.prove(peer, token).await?;
         let slot = self.slot(&peer)?;
         let requests = request.into_inner();
-        // One response: the next is made when a proxy has taken this one.
+        // The queue holds one response: the next one is made after the proxy has taken it.
         let (responses, stream) = mpsc::channel(1);
         let context = self.context.clone();
         tokio::spawn(async move {
@@ -120,7 +120,7 @@ impl Service {
     }
 }
 
-/// The other end of the request's connection.
+/// Returns the other end of the request's connection.
 fn peer<T>(request: &Request<T>) -> Result<Peer, Status> {
     request
         .extensions()

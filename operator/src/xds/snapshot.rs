@@ -1,4 +1,5 @@
-//! What every proxy should have at one moment: the plan, the modules, and the resources made of them.
+//! The desired state of every proxy at one moment: the plan, the modules, and the resources built
+//! from them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,30 +15,31 @@ use super::node::{Identity, TargetClaim};
 use super::{direction, is_headgate_slot};
 use crate::plan::{Enforced, InForce, NATIVE_MODULE_METADATA, Plan, PolicyState, ProxyClaims};
 
-/// A moment's plan and modules. Resources are built when a proxy first needs them and shared by all.
+/// The plan and modules at one moment. Resources are built when a proxy first needs them and are
+/// shared by all proxies.
 #[derive(Debug)]
 pub struct Snapshot {
     /// The plan.
     pub plan: Arc<Plan>,
     /// The modules that proxies run.
     pub modules: Arc<Modules>,
-    /// When it was made.
+    /// The time at which it was made.
     pub made: Instant,
-    /// Where what is enforced may be less than what is meant.
+    /// The namespaces in which less may be enforced than intended.
     incomplete: Incomplete,
-    /// What a proxy gets that no policy applies to.
+    /// The configuration of a proxy to which no policy applies.
     empty: Arc<FilterConfig>,
-    /// What an outbound slot gets where there are no workflows.
+    /// The configuration of an outbound slot without workflows.
     no_calls: Arc<FilterConfig>,
     cache: Arc<ResourceCache>,
 }
 
-/// Where a policy is refused and has no good version, or a source can't be read.
+/// The namespaces in which a policy is refused and has no valid version, or a source can't be read.
 #[derive(Debug)]
 enum Incomplete {
-    /// A file that can't be read may hold anything.
+    /// A file that can't be read may hold policies of any namespace.
     Everywhere,
-    /// In these namespaces: nobody's mistake keeps the proxies of others from what is right for them.
+    /// These namespaces only: an error in one must not affect the proxies of others.
     In(BTreeSet<String>),
 }
 
@@ -53,25 +55,26 @@ impl Incomplete {
     }
 }
 
-/// What one proxy gets, and why it is nothing, if it is.
+/// The assigned configuration of one proxy, and the reason if it is empty.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Assignment {
-    /// The configuration of its inbound slots; empty when no policy applies.
+    /// The configuration of its inbound slots; empty if no policy applies.
     pub config: Arc<FilterConfig>,
-    /// The configuration of its outbound slots, which follows from the other; empty when that has no workflows.
+    /// The configuration of its outbound slots, which follows from the inbound one; empty if that
+    /// has no workflows.
     pub outbound: Arc<FilterConfig>,
     /// The policies in force, each with the target by which it reaches the proxy.
     pub in_force: Vec<InForce>,
-    /// Why no policy applies, and what to do.
+    /// The reason why no policy applies, with the remedy.
     pub problem: Option<String>,
-    /// The module file that it is to load.
+    /// The module file that it should load.
     pub module: PathBuf,
-    /// Why that is the Wasm module, where the proxy asks for a native one.
+    /// The reason why that is the Wasm module, if the proxy requests a native one.
     pub fallback: Option<String>,
 }
 
 impl Snapshot {
-    /// The moment at which `plan` and `modules` hold.
+    /// Returns the snapshot of `plan` and `modules`.
     #[must_use]
     pub fn new(plan: Arc<Plan>, modules: Arc<Modules>, cache: Arc<ResourceCache>) -> Self {
         let incomplete = Incomplete::new(&plan);
@@ -89,7 +92,8 @@ impl Snapshot {
         }
     }
 
-    /// The module file that this proxy is to load, and why it is the Wasm module where the proxy asks for a native one.
+    /// Returns the module file that this proxy should load, and the reason why it is the Wasm
+    /// module if the proxy requests a native one.
     fn module_of(&self, identity: &Identity) -> (PathBuf, Option<String>) {
         let wasm = || identity.module.as_ref().unwrap_or(&self.modules.wasm.path);
         match (identity.filter, self.native_of(identity)) {
@@ -99,14 +103,15 @@ impl Snapshot {
         }
     }
 
-    /// The native module file that this proxy can load, or why there is none.
+    /// Returns the native module file that this proxy can load, or the reason why it has none.
     fn native_of<'a>(&'a self, identity: &'a Identity) -> Result<&'a Path, String> {
         let native = match (&identity.native_module, &self.modules.native) {
             (Some(own), _) => own,
             (None, _) if identity.module.is_some() => {
                 return Err(format!(
-                    "it has a Wasm module of its own and no native one (node metadata {NATIVE_MODULE_METADATA:?}); \
-                     headgate bootstrap --install-module --filter native installs both"
+                    "it has a Wasm module of its own and no native one (node metadata \
+                     {NATIVE_MODULE_METADATA:?}); headgate bootstrap --install-module --filter \
+                     native installs both"
                 ));
             }
             (None, None) => {
@@ -132,10 +137,10 @@ impl Snapshot {
         }
     }
 
-    /// The configuration for this proxy.
+    /// Returns the configuration for this proxy.
     ///
-    /// A proxy to which no policy applies gets the empty configuration, so that deleting a policy takes
-    /// effect: a resource that merely disappeared would leave the last one in force.
+    /// A proxy to which no policy applies gets the empty configuration, so that the deletion of a
+    /// policy takes effect: a resource that merely disappeared would leave the last one in force.
     #[must_use]
     pub fn assign(&self, identity: &Identity) -> Assignment {
         let (module, fallback) = self.module_of(identity);
@@ -177,16 +182,17 @@ impl Snapshot {
             namespace: identity.namespace.as_deref(),
             labels: &identity.labels,
         });
-        // By labels, a proxy only gets what the cluster attaches to Pods of its namespace: among it, policies of other
-        // namespaces for routes that its Gateway has accepted.
+        // By its labels, a proxy only gets the policies that the cluster attaches to Pods of its
+        // namespace. These include policies of other namespaces for routes that its Gateway has
+        // accepted.
         if target.is_some() || !self.plan.in_cluster {
             within_namespace(&enforced.config, identity)?;
         }
         Ok(enforced)
     }
 
-    /// Whether a proxy that gets nothing might have to get something: a policy of its namespace is refused and
-    /// has no good version, or a source can't be read.
+    /// Whether a proxy without policies might need some: a policy of its namespace is refused and
+    /// has no valid version, or a source can't be read.
     #[must_use]
     pub fn is_incomplete_for(&self, identity: &Identity) -> bool {
         let namespace = match (&identity.namespace, &identity.target) {
@@ -197,12 +203,12 @@ impl Snapshot {
         match (&self.incomplete, namespace) {
             (Incomplete::Everywhere, _) => true,
             (Incomplete::In(some), Some(namespace)) => some.contains(namespace),
-            // It might be of any.
+            // It might be of any of these namespaces.
             (Incomplete::In(some), None) => !some.is_empty(),
         }
     }
 
-    /// The resources that make `names` of this proxy run what it is assigned.
+    /// Returns the resources that make slots `names` of this proxy run its assigned configuration.
     #[must_use]
     pub fn offer(&self, assignment: &Assignment, names: &BTreeSet<String>) -> Offer {
         let (ours, others): (Vec<&String>, Vec<&String>) =
@@ -221,8 +227,8 @@ impl Snapshot {
     }
 }
 
-/// A configuration of another namespace than the proxy proves is refused. Its policies and their limits are not
-/// for the proxy to read.
+/// Refuses a configuration of another namespace than the one that the proxy proves. The proxy must
+/// not read that namespace's policies and limits.
 fn within_namespace(config: &FilterConfig, identity: &Identity) -> Result<(), String> {
     let (Some(certificate), Some(namespace)) = (&identity.certificate, &identity.namespace) else {
         return Ok(());
@@ -230,8 +236,8 @@ fn within_namespace(config: &FilterConfig, identity: &Identity) -> Result<(), St
     let foreign = |policy: &str| policy.split_once('/').map(|(ns, _)| ns) != Some(namespace);
     if config.stages.iter().any(|s| foreign(&s.policy)) {
         return Err(format!(
-            "no policy of namespace {namespace:?} applies to this proxy, and its identity ({certificate}) is for \
-             no other"
+            "no policy of namespace {namespace:?} applies to this proxy, and its identity \
+             ({certificate}) is for no other"
         ));
     }
     Ok(())

@@ -1,9 +1,9 @@
-//! A connection of a proxy, and the reasons why it ends from this side.
+//! A proxy's connection, and the reasons why the server ends it.
 //!
-//! HTTP/2 itself never ends a connection that answers pings. So a watch of its own goes with the socket:
-//! it ends a connection that has no streams, one that is old, one whose certificate has expired, and one
-//! whose certificate the operator would no longer accept. It is polled with the socket's reads and writes,
-//! so it needs no task.
+//! HTTP/2 itself never ends a connection that answers pings. So the socket has a watch of its own,
+//! which ends a connection that has no streams, one that is old, one whose certificate has expired,
+//! and one whose certificate the operator would no longer accept. The socket's reads and writes
+//! poll it, so it needs no task.
 
 use std::future::Future;
 use std::io;
@@ -28,16 +28,14 @@ use super::peer::{Activity, Peer, Spiffe};
 use super::tls::Trust;
 use crate::kubernetes::tokens::AUDIENCE;
 
-/// What ends a connection, apart from its two ends.
+/// The limits on a connection's lifetime.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lifetime {
-    /// Longest time, or a little more, without a stream.
+    /// The longest time without a stream; a connection may exceed it by up to the same time.
     pub(super) idle: Duration,
-    /// Longest time in all.
+    /// The longest lifetime.
     pub(super) max_age: Duration,
 }
-
-/// A connection that is open.
 pub(super) struct Socket {
     io: Either<TcpStream, Box<TlsStream<TcpStream>>>,
     peer: Peer,
@@ -48,7 +46,7 @@ pub(super) struct Socket {
 type Watch = Pin<Box<dyn Future<Output = &'static str> + Send>>;
 
 impl Socket {
-    /// A connection without TLS.
+    /// Returns a connection without TLS.
     pub(super) fn plain(
         stream: TcpStream,
         address: SocketAddr,
@@ -77,7 +75,7 @@ impl Socket {
         }
     }
 
-    /// A connection after its handshake, under `trust`.
+    /// Returns a connection after its handshake, under `trust`.
     pub(super) fn tls(
         stream: TlsStream<TcpStream>,
         address: SocketAddr,
@@ -119,7 +117,7 @@ impl Socket {
         }
     }
 
-    /// An error once the connection is to end.
+    /// Returns an error once the connection must end.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if let Some(watch) = &mut self.watch
             && let Poll::Ready(why) = watch.as_mut().poll(cx)
@@ -136,7 +134,7 @@ impl Socket {
 
 const OLD: &str = "it is old; the proxy comes back, perhaps to another replica";
 
-/// Ends when there has been no stream for `limit` (to twice that).
+/// Ends when there has been no stream for `limit` (up to twice that).
 async fn idle(activity: Arc<Activity>, limit: Duration) -> &'static str {
     let mut tick = interval_at(Instant::now() + limit, limit);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -151,12 +149,12 @@ async fn idle(activity: Arc<Activity>, limit: Duration) -> &'static str {
     }
 }
 
-/// Ends when a client with `chain` wouldn't be let in any more.
+/// Ends when a client with `chain` would no longer be accepted.
 async fn distrust(
     mut trust: watch::Receiver<Arc<Trust>>,
     chain: Vec<CertificateDer<'static>>,
 ) -> &'static str {
-    /// How often a certificate's end is looked for.
+    /// The interval at which a certificate's expiry is checked.
     const RECHECK: Duration = Duration::from_secs(60);
     let mut tick = interval_at(Instant::now() + RECHECK, RECHECK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,14 +1,14 @@
 //! State of the world: every response carries all resources that the stream has subscribed to.
 //!
 //! The rules, from the xDS protocol's specification:
-//! - A request answers the response whose nonce it carries; one with an older nonce says nothing that a
-//!   newer one won't repeat, and is ignored.
-//! - `error_detail` is a NACK. The proxy keeps what it had, so the same content isn't sent again until
-//!   something changes; a change back to what the proxy has needs no response either.
-//! - `version_info` in a stream's first request is what the proxy runs already, from before a
-//!   reconnect. Versions are content hashes, so an operator that restarts sends nothing needlessly.
-//! - The list of names replaces the one before. A name that is new in it gets a response even when the
-//!   proxy had that content once: it may have dropped it when it unsubscribed.
+//! - A request answers the response whose nonce it carries. A request with an older nonce is
+//!   ignored, because a newer one repeats its content.
+//! - `error_detail` is a NACK. The proxy keeps its previous version, so the same content isn't sent
+//!   again until something changes; a change back to the proxy's version needs no response either.
+//! - `version_info` in a stream's first request is the version that the proxy still runs after a
+//!   reconnect. Versions are content hashes, so a restarted operator sends nothing needlessly.
+//! - The list of names replaces the previous one. A name that is new in it gets a response even if
+//!   the proxy had that content once: it may have dropped it when it unsubscribed.
 
 use std::collections::BTreeSet;
 
@@ -19,21 +19,22 @@ use super::dialect::{Dialect, Offer, TooMany, Verdict, check_names};
 use super::proxy::Variant;
 use super::{DEFAULT_SLOT, ECDS_TYPE_URL};
 
-/// Asks for everything there is.
+/// A subscription to all resources.
 pub(super) const WILDCARD: &str = "*";
 
-/// State of one stream.
+/// The state of one stream.
 #[derive(Debug, Default)]
 pub struct Sotw {
-    /// A request has been received.
+    /// Whether a request has been received.
     seen: bool,
-    /// The stream has only ever sent empty lists of names, which asks for everything.
+    /// Whether the stream has only ever sent empty lists of names, which subscribe to all
+    /// resources.
     legacy_wildcard: bool,
     names: BTreeSet<String>,
     sent: Option<Sent>,
-    /// Version that the proxy runs.
+    /// The version that the proxy runs.
     held: Option<String>,
-    /// Version that it refused last.
+    /// The version that it last refused.
     refused: Option<String>,
 }
 
@@ -191,7 +192,7 @@ mod tests {
         }
     }
 
-    /// A stream that was sent `offer` as nonce 1.
+    /// Returns a stream that was sent `offer` as nonce 1.
     fn sent(offer: &Offer) -> Sotw {
         let mut s = Sotw::default();
         assert_eq!(s.receive(request(&["headgate"], "", "")), Ok(None));

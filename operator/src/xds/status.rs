@@ -1,4 +1,4 @@
-//! What `headgate status` and the admin address report: policies, proxies, problems.
+//! The report of `headgate status` and the admin address: policies, proxies, problems.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -16,34 +16,35 @@ use super::tally::Tallies;
 use super::timestamp::rfc3339;
 use crate::plan::{PolicyState, TargetRef};
 
-/// Everything, at one moment.
+/// The state of the operator at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// When the report was made, RFC 3339.
+    /// The time of the report, RFC 3339.
     pub time: String,
     /// Headgate's version.
     pub version: String,
     /// The Wasm module.
     pub module: ModuleReport,
-    /// The native module, for proxies that ask for a native filter and can load it, if there is one.
+    /// The native module, for proxies that request a native filter and can load it, if there is
+    /// one.
     #[serde(default)]
     pub native: Option<ModuleReport>,
     /// Policies by name.
     pub policies: Vec<PolicyReport>,
     /// Streams of proxies: connected ones first, then by node id.
     pub proxies: Vec<ProxyReport>,
-    /// Problems of the source that no policy owns.
+    /// Problems of the source that belong to no policy.
     pub problems: Vec<ProblemReport>,
 }
 
 /// The module that proxies run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModuleReport {
-    /// Its file.
+    /// The path of its file.
     pub path: String,
-    /// First 64 bits of its SHA-256, in hex.
+    /// The first 64 bits of its SHA-256, in hex.
     pub hash: String,
-    /// Size in bytes.
+    /// The size in bytes.
     pub bytes: u64,
 }
 
@@ -52,17 +53,17 @@ pub struct ModuleReport {
 pub struct PolicyReport {
     /// `namespace/name`.
     pub name: String,
-    /// File it comes from.
+    /// The file that it comes from.
     pub source: String,
     /// Its generation.
     pub generation: i64,
-    /// Enforce or only count.
+    /// Whether it enforces or only counts.
     pub mode: Mode,
-    /// What it applies to.
+    /// The targets that it applies to.
     pub targets: Vec<TargetRef>,
-    /// Revision of the configuration that it is part of; empty when nothing is enforced.
+    /// The revision of the configuration that contains it; empty if nothing is enforced.
     pub revision: String,
-    /// Conditions of all targets, see [`conditions::summary`].
+    /// The conditions of all targets, see [`conditions::summary`].
     #[serde(flatten)]
     pub conditions: Conditions,
 }
@@ -70,31 +71,31 @@ pub struct PolicyReport {
 /// One stream of a proxy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProxyReport {
-    /// Node id.
+    /// The node id.
     pub node: String,
-    /// Service cluster.
+    /// The service cluster.
     pub cluster: String,
-    /// The target it stands for, if it names one.
+    /// The target that it serves, if it names one.
     pub target: Option<String>,
-    /// Namespace of its Pod, as its certificate, its token or its metadata says.
+    /// The namespace of its Pod, by its certificate, its token or its metadata.
     #[serde(default)]
     pub namespace: Option<String>,
-    /// SPIFFE id that its certificate or token proves.
+    /// The SPIFFE id that its certificate or token proves.
     #[serde(default)]
     pub certificate: Option<String>,
-    /// When its certificate ends.
+    /// The expiry of its certificate.
     #[serde(default)]
     pub expires: Option<String>,
-    /// The module file that it loads, where it names one of its own.
+    /// The module file that it loads, if it names one of its own.
     #[serde(default)]
     pub module: Option<String>,
     /// The kind of filter that it runs, `wasm` or `native`; empty while it has accepted none.
     #[serde(default)]
     pub filter: String,
-    /// Why it gets the Wasm filter, where it asks for the native one.
+    /// The reason why it gets the Wasm filter although it requests the native one.
     #[serde(default)]
     pub fallback: Option<String>,
-    /// Address it connected from.
+    /// The address from which it connected.
     pub peer: String,
     /// `ECDS` or `ADS`.
     pub transport: Transport,
@@ -102,19 +103,19 @@ pub struct ProxyReport {
     pub variant: Variant,
     /// Filter slots.
     pub slots: Vec<String>,
-    /// When the stream began.
+    /// The time at which the stream began.
     pub connected: String,
-    /// When it ended.
+    /// The time at which it ended.
     pub disconnected: Option<String>,
     /// `Running`, `Pending`, `Rejected` or `Disconnected`.
     pub state: String,
     /// Policies that it should enforce.
     pub policies: Vec<String>,
-    /// Why no policy applies to it.
+    /// The reason why no policy applies to it.
     pub problem: Option<String>,
-    /// What it was sent last.
+    /// The version that it was last sent.
     pub sent: Option<PushReport>,
-    /// What it runs.
+    /// The version that it runs.
     pub acked: Option<PushReport>,
     /// Its last refusal.
     pub nack: Option<NackReport>,
@@ -123,18 +124,18 @@ pub struct ProxyReport {
 /// A version sent or accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PushReport {
-    /// xDS version.
+    /// The xDS version.
     pub version: String,
-    /// Revision of the configuration; empty when nothing is enforced.
+    /// The revision of the configuration; empty if nothing is enforced.
     pub revision: String,
-    /// When.
+    /// The time of the push or of its acceptance.
     pub time: String,
 }
 
 /// A refusal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NackReport {
-    /// What was refused, and when.
+    /// The refused version, and the time.
     #[serde(flatten)]
     pub push: PushReport,
     /// Envoy's reason.
@@ -144,19 +145,19 @@ pub struct NackReport {
 /// A problem of the source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProblemReport {
-    /// File or folder.
+    /// The file or folder.
     pub source: String,
-    /// One line.
+    /// The problem in one line.
     pub message: String,
 }
 
-/// A policy's conditions as they were written.
+/// Returns a policy's conditions as written.
 pub type Written<'a> = &'a dyn Fn(&PolicyState) -> Conditions;
 
 impl Report {
-    /// The state of `snapshot` and of the proxies in `registry`. `written` are a policy's conditions as the API server
-    /// has them, which are about the proxies of all replicas and about delivered objects, too; without it there is no
-    /// other replica.
+    /// Returns the report of `snapshot` and of the proxies in `registry`. `written` returns a
+    /// policy's conditions as observed on the API server, which cover the proxies of all replicas
+    /// and delivered objects; without it there is no other replica.
     #[must_use]
     pub fn new(
         snapshot: &Snapshot,
@@ -194,8 +195,9 @@ impl Report {
     }
 }
 
-/// Of the proxies that `policy` is for, how many run it, and how many there are. A proxy may have several streams, one
-/// for each of its slots: it counts once, and runs the policy when all of them do.
+/// Returns, of the proxies that `policy` applies to, the number that run it, and the total. A proxy
+/// with several streams, one for each of its slots, counts once, and runs the policy when all of
+/// them do.
 #[must_use]
 pub fn share<'a>(
     policy: &str,
@@ -224,7 +226,7 @@ fn policy(state: &PolicyState, conditions: Conditions) -> PolicyReport {
     }
 }
 
-/// The conditions that a policy has where nobody writes them: what `tallies` says of it.
+/// Returns the conditions of a policy from `tallies`, for a source without written conditions.
 fn counted(state: &PolicyState, tallies: &Tallies) -> Conditions {
     let at = |target: &TargetRef| {
         let conditions = conditions::at(state, Some(target), tallies, None);

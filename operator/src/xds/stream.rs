@@ -1,4 +1,4 @@
-//! Drives one stream: requests in, changes of the snapshot in, responses out.
+//! The driver of one stream: requests and changes of the snapshot in, responses out.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -22,11 +22,12 @@ use super::registry::{Connection, MAX_REASON, Registry};
 use super::snapshot::{Assignment, Snapshot};
 use crate::metrics::XdsMetrics;
 
-/// Why a proxy isn't given the empty configuration.
-const KEPT: &str = "it keeps the configuration that it had before this operator started, because a policy \
-                    is refused and has no good version here; correct that policy, or delete it";
+/// The reason why a proxy isn't sent the empty configuration.
+const KEPT: &str = "it keeps the configuration that it had before this operator started, because a \
+                    policy is refused and has no good version here; correct that policy, or delete \
+                    it";
 
-/// What a stream needs of the server.
+/// The parts of the server that a stream uses.
 #[derive(Debug, Clone)]
 pub(super) struct Context {
     pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
@@ -40,18 +41,18 @@ struct Session<D> {
     dialect: D,
     identity: Identity,
     connection: Connection,
-    /// Names that aren't ours and were logged.
+    /// Names that aren't Headgate's and have been logged.
     logged: BTreeSet<String>,
     nonce: u64,
-    /// What the proxy runs is something that this process has offered.
+    /// Whether the proxy runs a version that this process has offered.
     familiar: bool,
     /// The native module in the last response, if it had one.
     native: Option<PathBuf>,
-    /// The proxy has run a native module on this stream.
+    /// Whether the proxy has run a native module on this stream.
     runs_native: bool,
-    /// When the stream began.
+    /// The time at which the stream began.
     began: Instant,
-    /// When the snapshot was made that the last response comes from.
+    /// The time of the snapshot that the last response comes from.
     sent_of: Instant,
 }
 
@@ -71,7 +72,7 @@ pub(super) async fn drive<D, S>(
     if let Err(status) =
         serve::<D, S>(&mut context, transport, &peer, &mut requests, &responses).await
     {
-        // Nobody may be listening any more.
+        // The receiver may have been dropped already.
         let _ = responses.send(Err(status)).await;
     }
 }
@@ -89,7 +90,9 @@ where
 {
     let patience = tokio::time::timeout(context.limits.first_message, requests.next());
     let first = tokio::select! {
-        first = patience => first.map_err(|_| Status::deadline_exceeded("no request on this stream"))?,
+        first = patience => {
+            first.map_err(|_| Status::deadline_exceeded("no request on this stream"))?
+        }
         () = stopped(&mut context.shutdown) => return Err(stopping()),
     };
     let Some(first) = first.transpose()? else {
@@ -160,7 +163,7 @@ where
     }
 }
 
-/// Lets a proxy in that claims no more than its certificate covers, and adds what that proves.
+/// Accepts a proxy that claims no more than its certificate covers, and adds the proven facts.
 fn allow(peer: &Peer, identity: &mut Identity, registry: &Registry) -> Result<(), Status> {
     peer.authorize(identity).map_err(|why| {
         registry.metrics.xds.streams_refused.inc();
@@ -171,7 +174,7 @@ fn allow(peer: &Peer, identity: &mut Identity, registry: &Registry) -> Result<()
 
 /// Waits until the server stops.
 pub(super) async fn stopped(shutdown: &mut watch::Receiver<bool>) {
-    // An error means that the sender is gone, which also ends the server.
+    // An error means that the sender was dropped, which also ends the server.
     let _ = shutdown.wait_for(|stop| *stop).await;
 }
 
@@ -180,8 +183,8 @@ fn stopping() -> Status {
 }
 
 impl<D: Dialect> Session<D> {
-    /// Takes in a request. `false` if it is about a type that Headgate has nothing of: on ADS such
-    /// requests are normal and get no response.
+    /// Applies a request. Returns `false` if it is about a type that Headgate doesn't serve: on ADS
+    /// such requests are normal and get no response.
     fn receive(
         &mut self,
         request: D::Request,
@@ -206,7 +209,8 @@ impl<D: Dialect> Session<D> {
             .map_err(|e| Status::invalid_argument(e.to_string()))?;
         if let Some(verdict) = verdict {
             self.learn_what_it_loads(&verdict);
-            // What a proxy gets when it connects is as old as the last edit.
+            // The first response after a connection is as old as the last edit, so its delay isn't
+            // counted.
             if matches!(verdict, Verdict::Ack(_)) && self.sent_of > self.began {
                 metrics.acked_after(self.sent_of.elapsed());
             }
@@ -215,7 +219,7 @@ impl<D: Dialect> Session<D> {
         Ok(true)
     }
 
-    /// Brings the record up to date, and makes the response that is due.
+    /// Updates the record, and returns the response that is due.
     fn respond(&mut self, snapshot: &Snapshot) -> Option<D::Response> {
         let mut assignment = snapshot.assign(&self.identity);
         let offer = snapshot.offer(&assignment, self.dialect.names());
@@ -234,8 +238,9 @@ impl<D: Dialect> Session<D> {
         Some(response)
     }
 
-    /// Gives up on a native module that the proxy refuses before it has run any: its C library may be too old, or its
-    /// processor another. One that ran before is left alone, since the configuration may be at fault.
+    /// Falls back to the Wasm module for a proxy that refuses a native module before it has run
+    /// any: its C library may be too old, or its processor another. After one has run there is no
+    /// fallback, since the configuration may be at fault.
     fn learn_what_it_loads(&mut self, verdict: &Verdict) {
         let Some(sent) = self.native.clone() else {
             return;
@@ -254,10 +259,10 @@ impl<D: Dialect> Session<D> {
         }
     }
 
-    /// Whether the proxy is left with what it got from an operator before this one.
+    /// Whether the proxy keeps the configuration of a previous operator.
     ///
-    /// Last good versions are not kept across restarts. An operator that starts over a broken policy
-    /// file would otherwise take the policy off every proxy that still enforces it.
+    /// Last valid versions are not kept across restarts. An operator that starts with a broken
+    /// policy file would otherwise remove the policy from every proxy that still enforces it.
     fn keeps_its_own(&self, assignment: &Assignment, snapshot: &Snapshot) -> bool {
         assignment.config.stages.is_empty()
             && snapshot.is_incomplete_for(&self.identity)

@@ -1,8 +1,8 @@
-//! What the proxies of one replica, or of all, say about each policy.
+//! The counts of proxies for each policy, of one replica or of all.
 //!
-//! A policy's `Programmed` condition is about every proxy that should enforce it, whichever replica that proxy
-//! is connected to. So each replica counts its own, in one pass over its proxies for all policies, and the
-//! leader adds up what the others counted. Counts are small where lists of proxies are not.
+//! A policy's `Programmed` condition covers every proxy that should enforce it, on any replica. So
+//! each replica counts its own proxies, in one pass for all policies, and the leader adds up all
+//! counts. Counts are small, unlike lists of proxies.
 
 use std::collections::BTreeMap;
 
@@ -19,33 +19,32 @@ pub struct Tallies(BTreeMap<String, Counts>);
 /// Counts of one policy.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 struct Counts {
-    /// Every proxy that should enforce any generation of it, once.
+    /// Every proxy that should enforce any generation of it, counted once.
     #[serde(flatten)]
     all: Tally,
-    /// The same proxies by generation and target; one that two targets reach is in two.
+    /// The same proxies by generation and target; one that two targets reach is in both entries.
     by_target: Vec<Entry>,
 }
 
 /// Proxies that should enforce one generation of a policy, by one of its targets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
-    /// The policy's generation.
     generation: i64,
-    /// The target by which the policy reaches them; `None` where a proxy doesn't say.
+    /// The target by which the policy reaches them; `None` if a proxy doesn't report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<TargetRef>,
     #[serde(flatten)]
     tally: Tally,
 }
 
-/// How far proxies are with what they should enforce.
+/// The progress of proxies towards the version that they should enforce.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Tally {
-    /// Proxies that should enforce it.
+    /// The number of proxies that should enforce it.
     pub total: u64,
-    /// Those that say they do.
+    /// The number of those that report that they do.
     pub running: u64,
-    /// One that refused it. Of several the first by name, so that the same refusals give the same text.
+    /// A refusal of it. Of several the first by name, so that the same refusals give the same text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected: Option<Rejection>,
 }
@@ -53,7 +52,7 @@ pub struct Tally {
 /// A proxy's refusal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Rejection {
-    /// Node id.
+    /// The node id.
     pub node: String,
     /// Envoy's reason.
     pub message: String,
@@ -69,8 +68,8 @@ impl Tally {
 }
 
 impl Tallies {
-    /// Counts the proxies that have these streams, in `O(streams × policies of a proxy)`. Streams of one node over one
-    /// connection are one proxy's.
+    /// Returns the counts of the proxies with these streams, in `O(streams × policies of a proxy)`.
+    /// Streams of one node over one connection belong to one proxy.
     pub fn of<'a>(streams: impl IntoIterator<Item = &'a Proxy>) -> Self {
         let mut proxies: BTreeMap<(&str, &str), Vec<&Proxy>> = BTreeMap::new();
         for stream in streams {
@@ -86,7 +85,7 @@ impl Tallies {
         tallies
     }
 
-    /// Counts one proxy. It runs a policy when all its streams do that have a part of it.
+    /// Counts one proxy. It runs a policy once all its streams with a part of the policy do.
     fn count(&mut self, streams: &[&Proxy]) {
         let mut of_policy: BTreeMap<&str, (i64, &Proxy, Tally)> = BTreeMap::new();
         for stream in streams {
@@ -124,7 +123,7 @@ impl Tallies {
         }
     }
 
-    /// Adds what another replica counted.
+    /// Adds the counts of another replica.
     pub fn merge(&mut self, other: &Self) {
         for (policy, counts) in &other.0 {
             let sum = self.0.entry(policy.clone()).or_default();
@@ -135,8 +134,8 @@ impl Tallies {
         }
     }
 
-    /// The proxies that enforce `generation` of `policy` by `target`. Those that their replica has not told of
-    /// this generation yet count as proxies that don't run it.
+    /// Returns the count of proxies that enforce `generation` of `policy` by `target`. Those to
+    /// which their replica hasn't assigned this generation yet count as not running it.
     #[must_use]
     pub fn of_generation(&self, policy: &str, generation: i64, target: &TargetRef) -> Tally {
         let mut sum = Tally::default();
@@ -150,7 +149,7 @@ impl Tallies {
         sum
     }
 
-    /// The proxies that enforce any generation of `policy` by `target`.
+    /// Returns the count of proxies that enforce any generation of `policy` by `target`.
     #[must_use]
     pub fn of_target(&self, policy: &str, target: &TargetRef) -> Tally {
         let mut sum = Tally::default();
@@ -165,7 +164,7 @@ impl Tallies {
         entries.filter(move |e| e.target.as_ref().is_none_or(|t| t == target))
     }
 
-    /// The proxies that enforce any generation of `policy`, by any target.
+    /// Returns the count of proxies that enforce any generation of `policy`, by any target.
     #[must_use]
     pub fn of_policy(&self, policy: &str) -> Tally {
         self.0
@@ -228,7 +227,7 @@ mod tests {
         tallies
     }
 
-    /// A stream of the proxy `node` at `peer` for `slot`, of a policy with workflows.
+    /// Returns a stream of the proxy `node` at `peer` for `slot`, of a policy with workflows.
     fn stream(node: &str, peer: &str, slot: &str, acked: bool, refused: bool) -> Proxy {
         let json = r#"{"stages": [{"policy": "a/p", "parallelism": 1,
             "queue": {"max_length": 1, "timeout_us": 1}, "types": [{"name": "default"}],

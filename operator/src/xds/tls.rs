@@ -1,12 +1,12 @@
 //! TLS on the xDS address: certificates from files, which may be replaced at any time.
 //!
-//! The files are usually a mounted Secret, which Kubernetes replaces by renaming a symlink while the
-//! operator runs. They are read again and again rather than watched: a read of three small files a second
-//! costs nothing, and no kind of mount can hide a change from it. What can't be used (a key that doesn't fit
-//! while the files are half replaced, garbage) leaves what was in use.
+//! The files are usually a mounted Secret, which Kubernetes replaces by renaming a symlink while
+//! the operator runs. They are polled rather than watched: a read of three small files a second
+//! costs nothing, and works with every kind of mount. Unusable content (a key that doesn't match
+//! while the files are half replaced, garbage) leaves the previous one in use.
 //!
-//! Sessions are never resumed. A resumed session would skip the check of the client's certificate, and with
-//! it a change of the CA.
+//! Sessions are never resumed. A resumed session would skip the check of the client's certificate,
+//! and so ignore a change of the CA.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,52 +26,52 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 use super::timestamp::rfc3339;
 use crate::metrics::XdsMetrics;
 
-/// How often the files are looked at.
+/// The interval at which the files are read.
 const POLL: Duration = Duration::from_secs(1);
-/// Largest file that is read, in bytes.
+/// The largest file that is read, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
-/// The last part of a certificate's life, in which people are warned: one of so many parts.
+/// The last part of a certificate's life, in which a warning is logged: its life divided by this.
 const WARN_PART: u32 = 6;
 
-/// Where the server's certificate is, and the CA of its clients, all PEM.
+/// The paths of the server's certificate and key and of the CA of its clients, all PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The server's certificate chain, its own first.
+    /// The server's certificate chain, its own certificate first.
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
     /// CAs that sign the proxies' certificates.
     pub client_ca: PathBuf,
-    /// Whether a proxy may come without a certificate, because it can show a token.
+    /// Whether a proxy may connect without a certificate, because it can present a token.
     pub tokens: bool,
 }
 
-/// Why TLS can't be served. Each names the file and what to do.
+/// The reason why TLS can't be served. Each names the file and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file can't be read.
     #[error("--{argument} {path}: {error}", path = path.display())]
     Unreadable {
-        /// The argument that names it.
+        /// The argument that names the file.
         argument: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         error: io::Error,
     },
-    /// A file has other content than it should.
+    /// The file's content is invalid.
     #[error("--{argument} {path}: {problem}", path = path.display())]
     Content {
-        /// The argument that names it.
+        /// The argument that names the file.
         argument: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong and what would be right.
+        /// The problem, with the remedy.
         problem: String,
     },
 }
 
-/// Content of the files at one moment.
+/// The content of the files at one moment.
 #[derive(Clone, PartialEq, Eq)]
 struct Pem {
     cert: Vec<u8>,
@@ -79,12 +79,12 @@ struct Pem {
     client_ca: Vec<u8>,
 }
 
-/// What connections are served and judged with.
+/// The server's certificate and the CAs that verify its clients.
 pub struct Trust {
     /// The server's side of a handshake.
     pub(super) config: Arc<ServerConfig>,
     verifier: Arc<dyn ClientCertVerifier>,
-    /// From when to when all of this is valid: the server's certificate, and at least one CA.
+    /// The start and end of the validity of the server's certificate and at least one CA.
     validity: (SystemTime, SystemTime),
 }
 
@@ -121,7 +121,10 @@ impl TlsFiles {
             Self::content(
                 "tls-key",
                 &self.key,
-                format!("no private key in PEM ({e}); a Secret of type kubernetes.io/tls has it as tls.key"),
+                format!(
+                    "no private key in PEM ({e}); a Secret of type kubernetes.io/tls has it as \
+                         tls.key"
+                ),
             )
         })?;
         let authorities = certificates(&pem.client_ca).map_err(of_ca)?;
@@ -219,13 +222,14 @@ fn validity(der: &CertificateDer<'_>) -> Result<(SystemTime, SystemTime), String
 }
 
 impl Trust {
-    /// When the server's certificate, or the last of its clients' CAs, expires.
+    /// Returns the expiry of the server's certificate or of the last of its clients' CAs, whichever
+    /// comes first.
     #[must_use]
     pub const fn expires(&self) -> SystemTime {
         self.validity.1
     }
 
-    /// Whether a client that showed `chain` would be let in at `now`.
+    /// Whether a client with `chain` would be accepted at `now`.
     #[must_use]
     pub fn admits(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> bool {
         let since = now
@@ -238,7 +242,8 @@ impl Trust {
         })
     }
 
-    /// How urgent a renewal is at `now`: the last part of its life has begun, or it is over.
+    /// Returns the age of the certificates at `now`: whether the last part of their life has begun,
+    /// or is over.
     fn age(&self, now: SystemTime) -> Age {
         let (from, to) = self.validity;
         let life = to.duration_since(from).unwrap_or_default();
@@ -257,7 +262,7 @@ enum Age {
     Expired,
 }
 
-/// TLS files and what is in use of them.
+/// TLS files with the loaded certificates.
 pub struct Tls {
     files: TlsFiles,
     pem: Pem,
@@ -266,7 +271,7 @@ pub struct Tls {
 
 impl std::fmt::Debug for Tls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the key.
+        // The private key is never shown.
         f.debug_struct("Tls")
             .field("files", &self.files)
             .finish_non_exhaustive()
@@ -274,13 +279,13 @@ impl std::fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// What is in use, now and later.
+    /// Returns the current and later values.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<Arc<Trust>> {
         self.trust.subscribe()
     }
 
-    /// Follows the files until nobody is interested.
+    /// Reloads changed files until all receivers are dropped.
     pub(super) async fn follow(self, metrics: &XdsMetrics) {
         let Self {
             files,
@@ -308,14 +313,15 @@ impl Tls {
                 Ok((now, next)) => {
                     info!(
                         expires = rfc3339(next.expires()),
-                        "new TLS files are in use; proxies whose certificate no CA of them signed are disconnected"
+                        "new TLS files are in use; proxies whose certificate no CA of them signed \
+                         are disconnected"
                     );
                     (pem, refused, told) = (now, None, Age::Fresh);
                     metrics.tls_reloads.inc();
                     trust.send_replace(Arc::new(next));
                 }
                 Err(error) => {
-                    // Once for each mistake, not once a second.
+                    // Logged once for each error, not once a second.
                     let error = error.to_string();
                     if refused.as_ref() != Some(&error) {
                         metrics.tls_reload_failures.inc();
@@ -328,7 +334,7 @@ impl Tls {
     }
 }
 
-/// Keeps the metric up to date, and warns once when the end is near and once when it is there.
+/// Updates the metric, and logs one warning before the expiry and one error at the expiry.
 fn tell(trust: &Trust, told: &mut Age, metrics: &XdsMetrics, files: &TlsFiles) {
     metrics.set_certificate_expiry(Some(trust.expires()));
     let age = trust.age(SystemTime::now());
@@ -342,12 +348,13 @@ fn tell(trust: &Trust, told: &mut Age, metrics: &XdsMetrics, files: &TlsFiles) {
         Age::Fresh => {}
         Age::Old => warn!(
             expires,
-            "the TLS certificate {cert} or the CA {ca} expires soon; see why its issuer doesn't renew it"
+            "the TLS certificate {cert} or the CA {ca} expires soon; see why its issuer doesn't \
+             renew it"
         ),
         Age::Expired => error!(
             expires,
-            "the TLS certificate {cert} or the CA {ca} has expired: proxies can't connect and keep their last \
-             configuration; see why its issuer didn't renew it"
+            "the TLS certificate {cert} or the CA {ca} has expired: proxies can't connect and keep \
+             their last configuration; see why its issuer didn't renew it"
         ),
     }
 }

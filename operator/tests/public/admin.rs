@@ -1,4 +1,4 @@
-//! The admin address: what one replica tells another, and what it tells before it serves.
+//! The admin address: counts for other replicas, and answers before the replica serves.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use crate::common::{SEARCH, World, get, plan};
 use crate::wire::{ack, hello, sotw};
 
-/// Longer than any answer takes that isn't waited for.
+/// An upper bound on the time of an answer that doesn't wait for a change.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// A request for counts that is on its way.
@@ -85,7 +85,7 @@ async fn a_replica_that_stops_answers_those_who_wait() {
     let (_, version, _) = answer(ask(world.admin, "").await).await;
     let same = format!("if-none-match: {version}\r\nprefer: wait=20\r\n");
     let waiting = ask(world.admin, &same).await;
-    // The request is there before the shutdown: another one is answered after it.
+    // A later request is answered, so this one was received before the shutdown.
     answer(ask(world.admin, "").await).await;
     world.shutdown.send_replace(true);
     let (line, ..) = answer(waiting).await;
@@ -111,7 +111,7 @@ async fn before_there_is_a_plan_it_says_what_is_missing() {
     }
 }
 
-/// From one address: in all there may be more.
+/// The limit of connections from one address. The limit of all connections is larger.
 const MAX_PER_ADDRESS: usize = 16;
 
 async fn connect(from: &str, to: SocketAddr) -> TcpStream {
@@ -120,7 +120,7 @@ async fn connect(from: &str, to: SocketAddr) -> TcpStream {
     socket.connect(to).await.unwrap()
 }
 
-/// Clients that never end their requests are bounded, and nobody waits for them.
+/// Clients that never end their requests are bounded and delay no other client.
 #[tokio::test]
 async fn clients_that_are_silent_keep_nobody_waiting() {
     let world = World::start(plan(&[(SEARCH, "r1")])).await;
@@ -135,7 +135,7 @@ async fn clients_that_are_silent_keep_nobody_waiting() {
     }
     assert_eq!(get(world.admin, "/healthz").await.unwrap().0, 200);
     assert_eq!(get(world.admin, "/metrics").await.unwrap().0, 200);
-    // All that were served still are: nobody's time has ended.
+    // Every connection that was served still is: none has timed out.
     let mut open = 0;
     for silent in &mut crowd {
         let mut byte = [0];
@@ -145,7 +145,7 @@ async fn clients_that_are_silent_keep_nobody_waiting() {
     assert_eq!(open, 3 * MAX_PER_ADDRESS);
 }
 
-/// Whatever becomes of the admin address, the kubelet is answered.
+/// The kubelet is answered even if the admin address is not.
 #[tokio::test]
 async fn probes_have_an_address_of_their_own() {
     let admin = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -186,7 +186,8 @@ async fn who_asks_for_probes_is_told_nothing_else() {
     }
 }
 
-/// Clients at a few addresses, as Pods that hold on to all connections that they get, don't keep the kubelet out.
+/// Clients at a few addresses, as Pods that hold on to all connections that they get, don't keep
+/// the kubelet out.
 #[tokio::test]
 async fn a_few_clients_do_not_keep_probes_out() {
     let (_view, view) = watch::channel(None);

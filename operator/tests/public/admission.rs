@@ -1,4 +1,5 @@
-//! The server of class admission over the wire: who may report, what is refused, and a thousand senders at once.
+//! The server of class admission over the wire: which proxies may report, what is refused, and a
+//! thousand senders at once.
 #![allow(clippy::unwrap_used)]
 
 use std::net::SocketAddr;
@@ -25,15 +26,18 @@ use crate::proxies::{Authority, spiffe, write_tls};
 /// One miss is all that the service allows.
 fn report(process: usize, misses: u32) -> String {
     format!(
-        r#"{{"process":"{process}","services":[{{"service":"shop/stock","rules":{{"targets_us":[15000],"percentile":99,
-        "increase":0.01,"decrease":0.01,"min_probability":0.1,"scope":"Class",
-        "method":{{"type":"Misses","allowed":1,"period_us":60000000}}}},"classes":[{{"misses":{misses}}}]}}]}}"#
+        r#"{{"process":"{process}","services":[{{"service":"shop/stock",
+        "rules":{{"targets_us":[15000],"percentile":99,"increase":0.01,"decrease":0.01,
+        "min_probability":0.1,"scope":"Class",
+        "method":{{"type":"Misses","allowed":1,"period_us":60000000}}}},
+        "classes":[{{"misses":{misses}}}]}}]}}"#
     )
 }
 
 /// `shop/stock`, which believes the proxies of its own namespace.
 fn plan() -> Plan {
-    let stage = r#"{"policy": "shop/stock", "parallelism": 1, "queue": {"max_length": 1, "timeout_us": 1},
+    let stage = r#"{"policy": "shop/stock", "parallelism": 1,
+        "queue": {"max_length": 1, "timeout_us": 1},
         "types": [{"name": "default"}], "strategy": {"type": "MaxQueueLength"},
         "class_admission": {"receives": true, "peers": ["spiffe://cluster.local/ns/shop/*"]}}"#;
     let config = FilterConfig {
@@ -135,7 +139,7 @@ async fn over_tls_only_those_report_whose_certificate_the_ca_signed() {
     let identity = |authority: &Authority| issued(authority, &[&spiffe("shop")]);
     let (status, _) = post(&mut channel(Some(identity(&authority))), PATH, report(1, 0)).await;
     assert_eq!(status, StatusCode::OK);
-    // A miss that another namespace reports takes the class from nobody.
+    // A miss that another namespace reports has no effect on the class of any process.
     let bank = spiffe("bank");
     for (names, says) in [
         (&[bank.as_str()][..], "shop/stock: its policy"),
@@ -159,7 +163,7 @@ async fn over_tls_only_those_report_whose_certificate_the_ca_signed() {
     }
 }
 
-/// Each has a connection of its own, and hears at once what any other caused.
+/// Each sender has a connection of its own, and receives every change that another causes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_senders_share_one_server() {
     const SENDERS: usize = 1_000;
@@ -168,7 +172,7 @@ async fn a_thousand_senders_share_one_server() {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
     let connect = |_| endpoint.connect();
     let mut channels = Vec::new();
-    // As many at once as may wait to be accepted.
+    // Connect at most as many at once as may wait to be accepted.
     for some in (0..SENDERS).collect::<Vec<_>>().chunks(100) {
         let some = futures::future::join_all(some.iter().map(connect)).await;
         channels.extend(some.into_iter().map(Result::unwrap));

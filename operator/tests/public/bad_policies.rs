@@ -1,6 +1,6 @@
 //! The policies of `tests/bad-policies`: those of its table, and those that are files.
 //!
-//! Tests of `validate` and of the API server go by the same policies.
+//! Tests of `validate` and of the API server use the same policies.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -14,7 +14,7 @@ const EXPECT: &str = "# expect: ";
 
 /// A policy with a mistake.
 pub(crate) struct BadPolicy {
-    /// What `headgate validate` says of it, from the line number on.
+    /// The message of `headgate validate`, from the line number on.
     pub(crate) message: String,
     /// Begins with a line that holds the message.
     pub(crate) document: Vec<u8>,

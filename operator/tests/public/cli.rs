@@ -107,8 +107,8 @@ fn validate_warns_of_policies_that_apply_nowhere() {
     assert_eq!(
         text(&both.stderr),
         "warning: operator/tests/policies/rival.yaml: default/zz-rival does not apply to \
-         Service/default/search, which default/search has (the oldest policy of a target applies, then \
-         the first by name)\n"
+         Service/default/search, which default/search has (the oldest policy of a target applies, \
+         then the first by name)\n"
     );
 }
 
@@ -158,13 +158,33 @@ fn explain_prints_the_times_of_class_admission() {
     let policy = "examples/policies/class-admission.yaml";
     let answer = headgate(&["explain", policy, "--path", "/", "-H", "x-priority: high"]);
     let words: Vec<&str> = text(&answer.stdout).split_whitespace().collect();
-    let times = "p99 holds for callers with 100 calls of the class or more in a window of 1s500ms, p90 for those with \
-                 a tenth of them; a caller that runs 0.1 of them in the class needs 2m15s without a miss to run all \
-                 there again";
+    let times = "p99 holds for callers with 100 calls of the class or more in a window of 1s500ms, \
+                 p90 for those with a tenth of them; a caller that runs 0.1 of them in the class \
+                 needs 2m15s without a miss to run all there again";
     assert!(words.join(" ").contains(times), "{}", text(&answer.stdout));
 }
 
-/// Every discipline in a policy whose types have objectives or none, and for a request without a type.
+#[test]
+fn explain_says_which_requests_are_retries() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.yaml");
+    let policy = "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {name: a}\n\
+                  spec:\n  targetRefs: [{kind: Service, name: a}]\n  \
+                  retries: {header: X-Retry-Attempt, firstAttempt: 1}\n  \
+                  strategy: {type: MaxQueueLength}\n  types: [{name: default}]\n";
+    std::fs::write(&file, policy).unwrap();
+    let answer = headgate(&["explain", file.to_str().unwrap(), "--path", "/"]);
+    let retries = "retries      x-retry-attempt above 1 or x-envoy-attempt-count above 1 or \
+                   grpc-previous-rpc-attempts above 0\n";
+    assert!(
+        text(&answer.stdout).contains(retries),
+        "{}",
+        text(&answer.stdout)
+    );
+}
+
+/// Every discipline in a policy whose types have objectives or none, and for a request without a
+/// type.
 #[test]
 fn explain_says_what_each_discipline_does() {
     let mut all = String::new();
@@ -172,11 +192,11 @@ fn explain_says_what_each_discipline_does() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("policy.yaml");
         let policy = format!(
-            "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: a}}\nspec:\n  \
-             targetRefs: [{{kind: Service, name: a}}]\n  parallelism: {{total: 4}}\n  queue: {queue}\n  \
-             strategy: {{type: MaxQueueLength}}\n  types: [{{name: with, matches: [{{path: {{value: /with}}}}], \
-             slo: {{p50: 10ms, p99.9: 2s}}}}, {{name: default{}}}]\n  exclude: [{{path: {{value: \
-             /healthz}}}}]\n{}",
+            "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: a}}\n\
+             spec:\n  targetRefs: [{{kind: Service, name: a}}]\n  parallelism: {{total: 4}}\n  \
+             queue: {queue}\n  strategy: {{type: MaxQueueLength}}\n  types: [{{name: with, \
+             matches: [{{path: {{value: /with}}}}], slo: {{p50: 10ms, p99.9: 2s}}}}, \
+             {{name: default{}}}]\n  exclude: [{{path: {{value: /healthz}}}}]\n{}",
             if queue.contains("Slack") {
                 ", slo: {p50: 1s}"
             } else {
@@ -257,8 +277,8 @@ fn explain_needs_a_workload_where_there_is_a_choice() {
     assert_eq!(
         text(&one.stderr),
         "error: policies differ by target; choose one with --workload: Service/default/search, \
-         Service/shop/search, Gateway/shop/edge.shop, Gateway/shop/edge.shop/https, HTTPRoute/shop/search, \
-         GRPCRoute/shop/search, \
+         Service/shop/search, Gateway/shop/edge.shop, Gateway/shop/edge.shop/https, \
+         HTTPRoute/shop/search, GRPCRoute/shop/search, \
          Pod/shop/app.kubernetes.io/name=search,canary=,tier=web\n"
     );
     let args = [
@@ -455,9 +475,9 @@ fn render_gives_each_of_several_proxies_its_part() {
     let slots = |parallelism: &str, args: &[&str]| {
         let file = folder.path().join("policy.yaml");
         let policy = format!(
-            "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: a}}\nspec:\n  \
-             targetRefs: [{{kind: Service, name: a}}]\n  parallelism: {parallelism}\n  types: [{{name: \
-             default, slo: {{p50: 1s}}}}]\n"
+            "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: a}}\n\
+             spec:\n  targetRefs: [{{kind: Service, name: a}}]\n  parallelism: {parallelism}\n  \
+             types: [{{name: default, slo: {{p50: 1s}}}}]\n"
         );
         std::fs::write(&file, policy).unwrap();
         rendered(&[&[file.to_str().unwrap()], args].concat()).parallelism
@@ -475,10 +495,10 @@ fn render_gives_each_of_several_proxies_its_part() {
 fn pods_are_a_workload_like_any_other() {
     let folder = tempfile::tempdir().unwrap();
     let policy = folder.path().join("policy.yaml");
-    let yaml = "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {name: a, namespace: \
-                shop}\nspec:\n  targetRefs:\n  - {kind: Pod, matchLabels: {tier: web, \
-                app.kubernetes.io/name: search}}\n  - {kind: Service, name: a}\n  parallelism: {total: 4}\n  \
-                types: [{name: default, slo: {p50: 1s}}]\n";
+    let yaml = "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {name: a, \
+                namespace: shop}\nspec:\n  targetRefs:\n  - {kind: Pod, matchLabels: {tier: web, \
+                app.kubernetes.io/name: search}}\n  - {kind: Service, name: a}\n  parallelism: \
+                {total: 4}\n  types: [{name: default, slo: {p50: 1s}}]\n";
     std::fs::write(&policy, yaml).unwrap();
     let policy = policy.to_str().unwrap();
     let report = headgate(&["validate", "-o", "json", policy]);
@@ -503,7 +523,8 @@ fn pods_are_a_workload_like_any_other() {
     assert_eq!(
         text(&other.stderr),
         format!(
-            "error: --workload Pod/shop/app=ads: no policy targets it; policies target Service/shop/a, {pods}\n"
+            "error: --workload Pod/shop/app=ads: no policy targets it; policies target \
+             Service/shop/a, {pods}\n"
         )
     );
 }
@@ -614,23 +635,25 @@ fn validate_warns_of_what_is_seldom_meant() {
     assert_eq!(warned(&policy), "");
     assert_eq!(
         warned(&policy.replace("drr: {by: Workflow}", "drr: {by: Type}")),
-        "default/search: spec.queue.discipline: DRR by Type, which knows no workflows: one with a steady rate fills \
-         the queue, and the bursts of others wait behind it; with DRR by Workflow they take turns\n"
+        "default/search: spec.queue.discipline: DRR by Type, which knows no workflows: one with a \
+         steady rate fills the queue, and the bursts of others wait behind it; \
+         with DRR by Workflow they take turns\n"
     );
     assert_eq!(
         warned(&policy.replace("    peers:", "    edge: true\n    peers:")),
-        "default/search: spec.workflows.peers: given with edge, where no caller is believed: they are those that \
-         this service calls\n"
+        "default/search: spec.workflows.peers: given with edge, where no caller is believed: they \
+         are those that this service calls\n"
     );
     let policy = include_str!("../../../examples/policies/class-admission.yaml");
     assert_eq!(warned(policy), "");
     assert_eq!(
         warned(&policy.replace("high: 15ms", "high: 5ms")),
-        "default/stock: spec.classAdmission.targets.high: its windows, 500ms, are so short that it holds at p99 only \
-         for callers with 200 calls/s in the class or more; give a longer target, or more decrease or less increase \
-         in classAdmission.distributed\n"
+        "default/stock: spec.classAdmission.targets.high: its windows, 500ms, are so short that it \
+         holds at p99 only for callers with 200 calls/s in the class or more; give a longer \
+         target, or more decrease or less increase in classAdmission.distributed\n"
     );
-    // The law is not by misses there, or only while the server is silent.
+    // With the method Centralized, class admission follows misses only while the server is silent,
+    // or never.
     let central = policy.replace("    # method: Centralized", "    method: Centralized");
     assert_eq!(warned(&central.replace("high: 15ms", "high: 5ms")), "");
 }
@@ -663,11 +686,13 @@ fn inject_prints_all_objects_and_those_of_workloads_with_envoy() {
         "warning: no object in the input has the annotation headgate.dev/injected\n"
     );
 
-    // A proxy's own image, a list, and a Service that knows the port by number, from standard input.
+    // A proxy's own image, a list, and a Service that knows the port by number, from standard
+    // input.
     let list = r#"{"kind": "List", "items": [
         {"kind": "Pod", "metadata": {"name": "p", "labels": {"app": "a"}}, "spec": {"containers": [
             {"name": "c", "ports": [{"containerPort": 80}]}]}},
-        {"kind": "Service", "metadata": {"name": "s"}, "spec": {"selector": {"app": "a"}, "ports": [{"port": 80}]}}]}"#;
+        {"kind": "Service", "metadata": {"name": "s"},
+            "spec": {"selector": {"app": "a"}, "ports": [{"port": 80}]}}]}"#;
     let injected = fed(&["inject", "--image", "mine:1"], list);
     let objects: Vec<serde_json::Value> =
         serde_saphyr::from_multiple(text(&injected.stdout)).unwrap();
@@ -725,8 +750,8 @@ fn inject_says_what_it_can_not_do() {
     assert_eq!(unreached.status.code(), Some(0));
     assert_eq!(
         text(&unreached.stderr),
-        "warning: Pod p: no Service in the input reaches its Envoy; those that point at port 80 pass it by until their \
-         targetPort is headgate-http\n"
+        "warning: Pod p: no Service in the input reaches its Envoy; those that point at port 80 \
+         pass it by until their targetPort is headgate-http\n"
     );
     // No registry has an image of a build like this one.
     let unnamed = fed(&["inject"], "kind: ConfigMap");
@@ -736,11 +761,12 @@ fn inject_says_what_it_can_not_do() {
 
 #[test]
 fn inject_warns_of_network_policies_that_cut_envoy_off() {
-    let pod = "kind: Pod\nmetadata: {name: p, labels: {app: a}}\nspec: {containers: [{name: c, ports: [{name: http, \
-               containerPort: 80}]}]}";
+    let pod = "kind: Pod\nmetadata: {name: p, labels: {app: a}}\nspec: {containers: [{name: c, \
+               ports: [{name: http, containerPort: 80}]}]}";
     let warned = |rule: &str| {
         let policy = format!(
-            "kind: NetworkPolicy\nmetadata: {{name: net}}\nspec: {{podSelector: {{}}, ingress: [{rule}]}}"
+            "kind: NetworkPolicy\nmetadata: {{name: net}}\nspec: {{podSelector: {{}}, \
+             ingress: [{rule}]}}"
         );
         let done = fed(
             &["inject", "--image=mine:1"],
@@ -751,8 +777,8 @@ fn inject_warns_of_network_policies_that_cut_envoy_off() {
     };
     assert_eq!(
         warned("{ports: [{port: 80}]}"),
-        "warning: NetworkPolicy net admits port 80 and not port 10000, where Envoy listens: requests to Pod p are cut \
-         off until the policy admits port http\n"
+        "warning: NetworkPolicy net admits port 80 and not port 10000, where Envoy listens: \
+         requests to Pod p are cut off until the policy admits port http\n"
     );
     assert_eq!(warned("{ports: [{port: http}]}"), "");
 }

@@ -1,6 +1,7 @@
 //! `headgate status` and `headgate version` in a cluster, and as a plugin of kubectl's.
 //!
-//! The API server here is canned: what is tested is what people see. `tests/tests/k8s/cli.rs` asks a real one.
+//! The API server here is canned, because these tests check the output. `tests/tests/k8s/cli.rs`
+//! asks a real one.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used)]
@@ -21,7 +22,7 @@ const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/headgate-system/endpo
 /// A token of the ServiceAccount whose tokens operators accept.
 const TOKEN: &str = "/api/v1/namespaces/headgate-system/serviceaccounts/headgate-metrics/token";
 
-/// Answers by path, of Pods only with that token; 404 for every other.
+/// Answers by path; those about Pods need that token. Every other path gets 404.
 struct Cluster {
     home: TempDir,
     kubeconfig: PathBuf,
@@ -47,7 +48,9 @@ impl Cluster {
             "apiVersion": "v1", "kind": "Config", "current-context": "here",
             "clusters": [{"name": "c", "cluster": {"server": format!("http://{address}")}}],
             "users": [{"name": "u", "user": {}}],
-            "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "shop"}}],
+            "contexts": [{
+                "name": "here", "context": {"cluster": "c", "user": "u", "namespace": "shop"},
+            }],
         });
         std::fs::write(&kubeconfig, text.to_string()).unwrap();
         Self { home, kubeconfig }
@@ -90,7 +93,8 @@ fn answer(mut stream: std::net::TcpStream, answers: &BTreeMap<String, String>) {
     };
     let _ = write!(
         stream,
-        "HTTP/1.1 {code}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        "HTTP/1.1 {code}\r\ncontent-type: application/json\r\nconnection: close\r\n\
+         content-length: {}\r\n\r\n{body}",
         body.len()
     );
 }
@@ -118,7 +122,8 @@ fn policy(name: &str, accepted: &str, message: &str) -> Value {
     let condition = |kind: &str, reason: &str| {
         json!({
             "type": kind, "status": if reason == kind { "True" } else { "False" }, "reason": reason,
-            "message": message, "observedGeneration": 1, "lastTransitionTime": "2026-03-01T12:00:00Z",
+            "message": message, "observedGeneration": 1,
+            "lastTransitionTime": "2026-03-01T12:00:00Z",
         })
     };
     let programmed = if accepted == "Accepted" {
@@ -144,8 +149,9 @@ fn report(module: &str) -> Value {
         "module": {"path": "/m", "hash": module, "bytes": 1},
         "policies": [], "problems": [],
         "proxies": [{
-            "node": format!("search-{module}"), "cluster": "search", "target": null, "namespace": "shop",
-            "peer": "10.0.0.1:1", "transport": "ADS", "variant": "delta", "slots": ["headgate"],
+            "node": format!("search-{module}"), "cluster": "search",
+            "target": null, "namespace": "shop", "peer": "10.0.0.1:1",
+            "transport": "ADS", "variant": "delta", "slots": ["headgate"],
             "connected": "2026-03-01T12:00:00Z", "disconnected": null, "state": "Running",
             "policies": ["shop/search"], "problem": null, "sent": null, "nack": null,
             "acked": {"version": "1", "revision": "abc", "time": "2026-03-01T12:00:00Z"},
@@ -249,8 +255,8 @@ fn without_operators_policies_are_shown_all_the_same() {
     );
     assert_eq!(
         text(&status.stderr),
-        "warning: proxies are not shown: no operator answers at Service headgate-system/headgate-metrics; \
-         name another with --operator\n"
+        "warning: proxies are not shown: no operator answers at Service \
+         headgate-system/headgate-metrics; name another with --operator\n"
     );
 }
 
@@ -265,7 +271,8 @@ fn who_may_have_no_token_is_shown_policies_all_the_same() {
     assert!(text(&status.stdout).starts_with("POLICY "));
     assert_eq!(
         text(&status.stderr),
-        "warning: proxies are not shown: the API server: the server could not find the requested resource\n"
+        "warning: proxies are not shown: the API server: the server could not find the requested \
+         resource\n"
     );
 }
 
@@ -281,7 +288,7 @@ fn what_keeps_from_asking_is_one_line() {
     );
     assert_eq!(error.lines().count(), 1);
 
-    // Nobody listens there any more.
+    // An address whose listener is closed.
     let gone = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -378,7 +385,7 @@ fn commands(program: &Path, home: &TempDir, above: &[&str]) -> Vec<String> {
         .skip_while(|line| *line != "Commands:")
         .skip(1);
     for line in listed.take_while(|line| !line.is_empty()) {
-        // What a command is may need a second line, which is indented further.
+        // A description may need a second line, which is indented further.
         let name = match line.strip_prefix("  ") {
             Some(rest) if !rest.starts_with(' ') => rest.split(' ').next().unwrap(),
             _ => continue,
@@ -450,7 +457,8 @@ fn every_shell_gets_completions() {
     )
     .unwrap();
     let complete = format!(
-        "source {}; COMP_WORDS=(headgate sta); COMP_CWORD=1; _headgate headgate sta headgate; echo \"${{COMPREPLY[@]}}\"",
+        "source {}; COMP_WORDS=(headgate sta); COMP_CWORD=1; _headgate headgate sta headgate; \
+         echo \"${{COMPREPLY[@]}}\"",
         script.display()
     );
     let bash = run(Path::new("bash"), &["--norc", "-c", &complete], &home);

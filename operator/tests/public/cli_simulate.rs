@@ -144,8 +144,10 @@ fn scenarios_are_listed_and_misspelt_names_get_a_suggestion() {
 fn the_rules_of_the_policy_tell_the_types_of_a_workload() {
     let (_dir, workload) = file(
         "load: 1.5\ntypes:\n\
-         - {name: quick, share: 9, request: {path: '/q/fast?n=1'}, serviceTime: {distribution: Constant, mean: 5ms}}\n\
-         - {name: other, request: {path: /elsewhere}, serviceTime: {distribution: Exponential, mean: 90ms}}\n",
+         - {name: quick, share: 9, request: {path: '/q/fast?n=1'}, serviceTime: {distribution: \
+         Constant, mean: 5ms}}\n\
+         - {name: other, request: {path: /elsewhere}, serviceTime: {distribution: Exponential, \
+         mean: 90ms}}\n",
     );
     let args = ["--policy", POLICY, "--workload", &workload, "--json"];
     let out = json(&simulate(&[&args[..], &SMALL[..]].concat()));
@@ -172,7 +174,8 @@ fn the_rules_of_the_policy_tell_the_types_of_a_workload() {
 fn check_fails_when_a_type_misses_its_objective() {
     let trial = |mean: &str| {
         let (_dir, workload) = file(&format!(
-            "load: 0.2\ntypes: [{{name: slow, serviceTime: {{distribution: Constant, mean: {mean}}}}}]\n"
+            "load: 0.2\ntypes: [{{name: slow, serviceTime: {{distribution: Constant, \
+             mean: {mean}}}}}]\n"
         ));
         let args = ["--policy", POLICY, "--workload", &workload, "--check"];
         simulate(&[&args[..], &SMALL[..]].concat())
@@ -220,8 +223,8 @@ fn a_recorded_log_is_a_workload_by_itself_or_in_yaml() {
     let direct = simulate(&["--policy", POLICY, "--workload", log, "--json"]);
     assert_eq!(
         text(&direct.stderr),
-        "note: the policy leaves parallelism to be found, so the backend is one that works on 9 requests at once; \
-         `parallelism` of a workload says another number\n\
+        "note: the policy leaves parallelism to be found, so the backend is one that works on 9 \
+         requests at once; `parallelism` of a workload says another number\n\
          note: 1 line was passed by: bypasses the policy (line 600)\n"
     );
     let direct = json(&direct);
@@ -280,7 +283,8 @@ fn files_that_are_no_workloads_get_one_line() {
         format!("{empty}: 0 documents; one workload\n")
     );
     let (_dir, excluded) = file(
-        "[2026-01-05T10:00:00.250Z] \"GET /healthz HTTP/1.1\" 200 - 0 2 0 0 \"-\" \"-\" \"-\" \"-\" \"-\"\n",
+        "[2026-01-05T10:00:00.250Z] \"GET /healthz HTTP/1.1\" 200 - 0 2 0 0 \"-\" \"-\" \"-\" \
+         \"-\" \"-\"\n",
     );
     assert_eq!(
         error(&excluded),
@@ -373,7 +377,8 @@ fn the_command_line_asks_for_a_policy_with_a_workload_or_a_scenario() {
 #[test]
 fn a_policy_with_workflows_is_tried_without_them() {
     let (_dir, workload) = file(
-        "load: 0.8\ntypes:\n- {name: default, share: 1, serviceTime: {distribution: Exponential, mean: 10ms}}\n",
+        "load: 0.8\ntypes:\n- {name: default, share: 1, serviceTime: {distribution: Exponential, \
+         mean: 10ms}}\n",
     );
     let policy = "examples/policies/workflows.yaml";
     let args = ["--policy", policy, "--workload", &workload, "--json"];
@@ -405,7 +410,8 @@ fn a_mesh_shows_what_workflows_do_for_it() {
     };
     let checkout = ("workflow", "checkout");
     let (before, after) = ("without", "with");
-    // What the import asks for beyond the stock's capacity is refused where it enters, and not to the others' cost.
+    // The import's load beyond the stock's capacity is refused at its entry, and doesn't reduce the
+    // others' throughput.
     assert!(value(before, checkout, "served_rps") < 60.0, "{rows:#?}");
     assert!(value(after, checkout, "served_rps") > 85.0, "{rows:#?}");
     let import = ("workflow", "import");
@@ -422,20 +428,24 @@ fn a_mesh_shows_what_workflows_do_for_it() {
     }
 }
 
-/// A policy for a Service, of which nobody may ask for `/slow`.
+/// Returns a policy for a Service that has only the type `default`.
 fn policy_of(service: &str, max_queue: u32) -> String {
     format!(
-        "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: {service}, namespace: shop}}\n\
+        "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: {service}, \
+         namespace: shop}}\n\
          spec:\n  targetRefs: [{{kind: Service, name: {service}}}]\n  parallelism: {{total: 1}}\n  \
-         strategy: {{type: MaxQueueLength}}\n  queue: {{maxLength: {max_queue}, timeout: 10s}}\n  types: [{{name: default}}]\n"
+         strategy: {{type: MaxQueueLength}}\n  queue: {{maxLength: {max_queue}, timeout: 10s}}\n  \
+         types: [{{name: default}}]\n"
     )
 }
 
 #[test]
 fn each_service_of_a_mesh_has_the_policy_that_targets_it() {
     let (_dir, mesh) = file(
-        "services:\n- {name: front, parallelism: 100, operations: [{steps: [{call: {service: back}}]}]}\n\
-         - {name: back, parallelism: 1, operations: [{steps: [{compute: {distribution: Constant, mean: 100ms}}]}]}\n\
+        "services:\n- {name: front, parallelism: 100, operations: [{steps: [{call: {service: \
+         back}}]}]}\n\
+         - {name: back, parallelism: 1, operations: [{steps: [{compute: {distribution: Constant, \
+         mean: 100ms}}]}]}\n\
          workflows: [{name: w, service: front, clients: [{rate: 15}]}]\nduration: 60s\n",
     );
     let run = |policies: &str| {
@@ -453,7 +463,8 @@ fn each_service_of_a_mesh_has_the_policy_that_targets_it() {
         row.unwrap().clone()
     };
     assert_eq!(rows["policy"], "shop/front, shop/back");
-    // 15 requests/s for a backend that can do 10: its own policy has no queue, and the front's refuses nobody.
+    // 15 requests/s for a backend that can do 10: its own policy has no queue, and the front's
+    // policy refuses no request.
     let (front, back) = (("service", "front"), ("service", "back"));
     let refused = |variant, service| row(variant, service)["refused_rps"].as_f64().unwrap();
     assert_eq!(refused("with", front), 0.0);

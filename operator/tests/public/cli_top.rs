@@ -1,6 +1,8 @@
-//! `headgate top` as scripts use it, against admin interfaces that answer what a real Envoy has answered.
+//! `headgate top` as scripts use it, against admin interfaces that answer what a real Envoy has
+//! answered.
 //!
-//! How it looks in a terminal is tested where it is drawn; `tests/tests/e2e/top.rs` asks real Envoys.
+//! How it looks in a terminal is tested where it is drawn; `tests/tests/e2e/top.rs` asks real
+//! Envoys.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used)]
@@ -27,7 +29,7 @@ const SLOW: &str = "wasmcustom.headgate.policy.default/search.type.slow.rq_total
 const INFO: &str =
     r#"{"version": "9e55/1.40.0/Clean/RELEASE/BoringSSL", "node": {"id": "search-1"}}"#;
 
-/// What an admin interface answers, one text after the other; the last one again and again.
+/// The answers of an admin interface, one text after the other. The last one is repeated.
 #[derive(Clone)]
 struct Answers {
     texts: Arc<[String]>,
@@ -46,7 +48,7 @@ impl Answers {
         if path == "/server_info" {
             return (200, INFO.to_owned());
         }
-        // As the real one: only what was asked for in this way is what was recorded.
+        // As with a real Envoy, the recorded texts answer exactly this query.
         if !path.starts_with("/stats?histogram_buckets=disjoint&filter=%5E%28server%5C.uptime%24") {
             return (404, String::new());
         }
@@ -184,7 +186,7 @@ fn once_as_a_table_through_a_unix_socket() {
 #[test]
 fn a_proxy_that_does_not_answer_is_told_and_the_others_are_shown() {
     let good = admin(&[BEFORE, AFTER]).to_string();
-    // What was there is gone.
+    // An address whose listener is closed.
     let gone = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -251,7 +253,8 @@ fn lines_of_json_until_nobody_reads() {
 fn without_a_terminal_it_says_what_to_do() {
     let output = top(&["--proxy", "127.0.0.1:1"]);
     assert_eq!(output.status.code(), Some(1));
-    let expected = "error: standard output is no terminal; add --once, or --output json for a line at every interval\n";
+    let expected = "error: standard output is no terminal; add --once, or --output json for a line \
+                    at every interval\n";
     assert_eq!(errors(&output), expected);
     for (arguments, says) in [
         (
@@ -267,14 +270,16 @@ fn without_a_terminal_it_says_what_to_do() {
     }
 }
 
-/// An API server that has one operator, with one proxy in Pod `shop/search-1` and one that names no Pod; it forwards
-/// ports of that Pod.
+/// An API server that has one operator, with one proxy in Pod `shop/search-1` and one that names no
+/// Pod; it forwards ports of that Pod.
 async fn api_server(answers: Answers, report: Value) -> (TempDir, String) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let slices = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": [{
         "metadata": {"name": "s"}, "addressType": "IPv4",
-        "endpoints": [{"addresses": ["10.0.0.1"], "targetRef": {"kind": "Pod", "name": "headgate-1"}}],
+        "endpoints": [{
+            "addresses": ["10.0.0.1"], "targetRef": {"kind": "Pod", "name": "headgate-1"},
+        }],
     }]});
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
@@ -288,7 +293,9 @@ async fn api_server(answers: Answers, report: Value) -> (TempDir, String) {
         "apiVersion": "v1", "kind": "Config", "current-context": "here",
         "clusters": [{"name": "c", "cluster": {"server": format!("http://{address}")}}],
         "users": [{"name": "u", "user": {}}],
-        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "shop"}}],
+        "contexts": [{
+            "name": "here", "context": {"cluster": "c", "user": "u", "namespace": "shop"},
+        }],
     });
     std::fs::write(&kubeconfig, text.to_string()).unwrap();
     let path = kubeconfig.to_str().unwrap().to_owned();
@@ -323,8 +330,8 @@ async fn serve(stream: tokio::net::TcpStream, answers: Answers, slices: String, 
     let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, answer.as_bytes()).await;
 }
 
-/// The kubelet's side of a forwarded port: messages begin with their channel, and the first of each channel says which
-/// port it is for.
+/// The kubelet's side of a forwarded port: messages begin with their channel, and the first of each
+/// channel says which port it is for.
 // The handshake's callback returns a whole response as its error.
 #[allow(clippy::result_large_err)]
 async fn forward(stream: tokio::net::TcpStream, answers: Answers) {
@@ -368,8 +375,9 @@ async fn forward(stream: tokio::net::TcpStream, answers: Answers) {
 
 fn proxy(node: &str, namespace: Option<&str>, disconnected: bool) -> Value {
     json!({
-        "node": node, "cluster": "headgate", "target": null, "namespace": namespace, "peer": "10.0.0.2:1",
-        "transport": "ECDS", "variant": "SotW", "slots": ["headgate"], "connected": "2026-03-01T12:00:00Z",
+        "node": node, "cluster": "headgate", "target": null, "namespace": namespace,
+        "peer": "10.0.0.2:1", "transport": "ECDS", "variant": "SotW", "slots": ["headgate"],
+        "connected": "2026-03-01T12:00:00Z",
         "disconnected": disconnected.then_some("2026-03-01T12:00:00Z"), "state": "Running",
         "policies": ["default/search"], "problem": null, "sent": null, "acked": null, "nack": null,
     })

@@ -1,4 +1,4 @@
-//! The module server over the wire: what is served, and its bounds.
+//! The module server over the wire: its answers and its bounds.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::fs;

@@ -1,5 +1,5 @@
-//! Whatever policies say: what `validate` takes, the filter takes, and what is within the documented bounds is
-//! taken.
+//! Generated policies: the filter accepts every policy that `validate` accepts, and `validate`
+//! accepts every policy within the documented bounds.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -17,7 +17,10 @@ fn throws() -> impl Strategy<Value = Vec<u32>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1000) })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(1000)
+    })]
 
     #[test]
     fn policies_within_the_bounds_are_accepted(
@@ -35,8 +38,8 @@ proptest! {
     }
 }
 
-/// One value is wrong, each in its turn and in several ways. `check_file` asks the filter last; whatever that
-/// refuses is a rule that is missing here.
+/// Each value in turn is wrong, in several ways. `check_file` asks the filter last, so a policy
+/// that the filter refuses shows a rule that is missing there.
 #[test]
 fn nothing_that_is_accepted_is_refused_by_the_filter() {
     let mut random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);

@@ -17,7 +17,7 @@ fn every_bad_policy_gets_the_message_it_expects() {
     let mut differences = Vec::new();
     for (name, policy) in policies {
         let message = policy.message;
-        // A message without line and column is of the whole file.
+        // A message without line and column is about the whole file.
         let colon = if message.starts_with(|c: char| c.is_ascii_digit()) {
             ":"
         } else {
@@ -78,14 +78,15 @@ spec:
             "f.yaml:5:17: spec.targetRefs[0].kind: \"Srvice\"; did you mean \"Service\"?",
             "f.yaml:6:17: spec.parallelism.total: 0; 1 to 1000000",
             "f.yaml:7:3: spec.mod: unknown field; did you mean \"mode\"?",
-            "f.yaml:8:3: spec.types: no type is named default; one named default takes the requests \
-             that no other type matches",
-            "f.yaml:9:5: spec.types[0].matches: none; at least one, such as {path: {type: PathPrefix, \
-             value: /search}}",
+            "f.yaml:8:3: spec.types: no type is named default; one named default takes the \
+             requests that no other type matches",
+            "f.yaml:9:5: spec.types[0].matches: none; at least one, such as {path: {type: \
+             PathPrefix, value: /search}}",
             "f.yaml:9:24: spec.types[0].slo.p50: 1; a duration such as 18ms, 1s or 1m30s",
-            "f.yaml:13:12: metadata.name: \"B\"; 1 to 253 of a-z, 0-9, - and ., with a letter or digit \
-             first and last",
-            "f.yaml:17:11: spec.queue.timeout: \"1x\"; unknown unit \"x\"; units are h, m, s and ms",
+            "f.yaml:13:12: metadata.name: \"B\"; 1 to 253 of a-z, 0-9, - and ., with a letter or \
+             digit first and last",
+            "f.yaml:17:11: spec.queue.timeout: \"1x\"; unknown unit \"x\"; units are h, m, \
+             s and ms",
         ]
     );
 }

@@ -1,4 +1,4 @@
-//! Policies that are right: what they mean, and that nothing is wrong with the examples.
+//! Correct policies: their meaning, and the examples, which have no problems.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -74,9 +74,9 @@ fn examples_are_right() {
 fn a_list_is_read_as_its_items() {
     let item = |name: &str, p50: &str| {
         format!(
-            "- apiVersion: headgate.dev/v1alpha1\n  kind: AdmissionPolicy\n  metadata: {{name: {name}}}\n  spec:\n    \
-             targetRefs: [{{kind: Service, name: {name}}}]\n    types: [{{name: default, slo: {{p50: {p50}, p90: \
-             50ms}}}}]\n"
+            "- apiVersion: headgate.dev/v1alpha1\n  kind: AdmissionPolicy\n  metadata: {{name: \
+             {name}}}\n  spec:\n    targetRefs: [{{kind: Service, name: {name}}}]\n    types: \
+             [{{name: default, slo: {{p50: {p50}, p90: 50ms}}}}]\n"
         )
     };
     let (search, cart) = (item("search", "18ms"), item("cart", "0ms"));
@@ -122,8 +122,9 @@ fn a_file_may_hold_many_policies_and_comments() {
     let one = |name: &str| {
         format!(
             "# {name}\napiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: \
-             {name}}}\nspec: {{targetRefs: [{{kind: Service, name: {name}}}], parallelism: {{total: 1}}, \
-             strategy: {{type: MaxQueueLength}}, types: [{{name: default}}]}}\n"
+             {name}}}\nspec: {{targetRefs: [{{kind: Service, name: {name}}}], \
+             parallelism: {{total: 1}}, strategy: {{type: MaxQueueLength}}, types: [{{name: \
+             default}}]}}\n"
         )
     };
     let text = format!("---\n{}---\n# nothing\n---\n{}...\n", one("a"), one("b"));

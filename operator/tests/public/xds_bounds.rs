@@ -1,4 +1,4 @@
-//! What the xDS server does with peers that want too much: it bounds them, and good proxies don't notice.
+//! Bounds of the xDS server: peers that want too much are limited, and good proxies don't notice.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +21,7 @@ const SHOP: &str = "Service/shop/web";
 const GOOD: &str = "127.0.0.2";
 const BAD: &str = "127.0.0.3";
 
-/// A TCP connection that says nothing.
+/// A TCP connection that sends nothing.
 async fn silent(to: SocketAddr, from: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     let from: IpAddr = from.parse().unwrap();
@@ -69,18 +69,18 @@ async fn connections_are_bounded_in_all_and_for_each_address() {
     for stream in flood.drain(5..) {
         closed(stream).await;
     }
-    // Another address has room, and who is in isn't disturbed.
+    // Another address has room, and connected proxies are not disturbed.
     let mut during = good(&server).await;
     follows(&server, &mut before, "2").await;
     during.next().await.unwrap();
 
-    // With the last place taken, nobody gets in; with one free again, somebody does.
+    // With the last place taken, every new connection is refused; with one free again, one gets in.
     let last = silent(server.address, "127.0.0.4").await;
     closed(silent(server.address, "127.0.0.5").await).await;
     follows(&server, &mut before, "3").await;
     drop((last, flood));
     let mut after = loop {
-        // Until the server has seen that they are gone.
+        // Retried until the server has seen that they are gone.
         if let Ok(channel) = server.plain(BAD).await
             && let Ok(mut stream) = open(channel, subscribe(node("good", &[]))).await
             && stream.next().await.is_ok()
@@ -124,11 +124,11 @@ async fn peers_that_do_not_finish_their_handshake_are_bounded_and_dropped() {
     follows(&server, &mut proxy, "2").await;
 }
 
-/// Peers that say nothing keep nobody waiting, however many addresses they have.
+/// Silent peers delay no proxy, however many addresses they have.
 #[tokio::test]
 async fn a_good_proxy_does_not_wait_for_those_that_are_silent() {
     let authority = Authority::new();
-    // None of them ends while the test runs.
+    // No silent connection times out while the test runs.
     let limits = Limits {
         handshake_timeout: Duration::from_secs(600),
         ..Limits::default()
@@ -154,7 +154,8 @@ async fn a_good_proxy_does_not_wait_for_those_that_are_silent() {
     assert_eq!(server.metrics.xds.connections_refused.get(), 0);
 }
 
-/// Streams of one namespace's certificates are bounded, whatever their addresses are; those of others have room.
+/// The streams of one namespace's certificates are bounded, whatever their addresses are; other
+/// namespaces have room.
 #[tokio::test]
 async fn a_namespace_does_not_take_the_streams_of_another() {
     let authority = Authority::new();
@@ -191,7 +192,7 @@ async fn connections_without_streams_and_old_ones_are_closed() {
     };
     let server = Running::start(plan(&[SHOP], "1"), limits, None).await;
     let mut proxy = good(&server).await;
-    // One says nothing at all, the other speaks HTTP/2 and opens no stream.
+    // One connection sends nothing at all, the other speaks HTTP/2 and opens no stream.
     let channel = server.plain(BAD).await.unwrap();
     closed(silent(server.address, BAD).await).await;
     follows(&server, &mut proxy, "2").await;

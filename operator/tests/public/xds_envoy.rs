@@ -156,7 +156,8 @@ async fn operator_comes_goes_and_comes_back(ads: bool, delta: bool) {
     const ATTEMPTS: &str = "extension_config_discovery.http_filter.headgate.update_success";
     let store = Store::new();
     let good = store.install(true);
-    // Takes a port that stays free: nothing else binds it while it is in use by this test's servers.
+    // Takes a port that stays free: nothing else binds it while it is in use by this test's
+    // servers.
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -372,8 +373,8 @@ async fn both_families_reach_applications_on_either_loopback_address() {
     }
 }
 
-/// A sidecar keeps the bootstrap and the module that its Pod started with, and operators change. The file is what
-/// `headgate bootstrap` wrote at commit 3a61e5b, and is never edited.
+/// A sidecar keeps the bootstrap and the module that its Pod started with, and operators change.
+/// The file is what `headgate bootstrap` wrote at commit 3a61e5b, and is never edited.
 #[tokio::test]
 async fn a_sidecar_with_the_bootstrap_of_an_earlier_version_is_programmed() {
     let store = Store::new();

@@ -1,4 +1,5 @@
-//! A real Envoy (`HEADGATE_ENVOY`) over mutual TLS, with the bootstrap that `headgate bootstrap` writes.
+//! A real Envoy (`HEADGATE_ENVOY`) over mutual TLS, with the bootstrap that `headgate bootstrap`
+//! writes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
@@ -108,7 +109,8 @@ async fn an_envoy_follows_edits_and_rotations_of_every_certificate() {
     assert_eq!(proxy.identity.namespace.as_deref(), Some(NAMESPACE));
     assert_eq!(proxy.identity.labels["app"], "search");
 
-    // Both sides trust both CAs, then each takes a certificate of the new one, then the old one goes.
+    // Both sides trust both CAs, then each takes a certificate of the new one, then the old one
+    // goes.
     let new = Authority::new();
     let both = format!("{}{}", old.pem, new.pem);
     let reloads = |n: u64| {

@@ -1,4 +1,5 @@
-//! Which proxies get the native filter, and what the others and `headgate status` are told, over real connections.
+//! Selection of the native filter by proxy, and what the others and `headgate status` show, over
+//! real connections.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Arc;

@@ -79,7 +79,8 @@ async fn sotw_follows_the_plan_and_reports_what_the_proxy_says() {
         .await;
 }
 
-/// A sidecar with a slot for requests and one for calls, over plain ECDS: a stream for each, one connection, one proxy.
+/// A sidecar with a slot for requests and one for calls, over plain ECDS: a stream for each, one
+/// connection, one proxy.
 #[tokio::test]
 async fn a_sidecar_with_two_slots_runs_a_policy_when_both_do() {
     let world = World::start(with_workflows(plan(&[(SEARCH, "r1")]))).await;
@@ -354,7 +355,8 @@ async fn an_operator_that_starts_over_a_broken_policy_leaves_proxies_alone() {
     assert_eq!(revision(&first), "r1", "nothing was sent before");
     assert_eq!(delta_revision(&known_delta.next().await), "r1");
     known.send(ack(&first)).await;
-    // What it runs now came from this operator, so a deletion takes effect whatever else is broken.
+    // The proxy's configuration came from this operator, so a deletion takes effect whatever else
+    // is broken.
     world.plans.send_replace(Arc::new(broken));
     assert!(
         configuration(&known.next().await.resources[0])

@@ -275,7 +275,8 @@ async fn what_keeps_it_from_starting_is_said_in_one_line() {
     let error = place.fails(&["--wasm", "nothing.wasm"]).await;
     assert_eq!(
         error,
-        "error: filter module nothing.wasm does not exist; build it with scripts/build, or name it with --wasm PATH"
+        "error: filter module nothing.wasm does not exist; build it with scripts/build, \
+         or name it with --wasm PATH"
     );
     fs::write(place.0.path().join("page.wasm"), "<html>").unwrap();
     let error = place.fails(&["--wasm", "page.wasm"]).await;
@@ -310,7 +311,8 @@ async fn status_explains_what_answers_or_does_not() {
     assert_eq!(
         error,
         format!(
-            "error: nothing listens on {address}; start headgate run, or give its admin address with --admin HOST:PORT"
+            "error: nothing listens on {address}; start headgate run, or give its admin address \
+             with --admin HOST:PORT"
         )
     );
     // The xDS port is the likeliest mistake.

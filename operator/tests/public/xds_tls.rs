@@ -32,7 +32,7 @@ async fn rig(targets: &[&str]) -> Rig {
 }
 
 impl Rig {
-    /// What a proxy with this certificate and metadata gets.
+    /// Returns the answer to a proxy with this certificate and metadata.
     async fn ask(
         &self,
         own: Option<&Pair>,
@@ -77,7 +77,7 @@ async fn a_proxy_gets_what_its_certificate_covers_and_nothing_else() {
     assert_eq!(nodes.len(), 1, "who was denied is not in the status");
 }
 
-/// Metrics have the earliest of the certificates that connected proxies have shown.
+/// Metrics have the earliest expiry of the certificates that connected proxies have shown.
 #[tokio::test]
 async fn what_proxies_show_expires_in_the_metrics() {
     const NAME: &str = "headgate_xds_proxy_certificate_expiry_timestamp_seconds ";
@@ -105,7 +105,7 @@ async fn what_proxies_show_expires_in_the_metrics() {
     assert_eq!(expiry(), Some(end.to_string()));
 }
 
-/// A folder gives the only policy there is to a proxy that names no target. Not across namespaces.
+/// A proxy that names no target gets the folder's only policy, but not across namespaces.
 #[tokio::test]
 async fn the_only_policy_is_not_for_a_certificate_of_another_namespace() {
     let rig = rig(&[BANK]).await;
@@ -163,7 +163,8 @@ async fn who_can_not_prove_a_namespace_gets_nothing() {
         assert_eq!(code, Code::PermissionDenied, "{uris:?}: {why}");
         assert!(why.contains("or show a token"), "{why}");
     }
-    // Without TLS the TCP connection is made, and what is no handshake ends it.
+    // Without TLS the TCP connection is made, and the server closes it at the first bytes that are
+    // no handshake.
     let plain = match rig.server.plain("127.0.0.1").await {
         Ok(channel) => open(channel, subscribe(node("p", &[]))).await.is_ok(),
         Err(_) => false,

@@ -1,8 +1,8 @@
 //! A filter that is called for every request and does nothing.
 //!
-//! A Wasm filter costs Envoy some microseconds per request before its first instruction: contexts are made, and headers
-//! cross into the virtual machine. `scripts/bench cpu` measures that with this module, so that what Headgate itself costs
-//! can be told from what any Wasm filter does.
+//! A Wasm filter costs Envoy some microseconds per request before its first instruction: contexts
+//! are made, and headers cross into the virtual machine. `scripts/bench cpu` measures that with
+//! this module, so that Headgate's own cost can be separated from that of any Wasm filter.
 
 use proxy_wasm::traits::{Context, HttpContext, RootContext};
 use proxy_wasm::types::{Action, ContextType};

@@ -1,4 +1,5 @@
-//! Envoy bootstraps as values: what `headgate bootstrap` printed, changed for what a test is about.
+//! Envoy bootstraps as values: the output of `headgate bootstrap`, changed for the subject of a
+//! test.
 
 use std::net::SocketAddr;
 
@@ -12,7 +13,7 @@ pub struct Bootstrap {
 }
 
 impl Bootstrap {
-    /// Reads YAML or JSON.
+    /// Parses YAML or JSON.
     ///
     /// # Errors
     /// If it is neither.
@@ -21,22 +22,31 @@ impl Bootstrap {
         Ok(Self { root })
     }
 
-    /// A plain proxy without Headgate: one listener named `ingress`, one cluster named `upstream`, all other ports free.
+    /// Returns a plain proxy without Headgate: one listener named `ingress`, one cluster named
+    /// `upstream`, all other ports free.
     pub fn plain(upstream: SocketAddr) -> Self {
         let mut bootstrap = Self { root: json!({}) };
         bootstrap.root["admin"] = json!({"address": socket("127.0.0.1", 0)});
         let router = json!({
             "name": "envoy.filters.http.router",
-            "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
+            },
         });
         let manager = json!({
-            "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+            "@type": concat!(
+                "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.",
+                "HttpConnectionManager",
+            ),
             "stat_prefix": "ingress",
             "http_filters": [router],
             "route_config": {"virtual_hosts": [{
                 "name": "all",
                 "domains": ["*"],
-                "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "upstream", "timeout": "0s"}}],
+                "routes": [{
+                    "match": {"prefix": "/"},
+                    "route": {"cluster": "upstream", "timeout": "0s"},
+                }],
             }]},
         });
         let listener = json!({
@@ -49,23 +59,29 @@ impl Bootstrap {
         });
         let endpoint =
             json!({"endpoint": {"address": socket(&upstream.ip().to_string(), upstream.port())}});
-        // Circuit breakers out of the way: what limits the load is the subject of the test.
+        // High circuit breakers, so that only the subject of the test limits the load.
         let limits = json!({
-            "max_connections": 100_000, "max_pending_requests": 100_000, "max_requests": 100_000, "max_retries": 100,
+            "max_connections": 100_000,
+            "max_pending_requests": 100_000,
+            "max_requests": 100_000,
+            "max_retries": 100,
         });
         let cluster = json!({
             "name": "upstream",
             "type": "STATIC",
             "connect_timeout": "5s",
             "circuit_breakers": {"thresholds": [limits]},
-            "load_assignment": {"cluster_name": "upstream", "endpoints": [{"lb_endpoints": [endpoint]}]},
+            "load_assignment": {
+                "cluster_name": "upstream",
+                "endpoints": [{"lb_endpoints": [endpoint]}],
+            },
         });
         bootstrap.root["static_resources"] =
             json!({"listeners": [listener], "clusters": [cluster]});
         bootstrap
     }
 
-    /// The bootstrap as Envoy reads it.
+    /// Returns the bootstrap as JSON, for Envoy.
     ///
     /// # Errors
     /// If it can't be serialised.
@@ -73,12 +89,12 @@ impl Bootstrap {
         Ok(serde_json::to_string_pretty(&self.root)?)
     }
 
-    /// Its root, for changes that no method makes.
+    /// Returns its root, for changes without a method of their own.
     pub fn root(&mut self) -> &mut Value {
         &mut self.root
     }
 
-    /// Name of the first listener.
+    /// Returns the name of the first listener.
     ///
     /// # Errors
     /// If there is none.
@@ -88,7 +104,7 @@ impl Bootstrap {
             .ok_or_else(|| anyhow!("the bootstrap's first listener has no name"))
     }
 
-    /// Configuration of the HTTP connection manager of the first listener.
+    /// Returns the configuration of the HTTP connection manager of the first listener.
     ///
     /// # Errors
     /// If there is none.
@@ -99,17 +115,17 @@ impl Bootstrap {
             .ok_or_else(|| anyhow!("the bootstrap's first listener has no HTTP manager"))
     }
 
-    /// The first cluster: the upstream.
+    /// Returns the cluster `name`.
     ///
     /// # Errors
-    /// If there is none, or its name is not `name`.
+    /// If no cluster has this name.
     pub fn cluster(&mut self, name: &str) -> Result<&mut Value> {
         let clusters = self.root["static_resources"]["clusters"].as_array_mut();
         let cluster = clusters.into_iter().flatten().find(|c| c["name"] == name);
         cluster.ok_or_else(|| anyhow!("the bootstrap has no cluster {name}"))
     }
 
-    /// Puts a filter before all others.
+    /// Inserts a filter before all others.
     ///
     /// # Errors
     /// If there is no HTTP manager.
@@ -121,7 +137,7 @@ impl Bootstrap {
         Ok(())
     }
 
-    /// Writes an access log to standard output, one line a request, after the mark `ACCESS `.
+    /// Adds an access log to standard output, one line a request, after the mark `ACCESS `.
     ///
     /// # Errors
     /// If there is no HTTP manager.
@@ -129,8 +145,11 @@ impl Bootstrap {
         self.manager()?["access_log"] = json!([{
             "name": "envoy.access_loggers.stdout",
             "typed_config": {
-                "@type": "type.googleapis.com/envoy.extensions.access_loggers.stream.v3.StdoutAccessLog",
-                "log_format": {"text_format_source": {"inline_string": format!("ACCESS {format}\n")}},
+                "@type":
+                    "type.googleapis.com/envoy.extensions.access_loggers.stream.v3.StdoutAccessLog",
+                "log_format": {
+                    "text_format_source": {"inline_string": format!("ACCESS {format}\n")},
+                },
             },
         }]);
         Ok(())
@@ -145,7 +164,7 @@ impl Bootstrap {
         Ok(())
     }
 
-    /// Routes of the first virtual host.
+    /// Returns the routes of the first virtual host.
     ///
     /// # Errors
     /// If the routes are not in the bootstrap.
@@ -158,14 +177,15 @@ impl Bootstrap {
             .ok_or_else(|| anyhow!("the bootstrap has no routes"))
     }
 
-    /// Speaks HTTP/2 with the upstream `cluster`.
+    /// Uses HTTP/2 to the upstream `cluster`.
     ///
     /// # Errors
-    /// If there is no such cluster.
+    /// If no cluster has this name.
     pub fn http2_upstream(&mut self, cluster: &str) -> Result<()> {
         self.cluster(cluster)?["typed_extension_protocol_options"] = json!({
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-                "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                "@type":
+                    "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
                 "explicit_http_config": {"http2_protocol_options": {}},
             },
         });
@@ -173,7 +193,7 @@ impl Bootstrap {
     }
 }
 
-/// An Envoy socket address.
+/// Returns an Envoy socket address.
 pub fn socket(address: &str, port: u16) -> Value {
     json!({"socket_address": {"address": address, "port_value": port}})
 }

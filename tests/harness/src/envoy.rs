@@ -15,17 +15,18 @@ use crate::process::Child;
 use crate::skip::skip;
 use crate::wait;
 
-/// How the filter's stats start.
+/// Prefix of the filter's stats.
 const FILTERS: &str = "wasmcustom.headgate.";
 
-/// Environment variable with the path of the Envoy binary; without it `envoy` is looked for in `PATH`.
+/// Environment variable with the path of the Envoy binary; the default is `envoy` in `PATH`.
 pub const ENVOY_ENV: &str = "HEADGATE_ENVOY";
 
 fn program() -> PathBuf {
     std::env::var_os(ENVOY_ENV).map_or_else(|| PathBuf::from("envoy"), PathBuf::from)
 }
 
-/// Runs a program with its monotonic clock `ahead`, by Linux's time namespaces. The program ends with the command.
+/// Returns the command prefix of a program whose monotonic clock is `ahead`, by Linux's time
+/// namespaces. The program ends with the command.
 fn in_time_namespace(ahead: Duration) -> Command {
     let seconds = ahead.as_secs().to_string();
     let mut command = Command::new("unshare");
@@ -35,7 +36,7 @@ fn in_time_namespace(ahead: Duration) -> Command {
     command
 }
 
-/// Whether clocks can be shifted here. If not, the running test says that it is skipped.
+/// Whether clocks can be shifted here. If not, reports the running test as skipped.
 pub fn can_shift_clocks() -> bool {
     const AHEAD: u64 = 1_000_000_000;
     let tried = in_time_namespace(Duration::from_secs(AHEAD))
@@ -67,22 +68,23 @@ pub struct EnvoyProcess {
 }
 
 impl EnvoyProcess {
-    /// Starts Envoy with `concurrency` worker threads and waits until it is live and all listeners serve.
+    /// Starts Envoy with `concurrency` worker threads and waits until it is live and all listeners
+    /// serve.
     ///
-    /// Ports in `bootstrap`, the admin's too, may be 0: Envoy picks them, and [`admin`](Self::admin) and
-    /// [`listener`](Self::listener) tell.
+    /// Ports in `bootstrap`, including the admin's, may be 0: Envoy picks them, and
+    /// [`admin`](Self::admin) and [`listener`](Self::listener) return them.
     ///
     /// # Errors
-    /// If there is no Envoy, or it ends or isn't ready in time; with its last lines of output.
+    /// If Envoy is missing, ends, or isn't ready in time; with its last lines of output.
     pub fn start(bootstrap: &Bootstrap, concurrency: u32) -> Result<Self> {
         Self::spawn(Command::new(program()), bootstrap, concurrency)
     }
 
-    /// The same as on a host that started at another time: its monotonic clock is `ahead` of this one's. Its process id
-    /// and CPU times are those of the program that gave it its clock.
+    /// Starts Envoy as on a host that started at another time: its monotonic clock is `ahead` of
+    /// this one's. Its process id and CPU times are those of the program that set its clock.
     ///
     /// # Errors
-    /// As of [`start`](Self::start), and where [`can_shift_clocks`] is false.
+    /// As [`start`](Self::start), and if [`can_shift_clocks`] is false.
     pub fn start_ahead(bootstrap: &Bootstrap, concurrency: u32, ahead: Duration) -> Result<Self> {
         let mut command = in_time_namespace(ahead);
         command.arg(program());
@@ -151,15 +153,15 @@ impl EnvoyProcess {
         ready.map_err(|error| anyhow!("{error}\n{}", self.child.tail()))
     }
 
-    /// Address of the admin interface.
+    /// Returns the address of the admin interface.
     pub fn admin(&self) -> SocketAddr {
         self.admin
     }
 
-    /// Address that the listener of this name is bound to.
+    /// Returns the bound address of the listener of this name.
     ///
     /// # Errors
-    /// If there is no such listener.
+    /// If no listener has this name.
     pub fn listener(&self, name: &str) -> Result<SocketAddr> {
         let listeners: Value = serde_json::from_str(&self.admin_get("/listeners?format=json")?)?;
         let statuses = listeners["listener_statuses"]
@@ -175,7 +177,7 @@ impl EnvoyProcess {
         address.ok_or_else(|| anyhow!("Envoy has no listener {name}: {listeners}"))
     }
 
-    /// Body of a `GET` to the admin interface.
+    /// Returns the body of a `GET` to the admin interface.
     ///
     /// # Errors
     /// If Envoy doesn't answer 200.
@@ -183,7 +185,7 @@ impl EnvoyProcess {
         ok(path, http::get(self.admin, path)?)
     }
 
-    /// Body of a `POST` to the admin interface.
+    /// Returns the body of a `POST` to the admin interface.
     ///
     /// # Errors
     /// If Envoy doesn't answer 200.
@@ -191,7 +193,7 @@ impl EnvoyProcess {
         ok(path, http::post(self.admin, path, "")?)
     }
 
-    /// All counters and gauges by name.
+    /// Returns all counters and gauges by name.
     ///
     /// # Errors
     /// If Envoy doesn't answer.
@@ -200,7 +202,7 @@ impl EnvoyProcess {
         Ok(text.lines().filter_map(parse_stat).collect())
     }
 
-    /// One counter or gauge; 0 if Envoy hasn't got it.
+    /// Returns one counter or gauge; 0 if Envoy doesn't have it.
     ///
     /// # Errors
     /// If Envoy doesn't answer.
@@ -212,7 +214,7 @@ impl EnvoyProcess {
             .map_or(0, |(_, value)| value))
     }
 
-    /// Counters and gauges whose names start with `prefix`, without it.
+    /// Returns the counters and gauges whose names start with `prefix`, without the prefix.
     ///
     /// # Errors
     /// If Envoy doesn't answer.
@@ -224,7 +226,7 @@ impl EnvoyProcess {
             .collect())
     }
 
-    /// Open client connections of each worker, without the admin interface's.
+    /// Returns the open client connections of each worker, without the admin interface's.
     ///
     /// # Errors
     /// If Envoy doesn't answer.
@@ -242,8 +244,9 @@ impl EnvoyProcess {
             .collect())
     }
 
-    /// Quantiles of a histogram since Envoy's start, as `(percent, value)`; empty if nothing was recorded. Envoy merges
-    /// histograms every 5 s, so the newest values may be missing.
+    /// Returns the quantiles of a histogram since Envoy's start, as `(percent, value)`; empty if
+    /// nothing was recorded. Envoy merges histograms every 5 s, so the newest values may be
+    /// missing.
     ///
     /// # Errors
     /// If Envoy doesn't answer.
@@ -277,7 +280,7 @@ impl EnvoyProcess {
             .collect())
     }
 
-    /// Envoy's whole configuration as it runs.
+    /// Returns Envoy's whole running configuration.
     ///
     /// # Errors
     /// If Envoy doesn't answer.
@@ -296,12 +299,12 @@ impl EnvoyProcess {
             .map(|_| ())
     }
 
-    /// What it has written: its log, and access logs that go to standard output.
+    /// Returns its output: its log, and access logs that go to standard output.
     pub fn output(&self) -> String {
         self.child.output()
     }
 
-    /// Lines of its log that say that the filter failed or refused a configuration.
+    /// Returns the lines of its log about a failure of the filter or a refused configuration.
     pub fn filter_errors(&self) -> Vec<String> {
         let marks = [
             "headgate:",
@@ -319,17 +322,17 @@ impl EnvoyProcess {
         output.lines().filter(bad).map(str::to_owned).collect()
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.child.pid()
     }
 
-    /// Whether it has not ended.
+    /// Whether it is still running.
     pub fn is_running(&mut self) -> bool {
         self.child.is_running()
     }
 
-    /// CPU time of the whole process since its start.
+    /// Returns the CPU time of the whole process since its start.
     ///
     /// # Errors
     /// If it has ended.
@@ -337,7 +340,7 @@ impl EnvoyProcess {
         self.child.cpu_time()
     }
 
-    /// CPU time of each worker thread since its start.
+    /// Returns the CPU time of each worker thread since its start.
     ///
     /// # Errors
     /// If it has ended.
@@ -348,7 +351,7 @@ impl EnvoyProcess {
         Ok(times.into_iter().map(|(_, time)| time).collect())
     }
 
-    /// Resident memory, bytes.
+    /// Returns the resident memory, bytes.
     ///
     /// # Errors
     /// If it has ended.
@@ -356,17 +359,17 @@ impl EnvoyProcess {
         self.child.resident_bytes()
     }
 
-    /// Stops it where it stands: it keeps its sockets and answers nothing, as behind a network that lost it.
+    /// Suspends it: it keeps its sockets and answers nothing, like a host that the network lost.
     pub fn pause(&self) {
         self.child.pause();
     }
 
-    /// Lets it go on after [`pause`](Self::pause).
+    /// Resumes it after [`pause`](Self::pause).
     pub fn resume(&self) {
         self.child.resume();
     }
 
-    /// Asks it to end (SIGTERM) and returns at once.
+    /// Sends SIGTERM and returns at once.
     pub fn terminate(&self) {
         self.child.terminate();
     }
@@ -399,14 +402,14 @@ fn ok(path: &str, answer: http::Answer) -> Result<String> {
     Ok(answer.body)
 }
 
-/// `name: 12`. Histograms and text readouts are left out.
+/// Parses `name: 12`. Histograms and text readouts give `None`.
 fn parse_stat(line: &str) -> Option<(String, u64)> {
     let (name, value) = line.rsplit_once(": ")?;
     Some((common_name(name), value.trim().parse().ok()?))
 }
 
-/// A stat's name as the Wasm filter has it. Names of workflows and services are labels of the native filter's stats, and
-/// at the end of their names.
+/// Returns a stat's name as the Wasm filter has it. In the native filter's stats, names of
+/// workflows and services are labels at the end of the name.
 fn common_name(name: &str) -> String {
     let member = || {
         let (family, labels) = name
@@ -420,7 +423,8 @@ fn common_name(name: &str) -> String {
     member().unwrap_or_else(|| name.to_owned())
 }
 
-/// A regular expression of a stat's name, or of how it starts, and of all that [`common_name`] may give this name.
+/// Returns a regular expression of a stat's name or its prefix, and of all names that
+/// [`common_name`] may map to it.
 fn filter_of(name: &str, end: &str) -> String {
     let plain = format!("^{}{end}", escape(name));
     let may_be_label = end.is_empty() || name.contains(".workflow.") || name.contains(".service.");
@@ -435,7 +439,8 @@ fn anchored(name: &str) -> String {
     format!("^{}$", escape(name))
 }
 
-/// A stat name as a regular expression in a URL: dots are literal, and `/` needs no escape.
+/// Escapes a stat name for a regular expression in a URL: dots are literal, and `/` needs no
+/// escape.
 fn escape(name: &str) -> String {
     name.replace('.', "[.]")
 }

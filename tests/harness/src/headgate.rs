@@ -11,19 +11,21 @@ use crate::bootstrap::Bootstrap;
 use crate::http;
 use crate::process::Child;
 
-/// Environment variable with the path of the binary; without it `dist/headgate` of this repository is used.
+/// Environment variable with the path of the binary; the default is `dist/headgate` of this
+/// repository.
 pub const HEADGATE_ENV: &str = "HEADGATE_BIN";
 
-/// Environment variable with the path of the filter's module; without it `dist/headgate.wasm` is used.
+/// Environment variable with the path of the filter's module; the default is `dist/headgate.wasm`.
 pub const MODULE_ENV: &str = "HEADGATE_WASM";
 
-/// Environment variable with the path of the filter's native module; without it `dist/libheadgate.so` is used.
+/// Environment variable with the path of the filter's native module; the default is
+/// `dist/libheadgate.so`.
 pub const NATIVE_ENV: &str = "HEADGATE_NATIVE";
 
-/// Environment variable with the kind of filter that is tested: `wasm`, as without it, or `native`.
+/// Environment variable with the tested kind of filter: `wasm`, the default, or `native`.
 pub const FILTER_ENV: &str = "HEADGATE_FILTER";
 
-/// Environment variable with the folder of the variants that `scripts/build variants` makes.
+/// Environment variable with the folder of the variants that `scripts/build variants` builds.
 pub const VARIANTS_ENV: &str = "HEADGATE_VARIANTS";
 
 /// A running `headgate run`.
@@ -35,25 +37,25 @@ pub struct Headgate {
     admission: Option<SocketAddr>,
 }
 
-/// What to run `headgate run` with.
+/// The options of `headgate run`.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
     /// Folder of policies.
     pub config_dir: PathBuf,
     /// The filter's module.
     pub module: PathBuf,
-    /// The native module, for proxies that ask for it.
+    /// The native module, for proxies that request it.
     pub native: Option<PathBuf>,
-    /// Folder that proxies load the module from; `None`: the binary's default.
+    /// Folder from which proxies load the module; `None`: the binary's default.
     pub module_dir: Option<PathBuf>,
-    /// Where xDS is served; port 0 picks a free one.
+    /// Address of the xDS server; port 0 picks a free one.
     pub xds: SocketAddr,
-    /// More arguments.
+    /// Additional arguments.
     pub arguments: Vec<String>,
 }
 
 impl RunOptions {
-    /// A free port and the built module.
+    /// Returns the options for a free port and the built module.
     pub fn new(config_dir: &Path) -> Self {
         Self {
             config_dir: config_dir.to_owned(),
@@ -67,7 +69,7 @@ impl RunOptions {
 }
 
 impl Headgate {
-    /// Starts it and waits until it serves.
+    /// Starts the operator and waits until it serves.
     ///
     /// # Errors
     /// If it can't be started or ends; with its last lines of output.
@@ -91,7 +93,8 @@ impl Headgate {
         Self::spawn(command)
     }
 
-    /// Starts `headgate run` with these arguments, and an admin address on a free port, and waits until it serves.
+    /// Starts `headgate run` with these arguments, and an admin address on a free port, and waits
+    /// until it serves.
     ///
     /// # Errors
     /// If it can't be started or ends; with its last lines of output.
@@ -117,22 +120,22 @@ impl Headgate {
         })
     }
 
-    /// Where it serves class admission, if it does.
+    /// Returns the address of its class admission server, if it has one.
     pub fn admission(&self) -> Option<SocketAddr> {
         self.admission
     }
 
-    /// Where it serves xDS.
+    /// Returns the address of its xDS server.
     pub fn xds(&self) -> SocketAddr {
         self.xds
     }
 
-    /// Where it serves its status.
+    /// Returns the address of its status.
     pub fn admin(&self) -> SocketAddr {
         self.admin
     }
 
-    /// Its status, as JSON.
+    /// Returns its status, as JSON.
     ///
     /// # Errors
     /// If it doesn't answer.
@@ -142,22 +145,22 @@ impl Headgate {
             .with_context(|| format!("headgate's status: {}", answer.body))
     }
 
-    /// What it has written.
+    /// Returns its output.
     pub fn output(&self) -> String {
         self.child.output()
     }
 
-    /// The last lines it has written, for messages.
+    /// Returns the last lines of its output, for messages.
     pub fn tail(&self) -> String {
         self.child.tail()
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.child.pid()
     }
 
-    /// Resident memory, bytes.
+    /// Returns the resident memory, bytes.
     ///
     /// # Errors
     /// If it has ended.
@@ -173,7 +176,7 @@ impl Headgate {
         self.child.stop()
     }
 
-    /// Ends it without notice.
+    /// Kills it without notice.
     ///
     /// # Errors
     /// If it can't be killed.
@@ -182,10 +185,10 @@ impl Headgate {
     }
 }
 
-/// Runs a `headgate` command to its end; returns what it printed.
+/// Runs a `headgate` command to its end and returns its standard output.
 ///
 /// # Errors
-/// If it can't be run or fails; with what it wrote to standard error.
+/// If it can't be run or fails; with its standard error.
 pub fn run_command(arguments: &[&str]) -> Result<String> {
     let output = Command::new(binary_path()).args(arguments).output();
     let output = output
@@ -200,7 +203,8 @@ pub fn run_command(arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// What `headgate bootstrap` prints, or writes to `--output`, for a listener on a free port, with `arguments` added.
+/// Returns the bootstrap that `headgate bootstrap` prints, or writes to `--output`, for a listener
+/// on a free port, with `arguments` added.
 ///
 /// # Errors
 /// If the command fails.
@@ -215,7 +219,7 @@ pub fn bootstrap(upstream: SocketAddr, xds: SocketAddr, arguments: &[&str]) -> R
     ];
     all.extend_from_slice(arguments);
     let printed = run_command(&all)?;
-    // What is printed when it goes to a file is what to do next.
+    // With `--output`, standard output has instructions instead of the bootstrap.
     let file = arguments.iter().find_map(|a| a.strip_prefix("--output="));
     match file {
         Some(file) => Bootstrap::parse(&std::fs::read_to_string(file)?),
@@ -223,17 +227,17 @@ pub fn bootstrap(upstream: SocketAddr, xds: SocketAddr, arguments: &[&str]) -> R
     }
 }
 
-/// The `headgate` binary.
+/// Returns the path of the `headgate` binary.
 pub fn binary_path() -> PathBuf {
     std::env::var_os(HEADGATE_ENV).map_or_else(|| dist("headgate"), PathBuf::from)
 }
 
-/// The filter's module.
+/// Returns the path of the filter's module.
 pub fn module_path() -> PathBuf {
     std::env::var_os(MODULE_ENV).map_or_else(|| dist("headgate.wasm"), PathBuf::from)
 }
 
-/// The filter's native module.
+/// Returns the path of the filter's native module.
 pub fn native_path() -> PathBuf {
     std::env::var_os(NATIVE_ENV).map_or_else(|| dist("libheadgate.so"), PathBuf::from)
 }
@@ -243,7 +247,7 @@ pub fn is_native() -> bool {
     std::env::var_os(FILTER_ENV).is_some_and(|kind| kind == "native")
 }
 
-/// The module of the kind of filter that is tested.
+/// Returns the path of the tested kind of module.
 pub fn tested_module() -> PathBuf {
     if is_native() {
         native_path()
@@ -252,7 +256,7 @@ pub fn tested_module() -> PathBuf {
     }
 }
 
-/// A copy of [`tested_module`] in `folder`, to be replaced.
+/// Copies [`tested_module`] to `folder`, where a test can replace it, and returns the copy's path.
 ///
 /// # Errors
 /// If it can't be copied.
@@ -263,8 +267,8 @@ pub fn copy_tested_module(folder: &Path) -> Result<PathBuf> {
     Ok(copy)
 }
 
-/// A variant of the module that only tests load, such as `headgate-trap.wasm`, from the folder that the environment
-/// variable [`VARIANTS_ENV`] names, or `target/variants`.
+/// Returns the path of a variant of the module that only tests load, such as `headgate-trap.wasm`,
+/// from the folder in the environment variable [`VARIANTS_ENV`], or `target/variants`.
 pub fn variant_path(name: &str) -> PathBuf {
     let folder = std::env::var_os(VARIANTS_ENV).map(PathBuf::from);
     folder
@@ -278,7 +282,7 @@ fn dist(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// `name=ADDRESS` in a line.
+/// Returns the address of `name=ADDRESS` in a line.
 ///
 /// # Errors
 /// If the line has none.

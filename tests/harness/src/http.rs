@@ -1,5 +1,5 @@
-//! A small blocking HTTP/1.1 client for single requests: each has a connection of its own, so a test decides when it
-//! is sent, whether its answer is read, and when it hangs up.
+//! A small blocking HTTP/1.1 client for single requests. Each has a connection of its own, so a
+//! test decides when it is sent, whether its answer is read, and when it hangs up.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 
-/// Hosts that are gone don't answer; the kernel would ask them for two minutes.
+/// Timeout of a connection attempt. A host that is gone doesn't answer, and the kernel would retry
+/// for two minutes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a read may take before a test counts as stuck.
+/// The duration of a read after which a test counts as stuck.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A whole answer.
@@ -25,7 +26,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Value of the first header of this (lower-case) name.
+    /// Returns the value of the first header of this (lower-case) name.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers
             .iter()
@@ -33,7 +34,7 @@ impl Answer {
             .map(|(_, v)| v.as_str())
     }
 
-    /// Why Headgate refused, by `x-headgate-refused`.
+    /// Returns Headgate's reason for a refusal, from `x-headgate-refused`.
     pub fn refusal_reason(&self) -> Option<&str> {
         self.header("x-headgate-refused")?
             .split(';')
@@ -46,7 +47,7 @@ impl Answer {
 pub struct Pending {
     reader: BufReader<TcpStream>,
     head: bool,
-    // After the stream, so that whoever counts doesn't miss an open connection.
+    // Dropped after the stream, so that the count includes every open connection.
     counted: Option<Arc<()>>,
 }
 
@@ -119,7 +120,7 @@ pub fn post(addr: SocketAddr, target: &str, body: &str) -> Result<Answer> {
 }
 
 impl Pending {
-    /// Lets `clients` have one more owner for as long as the connection is open here.
+    /// Adds an owner to `clients` for as long as the connection is open here.
     #[must_use]
     pub fn counted_by(mut self, clients: &Arc<()>) -> Self {
         self.counted = Some(Arc::clone(clients));
@@ -140,7 +141,8 @@ impl Pending {
         })
     }
 
-    /// Waits for status and headers only; the body can be read afterwards with [`read_line`](Self::read_line).
+    /// Waits for status and headers only; the body can be read afterwards with
+    /// [`read_line`](Self::read_line).
     ///
     /// # Errors
     /// If the connection breaks first, or nothing comes for 30 s.
@@ -190,7 +192,7 @@ impl Pending {
         Ok(self.reader.get_mut().write_all(data.as_bytes())?)
     }
 
-    /// Whether an answer, or its begin, has arrived.
+    /// Whether an answer, or its start, has arrived.
     ///
     /// # Errors
     /// If the connection is broken.

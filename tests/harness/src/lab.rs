@@ -13,7 +13,7 @@ use crate::envoy::EnvoyProcess;
 use crate::rig::Rig;
 use crate::wait::{self, MachineLock};
 
-/// What protects the backend.
+/// The protection of the backend.
 #[derive(Debug, Clone)]
 pub enum Protection {
     /// Envoy's own means, or none.
@@ -22,7 +22,7 @@ pub enum Protection {
     Headgate {
         /// Short name for `--only` and JSON.
         name: &'static str,
-        /// What it is, in a few words.
+        /// A description in a few words.
         title: &'static str,
         /// The AdmissionPolicy.
         policy: Value,
@@ -31,7 +31,7 @@ pub enum Protection {
     NativeHeadgate {
         /// Short name for `--only` and JSON.
         name: &'static str,
-        /// What it is, in a few words.
+        /// A description in a few words.
         title: &'static str,
         /// The AdmissionPolicy.
         policy: Value,
@@ -39,7 +39,7 @@ pub enum Protection {
 }
 
 impl Protection {
-    /// Short name for `--only` and JSON.
+    /// Returns the short name for `--only` and JSON.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Native(filter) => filter.name,
@@ -47,7 +47,7 @@ impl Protection {
         }
     }
 
-    /// What it is, in a few words.
+    /// Returns a description in a few words.
     pub fn title(&self) -> &'static str {
         match self {
             Self::Native(filter) => filter.title,
@@ -69,9 +69,9 @@ pub enum Lab {
         envoy: EnvoyProcess,
         /// Address of its listener.
         addr: SocketAddr,
-        /// What it protects.
+        /// The protected backend.
         backend: Backend,
-        /// Keeps other tests and benchmarks from running meanwhile.
+        /// Prevents other tests and benchmarks from running at the same time.
         _lock: MachineLock,
     },
     /// Backend, Envoy and operator.
@@ -96,7 +96,7 @@ impl Lab {
         upstream: SocketAddr,
         workers: u32,
     ) -> Result<Self> {
-        // A backend of the lab's own, which then gets no requests.
+        // The lab's own backend gets no requests.
         let unused = BackendConfig::new(1, vec![ServiceType::constant("/", Duration::ZERO)]);
         Self::start_with(protection, unused, workers, move |bootstrap| {
             redirect(bootstrap, Some(upstream))
@@ -126,7 +126,7 @@ impl Lab {
         .with_context(|| format!("starting {}", protection.title()))
     }
 
-    /// Where to send requests.
+    /// Returns the address to send requests to.
     pub fn addr(&self) -> SocketAddr {
         match self {
             Self::Native { addr, .. } => *addr,
@@ -134,7 +134,7 @@ impl Lab {
         }
     }
 
-    /// What is protected.
+    /// Returns the protected backend.
     pub fn backend(&self) -> &Backend {
         match self {
             Self::Native { backend, .. } => backend,
@@ -142,7 +142,7 @@ impl Lab {
         }
     }
 
-    /// The proxy.
+    /// Returns the proxy.
     pub fn envoy(&self) -> &EnvoyProcess {
         match self {
             Self::Native { envoy, .. } => envoy,
@@ -151,7 +151,7 @@ impl Lab {
     }
 }
 
-/// Sends the bootstrap's upstream cluster elsewhere.
+/// Redirects the bootstrap's upstream cluster to another address.
 ///
 /// # Errors
 /// If the bootstrap has no such cluster.
@@ -174,7 +174,7 @@ fn native(
     let backend = Backend::start(backend)?;
     let mut bootstrap = Bootstrap::plain(backend.addr());
     change(&mut bootstrap)?;
-    // Prepended one by one, so the last comes first.
+    // Filters are prepended one by one, so the last one is added first.
     for http_filter in filter.http_filters.iter().rev() {
         bootstrap.prepend_filter(http_filter.clone())?;
     }

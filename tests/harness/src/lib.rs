@@ -1,12 +1,13 @@
-//! A backend whose queue can be watched, an open-loop load generator, the processes of a running system (Envoy,
-//! `headgate`), and the demo that is made of them.
+//! A backend with an observable queue, an open-loop load generator, the processes of a running
+//! system (Envoy, `headgate`), and the demo that consists of them.
 //!
-//! A result about latency is worth no more than the clock and the load behind it, so both halves report their own
-//! errors: the backend how late its service times ended ([`backend::BackendStats::late_ms`]), the generator how late
-//! it sent ([`load::LoadReport::lateness_ms`]).
+//! A latency result is only as good as the clock and the load behind it, so both halves report
+//! their own errors: the backend reports the delay of its ends of service
+//! ([`backend::BackendStats::late_ms`]), the generator the delay of its requests
+//! ([`load::LoadReport::lateness_ms`]).
 //!
-//! The demo is built from nothing by people who want to see Headgate, so this crate knows `headgate` as a program
-//! only, and neither Kubernetes nor xDS.
+//! People build the demo from source to see Headgate, so this crate uses `headgate` only as a
+//! program, and depends on neither Kubernetes nor xDS.
 
 pub mod backend;
 pub mod bootstrap;

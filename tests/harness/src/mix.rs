@@ -1,5 +1,5 @@
-//! The workload of the Bouncer paper's evaluation (§5.3): four query types with lognormal service times. With the paper's
-//! objectives, one for all types, or with objectives that suit each type.
+//! The workload of the Bouncer paper's evaluation (§5.3): four query types with lognormal service
+//! times. Objectives are the paper's, one for all types, or suit each type.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct QueryType {
     /// Name of the type in policies and reports.
     pub name: &'static str,
-    /// Path prefix that both the policy and the backend tell it by.
+    /// Path prefix by which both the policy and the backend recognize it.
     pub path: &'static str,
     /// Share of arrivals, ratio 0..=1.
     pub share: f64,
@@ -22,8 +22,8 @@ pub struct QueryType {
     pub p90: Duration,
 }
 
-/// `(name, path, share, mean ms, median ms)`. The paper's text lacks the medians of its Table 1; these reproduce the
-/// basic rows of its Table 3.
+/// `(name, path, share, mean ms, median ms)`. The paper's text lacks the medians of its Table 1;
+/// these reproduce the basic rows of its Table 3.
 const BOUNCER: [(&str, &str, f64, f64, f64); 4] = [
     ("fast", "/q/fast", 0.4, 1.16, 0.38),
     ("mediumfast", "/q/mediumfast", 0.2, 2.53, 1.14),
@@ -35,8 +35,8 @@ const BOUNCER: [(&str, &str, f64, f64, f64); 4] = [
 const BOUNCER_P50_MS: f64 = 18.0;
 const BOUNCER_P90_MS: f64 = 50.0;
 
-/// The paper's mix with all service times and objectives multiplied by `scale`, so that a small machine can carry it:
-/// the ratios between them, which decide the outcome, stay.
+/// Returns the paper's mix with all service times and objectives multiplied by `scale`, so that a
+/// small machine can carry it. The ratios between them, which decide the outcome, stay.
 pub fn bouncer(scale: f64) -> Vec<QueryType> {
     let scaled = |ms| scaled(ms, scale);
     BOUNCER
@@ -57,13 +57,13 @@ fn scaled(ms: f64, scale: f64) -> Duration {
     Duration::from_secs_f64(ms * scale / 1_000.0)
 }
 
-/// Objectives at p50 and p90 that suit what a query costs, ms.
+/// Objectives at p50 and p90 that suit the cost of a query, ms.
 const NATURAL_CHEAP_MS: (f64, f64) = (12.5, 37.5);
 const NATURAL_COSTLY_MS: (f64, f64) = (50.0, 125.0);
 /// Mean service time from which a query is costly, ms.
 const COSTLY_MS: f64 = 10.0;
 
-/// [`bouncer`] with objectives that suit each type.
+/// Returns [`bouncer`] with objectives that suit each type.
 pub fn natural(scale: f64) -> Vec<QueryType> {
     let scaled = |ms| scaled(ms, scale);
     let mut mix = bouncer(scale);
@@ -79,15 +79,16 @@ pub fn natural(scale: f64) -> Vec<QueryType> {
     mix
 }
 
-/// Requests per second that `workers` parallel servers can complete of this mix.
+/// Returns the requests per second that `workers` parallel servers can complete of this mix.
 pub fn capacity_rps(mix: &[QueryType], workers: usize) -> f64 {
     let total: f64 = mix.iter().map(|t| t.share).sum();
     let mean_s: f64 = mix.iter().map(|t| t.share * t.mean.as_secs_f64()).sum();
     workers as f64 * total / mean_s
 }
 
-/// Shares of acceptance per type that a work-conserving oracle reaches at `load` times the capacity by refusing the
-/// costliest types first. Their weighted sum times `load` is the most requests per capacity that can be answered.
+/// Returns the acceptance ratios per type that a work-conserving oracle reaches at `load` times the
+/// capacity by refusing the costliest types first. Their weighted sum times `load` is the largest
+/// number of requests per capacity that can be answered.
 pub fn ideal_acceptance(mix: &[QueryType], load: f64) -> Vec<f64> {
     let total_work: f64 = mix.iter().map(|t| t.share * t.mean.as_secs_f64()).sum();
     let mut budget = total_work / load;

@@ -1,39 +1,40 @@
-//! What Envoy itself offers against overload, configured for the bench's backend.
+//! Envoy's own protections against overload, configured for the bench's backend.
 //!
-//! Each protection is compared at its best: with its documented example configuration, and, where that does badly, tuned
-//! by hand for exactly this backend and mix. Headgate gets no such tuning.
+//! Each protection is compared at its best: with its documented example configuration, and, if that
+//! does badly, tuned by hand for exactly this backend and mix. Headgate gets no such tuning.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// The backend to protect, as far as the native filters must be told about it.
+/// The protected backend, as far as the native filters' settings depend on it.
 #[derive(Debug, Clone, Copy)]
 pub struct Protected {
-    /// Requests it serves at once.
+    /// Requests that it serves at once.
     pub parallelism: usize,
-    /// Requests per second it can complete of the mix.
+    /// Requests per second of the mix that it can complete.
     pub capacity_rps: f64,
     /// Objective for the 90th percentile.
     pub p90: Duration,
 }
 
-/// One native protection: what to add to a plain Envoy.
+/// One native protection: the additions to a plain Envoy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NativeFilter {
     /// Short name for `--only` and JSON.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// A description in a few words.
     pub title: &'static str,
     /// HTTP filters before the router, in order.
     pub http_filters: Vec<Value>,
-    /// `circuit_breakers` of the upstream cluster; `None`: those of [`crate::bootstrap::Bootstrap::plain`], out of the way.
+    /// `circuit_breakers` of the upstream cluster; `None`: those of
+    /// [`crate::bootstrap::Bootstrap::plain`], which never trip.
     pub circuit_breakers: Option<Value>,
     /// `timeout` of the route; `None`: none.
     pub route_timeout: Option<Duration>,
 }
 
-/// A filter with its configuration, as an HTTP connection manager lists it.
+/// Returns a filter with its configuration, as an entry of an HTTP connection manager.
 #[expect(
     clippy::needless_pass_by_value,
     reason = "callers build the value in the argument"
@@ -42,7 +43,7 @@ pub fn http_filter(name: &str, config: Value) -> Value {
     json!({"name": name, "typed_config": config})
 }
 
-/// Envoy with nothing but a router.
+/// Returns Envoy with only a router.
 pub fn plain() -> NativeFilter {
     NativeFilter {
         name: "none",
@@ -53,7 +54,7 @@ pub fn plain() -> NativeFilter {
     }
 }
 
-/// Gradient concurrency limit with the configuration of Envoy's documentation.
+/// Returns the gradient concurrency limit with the configuration of Envoy's documentation.
 pub fn adaptive_concurrency() -> NativeFilter {
     NativeFilter {
         name: "adaptive_concurrency",
@@ -71,8 +72,9 @@ pub fn adaptive_concurrency() -> NativeFilter {
     }
 }
 
-/// The same with the limit kept where this backend is busy and its queue short. The floor keeps the minimum-RTT window
-/// from starving the backend, the ceiling keeps the queue inside the objectives.
+/// Returns the same with a limit at which this backend is busy and its queue short. The floor keeps
+/// the minimum-RTT window from starving the backend, the ceiling keeps the queue inside the
+/// objectives.
 pub fn adaptive_concurrency_tuned(backend: Protected) -> NativeFilter {
     NativeFilter {
         name: "adaptive_concurrency_tuned",
@@ -95,7 +97,7 @@ pub fn adaptive_concurrency_tuned(backend: Protected) -> NativeFilter {
     }
 }
 
-/// `adaptive_concurrency` with this `gradient_controller_config`.
+/// Returns `adaptive_concurrency` with this `gradient_controller_config`.
 #[expect(
     clippy::needless_pass_by_value,
     reason = "callers build the value in the argument"
@@ -104,14 +106,18 @@ pub fn adaptive(gradient: Value) -> Value {
     http_filter(
         "envoy.filters.http.adaptive_concurrency",
         json!({
-            "@type": "type.googleapis.com/envoy.extensions.filters.http.adaptive_concurrency.v3.AdaptiveConcurrency",
+            "@type": concat!(
+                "type.googleapis.com/envoy.extensions.filters.http.adaptive_concurrency.v3.",
+                "AdaptiveConcurrency",
+            ),
             "gradient_controller_config": gradient,
             "enabled": {"default_value": true, "runtime_key": "adaptive_concurrency.enabled"},
         }),
     )
 }
 
-/// Rejection by success rate. It sees overload only once requests fail, and a slow backend doesn't fail them by itself.
+/// Returns the rejection by success rate. It detects overload only once requests fail, and a slow
+/// backend doesn't fail them by itself.
 pub fn admission_control() -> NativeFilter {
     NativeFilter {
         name: "admission_control",
@@ -119,10 +125,15 @@ pub fn admission_control() -> NativeFilter {
         http_filters: vec![http_filter(
             "envoy.filters.http.admission_control",
             json!({
-                "@type": "type.googleapis.com/envoy.extensions.filters.http.admission_control.v3.AdmissionControl",
+                "@type": concat!(
+                    "type.googleapis.com/envoy.extensions.filters.http.admission_control.v3.",
+                    "AdmissionControl",
+                ),
                 "enabled": {"default_value": true, "runtime_key": "admission_control.enabled"},
-                "success_criteria": {"http_criteria": {"http_success_status": [{"start": 100, "end": 500}]}},
-                // Shorter than the default of 30 s, so that a bench of seconds sees it settled.
+                "success_criteria": {
+                    "http_criteria": {"http_success_status": [{"start": 100, "end": 500}]},
+                },
+                // Shorter than the default of 30 s, so that it settles within a bench of seconds.
                 "sampling_window": "5s",
             }),
         )],
@@ -132,8 +143,9 @@ pub fn admission_control() -> NativeFilter {
     }
 }
 
-/// The same with a route timeout at the p90 objective, so that there are failures to see. The timeout itself does much
-/// of the work: it takes requests out of the backend's queue once they are late.
+/// Returns the same with a route timeout at the p90 objective, so that late requests are failures.
+/// The timeout itself does much of the work: it takes requests out of the backend's queue once they
+/// are late.
 pub fn admission_control_with_timeout(backend: Protected) -> NativeFilter {
     NativeFilter {
         name: "admission_control_timeout",
@@ -143,7 +155,8 @@ pub fn admission_control_with_timeout(backend: Protected) -> NativeFilter {
     }
 }
 
-/// A token bucket at exactly the backend's capacity, which somebody must have measured and must keep up to date.
+/// Returns a token bucket at exactly the backend's capacity, which an operator must measure and
+/// keep up to date.
 pub fn local_ratelimit(backend: Protected) -> NativeFilter {
     NativeFilter {
         name: "local_ratelimit",
@@ -153,15 +166,23 @@ pub fn local_ratelimit(backend: Protected) -> NativeFilter {
     }
 }
 
-/// `local_ratelimit` that lets `rps` requests per second pass, refilled twenty times a second.
+/// Returns `local_ratelimit` that admits `rps` requests per second, refilled twenty times a second.
 pub fn token_bucket(rps: f64) -> Value {
     const REFILLS_PER_SECOND: f64 = 20.0;
     let tokens = (rps / REFILLS_PER_SECOND).round().max(1.0);
-    let always = |key: &str| json!({"default_value": {"numerator": 100, "denominator": "HUNDRED"}, "runtime_key": key});
+    let always = |key: &str| {
+        json!({
+            "default_value": {"numerator": 100, "denominator": "HUNDRED"},
+            "runtime_key": key,
+        })
+    };
     http_filter(
         "envoy.filters.http.local_ratelimit",
         json!({
-            "@type": "type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
+            "@type": concat!(
+                "type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.",
+                "LocalRateLimit",
+            ),
             "stat_prefix": "bench",
             "token_bucket": {
                 "max_tokens": tokens,
@@ -174,7 +195,7 @@ pub fn token_bucket(rps: f64) -> Value {
     )
 }
 
-/// At most P connections, each with one request, and as many requests waiting for one.
+/// Returns a limit of P connections, each with one request, and as many waiting requests.
 pub fn circuit_breaker(backend: Protected) -> NativeFilter {
     NativeFilter {
         name: "circuit_breaker",
@@ -188,7 +209,7 @@ pub fn circuit_breaker(backend: Protected) -> NativeFilter {
     }
 }
 
-/// Every native protection, the unprotected Envoy first.
+/// Returns every native protection, the unprotected Envoy first.
 pub fn all(backend: Protected) -> Vec<NativeFilter> {
     vec![
         plain(),

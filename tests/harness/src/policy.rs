@@ -1,14 +1,15 @@
-//! AdmissionPolicies as values, for tests to build and change. JSON is YAML, so they are written as JSON.
+//! AdmissionPolicies as values, for tests to build and change. JSON is YAML, so they are written as
+//! JSON.
 
 use serde_json::{Value, json};
 
 use crate::mix::QueryType;
 
-/// Name and namespace of the policies made here.
+/// Namespace and name of the policies built here.
 pub const NAME: &str = "default/search";
 
-/// A policy `default/search` for `Service/default/search` with P = `parallelism` and basic Bouncer. The last of `types`
-/// is named `default`.
+/// Returns a policy `default/search` for `Service/default/search` with P = `parallelism` and basic
+/// Bouncer. The last of `types` is named `default`.
 pub fn policy(parallelism: usize, types: &[Value]) -> Value {
     json!({
         "apiVersion": "headgate.dev/v1alpha1",
@@ -22,7 +23,7 @@ pub fn policy(parallelism: usize, types: &[Value]) -> Value {
     })
 }
 
-/// Leaves P out of a policy: it is found.
+/// Removes P from a policy, so that it is found automatically.
 #[must_use]
 pub fn without_parallelism(mut policy: Value) -> Value {
     if let Some(spec) = policy["spec"].as_object_mut() {
@@ -31,7 +32,8 @@ pub fn without_parallelism(mut policy: Value) -> Value {
     policy
 }
 
-/// A policy for a mix: every query type by its path prefix, and a `default` with the objectives of the last.
+/// Returns a policy for a mix: every query type by its path prefix, and a `default` with the
+/// objectives of the last.
 pub fn for_mix(parallelism: usize, mix: &[QueryType]) -> Value {
     let slo = |q: &QueryType| json!({"p50": duration(q.p50), "p90": duration(q.p90)});
     let mut types: Vec<Value> = mix
@@ -51,7 +53,8 @@ pub fn for_mix(parallelism: usize, mix: &[QueryType]) -> Value {
     policy(parallelism, &types)
 }
 
-/// A policy that refuses nothing before its queue is full: every request is of type `default` under MaxQueueLength.
+/// Returns a policy that only refuses when its queue is full: every request is of type `default`
+/// under MaxQueueLength.
 pub fn queue_only(parallelism: usize, max_length: usize) -> Value {
     let mut policy = policy(
         parallelism,
@@ -62,7 +65,7 @@ pub fn queue_only(parallelism: usize, max_length: usize) -> Value {
     policy
 }
 
-/// Changes the order of a policy's queue.
+/// Changes the discipline of a policy's queue.
 #[must_use]
 pub fn with_discipline(mut policy: Value, discipline: &str) -> Value {
     policy["spec"]["queue"]["discipline"] = json!(discipline);
@@ -99,16 +102,16 @@ pub fn with_backlog_control(mut policy: Value, target: std::time::Duration) -> V
     policy
 }
 
-/// Keeps the types' 90th percentiles by the response time controller in place of Bouncer.
+/// Controls the types' 90th percentiles by the response time controller in place of Bouncer.
 #[must_use]
 pub fn with_response_time_controller(mut policy: Value) -> Value {
     policy["spec"]["strategy"] = json!({"type": "ResponseTimeController"});
     policy
 }
 
-/// A duration as GEP-2257 writes it, to the millisecond.
+/// Formats a duration in GEP-2257, to the millisecond.
 pub fn duration(duration: std::time::Duration) -> String {
-    // No more than five digits to a unit.
+    // GEP-2257 allows five digits per unit.
     match duration.as_millis() {
         ms if ms % 1_000 == 0 => format!("{}s", ms / 1_000),
         ms => format!("{ms}ms"),

@@ -1,4 +1,4 @@
-//! Child processes whose output is kept and who never outlive their owner.
+//! Child processes whose output is kept and that never outlive their owner.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use crate::wait;
 /// Lines of output shown when a process fails.
 const TAIL_LINES: usize = 40;
 
-/// How long a process may take to end after SIGTERM.
+/// The time that a process may take to end after SIGTERM.
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A child process. Its output goes to a file; dropping it kills it.
@@ -57,8 +57,9 @@ impl Child {
         })
     }
 
-    /// Starts `command` so that the kernel ends it with this process, however that ends: a child in a static is never
-    /// dropped, and a killed process drops nothing. Its output is appended to the file `log`, which stays.
+    /// Starts `command` so that the kernel kills it when this process ends for any reason: a child
+    /// in a static is never dropped, and a killed process drops nothing. Its output is appended to
+    /// the file `log`, which stays.
     ///
     /// # Errors
     /// If it can't be started.
@@ -92,12 +93,12 @@ impl Child {
         })
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// All it has written so far.
+    /// Returns its whole output so far.
     pub fn output(&self) -> String {
         let mut bytes = Vec::new();
         if let Ok(mut file) = File::open(&self.log) {
@@ -106,12 +107,12 @@ impl Child {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The file that its output goes to.
+    /// Returns the path of its output file.
     pub fn log_path(&self) -> &Path {
         &self.log
     }
 
-    /// The last lines it has written, for messages.
+    /// Returns the last lines of its output, for messages.
     pub fn tail(&self) -> String {
         let output = self.output();
         let lines: Vec<&str> = output.lines().collect();
@@ -129,7 +130,7 @@ impl Child {
     pub fn wait_for_line(&mut self, mark: &str) -> Result<String> {
         let found = wait::until(&format!("{:?} from {}", mark, self.name), || {
             let ended = !self.is_running();
-            // A line may still be in the middle of being written: only whole ones count.
+            // The last line may be incomplete, so only whole lines count.
             let output = self.output();
             let line = output
                 .split_inclusive('\n')
@@ -151,12 +152,12 @@ impl Child {
         }
     }
 
-    /// Whether it has not ended.
+    /// Whether it is still running.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Asks it to end (SIGTERM), waits, and kills it if it doesn't.
+    /// Sends SIGTERM, waits, and kills it if it doesn't end.
     ///
     /// # Errors
     /// If it can't be waited for.
@@ -169,17 +170,17 @@ impl Child {
         Ok(())
     }
 
-    /// Asks it to end (SIGTERM) and returns at once.
+    /// Sends SIGTERM and returns at once.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// Stops it where it stands (SIGSTOP): it keeps its sockets and answers nothing.
+    /// Suspends it (SIGSTOP): it keeps its sockets and answers nothing.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Lets it go on after [`pause`](Self::pause).
+    /// Resumes it after [`pause`](Self::pause).
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
@@ -190,7 +191,7 @@ impl Child {
         }
     }
 
-    /// Ends it without notice (SIGKILL).
+    /// Kills it without notice (SIGKILL).
     ///
     /// # Errors
     /// If it can't be killed or waited for.
@@ -214,7 +215,7 @@ impl Child {
         ended.map_err(|error| anyhow!("{error}\n{}", self.tail()))
     }
 
-    /// CPU time of all its threads since its start.
+    /// Returns the CPU time of all its threads since its start.
     ///
     /// # Errors
     /// If it has ended.
@@ -222,7 +223,8 @@ impl Child {
         cpu_time(&format!("/proc/{}/stat", self.pid()))
     }
 
-    /// CPU time since its start of every thread, by thread name; equal names are several entries.
+    /// Returns the CPU time of every thread since its start, by thread name; equal names are
+    /// several entries.
     ///
     /// # Errors
     /// If it has ended.
@@ -242,7 +244,7 @@ impl Child {
         Ok(times)
     }
 
-    /// Resident memory, bytes.
+    /// Returns the resident memory, bytes.
     ///
     /// # Errors
     /// If it has ended.
@@ -264,8 +266,9 @@ impl Drop for Child {
     }
 }
 
-/// "Parent" in the kernel's signal at a parent's death is the thread that started the child. A test's thread ends with
-/// its test, so children that may be shared by tests are started from a thread that ends with the process.
+/// Starts a child from a thread that ends with the process. The kernel's signal at a parent's death
+/// refers to the thread that started the child, and a test's thread ends with its test, so children
+/// that tests share need a lasting thread.
 fn spawn_from_lasting_thread(command: Command) -> std::io::Result<std::process::Child> {
     type Order = (Command, mpsc::Sender<std::io::Result<std::process::Child>>);
     static SPAWNER: LazyLock<Mutex<mpsc::Sender<Order>>> = LazyLock::new(|| {
@@ -285,10 +288,11 @@ fn spawn_from_lasting_thread(command: Command) -> std::io::Result<std::process::
     started.recv().map_err(|_| gone())?
 }
 
-/// User and system time in a `stat` file of `/proc`, which counts in ticks of 10 ms.
+/// Returns the user and system time in a `stat` file of `/proc`, which counts in ticks of 10 ms.
 fn cpu_time(path: &str) -> Result<Duration> {
     let stat = fs::read_to_string(path)?;
-    // The second field is the name in parentheses, which may itself hold spaces; utime and stime are fields 14 and 15.
+    // The second field is the name in parentheses, which may itself contain spaces; utime and stime
+    // are fields 14 and 15.
     let after_name = stat
         .rsplit_once(')')
         .map(|(_, rest)| rest)
@@ -301,10 +305,10 @@ fn cpu_time(path: &str) -> Result<Duration> {
     }
 }
 
-/// Runs a command to its end with `input` as its standard input; returns its standard output.
+/// Runs a command to its end with `input` as its standard input, and returns its standard output.
 ///
 /// # Errors
-/// If it can't be run or fails; with what it wrote to standard error.
+/// If it can't be run or fails; with its standard error.
 pub fn run(command: &mut Command, input: Option<&str>) -> Result<String> {
     command
         .stdin(if input.is_some() {
@@ -318,10 +322,11 @@ pub fn run(command: &mut Command, input: Option<&str>) -> Result<String> {
         let program = command.get_program().to_string_lossy();
         format!("cannot run {program}")
     })?;
-    // From a thread of its own: a program that writes much before it has read all would wait for us, and we for it.
+    // A thread of its own avoids a deadlock with a program that writes much before it has read all
+    // its input.
     let output = std::thread::scope(|scope| {
         if let (Some(mut stdin), Some(input)) = (child.stdin.take(), input) {
-            // A program that ends without reading says itself why.
+            // A program that ends without reading its input reports the reason itself.
             scope.spawn(move || stdin.write_all(input.as_bytes()));
         }
         child.wait_with_output()

@@ -1,4 +1,4 @@
-//! Latencies as histograms while they are gathered and as a few numbers once they are reported.
+//! Latencies: histograms while they are gathered, a few numbers in reports.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ pub struct Durations {
     micros: Histogram<u64>,
 }
 
-/// Longest duration that is told apart, in µs; longer ones count as this.
+/// The longest duration that the histogram distinguishes, µs; longer ones count as this.
 const MAX_US: u64 = 3_600_000_000;
 
 impl Durations {
-    /// An empty histogram.
+    /// Returns an empty histogram.
     pub fn new() -> Self {
         Self { micros: empty(3) }
     }
@@ -23,21 +23,21 @@ impl Durations {
     /// Adds one duration.
     pub fn record(&mut self, value: Duration) {
         let micros = u64::try_from(value.as_micros()).unwrap_or(MAX_US);
-        // The histogram grows to whatever it is given, so this can't fail below MAX_US.
+        // The histogram grows as needed, so this can't fail up to MAX_US.
         let _ = self.micros.record(micros.clamp(1, MAX_US));
     }
 
-    /// Forgets everything.
+    /// Removes all durations.
     pub fn clear(&mut self) {
         self.micros.reset();
     }
 
-    /// How many durations were recorded.
+    /// Returns the number of recorded durations.
     pub fn count(&self) -> u64 {
         self.micros.len()
     }
 
-    /// The duration below or at which the share `q` (0..=1) lies, in ms; 0 if empty.
+    /// Returns the duration that the ratio `q` (0..=1) doesn't exceed, ms; 0 if empty.
     pub fn quantile_ms(&self, q: f64) -> f64 {
         if self.micros.is_empty() {
             0.0
@@ -46,7 +46,7 @@ impl Durations {
         }
     }
 
-    /// The numbers that reports show.
+    /// Returns the numbers for reports.
     pub fn summary(&self) -> Quantiles {
         if self.micros.is_empty() {
             return Quantiles::default();
@@ -66,7 +66,8 @@ fn to_ms(micros: u64) -> f64 {
     micros as f64 / 1_000.0
 }
 
-/// A histogram that grows as needed, with `digits` significant decimal digits (0..=5 are valid).
+/// Returns a histogram that grows as needed, with `digits` significant decimal digits (0..=5 are
+/// valid).
 fn empty(digits: u8) -> Histogram<u64> {
     match Histogram::new(digits) {
         Ok(histogram) => histogram,
@@ -80,10 +81,10 @@ impl Default for Durations {
     }
 }
 
-/// Mean and quantiles of some durations, all in ms; zero where there are none.
+/// Mean and quantiles of some durations, all in ms; zero without durations.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Quantiles {
-    /// How many durations.
+    /// The number of durations.
     pub count: u64,
     /// Arithmetic mean, ms.
     pub mean: f64,

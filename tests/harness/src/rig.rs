@@ -29,13 +29,13 @@ pub use offer::Offered;
 pub struct Rig {
     /// The proxy.
     pub envoy: EnvoyProcess,
-    /// The operator; `None` while a test keeps it down.
+    /// The operator; `None` while a test keeps it stopped.
     pub headgate: Option<Headgate>,
-    /// What the proxy protects.
+    /// The protected backend.
     pub backend: Backend,
     backend_config: BackendConfig,
     addr: SocketAddr,
-    // Has one owner more than the rig's own requests have open connections.
+    // Has one more owner than the open connections of the rig's own requests.
     clients: Arc<()>,
     options: RunOptions,
     _dir: TempDir,
@@ -43,12 +43,12 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// A system with `policy` (see [`crate::policy`]) in front of `backend`.
+    /// Returns the builder of a system with `policy` (see [`crate::policy`]) in front of `backend`.
     pub fn builder(backend: BackendConfig, policy: Value) -> RigBuilder {
         RigBuilder::new(backend, policy)
     }
 
-    /// Address of Envoy's listener.
+    /// Returns the address of Envoy's listener.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -56,7 +56,7 @@ impl Rig {
     /// Sends a `GET` through Envoy and reads the answer.
     ///
     /// # Errors
-    /// If there is none.
+    /// If no answer arrives.
     pub fn get(&self, path: &str) -> Result<Answer> {
         self.request(path, &[])?.answer()
     }
@@ -78,10 +78,11 @@ impl Rig {
         (0..count).map(|_| self.request(path, &[])).collect()
     }
 
-    /// Sends `count` requests that the backend doesn't answer until [`Backend::release`], and waits until all are in it.
+    /// Sends `count` requests that the backend doesn't answer until [`Backend::release`], and waits
+    /// until all are in it.
     ///
     /// # Errors
-    /// If they don't get there.
+    /// If they don't all reach it.
     pub fn occupy(&self, path: &str, count: usize) -> Result<Vec<Pending>> {
         let expected = self.backend.stats().busy + count;
         let prefix = path.split('?').next().unwrap_or(path);
@@ -103,7 +104,7 @@ impl Rig {
     /// Waits for an empty queue, sends `count` requests and waits until all of them are queued.
     ///
     /// # Errors
-    /// If they aren't.
+    /// If they aren't all queued.
     pub fn enqueue(&self, path: &str, count: usize) -> Result<Vec<Pending>> {
         self.wait_for_stat("queue_length", 0)?;
         let pending = self.send(path, count)?;
@@ -111,7 +112,7 @@ impl Rig {
         Ok(pending)
     }
 
-    /// The folder of policies.
+    /// Returns the folder of policies.
     pub fn policies(&self) -> &Path {
         &self.options.config_dir
     }
@@ -139,7 +140,7 @@ impl Rig {
         self.wait_for_policy()
     }
 
-    /// Whether the operator accepts the policy, and its message.
+    /// Returns whether the operator accepts the policy, and its message.
     ///
     /// # Errors
     /// If the operator is down or knows no policy.
@@ -163,10 +164,10 @@ impl Rig {
         std::fs::remove_file(self.policies().join(FILE)).context("cannot delete the policy")
     }
 
-    /// Waits until every connected proxy runs what it should.
+    /// Waits until every connected proxy runs its current configuration.
     ///
     /// # Errors
-    /// If it doesn't in time; with the operator's status.
+    /// If one doesn't in time; with the operator's status.
     pub fn wait_for_policy(&self) -> Result<()> {
         wait::until("Envoy to run the policy", || {
             let status = self.status().map_err(|e| e.to_string())?;
@@ -184,7 +185,7 @@ impl Rig {
         })
     }
 
-    /// The operator's status.
+    /// Returns the operator's status.
     ///
     /// # Errors
     /// If it is down.
@@ -195,7 +196,7 @@ impl Rig {
             .status()
     }
 
-    /// Hash of the module that the operator serves, of the kind that is tested.
+    /// Returns the hash of the operator's module of the tested kind.
     ///
     /// # Errors
     /// If the operator is down.
@@ -209,7 +210,7 @@ impl Rig {
         hash.with_context(|| format!("no {kind} in the operator's status"))
     }
 
-    /// Revision of the policy that is enforced.
+    /// Returns the revision of the enforced policy.
     ///
     /// # Errors
     /// If the operator is down.
@@ -223,7 +224,7 @@ impl Rig {
             .join(","))
     }
 
-    /// Starts the operator again, on the same port and folder.
+    /// Restarts the operator, on the same port and folder.
     ///
     /// # Errors
     /// If it doesn't start.
@@ -235,7 +236,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Starts the backend again, on the same ports.
+    /// Restarts the backend, on the same ports.
     ///
     /// # Errors
     /// If it doesn't start.
@@ -247,7 +248,7 @@ impl Rig {
         Ok(())
     }
 
-    /// A gauge or counter of the policy `default/search`, such as `slots_in_use`.
+    /// Returns a gauge or counter of the policy `default/search`, such as `slots_in_use`.
     ///
     /// # Errors
     /// If Envoy doesn't answer.
@@ -258,7 +259,7 @@ impl Rig {
         ))
     }
 
-    /// A gauge or counter of one type of that policy, such as `rq_total`.
+    /// Returns a gauge or counter of one type of that policy, such as `rq_total`.
     ///
     /// # Errors
     /// If Envoy doesn't answer.
@@ -266,7 +267,7 @@ impl Rig {
         self.policy_stat(&format!("type.{kind}.{name}"))
     }
 
-    /// All counters and gauges of that policy.
+    /// Returns all counters and gauges of that policy.
     ///
     /// # Errors
     /// If Envoy doesn't answer.
@@ -292,10 +293,11 @@ impl Rig {
         })
     }
 
-    /// Waits until nothing is left: no slot in use, nobody queued, no work accounted, nothing in the backend.
+    /// Waits until the system is idle: no slot in use, no request queued, no queued work, no
+    /// request in the backend.
     ///
     /// # Errors
-    /// If something stays: a leak.
+    /// If one of them stays: a leak.
     pub fn wait_until_idle(&self) -> Result<()> {
         for gauge in ["slots_in_use", "queue_length", "queued_work_us"] {
             self.wait_for_stat(gauge, 0)?;
@@ -309,13 +311,14 @@ impl Rig {
     }
 }
 
-/// File that holds the policy.
+/// The name of the policy's file.
 const FILE: &str = "policy.yaml";
 
-/// Written beside and renamed, as editors and ConfigMaps do: a reader never sees half of it.
+/// Writes a temporary file and renames it, as editors and ConfigMaps do: a reader never sees half
+/// of a policy.
 fn write_policy(dir: &Path, policy: &Value) -> Result<()> {
     let text = match policy {
-        // Text that is no policy, to be refused.
+        // A text that is not a policy, which the operator refuses.
         Value::String(text) => text.clone(),
         policy => serde_json::to_string_pretty(policy)?,
     };

@@ -9,7 +9,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these headings.
+    /// Returns a table with these headings.
     pub fn new(headings: &[&str]) -> Self {
         Self {
             rows: vec![headings.iter().map(|&h| h.to_owned()).collect()],
@@ -58,12 +58,12 @@ impl fmt::Display for Table {
     }
 }
 
-/// A share as a percentage.
+/// Formats a ratio as a percentage.
 pub fn percent(share: f64) -> String {
     format!("{:.1}%", share * 100.0)
 }
 
-/// A ratio to a baseline.
+/// Formats a ratio to a baseline.
 pub fn times(ratio: f64) -> String {
     format!("{ratio:.2}×")
 }

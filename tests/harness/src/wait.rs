@@ -1,19 +1,19 @@
-//! Waiting for a condition. Tests never sleep for a fixed time and hope; they wait until something is so, and fail with
-//! what was so instead when the deadline passes.
+//! Waiting for a condition. Tests never sleep for a fixed time; they wait until a condition holds,
+//! and report the actual state when the deadline passes.
 
 use std::fs::File;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// How long a condition may take to become true before a test fails. Far above what any should need, since a slow
-/// machine is no bug.
+/// The time after which a test fails if a condition doesn't hold. It is far above what any
+/// condition should need, since a slow machine is no bug.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Asks again and again, with growing pauses of 1 to 50 ms, until `probe` gives a value.
+/// Calls `probe` repeatedly, with growing pauses of 1 to 50 ms, until it returns a value.
 ///
 /// # Errors
-/// If it doesn't within [`DEADLINE`]: `what`, and the reason that `probe` gave last.
+/// If it doesn't within [`DEADLINE`]: `what`, and the last reason that `probe` returned.
 pub fn until<T>(what: &str, probe: impl FnMut() -> Result<T, String>) -> Result<T> {
     until_within(DEADLINE, what, probe)
 }
@@ -55,8 +55,9 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) -> Result<()>
     })
 }
 
-/// Held by whoever runs a real system: two at once on a small machine would disturb each other's queues. Where
-/// `HEADGATE_MACHINE` is `shared`, the tests judge no load and bear others like them beside them.
+/// A lock on the machine, held by each run of a real system: two at once on a small machine would
+/// disturb each other's queues. If `HEADGATE_MACHINE` is `shared`, tests judge no load and tolerate
+/// others of the same kind beside them.
 #[derive(Debug)]
 pub struct MachineLock {
     _file: File,
@@ -68,7 +69,7 @@ pub struct MachineLock {
 /// If the lock file in the temporary directory can't be opened or locked.
 pub fn lock_machine() -> Result<MachineLock> {
     let path = std::env::temp_dir().join("headgate-tests.lock");
-    // Who comes second may be another user, who can read it.
+    // A second process may belong to another user, who can only read the file.
     let create = |_| {
         let mut options = File::options();
         options.create(true).truncate(false).write(true).open(&path)

@@ -1,16 +1,19 @@
-//! Whether the simulator says what Envoy does: the same policy under the same mix, simulated and run.
+//! Agreement of the simulator with Envoy: the same policy under the same mix, simulated and run.
 //!
-//! Both run the same compiled stage, and both get the very same requests: requests carry their service times. What
-//! differs is what the simulator leaves out: the network, threads, several workers, and the clocks of backend and load
-//! generator. The largest of it is turnaround: between the end of one service and the begin of the next a slot stands
-//! empty for as long as an answer and a request take to travel. That is capacity, and the type that is closest to
-//! refusal pays for all types: 1% less of it may be several points of its rejections. So a second simulation has
-//! Envoy's turnaround, as far as its slots stood empty longer, added to each request's service.
+//! Both run the same compiled stage, and both get the very same requests: requests carry their
+//! service times. The differences come from what the simulator leaves out: the network, threads,
+//! several workers, and the clocks of backend and load generator. The largest of these is
+//! turnaround: between the end of one service and the begin of the next a slot is empty for as long
+//! as an answer and a request take to travel. That is capacity, and the type that is closest to
+//! refusal pays for all types: 1% less capacity may be several points of its rejections. So a
+//! second simulation adds Envoy's turnaround, as far as its slots were empty longer, to each
+//! request's service.
 //!
-//! How much of a difference is chance is told by what the simulator finds under other requests of the same
-//! distributions over the same time. Equal requests don't take that away: a decision that falls otherwise by a hair
-//! changes those after it. In half a minute at 1.2 times the capacity the rejections of the costliest type scatter by
-//! five points, so runs must be minutes long to tell three.
+//! The part of a difference that is chance is estimated by simulations of other requests with the
+//! same distributions over the same time. Equal requests don't remove chance: a decision that falls
+//! otherwise by a hair changes those after it. In half a minute at 1.2 times the capacity the
+//! rejections of the costliest type scatter by five points, so runs must be minutes long to resolve
+//! three.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -80,7 +83,7 @@ pub struct Row {
     pub inside: bool,
 }
 
-/// A number of both.
+/// A figure from the simulator and from Envoy.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Pair {
     /// In the simulator.
@@ -92,7 +95,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// `others` are those of other requests.
+    /// `others` are the simulator's figures under other requests.
     fn new(simulated: f64, others: &[f64], envoy: f64) -> Self {
         let n = others.len().max(1) as f64;
         let mean = others.iter().sum::<f64>() / n;
@@ -108,7 +111,7 @@ impl Pair {
         self.envoy - self.simulated
     }
 
-    /// Of Envoy to the simulator, less 1.
+    /// Returns the ratio of Envoy to the simulator, less 1.
     fn excess(&self) -> f64 {
         self.envoy / self.simulated - 1.0
     }
@@ -119,7 +122,10 @@ pub fn protections(mix: &[QueryType], parallelism: usize, scale: f64) -> Vec<Pro
     let bouncer = || policy::with_discipline(policy::for_mix(parallelism, mix), "FIFO");
     let mut wait = bouncer();
     let limit = policy::duration(MAX_QUEUE_WAIT.mul_f64(scale));
-    wait["spec"]["strategy"] = json!({"type": "MaxQueueWait", "maxQueueWait": {"limit": limit, "window": "5s", "step": "100ms"}});
+    wait["spec"]["strategy"] = json!({
+        "type": "MaxQueueWait",
+        "maxQueueWait": {"limit": limit, "window": "5s", "step": "100ms"},
+    });
     let headgate = |name, title, policy| Protection::Headgate {
         name,
         title,
@@ -141,7 +147,7 @@ pub fn protections(mix: &[QueryType], parallelism: usize, scale: f64) -> Vec<Pro
     ]
 }
 
-/// Runs all of it; `progress` hears of each run as it starts and ends.
+/// Runs all of it; `progress` gets a line for each run as it starts and ends.
 ///
 /// # Errors
 /// If a part of a system doesn't start or run.
@@ -186,7 +192,8 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Vec<Row>
                 simulated::turnaround(&simulated, envoy.utilization, slot_time, answered);
             let turning = simulated::replay_with(policy, &spec, turnaround)?;
             progress(&format!(
-                "turnaround {:.2} ms; sent late by {:.2} ms at p99; slots busy {:.3} in Envoy, {:.3} in the simulator",
+                "turnaround {:.2} ms; sent late by {:.2} ms at p99; slots busy {:.3} in Envoy, \
+                 {:.3} in the simulator",
                 turnaround.as_secs_f64() * 1e3,
                 envoy.generator_late_p99_ms,
                 envoy.utilization,
@@ -291,13 +298,14 @@ pub fn table(rows: &[Row]) -> Table {
     table
 }
 
-/// What is agreed on, in a line.
+/// Returns a summary of the agreement in one line.
 pub fn verdict(rows: &[Row]) -> String {
     let inside = rows.iter().filter(|row| row.inside).count();
     format!(
-        "{inside} of {} inside: rejections within {POINTS} points, p50 and p90 (ms; of at least {MIN_ANSWERS} answers) \
-         within {:.0}%. ± is one standard deviation of the simulator under other requests. With turnaround: simulated with slots that \
-         stand empty between requests as in Envoy.",
+        "{inside} of {} inside: rejections within {POINTS} points, p50 and p90 (ms; \
+         of at least {MIN_ANSWERS} answers) within {:.0}%. ± is one standard deviation of the \
+         simulator under other requests. With turnaround: simulated with slots that stand empty \
+         between requests as in Envoy.",
         rows.len(),
         100.0 * RATIO
     )

@@ -1,8 +1,9 @@
-//! How many requests per second pass when every client sends its next as soon as it has an answer.
+//! The request rate of a closed loop: every client sends its next request as soon as it has an
+//! answer.
 //!
-//! A closed loop says nothing about latency in overload, but it finds the most a proxy can do. Clients and backend are
-//! as cheap as can be (one blocking thread a connection, fixed bytes), so that Envoy's one worker, not they, is what the
-//! machine's two cores are spent on.
+//! A closed loop says nothing about latency in overload, but it finds the most a proxy can do.
+//! Clients and backend are as cheap as can be (one blocking thread a connection, fixed bytes), so
+//! that Envoy's one worker uses most of the machine's two cores.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -15,7 +16,8 @@ use anyhow::{Result, bail};
 const REQUEST: &[u8] = b"GET /q/fast HTTP/1.1\r\nhost: headgate.test\r\n\r\n";
 const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
-/// A backend that answers every request at once with the same bytes. It serves until the process ends.
+/// A backend that answers every request at once with the same bytes. It serves until the process
+/// ends.
 ///
 /// # Errors
 /// If no port can be bound.

@@ -1,9 +1,9 @@
-//! What a request costs in Envoy's CPU time, filter by filter.
+//! CPU time of Envoy per request, filter by filter.
 //!
-//! Wall-clock benchmarks of a proxy on a small machine measure the machine. CPU time of the Envoy process for a fixed
-//! number of requests at a moderate rate is steadier: the scheduler accounts it in nanoseconds. Variants are alternated,
-//! round after round, so that whatever drifts drifts for all; medians over rounds are compared, each with the plain router
-//! of the same run.
+//! Wall-clock benchmarks of a proxy on a small machine measure the machine. CPU time of the Envoy
+//! process for a fixed number of requests at a moderate rate is steadier: the scheduler accounts it
+//! in nanoseconds. Variants are alternated, round after round, so that a drift affects them all;
+//! medians over rounds are compared, each with the plain router of the same run.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,7 +26,8 @@ const ROOMY: usize = 256;
 /// Service time and P of the backend behind which nearly everything must be refused: 80 requests/s.
 const SLOW_SERVICE: Duration = Duration::from_millis(50);
 const NARROW: usize = 4;
-/// Load before measuring starts. Refusing takes longer: the queue of the time before the first estimate must go.
+/// Load before measuring starts. Refusing takes longer: the queue from before the first estimate
+/// must drain.
 const WARMUP: Duration = Duration::from_secs(1);
 const WARMUP_REFUSING: Duration = Duration::from_secs(4);
 
@@ -56,13 +57,13 @@ pub struct Row {
     pub idle_ms_per_s: f64,
 }
 
-/// What to measure, and whether its answers must be refusals.
+/// A protection to measure, and whether its answers must be refusals.
 struct Variant {
     protection: Protection,
     refuses: bool,
 }
 
-/// Runs all of it; `progress` hears of each round.
+/// Runs all of it; `progress` gets a line for each round.
 ///
 /// # Errors
 /// If a system doesn't start, or a variant answers otherwise than it should.
@@ -224,7 +225,8 @@ fn refuse_most() -> Value {
     policy
 }
 
-/// A concurrency limit that starts wide: its minimum-RTT window of few requests in flight isn't what is measured.
+/// A concurrency limit that starts wide: its minimum-RTT window of few requests in flight isn't
+/// what is measured.
 fn calm(mut filter: Value) -> Value {
     filter["typed_config"]["gradient_controller_config"]["min_rtt_calc_params"]["min_concurrency"] =
         json!(100);
@@ -267,7 +269,10 @@ pub fn empty_wasm() -> Result<Protection> {
             "@type": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm",
             "config": {
                 "name": "empty",
-                "vm_config": {"runtime": "envoy.wasm.runtime.v8", "code": {"local": {"filename": module}}},
+                "vm_config": {
+                    "runtime": "envoy.wasm.runtime.v8",
+                    "code": {"local": {"filename": module}},
+                },
             },
         }),
     );

@@ -1,8 +1,9 @@
-//! What one decision costs: inside the guest in a real Envoy, and natively.
+//! Cost of one decision: inside the guest in a real Envoy, and natively.
 //!
-//! In Envoy it is the filter itself that measures, built with `decision-timing`: from the clock reading that starts a
-//! decision to a second one at its end, so one clock reading (0.1 µs) is in the figure. Native figures are those of
-//! `cargo bench -p headgate-core`, read from where criterion leaves them.
+//! In Envoy the filter itself measures, built with `decision-timing`: from the clock reading that
+//! starts a decision to a second one at its end, so one clock reading (0.1 µs) is in the figure.
+//! Native figures are those of `cargo bench -p headgate-core`, read from where criterion leaves
+//! them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -32,9 +33,9 @@ const CLIENTS: usize = 16;
 /// Decisions in the guest.
 #[derive(Debug, Clone, Serialize)]
 pub struct InGuest {
-    /// Under which load.
+    /// The load.
     pub load: String,
-    /// How many decisions.
+    /// The number of decisions.
     pub count: u64,
     /// Mean, µs.
     pub mean_us: f64,
@@ -44,8 +45,8 @@ pub struct InGuest {
     pub p99_us: f64,
 }
 
-/// Measures the paper's mix at `loads` times the backend's capacity, in an Envoy with `workers` worker threads. Some
-/// hundred requests per second leave the caches cold between two decisions.
+/// Measures the paper's mix at `loads` times the backend's capacity, in an Envoy with `workers`
+/// worker threads. Some hundred requests per second leave the caches cold between two decisions.
 ///
 /// # Errors
 /// If the system doesn't start or the filter reports nothing.
@@ -65,7 +66,8 @@ pub fn in_guest(loads: &[f64], measured: Duration, workers: u32) -> Result<Vec<I
     loads.iter().map(measure).collect()
 }
 
-/// Measures one worker that has as many requests as it can take, all of them admitted: the caches are warm.
+/// Measures one worker that has as many requests as it can take, all of them admitted: the caches
+/// are warm.
 ///
 /// # Errors
 /// If the system doesn't start or the filter reports nothing.
@@ -129,7 +131,8 @@ pub struct Native {
     pub mean_ns: f64,
 }
 
-/// What the last `cargo bench -p headgate-core` left in criterion's folder; empty if it never ran.
+/// Returns the figures that the last `cargo bench -p headgate-core` left in criterion's folder;
+/// empty if it never ran.
 ///
 /// # Errors
 /// If the folder can't be read.

@@ -1,5 +1,6 @@
-//! What the native filter's lock costs: one engine behind one lock, as `filter/native` has it, and threads that do nothing
-//! but requests. Envoy's workers do far more between two requests, so these are the most that threads can contend.
+//! Cost of the native filter's lock: one engine behind one lock, as `filter/native` has it, and
+//! threads that do nothing but requests. Envoy's workers do far more between two requests, so
+//! contention here is an upper bound.
 
 use std::collections::HashMap;
 use std::sync::{Barrier, LazyLock, Mutex, PoisonError};
@@ -17,7 +18,8 @@ use serde_json::json;
 
 use super::table::Table;
 
-/// Headers of a request; the first twelve are as many as a plain client sends, all as many as a browser behind proxies.
+/// Headers of a request; the first twelve are as many as a plain client sends, all as many as a
+/// browser behind proxies.
 const HEADERS: [(&str, &str); 30] = [
     (":method", "GET"),
     (":path", "/t200/search?q=headgate&page=2"),
@@ -62,14 +64,14 @@ const HEADERS: [(&str, &str); 30] = [
     ("x-client-version", "4.18.2"),
     ("if-none-match", "\"33a64df551425fcc55e4d42a148795d9\""),
 ];
-/// Between two ticks of the main thread.
+/// Time between two ticks of the main thread.
 const TICK: Duration = Duration::from_millis(10);
-/// A configuration comes with each of so many ticks.
+/// Every so many ticks, a configuration comes with the tick.
 const EDIT: u32 = 20;
-/// One wait in so many is kept for the percentiles.
+/// Every so many waits, one is kept for the percentiles.
 const SAMPLED: u64 = 16;
 
-/// What threads contend for.
+/// A load on the lock.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     name: &'static str,
@@ -100,7 +102,7 @@ const CASES: [Case; 3] = [
     },
 ];
 
-/// What some threads did.
+/// Results of one number of threads under one load.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// The load.
@@ -151,7 +153,7 @@ impl Metrics for Names {
     }
 }
 
-/// What one thread saw.
+/// The measurements of one thread.
 #[derive(Default)]
 struct Seen {
     requests: u64,
@@ -174,7 +176,7 @@ pub fn run(threads: &[usize], measured: Duration) -> Result<Vec<Row>> {
     cases.map(|(case, n)| row(case, n, measured)).collect()
 }
 
-/// The configuration of a case; `slots` tells one edit from another.
+/// Returns the configuration of a case; `slots` makes one edit differ from another.
 fn config(case: &Case, slots: u32) -> String {
     let slo = json!([
         {"percentile": 50.0, "objective_us": 18_000},
@@ -249,7 +251,8 @@ fn row(case: &Case, threads: usize, measured: Duration) -> Result<Row> {
     })
 }
 
-/// Envoy's main thread: ticks, and configurations. Returns what it saw of either.
+/// Runs Envoy's main thread: ticks and configurations. Returns the measurements of the ticks, then
+/// those of the configurations.
 fn main_thread(
     case: &Case,
     engine: &Mutex<Engine>,
@@ -274,7 +277,7 @@ fn main_thread(
             let taken = locked(engine, &mut edits, |engine| {
                 engine.take_over(&stream, now, (n, ""), prepared)
             });
-            // Its like was taken over before.
+            // The configuration before it was taken over too, and goes now.
             if taken.is_ok() {
                 locked(engine, &mut edits, |engine| {
                     engine.gone(&stream, n.saturating_sub(EDIT));
@@ -374,7 +377,7 @@ mod tests {
         let rows = run(&[1, 3], Duration::from_millis(50)).unwrap();
         assert_eq!(rows.len(), 2 * CASES.len());
         assert!(rows.iter().all(|row| row.requests_per_second > 0.0));
-        // Three times each: none was refused.
+        // Each request takes the lock three times, so none was refused.
         let case = &CASES[2];
         let engine = Mutex::new(engine(case).unwrap());
         let seen = work(case, &engine, &Barrier::new(1), Duration::from_millis(20));

@@ -25,7 +25,7 @@ pub struct Row {
     pub variant: &'static str,
     /// Resident memory with one worker after some load, MiB.
     pub one_worker_mib: f64,
-    /// What each further worker adds, MiB.
+    /// Memory that each further worker adds, MiB.
     pub per_worker_mib: f64,
 }
 

@@ -1,4 +1,4 @@
-//! The benchmarks behind `scripts/bench`: what Headgate costs, and what it is worth in overload.
+//! The benchmarks behind `scripts/bench`: Headgate's cost, and its worth in overload.
 
 pub mod agreement;
 pub mod closed_loop;

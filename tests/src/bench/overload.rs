@@ -1,9 +1,11 @@
-//! What each protection makes of the same overload: how many requests are answered while the answer is still wanted.
+//! The same overload under each protection: how many requests are answered while the answer is
+//! still wanted.
 //!
-//! Every protection meets the same seeded arrivals and the same seeded service times, at several loads. Goodput is what
-//! counts: 2xx per second within the p90 objective of the request's type, measured from the moment when the request
-//! should have been sent. It is set in relation to the backend's capacity, and to the ideal: an oracle that keeps all slots
-//! busy and refuses the costliest first.
+//! Every protection meets the same seeded arrivals and the same seeded service times, at several
+//! loads. The measure is goodput: 2xx per second within the p90 objective of the request's type,
+//! measured from the moment when the request should have been sent. It is compared with the
+//! backend's capacity, and with the ideal: an oracle that keeps all slots busy and refuses the
+//! costliest first.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -46,9 +48,9 @@ impl Options {
         let rate = self.load * mix::capacity_rps(mix, self.parallelism);
         let mut spec = LoadSpec::for_mix(target, mix, rate, self.warmup + self.measured);
         spec.warmup = self.warmup;
-        // Whatever is answered later than this after the end has missed every objective.
+        // An answer later than this after the end has missed every objective.
         spec.drain = Duration::from_secs(1);
-        // More can't be had: each takes two file descriptors of Envoy.
+        // The most that is possible: each takes two file descriptors of Envoy.
         spec.max_outstanding = 8_000;
         spec
     }
@@ -59,15 +61,15 @@ impl Options {
 pub struct Row {
     /// Short name of the protection.
     pub protection: &'static str,
-    /// What it is, in a few words.
+    /// A short description.
     pub title: &'static str,
     /// Offered load as a multiple of capacity.
     pub load: f64,
     /// 2xx within the p90 objective per second.
     pub goodput_rps: f64,
-    /// That as a multiple of the backend's capacity.
+    /// Goodput as a multiple of the backend's capacity.
     pub goodput_per_capacity: f64,
-    /// And of what the ideal reaches at this load.
+    /// Goodput as a multiple of the ideal's at this load.
     pub goodput_per_ideal: f64,
     /// Share of the backend's work that went into these answers, ratio 0..=1.
     pub work_for_goodput: f64,
@@ -88,13 +90,15 @@ pub struct TypeRow {
     pub name: &'static str,
     /// Share of its requests that were answered 2xx, ratio 0..=1.
     pub acceptance: f64,
-    /// Whether both percentiles of the answered are inside their objectives; `None` if it answered less than 1%.
+    /// Whether both percentiles of the answered are inside their objectives; `None` if it answered
+    /// less than 1%.
     pub in_slo: Option<bool>,
     /// Counts and percentiles.
     pub totals: Totals,
 }
 
-/// Share of answers below which a type counts as starved: its percentiles say nothing about the service.
+/// Share of answers below which a type counts as starved: its percentiles say nothing about the
+/// service.
 const STARVED: f64 = 0.01;
 
 /// Whether both percentiles are inside their objectives; `None` if the type is starved.
@@ -150,7 +154,7 @@ pub fn protections(backend: Protected, mix: &[QueryType]) -> Vec<Protection> {
         .collect()
 }
 
-/// Runs all of it; `progress` hears of each run as it starts.
+/// Runs all of it; `progress` gets a line for each run as it starts.
 ///
 /// # Errors
 /// If a part of a system doesn't start or run.
@@ -172,7 +176,7 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Vec<Row>
     Ok(rows)
 }
 
-/// Runs one protection under [`Options::spec`] with `change`; [`Options::only`] is not looked at.
+/// Runs one protection under [`Options::spec`] with `change`; ignores [`Options::only`].
 ///
 /// # Errors
 /// If a part of the system doesn't start or run.
@@ -186,7 +190,7 @@ pub fn measure(
     let capacity_rps = mix::capacity_rps(mix, options.parallelism);
     let mut backend = BackendConfig::for_mix(options.parallelism, mix);
     backend.report_service = true;
-    // Most services finish what they have begun, whether or not anybody still waits for it.
+    // Most services finish a request even if its caller has left.
     backend.on_disconnect = OnDisconnect::Finish;
     let lab = Lab::start(protection, backend, options.workers)?;
     let end = options.warmup + options.measured;
@@ -283,7 +287,8 @@ pub fn table(rows: &[Row], mix: &[QueryType], load: f64) -> String {
     }
     let ideal = ideal_rps(mix, 1.0, load);
     format!(
-        "\nLoad {load}× of capacity; the ideal answers {ideal:.2}× of capacity. By type: share answered, and whether p50 and \
-         p90 of the answers are inside their objectives (✓ ✗, – starved).\n{table}"
+        "\nLoad {load}× of capacity; the ideal answers {ideal:.2}× of capacity. By type: share \
+         answered, and whether p50 and p90 of the answers are inside their objectives (✓ ✗, \
+         – starved).\n{table}"
     )
 }

@@ -1,8 +1,8 @@
-//! Many policies and many proxies on one operator: how long an edit takes until every proxy it is for has accepted it,
-//! and what that costs the operator and the API server.
+//! Many policies and many proxies on one operator: the time until every proxy that an edit is for
+//! has accepted it, and the cost to the operator and the API server.
 //!
-//! Two shapes: each proxy has a policy of its own, and an edit is for one proxy; or all proxies have the same policy,
-//! and an edit is for all of them. In both, all the policies are there.
+//! Two shapes: each proxy has a policy of its own, and an edit is for one proxy; or all proxies
+//! have the same policy, and an edit is for all of them. Both shapes have all the policies.
 
 mod source;
 
@@ -21,7 +21,7 @@ use source::{NAMESPACE, Running, name};
 
 const MIB: f64 = 1_048_576.0;
 
-/// What to measure.
+/// Sizes of the measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// Policies.
@@ -30,14 +30,14 @@ pub struct Options {
     pub clients: usize,
     /// Edits in each shape.
     pub edits: usize,
-    /// How long nothing is changed, to see what the operator writes then.
+    /// Time without a change, in which the operator's writes are counted.
     pub quiet: Duration,
 }
 
 /// One source in one shape.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
-    /// Where policies come from.
+    /// The source of the policies.
     pub source: &'static str,
     /// Proxies that an edit is for.
     pub proxies: usize,
@@ -85,7 +85,8 @@ fn measure(running: &Running, source: Source, options: &Options, shared: bool) -
         .with_context(|| running.operators_last_words())?;
     let first = fleet.wait_for(0..options.clients, "\"policy\":")?;
 
-    // A thousand statuses are written for what has just connected; edits are measured without that.
+    // Each new connection makes the operator write a status; edits are measured without these
+    // writes.
     running.settle()?;
     let before = fleet.responses();
     let mark = running.mark();
@@ -103,7 +104,8 @@ fn measure(running: &Running, source: Source, options: &Options, shared: bool) -
     let requests = running.requests(mark)?;
     let responses = fleet.responses() - before;
 
-    // What is not done in this time isn't done: there is no event to wait for.
+    // The operator settles, then its writes are counted for a fixed time: no event marks the
+    // absence of writes.
     running.settle()?;
     let mark = running.mark();
     thread::sleep(options.quiet);

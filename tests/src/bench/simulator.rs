@@ -1,5 +1,5 @@
-//! How fast the simulator is: simulated requests per second of CPU time on one core, beside the same events without an
-//! engine, and how long a table of the paper takes.
+//! Speed of the simulator: simulated requests per second of CPU time on one core, beside the same
+//! events without an engine, and the time of one table of the paper.
 
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::simulated;
 const P: usize = 100;
 /// Offered load as a multiple of capacity.
 const LOAD: f64 = 1.2;
-/// The table whose time is told, and its size in the paper.
+/// The table that is timed, and its size in the paper.
 const TABLE: &str = "bouncer-table3";
 const TABLE_REQUESTS: u64 = 1_500_000;
 const TABLE_SEEDS: u32 = 5;
@@ -39,7 +39,7 @@ pub struct Options {
 /// One way to run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
-    /// What is simulated.
+    /// The simulated variant.
     pub what: &'static str,
     /// Simulated requests per second of CPU time.
     pub per_cpu_second: f64,
@@ -66,7 +66,7 @@ pub struct TableRun {
     pub full_cpu_seconds: f64,
 }
 
-/// Measures all variants; `progress` hears of each as it starts.
+/// Measures all variants; `progress` gets a line for each as it starts.
 ///
 /// # Errors
 /// If a policy is refused or the engine fails.
@@ -170,7 +170,8 @@ pub fn table_run(options: &Options) -> Result<TableRun> {
     })
 }
 
-/// What any simulation of this traffic has to do: draw requests, and keep the ends of their service in order.
+/// Does what any simulation of this traffic has to do: draws requests, and keeps the ends of their
+/// service in order.
 fn bare_events(mix: &[QueryType], per_second: f64, requests: u64) -> u64 {
     let mut rng = Rng::new(1);
     let mut backend = Servers::new(P as u32);
@@ -191,7 +192,7 @@ fn bare_events(mix: &[QueryType], per_second: f64, requests: u64) -> u64 {
         now += -(1.0 - rng.next_f64()).ln() / per_second * 1e9;
         let share = rng.next_f64();
         let kind = shares.iter().position(|&upto| share < upto).unwrap_or(0);
-        // Box and Muller.
+        // The Box–Muller transform.
         let radius = (-2.0 * (1.0 - rng.next_f64()).ln()).sqrt();
         let normal = radius * (std::f64::consts::TAU * rng.next_f64()).cos();
         let median = mix[kind].median.as_secs_f64() * 1e9;
@@ -253,7 +254,8 @@ pub fn table_words(run: &TableRun) -> String {
         )
     };
     format!(
-        "{}: {:.1} million requests in {:.1} s of CPU time, {:.2} million per second and core ({:.1} s of wall time); {whole}",
+        "{}: {:.1} million requests in {:.1} s of CPU time, {:.2} million per second and core \
+         ({:.1} s of wall time); {whole}",
         run.name,
         million(run.simulated),
         run.cpu_seconds,

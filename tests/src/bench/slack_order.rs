@@ -1,8 +1,8 @@
-//! Starvation avoidance that breaks nobody's objectives: the paper's two ways of it, with the queue as a FIFO and
-//! in slack order, in Envoy.
+//! Starvation avoidance that keeps all objectives: the paper's two strategies, with the queue as a
+//! FIFO and in slack order, in Envoy.
 //!
-//! In a FIFO the types that are helped wait as long as all others and miss their objectives (Bouncer Figure 9). By
-//! latest start they overtake those that have time.
+//! In a FIFO the types that are helped wait as long as all others and miss their objectives
+//! (Bouncer Figure 9). By latest start they overtake those that have time.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ const P: usize = 20;
 /// Multiplies the paper's service times and objectives.
 const SCALE: f64 = 4.0;
 
-/// The mix that it runs.
+/// The mix of requests.
 pub fn mix() -> Vec<QueryType> {
     mix::bouncer(SCALE)
 }
@@ -71,7 +71,7 @@ fn protections(mix: &[QueryType]) -> [Protection; 4] {
     ]
 }
 
-/// Runs all of it; `progress` hears of each run as it starts.
+/// Runs all of it; `progress` gets a line for each run as it starts.
 ///
 /// # Errors
 /// If a part of a system doesn't start or run.
@@ -128,7 +128,8 @@ pub fn table(rows: &[Row], mix: &[QueryType], load: f64) -> String {
         )
     });
     format!(
-        "\nLoad {load}× of capacity, objectives {objectives} for all. By type: share answered, p50/p90 in ms, and whether both \
-         are inside their objectives as far as chance lets tell (✓ ✗).\n{table}"
+        "\nLoad {load}× of capacity, objectives {objectives} for all. By type: share answered, \
+         p50/p90 in ms, and whether both are inside their objectives as far as chance lets tell \
+         (✓ ✗).\n{table}"
     )
 }

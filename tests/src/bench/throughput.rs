@@ -1,4 +1,5 @@
-//! The most requests per second that one Envoy worker passes, without Headgate and with either of its filters.
+//! The most requests per second that one Envoy worker passes, without Headgate and with either of
+//! its filters.
 
 use std::time::Duration;
 

@@ -1,11 +1,12 @@
-//! Services that nobody wrote for Headgate, in front of open-loop load from k6.
+//! Services that were not written for Headgate, under open-loop load from k6.
 //!
-//! The other benchmarks know the service times, the parallelism and one objective for all. Here none of that is given:
-//! the services are ordinary programs with shared cores, locks and pools, their types of request have different
-//! objectives, and the proxy knows nothing but these.
+//! The other benchmarks know the service times, the parallelism and one objective for all. Here
+//! none of that is given: the services are ordinary programs with shared cores, locks and pools,
+//! their types of request have different objectives, and the proxy knows nothing but these.
 //!
-//! Goodput is what counts: 2xx per second within the p90 objective of their type, as a client sees it. Each round runs all
-//! protections at all loads once, so that a slow minute of the machine meets all of them.
+//! The measure is goodput: 2xx per second within the p90 objective of their type, as a client sees
+//! it. Each round runs all protections at all loads once, so that a slow minute of the machine
+//! meets all of them.
 
 pub mod experiments;
 mod k6;
@@ -44,8 +45,8 @@ pub struct Options {
     pub warmup: Duration,
     /// Runs of each protection at each load.
     pub rounds: usize,
-    /// Names of families or of their candidates to run, or `FAMILY=CANDIDATE,…` for a search among these; empty for all
-    /// families.
+    /// Names of families or of their candidates to run, or `FAMILY=CANDIDATE,…` for a search among
+    /// these; empty for all families.
     pub only: Vec<String>,
     /// Values of P to search for Headgate.
     pub parallelism: Vec<usize>,
@@ -53,8 +54,8 @@ pub struct Options {
     pub changes: bool,
     /// Capacity of the services, requests/s; `None`: it is measured.
     pub capacity_rps: Option<f64>,
-    /// Whether runs are added to those of an earlier measurement of the service, with its capacity, its service times and
-    /// its choices.
+    /// Whether runs are added to those of an earlier measurement of the service, with its capacity,
+    /// its service times and its choices.
     pub resume: bool,
 }
 
@@ -63,7 +64,7 @@ pub struct Options {
 pub struct ServiceReport {
     /// Name of the service.
     pub service: String,
-    /// What it is, in a few words.
+    /// A short description.
     pub title: String,
     /// Why nothing was measured, if nothing was.
     pub skipped: Option<String>,
@@ -101,7 +102,7 @@ pub struct TypeReport {
 pub struct RowReport {
     /// Name of the family, or of the candidate that was asked for.
     pub name: String,
-    /// What it is, in a few words.
+    /// A short description.
     pub title: String,
     /// The candidate that the search found best, if there was a search.
     pub chosen: Option<String>,
@@ -112,8 +113,8 @@ pub struct RowReport {
 }
 
 impl RowReport {
-    /// The place of its family among all, for the order of rows and the style of lines. Candidates that were asked for by
-    /// their own names come last.
+    /// The place of its family among all, for the order of rows and the style of lines. Candidates
+    /// that were asked for by their own names come last.
     fn family(&self) -> usize {
         let all = families(&[], &[]);
         let family = all.iter().position(|family| family.name == self.name);
@@ -130,12 +131,12 @@ pub struct Run {
     pub load: f64,
     /// Number of the round.
     pub round: usize,
-    /// What came of it.
+    /// The result.
     #[serde(flatten)]
     pub result: Measured,
 }
 
-/// What came of a load in its measured part.
+/// The result of a load in its measured part.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Measured {
     /// 2xx within the p90 objective per second.
@@ -184,13 +185,13 @@ pub struct ChangeRun {
     pub change: Change,
     /// Number of the round.
     pub round: usize,
-    /// Before it, in its first 10 s, for the rest of it, and after it.
+    /// Results before the change, in its first 10 s, for the rest of it, and after it.
     pub parts: Vec<Measured>,
     /// Goodput of each second, requests/s.
     pub curve: Vec<f64>,
 }
 
-/// What changes in the middle of a run at 0.9 times the capacity.
+/// A change in the middle of a run at 0.9 times the capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Change {
@@ -204,7 +205,7 @@ impl Change {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Mix, Self::Capacity];
 
-    /// What it is, in a few words.
+    /// Returns a short description.
     pub fn title(self) -> &'static str {
         match self {
             Self::Mix => "three times as many of the dearest requests",
@@ -223,9 +224,11 @@ pub const QUICK: [&str; 6] = [
     "headgate-p6-shed",
 ];
 
-/// Load in front of which candidates are compared, as a multiple of capacity: between those of the targets.
+/// Load in front of which candidates are compared, as a multiple of capacity: between those of the
+/// targets.
 const SEARCH_LOAD: f64 = 1.75;
-/// Measured time of each candidate. The best is measured again, so a choice among equals by chance does no harm.
+/// Measured time of each candidate. The best is measured again, so a choice among equals by chance
+/// does no harm.
 const SEARCH_TIME: Duration = Duration::from_secs(5);
 /// Load of the runs with a change, as a multiple of capacity.
 const CHANGE_LOAD: f64 = 0.9;
@@ -242,7 +245,7 @@ fn change_edges() -> [Duration; 5] {
     [CALM[0], calm, calm + CHANGED[0], end, end + AFTER]
 }
 
-/// How often a run is repeated whose load was not the one asked for.
+/// The most attempts at a run whose load was not the one asked for.
 const ATTEMPTS: usize = 3;
 
 /// A service with what is known of it.
@@ -254,8 +257,9 @@ struct Bench<'a> {
     capacity_rps: f64,
 }
 
-/// Runs all of it. `reports` has what was measured before; a service that is measured now replaces its own, or adds to it
-/// if the options say so. `progress` hears of each step, `done` gets what there is after each.
+/// Runs all of it. `reports` has the earlier results; a service that is measured now replaces its
+/// own, or adds to it if the options say so. `progress` gets a line for each step, `done` the
+/// reports after each.
 ///
 /// # Errors
 /// If a part of a system doesn't start or run.
@@ -360,8 +364,9 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Capacity: the most answers per second in any 5 s of a ramp from 0.4 to 1.8 times what the service times promise.
-    /// Beyond its capacity a service may answer fewer than at it, so the end of the ramp says little.
+    /// Capacity: the most answers per second in any 5 s of a ramp from 0.4 to 1.8 times what the
+    /// service times promise. Beyond its capacity a service may answer fewer than at it, so the end
+    /// of the ramp says little.
     fn ramp(&self, running: &Running) -> Result<f64> {
         const LENGTH: Duration = Duration::from_secs(40);
         const WINDOW: Duration = Duration::from_secs(5);
@@ -609,8 +614,8 @@ impl Bench<'_> {
         self.mix.iter().enumerate().map(share).collect()
     }
 
-    /// Runs a load in front of a fresh service behind a fresh proxy. `disturbed` is when the service loses capacity, and
-    /// when it gets it back. Returns the cores that Envoy used, too.
+    /// Runs a load in front of a fresh service behind a fresh proxy. `disturbed` is when the
+    /// service loses capacity, and when it gets it back. Returns the cores that Envoy used, too.
     fn load(
         &self,
         variant: &Variant,
@@ -646,7 +651,8 @@ impl Bench<'_> {
             dropped = outcome.dropped;
         }
         bail!(
-            "k6 did not offer the load in {ATTEMPTS} attempts: it dropped {dropped} requests in the last"
+            "k6 did not offer the load in {ATTEMPTS} attempts: it dropped {dropped} requests in \
+             the last"
         )
     }
 
@@ -680,7 +686,8 @@ impl Bench<'_> {
 /// The candidate of a family that an earlier search chose, with the name of its row.
 ///
 /// # Errors
-/// If the candidate is not among those of the family now: runs of two candidates don't belong in one row.
+/// If the candidate is not among those of the family now: runs of two candidates don't belong in
+/// one row.
 fn chosen_before(rows: &[RowReport], family: &Family) -> Result<Option<(String, Variant)>> {
     let earlier = rows.iter().find(|row| row.name == family.name);
     let Some(chosen) = earlier.and_then(|row| row.chosen.as_deref()) else {

@@ -1,9 +1,11 @@
-//! What workflows cost: bytes and CPU time that a hop between two sidecars gains, and memory for each workflow.
+//! Cost of workflows: bytes and CPU time that a hop between two sidecars gains, and memory for each
+//! workflow.
 //!
-//! A hop is one call from a service through its sidecar to the sidecar of another and back. The same requests cross the
-//! same two sidecars without Headgate, with Headgate but no workflows, and with workflows; CPU time is that of both
-//! sidecars, bytes are what the calling one sent and received on its connections to the other. Everything is reported
-//! beside the plain proxies of the same run.
+//! A hop is one call from a service through its sidecar to the sidecar of another and back. The
+//! same requests cross the same two sidecars without Headgate, with Headgate but no workflows, and
+//! with workflows; CPU time is that of both sidecars, bytes are what the calling one sent and
+//! received on its connections to the other. Everything is reported beside the plain proxies of the
+//! same run.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -69,7 +71,7 @@ pub struct Hop {
 pub struct Memory {
     /// Workflows offered since its start.
     pub workflows: usize,
-    /// What Envoy has allocated, by its own account, KiB. The memory of the filter's VM is not in it.
+    /// Memory that Envoy reports as allocated, KiB. The memory of the filter's VM is not in it.
     pub allocated_kib: f64,
     /// Resident memory of the process, KiB.
     pub resident_kib: f64,
@@ -94,7 +96,7 @@ fn topology(workflows: Option<&str>) -> Result<Topology> {
     Ok(topology)
 }
 
-/// Measures; `progress` hears of each part.
+/// Runs all measurements; `progress` gets a line for each part.
 ///
 /// # Errors
 /// If a mesh doesn't start, or requests fail.
@@ -201,7 +203,7 @@ fn memory() -> Result<Vec<Memory>> {
         offered = workflows;
         rows.push(measure(envoy, workflows)?);
     }
-    // The same again: whatever is there for names that are never seen again would grow once more.
+    // The same again: memory that is kept for names that never return would grow once more.
     offer(addr, OFFERED..2 * OFFERED)?;
     rows.push(measure(envoy, 2 * OFFERED)?);
     Ok(rows)

@@ -1,4 +1,4 @@
-//! `scripts/bench`: what Headgate costs, and what it is worth in overload.
+//! `scripts/bench`: Headgate's cost, and its worth in overload.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,20 +13,22 @@ use headgate_tests::bench::{
 use headgate_tests::mix;
 use serde_json::{Map, Value, json};
 
-/// Measures what Headgate costs and what it is worth, each number beside a baseline of the same run.
+/// Measures Headgate's cost and its worth in overload, each number beside a baseline of the same
+/// run.
 #[derive(Debug, Parser)]
 #[command(name = "scripts/bench")]
 struct Args {
-    /// What to measure; everything but `wild` if none is given.
+    /// Benchmarks to run; everything but `wild` if none is given.
     benches: Vec<Bench>,
     /// Measured time of each run, s.
     #[arg(long)]
     seconds: Option<f64>,
-    /// Only the variant of this name; may be given several times. In `wild` the name of a row, of a candidate, or
-    /// ROW=CANDIDATE,CANDIDATE for a row that searches only these.
+    /// Only the variant of this name; may be given several times. In `wild` the name of a row, of a
+    /// candidate, or ROW=CANDIDATE,CANDIDATE for a row that searches only these.
     #[arg(long)]
     only: Vec<String>,
-    /// Offered loads of `overload` (0.9,1.2,1.5,2) and `wild` (0.5,0.75,1,1.5,2,3), as multiples of capacity.
+    /// Offered loads of `overload` (0.9,1.2,1.5,2) and `wild` (0.5,0.75,1,1.5,2,3), as multiples of
+    /// capacity.
     #[arg(long, value_delimiter = ',')]
     loads: Vec<f64>,
     /// Worker threads of Envoy in `overload`, `slack-order` and `agreement`.
@@ -44,7 +46,7 @@ struct Args {
     /// Simulates the whole of a table in `simulator`, minutes, in place of a twentieth.
     #[arg(long)]
     full: bool,
-    /// Where criterion leaves the figures of `cargo bench -p headgate-core`.
+    /// Folder in which criterion leaves the figures of `cargo bench -p headgate-core`.
     #[arg(long, default_value = "target/criterion")]
     criterion: PathBuf,
     /// Policies in `scale`.
@@ -59,11 +61,12 @@ struct Args {
     /// Service of `wild`; may be given several times, all if it is not.
     #[arg(long)]
     service: Vec<WildService>,
-    /// `wild` in minutes: one round of a short run at 1.5 times the capacity, without searches and changes.
+    /// `wild` in minutes: one round of a short run at 1.5 times the capacity, without searches and
+    /// changes.
     #[arg(long)]
     quick: bool,
-    /// An experiment of `wild` in place of the services; may be given several times. `--only` names its cases, and its rows:
-    /// none, wasm-p, wasm, native-p, native.
+    /// An experiment of `wild` in place of the services; may be given several times. `--only` names
+    /// its cases, and its rows: none, wasm-p, wasm, native-p, native.
     #[arg(long)]
     experiment: Vec<WildExperiment>,
     /// Values of P that `wild` searches for Headgate.
@@ -72,14 +75,15 @@ struct Args {
     /// Capacity of the services in `wild`, requests/s, in place of a ramp.
     #[arg(long)]
     capacity: Option<f64>,
-    /// Seconds of load before each measured time of `wild`, in which a protection adapts. Each run begins with a cold proxy.
+    /// Seconds of load before each measured time of `wild`, in which a protection adapts. Each run
+    /// begins with a cold proxy.
     #[arg(long, default_value_t = 5)]
     warmup: u64,
     /// `wild` adds its runs to those in `--out`, with the capacities and the choices found there.
     #[arg(long)]
     resume: bool,
-    /// Where `wild` leaves its table (wild.md), its picture (wild.svg) and its numbers (wild.json), from which a later run
-    /// takes the services that it doesn't measure.
+    /// Folder of the table (wild.md), the picture (wild.svg) and the numbers (wild.json) of `wild`.
+    /// A later run takes the services that it doesn't measure from these numbers.
     #[arg(long, default_value = "target/wild")]
     out: PathBuf,
     /// Writes all numbers to this file as JSON.
@@ -89,7 +93,7 @@ struct Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Bench {
-    /// What a decision costs, in Envoy and natively.
+    /// Cost of a decision, in Envoy and natively.
     Decision,
     /// Envoy's CPU time per request, filter by filter.
     Cpu,
@@ -111,9 +115,9 @@ enum Bench {
     Simulator,
     /// Many policies and many proxies on one operator.
     Scale,
-    /// What workflows add to a hop between two sidecars, and memory for each of them.
+    /// Cost of workflows for a hop between two sidecars, and memory for each of them.
     Workflows,
-    /// Services that nobody wrote for Headgate, under load from k6. Takes hours.
+    /// Services that were not written for Headgate, under load from k6. Takes hours.
     Wild,
 }
 

@@ -1,4 +1,5 @@
-//! The service of the test mesh as a program: reads one configuration and serves until it is killed.
+//! The service of the test mesh as a program: reads one configuration and serves until it is
+//! killed.
 
 use std::path::PathBuf;
 
@@ -6,7 +7,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use headgate_tests::mesh::service;
 
-/// Any service of a mesh: a request's path selects what is computed and whom is called.
+/// Any service of a mesh: a request's path selects its computation and its calls.
 #[derive(Debug, Parser)]
 struct Args {
     /// Its configuration, JSON or YAML.

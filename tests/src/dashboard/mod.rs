@@ -1,8 +1,10 @@
-//! Grafana dashboards without Grafana: their panels, variables and queries as Grafana would run them, and a drawing.
+//! Grafana dashboards without Grafana: their panels, variables and queries as Grafana would run
+//! them, and a drawing.
 //!
-//! A dashboard that nobody has run is a guess: a renamed stat, a label that isn't there, or a `by` that doesn't fit shows
-//! as an empty panel, months later, to somebody who is looking for help. So tests run every query of every panel against
-//! a real Prometheus ([`run`]), and the same answers are drawn ([`picture`]) for people to look at.
+//! A dashboard that was never run is a guess: a renamed stat, a label that doesn't exist, or a `by`
+//! that doesn't fit shows as an empty panel, months later, to somebody who is looking for help. So
+//! tests run every query of every panel against a real Prometheus ([`run`]), and the same answers
+//! are drawn ([`picture`]) for people to look at.
 
 mod format;
 pub mod picture;
@@ -140,7 +142,7 @@ impl Panel {
         })
     }
 
-    /// Where it stands on Grafana's grid of 24 columns: x, y, width, height.
+    /// Returns its place on Grafana's grid of 24 columns: x, y, width, height.
     pub fn grid(&self) -> [f64; 4] {
         ["x", "y", "w", "h"].map(|key| self.json["gridPos"][key].as_f64().unwrap_or_default())
     }

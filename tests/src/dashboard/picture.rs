@@ -1,7 +1,8 @@
-//! A dashboard drawn as one SVG: Grafana's grid, titles, axes, legends and units, from the same queries.
+//! A dashboard drawn as one SVG: Grafana's grid, titles, axes, legends and units, from the same
+//! queries.
 //!
-//! It is for looking: whether the panels tell their story, whether legends can be told apart and units are right. Colours
-//! and shapes are ours; how Grafana draws a line is its business.
+//! The drawing lets people check whether the panels tell their story, whether legends can be
+//! distinguished, and whether units are right. Colours and shapes are not Grafana's.
 
 use std::fmt::Write as _;
 
@@ -22,7 +23,7 @@ const COLOURS: [&str; 10] = [
     "#a40e26", "#1b7c83",
 ];
 
-/// Draws what [`super::run::run`] has answered. `chosen` says what the variables were.
+/// Draws the answers of [`super::run::run`]. `chosen` is the text of the variables' values.
 pub fn svg(dashboard: &Dashboard, shown: &[Shown], chosen: &str, span: (f64, f64)) -> String {
     let above = shown.iter().map(|s| s.panel.grid()[1]);
     let above = above.fold(f64::INFINITY, f64::min);
@@ -71,9 +72,11 @@ pub fn svg(dashboard: &Dashboard, shown: &[Shown], chosen: &str, span: (f64, f64
 
 const CSS: &str = r#"
 text{font-family:"DejaVu Sans",system-ui,sans-serif;font-size:11px;fill:#24292f}
-.head{font-size:18px;font-weight:600} .row{font-size:13px;font-weight:600} .title{font-size:12px;font-weight:600}
+.head{font-size:18px;font-weight:600} .row{font-size:13px;font-weight:600}
+.title{font-size:12px;font-weight:600}
 .tick{fill:#57606a;font-size:10px} .grid{stroke:#e7eaee} .axis{stroke:#8c959f}
-.line{fill:none;stroke-width:1.5;stroke-linejoin:round;stroke-linecap:round} .dash{stroke-dasharray:6 5}
+.line{fill:none;stroke-width:1.5;stroke-linejoin:round;stroke-linecap:round}
+.dash{stroke-dasharray:6 5}
 .big{font-size:28px;font-weight:600}
 "#;
 
@@ -123,7 +126,7 @@ fn stat(out: &mut String, shown: &Shown, width: f64, height: f64) {
 }
 
 fn table(out: &mut String, shown: &Shown, width: f64) {
-    // What the panel's transformations do: one line for each value of the joined label, or each series.
+    // The panel's transformations: one line for each value of the joined label, or each series.
     let organize = shown.panel.json["transformations"].as_array();
     let renames = organize
         .and_then(|all| all.iter().find(|t| t["id"] == "organize"))

@@ -12,7 +12,7 @@ use crate::prometheus::Prometheus;
 /// Length of ranges: Grafana takes at least four scrapes.
 const RATE_INTERVAL: &str = "10s";
 
-/// What is chosen for one variable.
+/// The chosen value of a variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     /// As shown: `${name:text}`.
@@ -21,13 +21,15 @@ pub struct Choice {
     pub value: String,
 }
 
-/// What is chosen for each variable. A repeated panel has one of several; the others take the first.
+/// The chosen values of each variable. A repeated panel has one of several; the others take the
+/// first.
 #[derive(Debug, Clone, Default)]
 pub struct Bindings(BTreeMap<String, Vec<Choice>>);
 
 impl Bindings {
-    /// Asks Prometheus for the values of all variables of `dashboard`, in their order, as Grafana does when it opens it.
-    /// `wanted` chooses among values; otherwise all are chosen where that can be, else the first.
+    /// Asks Prometheus for the values of all variables of `dashboard`, in their order, as Grafana
+    /// does when it opens it. `wanted` chooses among values; otherwise all are chosen where that
+    /// can be, else the first.
     ///
     /// # Errors
     /// If a variable has no value, or not the wanted one.

@@ -1,4 +1,4 @@
-//! What pages show: command lines that the program takes, and policies that it accepts.
+//! Examples in pages: command lines that the program accepts, and policies that it accepts.
 
 use std::fs;
 
@@ -8,7 +8,8 @@ use headgate::validate::{FileReport, check_file};
 
 use super::{Block, blocks, markdown, shown};
 
-/// The arguments of each `headgate` command in a block of shell, without its redirections and pipes.
+/// The arguments of each `headgate` command in a block of shell, without its redirections and
+/// pipes.
 fn commands(block: &Block) -> Vec<Vec<String>> {
     if !["sh", "console", "bash"].contains(&block.language.as_str()) {
         return Vec::new();

@@ -1,4 +1,5 @@
-//! Links between the Markdown files: each leads to a file, and to a heading of it where it names one.
+//! Links between the Markdown files: each leads to a file, and to a heading of it where it names
+//! one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -51,7 +52,7 @@ fn targets(markdown: &str) -> Vec<String> {
         .collect()
 }
 
-/// What is wrong with a link of `file`; `None` where it leads somewhere.
+/// Returns the problem of a link of `file`; `None` if it leads somewhere.
 fn problem(file: &Path, target: &str, text_of: &dyn Fn(&Path) -> Option<String>) -> Option<String> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;

@@ -1,8 +1,9 @@
-//! The documentation: its reference pages, made from the code and the chart, and checks of all Markdown files.
+//! The documentation: its reference pages, made from the code and the chart, and checks of all
+//! Markdown files.
 //!
-//! A page that is written by hand is wrong some months later, and no compiler says so. So what the code defines is
-//! generated ([`reference`]), links lead somewhere ([`links`]), and commands and policies in pages are parsed by the
-//! program itself ([`examples`]).
+//! A page that is written by hand is wrong some months later, and no compiler says so. So what the
+//! code defines is generated ([`reference`]), links lead somewhere ([`links`]), and commands and
+//! policies in pages are parsed by the program itself ([`examples`]).
 
 #[cfg(test)]
 mod examples;

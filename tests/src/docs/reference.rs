@@ -36,7 +36,8 @@ pub fn pages() -> Result<Vec<Page>> {
 /// The head of a page that was made from `source`.
 pub(super) fn head(title: &str, source: &str, text: &str) -> String {
     format!(
-        "<!-- Made from {source} by a test of tests/src/docs; don't edit. -->\n# {title}\n\n{text}\n\n"
+        "<!-- Made from {source} by a test of tests/src/docs; don't edit. -->\n# {title}\n\n\
+         {text}\n\n"
     )
 }
 
@@ -172,7 +173,10 @@ fn reasons() -> String {
             answer.http, answer.grpc, answer.text
         );
     }
-    page.push_str("\n`slo_p50` is one of several: each objective has its own, such as `slo_p90` or `slo_p99_9`.\n");
+    page.push_str(
+        "\n`slo_p50` is one of several: each objective has its own, such as `slo_p90` or \
+         `slo_p99_9`.\n",
+    );
     page
 }
 
@@ -288,8 +292,8 @@ fn metrics() -> Result<String> {
     let (_, rest) = readme
         .split_once(FROM)
         .with_context(|| format!("{SOURCE}: no {FROM}"))?;
-    let text = "Proxies count requests; the names are in [Stats of the filter](stats.md). The operator counts \
-                configurations and its own work.";
+    let text = "Proxies count requests; the names are in [Stats of the filter](stats.md). \
+                The operator counts configurations and its own work.";
     Ok(head("Metrics", SOURCE, text) + FROM + rest)
 }
 

@@ -77,7 +77,8 @@ fn row(page: &mut String, name: &str, kind: &str, text: &str) {
     }
 }
 
-/// The names in the array `names` of `source`, each with the doc comment of the variant in its place.
+/// The names in the array `names` of `source`, each with the doc comment of the variant in its
+/// place.
 fn counters(source: &str, head: &str, or: &str, names: &str) -> Result<Vec<(String, String)>> {
     let body = |from: &str, end: &str| {
         let (_, rest) = source.split_once(from)?;

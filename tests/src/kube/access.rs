@@ -1,4 +1,5 @@
-//! How a cluster is reached: kubectl and helm with a kubeconfig, where its API server can be reached from.
+//! Access to a cluster: kubectl and helm with a kubeconfig, run where its API server can be
+//! reached.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,9 +13,10 @@ use crate::process;
 /// kubectl and helm for one cluster.
 #[derive(Debug, Clone)]
 pub struct Access {
-    /// Kubeconfig of one who may do everything.
+    /// Kubeconfig of an administrator.
     pub kubeconfig: PathBuf,
-    /// What programs are started with, such as `nsenter …`; empty for the machine's own namespaces.
+    /// The command that programs are started with, such as `nsenter …`; empty for the machine's own
+    /// namespaces.
     pub launcher: Vec<OsString>,
 }
 
@@ -29,7 +31,7 @@ impl Access {
         command
     }
 
-    /// Runs kubectl as one who may do everything; returns what it printed.
+    /// Runs kubectl as an administrator; returns what it printed.
     ///
     /// # Errors
     /// If it fails; with its message.
@@ -61,7 +63,7 @@ impl Access {
         self.kubectl_as(&self.kubeconfig, &["apply", "--filename=-"], Some(yaml))
     }
 
-    /// Runs helm as one who may do everything; returns what it printed. What helm keeps of its own is in the
+    /// Runs helm as an administrator; returns what it printed. Helm's own files are in the
     /// kubeconfig's folder: a user's settings don't count, and none are left behind.
     ///
     /// # Errors

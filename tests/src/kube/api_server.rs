@@ -1,4 +1,5 @@
-//! A real API server with its controllers and without nodes: Pods can be created, and a test says itself that they run.
+//! A real API server with its controllers and without nodes: Pods can be created, and a test itself
+//! sets them to running.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -27,8 +28,8 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// Starts etcd, kube-apiserver and kube-controller-manager on free ports of 127.0.0.1 and waits until Pods can be
-    /// created (about 5 s).
+    /// Starts etcd, kube-apiserver and kube-controller-manager on free ports of 127.0.0.1 and waits
+    /// until Pods can be created (about 5 s).
     ///
     /// # Errors
     /// If the programs can't be had or don't start; with their last lines.
@@ -50,8 +51,9 @@ impl ApiServer {
         })
     }
 
-    /// One for all tests of this process that keep to [namespaces of their own](Self::namespace) and disturb nobody:
-    /// who restarts or pauses something starts one.
+    /// The API server of all tests of this process that keep to [namespaces of their
+    /// own](Self::namespace) and disturb no other test. A test that restarts or pauses something
+    /// starts its own.
     ///
     /// # Panics
     /// If it can't be started, in every test that asks for it.
@@ -65,7 +67,7 @@ impl ApiServer {
         }
     }
 
-    /// Creates a namespace whose name starts with `prefix` and that nobody else uses.
+    /// Creates a namespace whose name starts with `prefix` and that no other test uses.
     ///
     /// # Errors
     /// If it can't be created.
@@ -81,19 +83,19 @@ impl ApiServer {
         &self.url
     }
 
-    /// Folder of its logs: `kube-apiserver.log`, `etcd.log`, `kube-controller-manager.log`, `audit.log`. Kept when a
-    /// test fails.
+    /// Folder of its logs: `kube-apiserver.log`, `etcd.log`, `kube-controller-manager.log`,
+    /// `audit.log`. Kept when a test fails.
     pub fn dir(&self) -> &Path {
         self.workspace.path()
     }
 
-    /// Kubeconfig of one who may do everything.
+    /// Kubeconfig of an administrator.
     pub fn kubeconfig(&self) -> &Path {
         &self.access.kubeconfig
     }
 
-    /// Issues a certificate for `user` in at most one group and returns a kubeconfig with it. The user may do what the
-    /// cluster's RBAC lets it do: nothing at first.
+    /// Issues a certificate for `user` in at most one group and returns a kubeconfig with it. The
+    /// user may do what the cluster's RBAC lets it do: nothing at first.
     ///
     /// # Errors
     /// If it can't be written.
@@ -104,8 +106,8 @@ impl ApiServer {
             .kubeconfig(&self.url, &file, user, group)
     }
 
-    /// Returns a kubeconfig with a token of a service account, which must exist: what a Pod of that account may do, its
-    /// user may do, neither more nor less.
+    /// Returns a kubeconfig with a token of a service account, which must exist: what a Pod of that
+    /// account may do, its user may do, neither more nor less.
     ///
     /// # Errors
     /// If there is no such account.
@@ -126,7 +128,7 @@ impl ApiServer {
         client(&self.access.kubeconfig).await
     }
 
-    /// Runs kubectl as one who may do everything; returns what it printed.
+    /// Runs kubectl as an administrator; returns what it printed.
     ///
     /// # Errors
     /// If it fails; with its message.
@@ -147,7 +149,7 @@ impl ApiServer {
         self.access.kubectl_as(kubeconfig, arguments, input)
     }
 
-    /// Runs helm as one who may do everything; returns what it printed.
+    /// Runs helm as an administrator; returns what it printed.
     ///
     /// # Errors
     /// If it fails; with its message.
@@ -163,7 +165,8 @@ impl ApiServer {
         self.access.apply(yaml)
     }
 
-    /// What the server would say to these objects. Strict: a field that no schema knows is an error, not a warning.
+    /// Returns the answer to a dry run with these objects. Strict: a field that no schema knows is
+    /// an error, not a warning.
     ///
     /// # Errors
     /// If it refuses one.
@@ -178,7 +181,8 @@ impl ApiServer {
         self.kubectl_as(self.kubeconfig(), &arguments, Some(yaml))
     }
 
-    /// Installs the CRDs of the repository's folder `crds/` and waits until they are served and explained.
+    /// Installs the CRDs of the repository's folder `crds/` and waits until they are served and
+    /// explained.
     ///
     /// # Errors
     /// If they are refused.
@@ -187,7 +191,7 @@ impl ApiServer {
         let file = format!("--filename={}", folder.display());
         self.kubectl(&["apply", "--server-side", &file])?;
         self.wait_for_crds()?;
-        // What kubectl explains is published a moment later than what is served.
+        // The server publishes the schemas that kubectl explains a moment later than the resources.
         wait::until("the CRDs to be explained", || {
             self.kubectl(&["explain", "admissionpolicies.spec"])
                 .map(drop)
@@ -195,7 +199,7 @@ impl ApiServer {
         })
     }
 
-    /// Waits until every CRD there is is served.
+    /// Waits until every CRD is served.
     ///
     /// # Errors
     /// If one isn't.
@@ -219,8 +223,8 @@ impl ApiServer {
         audit::mark(&self.audit_log)
     }
 
-    /// What was asked since `mark`. A request is logged when it has been answered, which may be a moment after its
-    /// answer is seen.
+    /// Returns the requests since `mark`. A request is logged when it has been answered, which may
+    /// be a moment after its answer is seen.
     ///
     /// # Errors
     /// If the log can't be read.
@@ -246,7 +250,8 @@ impl ApiServer {
         plane.wait_until_ready()
     }
 
-    /// Both: all connections and watches break, and nobody answers for a few seconds.
+    /// Stops and starts the API server: all connections and watches break, and nothing answers for
+    /// a few seconds.
     ///
     /// # Errors
     /// As [`start_api_server`](Self::start_api_server).
@@ -255,7 +260,8 @@ impl ApiServer {
         self.start_api_server()
     }
 
-    /// Stops the API server where it stands: connections stay open and nothing is answered, as when a machine hangs.
+    /// Stops the API server where it stands: connections stay open and nothing is answered, as when
+    /// a machine hangs.
     pub fn pause_api_server(&self) {
         if let Some(process) = self.plane().api_server() {
             process.pause();
@@ -283,7 +289,8 @@ impl ApiServer {
         }
     }
 
-    /// Restarts the controllers, so that the garbage collector knows CRDs installed just now (else within 30 s).
+    /// Restarts the controllers, so that the garbage collector knows CRDs installed just now (else
+    /// within 30 s).
     ///
     /// # Errors
     /// If they can't be started.

@@ -1,4 +1,4 @@
-//! What the API server was asked, by whom: its audit log, one JSON event a line.
+//! The API server's audit log, one JSON event a line: requests and their users.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
@@ -10,14 +10,15 @@ use serde::Deserialize;
 /// One answered request, or one watch (logged when it starts and again when it ends).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEvent {
-    /// Who asked, such as `system:serviceaccount:headgate-system:headgate`.
+    /// The user of the request, such as `system:serviceaccount:headgate-system:headgate`.
     pub user: String,
-    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`; lower-case HTTP method for
-    /// requests that are about no object.
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`;
+    /// lower-case HTTP method for requests that are about no object.
     pub verb: String,
     /// API group, empty for the core group.
     pub group: String,
-    /// Resource in plural, with its subresource: `admissionpolicies/status`. Empty for requests about no object.
+    /// Resource in plural, with its subresource: `admissionpolicies/status`. Empty for requests
+    /// about no object.
     pub resource: String,
     /// Namespace; empty for requests across all or outside of any.
     pub namespace: String,

@@ -1,4 +1,5 @@
-//! Keys and certificates of a cluster: one authority for servers and clients, and kubeconfigs for those who connect.
+//! Keys and certificates of a cluster: one authority for servers and clients, and kubeconfigs for
+//! those who connect.
 
 use std::fs;
 use std::net::IpAddr;
@@ -17,7 +18,8 @@ pub(super) struct Authority {
 }
 
 impl Authority {
-    /// Makes one: `ca.crt`, `ca.key`, and the key pair `sa.key`, `sa.pub` for tokens of service accounts.
+    /// Makes one: `ca.crt`, `ca.key`, and the key pair `sa.key`, `sa.pub` for tokens of service
+    /// accounts.
     pub(super) fn create(dir: &Path) -> Result<Self> {
         fs::create_dir_all(dir)?;
         let mut params = CertificateParams::default();
@@ -53,7 +55,8 @@ impl Authority {
         self.issue(name, params, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// Writes `NAME.crt` and `NAME.key` for a client that the API server knows as `user` in `group`.
+    /// Writes `NAME.crt` and `NAME.key` for a client that the API server knows as `user` in
+    /// `group`.
     pub(super) fn client(&self, name: &str, user: &str, group: Option<&str>) -> Result<()> {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, user);
@@ -108,7 +111,8 @@ impl Authority {
         let text = format!(
             "apiVersion: v1\n\
              kind: Config\n\
-             clusters: [{{name: tests, cluster: {{server: \"{url}\", certificate-authority: {}}}}}]\n\
+             clusters: [{{name: tests, cluster: {{server: \"{url}\", certificate-authority: \
+             {}}}}}]\n\
              users: [{{name: user, user: {credentials}}}]\n\
              contexts: [{{name: tests, context: {{cluster: tests, user: user}}}}]\n\
              current-context: tests\n",

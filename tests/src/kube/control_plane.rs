@@ -1,4 +1,5 @@
-//! etcd, kube-apiserver, kube-controller-manager and, for a node, kube-scheduler, as child processes.
+//! etcd, kube-apiserver, kube-controller-manager and, for a node, kube-scheduler, as child
+//! processes.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,7 +15,8 @@ use super::programs;
 use crate::process::Child;
 use crate::wait;
 
-/// How long the control plane may take until it is ready: seconds on an idle machine, far more on one that compiles.
+/// How long the control plane may take until it is ready: seconds on an idle machine, far more on
+/// one that compiles.
 const START_DEADLINE: Duration = Duration::from_secs(120);
 
 /// First address of [`SERVICE_RANGE`], which the API server takes for its own Service.
@@ -23,17 +25,20 @@ const SERVICE_RANGE: &str = "10.96.0.0/16";
 /// Addresses of Pods.
 pub(super) const POD_RANGE: &str = "10.244.0.0/16";
 
-/// Who asked for what, without bodies. `RequestReceived` would only count every request twice.
-const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\n\
+/// Logs requests and their users without bodies. `RequestReceived` would only count every request
+/// twice.
+const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\n\
+                            omitStages: [RequestReceived]\n\
                             rules: [{level: Metadata}]\n";
 
-/// Where a control plane runs.
+/// The place where a control plane runs.
 pub(super) struct Place {
     /// Folder of its data and logs.
     pub(super) dir: PathBuf,
     /// Address that the API server serves on.
     pub(super) address: Ipv4Addr,
-    /// What programs are started with, such as `nsenter …`; empty for the machine's own namespaces.
+    /// The command that programs are started with, such as `nsenter …`; empty for the machine's own
+    /// namespaces.
     pub(super) launcher: Vec<OsString>,
     /// Whether Pods are given to nodes.
     pub(super) scheduler: bool,
@@ -90,8 +95,8 @@ impl Ports {
     }
 }
 
-/// A free port below the range that the kernel gives to outgoing connections, so that it is still free when a server
-/// that was stopped comes back.
+/// A free port below the range that the kernel gives to outgoing connections, so that it is still
+/// free when a server that was stopped comes back.
 fn free_port(taken: &mut Vec<u16>) -> Result<u16> {
     for _ in 0..1_000 {
         let port = rand::random_range(18_100..32_000);
@@ -168,7 +173,7 @@ impl ControlPlane {
         format!("https://{}:{}", self.place.address, self.ports.api)
     }
 
-    /// kubectl and helm for one who may do everything.
+    /// Returns kubectl and helm for an administrator.
     pub(super) fn access(&self) -> Access {
         self.place.access(&self.admin)
     }
@@ -195,7 +200,7 @@ impl ControlPlane {
             format!("--listen-peer-urls={peer}"),
             format!("--initial-advertise-peer-urls={peer}"),
             format!("--initial-cluster=default={peer}"),
-            // What a test writes needn't survive the machine.
+            // The data of a test needn't survive the machine.
             "--unsafe-no-fsync".to_owned(),
         ];
         let program = programs::kubernetes()?.join("etcd");
@@ -214,7 +219,8 @@ impl ControlPlane {
             format!("--bind-address={}", self.place.address),
             format!("--advertise-address={}", self.place.address),
             format!("--secure-port={}", self.ports.api),
-            // A loopback address is refused as an endpoint of the Service `kubernetes`, again and again.
+            // A loopback address is refused as an endpoint of the Service `kubernetes`, again and
+            // again.
             format!(
                 "--endpoint-reconciler-type={}",
                 if self.place.address.is_loopback() {
@@ -286,8 +292,8 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Ends the controllers without notice and starts them again. The garbage collector learns of a new CRD only every
-    /// 30 s; restarted, it knows it at once.
+    /// Ends the controllers without notice and starts them again. The garbage collector learns of a
+    /// new CRD only every 30 s; restarted, it knows it at once.
     pub(super) fn restart_controllers(&mut self) -> Result<()> {
         self.controllers.take().map_or(Ok(()), Child::kill)?;
         self.start_controllers()

@@ -1,9 +1,10 @@
-//! A real Kubernetes with a real node: kubelet, containerd, kube-proxy and CoreDNS in namespaces of their own, so that
-//! Pods run, probes probe, Services balance and rolling updates roll.
+//! A real Kubernetes with a real node: kubelet, containerd, kube-proxy and CoreDNS in namespaces of
+//! their own, so that Pods run, probes probe, Services balance and rolling updates roll.
 //!
-//! All of it is as if on another machine: no port, mount, process or network interface of this one is taken. What can't
-//! be had twice, control groups, is under a folder of its own and is removed at the end. No container engine and no
-//! registry is needed: images are archives that `scripts/build test-images` makes.
+//! All of it is as if on another machine: no port, mount, process or network interface of this one
+//! is taken. What can't be had twice, control groups, is under a folder of its own and is removed
+//! at the end. No container engine and no registry is needed: images are archives that
+//! `scripts/build test-images` makes.
 
 mod cgroups;
 mod config;
@@ -35,7 +36,8 @@ pub const NODE_NAME: &str = "node1";
 /// How long a node may take to be ready: some 15 s on an idle machine.
 const READY_DEADLINE: Duration = Duration::from_secs(180);
 
-/// A running cluster of one node. Everything in it ends when it is dropped, or when this process ends in any way.
+/// A running cluster of one node. Everything in it ends when it is dropped, or when this process
+/// ends in any way.
 pub struct Node {
     access: Access,
     network: fs::File,
@@ -61,10 +63,12 @@ pub fn can_run() -> Result<bool> {
 }
 
 impl Node {
-    /// Starts a cluster, imports `images` (OCI archives), and waits until its node is ready for Pods (some 15 s).
+    /// Starts a cluster, imports `images` (OCI archives), and waits until its node is ready for
+    /// Pods (some 15 s).
     ///
     /// # Errors
-    /// If this process isn't root, the programs can't be had, or something doesn't start; with its last lines.
+    /// If this process isn't root, the programs can't be had, or something doesn't start; with its
+    /// last lines.
     pub fn start(images: &[PathBuf]) -> Result<Self> {
         let workspace = Workspace::create()?;
         let dir = workspace.path().to_owned();
@@ -148,8 +152,8 @@ impl Node {
         self.access.helm(arguments)
     }
 
-    /// Runs a program of this machine on the node: with its network, its name server and its processes. Relative paths
-    /// start at the repository's root.
+    /// Runs a program of this machine on the node: with its network, its name server and its
+    /// processes. Relative paths start at the repository's root.
     ///
     /// # Errors
     /// If it fails; with what it wrote to standard error.
@@ -162,8 +166,9 @@ impl Node {
         process::run(&mut whole, None).with_context(|| command.join(" "))
     }
 
-    /// Runs `work` on a thread that is in the node's network: it reaches Pods and Services by their addresses. So do
-    /// threads that `work` starts and connections that it makes, also after it has returned.
+    /// Runs `work` on a thread that is in the node's network: it reaches Pods and Services by their
+    /// addresses. So do threads that `work` starts and connections that it makes, also after it has
+    /// returned.
     ///
     /// # Errors
     /// If the thread can't enter the network.
@@ -188,7 +193,8 @@ impl Drop for Node {
         if let Some(machine) = self.machine.take() {
             let _ = machine.kill();
         }
-        // The first process takes all others of its namespace along, and is gone only when they are.
+        // The first process takes all others of its namespace along, and is gone only when they
+        // are.
         let gone = || !Path::new(&format!("/proc/{}", self.first_process)).exists();
         let _ = wait::wait_until("the end of the node's processes", gone);
         self.cgroups.remove();
@@ -203,7 +209,8 @@ impl std::fmt::Debug for Node {
     }
 }
 
-/// Archive of an image that `scripts/build test-images` makes: `headgate`, `headgate-backend`, `envoy` or `pause`.
+/// Archive of an image that `scripts/build test-images` makes: `headgate`, `headgate-backend`,
+/// `envoy` or `pause`.
 pub fn image(name: &str) -> PathBuf {
     programs::repository()
         .join("dist")
@@ -233,7 +240,8 @@ fn first_process(machine: &mut Child) -> Result<u32> {
         .ok_or_else(|| anyhow!("unshare has no child\n{}", machine.tail()))
 }
 
-/// What a program is started with to run on the node, tied to its starter as [`Child::spawn_tied`] ties that to us.
+/// Returns the command that a program is started with to run on the node, tied to its starter as
+/// [`Child::spawn_tied`] ties that to us.
 fn launcher(first_process: u32) -> Result<Vec<OsString>> {
     let root = programs::repository().canonicalize()?;
     let mut words: Vec<OsString> = vec![

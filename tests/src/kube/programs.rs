@@ -1,5 +1,6 @@
-//! Where programs that tests and benchmarks run come from: folders that the scripts `get-*` print. What a script has put into the
-//! cache once it finds in milliseconds, so that a test run by hand needs no preparation.
+//! Folders of programs that tests and benchmarks run: the scripts `get-*` print them. A script
+//! finds in milliseconds what it has put into the cache once, so that a test run by hand needs no
+//! preparation.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,7 @@ pub fn helm() -> Result<&'static Path> {
     once(&FOLDER, "get-helm")
 }
 
-/// Folder with containerd and whatever else a node needs (`scripts/get-node-tools`).
+/// Folder with containerd and the other programs that a node needs (`scripts/get-node-tools`).
 ///
 /// # Errors
 /// If something is neither on this machine nor in the cache and can't be downloaded.
@@ -119,7 +120,8 @@ pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Status with which a script says that this kind of machine can't have something (`scripts/lib.sh`).
+/// Status with which a script says that this kind of machine can't have something
+/// (`scripts/lib.sh`).
 const UNAVAILABLE: i32 = 77;
 
 /// Why a script has no folder.
@@ -133,7 +135,8 @@ enum Missing {
     Failed(String),
 }
 
-/// `None`, after the running test has said that it is skipped, if this kind of machine can't have `folder`.
+/// Returns `folder`, or `None` if this kind of machine can't have it: the running test then says
+/// that it is skipped.
 ///
 /// # Errors
 /// If it can, and getting it failed.
@@ -150,7 +153,7 @@ pub fn or_skip(folder: Result<&'static Path>) -> Result<Option<&'static Path>> {
     }
 }
 
-/// Why this kind of machine can't have something, if that is what an error of these functions says.
+/// Returns why this kind of machine can't have something, if an error of these functions says so.
 pub fn why_unavailable(error: &anyhow::Error) -> Option<&str> {
     match error.downcast_ref() {
         Some(Missing::Unavailable(why)) => Some(why),

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use tempfile::TempDir;
 
-/// What the names of all such folders start with.
+/// The prefix of the names of all such folders.
 pub(super) const PREFIX: &str = "headgate-kubernetes-";
 
-/// Locked by the process that uses the folder. A process id would say less: another PID namespace has its own.
+/// Locked by the process that uses the folder. A process id would not identify it: another PID
+/// namespace has its own.
 const LOCK: &str = "lock";
 
-/// A folder that goes with its owner, unless a test has failed: then its logs are what one wants to read.
+/// A folder that is removed with its owner, unless a test has failed: then its logs are needed.
 #[derive(Debug)]
 pub(super) struct Workspace {
     dir: Option<TempDir>,
@@ -26,7 +27,7 @@ impl Workspace {
         remove_left_behind();
         let dir = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
         let path = dir.path().canonicalize()?;
-        // Locked before it has the name that others look for.
+        // Locked before it has the name that other processes look for.
         let unnamed = path.join("new-lock");
         let lock = File::create(&unnamed)?;
         lock.lock()?;
@@ -52,8 +53,8 @@ impl Drop for Workspace {
     }
 }
 
-/// Removes what earlier processes left: a server in a static is never dropped, and a killed test drops nothing. Folders
-/// kept for a failed test go with the next run, too.
+/// Removes what earlier processes left: a server in a static is never dropped, and a killed test
+/// drops nothing. Folders kept for a failed test go with the next run, too.
 fn remove_left_behind() {
     let Ok(entries) = fs::read_dir(std::env::temp_dir()) else {
         return;

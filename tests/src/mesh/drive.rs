@@ -1,7 +1,8 @@
-//! Clients of several workflows at once, and what each of them met.
+//! Clients of several workflows at once, and the outcome of their requests.
 //!
-//! Every workflow is a load of its own ([`crate::load`]), with its own arrivals, so that one that floods the mesh takes
-//! nothing from another but what the mesh lets it take. Its requests carry its name in their baggage.
+//! Every workflow is a load of its own ([`crate::load`]), with its own arrivals, so that one that
+//! floods the mesh takes nothing from another but what the mesh lets it take. Its requests carry
+//! its name in their baggage.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ const CONNECTIONS: usize = 4;
 /// Services from which a 99th percentile is taken.
 const ENOUGH: u64 = 100;
 
-/// What every workflow met.
+/// Results of all workflows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Results {
     /// Reports by workflow; the totals are over the whole time.
@@ -121,7 +122,7 @@ impl Driving {
         let (mut workflows, mut open) = (BTreeMap::new(), Vec::new());
         for (name, load) in self.workflows {
             let (report, samples) = load.wait_with_samples()?;
-            // A closed loop reports no lateness: it sends when it gets to it.
+            // A closed loop reports no lateness: its clients send as soon as they can.
             if report.lateness_ms.count > 0 {
                 open.extend(samples);
             }
@@ -135,12 +136,13 @@ impl Driving {
 }
 
 impl Results {
-    /// What one workflow met; nothing, if it isn't there.
+    /// Returns the results of one workflow; `None` if it doesn't exist.
     pub fn of(&self, workflow: &str) -> Option<&TypeReport> {
         Some(&self.workflows.get(workflow)?.total)
     }
 
-    /// What one workflow met between two times after the start, s, by when its requests fell due.
+    /// Returns the results of the requests of one workflow that fell due between two times after
+    /// the start, s.
     pub fn during(&self, workflow: &str, from_s: f64, until_s: f64) -> Span {
         let series = self.of(workflow).map_or(&[][..], |r| &r.series);
         let bins: Vec<&Bin> = series
@@ -160,8 +162,8 @@ impl Results {
         }
     }
 
-    /// How late the harness was: the generator in all, and of the services that `stats` are of, the latest of those whose
-    /// 99th percentile isn't just their maximum.
+    /// Returns the lateness of the harness: of the generator in all, and of the services that
+    /// `stats` are of, the largest of those whose 99th percentile isn't just their maximum.
     pub fn lateness<'a>(&self, stats: impl IntoIterator<Item = &'a ServiceStats>) -> Lateness {
         let services = stats.into_iter().map(|of| of.workers.late_ms);
         Lateness {
@@ -179,7 +181,7 @@ impl Results {
     }
 }
 
-/// What a workflow met in a stretch of time.
+/// The results of a workflow in a stretch of time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Span {
     /// Its length, s.

@@ -1,18 +1,19 @@
 //! A mesh on one machine: any number of service processes, each behind a real Envoy of its own.
 //!
-//! What Wisp claims, it claims about many processes that know nothing but their neighbours, so a test of it needs
-//! many processes: one proxy in front of one backend can't show that work is refused at the first hop instead of
-//! being lost at the last. A [`Topology`] says, in YAML, which services there are, what their requests do and what
-//! policies hold; a [`Mesh`] runs it on loopback. Capacity is slots and sleeping, not CPU, so that the eight proxies of
-//! a scaled-down Azure Storage (Wisp §6, Figure 6) fit two cores.
+//! Wisp's claims are about many processes that know only their neighbours, so a test of it needs
+//! many processes: one proxy in front of one backend can't show that work is refused at the first
+//! hop instead of being lost at the last. A [`Topology`] says, in YAML, which services exist, what
+//! their requests do and which policies apply; a [`Mesh`] runs it on loopback. Capacity is slots
+//! and sleeping, not CPU, so that the eight proxies of a scaled-down Azure Storage (Wisp §6, Figure
+//! 6) fit two cores.
 //!
 //! ```text
 //! clients ─► inbound ─► service ─► outbound ─► inbound ─► service …
 //!            └─── Envoy of fe-1 ────┘          └── Envoy of ps-2
 //! ```
 //!
-//! Every number that a test asserts is read at an end: what clients met ([`drive`]), and what services worked on
-//! ([`service::ServiceStats`]); what proxies say of themselves is only compared with it.
+//! Every number that a test asserts is measured at an end: by clients ([`drive`]), and by services
+//! ([`service::ServiceStats`]). The proxies' own stats are only compared with it.
 
 pub mod drive;
 pub mod ports;

@@ -1,9 +1,10 @@
-//! Ports that are known before anybody listens on them.
+//! Ports that are known before a process listens on them.
 //!
-//! Every sidecar must know the addresses of others before those have started, and a sidecar that is restarted must be
-//! found where it was. A port is kept by a socket that is bound to it and never listens: with `SO_REUSEPORT`, which Envoy
-//! sets on its listeners, another socket of the same user may be bound to the port too, and the kernel gives connections
-//! to those that listen only. Nobody else on the machine can get the port meanwhile.
+//! Every sidecar must know the addresses of others before those have started, and a sidecar that is
+//! restarted must be found where it was. A port is kept by a socket that is bound to it and never
+//! listens: with `SO_REUSEPORT`, which Envoy sets on its listeners, another socket of the same user
+//! may be bound to the port too, and the kernel gives connections only to those that listen. No
+//! other user on the machine can get the port meanwhile.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! Starts a mesh, part by part, and ends it whatever happens.
+//! Starts a mesh, part by part, and ends it even if a test fails.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,10 +20,10 @@ use crate::wait::{self, MachineLock};
 /// Sidecars that start at the same time: compiling the filter keeps a core busy for a while.
 const STARTING: usize = 2;
 
-/// Where the sidecars of a mesh get Headgate's configuration.
+/// The source of Headgate's configuration for the sidecars of a mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slots {
-    /// Nowhere: plain proxies. Capacity is that of the services then.
+    /// No source: plain proxies. Capacity is that of the services then.
     None,
     /// From files, as `headgate render` writes them.
     Files,
@@ -34,7 +34,7 @@ pub enum Slots {
 /// How to run a topology.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Where the sidecars get Headgate's configuration.
+    /// The source of Headgate's configuration for the sidecars.
     pub slots: Slots,
     /// Worker threads of each sidecar.
     pub concurrency: u32,
@@ -66,14 +66,15 @@ pub struct Node {
     /// `None` while a test keeps it down.
     sidecar: Option<EnvoyProcess>,
     bootstrap: Bootstrap,
-    /// What the service does.
+    /// The process of the service.
     pub process: ServiceProcess,
     inbound: Reserved,
     _outbound: Reserved,
 }
 
 impl Mesh {
-    /// Starts all of `topology` and waits until every proxy serves, with the configuration it should have.
+    /// Starts all of `topology` and waits until every proxy serves, with the configuration it
+    /// should have.
     ///
     /// # Errors
     /// If a part doesn't start; with its last lines of output.
@@ -155,8 +156,9 @@ impl Mesh {
         self.wait_until_in_sync(None)
     }
 
-    /// Replaces the policies that the operator has by those of `topology`, which is otherwise the one that runs, and
-    /// waits until every sidecar of a changed policy runs it. Does nothing if they are the same.
+    /// Replaces the policies that the operator has by those of `topology`, which is otherwise the
+    /// one that runs, and waits until every sidecar of a changed policy runs it. Does nothing if
+    /// they are the same.
     ///
     /// # Errors
     /// If there is no operator, or a policy or a sidecar doesn't follow in time.
@@ -181,7 +183,8 @@ impl Mesh {
         self.wait_until_in_sync(Some(&before))
     }
 
-    /// Waits until every sidecar runs the policy of its service, of other revisions than those of `before`.
+    /// Waits until every sidecar runs the policy of its service, of other revisions than those of
+    /// `before`.
     fn wait_until_in_sync(&self, before: Option<&BTreeMap<String, String>>) -> Result<()> {
         let Some(headgate) = &self.headgate else {
             return Ok(());
@@ -204,12 +207,12 @@ impl Mesh {
         })
     }
 
-    /// What runs.
+    /// Returns the topology that runs.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// The operator, where there is one.
+    /// Returns the operator, if [`Slots::Operator`] was given.
     pub fn headgate(&self) -> Option<&Headgate> {
         self.headgate.as_ref()
     }
@@ -233,7 +236,7 @@ impl Mesh {
         self.nodes.iter().filter(move |node| node.service == name)
     }
 
-    /// Where clients send requests for a service.
+    /// Returns the addresses that clients send requests for a service to.
     pub fn entries(&self, service: &str) -> Vec<SocketAddr> {
         self.service(service).map(Node::inbound).collect()
     }
@@ -246,7 +249,7 @@ impl Mesh {
         self.nodes.iter().try_for_each(|node| node.process.reset())
     }
 
-    /// What all services have done, by process.
+    /// Returns the counts of all services, by process.
     ///
     /// # Errors
     /// If one doesn't answer.
@@ -307,7 +310,8 @@ impl Mesh {
             .for_each(EnvoyProcess::resume);
     }
 
-    /// Lines of all proxies' logs that say that a filter failed, each after the name of its process.
+    /// Returns the lines of all proxies' logs in which a filter failed, each after the name of its
+    /// process.
     pub fn filter_errors(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for node in &self.nodes {
@@ -324,7 +328,7 @@ impl Mesh {
 }
 
 impl Node {
-    /// Where its sidecar takes requests.
+    /// Returns the address at which its sidecar takes requests.
     pub fn inbound(&self) -> SocketAddr {
         self.inbound.addr()
     }
@@ -364,7 +368,7 @@ impl Node {
         envoy.listener(OUTBOUND).with_context(of)?;
         self.sidecar = Some(envoy);
         if self.headgate {
-            // The policy's numbers are there once the filter runs.
+            // The policy's stats exist once the filter runs.
             wait::until("the filter to run its policy", || {
                 let stats = self.policy_stats().map_err(|e| e.to_string())?;
                 match stats.is_empty() {
@@ -414,7 +418,7 @@ impl Place {
             listen: any,
             control: any,
             outbound: Some(self.outbound.addr()),
-            // Every process has luck of its own.
+            // Every process has its own random numbers.
             seed: index as u64 + 1,
             behaviour: spec.behaviour_of(self.number),
         })
@@ -451,7 +455,8 @@ fn operator(topology: &Topology, dir: &Path) -> Result<Headgate> {
     Headgate::start(&options)
 }
 
-/// A file for each service's policy, written beside and renamed: the operator never reads half of one.
+/// Writes a file for each service's policy, beside it and renamed, so that the operator never reads
+/// half of one.
 fn write_policies(topology: &Topology, policies: &Path) -> Result<()> {
     for spec in &topology.services {
         if let Some(policy) = topology.policy_of(spec) {

@@ -1,7 +1,9 @@
-//! The bootstrap of a sidecar: what `headgate bootstrap` prints, with a listener for the calls of the service.
+//! The bootstrap of a sidecar: the output of `headgate bootstrap`, with a listener for the calls of
+//! the service.
 //!
-//! A service names what it calls by `Host`, as behind any service mesh. For each service there are clusters for each way
-//! of choosing one of its processes: `en` takes them in turn, `en/hash` by the hash of a header, and `en/2` is the second.
+//! A service names the services that it calls by `Host`, as behind any service mesh. For each
+//! service there are clusters for each way of choosing one of its processes: `en` takes them in
+//! turn, `en/hash` by the hash of a header, and `en/2` is the second.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,10 +21,10 @@ pub(super) const OUTBOUND_SLOT: &str = "headgate-outbound";
 /// Name of the listener for requests to the service: that of `headgate bootstrap`.
 pub(super) const INBOUND: &str = "ingress";
 
-/// Where the slots of a sidecar get their configurations.
+/// The source of the configurations of a sidecar's slots.
 #[derive(Debug, Clone)]
 pub(super) enum Source {
-    /// There are none.
+    /// No source: the sidecar has no slots.
     None,
     /// From files in the form of `headgate render`.
     Files {
@@ -38,7 +40,7 @@ pub(super) enum Source {
     },
 }
 
-/// What a sidecar must know.
+/// The data that a sidecar's bootstrap depends on.
 #[derive(Debug)]
 pub(super) struct Sidecar<'a> {
     /// Name of its process, such as `en-2`.
@@ -63,12 +65,12 @@ pub(super) struct Destination {
     pub(super) hashed: Vec<String>,
 }
 
-/// Host of calls that go to the process that the hash of `header` says.
+/// Returns the host of calls that go to the process that the hash of `header` selects.
 pub(super) fn hash_host(service: &str, header: &str) -> String {
     format!("{header}.hash.{service}")
 }
 
-/// Host of calls that go to process `number`.
+/// Returns the host of calls that go to process `number`.
 pub(super) fn process_host(service: &str, number: usize) -> String {
     format!("{number}.{service}")
 }
@@ -99,7 +101,8 @@ impl Sidecar<'_> {
         });
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let mut bootstrap = Bootstrap::parse(&run_command(&arguments)?)?;
-        // Services time out by themselves; a proxy that does it for them would be one more thing to explain.
+        // The services have their own timeouts; those of proxies would be one more thing to
+        // explain.
         for route in bootstrap.routes()? {
             route["route"]["timeout"] = json!("0s");
         }
@@ -121,7 +124,8 @@ impl Sidecar<'_> {
         Ok(bootstrap)
     }
 
-    /// The filters of the inbound listener, with the slot for calls, if any, in place of that for requests.
+    /// The filters of the inbound listener, with the slot for calls, if any, in place of that for
+    /// requests.
     fn outbound_filters(&self, inbound: &[Value]) -> Vec<Value> {
         let (wanted, file) = match &self.source {
             Source::None => (false, None),

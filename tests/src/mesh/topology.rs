@@ -1,7 +1,8 @@
-//! A mesh as YAML: services, what their requests do, the policies in front of them, and the workflows that cross them.
+//! A mesh as YAML: services, what their requests do, the policies in front of them, and the
+//! workflows that cross them.
 //!
 //! ```yaml
-//! policy:                       # of every service, unless its own says otherwise; no Headgate without one
+//! policy:                       # of every service, merged with its own; no Headgate without one
 //!   parallelism: {total: 4}
 //!   types: [{name: default}]
 //!   strategy: {type: MaxQueueLength}
@@ -37,7 +38,7 @@ pub struct Topology {
     pub policy: Value,
     /// The services.
     pub services: Vec<ServiceSpec>,
-    /// What clients send, when nothing else is asked for.
+    /// Load from clients, unless a run has its own.
     #[serde(default)]
     pub workflows: Vec<Workload>,
 }
@@ -48,10 +49,10 @@ pub struct Topology {
 pub struct ServiceSpec {
     /// Its name, by which others call it.
     pub name: String,
-    /// How many processes, each behind a sidecar.
+    /// The number of processes, each behind a sidecar.
     #[serde(default = "one")]
     pub processes: usize,
-    /// What they do.
+    /// Their behaviour.
     pub service: Behaviour,
     /// Merged over the policy of all services: members of mappings one by one, all else as a whole.
     #[serde(default)]
@@ -64,7 +65,7 @@ pub struct ServiceSpec {
     pub differences: Vec<Difference>,
 }
 
-/// How one process differs from the others of its service.
+/// A process that differs from the others of its service.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Difference {
@@ -94,13 +95,14 @@ pub struct Workload {
     /// More headers.
     #[serde(default)]
     pub headers: Vec<(String, String)>,
-    /// Clients that send whatever becomes of earlier requests: Poisson arrivals at rates one after another.
+    /// Clients that don't wait for earlier requests: Poisson arrivals at rates one after
+    /// another.
     #[serde(default)]
     pub open: Vec<Arrivals>,
     /// Clients that wait for each answer.
     #[serde(default)]
     pub closed: Vec<Clients>,
-    /// When a client hangs up, ms.
+    /// Time after which a client hangs up, ms.
     #[serde(default = "timeout_ms")]
     pub timeout_ms: f64,
 }
@@ -119,12 +121,12 @@ pub struct Arrivals {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Clients {
-    /// How many.
+    /// The number of clients.
     pub clients: usize,
-    /// When they come, s after the start.
+    /// Time of their start, s after the start.
     #[serde(default)]
     pub from_s: f64,
-    /// When they leave, s after the start.
+    /// Time of their end, s after the start.
     pub until_s: f64,
     /// Pause after an answer, ms.
     #[serde(default)]
@@ -240,7 +242,7 @@ impl Topology {
         if spec.is_null() {
             return None;
         }
-        // However a process of a service is chosen, it is one of that service.
+        // All ways of choosing a process of a service lead to that service.
         let called = service.service.calls();
         if self.has_workflows(service) && !called.is_empty() {
             let named = |name: &&str| json!({"cluster": format!("{name}/*"), "name": name});
@@ -271,7 +273,7 @@ fn merge(base: &mut Value, over: &Value) {
 }
 
 impl ServiceSpec {
-    /// What process `number` does.
+    /// Returns the behaviour of process `number`.
     pub fn behaviour_of(&self, number: usize) -> Behaviour {
         let mut behaviour = self.service.clone();
         if let Some(difference) = self.difference(number) {
@@ -293,7 +295,8 @@ impl ServiceSpec {
         self.differences.iter().find(|d| d.process == number)
     }
 
-    /// The first computing step of the operation of this path, for those who count capacities.
+    /// Returns the mean service time, ms, of the first computing step of the operation of this
+    /// path, to compute capacities.
     pub fn mean_ms(&self, path: &str) -> Option<f64> {
         let operation = self.service.operations.iter().find(|o| o.path == path)?;
         operation.steps.iter().find_map(|step| match step {
@@ -304,7 +307,7 @@ impl ServiceSpec {
 }
 
 impl Workload {
-    /// When its last client leaves, s after the start.
+    /// Returns the time at which its last client leaves, s after the start.
     pub fn seconds(&self) -> f64 {
         let open: f64 = self.open.iter().map(|p| p.seconds).sum();
         self.closed.iter().map(|c| c.until_s).fold(open, f64::max)
@@ -320,7 +323,9 @@ policy: {parallelism: {total: 4}, queue: {maxLength: 10}}
 services:
 - name: fe
   processes: 2
-  service: {workers: 8, operations: [{path: /, steps: [{call: {service: en, route: {hash: x-key}}}]}]}
+  service:
+    workers: 8
+    operations: [{path: /, steps: [{call: {service: en, route: {hash: x-key}}}]}]
 - name: en
   service: {workers: 2, operations: [{path: /, steps: [{compute: {meanMs: 20}}]}]}
   policy: {parallelism: {total: 2}}

@@ -1,4 +1,4 @@
-//! Which type a request is counted as, by everything that a policy can match on.
+//! The type of a request, by everything that a policy can match on.
 
 use std::time::Duration;
 
@@ -80,11 +80,16 @@ fn types() -> Vec<Value> {
         ),
         kind(
             "header-regex",
-            json!([{"headers": [{"type": "RegularExpression", "name": "x-tenant", "value": "t-[0-9]+"}]}]),
+            json!([{"headers": [
+                {"type": "RegularExpression", "name": "x-tenant", "value": "t-[0-9]+"},
+            ]}]),
         ),
         kind(
             "both",
-            json!([{"path": {"type": "Exact", "value": "/both"}, "headers": [{"name": "x-both", "value": "yes"}]}]),
+            json!([{
+                "path": {"type": "Exact", "value": "/both"},
+                "headers": [{"name": "x-both", "value": "yes"}],
+            }]),
         ),
         kind(
             "grpc-method",
@@ -137,7 +142,8 @@ fn every_request_is_counted_as_the_first_type_that_matches() -> Result<()> {
     rig.wait_until_idle()
 }
 
-/// Paths that reach the same handler of most backends, through the listener that `headgate bootstrap` writes.
+/// Paths that reach the same handler of most backends, through the listener that `headgate
+/// bootstrap` writes.
 #[test]
 fn paths_match_the_type_that_they_look_like() -> Result<()> {
     let backend = BackendConfig::new(

@@ -1,5 +1,5 @@
-//! Every query of every dashboard, and every alert, on a real Prometheus that scrapes real Envoys under overload and a
-//! real operator.
+//! Every query of every dashboard, and every alert, on a real Prometheus that scrapes real Envoys
+//! under overload and a real operator.
 //!
 //! With `HEADGATE_PICTURES` naming a folder, the dashboards are drawn there from the same answers.
 
@@ -22,7 +22,8 @@ use serde_json::{Value, json};
 const P: usize = 6;
 const SCALE: f64 = 16.0;
 const OVERLOAD: f64 = 1.6;
-/// Time under overload before anything is asked. `rate()` needs some scrapes, Envoy's histograms a few flushes.
+/// Time under overload before anything is asked. `rate()` needs some scrapes, Envoy's histograms a
+/// few flushes.
 const WARMUP: Duration = Duration::from_secs(20);
 /// Far longer than the test takes; it stops the load itself.
 const LOAD: Duration = Duration::from_secs(600);
@@ -39,7 +40,7 @@ const RULES: [&str; 4] = [
     "workflows.yaml",
 ];
 
-/// Where dashboards are to be drawn, if at all.
+/// Returns the folder in which dashboards are to be drawn, if any.
 fn pictures() -> Option<PathBuf> {
     std::env::var_os("HEADGATE_PICTURES").map(PathBuf::from)
 }
@@ -71,7 +72,11 @@ fn policies() -> Vec<Value> {
     );
     mail["spec"]["strategy"] = json!({
         "type": "ResponseTimeController",
-        "responseTimeController": {"percentile": 90, "classTargets": {"free": "2s"}, "degradation": {"minQuality": 0.1}},
+        "responseTimeController": {
+            "percentile": 90,
+            "classTargets": {"free": "2s"},
+            "degradation": {"minQuality": 0.1},
+        },
     });
     mail["spec"]["classes"] = json!([
         {"name": "paying", "matches": [{"headers": [{"name": "x-plan", "value": "paying"}]}]},
@@ -80,7 +85,10 @@ fn policies() -> Vec<Value> {
     let mut trades = named(policy::queue_only(P, 1_000), "trades");
     trades["spec"]["strategy"] = json!({
         "type": "BacklogControl",
-        "backlogControl": {"target": "200ms", "cost": {"type": "Header", "header": "x-headgate-cost"}},
+        "backlogControl": {
+            "target": "200ms",
+            "cost": {"type": "Header", "header": "x-headgate-cost"},
+        },
     });
     let mut orders = named(policy::queue_only(P, 1_000), "orders");
     orders["spec"]["workflows"] = json!({
@@ -90,7 +98,7 @@ fn policies() -> Vec<Value> {
     vec![search, trial, mail, trades, orders]
 }
 
-/// What a workflow may send that sends more, requests/s.
+/// The rate at which a workflow is limited that sends more, requests/s.
 const BULK: f64 = 8.0;
 
 /// Requests of two workflows, 30 a second of each.
@@ -197,7 +205,7 @@ impl World {
             };
             let draw = |shown: &[Shown]| picture::svg(dashboard, shown, &bindings.shown(), span);
             std::fs::write(folder.join(&name), draw(&shown))?;
-            // What fits a README.
+            // The part that fits a README.
             let mut short = shown.clone();
             short.retain(|s| ["Decisions", "Objectives"].contains(&s.row.as_str()));
             if !short.is_empty() {
@@ -208,7 +216,7 @@ impl World {
     }
 }
 
-/// What is wrong is told by something having happened, so it happens.
+/// Makes happen what dashboards and alerts show as wrong, so that their queries have values.
 fn provoke(world: &mut World) -> Result<()> {
     let World {
         fleet, prometheus, ..
@@ -322,7 +330,7 @@ fn empty_queries(shown: &[Shown]) -> BTreeSet<(String, usize)> {
     empty
 }
 
-/// The numbers are those of an overload, whatever it is divided by.
+/// Checks that the numbers are those of an overload, whatever they are divided by.
 fn plausible(world: &World) -> Result<()> {
     let value = |expression: &str| -> Result<f64> {
         let answer = world.prometheus.query(expression)?;
@@ -365,7 +373,8 @@ fn plausible(world: &World) -> Result<()> {
         0.9,
     )?;
     between(
-        "max by (headgate_objective) (headgate_slo_response_time_us_objective{headgate_type=\"fast\",\
+        "max by (headgate_objective) \
+         (headgate_slo_response_time_us_objective{headgate_type=\"fast\",\
          headgate_objective=\"p50\"})",
         288_000.0,
         288_000.0,
@@ -383,14 +392,15 @@ fn plausible(world: &World) -> Result<()> {
     )?;
     between("min(headgate:rq_slo_met:ratio_rate5m)", 0.0, 1.0)?;
     between("max(headgate:slots_in_use:ratio)", 0.5, 1.5)?;
-    // Nothing of a worker's own books is left in a name.
+    // No name keeps a part of a worker's own stat names.
     let stray = "count({__name__=~\"headgate_.*(worker_?[0-9]|default_search|type_|policy_).*\"})";
     let stray = world.prometheus.query(stray)?;
     assert!(stray.is_empty(), "{stray:?}");
     Ok(())
 }
 
-/// Every alert's expression is a query over metrics that exist, and those whose condition was provoked hold.
+/// Checks that every alert's expression is a query over metrics that exist, and that those whose
+/// condition was provoked hold.
 fn alerts_hold(world: &World) -> Result<()> {
     let groups = world.prometheus.rules()?;
     let groups = groups["groups"].as_array().cloned().unwrap_or_default();
@@ -467,7 +477,7 @@ fn alerts_fire_and_clear() -> Result<()> {
     ];
     promtool(&[&["test", "rules"][..], &tests[..]].concat(), &folder, "")?;
 
-    // An alert without a case in which it fires, and one in which it doesn't, is not tested.
+    // An alert needs a case in which it fires, and one in which it doesn't.
     let read = |name: &&str| -> Result<Value> {
         let text = std::fs::read_to_string(folder.join(name))?;
         serde_saphyr::from_str(&text).with_context(|| (*name).to_owned())
@@ -495,7 +505,8 @@ fn alerts_fire_and_clear() -> Result<()> {
                 let (fires, silent) = seen.get(name).copied().unwrap_or_default();
                 assert!(
                     fires >= 1 && silent >= 2,
-                    "{name}: fires {fires} times, is silent {silent} times; before and after is wanted"
+                    "{name}: fires {fires} times, is silent {silent} times; before and after is \
+                     wanted"
                 );
                 for text in ["summary", "description", "runbook"] {
                     let said = rule["annotations"][text].as_str().unwrap_or_default();
@@ -508,7 +519,7 @@ fn alerts_fire_and_clear() -> Result<()> {
     Ok(())
 }
 
-/// What Grafana and its users expect of a dashboard that others provision.
+/// The conventions of Grafana and its users for a dashboard that others provision.
 #[test]
 fn dashboards_keep_to_conventions() -> Result<()> {
     for dashboard in Dashboard::all()? {
@@ -552,7 +563,7 @@ fn dashboards_keep_to_conventions() -> Result<()> {
     Ok(())
 }
 
-/// Whoever asks, as Prometheus does or with curl.
+/// The format doesn't depend on the client: Prometheus and curl get the same.
 #[test]
 fn the_operators_metrics_are_openmetrics() -> Result<()> {
     let fleet = Fleet::start(
@@ -568,7 +579,8 @@ fn the_operators_metrics_are_openmetrics() -> Result<()> {
     Ok(())
 }
 
-/// What the README tells users to add to their own Envoys is what `headgate bootstrap` writes.
+/// The tags that the README tells users to add to their own Envoys are those that `headgate
+/// bootstrap` writes.
 #[test]
 fn the_readme_has_the_tags_that_the_bootstrap_has() -> Result<()> {
     let readme = std::fs::read_to_string(headgate_tests::dashboard::folder().join("README.md"))?;

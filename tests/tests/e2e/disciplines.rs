@@ -1,6 +1,7 @@
-//! Every queue discipline as Envoy enforces it with two workers, each in a test that fails if any other ran in its
-//! place: the same requests wait on connections of both workers, the order in which the backend then gets them is
-//! compared with a model of the discipline, and the orders of all disciplines differ by far more than is tolerated.
+//! Every queue discipline as Envoy enforces it with two workers, each in a test that fails if any
+//! other ran in its place: the same requests wait on connections of both workers, the order in
+//! which the backend then gets them is compared with a model of the discipline, and the orders of
+//! all disciplines differ by far more than is tolerated.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,12 +13,12 @@ use headgate_tests::policy;
 use headgate_tests::rig::{Rig, Waiter, inversions};
 use serde_json::{Value, json};
 
-/// Pairs of requests that may be served the other way round: a worker whose thread doesn't run for some ms while a slot
-/// is left to it is passed over, once.
+/// Pairs of requests that may be served the other way round: a worker whose thread doesn't run for
+/// some ms while a slot is left to it is passed over, once.
 const TOLERATED: usize = 6;
 
-/// A thread of the backend that doesn't run for this long says the same of Envoy's workers: then they may be passed over
-/// more than once, and the run is repeated.
+/// If a thread of the backend doesn't run for this long, Envoy's workers may not have run either.
+/// They may then be passed over more than once, so the run is repeated.
 const LATE: Duration = Duration::from_millis(5);
 
 /// Pairs in which the orders of any two disciplines differ at least.
@@ -33,7 +34,8 @@ struct Kind {
     p90: Duration,
 }
 
-/// Objectives are far apart, because the time between two arrivals is added to those that are compared with them.
+/// Objectives are far apart, because the time between two arrivals is added to the objectives that
+/// are compared.
 const KINDS: [Kind; 3] = [
     kind("brief", "/brief", 4, 180, 200),
     kind("medium", "/medium", 30, 100, 400),
@@ -61,7 +63,7 @@ const OTHERS: &str = "others";
 const OTHERS_PATH: &str = "/others";
 const OTHERS_SERVED: Duration = Duration::from_millis(30);
 
-/// What a request says of itself; spans in seconds.
+/// A request with its claims; spans in seconds.
 #[derive(Debug, Clone, Copy)]
 struct Request {
     kind: Kind,
@@ -86,7 +88,8 @@ type Row = (
     Option<u64>,
 );
 
-/// In the order of their arrival. Chosen at random among many for the distance of the orders that they make.
+/// In the order of their arrival. Chosen at random among many for the distance of the orders that
+/// they make.
 #[rustfmt::skip]
 const REQUESTS: [Row; 18] = [
     ("long", "rest", "batch", Some(280), 5, Some(90), 14, Some(40)),
@@ -173,7 +176,8 @@ impl Discipline {
         queue
     }
 
-    /// What a flow is in a fair queue, the quantum if it has rounds, and the weights that aren't 1.
+    /// Returns the key of a flow in a fair queue, the quantum if it has rounds, and the weights
+    /// that aren't 1.
     fn turns(self) -> Option<(&'static str, Option<Duration>, BTreeMap<&'static str, f64>)> {
         let (by, quantum_ms, weights) = match self {
             DrrByType => ("Type", Some(60), [("long", 3.0)].into()),
@@ -188,7 +192,7 @@ impl Discipline {
         Some((by, quantum_ms.map(Duration::from_millis), weights))
     }
 
-    /// The order in which `requests` are to be served, whose types take `costs` on average.
+    /// Returns the order in which `requests` are to be served, whose types take `costs` on average.
     fn order(self, requests: &[Request], costs: &[Duration]) -> Vec<usize> {
         let mut finish: BTreeMap<&str, f64> = BTreeMap::new();
         let ranks: Vec<f64> = requests
@@ -197,13 +201,13 @@ impl Discipline {
             .map(|(request, cost)| self.rank(request, cost.as_secs_f64(), &mut finish))
             .collect();
         let mut order: Vec<usize> = (0..requests.len()).collect();
-        // Stable: equal ones in the order of their arrival.
+        // The sort is stable: requests of equal rank stay in the order of their arrival.
         order.sort_by(|&a, &b| ranks[a].total_cmp(&ranks[b]));
         order
     }
 
-    /// Who goes first, as the discipline's definition says it. Arrivals are taken to be at the same time: other spans
-    /// are longer than all of them together.
+    /// Returns the rank of a request by the discipline's definition; the lowest goes first.
+    /// Arrivals are taken to be at the same time: other spans are longer than all of them together.
     fn rank(self, request: &Request, mean_s: f64, finish: &mut BTreeMap<&'static str, f64>) -> f64 {
         let seconds = |span: u64| span as f64;
         let deadline = request
@@ -285,7 +289,8 @@ impl Request {
             ("x-headgate-progress", progress),
         ];
         if discipline.turns().is_none() {
-            // What is ordered is when service begins. Fair queues charge what was served.
+            // The test compares when service begins, so service takes no time. Fair queues charge
+            // the time served.
             headers.push(("x-backend-service-us", "0".to_owned()));
         }
         if let Some(deadline) = self.deadline {
@@ -298,7 +303,7 @@ impl Request {
     }
 }
 
-/// One slot, and objectives that nobody misses.
+/// Returns a policy with one slot, and objectives that no request misses.
 fn policy(discipline: Discipline) -> Value {
     let slo =
         |kind: &Kind| json!({"p50": policy::duration(kind.p50), "p90": policy::duration(kind.p90)});
@@ -320,14 +325,14 @@ fn policy(discipline: Discipline) -> Value {
         let header = json!({"name": "x-class", "value": name});
         json!({"name": name, "matches": [{"headers": [header]}]})
     };
-    // What holds the slot while requests line up is of no class of theirs.
+    // The requests that hold the slot meanwhile are of a class of their own.
     policy["spec"]["classes"] =
         json!([class("gold"), class("silver"), class("rest"), {"name": OTHERS}]);
     policy
 }
 
-/// Lets others have so many turns that those of all flows of the test start anew: what a flow spent in a round counts in
-/// that round.
+/// Lets others have so many turns that those of all flows of the test start anew: what a flow used
+/// in a round counts in that round.
 fn end_rounds(rig: &Rig) -> Result<()> {
     let other = Waiter::at(OTHERS_PATH)
         .header("x-class", OTHERS)
@@ -336,11 +341,11 @@ fn end_rounds(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// How requests were served.
+/// The result of serving the requests.
 struct Served {
     /// The requests, in the order in which they were served.
     order: Vec<usize>,
-    /// What each request costs.
+    /// The cost of each request.
     costs: Vec<Duration>,
 }
 
@@ -377,7 +382,7 @@ fn serve(discipline: Discipline) -> Result<(Served, Lateness)> {
     Ok((Served { order, costs }, lateness))
 }
 
-/// Fails unless requests are served in the order of `discipline`, and no other.
+/// Fails unless requests are served in the order of `discipline`, and of no other.
 fn check(discipline: Discipline) -> Result<()> {
     let Served {
         order: served,

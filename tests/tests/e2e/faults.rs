@@ -1,4 +1,5 @@
-//! Whatever dies, no slot stays taken and no request stays queued: each test counts both back to zero.
+//! Crashes of any part leave no slot taken and no request queued: each test counts both back to
+//! zero.
 
 use std::time::Duration;
 
@@ -27,7 +28,8 @@ fn answers(pending: Vec<http::Pending>) -> Result<Vec<u16>> {
         .collect()
 }
 
-/// Shows that the stage works: as many requests as it has slots fill it, one more waits, and all are answered.
+/// Shows that the stage works: as many requests as it has slots fill it, one more waits, and all
+/// are answered.
 fn assert_enforced(rig: &Rig, slots: usize) -> Result<()> {
     let held = rig.occupy("/enforced", slots)?;
     let waiting = rig.enqueue("/enforced", 1)?;
@@ -79,8 +81,8 @@ fn a_thousand_clients_leave_while_served() -> Result<()> {
     rig.wait_until_idle()
 }
 
-/// Half of the clients give up long before their requests are done. HTTP/1.1 clients close their connection, HTTP/2
-/// clients reset their stream on a connection that others use.
+/// Half of the clients give up long before their requests are done. HTTP/1.1 clients close their
+/// connection, HTTP/2 clients reset their stream on a connection that others use.
 #[test]
 fn clients_leave_and_others_take_their_place() -> Result<()> {
     let rig = rig(4, 500).start()?;
@@ -134,7 +136,7 @@ fn the_backend_resets_connections() -> Result<()> {
     assert_enforced(&rig, 4)
 }
 
-/// A backend that fails at once is no fast backend, and its answers meet no objective.
+/// A backend that fails at once is not a fast backend, and its answers meet no objective.
 #[test]
 fn errors_are_counted_and_measured_by_nobody() -> Result<()> {
     let rig = rig(4, 500).start()?;
@@ -158,7 +160,7 @@ fn errors_are_counted_and_measured_by_nobody() -> Result<()> {
     assert_enforced(&rig, 4)
 }
 
-/// Envoy Gateway writes a matcher that leaves Headgate's stats out.
+/// Envoy Gateway writes a stats matcher that excludes Headgate's stats.
 #[test]
 fn the_limit_holds_where_envoy_rejects_the_gauges() -> Result<()> {
     for threads in [1, 3] {
@@ -192,7 +194,7 @@ fn waiting(rig: &Rig, count: u64) -> Result<load::Running> {
     let mut spec = LoadSpec::new(rig.addr(), kinds, rate, Duration::from_secs(4));
     (spec.protocol, spec.connections) = (Protocol::Http2, 64);
     spec.max_outstanding = 2 * count as usize;
-    // Envoy may be stopped for longer than the requests may wait.
+    // Envoy may be stopped for longer than the requests' queue timeout.
     spec.drain = Duration::from_secs(60);
     let load = load::start(spec)?;
     until("the queue to fill", || {
@@ -223,7 +225,7 @@ fn twenty_thousand_requests_expire_at_once() -> Result<()> {
     let held = rig.occupy("/held", 1)?;
     let load = waiting(&rig, MASS)?;
     rig.envoy.pause();
-    // Longer than any of them may wait.
+    // Longer than the queue timeout of each.
     std::thread::sleep(Duration::from_secs(16));
     rig.envoy.resume();
     rig.wait_for_stat("queue_length", 0)?;
@@ -293,9 +295,10 @@ fn responses_time_out() -> Result<()> {
     rig.wait_until_idle()
 }
 
-/// One worker's VM traps again and again while requests are served and queued by all workers. What the dead VM held must
-/// be free again, and the VM that Envoy starts in its place must join the others. Requests that the dead VM had paused
-/// have nobody left to resume them: Envoy ends them at its own stream idle timeout.
+/// One worker's VM traps again and again while requests are served and queued by all workers. The
+/// slots that the dead VM held must become free, and the VM that Envoy starts in its place must
+/// join the others. No VM is left to resume the requests that the dead VM had paused: Envoy ends
+/// them at its own stream idle timeout.
 #[test]
 fn a_vm_traps_under_load() -> Result<()> {
     if headgate::is_native() {
@@ -326,7 +329,8 @@ fn a_vm_traps_under_load() -> Result<()> {
     load.stop();
     let report = load.wait()?;
     assert_eq!(report.total.unanswered, 0, "{:?}", report.total.status);
-    // The worker that died answers 503 until Envoy lets it have a new VM; the other one is not disturbed.
+    // The worker that died answers 503 until Envoy lets it have a new VM; the other one is not
+    // disturbed.
     assert!(
         report.total.ok > report.total.offered / 2,
         "{:?}",
@@ -336,8 +340,9 @@ fn a_vm_traps_under_load() -> Result<()> {
     assert_enforced(&rig, 8)
 }
 
-/// The native filter panics again and again, in each hook of a request, while others are served and queued. Nobody is
-/// refused for it, not even who caused it: everything passes until there is a new engine, and that has all slots.
+/// The native filter panics again and again, in each hook of a request, while others are served and
+/// queued. No request is refused for it, not even the one that caused it: everything passes until
+/// there is a new engine, which has all slots.
 #[test]
 fn a_native_filter_panics_under_load() -> Result<()> {
     if !headgate::is_native() {
@@ -358,7 +363,7 @@ fn a_native_filter_panics_under_load() -> Result<()> {
     for (round, hook) in (1..).zip(["request", "response", "scheduled", "request"]) {
         let answered = load.snapshot().total.ok;
         wait_until("traffic", || load.snapshot().total.ok > answered + 100)?;
-        // Five times as many as there are slots: only who waited is scheduled.
+        // Five times as many as there are slots: only requests that waited are scheduled.
         let slow = ("x-backend-service-us", "20000");
         let mut burst: Vec<_> = (0..40)
             .map(|_| rig.request("/", &[slow]))
@@ -432,7 +437,7 @@ fn a_policy_is_deleted_and_made_again() -> Result<()> {
     let held = rig.occupy("/", 2)?;
     let waiting = rig.enqueue("/", 20)?;
     rig.delete_policy()?;
-    // Whoever waited goes on; nothing limits any more.
+    // Waiting requests go on; nothing limits any more.
     assert_eq!(answers(waiting)?, [200; 20]);
     let more = rig.occupy("/", 10)?;
     rig.backend.release();

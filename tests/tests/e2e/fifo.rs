@@ -1,5 +1,5 @@
-//! One queue over all worker threads: requests reach the backend in the order in which they came, whichever
-//! worker's connection they came on.
+//! One queue over all worker threads: requests reach the backend in the order in which they came,
+//! whichever worker's connection they came on.
 
 use std::time::Duration;
 
@@ -11,8 +11,9 @@ use headgate_tests::rig::Rig;
 
 const WAITING: usize = 300;
 
-/// How many places a request may be off. Requests that came within a millisecond of each other may change places
-/// when they are on different workers, and so may as many as become free at once.
+/// The number of places that a request may be off. Requests that came within a millisecond of each
+/// other may change places if they are on different workers, and so may as many as become free at
+/// once.
 const TOLERATED: usize = 8;
 
 /// Service time of those that wait.
@@ -21,7 +22,8 @@ const SERVICE: Duration = Duration::from_millis(3);
 #[test]
 fn requests_leave_the_queue_in_the_order_of_their_arrival() -> Result<()> {
     for slots in [1, 4] {
-        // A thread of the backend that doesn't run for as long as a service takes says the same of Envoy's workers.
+        // If a thread of the backend doesn't run for as long as a service takes, Envoy's workers
+        // may not have run either.
         let order = load::undisturbed(SERVICE, |_| order_of_service(slots))?;
         assert_eq!(order.len(), WAITING);
         let off = order
@@ -38,7 +40,8 @@ fn requests_leave_the_queue_in_the_order_of_their_arrival() -> Result<()> {
     Ok(())
 }
 
-/// Numbers of requests, sent one after the other while all slots are taken, in the order in which the backend saw them.
+/// Numbers of requests, sent one after the other while all slots are taken, in the order in which
+/// the backend saw them.
 fn order_of_service(slots: usize) -> Result<(Vec<usize>, Lateness)> {
     let backend = BackendConfig::new(100, vec![ServiceType::constant("/", SERVICE)]);
     let rig = Rig::builder(backend, policy::queue_only(slots, 1_000))

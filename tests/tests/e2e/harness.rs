@@ -1,4 +1,4 @@
-//! The harness measured against itself: what the end-to-end tests conclude rests on these.
+//! The harness measured against itself: the conclusions of the end-to-end tests rest on these.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -221,7 +221,8 @@ fn impatient_clients_hang_up() {
             "{protocol:?}"
         );
         wait_until("the end of all requests", || backend.stats().in_flight == 0).unwrap();
-        // A client may leave just when its request is done, so not every one that left interrupted something.
+        // A client may leave just when its request is done, so not every one that left interrupted
+        // something.
         let stats = backend.stats();
         let cancelled = stats.cancelled_in_service + stats.cancelled_queued;
         assert!(

@@ -1,4 +1,4 @@
-//! What was learned about processing times survives a policy edit, and an upgrade of the filter's code.
+//! Learned processing times survive a policy edit, and an upgrade of the filter's code.
 
 use std::path::Path;
 use std::time::Duration;
@@ -39,8 +39,9 @@ fn learn(rig: &Rig) -> Result<()> {
     rig.wait_until_idle()
 }
 
-/// Asserts that slow requests are refused from the first on, on every worker. Whoever has learned nothing admits
-/// everything; whoever knows that a request takes 40 ms also knows that it misses 60 ms behind four others and two slots.
+/// Asserts that slow requests are refused from the first on, on every worker. A stage that has
+/// learned nothing admits everything. A stage that knows that a request takes 40 ms also knows that
+/// it misses 60 ms behind four others and two slots.
 fn assert_remembered(rig: &Rig) -> Result<()> {
     rig.wait_for_stat("slots", 2)?;
     let held = rig.occupy("/held", 2)?;
@@ -59,7 +60,8 @@ fn assert_remembered(rig: &Rig) -> Result<()> {
     rig.wait_until_idle()
 }
 
-/// The other side: a stage that has learned nothing admits what [`assert_remembered`] sees refused.
+/// The control: a stage that has learned nothing admits the requests that [`assert_remembered`]
+/// sees refused.
 #[test]
 fn nothing_is_refused_before_anything_was_learned() -> Result<()> {
     let rig = Rig::builder(backend(), policy(2, "60ms")).start()?;
@@ -96,7 +98,8 @@ fn histograms_survive_a_code_upgrade() -> Result<()> {
     assert_remembered(&rig)
 }
 
-/// The old code's requests and the new code's share the slots, and nobody who waits is left behind.
+/// The requests of the old code and of the new code share the slots, and no waiting request is left
+/// behind.
 #[test]
 fn the_limit_holds_while_code_is_upgraded_under_load() -> Result<()> {
     let folder = tempfile::tempdir()?;
@@ -114,7 +117,8 @@ fn the_limit_holds_while_code_is_upgraded_under_load() -> Result<()> {
     for _ in 0..3 {
         let answered = load.snapshot().total.ok;
         wait_until("traffic", || load.snapshot().total.ok > answered + 50)?;
-        // More than 2 s of work, so that requests run and wait in the old code while the new one starts.
+        // More than 2 s of work, so that requests run and wait in the old code while the new one
+        // starts.
         let burst: Result<Vec<_>> = (0..400).map(|_| rig.request("/", &[quick])).collect();
         upgrade(&rig, &module)?;
         for request in burst? {
@@ -143,8 +147,8 @@ fn upgrade(rig: &Rig, module: &Path) -> Result<()> {
     rig.wait_for_policy()
 }
 
-/// The same code with other bytes: an empty custom section named `upgraded` at its end, and bytes that nobody reads at
-/// that of a native module.
+/// Appends to the module's bytes without changing its code: an empty custom section named
+/// `upgraded` for Wasm, and bytes that no loader reads for a native module.
 fn append(module: &Path) -> Result<()> {
     let mut bytes = std::fs::read(module)?;
     let name = b"upgraded";

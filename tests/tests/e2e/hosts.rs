@@ -1,4 +1,5 @@
-//! Proxies with the native filter and with the Wasm filter under one policy, and those that can't load the native one.
+//! Proxies with the native filter and with the Wasm filter under one policy, and those that can't
+//! load the native one.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -29,7 +30,8 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// Proxies by name and the kind of filter that they ask for; returns once all run a policy with two slots.
+    /// Proxies by name and the kind of filter that they ask for; returns once all run a policy with
+    /// two slots.
     fn start(native: PathBuf, proxies: &[(&'static str, &str)]) -> Result<Self> {
         let lock = lock_machine()?;
         let folder = tempfile::tempdir()?;
@@ -94,7 +96,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// The operator's report of a proxy, once that runs what it should.
+    /// Returns the operator's report of a proxy, once its state is Running.
     fn reported(&self, node: &str) -> Result<Value> {
         until(&format!("{node} to run the policy"), || {
             let status = self.headgate.status().map_err(|e| e.to_string())?;

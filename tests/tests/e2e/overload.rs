@@ -1,5 +1,5 @@
-//! The main job: at 1.2 to 2 times its capacity a backend never sees more than P requests, and only types that would
-//! miss their objectives are refused.
+//! The main job: at 1.2 to 2 times its capacity a backend never sees more than P requests, and only
+//! types that would miss their objectives are refused.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ const P: usize = 20;
 const SCALE: f64 = 4.0;
 const WARMUP: Duration = Duration::from_secs(3);
 
-/// Runs the paper's mix at each of `loads` times the capacity for `seconds`, after a warm-up at the first.
+/// Runs the paper's mix at each of `loads` times the capacity for `seconds`, after a warm-up at the
+/// first.
 fn overload(policy: &Value, threads: u32, loads: &[f64], seconds: u64) -> Result<LoadReport> {
     let objective = mix::bouncer(SCALE)[0].p50;
     load::undisturbed(load::tolerable(objective), |_| {
@@ -66,10 +67,11 @@ fn run(policy: Value, threads: u32, loads: &[f64], seconds: u64) -> Result<(Load
     let report = load.wait()?;
     let backend = rig.backend.stats();
     println!(
-        "{threads} threads: utilization {utilization:.3}, at most {} in flight, lateness p99 {:.2} ms",
+        "{threads} threads: utilization {utilization:.3}, at most {} in flight, lateness p99 {:.2} \
+         ms",
         backend.max_in_flight, report.lateness_ms.p99
     );
-    // How long a free slot waited for its next request, which was on another worker.
+    // The time for which a free slot waited for its next request, which was on another worker.
     let name = format!("wasmcustom.headgate.policy.{}.handover_us", policy::NAME);
     let shown: Vec<String> = rig
         .envoy
@@ -107,7 +109,7 @@ fn run(policy: Value, threads: u32, loads: &[f64], seconds: u64) -> Result<(Load
         total.status
     );
     rig.wait_until_idle()?;
-    // What Envoy counted is what the clients met, warm-up included.
+    // Envoy's counts equal the clients', warm-up included.
     let everything = total.series.iter();
     let (ok, refused) = everything.fold((0, 0), |(ok, refused), bin| {
         (ok + bin.ok, refused + bin.refused)
@@ -189,7 +191,7 @@ fn no_type_is_accepted_below_its_allowance_in_slack_order() -> Result<()> {
             kind.acceptance()
         );
     }
-    // Nobody pays for it but the types that cost most.
+    // Only the costliest types pay for it.
     for name in ["fast", "mediumfast"] {
         let kind = report.of(name).context(name)?;
         assert!(kind.acceptance() > 0.9, "{name}: {}", kind.acceptance());

@@ -1,4 +1,5 @@
-//! A policy that leaves `parallelism` out: Headgate finds how many requests the backend works on at once, and follows.
+//! A policy that leaves `parallelism` out: Headgate finds how many requests the backend works on at
+//! once, and follows.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use headgate_tests::{mix, policy};
 
 const WORKERS: usize = 12;
 const SCALE: f64 = 4.0;
-/// How long any of it may take: many times what is asked for, as a slow machine is no mistake.
+/// The longest time of each part: many times what is needed, as a slow machine is no mistake.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Waits until the slots are in this range.

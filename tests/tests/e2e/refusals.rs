@@ -1,4 +1,4 @@
-//! What a refused request is told, and which requests are never held, refused or measured.
+//! The answer to a refused request, and the requests that are never held, refused or measured.
 
 use std::time::Duration;
 
@@ -113,8 +113,9 @@ fn a_request_waits_no_longer_than_the_queues_timeout() -> Result<()> {
     rig.wait_until_idle()
 }
 
-/// A request whose time is up is refused at a tick, or in the callback of another whose end frees the slot that it would have
-/// got. To proxy-wasm that is a reply to the other, whose last bytes it held for good.
+/// A request whose time is up is refused at a tick, or in the callback of another whose end frees
+/// the slot that it would have got. To proxy-wasm that is a reply to the other, whose last bytes it
+/// held for good.
 #[test]
 fn answers_arrive_while_others_run_out_of_time() -> Result<()> {
     let mut policy = policy::queue_only(1, 100);
@@ -192,7 +193,7 @@ fn a_request_that_cannot_meet_its_deadline_is_refused_though_slots_are_free() ->
         Ok(answers.iter().map(reason).collect())
     };
     let late = Some("deadline".to_owned());
-    // While nobody knows how long requests take, all are let in.
+    // While the duration of requests is unknown, all are let in.
     assert_eq!(reasons(&[SLOW, TOLD]), Ok(vec![None; 10]));
     for short in [TOLD, KNOWN] {
         until("requests without the time to be refused", || {
@@ -238,7 +239,8 @@ fn dry_run_decides_and_counts_but_refuses_and_holds_nothing() -> Result<()> {
         Ok(())
     };
     all.into_iter().try_for_each(assert_passed)?;
-    // The queue that there would be is modelled from processing times, so decisions begin when these are known.
+    // The queue that there would be is modelled from processing times, so decisions begin when
+    // these are known.
     until("requests that would be refused", || {
         let service = [("x-backend-service-us", "100000")];
         let batch = (0..20).map(|_| http::send(rig.addr(), "GET", "/", &service, None));

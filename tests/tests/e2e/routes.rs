@@ -1,5 +1,6 @@
-//! Policies of routes and of their gateway, at one proxy that is known by its labels: each has its own requests, slots
-//! and stats. The cluster is plain data; its plan goes over real xDS to a real Envoy.
+//! Policies of routes and of their gateway, at one proxy that is known by its labels: each has its
+//! own requests, slots and stats. The cluster is plain data; its plan goes over real xDS to a real
+//! Envoy.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -112,7 +113,11 @@ impl Operator {
 
 /// One route of a gateway's configuration.
 fn route(name: &str, prefix: &str) -> serde_json::Value {
-    json!({"name": name, "match": {"prefix": prefix}, "route": {"cluster": "upstream", "timeout": "0s"}})
+    json!({
+        "name": name,
+        "match": {"prefix": prefix},
+        "route": {"cluster": "upstream", "timeout": "0s"},
+    })
 }
 
 struct Proxy {
@@ -200,7 +205,8 @@ fn policies_of_routes_and_of_their_gateway_are_apart() -> Result<()> {
         (2, &["/ads/a", "/ads/b", "/ads/c"]),
         (0, &["/", "/searching/a", "/other", "/"]),
     ] {
-        // One after the other: of two at once both may stand in the queue for a moment, which has one place.
+        // One after the other: of two at once both may stand in the queue for a moment, which has
+        // one place.
         for (i, path) in paths.iter().enumerate() {
             pending.push(proxy.send(path)?);
             slots[at] = (i + 1).min(POLICIES[at].3) as u64;

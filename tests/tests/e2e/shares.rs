@@ -1,4 +1,4 @@
-//! Fair queues share the slots' time, whatever the requests of a tenant cost.
+//! Fair queues share the slots' time, whatever a tenant's requests cost.
 
 use std::time::Duration;
 
@@ -11,14 +11,15 @@ use serde_json::json;
 
 const P: usize = 4;
 const CHEAP: Duration = Duration::from_millis(5);
-/// A hundred times as much, of the same type.
+/// A hundred times the cost of the cheap ones, of the same type.
 const DEAR: Duration = Duration::from_millis(500);
 /// Each tenant has so many requests under way all the time.
 const CLIENTS: usize = 12;
 const WARMUP: Duration = Duration::from_secs(8);
 const MEASURED: Duration = Duration::from_secs(12);
 
-/// Part of the slots' time that each tenant had, by what the backend spent on its requests: cheap, dear.
+/// Part of the slots' time that each tenant had, by what the backend spent on its requests: cheap,
+/// dear.
 fn run(discipline: &str) -> Result<([f64; 2], Lateness)> {
     let types = vec![
         ServiceType::constant("/cheap", CHEAP),

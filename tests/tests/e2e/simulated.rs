@@ -1,6 +1,7 @@
-//! What the simulator says of a policy is what Envoy does: both get the very same requests.
+//! Agreement of the simulator with Envoy about a policy: both get the very same requests.
 //!
-//! Rejections only: response times belong to `scripts/bench agreement`, which wants a quiet machine.
+//! Rejections only: response times belong to `scripts/bench agreement`, which wants a quiet
+//! machine.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -17,11 +18,11 @@ const SCALE: f64 = 4.0;
 const LOAD: f64 = 1.5;
 const MEASURED: Duration = Duration::from_secs(9);
 
-/// By how many points rejections may differ. Twice what `scripts/bench agreement` calls inside: a busy machine makes
-/// requests slower and so refuses more of them.
+/// Percentage points by which rejections may differ. Twice the tolerance of `scripts/bench
+/// agreement`: a busy machine makes requests slower and so refuses more of them.
 const POINTS: f64 = 6.0;
 
-/// What was rejected of a type, percent of its requests.
+/// Rejections of a type, percent of its requests.
 struct Rejected {
     name: &'static str,
     /// Part of the offered work, ratio 0..=1.
@@ -46,7 +47,7 @@ fn as_many_of_each_type_are_rejected_in_envoy_as_in_the_simulator() -> Result<()
     Ok(())
 }
 
-/// By value the type at the cut takes whatever capacity differs: what is compared is the work.
+/// By value the type at the cut takes the difference in capacity, so the test compares the work.
 #[test]
 fn as_much_work_is_rejected_by_value_in_envoy_as_in_the_simulator() -> Result<()> {
     let rejected = rejected(true)?;
@@ -93,8 +94,8 @@ fn rejected(shed_by_value: bool) -> Result<Vec<Rejected>> {
             let utilization = after.utilization_since(&before);
             Ok(((report, late, utilization, answered), lateness))
         })?;
-    // The capacity of this run: every service ended a little late, and every slot stood empty for a moment before the
-    // next request came through Envoy.
+    // The capacity of this run: every service ended a little late, and every slot stood empty for a
+    // moment before the next request came through Envoy.
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
     let at_once = simulated::replay_with(&policy, &load(nowhere), late)?;
     let slot_time = MEASURED * P as u32;

@@ -1,4 +1,5 @@
-//! Streams: server-sent events and gRPC server streaming, whose headers come before the backend works.
+//! Streams: server-sent events and gRPC server streaming, whose headers come before the backend
+//! works.
 
 use std::time::Duration;
 
@@ -34,8 +35,8 @@ fn rig(kind: Kind, measure: &str, release_slot: Option<&str>) -> Result<Rig> {
     }
 }
 
-/// A stream of two parts, whose headers have come. The backend works on the first until it is released, and then on the
-/// second.
+/// A stream of two parts, whose headers have come. The backend works on the first until it is
+/// released, and then on the second.
 fn stream(rig: &Rig, kind: Kind) -> Result<Pending> {
     rig.backend
         .inject(Fault::new(FaultKind::Hang, "/stream", 2));
@@ -61,7 +62,8 @@ fn works_on(rig: &Rig, part: u64) -> Result<()> {
     })
 }
 
-/// Lets the backend end the first part, and waits until it is here and the second is being worked on.
+/// Lets the backend end the first part, and waits until it is here and the second is being worked
+/// on.
 fn first_part(rig: &Rig, stream: &mut Pending) -> Result<()> {
     assert_eq!(rig.backend.release(), 1);
     // A chunk's size.

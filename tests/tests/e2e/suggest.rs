@@ -1,4 +1,5 @@
-//! `headgate suggest` asks a real Envoy what it measured in a dry run, and what it suggests is enforced.
+//! `headgate suggest` asks a real Envoy what it measured in a dry run, and its suggestion is
+//! enforced.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `headgate top` at real Envoys under overload: what it shows is what they have counted.
+//! `headgate top` at real Envoys under overload: it shows what they have counted.
 
 use std::time::Duration;
 
@@ -64,7 +64,8 @@ fn top_shows_what_real_proxies_count() -> Result<()> {
     Ok(())
 }
 
-/// The view is that of two proxies which get `rate` requests/s together, more than they can do.
+/// Checks that the view is of two proxies that get `rate` requests/s together, more than they can
+/// serve.
 fn check(view: &Value, rate: f64) -> Result<()> {
     let policy = &view["policies"][0];
     ensure!(policy["policy"] == "default/search");
@@ -78,7 +79,7 @@ fn check(view: &Value, rate: f64) -> Result<()> {
     let accepted = number(&policy["traffic"]["acceptedRate"])?;
     let refused = number(&policy["traffic"]["refusedRate"])?;
     ensure!(refused > 0.1 * rate, "{refused} refused");
-    // Those that wait are neither.
+    // Waiting requests are neither.
     ensure!((accepted + refused - arrivals).abs() < 0.1 * arrivals);
     ensure!(number(&policy["hurt"])? >= refused - 0.01);
     for kind in policy["types"].as_array().into_iter().flatten() {

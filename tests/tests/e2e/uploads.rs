@@ -1,4 +1,5 @@
-//! Clients that upload slowly: with `headgate bootstrap --buffer-requests` their requests hold no slot meanwhile.
+//! Clients that upload slowly: with `headgate bootstrap --buffer-requests` their requests hold no
+//! slot meanwhile.
 
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ fn one_slot() -> RigBuilder {
     Rig::builder(BackendConfig::new(10, types), policy::queue_only(1, 0))
 }
 
-/// Sends the headers of an upload and the first of its four bytes, and waits until Envoy has the headers.
+/// Sends the headers of an upload and the first of its four bytes, and waits until Envoy has the
+/// headers.
 fn begin_upload(rig: &Rig) -> Result<Pending> {
     let mut upload = http::send(
         rig.addr(),

@@ -1,4 +1,5 @@
-//! Every way in which a proxy can get its configuration, and what is seen of one that refuses it.
+//! Every way in which a proxy can get its configuration, and the visible signs of one that refuses
+//! it.
 
 use std::time::Duration;
 
@@ -109,7 +110,8 @@ fn a_proxy_that_refuses_is_shown_with_its_reason_and_keeps_the_last_good_configu
     assert_enforced(&rig, 3)
 }
 
-/// Without any server: the slot reads a file that `headgate render` wrote, and follows its replacement.
+/// Without any server: the slot reads a file that `headgate render` wrote, and follows its
+/// replacement.
 #[test]
 fn a_rendered_file_programs_a_slot_that_reads_files() -> Result<()> {
     let _lock = lock_machine()?;

@@ -1,4 +1,5 @@
-//! The Helm chart against a real API server: what it makes is accepted, and a release comes and goes without a trace.
+//! The Helm chart against a real API server: its objects are accepted, and a release comes and goes
+//! without a trace.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -14,14 +15,15 @@ use headgate_tests::kube::ApiServer;
 use headgate_tests::wait;
 use serde_json::Value;
 
-/// Every object of the cluster but what nobody decides about: `resource.group namespace/name` and its uid.
+/// Every stored object of the cluster except Events: `resource.group namespace/name` and its uid.
 type Inventory = BTreeMap<String, String>;
 
-/// Fails while a definition is on its way out: it is listed, and can't be asked for any more.
+/// Returns the inventory. Fails while a definition is being deleted: it is listed, and can't be
+/// read any more.
 fn inventory(server: &ApiServer) -> Result<Inventory> {
     let resources = server.kubectl(&["api-resources", "--verbs=list", "--output=name"])?;
     let mut inventory = Inventory::new();
-    // Events fade by themselves; the others are answers, and no objects.
+    // Events expire by themselves; metrics and component statuses are computed, and not stored.
     let resources: Vec<&str> = resources
         .lines()
         .filter(|name| !name.starts_with("events") && !name.ends_with("metrics.k8s.io"))
@@ -45,7 +47,7 @@ fn inventory(server: &ApiServer) -> Result<Inventory> {
     Ok(inventory)
 }
 
-/// What is in one of the two only.
+/// Returns the keys that are in only one of the two.
 fn difference(before: &Inventory, after: &Inventory) -> Vec<String> {
     let only = |a: &Inventory, b: &Inventory, sign: char| -> Vec<String> {
         a.keys()
@@ -56,8 +58,8 @@ fn difference(before: &Inventory, after: &Inventory) -> Vec<String> {
     [only(after, before, '+'), only(before, after, '-')].concat()
 }
 
-/// Waits until the cluster has the same objects as before, but for those of which `ignored` is a part. Controllers
-/// need a moment to remove what belonged to what was deleted.
+/// Waits until the cluster has the same objects as before, but for those of which `ignored` is a
+/// part. Controllers need a moment to remove what belonged to what was deleted.
 fn wait_for_nothing_left(server: &ApiServer, before: &Inventory, ignored: &[&str]) {
     wait::until("nothing left by the release", || {
         let now = inventory(server).map_err(|error| format!("{error:#}"))?;
@@ -129,7 +131,8 @@ fn the_api_server_accepts_all_that_is_rendered() {
             "--values",
             file.to_str().unwrap(),
             "--api-versions=monitoring.coreos.com/v1",
-            // A Pod is refused while its account isn't really there; `k8s::permissions` applies the hooks for real.
+            // A Pod is refused until its account exists; `k8s::permissions` applies the hooks for
+            // real.
             "--no-hooks",
         ])
         .unwrap();
@@ -228,7 +231,7 @@ fn a_release_loses_nothing_and_leaves_nothing() {
         }
     })
     .unwrap();
-    // Served a moment after it is there.
+    // The CRD is served a moment after it is created.
     wait::until("the API server to take a policy", || {
         server.apply(POLICY).map_err(|error| format!("{error:#}"))
     })
@@ -256,7 +259,7 @@ fn a_release_loses_nothing_and_leaves_nothing() {
     let kept = ["admissionpolicies.headgate.dev", "v1alpha1.headgate.dev"];
     wait_for_nothing_left(&server, &before, &kept);
 
-    // The next one takes both over, and leaves nothing at all when told so.
+    // The next release takes both over, and its values say to leave nothing at all.
     helm(&server, "install", &[]);
     assert_eq!(get(&server, &["admissionpolicy", "search"]), policy);
     helm(
@@ -281,7 +284,8 @@ fn an_upgrade_upgrades_the_crd() {
             "crd",
             NAME,
             "--type=json",
-            r#"--patch=[{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema/description", "value": "Old."}]"#,
+            r#"--patch=[{"op": "replace", "value": "Old.",
+                "path": "/spec/versions/0/schema/openAPIV3Schema/description"}]"#,
         ])
         .unwrap();
     let description = || {
@@ -295,7 +299,7 @@ fn an_upgrade_upgrades_the_crd() {
     assert_ne!(description(), "Old.");
 }
 
-/// The chart of 0.1.0 made a CA, which certificates of proxies are of.
+/// The chart of 0.1.0 made a CA, which has signed the certificates of proxies.
 #[test]
 fn an_upgrade_keeps_the_ca_that_an_older_chart_made() {
     let server = ApiServer::start().unwrap();
@@ -331,7 +335,8 @@ data: {tls.crt: {{ $ca.Cert | b64enc }}, tls.key: {{ $ca.Key | b64enc }}}
     }
 }
 
-/// `--reuse-values` takes the old chart's defaults for the new one's: what 0.1.0 had no value for is missing.
+/// `--reuse-values` uses the old chart's defaults for the new chart: values that 0.1.0 didn't have
+/// are missing.
 #[test]
 fn an_upgrade_with_the_values_of_the_first_release_has_the_same_rights() {
     let server = ApiServer::start().unwrap();
@@ -341,7 +346,8 @@ fn an_upgrade_with_the_values_of_the_first_release_has_the_same_rights() {
     let definition = "apiVersion: v2\nname: headgate\nversion: 0.1.0\n";
     fs::write(first.path().join("Chart.yaml"), definition).unwrap();
     fs::copy(values, first.path().join("values.yaml")).unwrap();
-    let delivery = "delivery.configMap.enabled=true,delivery.istio.enabled=true,delivery.envoyGateway.enabled=true";
+    let delivery = "delivery.configMap.enabled=true,delivery.istio.enabled=true,\
+                    delivery.envoyGateway.enabled=true";
     let folder = first.path().to_str().unwrap();
     let install = ["install", "headgate", folder, "--namespace", NAMESPACE];
     server

@@ -1,4 +1,4 @@
-//! `headgate` as a plugin of kubectl's, against a real API server with a person's own rights.
+//! `headgate` as a plugin of kubectl's, against a real API server with a user's own rights.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::symlink;
@@ -29,7 +29,7 @@ fn plugin(kubeconfig: &Path, arguments: &[&str]) -> Result<Output> {
     command.output().context("kubectl")
 }
 
-/// The command, and the folder that must be there while it runs.
+/// Returns the command, and the folder that must exist while it runs.
 fn command(kubeconfig: &Path, arguments: &[&str]) -> Result<(TempDir, Command)> {
     let folder = tempfile::tempdir()?;
     let program = binary_path()
@@ -52,7 +52,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What the operator's status makes of a policy.
+/// Returns the status that the operator gives to a policy.
 fn judged(generation: i64, accepted: bool) -> String {
     let condition = |kind: &str| {
         json!({
@@ -144,7 +144,7 @@ fn status_follows_a_policy() -> Result<()> {
     Ok(())
 }
 
-/// Says in the policy's status that it is programmed.
+/// Sets the policy's status to programmed.
 fn program(server: &ApiServer, namespace: &str, generation: i64, accepted: bool) -> Result<String> {
     let space = format!("--namespace={namespace}");
     let body = judged(generation, accepted);
@@ -161,7 +161,7 @@ fn wait_ends_when_the_policy_is_programmed() -> Result<()> {
     let space = format!("--namespace={namespace}");
     let apply = ["apply", &space, "--filename=-"];
     let arguments = ["status", "search", "-n", &namespace, "--wait", "--watch"];
-    // The policy isn't there yet, as where two jobs of a pipeline run at once.
+    // The policy doesn't exist yet, as when two jobs of a pipeline run at once.
     let (_folder, mut command) = command(
         server.kubeconfig(),
         &[&arguments[..], &["--timeout=5m"]].concat(),
@@ -190,7 +190,7 @@ fn wait_ends_when_the_policy_is_programmed() -> Result<()> {
     assert!(row.contains(" True "), "{row}");
     assert_eq!(waiting.wait()?.code(), Some(0));
 
-    // What is programmed is waited for no longer; what isn't, not for ever.
+    // The wait ends at once for a programmed policy, and at the timeout for another.
     let wait = ["status", "-n", &namespace, "--wait", "--timeout"];
     let done = plugin(server.kubeconfig(), &[&wait[..], &["5m"]].concat())?;
     assert_eq!(done.status.code(), Some(0), "{done:?}");
@@ -215,7 +215,7 @@ fn wait_ends_when_the_policy_is_programmed() -> Result<()> {
     Ok(())
 }
 
-/// An operator whose Pod nobody can reach is named, and policies are shown.
+/// An operator whose Pod can't be reached is named, and policies are shown.
 #[test]
 fn an_operator_that_is_out_of_reach_is_named() -> Result<()> {
     let server = ApiServer::shared();
@@ -270,7 +270,7 @@ fn who_may_not_ask_is_told_by_the_api_server() -> Result<()> {
         "{error}"
     );
 
-    // To see policies is enough for policies.
+    // Permission to see policies is enough to see policies.
     let verbs = [
         "create",
         "role",

@@ -1,5 +1,5 @@
-//! Policies in a cluster, tried as a user would, with kubectl, against a real API server: what becomes of them is
-//! asked of their status, of Events, of the audit log, and of what proxies are told.
+//! Policies in a cluster, applied with kubectl as users do, against a real API server. The tests
+//! check their status, Events, the audit log, and the configuration of proxies.
 
 use std::sync::OnceLock;
 
@@ -10,7 +10,7 @@ use headgate_tests::policies::{Cluster, endpoints, pod, policy, service};
 use headgate_tests::wait::until;
 use headgate_tests::xds::{Claims, XdsProxy};
 
-/// Who the operator is for the API server.
+/// The operator's user name at the API server.
 const USER: &str = "headgate";
 
 /// One API server and one operator for all tests, each of which has a namespace of its own.
@@ -63,7 +63,7 @@ fn a_policy_lives_from_apply_to_delete() -> Result<()> {
         c.stages.first().is_some_and(|s| s.parallelism == 7)
     })?;
     let edited = cluster.until_generation(&space, "search", 2)?;
-    // By the API's own word for it, without Headgate's tool.
+    // `kubectl wait` knows the condition, without Headgate's tool.
     cluster.kubectl(&[
         "wait",
         "--for=condition=Programmed",
@@ -99,7 +99,7 @@ fn the_older_of_two_policies_applies_until_it_goes() -> Result<()> {
     cluster.apply(&service(&space, "search", "app=search"))?;
     cluster.apply(&policy(&space, "z-older", "Service", "search", 2))?;
     let created = cluster.creation_second(&space, "z-older")?;
-    // Age has seconds.
+    // Creation times have a resolution of seconds.
     until("the next second", || {
         let now = cluster.now().map_err(|e| e.to_string())?;
         if now > created { Ok(()) } else { Err(now) }
@@ -137,7 +137,7 @@ fn an_override_is_a_condition_of_its_own() -> Result<()> {
     cluster.apply(&service(&space, "search", "app=search"))?;
     cluster.apply(&pods)?;
     let created = cluster.creation_second(&space, "z-of-pods")?;
-    // Age has seconds.
+    // Creation times have a resolution of seconds.
     until("the next second", || {
         let now = cluster.now().map_err(|e| e.to_string())?;
         if now > created { Ok(()) } else { Err(now) }
@@ -276,8 +276,8 @@ spec: {{parentRefs: [{{name: edge}}]}}
     Ok(())
 }
 
-/// A Gateway of the platform's namespace serves the route of another one. Its controller says in the route's status
-/// that the Gateway allows that.
+/// A Gateway of the platform's namespace serves the route of another one. Its controller says in
+/// the route's status that the Gateway allows that.
 #[test]
 fn a_routes_policy_reaches_a_gateway_that_has_accepted_the_route() -> Result<()> {
     let (cluster, operator) = world()?;
@@ -292,7 +292,8 @@ kind: Gateway
 metadata: {{name: shared, namespace: {infra}}}
 spec:
   gatewayClassName: any
-  listeners: [{{name: http, port: 80, protocol: HTTP, allowedRoutes: {{namespaces: {{from: All}}}}}}]
+  listeners:
+  - {{name: http, port: 80, protocol: HTTP, allowedRoutes: {{namespaces: {{from: All}}}}}}
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
@@ -427,7 +428,7 @@ fn policies_do_not_reach_other_namespaces() -> Result<()> {
     own.until_policies(&[&format!("{ours}/search")])?;
     let foreign = XdsProxy::start(operator.xds(), of(&theirs))?;
     foreign.until_policies(&[])?;
-    // Whatever it says that it stands for.
+    // The same holds for a proxy that claims another target.
     let claims = Claims {
         target: Some(format!("Service/{ours}/search")),
         ..of(&theirs)
@@ -436,7 +437,7 @@ fn policies_do_not_reach_other_namespaces() -> Result<()> {
     liar.until_policies(&[])?;
     let done = cluster.until_condition(&ours, "search", 0, "Programmed", "True", "Programmed")?;
     ensure!(done["message"] == "1 of 1 proxies run it", "{done}");
-    // Nor does a policy name a target elsewhere: the field isn't there.
+    // A policy can't name a target elsewhere either: the field doesn't exist.
     let elsewhere = policy(&ours, "elsewhere", "Service", "search", 4).replace(
         "name: search}]",
         &format!("name: search, namespace: {theirs}}}]"),
@@ -461,7 +462,8 @@ fn nothing_is_written_while_nothing_changes() -> Result<()> {
         Claims::pod("p1", &space, &[("app", "search")]),
     )?;
     cluster.until_condition(&space, "search", 0, "Programmed", "True", "Programmed")?;
-    // The Events about both conditions are written after the status, one by one for all policies of this operator.
+    // The Events about both conditions are written after the status, one by one for all policies of
+    // this operator.
     until("the Events of Accepted and Programmed", || {
         let events = cluster.audit(begin).map_err(|e| e.to_string())?;
         let told = events.iter().filter(|e| {
@@ -473,7 +475,7 @@ fn nothing_is_written_while_nothing_changes() -> Result<()> {
         }
     })?;
 
-    // What changes nothing that matters: metadata of a policy, and of a Pod.
+    // Changes without effect: metadata of a policy, and of a Pod.
     cluster.apply(&pod(&space, "idle", "app: other"))?;
     let mark = cluster.audit_mark();
     cluster.kubectl(&[
@@ -486,7 +488,7 @@ fn nothing_is_written_while_nothing_changes() -> Result<()> {
     ])?;
     cluster.kubectl(&["label", "pod", "idle", "-n", &space, "note=1"])?;
     let versions = proxy.known().history.len();
-    // Two more renewals of the Lease, so that time enough has gone by.
+    // Two more renewals of the Lease, so that enough time has passed.
     until("renewals", || {
         let events = cluster.audit(mark).map_err(|e| e.to_string())?;
         let renewals = events

@@ -1,4 +1,5 @@
-//! The panels about the API server, on a real one: the rest of the dashboards is in `e2e::dashboards`.
+//! The panels about the API server, on a real one: the rest of the dashboards is in
+//! `e2e::dashboards`.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -16,7 +17,7 @@ fn the_panels_about_the_api_server_have_values() -> Result<()> {
     if !prometheus::can_run()? {
         return Ok(());
     }
-    // One of its own: it is restarted.
+    // A server of its own: it is restarted.
     let server = ApiServer::start()?;
     server.install_crds()?;
     let dir = tempfile::tempdir()?;
@@ -49,7 +50,8 @@ fn the_panels_about_the_api_server_have_values() -> Result<()> {
     prometheus.wait_for("headgate_kubernetes_writes_total{result=\"applied\"}")?;
     server.restart_api_server()?;
     prometheus.wait_for("increase(headgate_kubernetes_watch_restarts_total[10s])")?;
-    // The rate of a counter needs two scrapes, and the last point of a range may lie one step before its end.
+    // The rate of a counter needs two scrapes, and the last point of a range may lie one step
+    // before its end.
     prometheus.wait_for("rate(headgate_kubernetes_requests_total{code=\"200\"}[10s])")?;
     prometheus
         .wait_for("count(rate(headgate_kubernetes_writes_total{result=\"applied\"}[10s]))")?;

@@ -1,5 +1,5 @@
-//! What the examples and the chart's pages tell people to apply: a real API server takes every object of it, with the
-//! CRDs of all projects that an example is for.
+//! The examples, and the objects that the chart's pages tell users to apply: a real API server
+//! takes every object, with the CRDs of all projects that an example is for.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -38,7 +38,8 @@ fn manifests(folder: &str) -> Vec<PathBuf> {
     files
 }
 
-/// What a README tells people to apply of a file: with an Envoy, if that is what it is for.
+/// Returns what a README tells users to apply of a file: with an Envoy, if the file is meant for
+/// one.
 fn applied(file: &Path) -> String {
     if file.ends_with("sidecar/search.yaml") {
         inject(file, &[])
@@ -58,16 +59,21 @@ fn objects(file: &Path) -> Vec<Value> {
     chart::objects(&applied(file)).unwrap()
 }
 
-/// The Pod that an object makes. Standards are enforced for Pods, not for what makes them.
+/// Returns the Pod that an object makes. Standards are enforced for Pods, not for objects that make
+/// them.
 fn pod(object: &Value) -> Option<Value> {
     let template = object["spec"].get("template")?;
     let mut pod = json!({
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "example", "namespace": "shop", "labels": template["metadata"]["labels"]},
+        "metadata": {
+            "name": "example",
+            "namespace": "shop",
+            "labels": template["metadata"]["labels"],
+        },
         "spec": template["spec"],
     });
-    // The account comes with the same example, which isn't really there.
+    // The account comes with the same example, and doesn't exist in this dry run.
     pod["spec"]["serviceAccountName"] = json!("default");
     Some(pod)
 }
@@ -80,7 +86,7 @@ fn the_api_server_takes_every_example() {
         chart::install_crds(&server, project).unwrap();
     }
     server.kubectl(&["create", "namespace", "shop"]).unwrap();
-    // Where Envoy Gateway's chart installs it.
+    // The namespace in which Envoy Gateway's chart installs it.
     server
         .kubectl(&["create", "namespace", "envoy-gateway-system"])
         .unwrap();
@@ -116,7 +122,7 @@ fn the_api_server_takes_every_example() {
             }
         }
     }
-    // What Artifact Hub shows beside the chart.
+    // The examples that Artifact Hub shows beside the chart.
     let chart: Value =
         serde_saphyr::from_str(&fs::read_to_string(chart::folder().join("Chart.yaml")).unwrap())
             .unwrap();
@@ -137,7 +143,8 @@ fn the_api_server_takes_every_example() {
     }
 }
 
-/// The init containers' commands, with paths of this machine: the files that Envoy starts with come out.
+/// Runs the init containers' commands, with paths of this machine: they make the files that Envoy
+/// starts with.
 #[test]
 fn the_bootstraps_of_the_examples_are_made() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
-//! What goes wrong around the operator in a cluster: the API server or etcd is away, a leader freezes or dies, two
-//! operators run at once. Proxies keep what they have, nobody writes who may not, and everything converges.
+//! Faults around the operator in a cluster: the API server or etcd is away, a leader freezes or
+//! dies, two operators run at once. Proxies keep their configuration, only the leader writes, and
+//! everything converges.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,7 +15,7 @@ use headgate_tests::policies::{Cluster, policy, service};
 use headgate_tests::wait::{until, until_within};
 use headgate_tests::xds::{Claims, XdsProxy};
 
-/// A Lease runs out after 15 s; whoever waits for that on a slow machine waits longer.
+/// A Lease runs out after 15 s; a wait for that takes longer on a slow machine.
 const LONG: Duration = Duration::from_secs(90);
 
 /// One test at a time: each breaks what the others need.
@@ -75,7 +76,8 @@ fn until_leader(operator: &Operator, leads: bool) -> Result<()> {
     )
 }
 
-/// Waits until the admin address of `replica` shows these reasons for `policy`, and metrics that agree with them.
+/// Waits until the admin address of `replica` shows these reasons for `policy`, and metrics that
+/// agree with them.
 fn until_shown(replica: &Operator, policy: &str, reasons: [(&str, &str); 2]) -> Result<()> {
     until_within(LONG, &format!("{policy}: {reasons:?}"), || {
         let status = replica.status().map_err(|e| e.to_string())?;
@@ -237,7 +239,8 @@ fn replicas_count_each_others_proxies_and_take_over() -> Result<()> {
     first.until_leading()?;
     cluster.apply(&replicas(&system, own, &[&first, &second]))?;
     cluster.apply(&policy(&space, "lost", "Service", "nowhere", 4))?;
-    // Every proxy hangs on the replica that doesn't lead: what either shows is true for all of them.
+    // Every proxy is connected to the replica that doesn't lead, and both replicas show all of
+    // them.
     let p2 = proxy(&second, "p2", &space)?;
     until_slots(&p2, 4)?;
     for replica in [&first, &second] {
@@ -269,7 +272,8 @@ fn replicas_count_each_others_proxies_and_take_over() -> Result<()> {
     };
     until_message("2 of 2 proxies run it")?;
 
-    // The leader goes as Kubernetes lets it go; the other need not wait for the Lease to run out.
+    // The leader is terminated as Kubernetes does it; the other need not wait for the Lease to run
+    // out.
     let output = first.stop()?;
     ensure!(output.contains("the Lease was given back"), "{output}");
     cluster.apply(&replicas(&system, own, &[&second]))?;
@@ -286,7 +290,8 @@ fn replicas_count_each_others_proxies_and_take_over() -> Result<()> {
 fn an_operator_that_starts_again_writes_nothing_new() -> Result<()> {
     let (_turn, cluster, server) = turn()?;
     let (system, space) = prepared(&cluster)?;
-    // The same module folder, as a node's Pods have it: else proxies are told of another file.
+    // The same module folder, as a node's Pods have it: otherwise proxies get the path of another
+    // file.
     let kubeconfig = server.user_kubeconfig("again", Some("system:masters"))?;
     let dir = tempfile::tempdir()?;
     let options = OperatorOptions {
@@ -315,7 +320,7 @@ fn an_operator_that_starts_again_writes_nothing_new() -> Result<()> {
     until_generation(&cluster, &space, 1)?;
     let reasons = cluster.event_reasons(&space, "search")?;
     let accepted = reasons.iter().filter(|r| *r == "Accepted").count();
-    // None, if the one before died before it had told.
+    // None, if the first operator died before it had written the Event.
     ensure!(accepted <= 1, "told twice: {reasons:?}");
     ensure!(
         proxy.known().history.len() == 1,
@@ -360,7 +365,7 @@ fn an_operator_serves_nothing_before_it_has_seen_everything() -> Result<()> {
     child.stop()
 }
 
-/// A token that all operators accept for what they show.
+/// Returns a token that all operators accept for their status.
 fn status_token(server: &ApiServer, system: &str) -> Result<String> {
     let account = format!("--serviceaccount={system}:default");
     server.kubectl(&[
@@ -397,7 +402,7 @@ spec: {{clusterIP: None, ports: [{{name: http-admin, port: 18001}}]}}
 "
     );
     for (n, slot) in ["a", "b"].iter().enumerate() {
-        // One that has gone is there with nothing in it.
+        // A replica that is gone has an empty slice.
         let (endpoints, port) = match all.get(n) {
             Some(operator) => (
                 format!("{{addresses: [\"{own}\"], conditions: {{ready: true}}}}"),

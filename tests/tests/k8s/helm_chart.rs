@@ -1,4 +1,5 @@
-//! The Helm chart without a cluster: which values it takes, which it refuses and with which words, and what it makes.
+//! The Helm chart without a cluster: the values that it takes, those that it refuses, its messages,
+//! and its objects.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use headgate_tests::chart;
 use serde_json::{Value, json};
 
-/// With objects of prometheus-operator, which are only made where the API server knows them.
+/// With objects of prometheus-operator, which are only made if the API server knows them.
 const WITH_PROMETHEUS: &[&str] = &["--api-versions", "monitoring.coreos.com/v1"];
 
 fn files(folder: &str) -> Vec<PathBuf> {
@@ -76,7 +77,7 @@ fn bad_values_are_refused_with_the_message_they_expect() {
     }
 }
 
-/// A chart and the image of its own version belong together, unless somebody says otherwise.
+/// A chart and the image of its own version belong together, unless values say otherwise.
 #[test]
 fn the_image_is_that_of_the_charts_version() {
     let images = |arguments: &[&str]| -> BTreeSet<String> {
@@ -128,7 +129,7 @@ fn every_object_says_to_what_it_belongs() {
     }
 }
 
-/// What the "restricted" Pod security standard asks for, and a root file system that nobody writes to.
+/// The requirements of the "restricted" Pod security standard, and a read-only root file system.
 #[test]
 fn every_pod_runs_without_privileges() {
     for file in files("good") {
@@ -247,7 +248,7 @@ fn dashboards_and_alerts_are_in_what_is_made() {
         if !file.is_file() {
             continue;
         }
-        // As they are: templates of alerts are Prometheus', not Helm's.
+        // Unchanged: templates of alerts are Prometheus', not Helm's.
         let expected: Value = serde_saphyr::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
         for group in expected["groups"].as_array().unwrap() {
             assert!(
@@ -258,7 +259,8 @@ fn dashboards_and_alerts_are_in_what_is_made() {
     }
 }
 
-/// `helm upgrade --reuse-values` from 0.1.0, whose values don't have the key: it is missing, not empty.
+/// `helm upgrade --reuse-values` from 0.1.0, whose values don't have the key: it is missing, not
+/// empty.
 #[test]
 fn the_values_of_the_first_release_keep_the_right_to_write_plugins() {
     let set = "--set=delivery.istio.enabled=true,delivery.istio.nativeModule=null";
@@ -323,7 +325,7 @@ fn writing_elsewhere_is_granted_only_where_it_is_wanted() {
     );
 }
 
-/// A release that is installed has left nothing; one that is upgraded may have turned a delivery off.
+/// A release that is installed has left nothing; an upgrade may have turned a delivery off.
 #[test]
 fn deleting_what_is_left_is_granted_only_after_an_upgrade() {
     let left = |arguments: &[&str]| {
@@ -354,7 +356,8 @@ fn deleting_what_is_left_is_granted_only_after_an_upgrade() {
     assert_eq!(left(&["--set=delivery.removeLeftovers=true"]), all);
     let never = ["--is-upgrade", "--set=delivery.removeLeftovers=false"];
     assert_eq!(left(&never), none);
-    // Of the deliveries that are on, those kinds go that are written no longer, but are watched for it.
+    // With a delivery on, objects of the kinds that it no longer writes are deleted; these kinds
+    // are watched for that.
     let on = "--set=delivery.istio.enabled=true,delivery.envoyGateway.enabled=true";
     let objects = chart::render(&good("defaults"), &["--is-upgrade", on]).unwrap();
     let rules = find(&objects, "ClusterRole/headgate")["rules"].clone();
@@ -480,12 +483,13 @@ fn the_readme_has_every_value() {
     } else {
         assert!(
             found == table,
-            "charts/headgate/README.md is not what values.yaml says; run HEADGATE_RENEW=1 cargo test --release -p headgate-tests --test k8s helm_chart"
+            "charts/headgate/README.md is not what values.yaml says; run HEADGATE_RENEW=1 cargo \
+             test --release -p headgate-tests --test k8s helm_chart"
         );
     }
 }
 
-/// Tools that only render the chart compare what they get with what they got.
+/// Tools that only render the chart compare two renderings.
 #[test]
 fn the_chart_renders_the_same_each_time() {
     for file in files("good") {

@@ -1,5 +1,5 @@
-//! An operator that watches two namespaces, with the Roles of the chart. One namespace is deleted, and its Role with
-//! it: the other goes on, and the first may come back.
+//! An operator that watches two namespaces, with the Roles of the chart. One namespace is deleted,
+//! and its Role with it: the other goes on, and the first may come back.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
@@ -116,7 +116,8 @@ fn a_watched_namespace_that_is_deleted_stops_no_other_and_may_come_back() -> Res
 
     let mark = cluster.audit_mark();
     cluster.kubectl(&["delete", "namespace", GONE])?;
-    // Watches that have begun go on for up to a minute. With the API server they break, and begin anew.
+    // Watches that have begun go on for up to a minute. With the API server they break, and begin
+    // anew.
     server.restart_api_server()?;
     until_refused(&cluster, mark)?;
     apply(&cluster, KEPT, 5)?;
@@ -125,7 +126,7 @@ fn a_watched_namespace_that_is_deleted_stops_no_other_and_may_come_back() -> Res
     cluster.until_generation(KEPT, "search", 2)?;
     ensure!(first.ready()?.0 == 200, "{:?}", first.ready());
 
-    // One that starts meanwhile.
+    // An operator that starts meanwhile.
     let admin = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
     let options = OperatorOptions {
         admin,

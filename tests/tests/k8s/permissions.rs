@@ -1,5 +1,6 @@
-//! The operator with the permissions that the chart grants, and no others, through a whole life on a real API server.
-//! The audit log then says that nothing was refused and that everything granted was used.
+//! The operator with the permissions that the chart grants, and no others, through a whole life on
+//! a real API server. The audit log then shows that nothing was refused and that everything granted
+//! was used.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -35,7 +36,7 @@ fn permissions(lines: &[(&str, &str)]) -> Permissions {
         .collect()
 }
 
-/// What the operator needs, and why a reviewer should let it have no more.
+/// Returns the permissions that the operator needs; a reviewer should grant no more.
 fn needed() -> Permissions {
     permissions(&[
         ("headgate.dev/admissionpolicies", "list watch"),
@@ -61,11 +62,11 @@ fn needed() -> Permissions {
 }
 
 const WRITES: &str = "list watch create patch delete";
-/// How long the operator may take to notice that a kind is served: its longest pause, and as long again.
+/// Time in which the operator notices that a kind is served: its longest pause, and as long again.
 const NOTICED: Duration = Duration::from_secs(60);
 
-/// What it needs besides with all deliveries on, where it writes objects of some kinds for Istio and removes what is left
-/// of others.
+/// Returns the further permissions that it needs with all deliveries on, if it writes objects of
+/// some kinds for Istio and removes leftovers of others.
 fn needed_to_deliver(written: &[&str], left: &[&str]) -> Permissions {
     let mut lines = vec![
         ("gateway.networking.k8s.io/gatewayclasses", "list watch"),
@@ -77,7 +78,7 @@ fn needed_to_deliver(written: &[&str], left: &[&str]) -> Permissions {
     permissions(&lines)
 }
 
-/// What the roles of the release say.
+/// Returns the permissions of the release's roles.
 fn granted(server: &ApiServer) -> Permissions {
     let mut granted = Permissions::new();
     for arguments in [
@@ -122,7 +123,8 @@ fn granted(server: &ApiServer) -> Permissions {
     granted
 }
 
-/// What was done, by the audit log. An apply of an object that isn't there needs `create` besides `patch`.
+/// Returns the permissions that were used, by the audit log. An apply of an object that doesn't
+/// exist needs `create` besides `patch`.
 fn used(events: &[AuditEvent]) -> Permissions {
     let mut used = Permissions::new();
     for event in events.iter().filter(|event| !event.resource.is_empty()) {
@@ -145,8 +147,8 @@ struct Operator<'a> {
 }
 
 impl<'a> Operator<'a> {
-    /// Installs the chart and runs the program as its Deployment would, with the Deployment's arguments; only
-    /// addresses and paths are this machine's.
+    /// Installs the chart and runs the program as its Deployment would, with the Deployment's
+    /// arguments; only addresses and paths are this machine's.
     fn install(server: &'a ApiServer, values: &[&str]) -> Self {
         server.kubectl(&["create", "namespace", NAMESPACE]).unwrap();
         let chart = chart::folder();
@@ -157,10 +159,11 @@ impl<'a> Operator<'a> {
             "--namespace",
             NAMESPACE,
         ];
-        // As a user's Prometheus would be.
+        // As the values of a user's Prometheus would be.
         arguments.extend([
             "--set",
-            "metrics.readers[0].kind=ServiceAccount,metrics.readers[0].name=default,metrics.readers[0].namespace=shop",
+            "metrics.readers[0].kind=ServiceAccount,metrics.readers[0].name=default,\
+             metrics.readers[0].namespace=shop",
         ]);
         arguments.extend(values);
         server.helm(&arguments).unwrap();
@@ -240,7 +243,7 @@ impl<'a> Operator<'a> {
         }
     }
 
-    /// Waits until the audit log has what `wanted` looks for among this operator's requests.
+    /// Waits until the audit log has a request of this operator that fulfils `wanted`.
     fn wait_for_request(&self, what: &str, wanted: impl Fn(&AuditEvent) -> bool) {
         let found = wait::until(what, || {
             if self.requests().iter().any(&wanted) {
@@ -254,7 +257,8 @@ impl<'a> Operator<'a> {
         }
     }
 
-    /// Waits until objects of all these kinds were written so. It takes as long as it takes to notice a CRD.
+    /// Waits until objects of all these kinds were written so. This takes until the operator has
+    /// noticed their CRDs.
     fn wait_for_writes(&self, verb: &str, code: u16, kinds: &[&str]) {
         for kind in kinds {
             let is = |e: &AuditEvent| e.resource == *kind && e.verb == verb && e.code == code;
@@ -395,13 +399,13 @@ const TO_GATEWAY: &str = "{group: gateway.networking.k8s.io, kind: Gateway, name
 fn live(operator: &Operator<'_>) {
     let server = operator.server;
     server.apply(SHOP).unwrap();
-    // The CRD is served a moment after it is there, and the operator waits for it, too.
+    // The CRD is served a moment after it is created, and the operator waits for it, too.
     wait::until("the API server to take a policy", || {
         let applied = server.apply(&policy("search", TO_SERVICE, "18ms"));
         applied.map_err(|error| format!("{error:#}"))
     })
     .unwrap();
-    // The same thing told again and again is one event, which is patched.
+    // A repeated Event is one object, which is patched.
     for _ in 0..2 {
         operator.wait_for("search", "Accepted", "TargetNotFound");
         server.apply(SERVICE).unwrap();
@@ -434,7 +438,8 @@ fn live(operator: &Operator<'_>) {
     status_has_a_token(operator);
 }
 
-/// Metrics, policies and proxies are for who may see them, by the roles of the chart and by the API server's word.
+/// Metrics, policies and proxies are only shown to clients with the right, by the roles of the
+/// chart and by the API server's review.
 fn only_who_may_is_answered(operator: &Operator<'_>) {
     let (server, admin) = (operator.server, operator.admin);
     let scraper = token(server, "shop", "default", &[]);
@@ -464,7 +469,7 @@ fn only_who_may_is_answered(operator: &Operator<'_>) {
         ("/status/policies", &scraper, 403),
         ("/status/policies", &replica, 200),
     ] {
-        // The second answer is from memory.
+        // The second answer is from the cache.
         for _ in 0..2 {
             let answer = ask(path, token);
             assert_eq!(answer.status, status, "{path}: {}", answer.body);
@@ -472,15 +477,16 @@ fn only_who_may_is_answered(operator: &Operator<'_>) {
     }
     assert_eq!(
         ask("/status", &scraper).body,
-        "system:serviceaccount:shop:default may not get /status; a ClusterRole with this path in nonResourceURLs \
-         permits it\n"
+        "system:serviceaccount:shop:default may not get /status; a ClusterRole with this path in \
+         nonResourceURLs permits it\n"
     );
     for path in ["/healthz", "/readyz"] {
         assert_eq!(http::get(admin, path).unwrap().status, 200, "{path}");
     }
 }
 
-/// `headgate status` comes by way of the API server's proxy, which takes the header of its own tokens away, and directly.
+/// `headgate status` works through the API server's proxy, which removes the header of its own
+/// tokens, and directly.
 fn status_has_a_token(operator: &Operator<'_>) {
     let (server, admin) = (operator.server, operator.admin);
     let pod = OPERATOR
@@ -533,7 +539,8 @@ fn status_has_a_token(operator: &Operator<'_>) {
     assert!(shown.contains("shop/search"), "{shown}{error}");
 }
 
-/// Nothing was refused, all that was granted was used, and that is what this test knows of.
+/// Checks that nothing was refused, that all that was granted was used, and that it equals
+/// `needed`.
 fn judge(requests: &[AuditEvent], granted: &Permissions, needed: &Permissions) {
     let refused: Vec<&AuditEvent> = requests
         .iter()
@@ -563,7 +570,8 @@ const LEFT: [(&str, &str); 3] = [
     ),
     (
         "trafficextensions",
-        "{apiVersion: extensions.istio.io/v1alpha1, kind: TrafficExtension, spec: {wasm: {url: 'http://x'}}",
+        "{apiVersion: extensions.istio.io/v1alpha1, kind: TrafficExtension, spec: {wasm: {url: \
+         'http://x'}}",
     ),
     (
         "wasmplugins",
@@ -602,7 +610,8 @@ fn delivery_needs_what_it_is_granted_and_no_more() {
 fn delivery_in_one_namespace_needs_what_it_is_granted_and_no_more() {
     let server = ApiServer::start().unwrap();
     chart::install_crds(&server, "istio").unwrap();
-    let values = ",delivery.istio.nativeModule=/h.so,delivery.envoyGateway.nativeModule=headgate,watchNamespaces={shop}";
+    let values = ",delivery.istio.nativeModule=/h.so,\
+                  delivery.envoyGateway.nativeModule=headgate,watchNamespaces={shop}";
     let operator = deliver(&server, &LEFT[1..], values);
     let elsewhere = |yaml: &str| server.apply(&yaml.replace("shop", "elsewhere")).unwrap();
     elsewhere(SHOP);
@@ -637,7 +646,8 @@ fn delivery_in_one_namespace_needs_what_it_is_granted_and_no_more() {
     assert!(places.iter().all(named), "{places:?}");
 }
 
-/// A release whose deliveries were turned off removes what they left, and has the rights to this only then.
+/// A release whose deliveries were turned off removes their leftovers, and only then has the rights
+/// to do so.
 #[test]
 fn what_a_delivery_left_that_was_turned_off_is_removed() {
     let server = ApiServer::start().unwrap();
@@ -651,8 +661,8 @@ fn what_a_delivery_left_that_was_turned_off_is_removed() {
         LEFT[2],
         (
             "envoyextensionpolicies",
-            "{apiVersion: gateway.envoyproxy.io/v1alpha1, kind: EnvoyExtensionPolicy, spec: {targetRefs: [{group: \
-             gateway.networking.k8s.io, kind: Gateway, name: edge}]}",
+            "{apiVersion: gateway.envoyproxy.io/v1alpha1, kind: EnvoyExtensionPolicy, \
+             spec: {targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: edge}]}",
         ),
     ];
     for (_, object) in left {
@@ -680,18 +690,19 @@ fn what_a_delivery_left_that_was_turned_off_is_removed() {
     judge(&operator.stop(), &granted, &(&needed() | &list_and_delete));
 }
 
-/// An operator that delivers, with more values of the chart, and has removed what was `left` before.
+/// Returns an operator that delivers, with more values of the chart, and has removed the objects
+/// that were `left` before.
 fn deliver<'a>(server: &'a ApiServer, left: &[(&str, &str)], values: &str) -> Operator<'a> {
     chart::install_crds(server, "envoy-gateway").unwrap();
     server.apply(SHOP).unwrap();
-    let metadata = "metadata: {name: left, namespace: shop, labels: {app.kubernetes.io/managed-by: headgate, \
-                    headgate.dev/adapter: istio}}";
+    let metadata = "metadata: {name: left, namespace: shop, labels: {app.kubernetes.io/managed-by: \
+                    headgate, headgate.dev/adapter: istio}}";
     for (_, object) in left {
         server.apply(&format!("{object}, {metadata}}}")).unwrap();
     }
     let values = format!(
-        "delivery.configMap.enabled=true,delivery.istio.enabled=true,delivery.envoyGateway.enabled=true,\
-         delivery.removeLeftovers=true{values}"
+        "delivery.configMap.enabled=true,delivery.istio.enabled=true,\
+         delivery.envoyGateway.enabled=true,delivery.removeLeftovers=true{values}"
     );
     let operator = Operator::install(server, &["--set", &values]);
     live(&operator);
@@ -700,7 +711,8 @@ fn deliver<'a>(server: &'a ApiServer, left: &[(&str, &str)], values: &str) -> Op
     operator
 }
 
-/// Waits until objects of these kinds are made, and changes them: by a policy's objective, which is the first of two.
+/// Waits until objects of these kinds are made, and changes them by a policy's objective, which is
+/// the first of two.
 fn writes(operator: &Operator<'_>, kinds: &[&str], [first, second]: [&str; 2]) {
     for (p50, code) in [(first, 201), (second, 200)] {
         for (name, target) in [("search", TO_SERVICE), ("edge", TO_GATEWAY)] {
@@ -710,7 +722,7 @@ fn writes(operator: &Operator<'_>, kinds: &[&str], [first, second]: [&str; 2]) {
     }
 }
 
-/// Takes the policies' targets away: not the policies, whose objects the garbage collector removes.
+/// Deletes the policies' targets: not the policies, whose objects the garbage collector removes.
 fn deletes(operator: &Operator<'_>, kinds: &[&str]) {
     let targets = [
         "delete",
@@ -731,10 +743,15 @@ spec: {containers: [{name: headgate, image: headgate:dev}]}
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
-metadata: {name: headgate-0, namespace: headgate-system, labels: {kubernetes.io/service-name: headgate-metrics}}
+metadata:
+  name: headgate-0
+  namespace: headgate-system
+  labels: {kubernetes.io/service-name: headgate-metrics}
 addressType: IPv4
 ports: [{name: http-admin, port: 18001}]
-endpoints: [{addresses: [10.1.2.3], targetRef: {kind: Pod, name: headgate-0, namespace: headgate-system}}]
+endpoints:
+- addresses: [10.1.2.3]
+  targetRef: {kind: Pod, name: headgate-0, namespace: headgate-system}
 ";
 
 #[test]
@@ -779,7 +796,8 @@ fn the_test_of_the_release_may_do_what_it_does_and_no_more() {
         .arg(kubeconfig)
         .output()
         .unwrap();
-    // No node runs that Pod, so nobody answers: that is a failed test, and not one that was forbidden.
+    // No node runs that Pod, so nothing answers: that is a failed test, and not one that was
+    // forbidden.
     assert!(!output.status.success());
     let user = format!("system:serviceaccount:{NAMESPACE}:headgate-test");
     let used = wait::until("the request to the operator", || {

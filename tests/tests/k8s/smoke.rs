@@ -1,4 +1,4 @@
-//! The API server of the tests itself: what other tests conclude rests on these.
+//! The API server of the tests itself: the conclusions of other tests rest on these.
 
 use anyhow::Result;
 use headgate_tests::kube::ApiServer;

@@ -26,7 +26,8 @@ struct Rig {
     dir: TempDir,
 }
 
-/// A projected volume with a token, as the kubelet writes it: a link into `..data`, which is a link to a folder.
+/// A projected volume with a token, as the kubelet writes it: a link into `..data`, which is a link
+/// to a folder.
 struct Volume(TempDir);
 
 impl Volume {
@@ -65,7 +66,8 @@ fn token(server: &ApiServer, namespace: &str, audience: &str) -> Result<String> 
 }
 
 impl Rig {
-    /// Starts an Envoy that claims to be a Pod of `namespace` with `app=search`, and proves what `identity` says.
+    /// Starts an Envoy that claims to be a Pod of `namespace` with `app=search`, and proves its
+    /// `identity`.
     fn envoy(&self, name: &str, namespace: &str, identity: Vec<String>) -> Result<EnvoyProcess> {
         let output = self.dir.path().join(format!("{name}.yaml"));
         let mut arguments: Vec<String> = [
@@ -128,7 +130,7 @@ fn until_said(envoy: &EnvoyProcess, what: &str) -> Result<()> {
 
 #[test]
 fn a_token_is_an_identity_that_the_kubelet_renews() -> Result<()> {
-    // Of its own: it is stopped.
+    // A server of its own: it is stopped.
     let server = &ApiServer::start()?;
     server.install_crds()?;
     let cluster = Cluster::new(server);
@@ -151,7 +153,8 @@ fn a_token_is_an_identity_that_the_kubelet_renews() -> Result<()> {
         dir,
     };
 
-    // Each gets what is for the namespace of its token, and one with a certificate what is for that of its own.
+    // Each gets the policies for the namespace of its token, and one with a certificate those for
+    // its own namespace.
     let of_shop = Volume::new(&token(server, &shop, "headgate")?)?;
     let of_bank = Volume::new(&token(server, &bank, "headgate")?)?;
     let _shop = rig.by_token("of-shop", &shop, &of_shop)?;
@@ -161,7 +164,8 @@ fn a_token_is_an_identity_that_the_kubelet_renews() -> Result<()> {
     let _certified = rig.envoy("certified", &shop, certified)?;
     rig.until_runs("certified", &shop)?;
 
-    // Claims of another namespace, and tokens for others than the operator, are refused with a reason.
+    // Claims of another namespace, and tokens for others than the operator, are refused with a
+    // reason.
     let thief = rig.by_token("thief", &bank, &of_shop)?;
     until_said(
         &thief,
@@ -180,7 +184,8 @@ fn a_token_is_an_identity_that_the_kubelet_renews() -> Result<()> {
     late.renew(&token(server, &shop, "headgate")?)?;
     rig.until_runs("late", &shop)?;
 
-    // While the API server is away: a token that it has reviewed lets a proxy in, one that it hasn't has to wait.
+    // While the API server is away: a token that it has reviewed lets a proxy in, one that it
+    // hasn't has to wait.
     let new = Volume::new(&token(server, &bank, "headgate")?)?;
     server.stop_api_server()?;
     let _again = rig.by_token("again", &shop, &of_shop)?;
@@ -204,7 +209,8 @@ fn a_token_is_an_identity_that_the_kubelet_renews() -> Result<()> {
     Ok(())
 }
 
-/// Nothing is made by people: two operators make one CA, publish it, and a proxy needs no more than its token.
+/// Users make nothing: two operators make one CA, publish it, and a proxy needs no more than its
+/// token.
 #[test]
 fn operators_make_a_ca_and_publish_it_in_each_namespace() -> Result<()> {
     let server = ApiServer::shared();

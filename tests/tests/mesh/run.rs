@@ -1,4 +1,4 @@
-//! Runs a mesh and tells what its services did and what its clients met.
+//! Runs a mesh and returns the counts of its services and the outcomes of its clients.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,8 +16,8 @@ pub(crate) const PLAIN: Options = Options {
     concurrency: 1,
 };
 
-/// By how much the harness may be late: half of the service time, 40 ms, that makes the capacity of both meshes. At the
-/// 99th percentile: on average it is a small part of that.
+/// Tolerated lateness of the harness: half of the service time, 40 ms, that makes the capacity of
+/// both meshes. It is that at the 99th percentile: on average it is a small part of that.
 pub(crate) const LATE: Duration = Duration::from_millis(20);
 
 pub(crate) type Stats = BTreeMap<String, ServiceStats>;
@@ -44,7 +44,8 @@ pub(crate) fn workloads(text: &str) -> Result<Vec<Workload>> {
     serde_saphyr::from_str(text).context("the workflows")
 }
 
-/// Sends `workloads`; returns what services did and what clients met within `measured`, s.
+/// Sends `workloads`; returns the counts of services and the outcomes of clients within `measured`,
+/// s.
 pub(crate) fn drive_and_measure(
     mesh: &Mesh,
     workloads: &[Workload],
@@ -64,7 +65,7 @@ pub(crate) fn drive_and_measure(
     })
 }
 
-/// What services do between these times after the start, s.
+/// Returns the counts of services between these times after the start, s.
 pub(crate) fn measure(mesh: &Mesh, driving: &Driving, measured: &Range<f64>) -> Result<Stats> {
     driving.reach(measured.start);
     mesh.reset()?;
@@ -78,7 +79,8 @@ pub(crate) fn show(title: &str, results: &Results, spans: &[Range<f64>]) {
         for span in spans {
             let met = results.during(name, span.start, span.end);
             println!(
-                "  {name:9} {:4.1}–{:4.1} s: offered {:5.1}/s, served {:.2} ({:5.1}/s), refused {:3}, failed {:3}, p50 {:4.0} ms",
+                "  {name:9} {:4.1}–{:4.1} s: offered {:5.1}/s, served {:.2} ({:5.1}/s), \
+                 refused {:3}, failed {:3}, p50 {:4.0} ms",
                 span.start,
                 span.end,
                 met.offered as f64 / met.seconds,

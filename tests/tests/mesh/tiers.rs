@@ -1,5 +1,6 @@
-//! Brokers that run Bouncer in front of shards that run AcceptFraction, as on LIquid (Bouncer §5.4): twelve Envoys, of
-//! which four let queries in and eight let in what these queries ask of the shards.
+//! Brokers that run Bouncer in front of shards that run AcceptFraction, as on LIquid (Bouncer
+//! §5.4): twelve Envoys, of which four admit queries and eight admit the calls of these queries to
+//! the shards.
 
 use std::ops::Range;
 
@@ -12,10 +13,10 @@ use crate::run::{drive_and_measure, lost_calls, show, start_programmed, sum};
 
 const TWO_TIERS: &str = include_str!("../../meshes/two-tiers.yaml");
 
-/// Overload begins at 5 s; what is measured, s.
+/// The measured time, s. Overload begins at 5 s.
 const MEASURED_S: Range<f64> = 9.0..21.0;
 
-/// What came of one policy of the brokers.
+/// The results of one policy of the brokers.
 struct Met {
     node: Span,
     path: Span,
@@ -46,8 +47,9 @@ fn brokers_with(strategy: Value) -> Result<Topology> {
     Ok(topology)
 }
 
-/// §5.6: brokers refuse early and what costs most, so that what they let in is answered in time and shards have nothing to
-/// refuse. A bound on the queue's length keeps the brokers as busy, with queries whose clients have given up.
+/// §5.6: brokers refuse early, and the costliest first, so that what they let in is answered in
+/// time and shards have nothing to refuse. A bound on the queue's length keeps the brokers as busy,
+/// with queries whose clients have given up.
 #[test]
 fn brokers_refuse_what_would_be_late_and_shards_refuse_hardly_anything() -> Result<()> {
     let bouncer = Topology::parse(TWO_TIERS)?;
@@ -70,7 +72,8 @@ fn brokers_refuse_what_would_be_late_and_shards_refuse_hardly_anything() -> Resu
             lost: lost_calls(&stats, "shard") / sent,
         };
         println!(
-            "  {:.2} in time; {:.2} of what was let in late; {:.3} of {sent:.0} calls/s of shards lost",
+            "  {:.2} in time; {:.2} of what was let in late; {:.3} of {sent:.0} calls/s of shards \
+             lost",
             this.in_time(),
             this.late(),
             this.lost

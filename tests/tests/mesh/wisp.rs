@@ -1,11 +1,12 @@
-//! Wisp on a mesh of real Envoys: its example (§4.1.2), its Figures 7, 9 and 10 at this machine's scale, and what may go
-//! wrong between processes.
+//! Wisp on a mesh of real Envoys: its example (§4.1.2), its Figures 7, 9 and 10 at this machine's
+//! scale, and faults between processes.
 //!
-//! What is asserted are shares and orders, never times: capacity here is sleeping workers. A run in which the harness was
-//! late, because the machine was busy with something else, is repeated on the same mesh.
+//! The tests assert shares and orders, never times: capacity here is sleeping workers. A run in
+//! which the harness was late, because the machine was busy with something else, is repeated on the
+//! same mesh.
 //!
-//! Eight proxies that each compile the filter take longer to start than most runs take, so runs that differ in policies
-//! only share a mesh, which an operator programs anew.
+//! Eight proxies that each compile the filter take longer to start than most runs take, so runs
+//! that differ in policies only share a mesh, which an operator programs anew.
 
 use std::ops::Range;
 
@@ -56,8 +57,9 @@ fn show_example(quantile: f64, stats: &Stats) {
     }
 }
 
-/// q = 0 takes the rate of the slower of e1 and e2, which leaves e1 idle in part; q = 1 that of the faster, and e2 refuses
-/// the rest; q = 0.5 lies in between. An operator programs all sidecars, and q is edited from 0 to 1 while they work.
+/// q = 0 takes the rate of the slower of e1 and e2, which leaves e1 idle in part; q = 1 that of the
+/// faster, and e2 refuses the rest; q = 0.5 lies in between. An operator programs all sidecars, and
+/// q is edited from 0 to 1 while they work.
 #[test]
 fn the_example_of_the_quantile_which_is_edited() -> Result<()> {
     let mut mesh = start_programmed(&example_with(0.0)?)?;
@@ -73,9 +75,11 @@ fn the_example_of_the_quantile_which_is_edited() -> Result<()> {
     let at_e1 = all.map(|stats| stats.get("e-1").map_or(0.0, ServiceStats::received_rps));
     let lost = all.map(|stats| lost_calls(stats, "e"));
     println!(
-        "q = 0, 0.5, 1: share of w1 admitted at a1 {admitted:.2?}, e1 gets {at_e1:.1?}/s, e refuses {lost:.1?}/s"
+        "q = 0, 0.5, 1: share of w1 admitted at a1 {admitted:.2?}, e1 gets {at_e1:.1?}/s, \
+         e refuses {lost:.1?}/s"
     );
-    // The example says 0.75 and 1; a slow machine makes service times longer, and so all shares smaller.
+    // The example says 0.75 and 1; a slow machine makes service times longer, and so all shares
+    // smaller.
     assert!((0.5..0.88).contains(&admitted[0]), "q=0: {admitted:?}");
     assert!(admitted[2] > admitted[0] + 0.08, "{admitted:?}");
     assert!(admitted[2] > 0.75, "q=1: {admitted:?}");
@@ -98,7 +102,8 @@ fn admitted_of_w1(stats: &Stats) -> f64 {
     sum(stats, "a", |s| s.workflow_rps("w1")) / 20.0
 }
 
-/// What the services of the example do with q = 0, once rates have settled, and again after an edit to q = 1.
+/// Returns the counts of the example's services with q = 0, once rates have settled, and again
+/// after an edit to q = 1.
 fn edited_from_0_to_1(mesh: &mut Mesh) -> Result<[Stats; 2]> {
     load::undisturbed(LATE, |_| {
         mesh.apply(&example_with(0.0)?)?;
@@ -115,7 +120,8 @@ fn edited_from_0_to_1(mesh: &mut Mesh) -> Result<[Stats; 2]> {
         let fastest = measure(mesh, &driving, &later)?;
         driving.stop();
         let results = driving.wait()?;
-        // Nobody fails for the edit: what is lost below is ignored, and what isn't let in is refused.
+        // The edit fails no request: what is lost below is ignored, and what isn't let in is
+        // refused.
         for (name, report) in &results.workflows {
             let total = &report.total;
             assert_eq!(total.transport_errors, 0, "{name}: {total:?}");
@@ -131,7 +137,8 @@ fn edited_from_0_to_1(mesh: &mut Mesh) -> Result<[Stats; 2]> {
     })
 }
 
-/// Figure 7: A–D read and write, E asks for metadata, G comes in bursts, and F exceeds its fair share from `F_S` on.
+/// Figure 7: A–D read and write, E asks for metadata, G comes in bursts, and F exceeds its fair
+/// share from `F_S` on.
 const F_S: f64 = 4.0;
 const ISOLATED_S: Range<f64> = 9.0..15.0;
 
@@ -140,22 +147,27 @@ fn isolation() -> Result<Vec<Workload>> {
     let mut text = String::new();
     for name in ["a", "b", "c", "d"] {
         text += &format!(
-            "- {{name: {name}, entry: fe, path: /read-write, timeoutMs: 3000, open: [{{seconds: {end}, rate: 6}}]}}\n"
+            "- {{name: {name}, entry: fe, path: /read-write, timeoutMs: 3000, open: [{{seconds: \
+             {end}, rate: 6}}]}}\n"
         );
     }
     text += &format!(
         "
 - {{name: e, entry: fe, path: /metadata, timeoutMs: 3000, open: [{{seconds: {end}, rate: 10}}]}}
-- {{name: f, entry: fe, path: /read-write, timeoutMs: 3000, open: [{{seconds: {F_S}, rate: 0}}, {{seconds: {f}, rate: 80}}]}}
+- name: f
+  entry: fe
+  path: /read-write
+  timeoutMs: 3000
+  open: [{{seconds: {F_S}, rate: 0}}, {{seconds: {f}, rate: 80}}]
 - {{name: g, entry: fe, path: /burst, timeoutMs: 3000, open: [{{seconds: {end}, rate: 0.5}}]}}
 "
     );
     workloads(&text)
 }
 
-/// Without rate control, one tenant above its share takes everybody down, even a workflow that has nothing to do with
-/// the overloaded service: work for callers that have given up fills the extent nodes, and requests that wait for those
-/// fill the partition servers.
+/// Without rate control, one tenant above its share takes all others down, even a workflow that has
+/// nothing to do with the overloaded service: work for callers that have given up fills the extent
+/// nodes, and requests that wait for those fill the partition servers.
 #[test]
 fn figure_7_without_rate_control_all_workflows_collapse() -> Result<()> {
     let topology = Topology::parse(AZURE_STORAGE)?;
@@ -184,11 +196,16 @@ fn controlled(policy: Value) -> Result<Topology> {
     Ok(topology)
 }
 
-/// With rates, the aggressive tenant is refused where it enters and the others keep what they had; with fair queueing,
-/// bursts do, too.
+/// With rates, the aggressive tenant is refused where it enters and the others keep what they had;
+/// with fair queueing, bursts do, too.
 #[test]
 fn figure_7_the_aggressive_workflow_is_held_at_the_entry() -> Result<()> {
-    let fair = json!({"discipline": "DRR", "drr": {"by": "Workflow", "quantum": "40ms"}, "maxLength": 200, "timeout": "2s"});
+    let fair = json!({
+        "discipline": "DRR",
+        "drr": {"by": "Workflow", "quantum": "40ms"},
+        "maxLength": 200,
+        "timeout": "2s",
+    });
     let mut mesh = start_programmed(&controlled(json!({}))?)?;
     let mut bursts = Vec::new();
     for (title, policy) in [
@@ -224,8 +241,8 @@ fn figure_7_the_aggressive_workflow_is_held_at_the_entry() -> Result<()> {
     Ok(())
 }
 
-/// Figure 9: A and B are served by one partition server, C and D by the other. B comes with some clients, then with as many
-/// again.
+/// Figure 9: A and B are served by one partition server, C and D by the other. B comes with some
+/// clients, then with as many again.
 const B_S: f64 = 4.0;
 const MORE_S: f64 = 8.0;
 const HOT_S: Range<f64> = 10.0..14.0;
@@ -252,7 +269,7 @@ fn figure_9_a_hotspot_is_its_makers() -> Result<()> {
         ("with rate control", Slots::Files),
     ] {
         let mut topology = controlled(json!({}))?;
-        // What is hot are the workers, so those are the slots.
+        // The workers are the bottleneck, so they are the slots.
         let ps = topology.service_mut("ps")?;
         ps.policy = json!({"parallelism": {"total": 4}});
         let mesh = Mesh::start(&topology, Options { slots, ..PLAIN })?;
@@ -272,8 +289,9 @@ fn figure_9_a_hotspot_is_its_makers() -> Result<()> {
     Ok(())
 }
 
-/// Figure 10: a scan of ten reads in a row beside a lighter workflow, on extent nodes of which one is slower. Its clients
-/// pause after each answer: those who asked again at once would keep the machine busy with being refused.
+/// Figure 10: a scan of ten reads in a row beside a lighter workflow, on extent nodes of which one
+/// is slower. Its clients pause after each answer: clients that asked again at once would keep the
+/// machine busy with refusals.
 const SCAN_S: Range<f64> = 5.0..12.0;
 
 #[test]
@@ -318,7 +336,7 @@ fn figure_10_the_quantile_trades_utilization_for_lost_work() -> Result<()> {
     Ok(())
 }
 
-/// What proxies say of some workflows, for whoever asks why a test failed.
+/// Prints the proxies' stats of some workflows, to explain a failed test.
 fn show_rates(mesh: &Mesh, workflows: &[&str]) {
     for node in mesh.nodes().iter().filter(|node| node.headgate) {
         let stats = node.policy_stats().unwrap_or_default();
@@ -335,11 +353,12 @@ fn show_rates(mesh: &Mesh, workflows: &[&str]) {
     }
 }
 
-/// What share is served of modest requests that need every service.
+/// Returns the share of modest requests that is served, which need every service.
 fn served(mesh: &Mesh, state: &str) -> Result<f64> {
     const SECONDS: f64 = 3.0;
     let modest = workloads(&format!(
-        "- {{name: modest, entry: fe, path: /read-write, timeoutMs: 3000, open: [{{seconds: {SECONDS}, rate: 12}}]}}"
+        "- {{name: modest, entry: fe, path: /read-write, timeoutMs: 3000, open: [{{seconds: \
+         {SECONDS}, rate: 12}}]}}"
     ))?;
     let (_, results) = drive_and_measure(mesh, &modest, 0.0..SECONDS)?;
     let met = results.during("modest", 0.0, SECONDS);
@@ -350,7 +369,7 @@ fn served(mesh: &Mesh, state: &str) -> Result<f64> {
     Ok(met.served())
 }
 
-/// Rates are forgotten with those who announced them, and local limits stay.
+/// Announced rates expire with the processes that announced them, and local limits stay.
 #[test]
 fn rates_end_with_their_processes() -> Result<()> {
     let mut topology = controlled(json!({}))?;
@@ -369,8 +388,9 @@ fn rates_end_with_their_processes() -> Result<()> {
     Ok(())
 }
 
-/// A hop without Headgate carries the workflow on, because its application does; one process that lies about its rate
-/// doesn't outvote its fellows; and what clients write into headers is no business of the mesh.
+/// A hop without Headgate carries the workflow on, because its application does; one process that
+/// announces a false rate doesn't outvote its fellows; and the mesh ignores what clients write into
+/// headers.
 #[test]
 fn strange_neighbours() -> Result<()> {
     let mut topology = controlled(json!({}))?;
@@ -382,7 +402,8 @@ fn strange_neighbours() -> Result<()> {
         speed: None,
         response_headers: Vec::new(),
     }];
-    // A third of the calls that one partition server makes here, and so half of what it is asked for.
+    // A third of the calls that one partition server makes here, and so half of what it is asked
+    // for.
     let lie = "rate=0.01, process=\"00000000deadbeef\"";
     let en = topology.service_mut("en")?;
     en.differences = vec![Difference {
@@ -394,7 +415,8 @@ fn strange_neighbours() -> Result<()> {
     let mesh = start(&topology)?;
     assert!(served(&mesh, "a hop without Headgate, a liar")? > 0.8);
     flood(&mesh)?;
-    // Rates have run out meanwhile: the first that is heard again may be the lie, until another is.
+    // Rates have expired meanwhile: the first that arrives again may be the lie, until another
+    // does.
     assert!(served(&mesh, "after a flood of headers")? > 0.6);
     for node in mesh.nodes().iter().filter(|node| node.headgate) {
         let known = node.policy_stat("workflows")?;
@@ -404,7 +426,7 @@ fn strange_neighbours() -> Result<()> {
     Ok(())
 }
 
-/// Requests of ever new workflows, and with headers of the mesh that say nothing, or too much.
+/// Sends requests of ever new workflows, and with headers of the mesh that are empty, or too long.
 fn flood(mesh: &Mesh) -> Result<()> {
     let entries = mesh.entries("fe");
     let long = "x".repeat(4_000);

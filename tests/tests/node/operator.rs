@@ -1,4 +1,5 @@
-//! The operator on a real node, as a user meets it: installed by the chart, with the sidecar example's Pods, under load.
+//! The operator on a real node, as a user installs it: by the chart, with the sidecar example's
+//! Pods, under load.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -61,7 +62,7 @@ fn the_operators_whole_life_on_a_real_node() -> Result<()> {
     shop.node
         .helm(&["uninstall", "headgate", "--namespace", OPERATOR, "--wait"])?;
     shop.node.kubectl(&["delete", "namespace", OPERATOR])?;
-    // What belonged to the namespace is collected a moment later.
+    // Objects of the namespace are collected a moment later.
     until_within(PATIENCE, "nothing to be left behind", || {
         let left = objects(&shop.node).map_err(|e| format!("{e:#}"))?;
         let left: Vec<&String> = left.difference(&before).collect();
@@ -123,7 +124,7 @@ impl Shop {
         let mut all = vec![verb, "headgate", "charts/headgate", "--namespace", OPERATOR];
         // The CRD goes with the chart, so that "nothing is left" can be said of everything.
         all.extend(["--set=crds.keep=false", "--wait", "--timeout=3m"]);
-        // Nobody publishes the image of this tree.
+        // The image of this tree is not published.
         all.push("--set=image.tag=dev");
         all.extend(arguments);
         self.node.helm(&all).with_context(|| {
@@ -160,7 +161,7 @@ impl Shop {
         self.node.in_network(|| load::start(spec))?
     }
 
-    /// Does `what` while requests arrive, and shows that none of them noticed.
+    /// Runs `act` while requests arrive, and shows that none of them failed.
     fn under_load(&self, what: &str, act: impl FnOnce(&Self) -> Result<String>) -> Result<()> {
         let running = self.load(0.8, 600)?;
         until("requests", || match running.snapshot().total.ok {
@@ -168,7 +169,7 @@ impl Shop {
             _ => Ok(()),
         })?;
         act(self).with_context(|| what.to_owned())?;
-        // What a proxy does with its new operator, it does with requests in it.
+        // The proxies handle the change while requests arrive.
         let seen = running.snapshot().total.ok;
         until("more requests", || match running.snapshot().total.ok {
             now if now > seen + 200 => Ok(()),
@@ -211,7 +212,7 @@ impl Shop {
         ];
         let pods: Value = serde_json::from_str(&self.node.kubectl(&arguments)?)?;
         let pods = pods["items"].as_array().context("a list")?.iter();
-        // A Pod that ends says that it runs until it is deleted, but nobody answers at its address.
+        // A terminating Pod is Running until it is deleted, but nothing answers at its address.
         let runs = |pod: &&Value| {
             pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null()
         };
@@ -262,7 +263,8 @@ impl Shop {
             .map(drop)
     }
 
-    /// Time from the return of kubectl to the last proxy that enforces; printed, not judged: the machine decides.
+    /// Time from the return of kubectl to the last proxy that enforces; printed, not judged: the
+    /// machine decides.
     fn edits_are_enforced(&self, edits: usize) -> Result<()> {
         let proxies = self.proxies()?;
         let mut times = Vec::with_capacity(edits);
@@ -304,7 +306,8 @@ impl Shop {
     }
 }
 
-/// Everything that the cluster holds, but what it writes by itself as time passes.
+/// Returns everything that the cluster holds, except the objects that it writes by itself as time
+/// passes.
 fn objects(node: &Node) -> Result<BTreeSet<String>> {
     let kinds = node.kubectl(&["api-resources", "--verbs=list", "--output=name"])?;
     let passing = [

@@ -1,4 +1,5 @@
-//! A node with Headgate's operator, a backend that can hold requests, and proxies of another control plane.
+//! A node with Headgate's operator, a backend that can hold requests, and proxies of another
+//! control plane.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use serde_json::Value;
 
 const OPERATOR: &str = "headgate-system";
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Port of the backends on which they tell what they have.
+/// Port on which the backends show their requests.
 const CONTROL: u16 = 8090;
 /// Requests per second while something happens: far below what the backends answer.
 const RATE: f64 = 40.0;
@@ -49,7 +50,7 @@ pub(crate) struct Cluster {
     pub(crate) node: Node,
 }
 
-/// A proxy: its Pod and where Envoy takes requests and tells its stats.
+/// A proxy: its Pod, and the addresses of its listener and its stats.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Proxy {
     pub(crate) pod: String,
@@ -170,7 +171,8 @@ impl Cluster {
         }
     }
 
-    /// Until the condition `Programmed` of a policy is so, at each of its targets; returns what it says.
+    /// Waits until the condition `Programmed` of a policy has this status, at each of its targets;
+    /// returns its message.
     pub(crate) fn programmed(&self, policy: &str, status: &str) -> Result<String> {
         let (namespace, name) = policy.split_once('/').context("namespace/name")?;
         until_within(PATIENCE, &format!("{policy}: Programmed {status}"), || {
@@ -224,7 +226,7 @@ impl Cluster {
             let error = |error| format!("{error:#}");
             let proxies = self.proxies(side.namespace, side.labels).map_err(error)?;
             let slots_of = |proxy: &Proxy| {
-                // A filter without requests tells nothing yet.
+                // A filter without requests has no stats yet.
                 let answer = self.get(SocketAddr::new(proxy.address, side.port), "/");
                 answer.map_err(error)?;
                 self.gauge(proxy, side.stats, side.policy, "slots")
@@ -237,8 +239,9 @@ impl Cluster {
         })
     }
 
-    /// The proxies of `side` together let through as many requests at once as they have slots, and no more: the rest
-    /// waits in their queues. The backends, which hold all of them, tell.
+    /// Checks that the proxies of `side` together let through as many requests at once as they have
+    /// slots, and no more: the rest waits in their queues. The backends, which hold all of them,
+    /// show the number.
     pub(crate) fn enforced(&self, side: &Side<'_>, count: usize, slots: usize) -> Result<()> {
         const WAITING: usize = 3;
         let proxies = self.wait_for_slots(side, count, slots)?;
@@ -352,7 +355,7 @@ impl Cluster {
         self.rolled_out(OPERATOR, "deployment/headgate")
     }
 
-    /// Does `what` while requests arrive at `service`, and shows that all of them were answered.
+    /// Runs `act` while requests arrive at `service`, and shows that all of them were answered.
     pub(crate) fn under_load<T>(
         &self,
         service: SocketAddr,
@@ -370,7 +373,7 @@ impl Cluster {
         };
         answered(1)?;
         let done = act().with_context(|| what.to_owned())?;
-        // What the proxies do with what is new, they do with requests in them.
+        // The proxies handle the change while requests arrive.
         let seen = running.snapshot().total.ok;
         answered(seen + 100)?;
         running.stop();
@@ -385,15 +388,15 @@ impl Cluster {
     }
 }
 
-/// Which proxies, and which policy in them.
+/// Proxies, and one policy in them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Side<'a> {
     /// Namespace and labels of their Pods.
     pub(crate) namespace: &'a str,
     pub(crate) labels: &'a str,
-    /// Where they take requests.
+    /// Port on which they take requests.
     pub(crate) port: u16,
-    /// Where they tell their stats.
+    /// Port of their stats.
     pub(crate) stats: u16,
     /// `namespace/name`.
     pub(crate) policy: &'a str,

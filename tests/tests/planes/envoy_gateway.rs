@@ -1,4 +1,5 @@
-//! Envoy Gateway, installed by its chart: its proxies enforce policies in each of its ways to run them.
+//! Envoy Gateway, installed by its chart: its proxies enforce policies in each of its ways to run
+//! them.
 
 use std::net::SocketAddr;
 
@@ -9,7 +10,7 @@ use headgate_tests::kube::programs;
 use crate::cluster::{Cluster, Side};
 
 const SYSTEM: &str = "envoy-gateway-system";
-/// Where Envoy Gateway's Envoys take the requests of a listener with port 80, and where they tell their stats.
+/// Ports of Envoy Gateway's Envoys: of the requests to a listener with port 80, and of the stats.
 const HTTP: u16 = 10080;
 const STATS: u16 = 19001;
 
@@ -69,7 +70,7 @@ fn install(cluster: &Cluster, deploy: &str) -> Result<()> {
             SYSTEM,
             "--create-namespace",
             &format!("--set=global.images.envoyProxy.image={envoy}"),
-            // Nobody gives addresses to load balancers here.
+            // There is no load balancer controller here.
             &format!("{proxies}.type=Kubernetes"),
             &format!("{proxies}.kubernetes.envoyService.type=ClusterIP"),
             &format!("{config}.provider.kubernetes.deploy.type={deploy}"),
@@ -136,7 +137,8 @@ fn proxies_of_envoy_gateway_share_a_policys_slots() -> Result<()> {
 /// Envoy Gateway's default: each Gateway has proxies of its own, in Envoy Gateway's namespace.
 fn own_proxies(cluster: &Cluster) -> Result<()> {
     cluster.node.apply(&gateway("shop", "envoy", 20))?;
-    let labels = "gateway.envoyproxy.io/owning-gateway-name=edge,gateway.envoyproxy.io/owning-gateway-namespace=shop";
+    let labels = "gateway.envoyproxy.io/owning-gateway-name=edge,\
+                  gateway.envoyproxy.io/owning-gateway-namespace=shop";
     let side = Side {
         namespace: SYSTEM,
         labels,

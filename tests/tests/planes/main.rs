@@ -1,5 +1,5 @@
-//! Tests with the control planes that others wrote, on a Kubernetes node: they program the proxies, and Headgate's
-//! operator writes the objects that they read.
+//! Tests with the control planes of other projects, on a Kubernetes node: they program the proxies,
+//! and Headgate's operator writes the objects that they read.
 
 mod cluster;
 mod envoy_gateway;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::RetriesConfig;
 
 /// Returns the problem with backlog control whose fields are `json`, beside those that have no
 /// default.
@@ -70,6 +71,36 @@ fn backlog_control_is_checked() {
     }
     let (_, problem) = backlog_control(&format!("{measured},\"hints\":true")).unwrap();
     assert!(problem.contains("unknown field `hints`"), "{problem}");
+}
+
+#[test]
+fn the_header_of_retries_is_checked() {
+    let with = |retries: &str| {
+        let json = format!(
+            r#"{{"stages":[{{"policy":"ns/p","parallelism":1,"retries":{retries},
+            "queue":{{"max_length":1,"timeout_us":1}},
+            "strategy":{{"type":"MaxQueueLength"}},"types":[{{"name":"default"}}]}}]}}"#
+        );
+        let config = FilterConfig::from_json(json.as_bytes())?;
+        Ok(config.stages[0].retries.clone())
+    };
+    let read = |first_attempt| {
+        Ok(Some(RetriesConfig {
+            header: "x-retry-attempt".to_owned(),
+            first_attempt,
+        }))
+    };
+    assert_eq!(with("null"), Ok(None));
+    assert_eq!(with(r#"{"header":"x-retry-attempt"}"#), read(0));
+    let from_one = r#"{"header":"x-retry-attempt","first_attempt":1}"#;
+    assert_eq!(with(from_one), read(1));
+    for bad in ["", "X-Retry", "x retry", ":path"] {
+        let problem = format!("{bad:?}; a lower case header name");
+        assert_eq!(
+            with(&format!(r#"{{"header":{bad:?}}}"#)),
+            Err(ConfigError::new("stages[0].retries.header", problem))
+        );
+    }
 }
 
 fn with(discipline: &str) -> Result<FilterConfig, ConfigError> {

@@ -53,7 +53,7 @@ pub trait RequestView {
     fn metadata(&self, _path: &[String]) -> Option<Cow<'_, [u8]>> {
         None
     }
-    /// Whether it says that it repeats an earlier attempt.
+    /// Whether a header that numbers attempts for every policy says that it repeats an earlier one.
     fn is_retry(&self) -> bool {
         retries::is_retry(self)
     }

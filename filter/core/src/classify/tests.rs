@@ -39,6 +39,7 @@ pub(super) fn stage(types: Vec<Vec<Match>>, excluded: Vec<Match>) -> StageConfig
         measure: Measure::LastByte,
         release_slot: Measure::LastByte,
         errors: crate::config::ErrorsConfig::default(),
+        retries: None,
         strategy: StrategyConfig::MaxQueueLength,
         service_times: Default::default(),
         starvation_avoidance: None,

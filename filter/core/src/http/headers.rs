@@ -12,8 +12,9 @@ use std::cell::OnceCell;
 use std::ops::Range;
 
 use crate::classify::RequestView;
+use crate::config::ATTEMPT_HEADERS;
 use crate::host::HostError;
-use crate::retries::{self, ATTEMPTS};
+use crate::retries;
 use crate::workflows::{baggage, wire};
 
 use super::{Property, Stream};
@@ -116,7 +117,9 @@ impl<'a, S: Stream> Headers<'a, S> {
                 b"upgrade" => this.upgrade = true,
                 b"baggage" => this.baggage = true,
                 name if TIMEOUTS.iter().any(|t| t.as_bytes() == name) => this.timeout = true,
-                name if ATTEMPTS.iter().any(|(a, _)| a.as_bytes() == name) => this.attempt = true,
+                name if ATTEMPT_HEADERS.iter().any(|(a, _)| a.as_bytes() == name) => {
+                    this.attempt = true;
+                }
                 _ => {}
             }
         }

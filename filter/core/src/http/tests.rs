@@ -165,6 +165,28 @@ fn a_retry_is_known_by_its_headers() {
 }
 
 #[test]
+fn a_retry_is_known_by_the_header_of_its_policy() {
+    let retries = r#""retries":{"header":"x-retry-attempt","first_attempt":1}"#;
+    let mut proxy = Proxy::new(&stage(&format!("{MAX_QUEUE_LENGTH},{retries}")));
+    let reason = |proxy: &mut Proxy, headers: &[(&str, &str)]| match proxy.arrive(headers).1 {
+        Decision::Refuse(refusal) => refusal.reason,
+        decision => panic!("{decision:?}"),
+    };
+    let _running = proxy.forwarded(&[]);
+    let mut waiting = proxy.held(&[("x-retry-attempt", "2")]);
+    let first = [("x-retry-attempt", "1"), ("x-envoy-attempt-count", "1")];
+    assert_eq!(reason(&mut proxy, &first), Reason::QueueFull);
+    proxy.done(&mut waiting);
+    for retry in [
+        [("x-retry-attempt", "2"), ("x-envoy-attempt-count", "1")],
+        [("x-retry-attempt", "1"), ("x-envoy-attempt-count", "2")],
+    ] {
+        assert_eq!(reason(&mut proxy, &retry), Reason::Retry);
+    }
+    let _first = proxy.held(&first);
+}
+
+#[test]
 fn a_refusal_says_who_why_and_when() {
     let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
     let _running = proxy.forwarded(&[]);

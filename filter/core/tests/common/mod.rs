@@ -122,6 +122,7 @@ pub(crate) fn stage<'a>(
         measure: Measure::LastByte,
         release_slot: Measure::LastByte,
         errors: ErrorsConfig::default(),
+        retries: None,
         service_times: Default::default(),
         strategy,
         starvation_avoidance,

@@ -1,5 +1,5 @@
-//! Hosts around a switch, whose calls run in the class that class admission allows: the experiments of centralized
-//! Aequitas (§4).
+//! Hosts around a switch whose calls run in the class that class admission allows: the experiments
+//! of centralized Aequitas (§4).
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use serde::Deserialize;
 use super::Amount;
 use crate::measured::{ALL, Measured, mean};
 
-/// How far a settled curve may be from its mean, ratio.
+/// The largest distance of a settled curve from its mean, ratio.
 const SETTLED_WITHIN: f64 = 0.03;
-/// Hosts that are shown.
+/// Hosts that the report shows.
 const HOSTS: [&str; 2] = ["host 1", "host 2"];
 
-/// See the module.
+/// The parameters of an Aequitas experiment.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Fabric {
@@ -26,7 +26,8 @@ pub(crate) struct Fabric {
     call_bytes: u32,
     /// Names and shares of the classes, the highest first.
     classes: Vec<(String, u32)>,
-    /// Percent of calls that ask for each class, of each sender, the last for all that follow.
+    /// Percent of calls that ask for each class, by sender; the last entry holds for all further
+    /// senders.
     mixes: Vec<Vec<f64>>,
     buffer_bytes: u32,
     targets_us: Vec<u64>,
@@ -36,7 +37,7 @@ pub(crate) struct Fabric {
     /// s.
     length: f64,
     method: MethodEntry,
-    /// Whether results are over time, too.
+    /// Whether results over time are measured, too.
     #[serde(default)]
     curves: bool,
 }
@@ -174,7 +175,7 @@ fn after_first_third(curve: &[Option<f64>]) -> impl Iterator<Item = f64> {
     curve.iter().skip(curve.len() / 3).flatten().copied()
 }
 
-/// The interval from which on the curve stays near its mean over the last third.
+/// Returns the first interval from which the curve stays near its mean over the last third.
 fn settled(curve: &[Option<f64>]) -> Option<usize> {
     let level = mean(last_third(curve).iter().flatten().copied())?;
     let near = |value: &Option<f64>| value.is_some_and(|v| (v - level).abs() <= SETTLED_WITHIN);

@@ -1,5 +1,5 @@
-//! System identification (Chronos §4, Eq. 4 to 8): the model of the database, the poles that the paper's gains give, and
-//! gains for the loop that Headgate runs.
+//! System identification (Chronos §4, Eq. 4 to 8): the model of the database, the closed-loop poles
+//! that the paper's gains give, and gains for the loop that Headgate runs.
 
 use headgate_simulator::SimulationError;
 use headgate_simulator::clients::threads::Sample;
@@ -18,12 +18,12 @@ use crate::measured::{ALL, Measured, mean};
 const OVERSHOOT: f64 = 0.25;
 /// S_t, s.
 const TARGET_S: f64 = 2.0;
-/// T_v, and what is tried when it can't be had, in periods.
+/// T_v and the values tried if it can't be reached, in periods.
 const SETTLING: [f64; 8] = [10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0];
 /// Periods whose delay is shown beside its prediction.
 const SHOWN: usize = 120;
 
-/// See the module.
+/// The parameters of a system identification.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Identification {
@@ -35,7 +35,7 @@ pub(crate) struct Identification {
     gains: [f64; 2],
     /// The paper's model (Eq. 5): a and b.
     plant: [Vec<f64>; 2],
-    /// The poles that the paper has: real and imaginary part.
+    /// The poles in the paper: real and imaginary part.
     poles: Vec<[f64; 2]>,
 }
 
@@ -101,7 +101,8 @@ impl Identification {
         segment
     }
 
-    /// What Eq. 5 as printed, and with the other sign of a₂, makes of the paper's gains.
+    /// Measures the closed loop of the paper's gains, with Eq. 5 as printed and with the other sign
+    /// of a₂.
     fn papers_gains(&self, measured: &mut Measured) {
         let [a, b] = &self.plant;
         let gains = Gains {
@@ -171,7 +172,7 @@ fn poles(design: &Design) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-/// The model's delays one period ahead, over time.
+/// Returns the model's predictions of the delay one period ahead, over time.
 fn predicted(samples: &[Sample], model: &Fit, from: usize) -> Vec<(f64, Option<f64>)> {
     let order = model.plant.order();
     let known = |s: &Sample| {

@@ -1,5 +1,5 @@
-//! Services that call each other, and what rates, fair queues and deadlines do for their workflows: the experiments of
-//! Wisp (§4.1.2 and §6).
+//! Services that call each other, and the effect of rates, fair queues and deadlines on their
+//! workflows: the experiments of Wisp (§4.1.2 and §6).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,35 +20,36 @@ use super::Amount;
 use super::storage::{LoadEntry, Storage};
 use crate::measured::{ALL, Measured, Points};
 
-/// See the module.
+/// The parameters of a mesh experiment.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Mesh {
     services: Services,
-    /// Of every process; deadlines travel where it has workflows.
+    /// The control of every process. Deadlines travel with calls if it has workflows.
     #[serde(default)]
     control: Control,
-    /// In place of that, by the names of services in a file.
+    /// The policies in place of `control`, by the names of services in a file.
     #[serde(default)]
     policies: BTreeMap<String, StageConfig>,
-    /// What rates of clients in a file are multiplied by.
+    /// The factor by which the rates of clients in a file are multiplied.
     #[serde(default = "second")]
     times: f64,
     /// s.
     length: f64,
-    /// Whether a smaller size makes it shorter.
+    /// Whether a smaller size makes the run shorter.
     #[serde(default = "yes")]
     scales: bool,
-    /// What the numbers are of, s.
+    /// The spans of time that the numbers cover, s.
     spans: Vec<Span>,
-    /// A kind over all workflows whose names begin so.
+    /// A prefix of workflow names; these workflows together are measured as one more kind.
     group: Option<String>,
-    /// Length of the spans of curves, s; no curves without.
+    /// Length of the spans of curves, s; without it no curves are drawn.
     curves: Option<f64>,
-    /// Time between two looks at the rates, s.
+    /// Time between two samples of the rates, s.
     #[serde(default = "second")]
     sample: f64,
-    /// When rates at the entry have settled at the latest, s: their way there is measured, too.
+    /// The latest time by which rates at the entry have settled, s. With it, the way there is
+    /// measured, too.
     settled: Option<f64>,
     #[serde(default)]
     events: Vec<(f64, String)>,
@@ -69,7 +70,7 @@ enum Services {
     Storage(Storage),
     /// A chain.
     Chain(Chain),
-    /// As people write them.
+    /// Services as a mesh file describes them.
     File(Box<MeshFile>),
 }
 
@@ -80,7 +81,7 @@ struct Control {
     workflows: Option<WorkflowsConfig>,
 }
 
-/// A span of time, s; its name is at the end of its metrics' names.
+/// A span of time, s; its name is the suffix of its metrics' names.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Span {
@@ -90,19 +91,19 @@ struct Span {
     until: f64,
 }
 
-/// Services that each call the next one, the last of which can serve less than is asked for.
+/// Services that each call the next one. The last one can serve less than the load asks for.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Chain {
     hops: usize,
     /// Processes of each service.
     processes: usize,
-    /// The last service: slots of a process, and the time of a request, ms.
+    /// Slots of each process of the last service, and its mean service time, ms.
     slots: u32,
     service: f64,
-    /// Part of the responses that never arrive.
+    /// Ratio of responses that never arrive.
     lost: f64,
-    /// When a caller gives up, s.
+    /// Time after which a caller gives up, s.
     timeout: f64,
     loads: Vec<LoadEntry>,
 }
@@ -177,7 +178,7 @@ impl Mesh {
         Ok(self.measure(&graph, &seen, part))
     }
 
-    /// By service.
+    /// Returns the policies in a file, by service.
     fn own_policies(&self, plan: &Plan) -> Result<Vec<Option<Policy>>, SimulationError> {
         let policy = |(at, service): (usize, &Service)| {
             let stage = self.policies.get(&service.name);
@@ -278,7 +279,7 @@ impl Mesh {
         measured
     }
 
-    /// What the last service of a chain can serve, requests/s.
+    /// Returns the capacity of the last service of a chain, requests/s.
     fn capacity(&self) -> f64 {
         match &self.services {
             Services::Chain(chain) => {
@@ -288,7 +289,7 @@ impl Mesh {
         }
     }
 
-    /// Of each service, and of each process of a service in a file.
+    /// Measures each service, and each process of a service in a file.
     fn services(
         &self,
         measured: &mut Measured,
@@ -328,7 +329,7 @@ impl Mesh {
     }
 }
 
-/// What clients of these workflows saw.
+/// Measures the clients of these workflows.
 fn clients(
     measured: &mut Measured,
     kind: &str,
@@ -352,7 +353,7 @@ fn clients(
         values
     };
     let latencies = sorted(Ended::latency_s);
-    // Latency by deadline.
+    // Latency normalized by the deadline.
     let lnd = sorted(|ended| ended.latency_s() * 1e9 / ended.within as f64);
     let late = lnd.iter().filter(|lnd| **lnd > 1.0).count() as f64 / lnd.len() as f64;
     let mut note =
@@ -387,7 +388,8 @@ fn clients(
     );
 }
 
-/// Sum over a service's processes of a workflow's rates in force, requests/s, at the moments that have one.
+/// Returns the sum of a workflow's rates in force over a service's processes, requests/s, at the
+/// times that have one.
 fn rates(seen: &Seen, service: usize, workflow: usize, time: &Range<f64>) -> Vec<f64> {
     let rates = seen.rates(service, workflow).into_iter();
     rates
@@ -396,7 +398,7 @@ fn rates(seen: &Seen, service: usize, workflow: usize, time: &Range<f64>) -> Vec
         .collect()
 }
 
-/// Standard deviation by mean, ratio.
+/// Returns the coefficient of variation: standard deviation by mean, ratio.
 fn spread(values: &[f64]) -> Option<f64> {
     let mean = mean(values)?;
     let squares = values
@@ -408,17 +410,17 @@ fn spread(values: &[f64]) -> Option<f64> {
 
 /// Rates have converged when they stay within this part of their later mean.
 const BAND: f64 = 0.2;
-/// Moments that a mean of the rates is over, when it is held against the band.
+/// Samples in the moving mean of the rates that is compared with the band.
 const MEAN_OVER: usize = 10;
 
-/// How soon the rates at the entry of a chain settle, and how steady they stay.
+/// Measures how soon the rates at the entry of a chain settle, and how steady they stay.
 fn settling(measured: &mut Measured, seen: &Seen, settled: f64, end: f64, capacity: f64) {
     let late = rates(seen, 0, 0, &(settled..f64::INFINITY));
     let level = mean(&late).unwrap_or(f64::INFINITY);
     let smoothed = smoothed(&seen.rates(0, 0));
     let off = |rate: Option<f64>| rate.map_or(f64::INFINITY, |rate| (rate / level - 1.0).abs());
     let last = smoothed.iter().rposition(|(_, rate)| off(*rate) > BAND);
-    // Whoever was outside in the last tenth has not settled.
+    // Rates outside the band in the last tenth have not settled.
     let reached = match last {
         None => Some(0.0),
         Some(at) => smoothed

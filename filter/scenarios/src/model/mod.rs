@@ -1,4 +1,4 @@
-//! What is simulated: the parameters of a run, and what it measures.
+//! The models: the parameters of a run, and its measurements.
 
 mod fabric;
 mod identification;
@@ -13,12 +13,12 @@ use serde::Deserialize;
 
 use crate::measured::Measured;
 
-/// How much of the paper's size is run.
+/// The part of the paper's size that is run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Amount {
     /// Requests of a run.
     pub(crate) requests: u64,
-    /// Part of the paper's times.
+    /// Ratio of the paper's times.
     pub(crate) part: f64,
 }
 
@@ -41,7 +41,7 @@ pub(crate) enum Model {
 }
 
 impl Model {
-    /// Makes a run.
+    /// Runs the model once.
     pub(crate) fn run(&self, amount: &Amount, seed: u64) -> Result<Measured, SimulationError> {
         match self {
             Self::Stage(model) => model.run(amount, seed),

@@ -12,12 +12,12 @@ use serde::Deserialize;
 use super::Amount;
 use crate::measured::Measured;
 
-/// See the module.
+/// The parameters of a Bouncer experiment.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Stage {
     stage: StageConfig,
-    /// With one load.
+    /// The workload, with one load.
     workload: WorkloadFile,
     /// Time before results count, s.
     warm_up: f64,

@@ -1,9 +1,11 @@
-//! The storage service of Wisp §6: front ends (FE), authentication (AUTH), partition service (PS), extent nodes (EN).
+//! The storage service of Wisp §6: front ends (FE), authentication (AUTH), partition service (PS),
+//! extent nodes (EN).
 //!
-//! From the paper: the tiers and how many processes each has, who calls whom in which order, requests that go to the PS of
-//! their partition and from there to blocks that are spread evenly over the ENs, exponential service times, and the RPC
-//! library's timeout. What the paper doesn't say, and is chosen here or in the data: slots, service times but that of
-//! workflow G, the network, partitions and blocks.
+//! From the paper: the tiers and the number of processes of each, the order of the calls between
+//! them, requests that go to the PS of their partition and from there to blocks that are spread
+//! evenly over the ENs, exponential service times, and the RPC library's timeout. The paper doesn't
+//! give slots, service times except those of workflow G, the network, partitions and blocks; they
+//! are chosen here or in the data.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +18,7 @@ use headgate_simulator::mesh::{
 use headgate_simulator::{ServiceTime, SimulationError};
 use serde::Deserialize;
 
-/// Services, their processes, and slots of a process where the data says nothing.
+/// Services, their processes, and the default number of slots of a process.
 const TIERS: [(&str, usize, u32); 4] = [
     ("FE", 10, 128),
     ("AUTH", 5, 32),
@@ -29,15 +31,15 @@ const PS: usize = 2;
 const EN: usize = 3;
 /// The RPC library's timeout.
 const RPC_TIMEOUT: Duration = Duration::from_secs(10);
-/// Blocks of a partition.
+/// Blocks per partition.
 const BLOCKS: u32 = 20;
-/// Mean time of the steps that are the same for all workflows, ms.
+/// Mean times of the steps that are the same for all workflows, ms.
 const FE_MS: f64 = 0.5;
 const AUTH_MS: f64 = 1.0;
 /// Longest run, s.
 const LONGEST: u64 = 1_200;
 
-/// See the module.
+/// The parameters of the storage service.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Storage {
@@ -48,7 +50,7 @@ pub(super) struct Storage {
     #[serde(default)]
     constant: bool,
     workflows: Vec<WorkflowEntry>,
-    /// In place of the workflows' own loads.
+    /// Requests that are replayed in place of the workflows' own loads.
     trace: Option<Trace>,
 }
 
@@ -56,11 +58,11 @@ pub(super) struct Storage {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct WorkflowEntry {
     name: String,
-    /// What its PS does.
+    /// The steps of a request at its PS.
     steps: Vec<PsStep>,
-    /// PSs that hold its partitions: from the first to before the second; all of them without.
+    /// PSs that hold its partitions: from the first to before the second; without it, all of them.
     partitions: Option<(usize, usize)>,
-    /// s; the RPC timeout without.
+    /// Deadline, s; without it, the RPC timeout.
     deadline: Option<f64>,
     #[serde(default)]
     loads: Vec<LoadEntry>,
@@ -69,11 +71,11 @@ struct WorkflowEntry {
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum PsStep {
-    /// It computes; mean, ms.
+    /// Computes; mean time, ms.
     Compute(f64),
-    /// It calls ENs so often, so many at once, and each takes so long there, mean, ms.
+    /// Calls ENs: number of calls, calls at once, and mean time of each there, ms.
     Calls(u32, u32, f64),
-    /// It calls ENs as often as the request is large, so many at once, and so long each.
+    /// Calls ENs as often as the request's size: calls at once, and mean time of each there, ms.
     Sized(u32, f64),
 }
 
@@ -84,7 +86,7 @@ pub(super) struct LoadEntry {
     rate: Option<f64>,
     even: Option<f64>,
     clients: Option<u32>,
-    /// s.
+    /// Start, s.
     #[serde(default)]
     from: f64,
 }
@@ -104,15 +106,16 @@ fn closed(clients: u32) -> Arrivals {
     Arrivals::Closed(clients, ServiceTime::Constant(0.0))
 }
 
-/// Requests of the workflows by chance, replayed by clients in a closed loop.
+/// Random requests of the workflows, replayed by clients in a closed loop.
 ///
-/// Each request's deadline is so many times what it takes alone, which is measured first.
+/// Each request's deadline is a multiple of its latency without other load, which is measured
+/// first.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Trace {
     clients: u32,
     deadline: u32,
-    /// Of each workflow: its part of the requests, and the sizes of its requests.
+    /// For each workflow, its ratio of the requests, and the sizes of its requests.
     draws: Vec<(f64, Vec<u32>)>,
 }
 
@@ -132,7 +135,7 @@ impl Storage {
         let mut graph = Graph {
             services: TIERS.into_iter().map(service).collect(),
             network: Network {
-                // Clients of a trace wait as long as it takes.
+                // Clients of a trace wait without a limit.
                 timeout: self.trace.is_none().then_some(RPC_TIMEOUT),
                 ..Network::default()
             },
@@ -190,7 +193,7 @@ impl Storage {
         });
     }
 
-    /// The services, their clients, and the requests after which a run ends.
+    /// Returns the services, their clients, and the number of requests after which a run ends.
     pub(super) fn mesh(
         &self,
         requests: u64,
@@ -234,7 +237,7 @@ impl Trace {
         Ok((0..requests).map(|_| draw()).collect())
     }
 
-    /// What each kind of request takes alone.
+    /// Measures the latency of each kind of request without other load.
     fn alone(&self, graph: &Graph, seed: u64) -> Result<Vec<(Item, Duration)>, SimulationError> {
         let item = |workflow, size: &u32| Item {
             workflow,

@@ -1,20 +1,24 @@
 //! The stock trading database of Chronos §5.1 and its clients, a closed loop of 1200 threads.
 //!
-//! The text has the clients (1200 threads, 60% stock queries, inter-request times and when they change), the formulas of
-//! §3.1, the sampling period, S_t, and how many data accesses FC-D made in 900 s: 18.68 M. It has neither the sizes in the
-//! formulas nor what the database can do. Chosen here:
+//! The paper gives the clients (1200 threads, 60% stock queries, inter-request times and the times
+//! of their changes), the formulas of §3.1, the sampling period, S_t, and the data accesses that
+//! FC-D made in 900 s: 18.68 M. It gives neither the sizes in the formulas nor the capacity of the
+//! database. Chosen here:
 //!
-//! - 1 to 30 companies in a stock query, portfolios of 1 to 119 items, rows of size 1 (§3.1: "the row size is considered
-//!   uniform"): 59 data accesses a request on average.
-//! - 4 worker threads, which are the slots of Headgate's stage (its queue is the ready queue), on two cores (the paper's
-//!   laptop) that they share. An access takes 83.5 µs, and 12% more with all threads at work: locks, aborts and cache
-//!   misses in one number. That is 21,400 accesses/s, so that FC-D makes those 18.7 M; 1200 threads at the low rate ask
-//!   for 18,900, in the burst for up to 236,000.
-//! - A refusal takes the work of one access: the server parses the request, looks up its size, and answers.
+//! - 1 to 30 companies in a stock query, portfolios of 1 to 119 items, rows of size 1 (§3.1: "the
+//!   row size is considered uniform"): 59 data accesses a request on average.
+//! - 4 worker threads, which are the slots of Headgate's stage (its queue is the ready queue), on
+//!   two cores (the paper's laptop) that they share. An access takes 83.5 µs, and 12% more with all
+//!   threads at work: locks, aborts and cache misses in one number. That is 21,400 accesses/s, so
+//!   that FC-D makes those 18.7 M; 1200 threads at the low rate ask for 18,900, in the burst for up
+//!   to 236,000.
+//! - A refusal takes the work of one access: the server parses the request, looks up its size, and
+//!   answers.
 //! - The stock quotes' updates are part of the accesses' time.
 //!
-//! The model lacks contention that grows with the requests that wait, which is what the paper explains its differences in
-//! *total* data by (Figure 6). Here a database that is always busy makes as many accesses under any policy.
+//! The model lacks contention that grows with the number of waiting requests, by which the paper
+//! explains its differences in *total* data (Figure 6). Here a database that is always busy makes
+//! as many accesses under any policy.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -49,21 +53,21 @@ const TARGET: u64 = 2 * SECOND;
 /// S_v of Table 1, s.
 const OVERSHOOT_S: f64 = 2.5;
 
-/// See the module.
+/// The parameters of a Chronos experiment.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Threads {
     stage: StageConfig,
     threads: u32,
-    /// From a time on, s, inter-request times between these, ms.
+    /// The start of each phase, s, and the range of inter-request times in it, ms.
     phases: Vec<(u64, [u64; 2])>,
     /// t_a and t_b of FC-TS (§3.2), ms.
     smoothing: Option<[u64; 2]>,
     /// s.
     length: u64,
-    /// What is shown begins here, s: before, the database starts (§5.1).
+    /// Start of the results shown, s. Before it, the database starts (§5.1).
     shown: u64,
-    /// Whether results are over time, too.
+    /// Whether results over time are measured, too.
     #[serde(default)]
     curves: bool,
 }
@@ -78,7 +82,7 @@ impl Threads {
             .phases
             .get(1)
             .map_or(end, |(from, _)| scaled(*from) as usize);
-        // Once the law has settled.
+        // The range in which the law has settled.
         let late = burst + end.saturating_sub(burst) / 6;
         let mut note = |metric: &str, value: Option<f64>| measured.note(ALL, metric, value);
         note("delay_s", mean(delays(&samples, shown..end)));
@@ -119,7 +123,7 @@ impl Threads {
         Ok(measured)
     }
 
-    /// What the server's monitor saw, period by period.
+    /// Returns the measurements of the server's monitor, period by period.
     pub(super) fn samples(
         &self,
         amount: &Amount,
@@ -152,7 +156,7 @@ impl Threads {
             kinds: &kinds,
             warm_up: Duration::ZERO,
             until: Until::Time(Duration::from_secs(length)),
-            // The strategy's luck must not be that of the clients.
+            // The strategy and the clients must not share random numbers.
             seed: !seed,
         };
         let database = SharedProcessor::new(CORES, CONTENTION).refusing_at(ACCESS);
@@ -162,7 +166,7 @@ impl Threads {
     }
 }
 
-/// The delay s(k) and what led to it, over time: a trace that `headgate sysid` reads.
+/// Draws the delay s(k) and its inputs over time: a trace that `headgate sysid` reads.
 pub(super) fn draw(measured: &mut Measured, samples: &[Sample]) {
     let mut draw = |metric: &str, value: fn(&Sample) -> Option<f64>| {
         let points = (0_u32..).map(f64::from).zip(samples.iter().map(value));
@@ -174,14 +178,14 @@ pub(super) fn draw(measured: &mut Measured, samples: &[Sample]) {
     draw("refused", |sample| Some(f64::from(sample.refused)));
 }
 
-/// s(k) of the periods in which something was served, s.
+/// Returns s(k) of the periods in which something was served, s.
 pub(super) fn delays(samples: &[Sample], periods: Range<usize>) -> impl Iterator<Item = f64> {
     within(samples, periods)
         .iter()
         .filter_map(Sample::mean_delay)
 }
 
-/// The most periods in a row, in a range, with s(k) above `limit`.
+/// Returns the longest run of periods, within a range, with s(k) above `limit`.
 pub(super) fn longest_above(samples: &[Sample], periods: Range<usize>, limit: f64) -> usize {
     let (mut longest, mut current) = (0, 0);
     for sample in within(samples, periods) {

@@ -1,9 +1,10 @@
 //! Users of a service who go from page to page in a closed loop: the experiments of SEDA (§4).
 //!
-//! A stage of SEDA has an admission controller and a queue of its own. Here the service has the queues
-//! ([`Staged`]: a thread pool for each request type over one processor) and Headgate's stage has so many slots that it
-//! never holds a request: what it does is SEDA's admission controllers, one for each type (per-stage control) or one for
-//! all (single-stage control). Times of the data are s, and results are by intervals of 5 s, as the paper plots them.
+//! A stage of SEDA has an admission controller and a queue of its own. Here the service has the
+//! queues ([`Staged`]: a thread pool for each request type over one processor). Headgate's stage
+//! has enough slots that it never holds a request; it only runs SEDA's admission controllers, one
+//! for each type (per-stage control) or one for all (single-stage control). Times in the data are
+//! s, and results are by intervals of 5 s, as the paper plots them.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -23,25 +24,25 @@ const SECOND: u64 = 1_000_000_000;
 /// The interval of the paper's figures, s.
 const INTERVAL_S: u64 = 5;
 
-/// See the module.
+/// The parameters of a SEDA experiment.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Users {
     stage: StageConfig,
     service: Service,
-    /// After an answer and after a refusal, ms.
+    /// Think times after an answer and after a refusal, ms.
     think: (u64, u64),
-    /// Most connections; without a number, any.
+    /// The limit on connections; without it, no limit.
     connections: Option<u32>,
     stays: Vec<Stay>,
-    /// Names of the users' classes, the highest first; all users where there are none.
+    /// Names of the users' classes, the highest first; empty if users have no classes.
     #[serde(default)]
     classes: Vec<String>,
     length: u64,
-    /// Whether results are over time, too.
+    /// Whether results over time are measured, too.
     #[serde(default)]
     curves: bool,
-    /// What the numbers are of.
+    /// The spans of time that the numbers cover.
     spans: Vec<Span>,
     #[serde(default)]
     events: Vec<(u64, String)>,
@@ -53,7 +54,7 @@ struct Service {
     pages: Vec<Page>,
     /// Mean by median of the work of each page, ratio.
     mean_to_median: f64,
-    /// Of each page's pool.
+    /// Threads of each page's pool.
     threads: u32,
     /// κ of [`SharedProcessor`].
     contention: f64,
@@ -68,11 +69,11 @@ struct Page {
     name: String,
     /// Mean work, ms.
     work: f64,
-    /// What comes next, percent.
+    /// Probability of each page to be next, percent.
     next: Vec<f64>,
 }
 
-/// Users who come one after the other.
+/// Users who arrive one after the other.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Stay {
@@ -81,12 +82,12 @@ struct Stay {
     class: u8,
     #[serde(default)]
     from: u64,
-    /// They have all come after this time.
+    /// The time within which all of them arrive.
     within: u64,
     until: Option<u64>,
 }
 
-/// A span of time; its name is at the end of its metrics' names.
+/// A span of time; its name is the suffix of its metrics' names.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Span {
@@ -98,7 +99,7 @@ struct Span {
 
 impl Users {
     pub(super) fn run(&self, amount: &Amount, seed: u64) -> Result<Measured, SimulationError> {
-        // Whole intervals.
+        // Times are rounded to whole intervals.
         let scaled = |seconds: u64| {
             ((seconds as f64 * amount.part / INTERVAL_S as f64).round() as u64) * INTERVAL_S
         };
@@ -123,7 +124,7 @@ impl Users {
             kinds: &kinds,
             warm_up: Duration::ZERO,
             until: Until::Time(Duration::from_secs(length)),
-            // The strategy's luck must not be that of the users.
+            // The strategy and the users must not share random numbers.
             seed: !seed,
         };
         let processor = SharedProcessor::new(1, self.service.contention);

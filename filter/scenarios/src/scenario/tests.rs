@@ -40,7 +40,8 @@ fn every_scenario_is_read_and_has_a_name_of_its_own() {
     assert!(by_name("bouncer-tabel3").unwrap().is_none());
 }
 
-/// Of a model that was made to fit, a result is no evidence: who reads a report has to know.
+/// A result of a fitted model is no evidence, so every report has to say which parameters were
+/// fitted or chosen.
 #[test]
 fn every_report_names_what_was_fitted_or_chosen() {
     for scenario in scenarios() {
@@ -56,7 +57,7 @@ fn every_report_names_what_was_fitted_or_chosen() {
     }
 }
 
-/// What a policy that says nothing of histograms gets is what Table 3 judges.
+/// Table 3 judges the default histograms, which a policy without histogram settings uses.
 #[test]
 fn table_3_holds_with_the_histograms_that_are_shipped() {
     let mut scenario = by_name("bouncer-table3").unwrap().unwrap();
@@ -71,12 +72,14 @@ fn table_3_holds_with_the_histograms_that_are_shipped() {
     };
     let verdict = scenario.run(&size, &Silent).unwrap().verdict();
     assert_eq!((verdict.cells, verdict.failures), (4 * 13, Vec::new()));
-    // Other histograms don't pass for them: until these swap, nothing is known and all is let in.
+    // Other histograms fail Table 3: until the first swap they have no data, and every request is
+    // admitted.
     scenario.model["stage"]["service_times"]["interval_us"] = json!(600_000_000);
     assert!(!scenario.run(&size, &Silent).unwrap().verdict().holds());
 }
 
-/// What a claim or a column names and no run measures would be a claim that never holds, or a column that is empty.
+/// Claims and columns must name series and places that are run. Otherwise a claim could never hold,
+/// or a column would be empty.
 #[test]
 fn claims_and_columns_name_series_and_places_that_are_run() {
     for scenario in scenarios() {

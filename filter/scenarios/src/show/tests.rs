@@ -29,7 +29,8 @@ fn entry() -> TableEntry {
     serde_json::from_value(json!({
         "title": "rejected, %", "head": "factor", "rows": "x", "groups": "series",
         "columns": [
-            {"head": "slow", "kind": "slow", "metric": "rejected_pct", "decimals": 2, "within": 3, "paper": ["-0- 98.46", "0.9 ."]},
+            {"head": "slow", "kind": "slow", "metric": "rejected_pct", "decimals": 2, "within": 3,
+             "paper": ["-0- 98.46", "0.9 ."]},
             {"head": "ALL", "metric": "rejected_pct", "relative": "Bouncer", "decimals": 1},
         ],
     }))
@@ -65,7 +66,9 @@ fn figures_have_a_line_for_each_series_and_the_papers_points() {
     let found = all();
     let results = Results { found: &found };
     let entry = |more: serde_json::Value| -> FigureEntry {
-        let mut entry = json!({"title": "t", "metric": "rejected_pct", "kinds": ["slow"], "x": "load", "y": "%"});
+        let mut entry = json!({
+            "title": "t", "metric": "rejected_pct", "kinds": ["slow"], "x": "load", "y": "%",
+        });
         entry
             .as_object_mut()
             .unwrap()

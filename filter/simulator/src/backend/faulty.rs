@@ -1,8 +1,8 @@
-//! Workers with a FIFO queue of their own, of which some requests break.
+//! Workers with a FIFO queue of their own, some of whose requests break.
 //!
-//! A [`Fault`] says what becomes of the requests of one type that start within a span of time. A request whose answer does
-//! not come within the route's timeout fails, whether it waits or is worked on, and frees its worker: the proxy resets the
-//! stream, and the service notices.
+//! A [`Fault`] defines the effect on requests of one type that start within a span of time. A
+//! request without an answer within the route's timeout fails, whether it waits or is in service,
+//! and frees its worker: the proxy resets the stream, and the service notices.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use headgate_core::time::nanos;
 use super::Backend;
 use crate::source::Request;
 
-/// What becomes of a request.
+/// The effect of a fault on a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Effect {
-    /// It is never answered.
+    /// The request is never answered.
     Hangs,
-    /// It takes so many times as long.
+    /// The service time is multiplied by this factor.
     Slow(f64),
-    /// An error is all of the answer, after this time.
+    /// The answer is an error, after this time.
     Errors(Duration),
 }
 
@@ -28,18 +28,18 @@ pub enum Effect {
 pub struct Fault {
     /// Index into the workload's types; `None` for all types.
     pub kind: Option<usize>,
-    /// Of so many requests one breaks; 1 for all of them.
+    /// One in this many requests breaks; 1 breaks all of them.
     pub one_in: u64,
-    /// The time from which on requests break, ns, and the time at which those that start are well again.
+    /// The start and the end of the fault, ns. Requests that start in between break.
     pub span: (u64, u64),
-    /// What becomes of them.
+    /// The effect on these requests.
     pub effect: Effect,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Job {
     id: u32,
-    /// The end of its service, ns; `u64::MAX` for never.
+    /// The end of its service, ns; `u64::MAX` if it never ends.
     ends: u64,
     /// The end of the route's timeout, ns.
     expires: u64,
@@ -55,7 +55,7 @@ impl Job {
     }
 }
 
-/// See the module.
+/// Workers with a FIFO queue of their own, and faults.
 #[derive(Debug)]
 pub struct Faulty {
     workers: usize,
@@ -68,7 +68,7 @@ pub struct Faulty {
 }
 
 impl Faulty {
-    /// So many workers behind a route with this timeout.
+    /// Returns a backend with this number of workers, behind a route with this timeout.
     #[must_use]
     pub fn new(workers: u32, timeout: Duration, faults: &[Fault]) -> Self {
         Self {
@@ -82,7 +82,7 @@ impl Faulty {
         }
     }
 
-    /// Gives free workers to the jobs that wait.
+    /// Assigns free workers to waiting jobs.
     fn start(&mut self, now: u64) {
         while self.running.len() < self.workers {
             let Some(job) = self.waiting.pop_front() else {
@@ -144,7 +144,7 @@ impl Backend for Faulty {
     }
 
     fn busy(&self) -> u32 {
-        // No more than there are workers.
+        // At most `workers` jobs run.
         self.running.len() as u32
     }
 

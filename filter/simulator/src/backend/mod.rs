@@ -1,9 +1,10 @@
-//! What stands behind the stage, as far as events tell: jobs go in, and each comes out at some time.
+//! Models of the service behind the stage, reduced to events: jobs go in, and each comes out at
+//! some time.
 //!
-//! [`Servers`] is the backend that Bouncer assumes: P servers, a request each. [`SharedProcessor`] is one
-//! whose requests share what there is and hinder each other, such as a database, [`Staged`] puts
-//! thread pools before it, [`Network`] is a service of workers, pools and cores, [`Paced`] one that changes, and [`Faulty`]
-//! one that breaks.
+//! [`Servers`] is the backend that Bouncer assumes: P servers, a request each. [`SharedProcessor`]
+//! is one whose requests share its capacity and hinder each other, such as a database. [`Staged`]
+//! puts thread pools before it. [`Network`] is a service of workers, pools and cores, [`Paced`] one
+//! that changes, and [`Faulty`] one that breaks.
 
 mod faulty;
 mod network;
@@ -23,33 +24,34 @@ pub use staged::Staged;
 
 /// A modelled service. Times are ns since the start and never go back.
 pub trait Backend {
-    /// Takes a job, to work on now or later. `job` is free to be used again when [`Backend::end`] has
-    /// given it back.
+    /// Takes a job, to work on now or later. `job` can be reused once [`Backend::end`] has returned
+    /// it.
     fn take(&mut self, now: u64, job: u32, request: &Request);
 
-    /// The work of a request that is to be answered in this quality, ratio. A service that doesn't know of
-    /// qualities does what it always does.
+    /// Returns the work of a request that is to be answered in this quality, ratio. A service
+    /// without qualities ignores it.
     fn work(&self, request: &Request, _quality: f64) -> u64 {
         request.processing
     }
 
-    /// When the next job ends if none comes before; `u64::MAX` when there is none.
+    /// Returns the time at which the next job ends if no other arrives before; `u64::MAX` without
+    /// jobs.
     fn next_end(&self) -> u64;
 
     /// Ends the job of [`Backend::next_end`], at that time.
     fn end(&mut self, now: u64) -> Option<u32>;
 
-    /// Whether the job that [`Backend::end`] gave back last failed.
+    /// Whether the job that [`Backend::end`] returned last failed.
     fn failed(&self) -> bool {
         false
     }
 
-    /// What is at work at the moment, as a number of servers.
+    /// Returns the current work, as a number of busy servers.
     fn busy(&self) -> u32;
 
-    /// Servers in all, for utilization.
+    /// Returns the number of servers, for utilization.
     fn servers(&self) -> u32;
 
-    /// A request was refused. A service that refuses by itself has work with that, too.
+    /// Notes a refused request. A service that refuses requests itself spends work on the refusal.
     fn refused(&mut self, _now: u64) {}
 }

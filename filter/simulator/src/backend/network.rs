@@ -1,16 +1,17 @@
-//! A service as people run them: workers, and what a request does while it holds one.
+//! A service as people run them: workers, and the steps of a request that holds one.
 //!
-//! A request waits in a FIFO for one of W workers, holds it, and passes through steps, each of which is a part of
-//! its work:
+//! A request waits in a FIFO for one of W workers, holds it, and passes through steps, each of
+//! which is a part of its work:
 //!
-//! - [`Step::Sleep`]: takes its time, whatever the others do (a call to another service);
+//! - [`Step::Sleep`]: takes its time, independent of other requests (a call to another service);
 //! - [`Step::Servers`]: one of K, with a FIFO (a pool of connections; a lock with K = 1);
 //! - [`Step::Cores`]: shares c cores with the others. With n at work each advances at
-//!   `min(1, c/n) / (1 + σ (n − 1) + κ n (n − 1))` of full speed: processor sharing, slowed down by what is
-//!   serial and by what requests do to each other (Gunther's universal scalability law).
+//!   `min(1, c/n) / (1 + σ (n − 1) + κ n (n − 1))` of full speed: processor sharing, slowed down by
+//!   serial work and by crosstalk between requests (Gunther's universal scalability law).
 //!
-//! So N workers that sleep are N servers; workers without end over cores are a web server; three workers over one
-//! core are SQLite behind an async server. Capacity can change at any time ([`Network::scale`]).
+//! So N workers that sleep are N servers; workers without end over cores are a web server; three
+//! workers over one core are SQLite behind an async server. Capacity can change at any time
+//! ([`Network::scale`]).
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -18,12 +19,12 @@ use std::collections::{BinaryHeap, VecDeque};
 use super::Backend;
 use crate::source::Request;
 
-/// What a part of a request's work needs.
+/// The resource that a part of a request's work needs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Step {
     /// Time only.
     Sleep,
-    /// One of so many servers.
+    /// One of this number of servers.
     Servers(u32),
     /// A share of the cores.
     Cores {
@@ -37,7 +38,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// So many cores whose requests don't hinder each other.
+    /// Returns a step over this number of cores whose requests don't hinder each other.
     #[must_use]
     pub const fn cores(cores: f64) -> Self {
         Self::Cores {
@@ -72,19 +73,19 @@ struct Job {
     step: usize,
 }
 
-/// A step's part of the work and what is there of it.
+/// A step's part of the work and its current state.
 #[derive(Debug)]
 struct Station {
     part: f64,
     step: Step,
     busy: u32,
     queue: VecDeque<u32>,
-    /// Ends of jobs that share cores, as work that each was given since the beginning.
+    /// Ends of jobs that share cores, as the work given to each since the beginning.
     shared: BinaryHeap<Reverse<(At, u32)>>,
     attained: f64,
 }
 
-/// See the module.
+/// A backend of workers whose requests pass through steps.
 #[derive(Debug)]
 pub struct Network {
     workers: u32,
@@ -95,13 +96,14 @@ pub struct Network {
     ends: BinaryHeap<Reverse<(At, u32)>>,
     now: f64,
     capacity: u32,
-    /// A job that has left, for [`Backend::end`].
+    /// Jobs that have left, for [`Backend::end`].
     done: VecDeque<u32>,
 }
 
 impl Network {
-    /// So many workers (`u32::MAX`: as many as there are requests) and steps with their parts of the work, ratios.
-    /// `capacity` is what it can do, in work per time, for utilization.
+    /// Returns a network with this number of workers (`u32::MAX`: one for every request) and steps
+    /// with their parts of the work, ratios. `capacity` is the work that it can do per time, for
+    /// utilization.
     #[must_use]
     pub fn new(workers: u32, steps: &[(f64, Step)], capacity: u32) -> Self {
         let station = |&(part, step): &(f64, Step)| Station {
@@ -125,7 +127,8 @@ impl Network {
         }
     }
 
-    /// Workers, servers and cores become `factor` times as many, rounded, at least one. Who is at work stays.
+    /// Multiplies workers, servers and cores by `factor`, rounded, to at least one. Jobs in service
+    /// stay.
     pub fn scale(&mut self, now: f64, factor: f64) {
         self.pass_to(now);
         let scaled = |number: u32| ((f64::from(number) * factor).round() as u32).max(1);
@@ -142,7 +145,7 @@ impl Network {
         self.fill(now);
     }
 
-    /// Takes a job of so much work, ns.
+    /// Takes a job of this work, ns.
     pub fn start(&mut self, now: f64, job: u32, work: f64) {
         self.pass_to(now);
         let at = job as usize;
@@ -154,7 +157,7 @@ impl Network {
         self.fill(now);
     }
 
-    /// When something happens next, ns; infinite when nothing does.
+    /// Returns the time of the next event, ns; infinite without events.
     #[must_use]
     pub fn next(&self) -> f64 {
         if !self.done.is_empty() {
@@ -171,7 +174,7 @@ impl Network {
         shared.fold(slept, f64::min)
     }
 
-    /// Lets what happens next happen; the job that leaves, if one does.
+    /// Runs the next event and returns the job that leaves, if one does.
     pub fn advance(&mut self) -> Option<u32> {
         let now = self.next();
         if now.is_infinite() {
@@ -212,14 +215,14 @@ impl Network {
         for station in &mut self.stations {
             station.attained += passed * station.speed();
             if station.shared.is_empty() {
-                // Keeps the digits.
+                // Resetting preserves precision.
                 station.attained = 0.0;
             }
         }
         self.now = self.now.max(now);
     }
 
-    /// Gives workers and servers that are free to those who wait.
+    /// Assigns free workers and servers to waiting jobs.
     fn fill(&mut self, now: f64) {
         while self.busy < self.workers
             && let Some(job) = self.waiting.pop_front()
@@ -241,7 +244,7 @@ impl Network {
         }
     }
 
-    /// The job begins its step; [`Network::fill`] follows.
+    /// Starts the job's step; [`Network::fill`] must follow.
     fn enter(&mut self, now: f64, job: u32) {
         let Job { work, step } = self.jobs[job as usize];
         let station = &mut self.stations[step];
@@ -258,7 +261,7 @@ impl Network {
 }
 
 impl Station {
-    /// Work per time that each job at the cores gets.
+    /// Returns the work per time that each job at the cores gets.
     fn speed(&self) -> f64 {
         let Step::Cores {
             cores,
@@ -288,7 +291,7 @@ impl Backend for Network {
     }
 
     fn end(&mut self, now: u64) -> Option<u32> {
-        // What happened up to now; a job that has left before others do so waits for its own call.
+        // Runs the events up to now. A job that left before others keeps its own call of `end`.
         while self.done.is_empty() && self.next() <= now as f64 {
             if let Some(job) = self.advance() {
                 self.done.push_back(job);
@@ -310,7 +313,7 @@ impl Backend for Network {
 mod tests {
     use super::*;
 
-    /// When each of these jobs (start and work, ns) ends.
+    /// Returns the time at which each of these jobs (start and work, ns) ends.
     fn ends(mut network: Network, jobs: &[(u64, u64)]) -> Vec<u64> {
         let mut ends = vec![0; jobs.len()];
         let mut next = 0;

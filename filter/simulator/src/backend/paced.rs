@@ -4,33 +4,34 @@
 //! τ(t) = ∫ v dt        the backend's own time, in which nothing changes
 //! ```
 //!
-//! A pause of the garbage collector is v = 0 for 100 ms, a noisy neighbour or a slow disk v = ½ for some seconds, a
-//! leak a v that falls for minutes, a cold cache one that rises.
+//! A pause of the garbage collector is v = 0 for 100 ms; a noisy neighbour or a slow disk is v = ½
+//! for some seconds. A leak is a v that falls for minutes, a cold cache one that rises.
 
 use super::{Backend, Network};
 use crate::source::Request;
 
-/// Speed from a time on.
+/// The speed from a time on.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     /// ns.
     from: f64,
-    /// The backend's own time then, ns.
+    /// The backend's own time at `from`, ns.
     own: f64,
     speed: f64,
 }
 
-/// See the module.
+/// A [`Network`] whose speed or capacity changes while it runs.
 #[derive(Debug)]
 pub struct Paced {
     network: Network,
     pieces: Vec<Piece>,
-    /// When capacity changes, ns, and by what factor; the next one last.
+    /// Times of capacity changes, ns, and their factors; the next one last.
     changes: Vec<(u64, f64)>,
 }
 
 impl Paced {
-    /// Speeds hold from their time on, ns, ascending; before the first it is 1. Changes of capacity likewise.
+    /// Returns a backend with these speeds, each from its time on, ns, ascending; before the first,
+    /// the speed is 1. Changes of capacity have the same form.
     #[must_use]
     pub fn new(network: Network, speeds: &[(u64, f64)], changes: &[(u64, f64)]) -> Self {
         let mut pieces = vec![Piece {
@@ -44,7 +45,7 @@ impl Paced {
                 pieces.push(Piece {
                     from,
                     own: last.own + (from - last.from) * last.speed,
-                    // Never quite 0, so that every own time has its time.
+                    // A speed above 0 maps every own time to a time.
                     speed: speed.max(1e-9),
                 });
             }
@@ -89,13 +90,13 @@ impl Backend for Paced {
         let at = self.pieces.partition_point(|piece| piece.own <= own);
         let piece = self.pieces[at.saturating_sub(1)];
         let end = (piece.from + (own - piece.own) / piece.speed).ceil() as u64;
-        // A change of capacity is an event as well, without a job that ends.
+        // A change of capacity is an event, too, without a job that ends.
         self.changes.last().map_or(end, |&(at, _)| end.min(at))
     }
 
     fn end(&mut self, now: u64) -> Option<u32> {
         self.change(now);
-        // One ns of rounding.
+        // Tolerates one ns of rounding.
         while self.network.next() <= self.own(now) + 1.0 {
             if let Some(job) = self.network.advance() {
                 return Some(job);

@@ -6,19 +6,19 @@ use std::collections::{BinaryHeap, VecDeque};
 use super::Backend;
 use crate::source::Request;
 
-/// P servers with a FIFO queue of their own, which stays empty as long as the stage holds its requests
-/// back (`queue.mode: Hold`) and is all the queue there is when it doesn't.
+/// P servers with a FIFO queue of their own. The queue stays empty as long as the stage holds its
+/// requests back (`queue.mode: Hold`), and is the only queue otherwise.
 #[derive(Debug)]
 pub struct Servers {
     servers: u32,
     /// Ends of service: ns and job.
     ends: BinaryHeap<Reverse<(u64, u32)>>,
-    /// Jobs that wait, with their work in ns.
+    /// Waiting jobs, with their work in ns.
     waiting: VecDeque<(u32, u64)>,
 }
 
 impl Servers {
-    /// So many servers, idle.
+    /// Returns this number of idle servers.
     #[must_use]
     pub fn new(servers: u32) -> Self {
         Self {
@@ -53,7 +53,7 @@ impl Backend for Servers {
     }
 
     fn busy(&self) -> u32 {
-        // No more than there are servers.
+        // At most `servers` jobs run.
         self.ends.len() as u32
     }
 

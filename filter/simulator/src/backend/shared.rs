@@ -1,12 +1,12 @@
 //! A processor that all requests share: the back end of a service, such as its database.
 //!
-//! With n requests at work on c cores, each advances at min(1, c/n) / (1 + κ (n − 1)) of full speed:
-//! processor sharing, slowed down by what requests do to each other (locks, aborts, cache misses) in
-//! proportion κ to how many others there are. Egalitarian, as time slices are.
+//! With n requests at work on c cores, each advances at min(1, c/n) / (1 + κ (n − 1)) of full
+//! speed: egalitarian processor sharing, slowed down by contention (locks, aborts, cache misses) in
+//! proportion κ to the number of other requests.
 //!
-//! All advance alike, so one number, the work that each has been given since the beginning, tells how far
-//! every one is: a request ends when that number has grown by its own work. That makes an event cost
-//! O(log n), where a list of what is left of each would cost O(n).
+//! All requests advance at the same speed. So one number, the work given to each since the
+//! beginning, is enough: a request ends when that number has grown by its own work. An event costs
+//! O(log n); a list of the work left to each request would cost O(n).
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -14,20 +14,20 @@ use std::collections::BinaryHeap;
 use super::Backend;
 use crate::source::Request;
 
-/// See the module.
+/// A processor that all requests share, with contention.
 #[derive(Debug)]
 pub struct SharedProcessor {
     cores: u32,
     contention: f64,
     /// Work of a refusal, ns.
     refusal: f64,
-    /// Work that comes before that of the requests, ns.
+    /// Work that precedes that of the requests, ns.
     overhead: f64,
-    /// Work given to each that was there from the beginning, ns.
+    /// Work given to each request that was present from the beginning, ns.
     attained: f64,
-    /// When that was.
+    /// The time of `attained`, ns.
     now: u64,
-    /// By what `attained` will be at their end.
+    /// Jobs, by the value of `attained` at their end.
     jobs: BinaryHeap<Reverse<Job>>,
 }
 
@@ -60,7 +60,7 @@ impl PartialEq for Job {
 impl Eq for Job {}
 
 impl SharedProcessor {
-    /// With so many cores, and κ.
+    /// Returns a processor with this number of cores, and κ.
     #[must_use]
     pub fn new(cores: u32, contention: f64) -> Self {
         Self {
@@ -74,7 +74,8 @@ impl SharedProcessor {
         }
     }
 
-    /// A service that refuses by itself: each refusal takes so much work, ns, before all other.
+    /// Returns a service that refuses requests itself: each refusal takes this work, ns, before all
+    /// other.
     #[must_use]
     pub fn refusing_at(self, work: f64) -> Self {
         Self {
@@ -83,7 +84,7 @@ impl SharedProcessor {
         }
     }
 
-    /// Work per time that each request gets.
+    /// Returns the work per time that each request gets.
     fn speed(&self) -> f64 {
         let n = self.jobs.len().max(1) as f64;
         let share = (f64::from(self.cores) / n).min(1.0);
@@ -97,12 +98,12 @@ impl SharedProcessor {
         self.attained += (passed - overhead) * self.speed();
         self.now = self.now.max(now);
         if self.jobs.is_empty() {
-            // Keeps the digits.
+            // Resetting preserves precision.
             self.attained = 0.0;
         }
     }
 
-    /// Starts a job of so much work, ns.
+    /// Starts a job of this work, ns.
     pub fn start(&mut self, now: u64, job: u32, work: u64) {
         self.pass_to(now);
         let end = self.attained + work as f64;
@@ -146,7 +147,7 @@ impl Backend for SharedProcessor {
 mod tests {
     use super::*;
 
-    /// When each of these jobs (start and work, ns) ends.
+    /// Returns the time at which each of these jobs (start and work, ns) ends.
     fn ends(mut processor: SharedProcessor, jobs: &[(u64, u64)]) -> Vec<u64> {
         let mut ends = vec![0; jobs.len()];
         let mut end = |processor: &mut SharedProcessor| {
@@ -197,7 +198,8 @@ mod tests {
         let total: u64 = jobs.iter().map(|j| j.1).sum();
         let found = ends(SharedProcessor::new(1, 0.0), &jobs);
         let last = found.iter().max().unwrap();
-        // Busy without a pause from some time on, so that the end tells of all rounding on the way.
+        // The processor is busy without a pause from some time on, so the end includes all rounding
+        // on the way.
         assert!(
             *last >= total && *last < total + 2_000_000,
             "{last} {total}"

@@ -1,8 +1,8 @@
-//! A service of stages (SEDA §2): each request type has a thread pool with a queue of its own, and all
-//! threads share one back end.
+//! A service of stages (SEDA §2): each request type has a thread pool with a queue of its own, and
+//! all threads share one back end.
 //!
-//! This is what makes one kind of request slow while another is quick: a queue grows in front of the
-//! stage whose threads can't keep up, and nowhere else. What is left out: the stages that read and write
+//! These queues make one kind of request slow while another is quick: a queue grows only in front
+//! of the stage whose threads can't keep up. The model leaves out the stages that read and write
 //! packets, which are never the bottleneck, and pools that grow and shrink.
 
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use super::{Backend, SharedProcessor};
 use crate::source::Request;
 
-/// See the module.
+/// A service of stages: one thread pool for each request type, over one back end.
 #[derive(Debug)]
 pub struct Staged {
     processor: SharedProcessor,
@@ -22,14 +22,14 @@ pub struct Staged {
 
 #[derive(Debug)]
 struct Pool {
-    /// Threads that have nothing to do.
+    /// Idle threads.
     idle: u32,
     /// Jobs and their work, ns.
     queue: VecDeque<(u32, u64)>,
 }
 
 impl Staged {
-    /// So many threads for each request type, by [`Request::kind`].
+    /// Returns a service with this number of threads for each request type, by [`Request::kind`].
     #[must_use]
     pub fn new(processor: SharedProcessor, threads: impl IntoIterator<Item = u32>) -> Self {
         let pool = |threads: u32| Pool {
@@ -44,7 +44,7 @@ impl Staged {
         }
     }
 
-    /// This service, whose work on an answer is in proportion to the answer's quality (SEDA §4.5).
+    /// Returns this service with work in proportion to the answer's quality (SEDA §4.5).
     #[must_use]
     pub fn degrading(mut self) -> Self {
         self.degrades = true;

@@ -1,7 +1,7 @@
 //! Clients of a workload: each waits for its answer, thinks, and sends the next request of the mix.
 //!
-//! With smoothing it does what Chronos' clients do (§3.2, [`headgate_core::smoothing`]), or a client's sidecar in its
-//! place: it goes by the rejection rate that came with its last answer.
+//! With smoothing, a client does what Chronos' clients do (§3.2, [`headgate_core::smoothing`]), or
+//! a client's sidecar in its place: it follows the rejection rate that came with its last answer.
 
 use headgate_core::smoothing::Smoothing;
 use headgate_core::time::nanos;
@@ -12,7 +12,7 @@ use crate::trial::Clients;
 use crate::workload::Workload;
 use crate::workload::dice::Dice;
 
-/// See the module.
+/// The clients of a workload.
 #[derive(Debug)]
 pub(crate) struct Callers<'a> {
     workload: &'a Workload,
@@ -22,7 +22,7 @@ pub(crate) struct Callers<'a> {
 }
 
 impl<'a> Callers<'a> {
-    /// These clients, who begin spread over the time that they think.
+    /// Returns these clients, whose first requests are spread over their think time.
     pub(crate) fn start(
         workload: &'a Workload,
         clients: &Clients,

@@ -1,4 +1,4 @@
-//! What clients leave to chance.
+//! Random choices of clients.
 
 use std::f64::consts::TAU;
 
@@ -17,28 +17,28 @@ impl Chance {
         Self(Rng::new(seed))
     }
 
-    /// Ratio 0..1.
+    /// Returns a random ratio, 0..1.
     pub(super) fn ratio(&mut self) -> f64 {
         self.0.next_f64()
     }
 
-    /// Evenly between two times, ns.
+    /// Returns a time drawn evenly between two times, ns.
     pub(super) fn between(&mut self, (low, high): (u64, u64)) -> u64 {
         low + ((high.saturating_sub(low)) as f64 * self.ratio()) as u64
     }
 
-    /// By how much one waits longer who was told this rejection rate, ns.
+    /// Returns the additional delay of a client that received this rejection rate, ns.
     pub(super) fn smoothed(&mut self, smoothing: &Smoothing, rejection_rate: f64) -> u64 {
         let delay = smoothing.delay(rejection_rate, &mut self.0);
         delay.map_or(0, nanos)
     }
 
-    /// One of 1..=most.
+    /// Returns one of 1..=most.
     pub(super) fn up_to(&mut self, most: u32) -> u32 {
         1 + (f64::from(most) * self.ratio()) as u32
     }
 
-    /// An index, by weights that sum up to 1.
+    /// Returns an index drawn by weights that sum up to 1.
     pub(super) fn index(&mut self, weights: &[f64]) -> usize {
         let mut left = self.ratio();
         let taken = weights.iter().position(|weight| {
@@ -48,7 +48,7 @@ impl Chance {
         taken.unwrap_or(weights.len().saturating_sub(1))
     }
 
-    /// A time of this distribution, ns.
+    /// Returns a time drawn from this distribution, ns.
     pub(super) fn time(&mut self, times: &LogNormal) -> u64 {
         // Box and Muller; 1 − u is never 0.
         let radius = (-2.0 * (1.0 - self.ratio()).ln()).sqrt();

@@ -1,9 +1,10 @@
-//! Closed loops: a fixed number of clients, each of which waits for its answer, thinks, and goes on.
+//! Closed loops: a fixed number of clients, each of which waits for its answer, thinks, and goes
+//! on.
 //!
-//! This is how the papers load their services, and it decides what overload means: a slow service is asked
-//! less, and a refused client comes back. [`ClosedLoop`] keeps the clients' times; what they send and how
-//! long they think is a [`Behaviour`]: [`users::Users`] as in SEDA §4.1, [`threads::Threads`] as in Chronos
-//! §5.1, [`callers::Callers`] as a workload has them.
+//! The papers load their services this way, and it decides the effect of overload: a slow service
+//! receives fewer requests, and a refused client comes back. [`ClosedLoop`] keeps the clients'
+//! times. A [`Behaviour`] decides their requests and their think times: [`users::Users`] as in SEDA
+//! §4.1, [`threads::Threads`] as in Chronos §5.1, [`callers::Callers`] as a workload has them.
 
 pub(crate) mod callers;
 mod chance;
@@ -16,26 +17,27 @@ use std::collections::BinaryHeap;
 
 use crate::source::{Answer, Request, Source};
 
-/// What a client does when its time has come.
+/// The action of a client that wakes up.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Wake {
-    /// It sends a request and waits for the answer.
+    /// The client sends a request and waits for the answer.
     Send(Request),
-    /// It waits until then, ns since the start; later than now.
+    /// The client waits until this time, ns since the start; later than now.
     Later(u64),
-    /// It leaves for good.
+    /// The client leaves for good.
     Leave,
 }
 
-/// What clients do.
+/// The behaviour of clients.
 pub trait Behaviour {
-    /// `client` wakes up at `at`, ns since the start.
+    /// Returns the action of `client`, which wakes up at `at`, ns since the start.
     fn wake(&mut self, client: u32, at: u64) -> Wake;
 
-    /// The request has left the stage's queue for the backend.
+    /// Notes that the request has left the stage's queue for the backend.
     fn forwarded(&mut self, _request: &Request, _at: u64) {}
 
-    /// The answer has come, at `at`; returns when the client wakes up next, not before `at`.
+    /// Takes the answer that came at `at`, and returns the client's next wake-up time, not before
+    /// `at`.
     fn answered(&mut self, request: &Request, at: u64, answer: Answer) -> u64;
 }
 
@@ -43,14 +45,14 @@ pub trait Behaviour {
 #[derive(Debug)]
 pub struct ClosedLoop<B> {
     behaviour: B,
-    /// Those who think: until when, and who.
+    /// Thinking clients: the end of the think time, ns, and the client.
     thinking: BinaryHeap<Reverse<(u64, u32)>>,
     waiting: u32,
     gone: u32,
 }
 
 impl<B: Behaviour> ClosedLoop<B> {
-    /// Clients 0, 1, … that wake up first at these times, ns.
+    /// Returns clients 0, 1, … that wake up first at these times, ns.
     pub fn new(behaviour: B, starts: impl IntoIterator<Item = u64>) -> Self {
         let first = starts.into_iter().zip(0..).map(Reverse);
         Self {
@@ -66,7 +68,7 @@ impl<B: Behaviour> ClosedLoop<B> {
         &self.behaviour
     }
 
-    /// Those who think, wait for an answer, and have left.
+    /// Returns the numbers of clients that think, that wait for an answer, and that have left.
     #[must_use]
     pub fn census(&self) -> (usize, u32, u32) {
         (self.thinking.len(), self.waiting, self.gone)

@@ -1,14 +1,14 @@
-//! What clients saw, interval by interval, as the papers plot it.
+//! Answers to clients, interval by interval, as the papers plot them.
 
 use crate::source::{Answer, Ending};
 
 /// Answers of one interval.
 #[derive(Debug, Clone, Default)]
 struct Interval {
-    /// Of those served, µs.
+    /// Response times of the requests served, µs.
     response_times: Vec<u32>,
     refused: u32,
-    /// Σ of the qualities asked for, of those served.
+    /// Σ of the qualities asked for, of the requests served.
     quality: f64,
     /// The rate that was last in force, requests/s.
     admission_rate: Option<f64>,
@@ -22,7 +22,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// Intervals of this length, ns.
+    /// Returns a series of intervals of this length, ns.
     #[must_use]
     pub fn new(length: u64) -> Self {
         Self {
@@ -31,7 +31,7 @@ impl Series {
         }
     }
 
-    /// An answer came at `at` to who began to ask at `begun`, ns.
+    /// Adds the answer that came at `at`, ns, to a client whose first attempt was at `begun`, ns.
     pub fn add(&mut self, begun: u64, at: u64, answer: Answer) {
         let interval = (at / self.length) as usize;
         if self.intervals.len() <= interval {
@@ -51,7 +51,7 @@ impl Series {
         }
     }
 
-    /// Intervals in which answers came, and those before them.
+    /// Returns the number of intervals up to the last one with an answer.
     #[must_use]
     pub fn len(&self) -> usize {
         self.intervals.len()
@@ -68,7 +68,7 @@ impl Series {
         self.intervals[intervals.start.min(end)..end].iter()
     }
 
-    /// Requests served in these intervals.
+    /// Returns the number of requests served in these intervals.
     #[must_use]
     pub fn served(&self, intervals: std::ops::Range<usize>) -> u64 {
         self.of(intervals)
@@ -76,7 +76,8 @@ impl Series {
             .sum()
     }
 
-    /// Percent of the answers of these intervals that were refusals; `None` without answers.
+    /// Returns the percentage of refusals among the answers of these intervals; `None` without
+    /// answers.
     #[must_use]
     pub fn refused_pct(&self, intervals: std::ops::Range<usize>) -> Option<f64> {
         let refused: u64 = self
@@ -87,14 +88,15 @@ impl Series {
         (all > 0).then(|| 100.0 * refused as f64 / all as f64)
     }
 
-    /// Response time at quantile `q` over these intervals, s; `None` if nobody was served.
+    /// Returns the response time at quantile `q` over these intervals, s; `None` if no request was
+    /// served.
     #[must_use]
     pub fn response_time(&self, intervals: std::ops::Range<usize>, q: f64) -> Option<f64> {
         let mut all: Vec<u32> = self
             .of(intervals)
             .flat_map(|i| i.response_times.iter().copied())
             .collect();
-        // The least value that q of all don't exceed.
+        // The least value that at least a ratio q of all don't exceed.
         let rank = ((all.len() as f64 * q).ceil() as usize).max(1) - 1;
         if rank >= all.len() {
             return None;
@@ -103,7 +105,7 @@ impl Series {
         Some(f64::from(*value) / 1e6)
     }
 
-    /// Mean quality that was asked for, ratio; `None` if nobody was served.
+    /// Returns the mean quality that was asked for, ratio; `None` if no request was served.
     #[must_use]
     pub fn quality(&self, intervals: std::ops::Range<usize>) -> Option<f64> {
         let served = self.served(intervals.clone());
@@ -111,13 +113,15 @@ impl Series {
         (served > 0).then(|| sum / served as f64)
     }
 
-    /// The admission rate at the end of the last of these intervals in which one was in force, requests/s.
+    /// Returns the admission rate at the end of the last of these intervals in which one was in
+    /// force, requests/s.
     #[must_use]
     pub fn admission_rate(&self, intervals: std::ops::Range<usize>) -> Option<f64> {
         self.of(intervals).filter_map(|i| i.admission_rate).last()
     }
 
-    /// A point for each of the first `intervals` intervals: its beginning, s, and what `value` makes of it.
+    /// Returns a point for each of the first `intervals` intervals: its beginning, s, and its
+    /// `value`.
     pub fn curve<T>(
         &self,
         intervals: usize,

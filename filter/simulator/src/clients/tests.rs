@@ -40,7 +40,7 @@ fn habits(connections: Option<u32>) -> Habits {
     }
 }
 
-/// A source that checks how many requests are under way at once.
+/// A source that counts the requests in flight.
 struct Counted<S> {
     inner: S,
     under_way: u32,
@@ -151,7 +151,8 @@ fn who_gets_no_connection_tries_again_and_again_and_gives_up() {
         tries.push(users.peek().unwrap() / SECOND);
         assert_eq!(users.take(), None);
     }
-    // 3 s, twice as long each time; after 189 s it is over, and 5 s later it begins anew.
+    // Waits of 3 s, doubled each time; the attempts end after 189 s, and the user starts again 5 s
+    // later.
     assert_eq!(tries, [0, 3, 9, 21, 45, 93, 194, 197]);
     assert_eq!(users.behaviour().timed_out(), 1);
 }
@@ -234,7 +235,7 @@ fn smoothing_delays_as_often_as_the_hint_says_and_counts_as_delay() {
         at = next;
     }
     assert!((delayed as f64 / 2_000.0 - 0.25).abs() < 0.03, "{delayed}");
-    // Answered at once, so all of the delay is the clients' own.
+    // Answers come at once, so all of the delay is the clients' own.
     let delay: f64 = threads.samples().iter().map(|s| s.delay).sum();
     assert!(
         (delay - f64::from(delayed) / 5.0).abs() < 0.5,

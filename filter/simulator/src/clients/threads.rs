@@ -1,9 +1,11 @@
-//! Client threads of a database, as they load Chronos (§5.1), and what the server's monitor sees of them.
+//! Client threads of a database, as they load Chronos (§5.1), and the samples of the server's
+//! monitor.
 //!
-//! Each of m threads sends a request, waits for the answer or for the busy message, and sends the next one
-//! after an inter-request time; the range that this is drawn from changes while the experiment runs. A
-//! request's size in data accesses follows §3.1. With smoothing (§3.2, FC-TS), a thread that was told the
-//! rejection rate p waits longer, with probability p, and that time counts as delay.
+//! Each of m threads sends a request, waits for the answer or for the busy message, and sends the
+//! next one after an inter-request time. The range of inter-request times changes during the
+//! experiment. A request's size in data accesses follows §3.1. With smoothing (§3.2, FC-TS), a
+//! thread that received the rejection rate p waits longer, with probability p, and that time counts
+//! as delay.
 //!
 //! The portfolios keep their sizes: purchases and sales balance over an experiment.
 
@@ -15,10 +17,10 @@ use crate::source::{Answer, Ending, Request};
 
 /// Transactions, in the order of [`Request::kind`].
 pub const TRANSACTIONS: [&str; 4] = ["view-stock", "view-portfolio", "purchase", "sale"];
-/// §5.1: 60% of the time stock prices, else one of the others.
+/// Ratios of the transactions (§5.1): 60% stock prices, else one of the others.
 const SHARES: [f64; 4] = [0.6, 0.4 / 3.0, 0.4 / 3.0, 0.4 / 3.0];
 
-/// Inter-request times from a time on.
+/// The inter-request times from a time on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Phase {
     /// ns since the start.
@@ -27,14 +29,14 @@ pub struct Phase {
     pub think: (u64, u64),
 }
 
-/// How threads behave.
+/// The behaviour of threads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Habits {
-    /// m.
+    /// m, the number of threads.
     pub threads: u32,
-    /// By time; the first from 0.
+    /// Phases in ascending order; the first starts at 0.
     pub phases: Vec<Phase>,
-    /// Range of the delay for smoothing (t_a, t_b); none without.
+    /// Range of the delay for smoothing (t_a, t_b); `None` without smoothing.
     pub smoothing: Option<Smoothing>,
     /// Most companies in a stock query (n_c is 1 to this).
     pub companies: u32,
@@ -51,13 +53,13 @@ pub struct Sample {
     pub served: u32,
     /// Requests refused.
     pub refused: u32,
-    /// Σ of their service delays, s.
+    /// Σ of the service delays of the requests served, s.
     pub delay: f64,
-    /// Data accesses of the served.
+    /// Data accesses of the requests served.
     pub data: u64,
-    /// Of those, of the requests served within the target.
+    /// Data accesses of the requests served within the target.
     pub timely: u64,
-    /// d(k): data accesses that wait in the queue at the end of the period (Eq. 2).
+    /// d(k): data accesses of requests in the queue at the end of the period (Eq. 2).
     pub backlog: u64,
 }
 
@@ -69,13 +71,13 @@ impl Sample {
     }
 }
 
-/// See the module.
+/// The client threads of a database, with the samples of the server's monitor.
 #[derive(Debug)]
 pub struct Threads<'a> {
     habits: &'a Habits,
     /// Items of each thread's portfolio.
     portfolios: Vec<u32>,
-    /// When each thread would have sent its request without smoothing.
+    /// The time at which each thread would have sent its request without smoothing.
     begun: Vec<u64>,
     chance: Chance,
     period: u64,
@@ -85,7 +87,8 @@ pub struct Threads<'a> {
 }
 
 impl<'a> Threads<'a> {
-    /// Threads, sampled every `period` ns, whose answers are timely within `timely_within` ns.
+    /// Returns threads that are sampled every `period` ns, whose answers are timely within
+    /// `timely_within` ns.
     #[must_use]
     pub fn new(habits: &'a Habits, period: u64, timely_within: u64, seed: u64) -> Self {
         let mut chance = Chance::new(seed);
@@ -104,7 +107,7 @@ impl<'a> Threads<'a> {
         }
     }
 
-    /// Times at which the threads begin, spread over their first inter-request time.
+    /// Returns the times at which the threads begin, spread over their first inter-request time.
     #[must_use]
     pub fn starts(&mut self) -> Vec<u64> {
         let longest = self.think(0).1;
@@ -115,7 +118,7 @@ impl<'a> Threads<'a> {
         self.begun.clone()
     }
 
-    /// What was seen, period by period.
+    /// Returns the samples, period by period.
     #[must_use]
     pub fn samples(&self) -> &[Sample] {
         &self.samples
@@ -127,7 +130,7 @@ impl<'a> Threads<'a> {
         current.map_or((0, 0), |phase| phase.think)
     }
 
-    /// The period that `at` falls into.
+    /// Returns the sample of the period that contains `at`.
     fn sample(&mut self, at: u64) -> &mut Sample {
         let period = (at / self.period) as usize;
         while self.samples.len() <= period {
@@ -139,7 +142,7 @@ impl<'a> Threads<'a> {
         &mut self.samples[period]
     }
 
-    /// n_i of §3.1, in data accesses.
+    /// Returns n_i of §3.1, in data accesses.
     fn cost(&mut self, kind: usize, client: usize) -> u32 {
         let portfolio = self.portfolios[client];
         match kind {

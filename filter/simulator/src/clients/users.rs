@@ -1,12 +1,13 @@
 //! Users of a service, page after page (SEDA §4.1).
 //!
-//! A user's next request depends on the last one (a Markov chain) and comes after a short think time. Who
-//! is refused waits for a while and then begins again with the first request, the login. Users come and
-//! go, alone or all at once, and belong to classes.
+//! A user's next request depends on the last one (a Markov chain) and comes after a short think
+//! time. A refused user waits for a while and then begins again with the first request, the login.
+//! Users come and go, alone or all at once, and belong to classes.
 //!
-//! With a limit on connections, as servers of processes have one, a request needs a connection of its
-//! own. Who gets none hears nothing; its TCP tries again after 3 s and then twice as long each time, and
-//! gives up after five times, 189 s in all (Linux 2.4: `tcp_syn_retries` 5, first timeout 3 s).
+//! With a limit on connections, as servers of processes have one, a request needs a connection of
+//! its own. A user without one gets no answer; its TCP tries again after 3 s and then twice as long
+//! each time, and gives up after five times, 189 s in all (Linux 2.4: `tcp_syn_retries` 5, first
+//! timeout 3 s).
 
 use super::chance::Chance;
 use super::series::Series;
@@ -17,36 +18,36 @@ use crate::workload::LogNormal;
 const SYN_TIMEOUT: u64 = 3_000_000_000;
 const SYN_RETRIES: u32 = 5;
 
-/// A request type, as users see it.
+/// A request type, from the users' point of view.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page {
-    /// Its name.
+    /// The name of the page.
     pub name: String,
-    /// Work that it makes.
+    /// The work of a request for it.
     pub work: LogNormal,
-    /// Which page is next, by probabilities that sum up to 1.
+    /// Probabilities of each page to be the next one; they sum up to 1.
     pub next: Vec<f64>,
 }
 
-/// How users behave.
+/// The behaviour of users.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Habits {
-    /// Pages; the first is where users begin.
+    /// Pages; users begin with the first.
     pub pages: Vec<Page>,
-    /// Between an answer and the next request, ns.
+    /// Time between an answer and the next request, ns.
     pub think: u64,
-    /// Between a refusal and the next attempt, ns.
+    /// Time between a refusal and the next attempt, ns.
     pub after_refusal: u64,
-    /// Connections to be had; all that are wanted where it is absent.
+    /// The limit on connections; `None` for no limit.
     pub connections: Option<u32>,
 }
 
 /// A user's stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stay {
-    /// ns since the start.
+    /// Start, ns since the start of the run.
     pub from: u64,
-    /// ns since the start; a request that is under way then is still waited for.
+    /// End, ns since the start of the run; the user still waits for a request in flight.
     pub until: u64,
     /// The user's class, 0 for the highest.
     pub class: u8,
@@ -56,27 +57,27 @@ pub struct Stay {
 struct User {
     stay: Stay,
     page: usize,
-    /// When the user began to ask for it.
+    /// The time of the first attempt at the current page, ns.
     begun: u64,
     attempts: u32,
     timed_out: bool,
 }
 
-/// See the module.
+/// The users of a service, and the answers that they got.
 #[derive(Debug)]
 pub struct Users<'a> {
     habits: &'a Habits,
     users: Vec<User>,
     connected: u32,
     chance: Chance,
-    /// By class.
+    /// Answers by class.
     classes: Vec<Series>,
-    /// By page.
+    /// Answers by page.
     pages: Vec<Series>,
 }
 
 impl<'a> Users<'a> {
-    /// Users who stay so long. What they see is recorded in intervals of `interval` ns.
+    /// Returns users with these stays. Their answers are recorded in intervals of `interval` ns.
     #[must_use]
     pub fn new(habits: &'a Habits, stays: &[Stay], interval: u64, seed: u64) -> Self {
         let user = |stay: &Stay| User {
@@ -97,25 +98,25 @@ impl<'a> Users<'a> {
         }
     }
 
-    /// What users of a class saw.
+    /// Returns the answers to users of a class.
     #[must_use]
     pub fn class(&self, class: u8) -> &Series {
         &self.classes[usize::from(class)]
     }
 
-    /// What those saw who asked for a page.
+    /// Returns the answers to requests for a page.
     #[must_use]
     pub fn page(&self, page: usize) -> &Series {
         &self.pages[page]
     }
 
-    /// Users whose TCP gave up at least once.
+    /// Returns the number of users whose TCP gave up at least once.
     #[must_use]
     pub fn timed_out(&self) -> usize {
         self.users.iter().filter(|user| user.timed_out).count()
     }
 
-    /// No connection to be had: when to try again.
+    /// Handles an attempt without a free connection, and returns the time of the next one.
     fn again(&mut self, client: usize, at: u64) -> u64 {
         let user = &mut self.users[client];
         user.attempts += 1;

@@ -1,8 +1,8 @@
-//! Events that come a fixed time after what causes them.
+//! Queues of events that come a fixed time after their cause.
 //!
-//! Nearly all events of a network do: propagation, transmission of a packet of one of a few sizes, timeouts. Events
-//! with the same delay come in the order in which they were caused, so a queue for each delay keeps them sorted at no
-//! cost, where a heap would compare.
+//! Nearly all events of a network do: propagation, transmission of a packet of one of a few sizes,
+//! timeouts. Events with the same delay come in the order of their causes, so a queue for each
+//! delay keeps them sorted without the comparisons of a heap.
 
 use std::collections::VecDeque;
 
@@ -23,7 +23,7 @@ impl<E> Lanes<E> {
         Self { lanes: Vec::new() }
     }
 
-    /// `event` comes `delay` after `now`, which never decreases from one call to the next.
+    /// Schedules `event` for `delay` after `now`, which never decreases from one call to the next.
     pub(super) fn after(&mut self, now: u64, delay: u64, event: E) {
         let event = (now + delay, event);
         if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.delay == delay) {
@@ -36,14 +36,15 @@ impl<E> Lanes<E> {
         });
     }
 
-    /// The next event and its time. Of several at one time, the order is arbitrary and the same in every run.
+    /// Returns the next event and its time. Events at the same time come in an arbitrary order, the
+    /// same in every run.
     pub(super) fn next(&mut self) -> Option<(u64, E)> {
         let first = |lane: &Lane<E>| lane.events.front().map_or(u64::MAX, |(at, _)| *at);
         let lane = self.lanes.iter_mut().min_by_key(|lane| first(lane))?;
         lane.events.pop_front()
     }
 
-    /// The time of the next event.
+    /// Returns the time of the next event.
     pub(super) fn peek(&self) -> Option<u64> {
         let first = |lane: &Lane<E>| lane.events.front().map(|(at, _)| *at);
         self.lanes.iter().filter_map(first).min()

@@ -1,13 +1,15 @@
-//! Hosts around one switch, packet by packet: what Aequitas was evaluated on.
+//! Hosts around one switch, packet by packet: the network on which Aequitas was evaluated.
 //!
-//! Requests through a proxy take milliseconds, calls through a network microseconds, and what Aequitas controls is the
-//! queue in front of a switch's port. So its experiments need a network: senders with congestion windows
-//! (`transport`), a weighted fair queue in front of each host ([`port`]), and calls of several classes (`traffic`).
-//! [`run`] lets one of the class admission algorithms of the engine decide in which class each call runs.
+//! Requests through a proxy take milliseconds, calls through a network microseconds, and Aequitas
+//! controls the queue in front of a switch's port. So its experiments need a network: senders with
+//! congestion windows (`transport`), a weighted fair queue in front of each host ([`port`]), and
+//! calls of several classes (`traffic`). [`run`] lets one of the class admission algorithms of the
+//! engine decide the class in which each call runs.
 //!
-//! Modelled as in the simulator of Aequitas, whose numbers the paper's are. Left out: queues at senders (a window's
-//! packets reach the switch at once), more than one switch, and selective acknowledgements: a lost packet is sent
-//! again after a timeout. Messages of a central server take no time.
+//! The model is that of the simulator of Aequitas, from which the paper's numbers come. Left out:
+//! queues at senders (a window's packets reach the switch at once), more than one switch, and
+//! selective acknowledgements (a lost packet is sent again after a timeout). Messages of a central
+//! server take no time.
 
 mod lanes;
 pub mod port;
@@ -27,34 +29,35 @@ pub use world::run;
 /// ps in a µs.
 const MICROSECOND: u64 = 1_000_000;
 
-/// Hosts, their calls, and what their classes promise.
+/// Hosts, their calls, and the targets of their classes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setup {
     /// Hosts at the switch.
     pub hosts: u16,
-    /// Who calls whom, and when.
+    /// The pairs of hosts that call each other, and the times of the calls.
     pub pattern: Pattern,
     /// Bytes of a call, without headers.
     pub call_bytes: u32,
     /// Shares of a port by class, the highest class first.
     pub weights: Vec<u32>,
-    /// Percent of calls that ask for each class: of each sender, the last of which stands for all that follow.
+    /// Percent of calls that ask for each class, by sender; the last entry holds for all further
+    /// senders.
     pub mixes: Vec<Vec<f64>>,
     /// Buffer of a port, bytes.
     pub buffer_bytes: u32,
     /// Targets of all classes but the lowest, µs.
     pub targets_us: Vec<u64>,
-    /// Percentile at which they are to hold.
+    /// Percentile at which the targets are to hold.
     pub percentile: f64,
-    /// Calls are counted in intervals of this length.
+    /// Length of the intervals in which calls are counted.
     pub interval: Duration,
 }
 
-/// Who calls whom, and when.
+/// A traffic pattern: the pairs of hosts that call each other, and the times of the calls.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pattern {
-    /// Every host calls every other: Poisson arrivals at `burst` times a link's bandwidth for `calls` calls of a pair,
-    /// then nothing for `idle` times as long as these took.
+    /// Every host calls every other: Poisson arrivals at `burst` times a link's bandwidth for
+    /// `calls` calls of a pair, then nothing for `idle` times the duration of these.
     AllToAll {
         /// Load in a burst, ratio of the bandwidth over all receivers of a sender.
         burst: f64,
@@ -63,17 +66,18 @@ pub enum Pattern {
         /// Idle time, ratio of the burst's.
         idle: f64,
     },
-    /// All hosts but the last call the last: Poisson arrivals, each sender at `load` times a link's bandwidth.
+    /// All hosts but the last call the last: Poisson arrivals, each sender at `load` times a link's
+    /// bandwidth.
     Incast {
-        /// Of each sender, ratio.
+        /// Load of each sender, ratio.
         load: f64,
     },
 }
 
-/// What decides in which class a call runs.
+/// The algorithm that decides the class in which a call runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Method {
-    /// Nothing: in the class that it asks for.
+    /// No algorithm: each call runs in the class that it asks for.
     None,
     /// [`headgate_core::class_admission::Distributed`].
     Distributed,
@@ -83,7 +87,7 @@ pub enum Method {
         period: Duration,
         /// K.
         allowed: NonZeroU32,
-        /// Whose misses count together.
+        /// The calls whose misses are counted together.
         scope: Scope,
         /// Whether each sender has K misses of its own at a receiver.
         by_sender: bool,
@@ -92,12 +96,12 @@ pub enum Method {
     Incast {
         /// w.
         past: f64,
-        /// Whose delays are averaged together.
+        /// The calls whose delays are averaged together.
         scope: Scope,
     },
 }
 
-/// The setups of the experiments, for tests of what they are made of.
+/// The setups of the experiments, for tests of their parts.
 #[cfg(test)]
 mod setups {
     use super::{Duration, Pattern, Setup};

@@ -4,22 +4,22 @@
 //! F = max(now, F of the class's last packet) + size / (rate · w_class / Σw)        least F first
 //! ```
 //!
-//! With the real time in the maximum this is Virtual Clock (L. Zhang, 1990) rather than a weighted fair queue with a
-//! virtual time: a class that used what others left idle is behind when they come back. It is what the simulator of
-//! Aequitas does, so the papers' numbers hold for it. Packets that don't fit into the buffer, which all classes share,
-//! are lost.
+//! With the real time in the maximum this is Virtual Clock (L. Zhang, 1990) rather than a weighted
+//! fair queue with a virtual time: a class that used the idle capacity of others is behind when
+//! they come back. The simulator of Aequitas works this way, so the paper's numbers hold for it.
+//! Packets that don't fit into the buffer, which all classes share, are lost.
 
 use std::collections::VecDeque;
 
-/// A packet's place and size, as far as a port needs it.
+/// The properties of a packet that a port needs.
 pub trait Packet {
-    /// Its class, below the number of weights.
+    /// Returns its class, below the number of weights.
     fn class(&self) -> usize;
-    /// Bytes with headers.
+    /// Returns its bytes, with headers.
     fn bytes(&self) -> u32;
 }
 
-/// See the module. Times are ps.
+/// The weighted fair queue in front of a switch's port, with a bounded buffer. Times are ps.
 #[derive(Debug, Clone)]
 pub struct Port<P> {
     ps_per_byte: u64,
@@ -38,12 +38,13 @@ struct Class<P> {
     ps_per_byte: u64,
 }
 
-/// A packet that found no room.
+/// A packet that didn't fit into the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lost<P>(pub P);
 
 impl<P: Packet> Port<P> {
-    /// An idle port that sends a byte in `ps_per_byte`, with classes of these weights, all above 0, and `buffer` bytes.
+    /// Returns an idle port that sends a byte in `ps_per_byte`, with classes of these weights, all
+    /// above 0, and a buffer of `buffer` bytes.
     #[must_use]
     pub fn new(ps_per_byte: u64, weights: &[u32], buffer: u32) -> Self {
         let sum: u64 = weights.iter().copied().map(u64::from).sum();
@@ -64,7 +65,7 @@ impl<P: Packet> Port<P> {
     /// Queues `packet` at `now`.
     ///
     /// # Errors
-    /// [`Lost`] if the buffer is full or there is no such class.
+    /// [`Lost`] if the buffer is full or the class doesn't exist.
     pub fn enqueue(&mut self, now: u64, packet: P) -> Result<(), Lost<P>> {
         let (class, bytes) = (packet.class(), packet.bytes());
         let Some(class) = self.classes.get_mut(class) else {
@@ -79,7 +80,8 @@ impl<P: Packet> Port<P> {
         Ok(())
     }
 
-    /// Sends the next packet, unless one is being sent: it, and how long it takes. [`Port::sent`] tells its end.
+    /// Starts to send the next packet, unless the port is busy. Returns its transmission time and
+    /// the packet. [`Port::sent`] marks the end.
     pub fn send(&mut self) -> Option<(u64, P)> {
         if self.sending {
             return None;
@@ -96,7 +98,7 @@ impl<P: Packet> Port<P> {
         Some((u64::from(packet.bytes()) * self.ps_per_byte, packet))
     }
 
-    /// The packet was sent.
+    /// Marks the end of a transmission.
     pub fn sent(&mut self) {
         self.sending = false;
     }
@@ -147,7 +149,7 @@ mod tests {
     #[test]
     fn what_used_idle_capacity_is_behind_afterwards() {
         let mut port = Port::new(80, &[4, 1], 1_000_000);
-        // Alone for 100 packets of 80 ns each; its tags advance five times as fast.
+        // The class is alone for 100 packets of 80 ns each; its tags advance five times as fast.
         let mut now = 0;
         for _ in 0..100 {
             port.enqueue(now, (1, 1_000)).unwrap();

@@ -1,30 +1,30 @@
-//! What a run saw.
+//! Measurements of a run.
 
 use hdrhistogram::Histogram;
 
 use super::MICROSECOND;
 use crate::simulation::SimulationError;
 
-/// Longest latency that is told apart, ns: a minute.
+/// The longest latency that the histograms distinguish, ns: a minute.
 const LONGEST: u64 = 60_000_000_000;
 
 /// Calls of one sender in one interval that asked for the highest class.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// All of them.
+    /// All of these calls.
     pub asked: u64,
-    /// Those that were not downgraded.
+    /// Calls that were not downgraded.
     pub admitted: u64,
     /// Bytes of calls that ended in the highest class.
     pub bytes: u64,
 }
 
-/// What a run saw.
+/// The measurements of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Seen {
     /// Length of an interval, s.
     pub interval: f64,
-    /// By interval, then by sender.
+    /// Samples by interval, then by sender.
     pub samples: Vec<Vec<Sample>>,
     /// Latencies by the class in which calls ran, ns.
     latencies: Vec<Histogram<u32>>,
@@ -39,7 +39,8 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// `senders` hosts call in `classes` for `length`; latencies count from `counts_from` on. Times are ps.
+    /// Returns empty measurements of `senders` hosts that call in `classes` for `length`. Latencies
+    /// count from `counts_from` on. Times are ps.
     pub(super) fn new(
         senders: usize,
         classes: usize,
@@ -52,7 +53,7 @@ impl Seen {
                 .map_err(|e| SimulationError::Results(e.to_string()))
         };
         let interval = interval.max(1);
-        // One that the run cuts short would show a rate that is too low.
+        // A partial interval at the end would show a rate that is too low.
         let intervals = usize::try_from(length / interval).unwrap_or(0);
         Ok(Self {
             interval: interval as f64 / MICROSECOND as f64 / 1e6,
@@ -97,14 +98,14 @@ impl Seen {
         }
     }
 
-    /// Latency at quantile `q` of calls that ran in `class`, µs; `None` if none did.
+    /// Returns the latency at quantile `q` of calls that ran in `class`, µs; `None` if none did.
     #[must_use]
     pub fn latency_us(&self, class: usize, q: f64) -> Option<f64> {
         let latencies = self.latencies.get(class)?;
         (!latencies.is_empty()).then(|| latencies.value_at_quantile(q) as f64 / 1e3)
     }
 
-    /// Part of the calls that ran in `class` and took at most `limit` µs, ratio; `None` if none ran.
+    /// Returns the ratio of calls in `class` that took at most `limit` µs; `None` if none ran.
     #[must_use]
     pub fn within_us(&self, class: usize, limit: u64) -> Option<f64> {
         let latencies = self.latencies.get(class)?;
@@ -112,8 +113,8 @@ impl Seen {
         (!latencies.is_empty()).then(|| within as f64 / latencies.len() as f64)
     }
 
-    /// Part of the calls of `sender` that asked for the highest class and were not downgraded, by interval; `None`
-    /// where it made none.
+    /// Returns the ratio of calls of `sender` for the highest class that were not downgraded, by
+    /// interval; `None` for an interval without such calls.
     #[must_use]
     pub fn admission(&self, sender: usize) -> Vec<Option<f64>> {
         let part = |sample: &Sample| {
@@ -123,7 +124,7 @@ impl Seen {
         samples.map(|sample| sample.and_then(part)).collect()
     }
 
-    /// The mean of [`Seen::admission`] over all senders that called.
+    /// Returns the mean of [`Seen::admission`] over all senders that called.
     #[must_use]
     pub fn overall_admission(&self) -> Vec<Option<f64>> {
         let senders = self.samples.first().map_or(0, Vec::len);
@@ -137,7 +138,7 @@ impl Seen {
         (0..self.samples.len()).map(mean).collect()
     }
 
-    /// Gb/s of `sender` in the highest class, by interval.
+    /// Returns the throughput of `sender` in the highest class, Gb/s, by interval.
     #[must_use]
     pub fn throughput(&self, sender: usize) -> Vec<f64> {
         let bytes = |all: &Vec<Sample>| all.get(sender).map_or(0, |sample| sample.bytes);

@@ -1,4 +1,4 @@
-//! When hosts call each other, and in which class.
+//! The times and the classes of calls between hosts.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,7 +14,7 @@ pub(super) struct Arrival {
     pub(super) at: u64,
     pub(super) source: u16,
     pub(super) destination: u16,
-    /// The class that it asks for.
+    /// The class that the call asks for.
     pub(super) wanted: u8,
 }
 
@@ -36,17 +36,17 @@ struct Burst {
 struct Pair {
     source: u16,
     destination: u16,
-    /// Mean time between calls, ps; within a burst, if there are bursts.
+    /// Mean time between calls, ps; if there are bursts, within a burst.
     mean: f64,
-    /// Classes up to here are asked for with this probability.
+    /// Cumulative probabilities of the classes.
     up_to: Vec<f64>,
-    /// Begin of the burst and calls in it so far.
+    /// The start of the burst, ps, and the calls in it so far.
     burst: (u64, u32),
     rng: Rng,
 }
 
 impl Traffic {
-    /// `call` is the time that a call's packets take on a link, ps.
+    /// Returns the calls of `setup`. `call` is the time that a call's packets take on a link, ps.
     pub(super) fn new(setup: &Setup, call: u64, seed: u64) -> Self {
         let hosts = setup.hosts;
         let mut seeds = Rng::new(seed);
@@ -86,12 +86,11 @@ impl Traffic {
         Self { pairs, next, burst }
     }
 
-    /// The time of the next call, ps.
+    /// Returns the time of the next call, ps.
     pub(super) fn peek(&self) -> Option<u64> {
         self.next.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// The next call.
     pub(super) fn next(&mut self) -> Option<Arrival> {
         let mut first = self.next.peek_mut()?;
         let Reverse((at, number)) = *first;
@@ -108,7 +107,7 @@ impl Traffic {
 }
 
 impl Pair {
-    /// An exponential time, ps.
+    /// Returns an exponential time, ps.
     fn gap(&mut self) -> u64 {
         (-(1.0 - self.rng.next_f64()).ln() * self.mean) as u64
     }
@@ -120,7 +119,7 @@ impl Pair {
         class.unwrap_or(classes) as u8
     }
 
-    /// The call after the one at `at`.
+    /// Returns the time of the call after the one at `at`.
     fn after(&mut self, at: u64, burst: Option<Burst>) -> u64 {
         let next = at + self.gap();
         let Some(burst) = burst else {
@@ -156,7 +155,7 @@ mod tests {
     fn rates_and_mixes_are_those_of_the_setups() {
         let (ms, class) = (1_000_000_000, |n| move |call: &&Arrival| call.wanted == n);
         let all = calls(&all_to_all(), 20 * ms);
-        // A host at 0.8 of 100 Gb/s: 302.6 calls/ms.
+        // Calls of a host at 0.8 of 100 Gb/s: 302.6 calls/ms.
         is_about(all.len(), 20.0 * 302.6 * f64::from(all_to_all().hosts));
         is_about(all.iter().filter(class(0)).count(), 0.6 * all.len() as f64);
         is_about(all.iter().filter(class(1)).count(), 0.3 * all.len() as f64);

@@ -1,14 +1,16 @@
-//! A sender's congestion window, by delay: what keeps queues at receivers small (as Swift does).
+//! A sender's congestion window, controlled by delay, which keeps queues at receivers small (as
+//! Swift does).
 //!
-//! One window for each channel, which is a sender, a receiver and a class. Packets of a channel are sent first come,
-//! first served. For each acknowledgement after a round trip of R µs, with a target of 10 µs:
+//! One window for each channel, which is a sender, a receiver and a class. Packets of a channel are
+//! sent first come, first served. For each acknowledgement after a round trip of R µs, with a
+//! target of 10 µs:
 //!
 //! ```text
 //! R < 10    window += 1 / window, at most 30 packets
 //! else      window ·= max(1 − 0.8 · (R − 10)/R, 0.5), at least 1, at most once in a round trip
 //! ```
 //!
-//! A packet that is lost is missed after 450 µs, which halves the window.
+//! A lost packet is detected after 450 µs, which halves the window.
 
 use std::collections::VecDeque;
 
@@ -32,11 +34,11 @@ pub(super) struct Channel {
     last_round_trip: u64,
     /// Calls that have not ended, the oldest first.
     calls: VecDeque<Call>,
-    /// Number of the oldest.
+    /// Number of the oldest call.
     oldest: u64,
-    /// Number of the first with packets that were not sent yet.
+    /// Number of the first call with unsent packets.
     sending: u64,
-    /// Packets to send again: number of the call, and whether it is the call's last.
+    /// Packets to send again: number of the call, and whether the packet is its last.
     lost: VecDeque<(u64, bool)>,
 }
 
@@ -61,7 +63,7 @@ impl Channel {
         }
     }
 
-    /// A call of so many packets.
+    /// Adds a call of this number of packets.
     pub(super) fn issue(&mut self, now: u64, packets: u32) {
         self.calls.push_back(Call {
             issued: now,
@@ -70,7 +72,8 @@ impl Channel {
         });
     }
 
-    /// The next packet to send, if the window has room: the number of its call, and whether it is the call's last.
+    /// Returns the next packet to send, if the window has room: the number of its call, and whether
+    /// it is the call's last.
     pub(super) fn send(&mut self) -> Option<(u64, bool)> {
         if f64::from(self.in_flight) + 1.0 > self.window {
             return None;
@@ -88,7 +91,8 @@ impl Channel {
         Some(packet)
     }
 
-    /// A packet of this call was acknowledged after `round_trip`: when the call was issued, if that ends it.
+    /// Acknowledges a packet of this call after `round_trip`. Returns the time at which the call
+    /// was issued, if this ends it.
     pub(super) fn acknowledged(&mut self, now: u64, number: u64, round_trip: u64) -> Option<u64> {
         self.in_flight -= 1;
         let took = round_trip as f64;
@@ -116,7 +120,7 @@ impl Channel {
         issued
     }
 
-    /// A packet was lost [`TIMEOUT`] ago, or a little less.
+    /// Handles the loss of a packet that was sent [`TIMEOUT`] ago, or a little less.
     pub(super) fn timed_out(&mut self, now: u64, packet: (u64, bool)) {
         self.in_flight -= 1;
         self.lost.push_back(packet);

@@ -1,4 +1,5 @@
-//! One run: calls are made, admitted to a class, cut into packets, queued, sent, acknowledged.
+//! One run of the network: calls are made, admitted to a class, cut into packets, queued, sent,
+//! acknowledged.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,13 +22,14 @@ use crate::simulation::SimulationError;
 
 /// 100 Gb/s.
 const PS_PER_BYTE: u64 = 80;
-/// Of a link, ps.
+/// Propagation delay of a link, ps.
 const PROPAGATION: u64 = MICROSECOND / 5;
 /// Bytes of a packet, and of the header in it. An acknowledgement is a header.
 const PACKET: u32 = 5_120;
 const HEADER: u32 = 40;
 
-/// Runs `setup` for `length` with `method`. Latencies of calls that are made from `counts_from` on count.
+/// Runs `setup` for `length` with `method`. Latencies of calls made before `counts_from` don't
+/// count.
 ///
 /// # Errors
 /// [`SimulationError`] for targets or a weight that the algorithm can't take.
@@ -43,7 +45,7 @@ pub fn run(
     Ok(world.seen)
 }
 
-/// A packet in the network; of an acknowledgement, the packet that it is for.
+/// A packet in the network, or the acknowledgement of one.
 #[derive(Debug, Clone, Copy)]
 struct InFlight {
     source: u16,
@@ -68,9 +70,9 @@ impl Packet for InFlight {
 
 #[derive(Debug, Clone, Copy)]
 enum Event {
-    /// At the switch.
+    /// The packet reaches the switch.
     Switch(InFlight),
-    /// An acknowledgement, at the sender of what it acknowledges.
+    /// The acknowledgement reaches the sender of the packet.
     Acknowledged(InFlight),
     TimedOut(InFlight),
 }
@@ -99,9 +101,9 @@ struct World {
     admission: Admission,
     luck: Rng,
     channels: Vec<Channel>,
-    /// By destination.
+    /// Ports by destination.
     ports: Vec<Port<InFlight>>,
-    /// When ports have sent what they are sending, and which packet that is.
+    /// The ends of the ports' transmissions, and the ports.
     sending: BinaryHeap<Reverse<(u64, u16)>>,
     on_the_wire: Vec<Option<InFlight>>,
     events: Lanes<Event>,
@@ -190,7 +192,7 @@ impl World {
         self.send(at, source, destination, class);
     }
 
-    /// Sends what the window has room for.
+    /// Sends the packets that the window has room for.
     fn send(&mut self, now: u64, source: u16, destination: u16, class: u8) {
         let channel = self.channel(source, destination, class);
         while let Some(call) = self.channels[channel].send() {
@@ -230,7 +232,7 @@ impl World {
         }
     }
 
-    /// Lets a port send, if it has something and is free.
+    /// Starts a port's next transmission, if a packet waits and the port is free.
     fn start(&mut self, now: u64, port: u16) {
         if let Some((takes, packet)) = self.ports[usize::from(port)].send() {
             self.on_the_wire[usize::from(port)] = Some(packet);
@@ -238,7 +240,8 @@ impl World {
         }
     }
 
-    /// A port has sent a packet: it reaches the host, which reads it at the speed of the link.
+    /// Ends a port's transmission: the packet reaches the host, which reads it at the speed of the
+    /// link.
     fn sent(&mut self, now: u64, port: u16) {
         self.ports[usize::from(port)].sent();
         if let Some(packet) = self.on_the_wire[usize::from(port)].take() {
@@ -325,7 +328,7 @@ impl Admission {
     }
 
     fn completed(&mut self, now: u64, pair: (u16, u16), call: &Completion) {
-        // A packet there and its acknowledgement back through an empty network.
+        // The time of a packet and its acknowledgement through an empty network.
         const ROUND_TRIP: u64 = 4 * PROPAGATION + 2 * (PACKET + HEADER) as u64 * PS_PER_BYTE;
         let now = instant(now);
         match self {
@@ -342,7 +345,7 @@ impl Admission {
     }
 }
 
-/// The key of a receiver's misses: its own, or its own for each sender.
+/// Returns the key of a receiver's misses: one for all senders, or one for each.
 const fn receiver(pair: (u16, u16), by_sender: bool) -> (u16, u16) {
     if by_sender { pair } else { (0, pair.1) }
 }
@@ -391,8 +394,9 @@ mod tests {
             ..incast()
         };
         let seen = run_for(&seldom, Method::None, 200);
-        // Once the window is open: a link, six full packets at the port, a link, the time in which the host reads the
-        // sixth (the seventh is smaller and was read before), and back with 3.2 ns twice.
+        // The latency once the window is open: a link, six full packets at the port, a link, the
+        // time in which the host reads the sixth (the seventh is smaller and was read before), and
+        // back with 3.2 ns twice.
         let least = 4.0 * 0.2 + 7.0 * 0.409_6 + 2.0 * 0.003_2;
         let median = seen.latency_us(0, 0.5).unwrap();
         assert!((median - least).abs() < 0.01, "{median} instead of {least}");

@@ -1,8 +1,9 @@
 //! Clocks of hosts, which never show the same time.
 //!
-//! A proxy reads the monotonic clock of its host: it began to count when the host started, and runs as fast as the host's
-//! crystal and its time synchronization let it. What processes tell each other are spans of time, so a run with clocks
-//! that are years apart has to be the run with one clock, and one whose clocks run unevenly has to be close to it.
+//! A proxy reads the monotonic clock of its host: it starts at the host's boot, and its speed
+//! depends on the host's crystal and its time synchronization. Processes only exchange spans of
+//! time. So a run with clocks that are years apart has to equal the run with one clock, and a run
+//! whose clocks drift has to be close to it.
 
 use std::time::Duration;
 
@@ -10,12 +11,12 @@ use headgate_core::time::{Instant, nanos};
 
 use crate::workload::dice::Dice;
 
-/// How far the processes' clocks are apart. By default all show the time of the run.
+/// The differences between the processes' clocks. By default all show the time of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Clocks {
-    /// Each is ahead by up to this.
+    /// The largest offset of a clock ahead of the run's time.
     pub ahead: Duration,
-    /// Each runs fast or slow by up to this, ratio; time synchronization allows for 0.0005.
+    /// The largest drift of a clock, fast or slow, ratio; time synchronization allows for 0.0005.
     pub drift: f64,
 }
 
@@ -27,7 +28,7 @@ pub(super) struct Clock {
 }
 
 impl Clocks {
-    /// One of them.
+    /// Draws one clock.
     pub(super) fn draw(&self, dice: &mut Dice) -> Clock {
         Clock {
             ahead: (dice.unit() * nanos(self.ahead) as f64) as u64,
@@ -37,7 +38,7 @@ impl Clocks {
 }
 
 impl Clock {
-    /// What it shows when `now` ns of the run have passed.
+    /// Returns the clock's time when `now` ns of the run have passed.
     pub(super) fn at(self, now: u64) -> Instant {
         let gained = (now as f64 * self.drift) as i64;
         Instant::from_nanos(now.saturating_add_signed(gained).saturating_add(self.ahead))

@@ -1,19 +1,19 @@
-//! Who calls whom: services, and what they do for a request.
+//! The call graph: services, and their work for a request.
 
 use std::time::Duration;
 
 use crate::workload::ServiceTime;
 
-/// Services and what they do for the workflows.
+/// Services and their work for the workflows.
 #[derive(Debug, Clone, Default)]
 pub struct Graph {
     /// The services.
     pub services: Vec<Service>,
-    /// What services do; [`Workflow::entry`] and [`Calls::task`] are indices into it.
+    /// The tasks; [`Workflow::entry`] and [`Calls::task`] are indices into it.
     pub tasks: Vec<Task>,
     /// The workflows.
     pub workflows: Vec<Workflow>,
-    /// What is between processes.
+    /// The network between processes.
     pub network: Network,
 }
 
@@ -22,17 +22,17 @@ pub struct Graph {
 pub struct Service {
     /// Its name.
     pub name: String,
-    /// How many processes it has, 1 or more.
+    /// The number of processes, 1 or more.
     pub processes: usize,
     /// Requests that a process works on at once (the stage's P).
     pub slots: u32,
-    /// Of those, how many compute at once, such as behind a semaphore; the others wait in the order in which they
-    /// came. `None`: all.
+    /// The number of these requests that compute at once, such as behind a semaphore; the others
+    /// wait first come, first served. `None`: all.
     pub threads: Option<u32>,
 }
 
 impl Service {
-    /// A service whose requests all compute at once.
+    /// Returns a service whose requests all compute at once.
     #[must_use]
     pub fn new(name: &str, processes: usize, slots: u32) -> Self {
         Self {
@@ -43,7 +43,7 @@ impl Service {
         }
     }
 
-    /// With so many threads in each process.
+    /// Returns this service with this number of threads in each process.
     #[must_use]
     pub fn threads(mut self, threads: u32) -> Self {
         self.threads = Some(threads);
@@ -51,12 +51,12 @@ impl Service {
     }
 }
 
-/// What a service does for a request: a node of an execution DAG.
+/// The work of a service for a request: a node of an execution DAG.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Task {
     /// Index of the service.
     pub service: usize,
-    /// One after the other.
+    /// The steps, one after the other.
     pub steps: Vec<Step>,
 }
 
@@ -65,7 +65,8 @@ pub struct Task {
 pub enum Step {
     /// Work of the process itself.
     Compute(ServiceTime),
-    /// Calls of another service; the step ends when all have been answered. One that fails fails the task.
+    /// Calls of another service; the step ends when all have been answered. A failed call fails the
+    /// task.
     Call(Calls),
 }
 
@@ -74,22 +75,22 @@ pub enum Step {
 pub struct Calls {
     /// Index of the task that is called.
     pub task: usize,
-    /// How many.
+    /// The number of calls.
     pub count: Count,
-    /// How many of them at once; 1 is one after the other.
+    /// The number of calls at once; 1 is one after the other.
     pub at_once: u32,
-    /// Which process of the service gets them.
+    /// The rule that selects the called process.
     pub route: Route,
 }
 
 impl Calls {
-    /// One call.
+    /// Returns one call.
     #[must_use]
     pub fn one(task: usize, route: Route) -> Self {
         Self::several(task, 1, 1, route)
     }
 
-    /// `count` calls, `at_once` of them at once.
+    /// Returns `count` calls, `at_once` of them at once.
     #[must_use]
     pub fn several(task: usize, count: u32, at_once: u32, route: Route) -> Self {
         Self {
@@ -101,28 +102,29 @@ impl Calls {
     }
 }
 
-/// How many calls.
+/// The number of calls of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Count {
-    /// Always as many.
+    /// A fixed number.
     Fixed(u32),
-    /// As many as the request's size ([`crate::mesh::load::Item::size`]) says.
+    /// The request's size ([`crate::mesh::load::Item::size`]).
     Size,
 }
 
-/// Which process of a service gets a call.
+/// The rule that selects the process of a service for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
-    /// The next one, counted by each calling process for itself.
+    /// Round robin, counted by each calling process for itself.
     RoundRobin,
-    /// Each of the service's processes gets one call in turn, beginning with the first, whatever others call.
+    /// Round robin within the calling request, from the first process on, independent of other
+    /// requests.
     Each,
-    /// The process that holds the partition of the request, as consistent hashing finds it.
+    /// The process that holds the request's partition, as with consistent hashing.
     Partition,
-    /// One of this many blocks of the request's partition, drawn at random; blocks are spread evenly over the
-    /// service's processes.
+    /// One of this many blocks of the request's partition, drawn at random; blocks are spread
+    /// evenly over the service's processes.
     Block(u32),
-    /// Always this one.
+    /// Always this process.
     Fixed(usize),
 }
 
@@ -131,19 +133,20 @@ pub enum Route {
 pub struct Workflow {
     /// Its name.
     pub name: String,
-    /// Index of the task with which its requests begin; the processes of that service get them in turn.
+    /// Index of the task with which its requests begin; the processes of that service receive them
+    /// in turn.
     pub entry: usize,
-    /// Processes that hold its partitions; a request is of one of them, drawn at random. Empty: one partition, on
-    /// process 0.
+    /// Processes that hold its partitions; each request belongs to one of them, drawn at random.
+    /// Empty: one partition, on process 0.
     pub partitions: Vec<usize>,
-    /// When a client gives up; `None`: never.
+    /// The time after which a client gives up; `None`: never.
     pub timeout: Option<Duration>,
-    /// End-to-end deadline, which travels with requests where the run lets it.
+    /// End-to-end deadline, which travels with requests if the run's setup says so.
     pub deadline: Option<Duration>,
 }
 
 impl Workflow {
-    /// A workflow without partitions whose clients wait forever.
+    /// Returns a workflow without partitions whose clients wait forever.
     #[must_use]
     pub fn new(name: &str, entry: usize) -> Self {
         Self {
@@ -156,19 +159,19 @@ impl Workflow {
     }
 }
 
-/// What is between processes.
+/// The network between processes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Network {
-    /// One way.
+    /// One-way delay.
     pub delay: Duration,
-    /// Part of the responses between processes that never arrive, ratio; only with a `timeout`.
+    /// Ratio of the responses between processes that never arrive; only with a `timeout`.
     pub lost: f64,
-    /// When a process gives up waiting for a call of its own; `None`: never.
+    /// The time after which a process gives up a call of its own; `None`: never.
     pub timeout: Option<Duration>,
 }
 
 impl Default for Network {
-    /// What virtual machines of one data centre have between them.
+    /// Returns the typical network between virtual machines of one data centre.
     fn default() -> Self {
         Self {
             delay: Duration::from_micros(250),

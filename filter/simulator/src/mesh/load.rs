@@ -7,16 +7,16 @@ use crate::workload::dice::Dice;
 
 use super::graph::Graph;
 
-/// Requests from clients who behave alike.
+/// Requests from clients of the same behaviour.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Load {
-    /// What they ask for, in turn and over again, as in the replay of a trace; not empty.
+    /// The requests, in turn and over again, as in the replay of a trace; not empty.
     pub trace: Vec<Item>,
-    /// When requests come.
+    /// The arrival process of the requests.
     pub arrivals: Arrivals,
-    /// First and last time, ns since the start.
+    /// The first time, ns since the start.
     pub from: u64,
-    /// See `from`.
+    /// The last time, ns since the start.
     pub until: u64,
 }
 
@@ -25,26 +25,26 @@ pub struct Load {
 pub struct Item {
     /// Index of its workflow.
     pub workflow: usize,
-    /// Its size, where the workflow's tasks ask for one.
+    /// Its size, if the workflow's tasks use one.
     pub size: u32,
-    /// Its end-to-end deadline; without one it is the workflow's.
+    /// Its end-to-end deadline; without one, the workflow's.
     pub deadline: Option<Duration>,
 }
 
-/// When requests come.
+/// The arrival process of requests.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Arrivals {
-    /// So many a second, at random.
+    /// Poisson arrivals at this rate, requests/s.
     Poisson(f64),
-    /// So many a second, evenly.
+    /// Evenly spaced arrivals at this rate, requests/s.
     Even(f64),
-    /// So many clients, who think (a time of this distribution) after each answer, refusal or timeout, and send the
-    /// next request.
+    /// A closed loop of this number of clients. Each thinks (a time of this distribution) after
+    /// each answer, refusal or timeout, and sends the next request.
     Closed(u32, ServiceTime),
 }
 
 impl Load {
-    /// Requests of this workflow for as long as the run lasts.
+    /// Returns requests of this workflow for as long as the run lasts.
     #[must_use]
     pub fn new(workflow: usize, arrivals: Arrivals) -> Self {
         let item = Item {
@@ -55,7 +55,7 @@ impl Load {
         Self::replay(vec![item], arrivals)
     }
 
-    /// The requests of a trace, which is not empty.
+    /// Returns the requests of a trace, which is not empty.
     #[must_use]
     pub fn replay(trace: Vec<Item>, arrivals: Arrivals) -> Self {
         Self {
@@ -66,14 +66,14 @@ impl Load {
         }
     }
 
-    /// From `from` to `until` s.
+    /// Returns this load from `from` to `until`, s.
     #[must_use]
     pub fn between(mut self, from: f64, until: f64) -> Self {
         (self.from, self.until) = ((from * 1e9) as u64, (until * 1e9) as u64);
         self
     }
 
-    /// How many send side by side.
+    /// Returns the number of concurrent senders.
     pub(super) fn senders(&self) -> u32 {
         match self.arrivals {
             Arrivals::Poisson(_) | Arrivals::Even(_) => 1,
@@ -81,7 +81,8 @@ impl Load {
         }
     }
 
-    /// When a sender's first request comes. Closed loops don't begin all at the same moment.
+    /// Returns the time of a sender's first request. Clients of a closed loop don't all begin at
+    /// the same time.
     pub(super) fn first(&self, dice: &mut Dice) -> u64 {
         match &self.arrivals {
             Arrivals::Poisson(_) | Arrivals::Even(_) => self.next(self.from, dice),
@@ -92,7 +93,8 @@ impl Load {
         }
     }
 
-    /// When the request after one at `at` comes; in a closed loop, after the answer at `at`.
+    /// Returns the time of the request after one at `at`; in a closed loop, after the answer at
+    /// `at`.
     pub(super) fn next(&self, at: u64, dice: &mut Dice) -> u64 {
         let gap = match &self.arrivals {
             Arrivals::Poisson(rate) => (-(1.0 - dice.unit()).ln() / rate * 1e9) as u64,
@@ -107,7 +109,7 @@ impl Load {
     }
 }
 
-/// Partition of a request.
+/// Returns the partition of a request, drawn at random.
 pub(super) fn partition(graph: &Graph, workflow: usize, dice: &mut Dice) -> usize {
     match graph.workflows[workflow].partitions.len() {
         0 | 1 => 0,
@@ -115,7 +117,7 @@ pub(super) fn partition(graph: &Graph, workflow: usize, dice: &mut Dice) -> usiz
     }
 }
 
-/// One of 0..n.
+/// Returns one of 0..n, drawn at random.
 pub(super) fn below(n: usize, dice: &mut Dice) -> usize {
     ((dice.unit() * n as f64) as usize).min(n - 1)
 }

@@ -1,4 +1,4 @@
-//! What stands in front of the processes of a service: a stage, and what requests are to it.
+//! The stage in front of the processes of a service, and the classification of requests in it.
 
 use headgate_core::classify::Classifier;
 use headgate_core::config::{
@@ -17,20 +17,21 @@ use crate::workload::request::{Place, SampleRequest, place};
 /// Longest wait in a queue of requests without a deadline: longer than any run.
 const FOREVER_US: u64 = 36_000_000_000;
 
-/// How the processes of a mesh are set up.
+/// The setup of the processes of a mesh.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Setup {
-    /// By service. The processes of one without a policy only have slots and a queue.
+    /// Policies by service. The processes of a service without one only have slots and a queue.
     pub policies: Vec<Option<Policy>>,
-    /// Whether deadlines travel with requests; otherwise only clients know of them.
+    /// Whether deadlines travel with requests; otherwise only clients know them.
     pub deadlines: bool,
     /// The processes' clocks.
     pub clocks: Clocks,
 }
 
 impl Setup {
-    /// Every process refuses nothing but for a rate or a deadline, with its queue in this order and these workflows; with
-    /// workflows, deadlines travel. Each workflow is a type of its own, so that its processing times are known.
+    /// Returns a setup in which every process refuses requests only because of a rate or a
+    /// deadline, with its queue in this order and these workflows. With workflows, deadlines
+    /// travel. Each workflow is a type of its own, so that its processing times are known.
     #[must_use]
     pub fn alike(
         graph: &Graph,
@@ -53,21 +54,21 @@ impl Setup {
     }
 }
 
-/// A stage, and what requests are to it.
+/// A stage, and the classification of requests in it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
     pub(super) stage: StageConfig,
-    /// By task, then by workflow; `None` passes the stage by.
+    /// Classifications by task, then by workflow; a request with `None` bypasses the stage.
     pub(super) places: Vec<Vec<Option<Place>>>,
 }
 
 impl Policy {
-    /// `stage` as a policy has it, in front of a service of `plan`. The policy's own rules tell what requests are, by what
-    /// the service's operations say that they look like. Of slots, the service has as many as the mesh says, unless the
-    /// policy leaves P to be found.
+    /// Returns `stage`, as a policy has it, in front of a service of `plan`. The policy's own rules
+    /// classify requests by the sample requests of the service's operations. The number of slots is
+    /// that of the mesh, unless the policy has P found automatically.
     ///
     /// # Errors
-    /// [`ConfigError`] of rules that can't be.
+    /// [`ConfigError`] of invalid rules.
     pub fn new(mut stage: StageConfig, plan: &Plan, service: usize) -> Result<Self, ConfigError> {
         let classifier = Classifier::new(&stage)?;
         let place = |(task, request): (usize, &SampleRequest), name: &str| {
@@ -131,6 +132,7 @@ impl Policy {
             measure: Measure::LastByte,
             release_slot: Measure::LastByte,
             errors: ErrorsConfig::default(),
+            retries: None,
             service_times: ServiceTimesConfig::default(),
             strategy: StrategyConfig::MaxQueueLength,
             starvation_avoidance: None,
@@ -160,7 +162,8 @@ fn by_workflow(name: &str) -> Match {
     }
 }
 
-/// Processes are told a request's workflow as such, whatever the policy reads it from.
+/// Returns a header as the source of workflows: the mesh names a request's workflow in this header,
+/// whatever source the policy uses.
 fn by_header() -> Vec<WorkflowSource> {
     vec![WorkflowSource::Header {
         name: workflow::HEADER.to_owned(),

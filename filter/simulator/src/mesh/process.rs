@@ -22,7 +22,7 @@ use crate::simulation::SimulationError;
 use crate::workload::dice::Dice;
 use crate::workload::request::Place;
 
-/// The only one of a process.
+/// The only policy of a process.
 const POLICY: PolicyId = PolicyId(0);
 
 /// A process.
@@ -31,14 +31,14 @@ pub(super) struct Process {
     host: Local<()>,
     clock: Clock,
     engine: Engine,
-    /// What requests are to the stage, by task and workflow.
+    /// Classifications of requests in the stage, by task and workflow.
     places: Vec<Vec<Option<Place>>>,
-    /// Names of workflows and services.
+    /// Names of the workflows.
     names: Vec<String>,
     services: Vec<String>,
     threads: Option<u32>,
     computing: u32,
-    /// Requests with a slot that wait for a thread, and how long they will compute, ns.
+    /// Requests with a slot that wait for a thread, and the time that they will compute, ns.
     waiting: VecDeque<(u32, u64)>,
     /// Requests that hold a slot.
     running: u32,
@@ -48,7 +48,7 @@ pub(super) struct Process {
     offered: Vec<u64>,
     refused: Vec<u64>,
     completed: Vec<u64>,
-    /// Next process of each service, for routing in turn.
+    /// The next process of each service, for round robin.
     turns: Vec<usize>,
     pub(super) dice: Dice,
 }
@@ -80,7 +80,8 @@ impl Process {
             places: policy.places,
             names: graph.workflows.iter().map(|w| w.name.clone()).collect(),
             services: graph.services.iter().map(|s| s.name.clone()).collect(),
-            // Where P is found, the service works on as many requests as the mesh says, whatever is let through.
+            // If P is found automatically, the service computes as many requests at once as the
+            // mesh says, however many are admitted.
             threads: threads.or(is_found.then_some(slots)),
             computing: 0,
             waiting: VecDeque::new(),
@@ -96,7 +97,7 @@ impl Process {
         })
     }
 
-    /// A request arrives.
+    /// Decides about a request that arrives.
     pub(super) fn arrive(
         &mut self,
         now: u64,
@@ -111,7 +112,7 @@ impl Process {
             return Ok(Decision::PassBy);
         };
         let attributes = Attributes {
-            // With rate control, the engine puts its own id in this place.
+            // With rate control, the engine replaces this by its own id.
             workflow: span.workflow + 1,
             class: ClassId(place.class),
             cost: (place.cost > 0).then_some(place.cost),
@@ -137,14 +138,15 @@ impl Process {
         workflows.map_or(OTHER, |workflows| workflows.identify(&self.host, now, name))
     }
 
-    /// A request got its slot; what it hands on with its calls.
+    /// Notes that a request got its slot, and returns the token that it passes on with its calls.
     pub(super) fn began(&mut self, now: u64, ticket: Option<Ticket>) -> Option<Token> {
         self.pass_to(now);
         self.running += 1;
         self.engine.token(ticket?)
     }
 
-    /// A request that held a slot is answered; what the answer says besides.
+    /// Notes the answer of a request that held a slot, and returns the workflow data that the
+    /// answer carries.
     pub(super) fn ended(
         &mut self,
         now: u64,
@@ -165,14 +167,15 @@ impl Process {
         Ok(answer.map(|answer| (answer.announcement, answer.progress)))
     }
 
-    /// A request is refused; what the refusal says besides.
+    /// Notes the refusal of a request, and returns the workflow data that it carries.
     pub(super) fn refused(&mut self, span: &Span, refusal: &Refusal) -> Option<Said> {
         self.refused[usize::from(span.workflow)] += 1;
         let workflows = self.engine.workflows(POLICY)?;
         Some((workflows.announcement(refusal.origin?), Progress::UNKNOWN))
     }
 
-    /// A request of this process calls a service: who calls, and what is noted of it.
+    /// Notes a call of this process to a service, and returns this process's id and the call's
+    /// record.
     pub(super) fn calls(
         &mut self,
         now: u64,
@@ -190,7 +193,7 @@ impl Process {
         Some((workflows.process(), call))
     }
 
-    /// A call of this process ended; with nothing said it was given up.
+    /// Notes the end of a call of this process. Without workflow data, the call was given up.
     pub(super) fn heard(&mut self, now: u64, call: Call, said: Option<Said>) {
         let Some(workflows) = self.engine.workflows_mut(POLICY) else {
             return;
@@ -206,7 +209,7 @@ impl Process {
         );
     }
 
-    /// A request wants to compute: whether it may begin at once.
+    /// Returns whether a request may begin to compute at once.
     pub(super) fn compute(&mut self, stream: u32, time: u64) -> bool {
         if self
             .threads
@@ -219,14 +222,14 @@ impl Process {
         true
     }
 
-    /// A thread is free: who computes next, and for how long.
+    /// Frees a thread, and returns the request that computes next, and its time, if one waits.
     pub(super) fn computed(&mut self) -> Option<(u32, u64)> {
         let next = self.waiting.pop_front();
         self.computing -= u32::from(next.is_none());
         next
     }
 
-    /// The next process of a service of so many, in turn.
+    /// Returns the next process, in turn, of a service with `of` processes.
     pub(super) fn turn(&mut self, service: usize, of: usize) -> usize {
         let turn = &mut self.turns[service];
         *turn = (*turn + 1) % of;

@@ -1,15 +1,15 @@
-//! What clients and processes saw of a run.
+//! Measurements of clients and processes in a run.
 
 use std::ops::Range;
 
-/// What became of a client's request.
+/// The outcome of a client's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// It was answered.
+    /// The request was answered.
     Served,
-    /// The process at which it entered refused it.
+    /// The process that the request entered refused it.
     Refused,
-    /// Something that it needed further down was refused or given up.
+    /// A call that it needed further down was refused or given up.
     Failed,
     /// The client gave up.
     TimedOut,
@@ -22,75 +22,76 @@ pub struct Ended {
     pub workflow: u16,
     /// Its size.
     pub size: u32,
-    /// When the client sent it, ns since the start.
+    /// The time at which the client sent it, ns since the start.
     pub sent: u64,
-    /// When the client had an answer or gave up, ns since the start.
+    /// The time at which the client had an answer or gave up, ns since the start.
     pub at: u64,
-    /// How long it held its slot where it entered, ns; of what was answered.
+    /// The time that it held its slot at the entry, ns; only valid for answered requests.
     pub held: u64,
     /// Its deadline after `sent`, ns; `u64::MAX` without one.
     pub within: u64,
-    /// What became of it.
+    /// Its outcome.
     pub ending: Ending,
 }
 
 impl Ended {
-    /// From the client's sending to its end, s.
+    /// Returns the time from sending to the end, s.
     #[must_use]
     pub fn latency_s(&self) -> f64 {
         (self.at - self.sent) as f64 / 1e9
     }
 
-    /// Whether it was answered.
+    /// Whether the request was answered.
     #[must_use]
     pub fn is_served(&self) -> bool {
         self.ending == Ending::Served
     }
 }
 
-/// A process at a moment. Counts are since the start, by workflow.
+/// A process at one time. Counts are since the start, by workflow.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ProcessSample {
-    /// Time of slots that were held, slot-seconds.
+    /// Time of held slots, slot-seconds.
     pub busy: f64,
     /// Requests that hold a slot.
     pub running: u32,
-    /// Requests that wait for one, in the queue of the stage.
+    /// Requests that wait for a slot, in the queue of the stage.
     pub queued: u32,
-    /// Requests that came.
+    /// Requests that arrived.
     pub offered: Vec<u64>,
-    /// Of those, refused: at once, or because they waited too long.
+    /// Requests refused, at once or because they waited too long.
     pub refused: Vec<u64>,
-    /// Of those, answered well.
+    /// Requests answered successfully.
     pub completed: Vec<u64>,
     /// Rate in force, requests/s; infinite without one.
     pub rates: Vec<f64>,
 }
 
-/// All processes at a moment.
+/// All processes at one time.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Sample {
     /// ns since the start.
     pub at: u64,
-    /// By process.
+    /// Samples by process.
     pub processes: Vec<ProcessSample>,
 }
 
-/// What was seen of a run.
+/// The measurements of a run.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Seen {
     /// Requests of clients, in the order in which they ended.
     pub ended: Vec<Ended>,
     /// Clients' requests that were sent, by workflow.
     pub sent: Vec<u64>,
-    /// Moments, one each interval, the first at 0.
+    /// Samples, one each interval, the first at 0.
     pub samples: Vec<Sample>,
     /// Processes of each service, as indices into [`Sample::processes`].
     pub services: Vec<Range<usize>>,
 }
 
 impl Seen {
-    /// Requests of a workflow that were sent in a span of time, s. `None`: of all workflows.
+    /// Returns the requests of a workflow that were sent in a span of time, s. `None`: of all
+    /// workflows.
     pub fn sent_in(
         &self,
         workflow: Option<usize>,
@@ -103,7 +104,7 @@ impl Seen {
         })
     }
 
-    /// Requests of a workflow that were answered well in a span of time, s, by the second.
+    /// Returns the rate of a workflow's successful answers in a span of time, s; requests/s.
     #[must_use]
     pub fn throughput(&self, workflow: usize, time: Range<f64>) -> f64 {
         let (from, until) = ((time.start * 1e9) as u64, (time.end * 1e9) as u64);
@@ -115,7 +116,8 @@ impl Seen {
         served.count() as f64 / (time.end - time.start)
     }
 
-    /// Part of a workflow's requests, sent in this time, that ended like this; ratio. `None` when there were none.
+    /// Returns the ratio of a workflow's requests, sent in this time, that ended like this; `None`
+    /// without requests.
     #[must_use]
     pub fn part(&self, workflow: Option<usize>, time: Range<f64>, ending: Ending) -> Option<f64> {
         let (mut all, mut some) = (0_u64, 0_u64);
@@ -126,7 +128,7 @@ impl Seen {
         (all > 0).then(|| some as f64 / all as f64)
     }
 
-    /// Latencies of requests that were answered well, by when they were sent, s; sorted.
+    /// Returns the latencies of successful requests that were sent in this time, s; sorted.
     #[must_use]
     pub fn latencies(&self, workflow: Option<usize>, time: Range<f64>) -> Vec<f64> {
         let served = self.sent_in(workflow, time).filter(|e| e.is_served());
@@ -135,8 +137,8 @@ impl Seen {
         latencies
     }
 
-    /// Median latency of what ended well or by a timeout, by spans of `step` s: points of the span's end and the
-    /// median, as in a smoothed time series.
+    /// Returns the median latency of requests that ended successfully or by a timeout, by spans of
+    /// `step` s: points of the span's end and the median, as in a smoothed time series.
     #[must_use]
     pub fn medians(&self, workflow: usize, length: f64, step: f64) -> Vec<(f64, Option<f64>)> {
         let spans = (length / step).round() as usize;
@@ -155,8 +157,8 @@ impl Seen {
         by_span.iter_mut().enumerate().map(median).collect()
     }
 
-    /// Sum over the processes of a service of what two moments differ in, by the second. Moments are those at or
-    /// after these times, s.
+    /// Returns the sum over a service's processes of the increase of a value between two samples,
+    /// per second. The samples are the first at or after these times, s.
     #[must_use]
     pub fn per_second(
         &self,
@@ -167,7 +169,7 @@ impl Seen {
         self.per_second_of(self.services[service].clone(), time, value)
     }
 
-    /// The same of some processes.
+    /// Returns the same for a range of processes.
     #[must_use]
     pub fn per_second_of(
         &self,
@@ -193,15 +195,15 @@ impl Seen {
         }
     }
 
-    /// Part of a service's slots that were held, ratio.
+    /// Returns the ratio of a service's slots that were held.
     #[must_use]
     pub fn utilization(&self, service: usize, slots: u32, time: Range<f64>) -> f64 {
         let busy = self.per_second(service, time, |process| process.busy);
         busy / (self.services[service].len() as f64 * f64::from(slots))
     }
 
-    /// Sum over a service's processes of a workflow's rates in force, requests/s, at each moment; `None` where one of
-    /// them has none.
+    /// Returns the sum over a service's processes of a workflow's rates in force, requests/s, at
+    /// each sample; `None` if one of them has none.
     #[must_use]
     pub fn rates(&self, service: usize, workflow: usize) -> Vec<(f64, Option<f64>)> {
         let sum = |sample: &Sample| {
@@ -215,14 +217,14 @@ impl Seen {
     }
 }
 
-/// Of sorted values, the least that at least the part `q` of them does not exceed.
+/// Returns the least of the sorted values that at least the ratio `q` of them doesn't exceed.
 #[must_use]
 pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     let rank = (sorted.len() as f64 * q).ceil().max(1.0) as usize - 1;
     sorted.get(rank.min(sorted.len().checked_sub(1)?)).copied()
 }
 
-/// Mean; `None` of nothing.
+/// Returns the mean; `None` without values.
 #[must_use]
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)

@@ -1,4 +1,4 @@
-//! Requests that are on their way: one for each request at each process, and who waits for it.
+//! Requests in flight: one span for each request at each process, and its caller.
 
 use headgate_core::decision::Ticket;
 use headgate_core::request::Progress;
@@ -7,31 +7,31 @@ use headgate_core::workflows::{Call, ProcessId, Token};
 
 use super::seen::Ending;
 
-/// What an answer says besides.
+/// The workflow data that an answer carries.
 pub(super) type Said = (Announcement, Progress);
 
-/// Who waits for the answer.
+/// The recipient of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Caller {
     /// A client: index of its load.
     Client(u32),
     /// A request of another process.
     Span(SpanId),
-    /// Nobody any more.
+    /// The caller has gone.
     Gone,
 }
 
-/// A span, as long as it is the one that was meant.
+/// The id of a span. Its generation detects that the index was reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SpanId {
     pub(super) index: u32,
     pub(super) generation: u32,
 }
 
-/// How far a span is.
+/// The state of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// Nothing is in this place.
+    /// The index is free.
     Free,
     /// On the way to its process, in one of its queues, or at work.
     Open,
@@ -50,33 +50,33 @@ pub(super) struct Span {
     pub(super) workflow: u16,
     pub(super) task: u16,
     pub(super) process: u32,
-    /// The process that called; its own where a client did.
+    /// The process that called; for a client's request, its own process.
     pub(super) called_by: u32,
     pub(super) partition: u32,
     pub(super) size: u32,
-    /// End-to-end, ns since the start; `u64::MAX`: none.
+    /// End-to-end deadline, ns since the start; `u64::MAX`: none.
     pub(super) deadline: u64,
-    /// When it was sent, ns.
+    /// The time at which it was sent, ns.
     pub(super) sent: u64,
-    /// When it got its slot, ns.
+    /// The time at which it got its slot, ns.
     pub(super) began: u64,
     pub(super) ticket: Option<Ticket>,
-    /// What it hands on with its calls.
+    /// The token that it passes on with its calls.
     pub(super) token: Option<Token>,
-    /// The process that called, where it says who it is.
+    /// The process that called, if it identifies itself.
     pub(super) upstream: Option<ProcessId>,
-    /// What that process noted of the call.
+    /// That process's record of the call.
     pub(super) call: Option<Call>,
-    /// What the answer says besides.
+    /// The workflow data that the answer carries.
     pub(super) said: Option<Said>,
     pub(super) step: u16,
-    /// Calls of the step that were not made yet.
+    /// Calls of the step that are still to be made.
     pub(super) left: u32,
     /// Calls of the step that were made and not answered.
     pub(super) outstanding: u32,
 }
 
-/// All of them.
+/// All spans.
 #[derive(Debug, Default)]
 pub(super) struct Spans {
     spans: Vec<Span>,
@@ -105,7 +105,7 @@ impl Spans {
         }
     }
 
-    /// It, if it is still there.
+    /// Returns the span, if it still exists.
     pub(super) fn get_mut(&mut self, id: SpanId) -> Option<&mut Span> {
         let span = &mut self.spans[id.index as usize];
         (span.generation == id.generation && span.state != State::Free).then_some(span)
@@ -119,7 +119,7 @@ impl Spans {
         &mut self.spans[index as usize]
     }
 
-    /// Makes room.
+    /// Frees a span's index for reuse.
     pub(super) fn remove(&mut self, index: u32) {
         let span = &mut self.spans[index as usize];
         span.generation = span.generation.wrapping_add(1);

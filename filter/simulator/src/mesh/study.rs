@@ -1,4 +1,5 @@
-//! What policies do for a mesh: the same clients without any, and with each service's own in front of its processes.
+//! The effect of policies on a mesh: the same clients without any, and with each service's own
+//! policy in front of its processes.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -30,11 +31,11 @@ pub struct MeshStudy {
 pub struct Applied {
     /// `namespace/name` of the policy.
     pub name: String,
-    /// What it compiles to.
+    /// The stage that it compiles to.
     pub stage: StageConfig,
 }
 
-/// What was found of a workflow.
+/// The results of a workflow.
 struct WorkflowRow {
     offered: Option<f64>,
     served: Option<f64>,
@@ -46,7 +47,7 @@ struct WorkflowRow {
     rate: Option<f64>,
 }
 
-/// What was found of a service.
+/// The results of a service.
 struct ServiceRow {
     offered: Option<f64>,
     refused: Option<f64>,
@@ -54,10 +55,11 @@ struct ServiceRow {
 }
 
 impl MeshStudy {
-    /// `plan`, which the file `file` holds, with the policy of each of its services, in their order.
+    /// Returns the study of `plan`, which comes from the file `file`, with the policy of each of
+    /// its services, in their order.
     ///
     /// # Errors
-    /// [`SimulationError::Config`] of rules that can't be.
+    /// [`SimulationError::Config`] of invalid rules.
     pub fn new(
         policies: &[Option<Applied>],
         plan: Plan,
@@ -90,7 +92,7 @@ impl MeshStudy {
         })
     }
 
-    /// Simulates. `size` goes before what the file says.
+    /// Runs the simulations. `size` takes precedence over the file.
     ///
     /// # Errors
     /// [`SimulationError`].
@@ -103,7 +105,8 @@ impl MeshStudy {
         let seeds = plan.seeds.unwrap_or(1);
         let without = Setup::default();
         let setups = [&without, &self.setup];
-        // Nobody knows how many requests closed loops will send; the bar goes by simulated seconds.
+        // The number of requests of closed loops isn't known in advance; the progress bar counts
+        // simulated seconds.
         let seconds = plan.duration as u64;
         progress.expect(2 * seconds * u64::from(size.seeds.unwrap_or(seeds).max(1)));
         let runs = size.runs(seeds, setups.len(), |at, seed| {
@@ -206,7 +209,7 @@ impl MeshStudy {
         )
     }
 
-    /// What counts.
+    /// Returns the span of time that results cover, s.
     fn time(&self) -> Range<f64> {
         self.plan.warm_up..self.plan.duration
     }
@@ -260,7 +263,8 @@ impl MeshStudy {
         }
     }
 
-    /// Rates at the entries, of the first run with the policy; `None` where nothing limited anybody.
+    /// Returns a figure of the rates at the entries, of the first run with the policy; `None` if no
+    /// workflow was limited.
     fn rates(&self, runs: &[Vec<Seen>]) -> Option<Figure> {
         let graph = &self.plan.graph;
         let seen = runs.get(1)?.first()?;
@@ -284,7 +288,7 @@ impl MeshStudy {
     }
 }
 
-/// What of a policy has no meaning in the mesh.
+/// Returns notes about settings of a policy that have no meaning in the mesh.
 fn remarks(name: &str, stage: &StageConfig, plan: &Plan) -> Vec<String> {
     let mut notes = Vec::new();
     if stage.mode == Mode::DryRun {
@@ -311,7 +315,7 @@ fn remarks(name: &str, stage: &StageConfig, plan: &Plan) -> Vec<String> {
     notes
 }
 
-/// Mean over runs of what there is.
+/// Returns the mean over the runs that have a value.
 fn mean(runs: &[Seen], value: impl Fn(&Seen) -> Option<f64>) -> Option<f64> {
     crate::results::mean(runs.iter().filter_map(value))
 }

@@ -19,7 +19,7 @@ use super::spans::{Caller, Span, SpanId, Spans, State};
 use crate::simulation::SimulationError;
 use crate::workload::dice::Dice;
 
-/// As in Envoy.
+/// The same tick period as in Envoy.
 const TICK_NS: u64 = 10_000_000;
 
 /// A run to make.
@@ -31,13 +31,13 @@ pub struct Run<'a> {
     pub loads: &'a [Load],
     /// The processes' setup.
     pub setup: &'a Setup,
-    /// When it ends.
+    /// The end of the run.
     pub until: Duration,
-    /// Time between two looks at the processes.
+    /// Time between two samples of the processes.
     pub sample_every: Duration,
-    /// Ends earlier when so many requests of clients have ended.
+    /// The run ends earlier when this number of clients' requests has ended.
     pub requests: u64,
-    /// Decides all that chance decides.
+    /// The seed of all random choices.
     pub seed: u64,
 }
 
@@ -65,9 +65,9 @@ enum Event {
     Answer(u32),
     /// A caller gives up waiting: index and generation of the request.
     GiveUp(u32, u32),
-    /// A process looks around.
+    /// A process ticks.
     Tick(u32),
-    /// Somebody looks at the processes.
+    /// All processes are sampled.
     Sample,
 }
 
@@ -75,20 +75,20 @@ struct World<'a> {
     run: &'a Run<'a>,
     graph: &'a Graph,
     now: u64,
-    /// By time; of equal ones in the order in which they were made.
+    /// Events by time; events of the same time in the order in which they were made.
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     made: u64,
     processes: Vec<Process>,
-    /// First process of each service.
+    /// The first process of each service.
     first: Vec<usize>,
     spans: Spans,
-    /// What processes asked for.
+    /// Actions that processes asked for.
     asked: Vec<Action>,
-    /// By load.
+    /// Random numbers by load.
     dice: Vec<Dice>,
     /// Requests of each load's trace that were sent.
     replayed: Vec<usize>,
-    /// Of what is between processes.
+    /// Random numbers of the network.
     network: Dice,
     /// Turns of entry processes, by service.
     entries: Vec<usize>,
@@ -102,7 +102,7 @@ impl<'a> World<'a> {
         let mut seed = move || seeds.seed();
         let dice: Vec<Dice> = run.loads.iter().map(|_| Dice::new(seed())).collect();
         let network = Dice::new(seed());
-        // Of their own, so that all else is drawn alike whatever the clocks.
+        // Clocks draw from their own generator, so that all else is the same with any clocks.
         let mut clocks = Dice::new(!run.seed);
         let mut processes = Vec::new();
         let mut services = Vec::new();
@@ -135,7 +135,7 @@ impl<'a> World<'a> {
             },
         };
         for process in 0..world.processes.len() {
-            // Proxies don't tick at the same moment.
+            // Proxies don't all tick at the same time.
             let offset = (world.network.unit() * TICK_NS as f64) as u64;
             world.at(offset, Event::Tick(process as u32));
         }
@@ -154,7 +154,7 @@ impl<'a> World<'a> {
         self.events.push(Reverse((time, self.made, event)));
     }
 
-    /// After the way through the network.
+    /// Schedules an event after the network's delay.
     fn after_delay(&mut self, event: Event) {
         let delay = nanos(self.graph.network.delay);
         self.at(self.now + delay, event);
@@ -194,7 +194,7 @@ impl<'a> World<'a> {
         self.carry_out()
     }
 
-    /// A client sends a request.
+    /// Sends a client's request.
     fn send(&mut self, at: u32) {
         let load = &self.run.loads[at as usize];
         if self.now >= load.until {
@@ -251,12 +251,12 @@ impl<'a> World<'a> {
     fn arrive(&mut self, at: u32) -> Result<(), SimulationError> {
         let span = *self.spans.at(at);
         let expires = match (span.caller, self.graph.network.timeout) {
-            // As Envoy tells it of a route's timeout.
+            // The route's timeout limits the deadline, as in Envoy.
             (Caller::Span(_), Some(timeout)) => span.deadline.min(span.sent + nanos(timeout)),
             _ => span.deadline,
         };
         let own = (self.run.setup.deadlines && expires < u64::MAX)
-            // A header has no 0.
+            // The deadline's header can't be 0.
             .then(|| Duration::from_nanos(expires.saturating_sub(self.now).max(1_000)));
         let process = &mut self.processes[span.process as usize];
         match process.arrive(self.now, at, &span, own, &mut self.asked)? {
@@ -268,10 +268,10 @@ impl<'a> World<'a> {
         self.carry_out()
     }
 
-    /// What a process asked for, and what comes of it.
+    /// Carries out the actions that processes asked for, and their consequences.
     fn carry_out(&mut self) -> Result<(), SimulationError> {
         while !self.asked.is_empty() {
-            // Each may ask for more.
+            // Each action may ask for more.
             let mut asked = std::mem::take(&mut self.asked);
             for asked in asked.drain(..) {
                 match asked {
@@ -282,7 +282,7 @@ impl<'a> World<'a> {
                 }
             }
             if self.asked.is_empty() {
-                // Its room is used again.
+                // Keeps the allocation.
                 self.asked = asked;
                 return Ok(());
             }
@@ -296,7 +296,7 @@ impl<'a> World<'a> {
         self.reply(at, Ending::Refused);
     }
 
-    /// A request has its slot.
+    /// Starts a request that has got its slot.
     fn begin(&mut self, at: u32, ticket: Option<Ticket>) -> Result<(), SimulationError> {
         let span = self.spans.at_mut(at);
         span.ticket = ticket;
@@ -305,7 +305,7 @@ impl<'a> World<'a> {
         self.step(at)
     }
 
-    /// The next step of a request.
+    /// Runs the next steps of a request.
     fn step(&mut self, at: u32) -> Result<(), SimulationError> {
         loop {
             let span = *self.spans.at(at);
@@ -338,7 +338,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A request has computed, and left its thread to another.
+    /// Handles the end of computing; the freed thread goes to another request.
     fn computed(&mut self, at: u32) -> Result<(), SimulationError> {
         let span = self.spans.at_mut(at);
         span.step += 1;
@@ -349,7 +349,7 @@ impl<'a> World<'a> {
         self.step(at)
     }
 
-    /// A request is done with all its steps, or has failed.
+    /// Ends a request that is done with all its steps, or has failed.
     fn end(&mut self, at: u32, ending: Ending) -> Result<(), SimulationError> {
         let span = self.spans.at_mut(at);
         let process = &mut self.processes[span.process as usize];
@@ -359,7 +359,7 @@ impl<'a> World<'a> {
         self.carry_out()
     }
 
-    /// A client's request has ended.
+    /// Records the end of a client's request.
     fn close(&mut self, load: u32, span: &Span, ending: Ending) {
         self.seen.ended.push(Ended {
             workflow: span.workflow,

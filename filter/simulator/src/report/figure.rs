@@ -1,44 +1,44 @@
-//! Figures: what is drawn, and not how.
+//! Figures: the data to draw, without the drawing.
 
 /// Curves or points over two axes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Figure {
-    /// What it shows, with the paper's figure where there is one.
+    /// Its title, with the paper's figure if one exists.
     pub title: String,
     /// The horizontal axis.
     pub x: Axis,
     /// The vertical axis.
     pub y: Axis,
-    /// What is drawn.
+    /// The series to draw.
     pub series: Vec<Series>,
     /// Horizontal reference lines, such as an objective.
     pub levels: Vec<Level>,
-    /// Vertical reference lines, such as the begin of a burst.
+    /// Vertical reference lines, such as the start of a burst.
     pub events: Vec<Level>,
-    /// What to see in it; a sentence or two, may be empty.
+    /// An explanation of a sentence or two; may be empty.
     pub caption: String,
 }
 
 /// An axis.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Axis {
-    /// What it measures, with its unit: `time, s`.
+    /// Its quantity, with the unit: `time, s`.
     pub label: String,
-    /// How values map to it.
+    /// The mapping of values to positions.
     pub scale: Scale,
-    /// Its ends; where one is missing, what is drawn decides (the vertical axis begins at 0).
+    /// The least value; `None` derives it from the data (a vertical axis begins at 0).
     pub from: Option<f64>,
-    /// See `from`.
+    /// The greatest value; `None` derives it from the data.
     pub to: Option<f64>,
 }
 
-/// How values map to an axis.
+/// The mapping of values to positions on an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scale {
     /// Evenly.
     #[default]
     Linear,
-    /// By their logarithm; only values above 0 are drawn.
+    /// Logarithmic; only values above 0 are drawn.
     Log,
 }
 
@@ -47,19 +47,19 @@ pub enum Scale {
 pub struct Series {
     /// Its name in the legend.
     pub name: String,
-    /// How it is drawn.
+    /// The drawing style.
     pub style: Style,
-    /// Number of its colour; series of one number share it, as ours and the paper's of one strategy do.
-    /// `None` gives each its own.
+    /// Index of its colour; series with the same index share it, as ours and the paper's of one
+    /// strategy do. `None` gives each its own.
     pub colour: Option<usize>,
     /// Its points, in ascending order of `x` for all but [`Style::Points`] and [`Style::Paper`].
     pub points: Vec<Point>,
 }
 
-/// How a series is drawn.
+/// The drawing style of a series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Style {
-    /// A line with a dot at each point, as long as they are few.
+    /// A line, with a dot at each point if the points are few.
     #[default]
     Line,
     /// A dashed line.
@@ -75,9 +75,9 @@ pub enum Style {
 /// A point of a series.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Point {
-    /// Horizontal.
+    /// The horizontal value.
     pub x: f64,
-    /// Vertical; a line is broken where it is missing.
+    /// The vertical value; `None` breaks a line.
     pub y: Option<f64>,
     /// A name beside the point; may be empty.
     pub label: String,
@@ -86,14 +86,14 @@ pub struct Point {
 /// A reference line.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Level {
-    /// Where.
+    /// The value on its axis.
     pub at: f64,
     /// Its name; may be empty.
     pub label: String,
 }
 
 impl Axis {
-    /// An axis whose ends are those of what is drawn.
+    /// Returns an axis whose ends are derived from the data.
     #[must_use]
     pub fn new(label: impl Into<String>) -> Self {
         Self {
@@ -102,14 +102,14 @@ impl Axis {
         }
     }
 
-    /// This axis with these ends.
+    /// Returns this axis with these ends.
     #[must_use]
     pub fn between(mut self, from: f64, to: f64) -> Self {
         (self.from, self.to) = (Some(from), Some(to));
         self
     }
 
-    /// This axis with a logarithmic scale.
+    /// Returns this axis with a logarithmic scale.
     #[must_use]
     pub fn log(mut self) -> Self {
         self.scale = Scale::Log;
@@ -118,7 +118,7 @@ impl Axis {
 }
 
 impl Series {
-    /// A series of points `(x, y)`.
+    /// Returns a series of points `(x, y)`.
     #[must_use]
     pub fn new(
         name: impl Into<String>,
@@ -138,7 +138,7 @@ impl Series {
         }
     }
 
-    /// This series in the colour of this number.
+    /// Returns this series with the colour of this index.
     #[must_use]
     pub fn coloured(mut self, colour: usize) -> Self {
         self.colour = Some(colour);
@@ -147,7 +147,7 @@ impl Series {
 }
 
 impl Level {
-    /// A line with a name.
+    /// Returns a line with a name.
     #[must_use]
     pub fn new(at: f64, label: impl Into<String>) -> Self {
         Self {

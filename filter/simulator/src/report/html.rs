@@ -1,4 +1,4 @@
-//! A report as a page: one file, readable without a network and without scripts, light and dark.
+//! A report as a page: one file, readable without network or scripts, light and dark.
 
 use std::fmt::Write as _;
 
@@ -27,7 +27,7 @@ th.left{text-align:left} td.left{text-align:left;white-space:normal;max-width:70
 .ok{color:var(--good);font-weight:600} .no{color:var(--bad);font-weight:600}
 ";
 
-/// The report as an HTML page.
+/// Returns the report as an HTML page.
 #[must_use]
 pub fn html(report: &Report) -> String {
     let title = escape(&report.title);
@@ -89,7 +89,8 @@ fn claims(out: &mut String, claims: &[Claim]) {
         return;
     }
     out.push_str(
-        "<h2>Claims</h2><div class=\"scroll\"><table><tr><th></th><th class=\"left\">claim</th><th class=\"left\">expected</th><th class=\"left\">found</th></tr>",
+        "<h2>Claims</h2><div class=\"scroll\"><table><tr><th></th><th class=\"left\">claim</th>\
+         <th class=\"left\">expected</th><th class=\"left\">found</th></tr>",
     );
     for claim in claims {
         let _ = write!(
@@ -104,7 +105,7 @@ fn claims(out: &mut String, claims: &[Claim]) {
     out.push_str("</table></div>\n");
 }
 
-/// Not by colour alone.
+/// Returns the mark of a verdict, which doesn't rely on colour alone.
 fn mark(holds: Option<bool>) -> &'static str {
     match holds {
         Some(true) => r#"<span class="ok">✓ holds</span>"#,

@@ -4,11 +4,12 @@ use serde::ser::{Serialize, SerializeStruct as _, Serializer};
 
 use super::{Claim, Record, Report, Subject, Value};
 
-/// The report as JSON, ending with a line break: what was simulated, `rows` with one object for each
-/// result, and, where the report has any, its `claims`; `holds` is null for one that is not judged.
+/// Returns the report as JSON, ending with a line break: the subject, `rows` with one object for
+/// each result, and the `claims`, if the report has any; `holds` is null for a claim that is not
+/// judged.
 ///
 /// # Errors
-/// None that a report could cause; they come from [`serde_json`].
+/// Errors of [`serde_json`]; no report causes one.
 pub fn json(report: &Report) -> Result<String, serde_json::Error> {
     let mut text = serde_json::to_string_pretty(&Json(report))?;
     text.push('\n');

@@ -1,18 +1,20 @@
-//! What a simulation found, in a form that every kind of experiment can fill and every output can show.
+//! The results of a simulation, in a form that every kind of experiment can fill and every output
+//! can show.
 //!
-//! Experiments differ: a table of a paper, curves over a load, a time series, a fitted model. Outputs
-//! differ, too: a terminal, a program, a page. Without a form between the two, each experiment would
-//! print for itself, and each new output would touch all of them. So an experiment makes a [`Report`],
-//! and knows nothing of how it looks:
+//! Experiments differ: a table of a paper, curves over a load, a time series, a fitted model.
+//! Outputs differ, too: a terminal, a program, a page. Without a form between the two, each
+//! experiment would print its own results, and each new output would change all of them. So an
+//! experiment makes a [`Report`], and doesn't depend on its appearance:
 //!
-//! - [`Table`]s with the number that was expected beside the one that was found, and how far they may be
-//!   apart ([`Compared`]);
-//! - [`Figure`]s: curves, steps or points over named axes, with reference levels and what the paper has;
-//! - [`Claim`]s: what the paper says in words, what it has, what was found, and whether it holds;
-//! - [`Record`]s: the rows for programs, with whatever fields the experiment has.
+//! - [`Table`]s with the expected number beside the measured one, and their largest accepted
+//!   distance ([`Compared`]);
+//! - [`Figure`]s: curves, steps or points over named axes, with reference levels and the paper's
+//!   values;
+//! - [`Claim`]s: the paper's statement, its value, the measured value, and whether the claim holds;
+//! - [`Record`]s: the rows for programs, with the experiment's own fields.
 //!
-//! [`text`], [`json`] and [`html`] show it. A report holds nothing of the machine or the moment, so that
-//! one seed gives one report, byte for byte.
+//! [`text`], [`json`] and [`html`] show it. A report contains nothing about the machine or the
+//! time, so that one seed gives one report, byte for byte.
 
 pub mod chart;
 mod figure;
@@ -27,28 +29,28 @@ pub use figure::{Axis, Figure, Level, Point, Scale, Series, Style};
 pub use record::{Record, Value};
 pub use table::{Cell, Compared, Group, Limited, Table, TableRow};
 
-/// What a simulation found.
+/// The results of a simulation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
-    /// What was simulated.
+    /// The simulated experiment.
     pub subject: Subject,
     /// One line: the paper and the caption, or the policy.
     pub title: String,
-    /// What a reader must know to repeat it: names and values, in the order in which they are read.
+    /// Names and values that are necessary to repeat it, in reading order.
     pub setup: Vec<(String, String)>,
-    /// Numbers.
+    /// The tables.
     pub tables: Vec<Table>,
-    /// Curves.
+    /// The figures.
     pub figures: Vec<Figure>,
-    /// What was to be shown.
+    /// The claims.
     pub claims: Vec<Claim>,
-    /// What to know before believing the numbers, a sentence each.
+    /// Caveats about the numbers, a sentence each.
     pub notes: Vec<String>,
     /// The rows for programs.
     pub rows: Vec<Record>,
 }
 
-/// What was simulated.
+/// The simulated experiment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
     /// An experiment of a paper, by name.
@@ -57,41 +59,42 @@ pub enum Subject {
     Policy {
         /// `namespace/name`.
         policy: String,
-        /// The workload's file, as it was named.
+        /// The workload's file, as given by the user.
         workload: String,
     },
 }
 
-/// Something that the paper says, held against what was found.
+/// A statement of the paper, compared with the results.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Claim {
     /// The sentence.
     pub text: String,
-    /// The paper's number, or what else is expected, with its unit; empty where there is none.
+    /// The paper's number, or another expectation, with its unit; may be empty.
     pub paper: String,
-    /// What was found, with its unit.
+    /// The measured value, with its unit.
     pub ours: String,
-    /// Whether it holds here; `None` for one that is shown and not judged, because the model was made to fit it.
+    /// Whether it holds here; `None` for a claim that is shown and not judged, such as one that the
+    /// model was fitted to.
     pub holds: Option<bool>,
 }
 
-/// How much of a report is as expected.
+/// The number of results that are as expected.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Cells that were held against the paper's.
+    /// Cells that were compared with the paper's.
     pub cells: usize,
     /// Cells that have a limit.
     pub limits: usize,
     /// Claims that are judged.
     pub claims: usize,
-    /// Cells beside the paper's and claims that are only shown.
+    /// Cells beside the paper's values and claims that are only shown.
     pub unjudged: usize,
-    /// Cells outside of their bounds and claims that don't hold, in words.
+    /// Cells outside their bounds and claims that don't hold, in words.
     pub failures: Vec<String>,
 }
 
 impl Report {
-    /// An empty report.
+    /// Returns an empty report.
     #[must_use]
     pub fn new(subject: Subject, title: impl Into<String>) -> Self {
         Self {
@@ -111,7 +114,7 @@ impl Report {
         self.setup.push((name.into(), value.into()));
     }
 
-    /// Holds everything that was expected against what was found.
+    /// Judges every result that has an expectation.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let mut verdict = Verdict {
@@ -132,13 +135,13 @@ impl Report {
 }
 
 impl Verdict {
-    /// Whether all is as expected.
+    /// Whether all results are as expected.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.failures.is_empty()
     }
 
-    /// In one line; `None` when there was nothing to hold against.
+    /// Returns the verdict in one line; `None` without any expectation.
     #[must_use]
     pub fn summary(&self) -> Option<String> {
         let failed = self.failures.len();
@@ -167,7 +170,7 @@ impl Verdict {
 }
 
 impl Claim {
-    /// The same, only shown: the model was made to fit it.
+    /// Returns the same claim, shown and not judged, for a model that was fitted to it.
     #[must_use]
     pub fn not_judged(self) -> Self {
         Self {
@@ -176,7 +179,7 @@ impl Claim {
         }
     }
 
-    /// The sentence, our number and the expected one.
+    /// Returns the statement, our number and the expected one.
     #[must_use]
     pub fn describe(&self) -> String {
         match self.paper.as_str() {

@@ -17,30 +17,31 @@ pub enum Value {
     Count(u64),
     /// A text.
     Text(String),
-    /// Yes or no.
+    /// A boolean.
     Flag(bool),
-    /// Nothing to tell, such as the response time of a type of which nothing was served.
+    /// No value, such as the response time of a type without served requests.
     Missing,
 }
 
-/// Decimals that are kept: one rejection in ten million requests is still more than none.
+/// Precision of written numbers: one rejection in ten million requests, in percent, still differs
+/// from none.
 const DECIMALS: f64 = 1e6;
 
 impl Record {
-    /// An empty row.
+    /// Returns an empty row.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// This row and, at its end, one more value.
+    /// Returns this row with one more value at its end.
     #[must_use]
     pub fn with(mut self, name: impl Into<Cow<'static, str>>, value: impl Into<Value>) -> Self {
         self.0.push((name.into(), value.into()));
         self
     }
 
-    /// The value called `name`.
+    /// Returns the value of the field `name`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.0.iter().find(|(n, _)| n == name).map(|(_, v)| v)
@@ -48,7 +49,7 @@ impl Record {
 }
 
 impl Value {
-    /// The number; `None` for what is none.
+    /// Returns the number; `None` for a value that is not a number.
     #[must_use]
     pub fn number(&self) -> Option<f64> {
         match self {
@@ -99,7 +100,7 @@ impl Serialize for Value {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Number(number) if number.is_finite() => {
-                // -0.0 would be written with its sign.
+                // Adding 0 turns -0.0 into 0.0, which has no sign.
                 let rounded = (number * DECIMALS).round() / DECIMALS + 0.0;
                 serializer.serialize_f64(if rounded.is_finite() {
                     rounded

@@ -1,13 +1,13 @@
-//! Tables: what was found, with what was expected beside it.
+//! Tables: measured values, with expected ones beside them.
 
 use super::Verdict;
 
 /// A table.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Table {
-    /// What it shows, with the unit.
+    /// Its title, with the unit.
     pub title: String,
-    /// Heads of the columns; the first is of the rows' labels.
+    /// Headings of the columns; the first is that of the rows' labels.
     pub columns: Vec<String>,
     /// Its rows, in groups.
     pub groups: Vec<Group>,
@@ -34,13 +34,13 @@ pub struct TableRow {
 /// A cell.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
-    /// Nothing to tell.
+    /// No value.
     Empty,
     /// A text.
     Text(String),
     /// A number with this many decimals.
     Number(f64, usize),
-    /// A number beside the one that was expected.
+    /// A number beside the expected one.
     Compared(Compared),
     /// A number that has a limit.
     Limited(Limited),
@@ -49,39 +49,39 @@ pub enum Cell {
 /// A number that has a limit, such as a response time with an objective.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limited {
-    /// What was found.
+    /// The measured value.
     pub ours: f64,
     /// Decimals of `ours`.
     pub decimals: usize,
-    /// What it should not exceed.
+    /// The limit.
     pub limit: f64,
 }
 
 impl Limited {
-    /// Whether it keeps to its limit.
+    /// Whether the value is within its limit.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.ours <= self.limit
     }
 }
 
-/// A number beside the one that was expected.
+/// A number beside the expected one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compared {
-    /// What was found.
+    /// The measured value.
     pub ours: Option<f64>,
     /// Decimals of `ours`.
     pub decimals: usize,
-    /// What was expected.
+    /// The expected value.
     pub expected: f64,
-    /// The same as the paper prints it.
+    /// The expected value as the paper prints it.
     pub printed: String,
-    /// How far the two may be apart; `None` for numbers that are only shown.
+    /// The largest accepted distance of the two; `None` for numbers that are only shown.
     pub within: Option<f64>,
 }
 
 impl Compared {
-    /// Whether it is within its bound; `None` without one.
+    /// Whether the value is within its bound; `None` without a bound.
     #[must_use]
     pub fn holds(&self) -> Option<bool> {
         let within = self.within?;
@@ -103,13 +103,13 @@ impl Compared {
 }
 
 impl Cell {
-    /// A number with `decimals`, or nothing.
+    /// Returns a number with `decimals`, or an empty cell.
     #[must_use]
     pub fn number(number: Option<f64>, decimals: usize) -> Self {
         number.map_or(Self::Empty, |number| Self::Number(number, decimals))
     }
 
-    /// What was found, as text.
+    /// Returns the measured value, as text.
     #[must_use]
     pub fn ours(&self) -> String {
         match self {
@@ -120,7 +120,7 @@ impl Cell {
             Self::Compared(cell) => cell.ours.map_or_else(
                 || "–".to_owned(),
                 |ours| match ours {
-                    // 0.00 may be one in ten thousand.
+                    // 0.00 could be one in ten thousand.
                     0.0 => "0".to_owned(),
                     ours => format!("{ours:.*}", cell.decimals),
                 },
@@ -130,7 +130,7 @@ impl Cell {
 }
 
 impl Table {
-    /// Holds its cells against their bounds.
+    /// Judges its cells by their bounds.
     pub(super) fn judge(&self, verdict: &mut Verdict) {
         for group in &self.groups {
             for row in &group.rows {

@@ -1,4 +1,4 @@
-//! A report for a terminal: tables whose columns line up, and what is not as expected in words.
+//! A report for a terminal: tables with aligned columns, and unexpected results in words.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,8 @@ use super::{Cell, Report, Table};
 /// Mark of a cell outside of its bound or limit.
 const OUTSIDE: &str = " !";
 
-/// The report as text. Figures are for pages; their numbers are in the tables or in the JSON.
+/// Returns the report as text. Figures are left to pages; their numbers are in the tables or in the
+/// JSON.
 #[must_use]
 pub fn text(report: &Report) -> String {
     let mut out = String::new();

@@ -1,6 +1,6 @@
 //! Phrases that several reports use.
 
-/// How many runs there were, of how many requests if that was asked for, and by which seeds.
+/// Returns the number of runs, their size if given, and their seeds, in words.
 #[must_use]
 pub fn runs(seeds: u32, requests: Option<u64>, seed: u64) -> String {
     let requests = requests.map(|n| format!(" of {n} requests"));

@@ -1,15 +1,16 @@
-//! The PI controller: where gains put the poles of the closed loop, and gains that put them where overshoot
-//! and settling time want them (Chronos §4, Eq. 7 and 8; Hellerstein et al., Feedback Control of Computing
-//! Systems, the paper's [6]).
+//! The PI controller: the closed-loop poles that gains give, and gains for the poles that overshoot
+//! and settling time require (Chronos §4, Eq. 7 and 8; Hellerstein et al., Feedback Control of
+//! Computing Systems, the paper's [6]).
 //!
-//! With x = K_P (K_I + 1) and y = K_P, Eq. 8 is ψ(z) = (x z − y)/(z − 1), and the closed loop's poles are
-//! the roots of D(z)(z − 1) + N(z)(x z − y), where N/D is the plant. That is linear in x and y, so two
-//! gains place two poles exactly, for a plant of any order; the others fall where they fall and have to be
-//! looked at. Overshoot M and settling time k (in periods) ask for the pair r e^{±iθ} with
-//! r = e^{−4/k}, θ = π ln r / ln M.
+//! With x = K_P (K_I + 1) and y = K_P, Eq. 8 is ψ(z) = (x z − y)/(z − 1), and the closed loop's
+//! poles are the roots of D(z)(z − 1) + N(z)(x z − y), where N/D is the plant. That is linear in x
+//! and y, so two gains place two poles exactly, for a plant of any order; the other poles are not
+//! under control and have to be checked. Overshoot M and settling time k (in periods) require the
+//! pair r e^{±iθ} with r = e^{−4/k}, θ = π ln r / ln M.
 //!
-//! **What the gains drive.** Eq. 7 gives δd(k), and Eq. 1 adds that to the bound: d_t(k) = d_t(k−1) + δd(k).
-//! Taken by the letter, the loop integrates twice, which Eq. 8 does not show. [`Law`] has both readings.
+//! **The output of the gains.** Eq. 7 gives δd(k), and Eq. 1 adds that to the bound:
+//! d_t(k) = d_t(k−1) + δd(k). Taken literally, the loop integrates twice, which Eq. 8 does not
+//! show. [`Law`] has both readings.
 
 use std::f64::consts::PI;
 
@@ -18,16 +19,17 @@ use num_complex::Complex64;
 use super::plant::Plant;
 use super::polynomial::Polynomial;
 
-/// Part of a step within which it has settled.
+/// Ratio of a step within which the response has settled.
 const WITHIN: f64 = 0.02;
 
-/// What the output of Eq. 7 is.
+/// The meaning of the output of Eq. 7.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Law {
-    /// The bound on the backlog itself: the loop of Figure 2, Eq. 8, which the paper's poles belong to.
+    /// The bound on the backlog itself: the loop of Figure 2, Eq. 8, to which the paper's poles
+    /// belong.
     #[default]
     Bound,
-    /// Its adjustment, which Eq. 1 sums up once more.
+    /// The adjustment of the bound, which Eq. 1 sums up once more.
     Adjustment,
 }
 
@@ -48,7 +50,7 @@ impl Gains {
         }
     }
 
-    /// x = K_P (K_I + 1).
+    /// Returns x = K_P (K_I + 1).
     fn x(self) -> f64 {
         self.proportional * (self.integral + 1.0)
     }
@@ -59,18 +61,18 @@ impl Gains {
     }
 }
 
-/// What the closed loop should do (Chronos Table 1).
+/// The goal of the closed loop (Chronos Table 1).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Goal {
-    /// M, overshoot as part of the step, 0 < M < 1. Table 1: (2.5 s − 2 s) / 2 s.
+    /// M, overshoot as ratio of the step, 0 < M < 1. Table 1: (2.5 s − 2 s) / 2 s.
     pub overshoot: f64,
-    /// Time to within 2%, sampling periods. Table 1: 10.
+    /// Settling time to within 2%, sampling periods. Table 1: 10.
     pub settling: f64,
 }
 
 impl Goal {
-    /// The pair of poles that a system of the second order needs for it; that with the positive imaginary
-    /// part.
+    /// Returns the pole with the positive imaginary part of the pair that a system of the second
+    /// order needs for this goal.
     #[must_use]
     pub fn pole(&self) -> Complex64 {
         let ln_r = -4.0 / self.settling;
@@ -78,28 +80,28 @@ impl Goal {
     }
 }
 
-/// The closed loop's answer to a step of the target by 1.
+/// The closed loop's response to a step of the target by 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Response {
-    /// Part of the step by which it goes too far.
+    /// Overshoot, ratio of the step.
     pub overshoot: f64,
-    /// Periods until it stays within 2% of the target; `None` when it doesn't within a thousand.
+    /// Periods until it stays within 2% of the target; `None` if it doesn't within a thousand.
     pub settling: Option<usize>,
 }
 
-/// Gains and what they do.
+/// Gains and their effect.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Design {
     /// The gains.
     pub gains: Gains,
     /// Poles of the closed loop, the slowest first.
     pub poles: Vec<Complex64>,
-    /// Its answer to a step.
+    /// Its response to a step.
     pub response: Response,
 }
 
 impl Design {
-    /// What `gains` do with `plant`.
+    /// Returns the effect of `gains` on `plant`.
     #[must_use]
     pub fn of(plant: &Plant, law: Law, gains: Gains) -> Self {
         Self {
@@ -115,9 +117,9 @@ impl Design {
         self.poles.iter().all(|pole| pole.norm() < 1.0)
     }
 
-    /// Whether it keeps to the goal: the answer to a step of the target, and every pole by itself. A slow
-    /// pole that a zero of the controller hides from the target still answers to disturbances, and that is
-    /// what a load is.
+    /// Whether both the response to a step of the target and every single pole meet the goal. A
+    /// slow pole that a zero of the controller hides from the target still responds to
+    /// disturbances, and a load is a disturbance.
     #[must_use]
     pub fn meets(&self, goal: &Goal) -> bool {
         let Response {
@@ -131,38 +133,40 @@ impl Design {
     }
 }
 
-/// Why no gains were found.
+/// The reason why no gains were found.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum DesignError {
-    /// The goal is none.
+    /// The goal is invalid.
     #[error(
-        "overshoot {overshoot} and settling time of {settling} periods; 0 < overshoot < 1 and at least 1 period"
+        "overshoot {overshoot} and settling time of {settling} periods; 0 < overshoot < 1 and at \
+         least 1 period"
     )]
     Goal {
-        /// As given.
+        /// The given overshoot.
         overshoot: f64,
-        /// As given.
+        /// The given settling time, periods.
         settling: f64,
     },
-    /// More backlog must mean more delay.
+    /// The model's gain isn't positive; more backlog must mean more delay.
     #[error(
-        "in this model more backlog means less delay ({0:.3e} s a unit): no controller can use it; record a \
-         trace in which requests queue"
+        "in this model more backlog means less delay ({0:.3e} s a unit): no controller can use it; \
+         record a trace in which requests queue"
     )]
     NegativeGain(f64),
-    /// None that meet the goal.
+    /// No gains meet the goal.
     #[error(
-        "no gains above 0 settle within {settling} periods with an overshoot of at most {overshoot}: allow more of either"
+        "no gains above 0 settle within {settling} periods with an overshoot of at most \
+         {overshoot}: allow more of either"
     )]
     Unreachable {
-        /// As given.
+        /// The given overshoot.
         overshoot: f64,
-        /// As given.
+        /// The given settling time, periods.
         settling: f64,
     },
 }
 
-/// The polynomial whose roots are the closed loop's poles: the denominator of η(z).
+/// Returns the polynomial whose roots are the closed loop's poles: the denominator of η(z).
 #[must_use]
 pub fn closed_loop(plant: &Plant, law: Law, gains: Gains) -> Polynomial {
     let controller = Polynomial::new([gains.x(), -gains.proportional]);
@@ -171,7 +175,7 @@ pub fn closed_loop(plant: &Plant, law: Law, gains: Gains) -> Polynomial {
     open.plus(&plant.numerator().times(&zero).times(&controller))
 }
 
-/// What stands beside x z − y in the controller: denominator and numerator.
+/// Returns the factors beside x z − y in the controller: denominator and numerator.
 fn parts(law: Law) -> (Polynomial, Polynomial) {
     let once = Polynomial::new([1.0, -1.0]);
     match law {
@@ -180,12 +184,12 @@ fn parts(law: Law) -> (Polynomial, Polynomial) {
     }
 }
 
-/// The gains that make `poles` poles of the closed loop: two real ones, or one complex one and, with it,
-/// its conjugate. `None` where no gains do. They may be negative, or other poles unstable.
+/// Returns the gains that make `poles` poles of the closed loop: two real ones, or one complex one
+/// and its conjugate. `None` if no gains do. The gains may be negative, or other poles unstable.
 #[must_use]
 pub fn place(plant: &Plant, law: Law, poles: [Complex64; 2]) -> Option<Gains> {
     let (integrator, zero) = parts(law);
-    // x p − y = q for each pole p.
+    // Each pole p gives the equation x p − y = q.
     let q = |p: Complex64| {
         -plant.denominator().at(p) * integrator.at(p) / (plant.numerator().at(p) * zero.at(p))
     };
@@ -207,9 +211,9 @@ pub fn place(plant: &Plant, law: Law, poles: [Complex64; 2]) -> Option<Gains> {
     (gains.proportional.is_finite() && gains.integral.is_finite()).then_some(gains)
 }
 
-/// Gains for a goal: those of the pair of poles that the goal asks for if the closed loop then keeps to
-/// it, else those of the fastest pair that does. Zeros and the poles that weren't placed have their part
-/// in the response, so it is simulated rather than believed.
+/// Returns gains for a goal: those of the pair of poles that the goal requires, if the closed loop
+/// then meets it, else those of the fastest pair that does. Zeros and the other poles affect the
+/// response, too, so the response is simulated.
 ///
 /// # Errors
 /// [`DesignError`].
@@ -241,7 +245,7 @@ pub fn design(plant: &Plant, law: Law, goal: Goal) -> Result<Design, DesignError
         })
 }
 
-/// Pairs of poles, the fastest first: complex ones, and real ones of which one is faster.
+/// Returns pairs of poles, the fastest first: complex ones, and real ones of which one is faster.
 fn pairs() -> impl Iterator<Item = [Complex64; 2]> {
     const RADII: u32 = 97;
     const SHAPES: u32 = 12;
@@ -259,13 +263,13 @@ fn pairs() -> impl Iterator<Item = [Complex64; 2]> {
     })
 }
 
-/// Longest response that is looked at, periods.
+/// Length of a simulated response, periods.
 const LONGEST: usize = 1_000;
 
 /// Simulates Eq. 4 and 7 from rest, with a target of 1.
 fn step(plant: &Plant, law: Law, gains: Gains) -> Response {
     let n = plant.order();
-    // The latest first.
+    // The latest value is first.
     let (mut delays, mut bounds) = (vec![0.0; n], vec![0.0; n]);
     let (mut output, mut error_before) = (0.0, 0.0);
     let (mut highest, mut outside) = (0.0_f64, 0);

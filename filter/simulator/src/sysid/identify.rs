@@ -1,24 +1,25 @@
-//! System identification: the coefficients of Chronos Eq. 4 from a trace, by least squares, and how well
-//! they predict (§4).
+//! System identification: the coefficients of Chronos Eq. 4 from a trace, by least squares, and the
+//! quality of their predictions (§4).
 //!
-//! s(k) = Σᵢ aᵢ s(k−i) + bᵢ d(k−i). Eq. 4 has no constant term, so it holds around an operating point
-//! only; a constant is fitted beside the coefficients and left out of the model. The paper fits the square roots of delays and
-//! backlogs; that is there as [`Transform::SquareRoot`], to be compared, but gains that come from such a
-//! model are for square roots, too, and a controller that takes delays as they are can't use them.
+//! s(k) = Σᵢ aᵢ s(k−i) + bᵢ d(k−i). Eq. 4 has no constant term, so it holds only around an
+//! operating point. A constant is fitted beside the coefficients and left out of the model. The
+//! paper fits the square roots of delays and backlogs; [`Transform::SquareRoot`] does so for
+//! comparison. Gains from such a model are for square roots, too, and a controller that uses the
+//! delays themselves can't use them.
 
 use super::plant::Plant;
 use super::qr::least_squares;
 
 /// Highest order.
 pub const MAX_ORDER: usize = 4;
-/// Those of the coefficients, and the constant.
+/// The number of coefficients, and the constant.
 const MAX_COLUMNS: usize = 2 * MAX_ORDER + 1;
-/// What R² must gain for a higher order to be worth it.
+/// The gain in R² that justifies a higher order.
 const WORTH: f64 = 0.01;
-/// Samples a coefficient.
+/// Samples per coefficient.
 const SAMPLES_A_COEFFICIENT: usize = 5;
 
-/// Samples without a gap: the same period lies between any two.
+/// Samples without a gap, one per period.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Segment {
     /// Mean service delay in each period, s.
@@ -27,10 +28,10 @@ pub struct Segment {
     pub backlogs: Vec<f64>,
 }
 
-/// What is done to samples first.
+/// A transformation of the samples before the fit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Transform {
-    /// Nothing.
+    /// No transformation.
     #[default]
     None,
     /// The square root of both, as in the paper.
@@ -46,42 +47,44 @@ impl Transform {
     }
 }
 
-/// A model and how good it is.
+/// A model and the quality of its fit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fit {
     /// The model.
     pub plant: Plant,
     /// R² = 1 − var(prediction error) / var(delay), of predictions one period ahead.
     pub r_squared: f64,
-    /// Predictions that were made.
+    /// The number of predictions.
     pub samples: usize,
-    /// Mean delay, s (of square roots where those were fitted).
+    /// Mean delay, s (of square roots, if those were fitted).
     pub mean_delay: f64,
     /// Mean backlog.
     pub mean_backlog: f64,
 }
 
-/// Why there is no model.
+/// The reason why a trace gives no model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum IdentifyError {
-    /// Of the order.
+    /// The order is out of range.
     #[error("order {0}; 1 to {MAX_ORDER}")]
     Order(usize),
-    /// Of the length.
+    /// The trace is too short for the order.
     #[error(
-        "{found} samples with their {order} predecessors; order {order} needs {needed}: take a longer trace"
+        "{found} samples with their {order} predecessors; order {order} needs {needed}: take a \
+         longer trace"
     )]
     TooShort {
-        /// Samples there are.
+        /// The number of samples found.
         found: usize,
-        /// Samples that are needed.
+        /// The number of samples needed.
         needed: usize,
         /// The order.
         order: usize,
     },
-    /// Nothing to be learned.
+    /// The samples vary too little for a model.
     #[error(
-        "delay or backlog don't vary enough to tell what depends on what: vary the load while you record"
+        "delay or backlog don't vary enough to tell what depends on what: vary the load while you \
+         record"
     )]
     Flat,
 }
@@ -148,8 +151,8 @@ pub fn identify(
     })
 }
 
-/// Of fits by ascending order, the one to use: the first that none of higher order beats by more than a
-/// hundredth of R². So the paper chose the second order.
+/// Returns the fit to use, of fits by ascending order: the first that no fit of higher order
+/// exceeds by more than a hundredth of R². The paper chose the second order this way.
 #[must_use]
 pub fn choose_order(fits: &[Fit]) -> Option<&Fit> {
     let best = fits.iter().map(|f| f.r_squared).fold(f64::MIN, f64::max);

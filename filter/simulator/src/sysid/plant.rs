@@ -6,8 +6,8 @@ use num_complex::Complex64;
 
 use super::polynomial::Polynomial;
 
-/// s(k) = Σᵢ aᵢ s(k−i) + bᵢ d(k−i), i = 1..n (Eq. 4), with s in seconds and d in the backlog's unit, both
-/// around the operating point.
+/// s(k) = Σᵢ aᵢ s(k−i) + bᵢ d(k−i), i = 1..n (Eq. 4), with s in seconds and d in the backlog's
+/// unit, both around the operating point.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plant {
     a: Vec<f64>,
@@ -15,57 +15,59 @@ pub struct Plant {
 }
 
 impl Plant {
-    /// With these coefficients, a₁ and b₁ first; `None` unless there are as many of both, and at least one.
+    /// Returns the plant with these coefficients, a₁ and b₁ first; `None` unless both have the same
+    /// number, at least one, and all are finite.
     #[must_use]
     pub fn new(a: Vec<f64>, b: Vec<f64>) -> Option<Self> {
         let finite = a.iter().chain(&b).all(|c| c.is_finite());
         (finite && !a.is_empty() && a.len() == b.len()).then_some(Self { a, b })
     }
 
-    /// n.
+    /// Returns n.
     #[must_use]
     pub fn order(&self) -> usize {
         self.a.len()
     }
 
-    /// aᵢ, a₁ first.
+    /// Returns aᵢ, a₁ first.
     #[must_use]
     pub fn a(&self) -> &[f64] {
         &self.a
     }
 
-    /// bᵢ, s per unit of backlog, b₁ first.
+    /// Returns bᵢ, s per unit of backlog, b₁ first.
     #[must_use]
     pub fn b(&self) -> &[f64] {
         &self.b
     }
 
-    /// Numerator of Eq. 6: Σᵢ bᵢ zⁿ⁻ⁱ.
+    /// Returns the numerator of Eq. 6: Σᵢ bᵢ zⁿ⁻ⁱ.
     #[must_use]
     pub fn numerator(&self) -> Polynomial {
         Polynomial::new(self.b.clone())
     }
 
-    /// Denominator of Eq. 6: zⁿ − Σᵢ aᵢ zⁿ⁻ⁱ.
+    /// Returns the denominator of Eq. 6: zⁿ − Σᵢ aᵢ zⁿ⁻ⁱ.
     #[must_use]
     pub fn denominator(&self) -> Polynomial {
         let rest = self.a.iter().map(|a| -a);
         Polynomial::new(std::iter::once(1.0).chain(rest).collect::<Vec<_>>())
     }
 
-    /// Poles of the open loop.
+    /// Returns the poles of the open loop.
     #[must_use]
     pub fn poles(&self) -> Vec<Complex64> {
         self.denominator().roots()
     }
 
-    /// What a lasting change of the backlog by 1 changes the delay by, s: Eq. 6 at z = 1.
+    /// Returns the change of the delay, s, after a lasting change of the backlog by 1: Eq. 6 at z =
+    /// 1.
     #[must_use]
     pub fn gain(&self) -> f64 {
         self.b.iter().sum::<f64>() / (1.0 - self.a.iter().sum::<f64>())
     }
 
-    /// s(k), from the last delays and backlogs, the latest first.
+    /// Returns s(k) from the last delays and backlogs, the latest first.
     #[must_use]
     pub fn next(&self, delays: &[f64], backlogs: &[f64]) -> f64 {
         let sum = |c: &[f64], x: &[f64]| c.iter().zip(x).map(|(c, x)| c * x).sum::<f64>();
@@ -73,7 +75,7 @@ impl Plant {
     }
 }
 
-/// A number as people want it in a formula: three significant digits.
+/// Formats a number for a formula: three significant digits.
 fn short(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -83,7 +85,7 @@ fn short(value: f64) -> String {
 }
 
 impl fmt::Display for Plant {
-    /// Eq. 4 with its numbers.
+    /// Writes Eq. 4 with its numbers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let terms = |c: &[f64], name: &'static str| -> Vec<(f64, String)> {
             (1..)

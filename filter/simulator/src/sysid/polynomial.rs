@@ -4,9 +4,10 @@ use std::f64::consts::TAU;
 
 use num_complex::Complex64;
 
-/// Steps of Aberth's method; simple roots take about ten, double ones about fifty.
+/// The largest number of steps of Aberth's method; simple roots take about ten, double ones about
+/// fifty.
 const MAX_STEPS: usize = 500;
-/// Relative step at which a root has been found.
+/// The relative step below which a root has converged.
 const SMALL_STEP: f64 = 1e-15;
 
 /// A polynomial by its coefficients, that of the highest power first.
@@ -14,7 +15,8 @@ const SMALL_STEP: f64 = 1e-15;
 pub struct Polynomial(Vec<f64>);
 
 impl Polynomial {
-    /// With these coefficients, that of the highest power first. Leading zeros fall away.
+    /// Returns the polynomial with these coefficients, that of the highest power first. Leading
+    /// zeros are dropped.
     #[must_use]
     pub fn new(coefficients: impl Into<Vec<f64>>) -> Self {
         let mut all: Vec<f64> = coefficients.into();
@@ -23,7 +25,8 @@ impl Polynomial {
         Self(all)
     }
 
-    /// With these roots and the leading coefficient 1; complex roots must come with their conjugates.
+    /// Returns the polynomial with these roots and the leading coefficient 1; complex roots must
+    /// come with their conjugates.
     #[must_use]
     pub fn from_roots(roots: &[Complex64]) -> Self {
         let mut product = vec![Complex64::new(1.0, 0.0)];
@@ -38,26 +41,26 @@ impl Polynomial {
         Self::new(product.iter().map(|c| c.re).collect::<Vec<_>>())
     }
 
-    /// Coefficients, that of the highest power first; none of the zero polynomial.
+    /// Returns the coefficients, that of the highest power first; none for the zero polynomial.
     #[must_use]
     pub fn coefficients(&self) -> &[f64] {
         &self.0
     }
 
-    /// Its degree; 0 for constants.
+    /// Returns the degree; 0 for constants.
     #[must_use]
     pub fn degree(&self) -> usize {
         self.0.len().saturating_sub(1)
     }
 
-    /// Its value at `z`.
+    /// Returns the value at `z`.
     #[must_use]
     pub fn at(&self, z: Complex64) -> Complex64 {
         let zero = Complex64::new(0.0, 0.0);
         self.0.iter().fold(zero, |sum, c| sum * z + c)
     }
 
-    /// The product.
+    /// Returns the product.
     #[must_use]
     pub fn times(&self, other: &Self) -> Self {
         if self.0.is_empty() || other.0.is_empty() {
@@ -72,7 +75,7 @@ impl Polynomial {
         Self::new(product)
     }
 
-    /// The sum.
+    /// Returns the sum.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         let (long, short) = match self.0.len() >= other.0.len() {
@@ -87,14 +90,14 @@ impl Polynomial {
         Self::new(sum)
     }
 
-    /// All roots, by Aberth's method, the largest first. Empty for constants.
+    /// Returns all roots, by Aberth's method, the largest first; none for constants.
     #[must_use]
     pub fn roots(&self) -> Vec<Complex64> {
         let n = self.degree();
         let Some(lead) = self.0.first().filter(|_| n > 0) else {
             return Vec::new();
         };
-        // Cauchy: all roots lie within.
+        // Cauchy's bound on the magnitude of all roots.
         let bound = 1.0 + self.0.iter().map(|c| (c / lead).abs()).fold(0.0, f64::max);
         let derivative: Vec<f64> = self.0[..n]
             .iter()
@@ -102,7 +105,7 @@ impl Polynomial {
             .map(|(c, power)| c * power as f64)
             .collect();
         let derivative = Self(derivative);
-        // Off the real axis and off symmetry, or pairs would move alike for ever.
+        // The start is neither real nor symmetric; otherwise pairs would move alike for ever.
         let mut roots: Vec<Complex64> = (0..n)
             .map(|k| Complex64::from_polar(bound / 2.0, TAU * (k as f64 + 0.3) / n as f64))
             .collect();
@@ -130,7 +133,7 @@ impl Polynomial {
             }
         }
         for root in &mut roots {
-            // Real coefficients: what is left of an imaginary part is error.
+            // With real coefficients, a tiny imaginary part is a rounding error.
             if root.im.abs() < 1e-9 * root.norm().max(1e-9) {
                 root.im = 0.0;
             }

@@ -4,7 +4,7 @@ use super::rows::{CaseRows, TypeRow, average};
 use super::{CaseOutcome, Offered, Trial};
 use crate::report::{Axis, Figure, Level, Series, Style};
 
-/// What a curve shows of a type's results.
+/// The number of a type's results that a curve shows.
 type Value = fn(&TypeRow) -> Option<f64>;
 
 pub(super) fn figures(
@@ -18,7 +18,7 @@ pub(super) fn figures(
     [over_load, over_time].concat()
 }
 
-/// Where there are several loads.
+/// Returns the figures over the load, if several loads were run.
 fn over_load(trial: &Trial, results: &[CaseRows]) -> Vec<Figure> {
     let x = match &trial.plan.offered {
         Offered::Phases { .. } | Offered::Clients { .. } => return Vec::new(),
@@ -48,7 +48,7 @@ fn over_load(trial: &Trial, results: &[CaseRows]) -> Vec<Figure> {
     figures
 }
 
-/// Rejections and response times of each type.
+/// Returns the figures of rejections and response times of each type.
 fn by_type(trial: &Trial, x: &Axis, points: &[(f64, &[TypeRow])]) -> Vec<Figure> {
     let all_zero = points
         .iter()
@@ -78,7 +78,7 @@ fn by_type(trial: &Trial, x: &Axis, points: &[(f64, &[TypeRow])]) -> Vec<Figure>
     figures
 }
 
-/// One curve for each type, and a dashed one over all.
+/// Returns one curve for each type, and a dashed one over all.
 fn curves(points: &[(f64, &[TypeRow])], value: Value) -> Vec<Series> {
     let rows = points.first().map_or(&[][..], |(_, rows)| rows);
     let curve = |(at, row): (usize, &TypeRow)| {
@@ -94,7 +94,7 @@ fn curves(points: &[(f64, &[TypeRow])], value: Value) -> Vec<Series> {
     rows.iter().enumerate().map(curve).collect()
 }
 
-/// A line for each objective, named by the types that have it where they differ.
+/// Returns a line for each objective, named by its types if the types' objectives differ.
 fn objectives(trial: &Trial, points: &[(f64, &[TypeRow])], percentile: f64) -> Vec<Level> {
     let rows = points.first().map_or(&[][..], |(_, rows)| rows);
     let mut levels: Vec<(f64, Vec<&str>)> = Vec::new();
@@ -115,7 +115,7 @@ fn objectives(trial: &Trial, points: &[(f64, &[TypeRow])], percentile: f64) -> V
     levels.into_iter().map(level).collect()
 }
 
-/// Where the load changes over time.
+/// Returns the figures over time, if the load changes over time.
 fn over_time(
     trial: &Trial,
     results: &[CaseRows],
@@ -154,7 +154,7 @@ fn over_time(
     all
 }
 
-/// Middles of the bins, s since the warm-up, and what was found in them.
+/// Returns the middles of the bins, s since the warm-up, and the results in them.
 fn curve(trial: &Trial, run: &CaseOutcome) -> Option<Vec<(f64, Vec<TypeRow>)>> {
     let timeline = run.curve.as_ref()?;
     let (begin, _) = timeline.span(0);
@@ -186,7 +186,7 @@ fn offered(points: &[(f64, &[TypeRow])]) -> Figure {
     }
 }
 
-/// Begins of the phases but the first.
+/// Returns the starts of all phases but the first.
 fn phases(trial: &Trial) -> Vec<Level> {
     let Offered::Phases { phases, .. } = &trial.plan.offered else {
         return Vec::new();

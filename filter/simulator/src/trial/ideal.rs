@@ -1,16 +1,17 @@
-//! What an oracle would answer: the yardstick of a trial.
+//! The answers of an oracle, the yardstick of a trial.
 //!
-//! It knows all that will arrive and has no queue, so slot time is all that it lacks. The value that it
-//! answers is maximal where slots are filled in order of value per slot time (the fractional knapsack):
+//! The oracle knows all future arrivals and has no queue, so slot time is its only limit. The value
+//! of its answers is maximal if slots are filled in order of value per slot time (the fractional
+//! knapsack):
 //!
 //! ```text
 //! w_k = λ_k m_k      f_k = min(1, (P − Σ_j<k w_j) / w_k)      k in descending order of v_k / m_k
 //! ```
 
-/// What arrives of a type.
+/// The arriving requests of a type.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Demand {
-    /// Worth of one answer.
+    /// Value of one answer.
     pub(super) value: f64,
     /// Requests per second.
     pub(super) per_second: f64,
@@ -18,7 +19,8 @@ pub(super) struct Demand {
     pub(super) mean_ms: f64,
 }
 
-/// The part of each type's requests that is answered, ratio. Types of one value per slot time share alike.
+/// Returns the ratio of each type's requests that is answered. Types of the same value per slot
+/// time have the same ratio.
 pub(super) fn ideal(types: &[Demand], slots: u32) -> Vec<f64> {
     let density = |at: usize| types[at].value / types[at].mean_ms;
     let work = |at: usize| types[at].per_second * types[at].mean_ms / 1e3;
@@ -51,7 +53,7 @@ mod tests {
 
     #[test]
     fn slots_go_to_what_is_worth_most_of_their_time() {
-        // 10, 4 and 20 slots.
+        // The types need 10, 4 and 20 slots.
         let types = [
             demand(1.0, 100.0, 100.0),
             demand(1.0, 1_000.0, 4.0),

@@ -1,4 +1,4 @@
-//! A policy under a workload: what would it do to this traffic?
+//! A policy under a workload: its simulated effect on this traffic.
 
 mod figures;
 mod ideal;
@@ -25,31 +25,31 @@ use crate::workload::recorded::Recording;
 use crate::workload::{Pace, Rate, Traffic, Workload};
 use rows::CaseRows;
 
-/// Requests of a run where nobody says how many.
+/// Default number of requests of a run.
 const REQUESTS: u64 = 200_000;
-/// Runs where nobody says how many.
+/// Default number of runs.
 const SEEDS: u32 = 3;
-/// Warm-up where nobody says how long: until the engine has learned the service times of all types.
+/// Default warm-up: the engine learns the service times of all types.
 const WARM_UP: Duration = Duration::from_secs(5);
-/// The same where P is found.
+/// Default warm-up if P is found automatically.
 const WARM_UP_TO_FIND: Duration = Duration::from_secs(15);
-/// The backend's parallelism where P is found and no workload sets it.
+/// The backend's parallelism if P is found automatically and no workload sets it.
 const BACKEND: u32 = 16;
-/// Most points of a curve over time.
+/// The largest number of points of a curve over time.
 const MOST_BINS: u64 = 120;
-/// A bin is no shorter than this, ns: below, there are too few requests in it to have a percentile.
+/// The minimum length of a bin, ns: shorter bins have too few requests for a percentile.
 const SHORTEST_BIN: u64 = 100_000_000;
 
-/// What to simulate, as a file says it.
+/// The simulation that a file describes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// What arrives.
+    /// The arriving requests.
     pub offered: Offered,
-    /// The backend's parallelism. It is also P, unless the policy leaves P to be found.
+    /// The backend's parallelism. It is also P, unless the policy has P found automatically.
     pub parallelism: Option<u32>,
     /// Requests of each run that count.
     pub requests: Option<u64>,
-    /// Runs of each case.
+    /// The number of runs of each case.
     pub seeds: Option<u32>,
     /// Seed of the first run.
     pub seed: Option<u64>,
@@ -57,61 +57,61 @@ pub struct Plan {
     pub warm_up: Option<Duration>,
 }
 
-/// What arrives.
+/// The arriving requests.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Offered {
     /// One load after the other, each in runs of its own.
     Loads {
         /// The mix.
         workload: Workload,
-        /// How much.
+        /// The rates.
         loads: Vec<Rate>,
     },
     /// A load that changes over time.
     Phases {
         /// The mix.
         workload: Workload,
-        /// How much, and how long.
+        /// The rates and their durations.
         phases: Vec<Phase>,
     },
-    /// What clients send who wait for their answers.
+    /// Requests of clients that wait for their answers.
     Clients {
         /// The mix.
         workload: Workload,
-        /// Who sends it.
+        /// The clients.
         clients: Clients,
     },
-    /// What was recorded.
+    /// Recorded requests.
     Recorded {
         /// The requests.
         recording: Recording,
-        /// How many times as fast.
+        /// Speeds, in multiples of the recorded one.
         speeds: Vec<f64>,
     },
 }
 
-/// Clients that wait for their answers, each of which then thinks before it sends again.
+/// Clients that wait for their answers, and think before they send again.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Clients {
-    /// How many.
+    /// The number of clients.
     pub count: u32,
-    /// From an answer, or a refusal, to the next request; above 0.
+    /// Think time between an answer, or a refusal, and the next request; above 0.
     pub think: Duration,
-    /// By how much they think longer when they are told that the stage refuses requests.
+    /// The additional delay after an answer that reports refusals.
     pub smoothing: Option<Smoothing>,
 }
 
-/// A part of the time.
+/// A span of time with one rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Phase {
-    /// How long.
+    /// The length of the phase.
     pub duration: Duration,
-    /// How much arrives.
+    /// The rate of arrivals.
     pub rate: Rate,
 }
 
 impl Offered {
-    /// The mix; a recording has none.
+    /// Returns the mix; a recording has none.
     fn workload(&self) -> Option<&Workload> {
         match self {
             Self::Loads { workload, .. }
@@ -123,7 +123,7 @@ impl Offered {
 }
 
 impl Plan {
-    /// A recording as it was.
+    /// Returns a plan that replays a recording at its own speed.
     #[must_use]
     pub fn replay(recording: Recording) -> Self {
         Self {
@@ -154,23 +154,24 @@ pub struct Trial {
 /// Traffic that is simulated once per seed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Case {
-    /// Requests per second; the mean of what changes.
+    /// Requests per second; the mean, if the rate changes.
     per_second: f64,
-    /// Multiples of full load; of a recording, of its rate.
+    /// Multiples of full load; for a recording, of its rate.
     factor: f64,
 }
 
 /// A run of a case.
 struct CaseOutcome {
     outcome: Outcome,
-    /// Phase by phase.
+    /// Outcomes by phase.
     phases: Option<Timeline>,
-    /// In bins of equal length.
+    /// Outcomes by bins of equal length.
     curve: Option<Timeline>,
 }
 
 impl Trial {
-    /// `stage` of the policy `policy` under `plan`, which the file `workload` holds.
+    /// Returns the trial of `stage`, from the policy `policy`, under `plan`, from the file
+    /// `workload`.
     #[must_use]
     pub fn new(mut stage: StageConfig, policy: &str, plan: Plan, workload: &str) -> Self {
         let mut notes = Vec::new();
@@ -184,8 +185,8 @@ impl Trial {
             stage.parallelism = slots;
         } else if plan.parallelism.is_none() {
             notes.push(format!(
-                "the policy leaves parallelism to be found, so the backend is one that works on {slots} requests at \
-                 once; `parallelism` of a workload says another number"
+                "the policy leaves parallelism to be found, so the backend is one that works on \
+                 {slots} requests at once; `parallelism` of a workload says another number"
             ));
         }
         if stage.mode == Mode::DryRun {
@@ -196,8 +197,8 @@ impl Trial {
         }
         if stage.workflows.take().is_some() {
             notes.push(
-                "the policy has workflows, whose rates come from the services that call each other: a trial of one \
-                 service is without"
+                "the policy has workflows, whose rates come from the services that call each \
+                 other: a trial of one service is without"
                     .to_owned(),
             );
         }
@@ -216,7 +217,7 @@ impl Trial {
         }
     }
 
-    /// Runs it; `size` wins over what the plan says.
+    /// Runs the trial. `size` takes precedence over the plan.
     ///
     /// # Errors
     /// [`SimulationError`].
@@ -249,7 +250,7 @@ impl Trial {
         let plan = &self.plan;
         let default_seeds = match &plan.offered {
             Offered::Loads { .. } | Offered::Phases { .. } | Offered::Clients { .. } => SEEDS,
-            // The traffic has no luck; there is only the strategy's.
+            // Recorded traffic is not random; only the strategy is.
             Offered::Recorded { .. } => 1,
         };
         let warm_up = match self.stage.auto_parallelism {
@@ -290,7 +291,7 @@ impl Trial {
                 }]
             }
             Offered::Clients { workload, clients } => {
-                // As if they were answered at once. What they do send is seen afterwards.
+                // The rate if all requests were answered at once. The actual rate is measured.
                 let per_second = f64::from(clients.count) / clients.think.as_secs_f64();
                 let full = workload.per_second(Rate::Factor(1.0), slots);
                 vec![Case {
@@ -309,7 +310,7 @@ impl Trial {
         }
     }
 
-    /// Requests of a run, about.
+    /// Returns the approximate number of requests of a run.
     fn expected(&self, case: &Case, amount: &Amount) -> u64 {
         let warm_up = (case.per_second * amount.warm_up.as_secs_f64()) as u64;
         match &self.plan.offered {
@@ -325,7 +326,7 @@ impl Trial {
         }
     }
 
-    /// What the stage takes the traffic's types for, and their names.
+    /// Returns the names of the traffic's types, and the stage's types for them.
     fn kinds(&self) -> Vec<(&str, TypeId)> {
         if let Offered::Recorded { recording, .. } = &self.plan.offered {
             let types = recording.types().iter();
@@ -350,7 +351,8 @@ impl Trial {
             warm_up: amount.warm_up,
             until: match &self.plan.offered {
                 Offered::Loads { .. } | Offered::Clients { .. } => Until::Requests(amount.requests),
-                // Not until the source is exhausted: what is served after its end is of no phase.
+                // The run doesn't wait until the source is exhausted: requests served after its end
+                // belong to no phase.
                 Offered::Phases { phases, .. } => Until::Time(
                     phases.iter().map(|p| p.duration).sum::<Duration>() + amount.warm_up,
                 ),
@@ -359,7 +361,7 @@ impl Trial {
                     Until::Time(length + amount.warm_up)
                 }
             },
-            // The strategy's luck must not be that of the traffic.
+            // The strategy and the traffic must not share random numbers.
             seed: !seed,
         };
         let backend = Servers::new(self.slots);
@@ -395,7 +397,7 @@ impl Trial {
         })
     }
 
-    /// The phases, after a warm-up at the rate of the first.
+    /// Returns the phases, after a warm-up at the rate of the first.
     fn pace(&self, workload: &Workload, phases: &[Phase], amount: &Amount) -> Pace {
         let rate = |phase: &Phase| workload.per_second(phase.rate, self.slots);
         let warm_up = phases
@@ -407,7 +409,7 @@ impl Trial {
         Pace::Phases(warm_up.into_iter().chain(phases).collect())
     }
 
-    /// Where phases and bins begin and end, ns; `None` where nothing changes over time.
+    /// Returns the edges of phases and of bins, ns; `None` if nothing changes over time.
     fn edges(&self, case: &Case, amount: &Amount) -> (Option<Vec<u64>>, Option<Vec<u64>>) {
         let begin = nanos(amount.warm_up);
         match &self.plan.offered {
@@ -436,7 +438,7 @@ impl Trial {
     }
 }
 
-/// How much is simulated.
+/// The size of a trial, with its defaults.
 #[derive(Debug, Clone, Copy)]
 struct Amount {
     requests: u64,
@@ -445,7 +447,7 @@ struct Amount {
     warm_up: Duration,
 }
 
-/// Edges of bins of a round length.
+/// Returns the edges of bins of a round length.
 fn bins(begin: u64, end: u64) -> Vec<u64> {
     let least = ((end - begin) / MOST_BINS).max(SHORTEST_BIN);
     let power = 10_u64.pow(least.ilog10());

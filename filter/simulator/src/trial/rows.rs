@@ -9,7 +9,7 @@ use crate::report::Record;
 use crate::results::{ALL, mean};
 use crate::workload::Workload;
 
-/// Percentiles that are always shown.
+/// Percentiles that every table shows.
 const USUAL: [f64; 2] = [50.0, 90.0];
 
 /// Results of a load, or of a phase.
@@ -17,17 +17,17 @@ pub(super) struct CaseRows {
     pub(super) span: Span,
     /// Requests per second.
     pub(super) per_second: f64,
-    /// Multiples of full load; of a recording, of its rate.
+    /// Multiples of full load; for a recording, of its rate.
     pub(super) factor: f64,
-    /// One for each type, then all of them together.
+    /// One row for each type, then one for all types together.
     pub(super) rows: Vec<TypeRow>,
 }
 
-/// What part of a run the results are of.
+/// The span of a run that results cover.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Span {
     Whole,
-    /// Number, from 1; begin and end, s.
+    /// The phase's number, from 1; start and end, s.
     Phase(usize, f64, f64),
 }
 
@@ -35,23 +35,24 @@ pub(super) enum Span {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TypeRow {
     pub(super) name: String,
-    /// What the stage takes it for; `None` for all types together.
+    /// The stage's type; `None` for all types together.
     pub(super) kind: Option<TypeId>,
     /// Requests per second.
     pub(super) offered: f64,
     pub(super) rejected_pct: f64,
-    /// Percent of the offered that was answered within the objective at its type's highest percentile, or
-    /// answered at all where there is none; of all types together, percent of the value.
+    /// Percent of the offered requests that were answered within the objective at the type's
+    /// highest percentile; without an objective, that were answered at all. For all types together,
+    /// percent of the value.
     pub(super) within_pct: f64,
-    /// The same of an [`ideal`] admission; `None` where mean service times are not known.
+    /// The same for an [`ideal`] admission; `None` if mean service times are not known.
     pub(super) ideal_pct: Option<f64>,
-    /// Percentiles and response times of the served at them, ms.
+    /// Percentiles and the response times of served requests at them, ms.
     pub(super) times: Vec<(f64, Option<f64>)>,
     pub(super) utilization: f64,
 }
 
 impl TypeRow {
-    /// Response time at this percentile, ms.
+    /// Returns the response time at this percentile, ms.
     pub(super) fn at(&self, percentile: f64) -> Option<f64> {
         let found = self.times.iter().find(|(p, _)| *p == percentile);
         found.and_then(|(_, ms)| *ms)
@@ -59,7 +60,7 @@ impl TypeRow {
 }
 
 impl CaseRows {
-    /// Rows for programs.
+    /// Returns the rows for programs.
     pub(super) fn records(&self, trial: &Trial) -> Vec<Record> {
         let strategy = trial.strategy();
         let record = |row: &TypeRow| {
@@ -93,7 +94,7 @@ impl CaseRows {
 }
 
 impl Trial {
-    /// Percentiles to show: the usual ones and those that have an objective.
+    /// Returns the percentiles to show: the usual ones and those that have an objective.
     pub(super) fn percentiles(&self) -> Vec<f64> {
         let types = self.stage.types.iter();
         let objectives = types.flat_map(|kind| kind.slo.iter().map(|o| o.percentile));
@@ -103,20 +104,20 @@ impl Trial {
         all
     }
 
-    /// The objective of a type at a percentile, ms.
+    /// Returns the objective of a type at a percentile, ms.
     pub(super) fn objective(&self, kind: Option<TypeId>, percentile: f64) -> Option<f64> {
         let kind = self.stage.types.get(usize::from(kind?.0))?;
         let objective = kind.slo.iter().find(|o| o.percentile == percentile)?;
         Some(objective.objective_us as f64 / 1e3)
     }
 
-    /// The objective at the highest percentile of a type, µs.
+    /// Returns the objective at the highest percentile of a type, µs.
     fn limit_us(&self, kind: Option<TypeId>) -> Option<u64> {
         let kind = self.stage.types.get(usize::from(kind?.0))?;
         kind.slo.last().map(|objective| objective.objective_us)
     }
 
-    /// Worth of an answer, by type of the traffic.
+    /// Returns the value of an answer, by type of the traffic.
     fn values(&self) -> Vec<f64> {
         let types = self.plan.offered.workload().map(Workload::types);
         let class_of = |at: usize| types?.get(at).map(|kind| kind.class);
@@ -131,7 +132,8 @@ impl Trial {
             .collect()
     }
 
-    /// Adds what an ideal admission would answer at `per_second`, and weighs the row of all types by value.
+    /// Adds the answers of an ideal admission at `per_second`, and weighs the row of all types by
+    /// value.
     fn against_ideal(&self, mut rows: Vec<TypeRow>, per_second: f64) -> Vec<TypeRow> {
         let values = self.values();
         if let Some(workload) = self.plan.offered.workload() {
@@ -166,10 +168,10 @@ impl Trial {
         rows
     }
 
-    /// Results of a case from its runs: phase by phase where it has phases.
+    /// Returns the results of a case from its runs: phase by phase, if it has phases.
     pub(super) fn rows_of(&self, case: &Case, runs: &[CaseOutcome]) -> Vec<CaseRows> {
         let Offered::Phases { workload, phases } = &self.plan.offered else {
-            // A closed loop has no rate but what came of it.
+            // The rate of a closed loop is only known after the run.
             let is_open = !matches!(self.plan.offered, Offered::Clients { .. });
             let per_second = |run: &CaseOutcome| match is_open {
                 true => case.per_second,
@@ -234,7 +236,7 @@ impl Trial {
             .collect()
     }
 
-    /// One bin of a timeline.
+    /// Returns the results of one bin of a timeline.
     pub(super) fn bin(&self, timeline: &Timeline, bin: usize) -> Vec<TypeRow> {
         let (from, to) = timeline.span(bin);
         let seconds = (to - from) as f64 / 1e9;
@@ -268,7 +270,7 @@ fn percent(part: u64, of: u64) -> f64 {
     100.0 * part as f64 / of.max(1) as f64
 }
 
-/// Averages over runs, whose rows are alike.
+/// Returns the averages over runs, all of which have the same rows.
 pub(super) fn average(runs: &[Vec<TypeRow>]) -> Vec<TypeRow> {
     let Some(first) = runs.first() else {
         return Vec::new();

@@ -28,23 +28,25 @@ pub(super) fn table(trial: &Trial, results: &[CaseRows]) -> Table {
             .collect(),
     };
     Table {
-        title: "by type; answered within the objective at the highest percentile, by value in all; the same \
-                of an ideal admission; response times of the served, and in brackets their objectives"
-            .to_owned(),
+        title:
+            "by type; answered within the objective at the highest percentile, by value in all; \
+             the same of an ideal admission; response times of the served, and in brackets \
+             their objectives"
+                .to_owned(),
         columns,
         groups: results.iter().map(group).collect(),
     }
 }
 
-/// Percent of rejections above which a type's objectives say nothing: the few that were served found the
-/// slots free.
+/// Percent of rejections above which a type's objectives are not meaningful: the few served
+/// requests found free slots.
 const HARDLY_ANSWERED_PCT: f64 = 90.0;
 
 fn is_hardly_answered(row: &TypeRow) -> bool {
     row.rejected_pct > HARDLY_ANSWERED_PCT
 }
 
-/// A sentence for each type that is hardly answered.
+/// Returns a sentence for each type that is hardly answered.
 pub(super) fn hardly_answered(trial: &Trial, results: &[CaseRows]) -> Vec<String> {
     let named = |row: &&TypeRow| row.kind.is_some() && is_hardly_answered(row);
     let notes = |case: &CaseRows| {
@@ -95,7 +97,7 @@ fn table_row(trial: &Trial, row: &TypeRow, percentiles: &[f64]) -> TableRow {
             (ms, _) => Cell::number(ms, 1),
         });
     }
-    // The slots are everybody's.
+    // All types share the slots.
     cells.push(match row.kind {
         None => Cell::Number(row.utilization, 3),
         Some(_) => Cell::Text(String::new()),
@@ -107,7 +109,7 @@ fn table_row(trial: &Trial, row: &TypeRow, percentiles: &[f64]) -> TableRow {
 }
 
 impl Trial {
-    /// The strategy's name, and what wraps it, as a policy has them.
+    /// Returns the strategy's name and that of its wrapper, as in a policy.
     pub(super) fn strategy(&self) -> String {
         // Both are tagged with their names.
         let name = |value: Result<serde_json::Value, serde_json::Error>| {
@@ -174,13 +176,13 @@ fn recorded(report: &mut Report, recording: &Recording, slots: u32) {
     report.setup(
         "backend",
         format!(
-            "{slots} slots; mean service time {mean:.2} ms, so full load is {full:.0} requests/s and the \
-             recorded rate {part:.2} of it"
+            "{slots} slots; mean service time {mean:.2} ms, so full load is {full:.0} requests/s \
+             and the recorded rate {part:.2} of it"
         ),
     );
 }
 
-/// Clients in words.
+/// Describes clients in words.
 fn waiting(clients: &Clients) -> String {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let mut text = format!(

@@ -9,7 +9,7 @@ use crate::samples;
 use crate::source::{Request, Source as _};
 use crate::workload::{Bursts, Process, ServiceTime, TypeLoad};
 
-/// Bouncer's basic policy, and the paper's mix.
+/// Returns Bouncer's basic policy, and the paper's mix.
 fn stage_and_workload() -> (StageConfig, Workload) {
     (samples::stage(), samples::workload())
 }
@@ -92,12 +92,13 @@ fn a_seed_gives_one_report_byte_for_byte_whatever_the_threads() {
     }
 }
 
-/// The access log that Envoy would write of `workload` at `load`, with times as exact as can be.
+/// Returns the access log that Envoy would write for `workload` at `per_second`, with exact times.
 fn log(workload: &Workload, per_second: f64, seed: u64, requests: usize) -> String {
     let mut traffic = Traffic::steady(workload, per_second, seed);
     let taken: Vec<Request> = (0..requests).filter_map(|_| traffic.take()).collect();
     let mut log = String::new();
-    // Envoy writes a line when a request ends; any other order than that of arrival will do.
+    // Envoy writes a line at the end of a request; any order other than that of arrivals is a valid
+    // test.
     for request in taken.iter().rev() {
         let (us, ms) = (request.at / 1_000, request.processing as f64 / 1e6);
         let (minute, second, us) = (us / 60_000_000, us / 1_000_000 % 60, us % 1_000_000);
@@ -120,7 +121,7 @@ fn a_recorded_poisson_process_gives_what_the_modelled_one_gives() {
     assert_eq!((recording.len(), recording.notes().len()), (150_000, 0));
     assert!((recording.per_second() / per_second - 1.0).abs() < 0.01);
 
-    // The very same requests, so that chance has little left to decide.
+    // The requests are the same, so that chance has little influence.
     let modelled = Plan {
         requests: Some(150_000),
         ..plan(Offered::Loads {
@@ -231,7 +232,7 @@ fn a_policy_that_only_counts_is_tried_as_if_it_enforced() {
     assert!(report.notes[0].starts_with("the policy says mode: DryRun"));
 }
 
-/// Backlog control that tells its rejection rate, in front of 10 slots.
+/// Returns a stage of 10 slots with backlog control that reports its rejection rate.
 fn telling() -> StageConfig {
     let json = r#"{"stages":[{"policy":"default/p","parallelism":10,
         "queue":{"max_length":1000,"timeout_us":10000000},
@@ -266,7 +267,8 @@ fn clients_that_are_told_of_refusals_send_less_as_equation_3_predicts() {
             number(all, "rejected_pct") / 100.0,
         )
     };
-    // Full load is 500/s. Those that are hardly ever refused send one each think and answer.
+    // Full load is 500/s. Clients that are hardly ever refused send one request per think and
+    // response time.
     let (rate, refused) = rows(100, Some(smoothing));
     assert_eq!(refused, 0.0);
     assert!((rate / (100.0 / 0.32) - 1.0).abs() < 0.05, "{rate}");

@@ -1,5 +1,5 @@
-//! How much of the value an oracle would answer is answered, with Bouncer's defaults: issue of objectives
-//! that differ by type, heavy tails and costs that differ a hundredfold.
+//! Tests of the ratio of an oracle's value that Bouncer's defaults answer. The cases are objectives
+//! that differ by type, heavy tails, and costs that differ a hundredfold.
 
 use headgate_core::config::{
     DEFAULT_TYPE, Discipline, Logic, Match, Objective, PathMatch, StarvationAvoidance,
@@ -19,7 +19,7 @@ fn log_normal(mean: f64, median: f64) -> ServiceTime {
     LogNormal::new(mean, median).unwrap().into()
 }
 
-/// Cheap types with tight objectives, and an expensive one with loose ones.
+/// Returns cheap types with tight objectives, and an expensive one with loose ones.
 fn natural() -> Vec<Kind> {
     vec![
         (0.6, log_normal(2.5, 2.266), [50, 150]),
@@ -28,7 +28,7 @@ fn natural() -> Vec<Kind> {
     ]
 }
 
-/// The rare type costs a hundred times as much as the most frequent one.
+/// Returns types of which the rare one costs a hundred times as much as the most frequent one.
 fn rare() -> Vec<Kind> {
     vec![
         (0.7, log_normal(2.0, 1.6), [40, 120]),
@@ -37,7 +37,7 @@ fn rare() -> Vec<Kind> {
     ]
 }
 
-/// The longest tenth of each type is most of its work.
+/// Returns types of which the longest tenth of the requests is most of the work.
 fn heavy_tails() -> Vec<Kind> {
     let pareto = |mean| ServiceTime::Pareto(Pareto::new(mean, 2.2).unwrap());
     vec![
@@ -47,7 +47,7 @@ fn heavy_tails() -> Vec<Kind> {
     ]
 }
 
-/// Bouncer's Table 1, with times and objectives `scale` times as long.
+/// Returns Bouncer's Table 1, with times and objectives `scale` times as long.
 fn paper(scale: u64) -> Vec<Kind> {
     let slo = [18 * scale, 50 * scale];
     let kind = |(share, mean, median): (f64, f64, f64)| {
@@ -99,7 +99,7 @@ fn stage(kinds: &[Kind], slots: u32) -> StageConfig {
     stage
 }
 
-/// The paper's Bouncer: where objectives differ it refuses the cheap.
+/// Returns the paper's Bouncer, which refuses cheap requests if objectives differ.
 fn alg_1_alone() -> StrategyConfig {
     StrategyConfig::Bouncer {
         logic: Logic::Any,
@@ -107,7 +107,7 @@ fn alg_1_alone() -> StrategyConfig {
     }
 }
 
-/// The report of 15 s, and of at least 15,000 requests, after 10 s of warm-up.
+/// Returns the report of 15 s, and of at least 15,000 requests, after 10 s of warm-up.
 fn report(stage: StageConfig, kinds: &[Kind], load: f64) -> Report {
     let types = (0..).zip(kinds).map(|(i, (share, time, _))| {
         TypeLoad::new(format!("t{i}"), TypeId(i), *share, time.clone())
@@ -138,13 +138,13 @@ fn row<'a>(report: &'a Report, kind: &str) -> &'a Record {
     report.rows.iter().find(of_kind).unwrap()
 }
 
-/// Value answered within objectives ÷ that of the ideal.
+/// Returns the value answered within objectives ÷ that of the ideal.
 fn part_of_ideal(report: &Report) -> f64 {
     let all = row(report, "ALL");
     number(all, "within_pct") / number(all, "ideal_pct")
 }
 
-/// Every type that is answered keeps its objectives.
+/// Whether every type that is answered keeps its objectives.
 fn kept(report: &Report, kinds: &[Kind]) -> bool {
     (0..).zip(kinds).all(|(i, (_, _, [p50, p90]))| {
         let row = row(report, &format!("t{i}"));
@@ -153,7 +153,7 @@ fn kept(report: &Report, kinds: &[Kind]) -> bool {
     })
 }
 
-/// `bounds`: P, load and the least part of the ideal.
+/// Checks the ratio of the ideal. `bounds` are P, load and the least ratio.
 fn check(name: &str, kinds: &[Kind], bounds: &[(u32, f64, f64)]) {
     let mut missed = Vec::new();
     for &(slots, load, least) in bounds {
@@ -205,8 +205,8 @@ fn rare_and_heavy_requests_come_near_the_ideal() {
     check("heavy tails", &heavy_tails(), &bounds);
 }
 
-/// With one objective for all types Alg. 1 alone is close to the ideal: 0.97 to 0.98 with 20 slots, 0.98 to
-/// 0.99 with 100. The cut is as close, within 1.5% of that.
+/// With one objective for all types Alg. 1 alone is close to the ideal: 0.97 to 0.98 with 20 slots,
+/// 0.98 to 0.99 with 100. The cut is as close, within 1.5% of that.
 #[test]
 fn one_objective_for_all_types_is_kept_as_by_bouncer_alone() {
     for (slots, scale) in [(20, 4), (100, 1)] {

@@ -1,9 +1,9 @@
-//! When requests arrive.
+//! Arrival processes of requests.
 //!
-//! All processes count in their own time, in which one request arrives a unit on average, and a rate that
-//! may change maps that time to seconds: a Poisson process under a rate that changes is exact that way,
-//! where drawing the next gap at the old rate would carry a calm's long gap into the burst after it. The
-//! rate is piecewise constant: a plain number, phases one after another, or the two states of a
+//! All processes count in their own time, in which one request arrives per unit on average. A rate
+//! that may change maps that time to seconds. So a Poisson process under a changing rate is exact;
+//! drawing the next gap at the old rate would carry a long gap of a calm into the burst after it.
+//! The rate is piecewise constant: a plain number, phases one after another, or the two states of a
 //! Markov-modulated process, each of whose stays is exponential.
 
 use std::time::Duration;
@@ -13,10 +13,10 @@ use rand_distr::{Distribution as _, Exp1};
 
 use super::dice::Dice;
 
-/// How gaps between requests vary.
+/// The distribution of the gaps between requests.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Process {
-    /// Exponential gaps: many clients that know nothing of each other.
+    /// Exponential gaps: many independent clients.
     #[default]
     Poisson,
     /// Equal gaps.
@@ -30,20 +30,20 @@ pub enum Process {
 pub struct Bursts {
     /// Rate in a burst over the rate outside, above 1.
     pub ratio: f64,
-    /// Part of the time that is burst, between 0 and 1.
+    /// Ratio of the time in bursts, between 0 and 1.
     pub share: f64,
     /// Mean length of a burst.
     pub length: Duration,
 }
 
 impl Bursts {
-    /// Rates outside of and in bursts, relative to the mean rate.
+    /// Returns the rates outside of and in bursts, relative to the mean rate.
     fn rates(&self) -> (f64, f64) {
         let calm = 1.0 / (1.0 - self.share + self.ratio * self.share);
         (calm, calm * self.ratio)
     }
 
-    /// Mean length of the time between bursts, ns.
+    /// Returns the mean length of the time between bursts, ns.
     fn calm_ns(&self) -> f64 {
         self.burst_ns() * (1.0 - self.share) / self.share
     }
@@ -58,11 +58,11 @@ impl Bursts {
 pub(crate) enum Pace {
     /// Requests per second, without an end.
     Steady(f64),
-    /// For so long, ns, so many requests per second; then no more.
+    /// Lengths, ns, and requests per second; then no more.
     Phases(Vec<(u64, f64)>),
 }
 
-/// The clock of a process: when does the next request arrive?
+/// The clock of a process, which yields the arrival times.
 #[derive(Debug)]
 pub(super) struct Clock {
     process: Process,
@@ -75,7 +75,7 @@ pub(super) struct Clock {
     in_burst: bool,
     /// End of the burst or of the calm, ns.
     state_end: f64,
-    /// Requests per ns at the moment.
+    /// The current rate, requests per ns.
     rate: f64,
 }
 
@@ -95,7 +95,7 @@ impl Clock {
             rate: 0.0,
         };
         if let Process::Bursty(bursts) = clock.process {
-            // As in the middle of it: in a burst as often as not, by its share.
+            // The initial state is stationary: in a burst with the probability of its share.
             clock.in_burst = dice.0.chance(bursts.share);
             clock.stay(&bursts, dice);
         }
@@ -103,7 +103,7 @@ impl Clock {
         clock
     }
 
-    /// The next arrival, ns since the start; `None` after the last phase.
+    /// Returns the next arrival, ns since the start; `None` after the last phase.
     pub(super) fn next(&mut self, dice: &mut Dice) -> Option<u64> {
         let mut left: f64 = match self.process {
             Process::Constant => 1.0,
@@ -124,7 +124,8 @@ impl Clock {
         }
     }
 
-    /// Whatever ends now gives way to what follows; false when nothing does.
+    /// Replaces the state or the phase that ends now by the next one; returns false after the last
+    /// phase.
     fn change(&mut self, dice: &mut Dice) -> bool {
         if self.now >= self.state_end
             && let Process::Bursty(bursts) = self.process
@@ -184,7 +185,7 @@ mod tests {
         next.take_while(|at| *at < upto).collect()
     }
 
-    /// Requests of each second.
+    /// Returns the number of requests in each second.
     fn counts(arrivals: &[u64], seconds: usize) -> Vec<f64> {
         let mut counts = vec![0.0; seconds];
         for at in arrivals {
@@ -193,7 +194,7 @@ mod tests {
         counts
     }
 
-    /// Variance of counts over their mean: 1 for a Poisson process.
+    /// Returns the variance of counts over their mean: 1 for a Poisson process.
     fn dispersion(counts: &[f64]) -> f64 {
         let mean = counts.iter().sum::<f64>() / counts.len() as f64;
         let variance = counts.iter().map(|c| (c - mean).powi(2)).sum::<f64>();
@@ -229,7 +230,7 @@ mod tests {
         assert!((rate / 100.0 - 1.0).abs() < 0.05, "{rate}");
         let counts = counts(&times, seconds as usize);
         assert!(dispersion(&counts) > 50.0);
-        // In a burst 500 requests a second arrive, outside 56.
+        // The rate is 500/s in a burst and 56/s outside.
         let bursty = counts.iter().filter(|count| **count > 280.0).count() as f64;
         assert!((bursty / seconds as f64 - 0.1).abs() < 0.03, "{bursty}");
     }

@@ -1,9 +1,9 @@
-//! Chance, from a seed.
+//! Random numbers from a seed.
 
 use headgate_core::rng::Rng;
 use rand::TryRng;
 
-/// The engine's generator, as the distributions want it.
+/// The engine's generator, with the interface of the distributions.
 #[derive(Debug, Clone)]
 pub(crate) struct Dice(pub(crate) Rng);
 
@@ -12,12 +12,12 @@ impl Dice {
         Self(Rng::new(seed))
     }
 
-    /// Uniform over 0 ≤ x < 1.
+    /// Returns a number drawn uniformly from 0 ≤ x < 1.
     pub(crate) fn unit(&mut self) -> f64 {
         self.0.next_f64()
     }
 
-    /// A seed for another.
+    /// Returns a seed for another generator.
     pub(crate) fn seed(&mut self) -> u64 {
         self.0.next_u64()
     }

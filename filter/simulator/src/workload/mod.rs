@@ -1,10 +1,10 @@
-//! What arrives: when ([`Process`], [`Rate`]), of which types, and how long the backend works on it
-//! ([`ServiceTime`]).
+//! Workloads: the arrival process ([`Process`], [`Rate`]), the types, and the service times
+//! ([`ServiceTime`]) of requests.
 //!
-//! People write it as a [`file`](mod@file), or have it [`recorded`].
+//! A workload comes from a [`file`](mod@file) or is [`recorded`].
 //!
-//! All of a request is drawn when it arrives, whatever becomes of it, so every strategy under one seed
-//! meets the very same traffic.
+//! All properties of a request are drawn at its arrival, independent of its outcome, so every
+//! strategy under one seed meets the same traffic.
 
 mod arrivals;
 pub(crate) mod dice;
@@ -25,16 +25,16 @@ pub(crate) use traffic::Traffic;
 
 use crate::source::{Request, Source};
 
-/// Why a mix can't be.
+/// The reason why a mix is invalid.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum WorkloadError {
     /// No type, or only types without a share.
     #[error("no type has a share of the requests; at least one above 0")]
     Empty,
-    /// A share that is none.
+    /// A share that is negative or not finite.
     #[error("share {0}; a number of at least 0")]
     Share(f64),
-    /// A distribution that can't be.
+    /// An invalid distribution.
     #[error(transparent)]
     ServiceTime(#[from] ServiceTimeError),
 }
@@ -44,22 +44,22 @@ pub enum WorkloadError {
 pub struct TypeLoad {
     /// Its name in results.
     pub name: String,
-    /// What the stage takes its requests for.
+    /// The stage's type of its requests.
     pub kind: TypeId,
-    /// Its part of the requests, relative to the other types' parts.
+    /// Its weight among the requests, relative to the other types.
     pub share: f64,
-    /// How long the backend works on one.
+    /// The time that the backend works on one request.
     pub service_time: ServiceTime,
     /// The class of its requests, 0 for the highest.
     pub class: u8,
-    /// What its requests say they cost; 0 says nothing.
+    /// The cost in the header of its requests; 0 without one.
     pub cost: u32,
-    /// The time that its requests give themselves.
+    /// The deadline of its requests.
     pub timeout: Option<Duration>,
 }
 
 impl TypeLoad {
-    /// A type whose requests say nothing of themselves.
+    /// Returns a type whose requests have no class, cost or deadline of their own.
     #[must_use]
     pub fn new(
         name: impl Into<String>,
@@ -79,10 +79,10 @@ impl TypeLoad {
     }
 }
 
-/// How many requests arrive.
+/// The arrival rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rate {
-    /// In multiples of the rate that keeps every slot busy, P / mean service time.
+    /// Multiples of the rate that keeps every slot busy, P / mean service time.
     Factor(f64),
     /// Requests per second.
     PerSecond(f64),
@@ -92,14 +92,14 @@ pub enum Rate {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
     types: Vec<TypeLoad>,
-    /// Shares of the types so far, ending with 1.
+    /// Cumulative shares of the types, ending with 1.
     cumulative: Vec<f64>,
     mean_ms: f64,
     process: Process,
 }
 
 impl Workload {
-    /// A mix of these types, by a Poisson process.
+    /// Returns a mix of these types, by a Poisson process.
     ///
     /// # Errors
     /// [`WorkloadError::Share`], [`WorkloadError::Empty`].
@@ -130,14 +130,14 @@ impl Workload {
         })
     }
 
-    /// This mix by another process.
+    /// Returns this mix by another process.
     #[must_use]
     pub fn by(mut self, process: Process) -> Self {
         self.process = process;
         self
     }
 
-    /// How its requests arrive.
+    /// Returns the arrival process.
     #[must_use]
     pub fn process(&self) -> Process {
         self.process
@@ -149,20 +149,20 @@ impl Workload {
         &self.types
     }
 
-    /// Part of the requests that are of `kind`, ratio.
+    /// Returns the ratio of the requests that are of `kind`.
     #[must_use]
     pub fn share_of(&self, kind: &TypeLoad) -> f64 {
         let total: f64 = self.types.iter().map(|kind| kind.share).sum();
         kind.share / total
     }
 
-    /// Mean service time over all types, ms.
+    /// Returns the mean service time over all types, ms.
     #[must_use]
     pub fn mean_ms(&self) -> f64 {
         self.mean_ms
     }
 
-    /// One of its requests, which arrives at `at`, ns.
+    /// Returns one of its requests, which arrives at `at`, ns.
     pub(crate) fn request(&self, at: u64, dice: &mut dice::Dice) -> Request {
         let share = dice.unit();
         let mut upto = self.cumulative.iter();
@@ -177,13 +177,13 @@ impl Workload {
         }
     }
 
-    /// An endless stream of its requests.
+    /// Returns an endless stream of its requests.
     #[must_use]
     pub fn steady(&self, per_second: f64, seed: u64) -> impl Source + '_ {
         Traffic::steady(self, per_second, seed)
     }
 
-    /// Requests per second that `rate` means for `parallelism` slots.
+    /// Returns the requests per second of `rate` for `parallelism` slots.
     #[must_use]
     pub fn per_second(&self, rate: Rate, parallelism: u32) -> f64 {
         match rate {

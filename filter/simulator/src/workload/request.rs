@@ -1,4 +1,4 @@
-//! Requests as the policy's rules see them: the very classifier that runs in Envoy tells their type.
+//! Requests for the policy's rules: the same classifier as in Envoy derives their type.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use headgate_core::strategy::TypeId;
 
 use super::file::RequestEntry;
 
-/// The header in which a request says what it costs.
+/// The header of a request's cost.
 const COST: &str = "x-headgate-cost";
 
-/// What a request looks like.
+/// A sample request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SampleRequest {
     pub(crate) method: Option<String>,
     pub(crate) path: Option<String>,
-    /// By lower case name.
+    /// Headers by lower case name.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) route: Option<String>,
 }
@@ -53,18 +53,18 @@ impl RequestView for SampleRequest {
     }
 }
 
-/// What a request is to a stage.
+/// The classification of a request in a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) kind: TypeId,
     pub(crate) class: u8,
-    /// 0 says nothing.
+    /// 0 without a cost.
     pub(crate) cost: u32,
     pub(crate) deadline: Option<Duration>,
 }
 
 impl Place {
-    /// A request of this type of which nothing else is known: of the lowest class.
+    /// Returns a request of this type without further properties: of the lowest class.
     pub(crate) fn of(kind: TypeId, stage: &StageConfig) -> Self {
         let lowest = stage.classes.len().saturating_sub(1);
         Self {
@@ -76,7 +76,7 @@ impl Place {
     }
 }
 
-/// What `request` is to the stage whose rules these are; `None` when it passes it by.
+/// Returns the classification of `request` by these rules; `None` if it bypasses the stage.
 pub(crate) fn place(classifier: &Classifier, request: &SampleRequest) -> Option<Place> {
     if !classifier.covers(request) {
         return None;

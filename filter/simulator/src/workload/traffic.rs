@@ -27,7 +27,7 @@ impl<'a> Traffic<'a> {
         traffic
     }
 
-    /// An endless stream.
+    /// Returns an endless stream.
     pub(crate) fn steady(workload: &'a Workload, per_second: f64, seed: u64) -> Self {
         Self::new(workload, Pace::Steady(per_second), seed)
     }

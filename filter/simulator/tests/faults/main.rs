@@ -1,6 +1,6 @@
-//! Routes that break: what the others keep of the backend, and how soon the broken one comes back.
+//! Routes that break: the other routes' part of the backend, and the recovery of the broken one.
 
-// Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
+// Clippy doesn't recognize helpers outside of `#[test]` functions as test code.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../parallelism/service.rs"]
@@ -32,7 +32,7 @@ const THREE: &[Kind] = &[
     ("report", 0.1, 100.0, 80.0, [250, 600]),
 ];
 
-/// Types of three that share the eight workers.
+/// Returns three types that share the eight workers.
 fn three(load: f64, seed: u64) -> Service {
     Service {
         seconds: 36,
@@ -44,7 +44,7 @@ fn three(load: f64, seed: u64) -> Service {
     }
 }
 
-/// A run behind a route with a timeout of so many seconds.
+/// Returns a run behind a route with a timeout of `timeout` seconds.
 fn run(service: &Service, slots: Option<u32>, timeout: u64, faults: &[Fault]) -> Found {
     let backend = Faulty::new(WORKERS, Duration::from_secs(timeout), faults);
     service.run_on(slots, backend)
@@ -65,7 +65,7 @@ fn a_route_that_hangs_from_the_start_leaves_the_other_its_slots() {
     for (kinds, rate, timeout, from, least) in [
         (HALF, 224.0, 3, 4, 0.99),
         (LESS, 205.0, 2, 0, 0.98),
-        // No timeout of the route: clients give up.
+        // The route has no timeout: clients give up.
         (LESS, 205.0, 10, 0, 0.98),
     ] {
         for slots in [Some(WORKERS), None] {
@@ -88,8 +88,8 @@ fn a_route_that_hangs_from_the_start_leaves_the_other_its_slots() {
     }
 }
 
-/// The fault lasts from the eighth second to the twentieth, the timeout of the route is 3 s: before it has passed, the
-/// requests that came first hold the workers.
+/// The fault lasts from the eighth second to the twentieth, and the timeout of the route is 3 s.
+/// Until the first timeout, the earliest requests hold the workers.
 #[test]
 fn a_route_that_breaks_is_contained_and_comes_back() {
     let (begin, end) = (8, 20);
@@ -150,7 +150,8 @@ fn a_backend_that_hangs_as_a_whole_is_used_again_once_it_answers() {
     }
 }
 
-/// A type that only fails is worth nothing, however cheap: under overload its slots are for others.
+/// A type that only fails has no value, however cheap it is: under overload its slots go to other
+/// types.
 #[test]
 fn under_overload_a_type_that_only_fails_comes_last() {
     let errors = Effect::Errors(Duration::from_millis(30));

@@ -1,4 +1,5 @@
-//! A proxy that has just started, P left out, beside the service as it is.
+//! Cold starts: a proxy that has just started, without a configured P, compared with the unfiltered
+//! service.
 
 use headgate_simulator::backend::Step;
 
@@ -23,18 +24,19 @@ const ROWS: &[Row] = &[
 ];
 const SEEDS: std::ops::Range<u64> = 7..11;
 
-/// Answers in time, in parts of those without a filter, that a cold start above the capacity has at least.
+/// The least ratio of answers in time, relative to no filter, of a cold start above the capacity.
 const LEAST: f64 = 0.95;
 
 /// A cold start, with P found and without a filter, over all seeds.
 struct Start {
-    /// Parts of the requests that were refused.
+    /// Ratio of the requests that were refused.
     refused: f64,
     /// Answers in time until the end of each second, with P found and without a filter.
     good: [Vec<f64>; 2],
     /// By type: the 90th percentiles of the response time, ms, means over the seeds.
     p90: Vec<[f64; 2]>,
-    /// By type: with P found, the percentiles for which there are objectives, from the third second on, in parts of these.
+    /// By type: with P found, the percentiles that have objectives, from the third second on, as
+    /// ratios of the objectives.
     late: Vec<[f64; 2]>,
     /// By seed: P after each second.
     slots: Vec<Vec<u32>>,
@@ -82,13 +84,15 @@ impl Start {
         start
     }
 
-    /// Answers in time until the end of so many seconds, in parts of those without a filter.
+    /// Returns the answers in time until the end of this number of seconds, as ratio of those
+    /// without a filter.
     fn until(&self, seconds: usize) -> f64 {
         self.good[0][seconds - 1] / self.good[1][seconds - 1]
     }
 }
 
-/// Rows of the table with which the backend itself keeps the objectives up to 0.95 of its capacity.
+/// Returns the rows of the table with which the backend itself keeps the objectives up to 0.95 of
+/// its capacity.
 fn natural() -> impl Iterator<Item = &'static Row> {
     ROWS.iter().filter(|row| row.0.ends_with("natural"))
 }
@@ -165,7 +169,8 @@ fn cold_starts() {
                 .map(|[found, unfiltered]| format!("{found:.0}/{unfiltered:.0}"))
                 .collect();
             println!(
-                "{:27} {load:.2}  -{:5.2}%  until 1 s {:.3} 2 s {:.3} 5 s {:.3} 10 s {:.3}  p90 {:30} of objectives {} P {:?}",
+                "{:27} {load:.2}  -{:5.2}%  until 1 s {:.3} 2 s {:.3} 5 s {:.3} 10 s {:.3}  p90 \
+                 {:30} of objectives {} P {:?}",
                 row.0,
                 100.0 * start.refused,
                 start.until(1),

@@ -1,8 +1,9 @@
 //! `parallelism: auto` in front of services as people run them.
 //!
-//! The yardstick is the best fixed P of a sweep in front of the same service, with the same requests.
+//! The yardstick is the best fixed P of a sweep in front of the same service, with the same
+//! requests.
 
-// Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
+// Clippy doesn't recognize helpers outside of `#[test]` functions as test code.
 #![allow(clippy::unwrap_used)]
 
 mod cold;
@@ -29,19 +30,21 @@ const CONTENTION: &[(f64, Step)] = &[(
 const LOCK: &[(f64, Step)] = &[(0.8, Step::Sleep), (0.2, Step::Servers(1))];
 const POOL: &[(f64, Step)] = &[(0.5, Step::Sleep), (0.5, Step::Servers(5))];
 
-/// The middle of P after these seconds.
+/// Returns the median of P after these seconds.
 fn median(found: &Found, seconds: std::ops::Range<usize>) -> u32 {
     let mut slots = found.slots[seconds].to_vec();
     slots.sort_unstable();
     slots[slots.len() / 2]
 }
 
-/// Part of the goodput of the best fixed P that is reached.
+/// The ratio of the best fixed P's goodput that is required.
 const NEARLY_ALL: f64 = 0.95;
-/// The same on one core, which answers so few requests that luck decides how soon the slots are known.
+/// The same on one core, which answers so few requests that chance decides how soon the slots are
+/// known.
 const MOST: f64 = 0.9;
 
-/// With the slots that are found, `part` of the goodput of the best of these P is reached, on average over four seeds.
+/// Asserts that, with the slots that are found, the goodput reaches `part` of that of the best of
+/// these P, on average over four seeds.
 fn as_good_as_the_best(name: &str, service: &Service, fixed: &[u32], part: f64) {
     let goodput = |slots: Option<u32>| {
         let runs = (7..11).map(|seed| Service { seed, ..*service }.run(slots).goodput);
@@ -181,7 +184,7 @@ fn goodput_by_value_is_that_of_the_best_number() {
     );
 }
 
-/// As the demo: service times scatter widely, and slots are few until the overload comes.
+/// The load of the demo: service times scatter widely, and slots are few until the overload comes.
 #[test]
 fn from_calm_to_overload_in_seven_seconds() {
     let part = |seed| {
@@ -204,8 +207,9 @@ fn from_calm_to_overload_in_seven_seconds() {
     assert!(parts.iter().all(|part| *part >= 0.85), "{parts:?}");
 }
 
-/// With slots to spare, reports that share a core slow each other down until they miss their objective by themselves,
-/// and reports in a queue of the backend do that to short requests. Neither turns the order of value around.
+/// With slots to spare, reports that share a core slow each other down until they miss their
+/// objective by themselves, and reports in a queue of the backend do the same to short requests.
+/// Neither reverses the order of value.
 #[test]
 fn what_misses_its_objective_by_itself_does_not_keep_the_slots() {
     for (kinds, workers, steps, slots, least) in [
@@ -236,7 +240,8 @@ fn what_misses_its_objective_by_itself_does_not_keep_the_slots() {
     }
 }
 
-/// Bursts pass where there are slots for all: hardly anything is refused, and as much is in time as without a filter.
+/// Bursts pass if every request has a slot: hardly any request is refused, and as many are in time
+/// as without a filter.
 #[test]
 fn below_capacity_the_filter_is_not_noticed() {
     let services = [

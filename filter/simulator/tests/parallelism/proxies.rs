@@ -29,15 +29,15 @@ struct Job {
     ticket: Option<Ticket>,
 }
 
-/// What came of it.
+/// The results of the run.
 pub(crate) struct Shared {
-    /// By proxy, P after each second.
+    /// P after each second, by proxy.
     pub(crate) slots: Vec<Vec<u32>>,
     /// Answers within the objective at p90 per second after the warm-up.
     pub(crate) goodput: f64,
 }
 
-/// A run of `service` with its requests dealt out to so many proxies.
+/// Runs `service` with its requests distributed over this number of proxies.
 pub(crate) fn run(
     service: &Service,
     proxies: usize,

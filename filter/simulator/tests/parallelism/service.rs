@@ -1,4 +1,4 @@
-//! Services to find P of, with what arrives at them, and runs with P fixed or found.
+//! Services for which P is found, their load, and runs with P fixed or found.
 
 use std::time::Duration;
 
@@ -25,21 +25,21 @@ pub(crate) const PAPER: &[Kind] = &[
     ("slow", 0.1, 20.05, 12.51, [18, 50]),
 ];
 
-/// Objectives as people set them: each type its own.
+/// Objectives as people set them: each type has its own.
 pub(crate) const NATURAL: &[Kind] = &[
     ("fast", 0.6, 2.5, 2.0, [50, 150]),
     ("search", 0.3, 4.0, 3.2, [50, 150]),
     ("report", 0.1, 60.0, 48.0, [200, 500]),
 ];
 
-/// The same with reports that miss their objective wherever three of them share a core.
+/// The same, with reports that miss their objective as soon as three of them share a core.
 pub(crate) const TIGHT: &[Kind] = &[
     ("fast", 0.6, 2.5, 2.0, [50, 150]),
     ("search", 0.3, 4.0, 3.2, [50, 150]),
     ("report", 0.1, 60.0, 48.0, [120, 500]),
 ];
 
-/// Bouncer's Table 1, four times as long, with objectives of their own.
+/// Bouncer's Table 1, four times as long, with its own objectives.
 pub(crate) const PAPER_NATURAL: &[Kind] = &[
     ("fast", 0.4, 4.64, 1.52, [50, 150]),
     ("mediumfast", 0.2, 10.12, 4.56, [50, 150]),
@@ -47,7 +47,7 @@ pub(crate) const PAPER_NATURAL: &[Kind] = &[
     ("slow", 0.1, 80.2, 50.04, [200, 500]),
 ];
 
-/// As a fixed number of slots: requests are only watched.
+/// A fixed number of slots that admits every request.
 pub(crate) const UNFILTERED: u32 = 1_000_000;
 
 /// A service and its load.
@@ -56,11 +56,11 @@ pub(crate) struct Service {
     pub(crate) kinds: &'static [Kind],
     pub(crate) workers: u32,
     pub(crate) steps: &'static [(f64, Step)],
-    /// Work per time at its best.
+    /// Work per time at its maximum.
     pub(crate) capacity: f64,
-    /// Multiples of that.
+    /// Load, in multiples of the capacity.
     pub(crate) load: f64,
-    /// Seconds before it at 0.6 of the capacity.
+    /// Seconds at 0.6 of the capacity before the load.
     pub(crate) calm: u64,
     pub(crate) seconds: u64,
     /// Seconds that don't count.
@@ -70,24 +70,25 @@ pub(crate) struct Service {
     pub(crate) shed_by_value: bool,
 }
 
-/// What came of a run.
+/// The results of a run.
 pub(crate) struct Found {
     /// P after each second.
     pub(crate) slots: Vec<u32>,
-    /// Answers within the objective at p90, by the second in which they came.
+    /// Answers within the objective at p90, by the second of the answer.
     pub(crate) good: Vec<u32>,
-    /// Of the requests that ended after the warm-up, the part refused.
+    /// Ratio of the requests that ended after the warm-up that were refused.
     pub(crate) refused: f64,
     /// Answers within the objective at p90 per second after the warm-up.
     pub(crate) goodput: f64,
-    /// By type and second of arrival: requests, and those answered within the objective at p90.
+    /// Requests, and those answered within the objective at p90, by type and second of arrival.
     pub(crate) kinds: Vec<Vec<(u32, u32)>>,
-    /// By type: arrivals and response times of the answers, ns.
+    /// Arrivals and response times of the answers, ns, by type.
     pub(crate) times: Vec<Vec<(u64, u64)>>,
 }
 
 impl Found {
-    /// A percentile of the response times of a type's requests that came from this second on, ms.
+    /// Returns a percentile of the response times of a type's requests that arrived from this
+    /// second on, ms.
     pub(crate) fn percentile(&self, kind: usize, percentile: usize, from: u64) -> f64 {
         let times = self.times[kind]
             .iter()
@@ -99,7 +100,8 @@ impl Found {
             .map_or(0.0, |time| *time as f64 / 1e6)
     }
 
-    /// The part of a type's requests of these seconds that was answered within the objective at p90.
+    /// Returns the ratio of a type's requests of these seconds that was answered within the
+    /// objective at p90.
     pub(crate) fn in_time(&self, kind: usize, seconds: std::ops::Range<usize>) -> f64 {
         let counts = self.kinds[kind]
             .iter()
@@ -155,7 +157,7 @@ impl Service {
         self.load * self.capacity * 1e3 / self.mean_ms()
     }
 
-    /// The stage; P is found where `fixed` is none.
+    /// Returns the stage. P is found if `fixed` is `None`.
     pub(crate) fn stage(&self, fixed: Option<u32>) -> StageConfig {
         let kind = |(name, objectives): (&str, [u64; 2])| TypeConfig {
             value: 1.0,
@@ -178,6 +180,7 @@ impl Service {
         });
         StageConfig {
             errors: ErrorsConfig::default(),
+            retries: None,
             policy: "default/found".to_owned(),
             generation: 1,
             routes: Vec::new(),
@@ -216,12 +219,12 @@ impl Service {
         }
     }
 
-    /// A run in front of the service as it is.
+    /// Runs the service with its own backend.
     pub(crate) fn run(&self, fixed: Option<u32>) -> Found {
         self.run_on(fixed, Paced::new(self.network(), &[], &[]))
     }
 
-    /// A run in front of this backend.
+    /// Runs the service with this backend.
     pub(crate) fn run_on(&self, fixed: Option<u32>, backend: impl Backend) -> Found {
         let workload = self.workload();
         let kinds: Vec<TypeId> = workload.types().iter().map(|kind| kind.kind).collect();
@@ -266,10 +269,11 @@ impl Service {
     }
 }
 
-/// Counts answers within their limits, by the second.
+/// A source that counts answers within their limits, by the second.
 struct Counting<S> {
     inner: S,
-    /// Until when only a part of the requests comes, ns, which part, and what is left of it over.
+    /// The end of the calm, ns, the ratio of the requests kept in it, and the accumulated fraction
+    /// of a request.
     calm: u64,
     kept: f64,
     part: f64,
@@ -277,7 +281,7 @@ struct Counting<S> {
     good: Vec<u32>,
     by_kind: Vec<Vec<(u32, u32)>>,
     times: Vec<Vec<(u64, u64)>>,
-    /// Requests that ended after this time, ns, and those refused.
+    /// The start of the count, ns, the requests that ended after it, and those refused.
     from: u64,
     ended: u32,
     refused: u32,

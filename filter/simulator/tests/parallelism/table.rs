@@ -1,11 +1,11 @@
-//! A table of what is found against the best fixed number, over backends, mixes, strategies and seeds.
+//! A table of P found against the best fixed P, over backends, mixes, strategies and seeds.
 
 use headgate_simulator::backend::Step;
 
 use crate::service::{Kind, NATURAL, PAPER, Service, UNFILTERED};
 use crate::{CONTENTION, CORE, CORES, LOCK, POOL, SLEEP};
 
-/// Name, workers, steps, capacity and the numbers to try.
+/// Name, workers, steps, capacity and the fixed P to try.
 type Row = (
     &'static str,
     u32,
@@ -88,7 +88,8 @@ fn found_against_fixed() {
     }
 }
 
-/// In time and refused, in parts of what is offered, without a filter, with P found and with P fixed.
+/// Ratios of offered requests in time and refused: without a filter, with P found, and with P
+/// fixed.
 #[test]
 #[ignore = "prints a table"]
 fn below_capacity() {

@@ -1,4 +1,4 @@
-//! What simulations must show.
+//! Tests of expected results of simulations.
 
 mod mesh;
 mod strategies;

@@ -1,6 +1,6 @@
-//! Services that call each other, where theory tells what has to come out.
+//! Services that call each other, in cases with known theoretical results.
 
-// Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
+// Clippy doesn't recognize helpers outside of `#[test]` functions as test code.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn simulate_with(
     run.make().unwrap()
 }
 
-/// `front` makes `calls` of `back`, so many at once.
+/// Returns a graph in which `front` makes `calls` calls of `back`, `at_once` at once.
 fn two_tiers(calls: u32, at_once: u32, time: ServiceTime, network: Network) -> Graph {
     let several = Calls::several(0, calls, at_once, Route::RoundRobin);
     Graph {
@@ -77,7 +77,7 @@ fn a_single_queue_is_that_of_the_textbook() {
     };
     let seen = simulate(&graph, Arrivals::Poisson(70.0), 2_000, 3);
     let latencies = seen.latencies(None, 0.0..1_990.0);
-    // M/M/1: 10 ms / (1 − 0.7).
+    // The mean response time of M/M/1: 10 ms / (1 − 0.7).
     let mean = latencies.iter().sum::<f64>() / latencies.len() as f64;
     assert!((mean - 0.0333).abs() < 0.002, "{mean}");
     assert!((seen.utilization(0, 1, 10.0..1_990.0) - 0.7).abs() < 0.02);
@@ -90,7 +90,7 @@ fn calls_are_made_in_sequence_or_at_once_and_spread_over_processes() {
         let graph = two_tiers(4, at_once, ServiceTime::Constant(10.0), still(ms));
         let seen = simulate(&graph, Arrivals::Even(10.0), 20, 1);
         let latencies = seen.latencies(None, 0.0..19.0);
-        // Each round of calls is 10 ms and two ways; so are the client's.
+        // Each round of calls takes 10 ms and two network delays; the client adds two more.
         let took = latencies[latencies.len() / 2] * 1e3;
         assert!((took - expected - 2.0).abs() < 0.1, "{at_once}: {took}");
         let last = seen.samples.last().unwrap();
@@ -123,14 +123,14 @@ fn lost_responses_end_by_the_callers_timeout_and_leave_nothing_behind() {
 fn what_clients_gave_up_is_still_worked_on() {
     let mut graph = two_tiers(1, 1, ServiceTime::Constant(100.0), Network::default());
     graph.workflows[0].timeout = Some(Duration::from_millis(500));
-    // 160 requests/s can be served.
+    // The capacity of `back` is 160 requests/s.
     let seen = simulate(&graph, Arrivals::Poisson(240.0), 60, 5);
     let timed_out = seen.part(None, 20.0..59.0, Ending::TimedOut).unwrap();
     assert!(timed_out > 0.99, "{timed_out}");
     assert!(seen.utilization(1, 8, 20.0..59.0) > 0.99);
 }
 
-/// Rates, limiters and deadlines, with clocks that are apart.
+/// Returns a setup with rates, limiters, deadlines, and these clocks.
 fn rates_by(graph: &Graph, clocks: Clocks) -> Setup {
     let workflows: WorkflowsConfig = serde_json::from_value(json!({
         "identify": [{"type": "Type"}],
@@ -148,7 +148,7 @@ fn rates_by(graph: &Graph, clocks: Clocks) -> Setup {
     }
 }
 
-/// Half as much again as `back` can serve, for 30 s.
+/// Runs `front` for 30 s at one and a half times the capacity of `back`.
 fn overloaded(clocks: Clocks) -> Seen {
     let mut graph = two_tiers(1, 1, ServiceTime::Exponential(100.0), Network::default());
     graph.workflows[0].deadline = Some(Duration::from_secs(2));
@@ -184,7 +184,7 @@ fn clocks_that_run_unevenly_change_little() {
         assert!(late < 0.01, "{late}");
         seen.throughput(0, 10.0..29.0)
     };
-    // What time synchronization allows for, and a hundred times as much.
+    // The drift that time synchronization allows for, and a hundred times as much.
     let even = served(0.0);
     for drift in [0.0005, 0.05] {
         let uneven = served(drift);
@@ -192,7 +192,8 @@ fn clocks_that_run_unevenly_change_little() {
     }
 }
 
-/// `front` calls `back` once for each of two operations; `back` can serve 160 requests/s.
+/// Returns a mesh in which `front` calls `back` once for each of two operations; the capacity of
+/// `back` is 160 requests/s.
 fn two_operations() -> MeshFile {
     let operation = |name: &str| {
         let call = json!({"call": {"service": "back", "operation": name}});
@@ -202,11 +203,17 @@ fn two_operations() -> MeshFile {
         let compute = json!({"compute": {"distribution": "Constant", "mean": mean}});
         json!({"name": name, "request": {"path": format!("/api/{name}")}, "steps": [compute]})
     };
-    let workflow = |name: &str, rate: u32| json!({"name": name, "service": "front", "operation": name, "clients": [{"rate": rate}]});
+    let workflow = |name: &str, rate: u32| {
+        json!({
+            "name": name, "service": "front", "operation": name, "clients": [{"rate": rate}],
+        })
+    };
     let file = json!({
         "services": [
-            {"name": "front", "parallelism": 1_000, "operations": [operation("read"), operation("write")]},
-            {"name": "back", "processes": 2, "parallelism": 8, "operations": [answer("read", "100ms"), answer("write", "100ms")]},
+            {"name": "front", "parallelism": 1_000,
+             "operations": [operation("read"), operation("write")]},
+            {"name": "back", "processes": 2, "parallelism": 8,
+             "operations": [answer("read", "100ms"), answer("write", "100ms")]},
         ],
         "workflows": [workflow("read", 120), workflow("write", 120)],
         "duration": "60s",
@@ -214,11 +221,14 @@ fn two_operations() -> MeshFile {
     serde_json::from_value(file).unwrap()
 }
 
-/// A stage with two types by path, and what else it has.
+/// Returns a stage with two types by path, and the fields of `more`.
 fn stage(more: &serde_json::Value) -> StageConfig {
     let kind = |name: &str| {
         let path = json!({"type": "PathPrefix", "value": format!("/api/{name}")});
-        let slo = json!([{"percentile": 50, "objective_us": if name == "read" { 300_000 } else { 5_000_000 }}]);
+        let slo = json!([{
+            "percentile": 50,
+            "objective_us": if name == "read" { 300_000 } else { 5_000_000 },
+        }]);
         json!({"name": name, "matches": [{"path": path}], "slo": slo})
     };
     let mut stage = json!({
@@ -226,7 +236,11 @@ fn stage(more: &serde_json::Value) -> StageConfig {
         "parallelism": 1,
         "queue": {"max_length": 800, "timeout_us": 10_000_000},
         "strategy": {"type": "Bouncer"},
-        "types": [kind("read"), kind("write"), {"name": "default", "slo": [{"percentile": 50, "objective_us": 1_000_000}]}],
+        "types": [
+            kind("read"),
+            kind("write"),
+            {"name": "default", "slo": [{"percentile": 50, "objective_us": 1_000_000}]},
+        ],
     });
     stage
         .as_object_mut()
@@ -235,7 +249,7 @@ fn stage(more: &serde_json::Value) -> StageConfig {
     serde_json::from_value(stage).unwrap()
 }
 
-/// The mesh with this stage in front of `back` and nothing in front of `front`.
+/// Runs the mesh with this stage in front of `back`, and without a policy for `front`.
 fn behind(stage: StageConfig) -> Seen {
     let plan = two_operations().plan().unwrap();
     let setup = Setup {
@@ -255,17 +269,18 @@ fn behind(stage: StageConfig) -> Seen {
     run.make().unwrap()
 }
 
-/// Parts of what was sent of reads and writes that came to nothing.
+/// Returns the ratios of reads and of writes that failed.
 fn failed(seen: &Seen) -> [f64; 2] {
     [0, 1].map(|w| seen.part(Some(w), 20.0..55.0, Ending::Failed).unwrap())
 }
 
 #[test]
 fn each_service_decides_by_its_own_policy() {
-    // A read waits for 200 ms at most, a write for five seconds: whoever is refused is a read.
+    // A read waits for at most 200 ms, a write for five seconds: the refused requests are
+    // reads.
     let [reads, writes] = failed(&behind(stage(&json!({}))));
     assert!(reads > 0.4 && writes < 0.1, "{reads} {writes}");
-    // With objectives in the other order, a write is.
+    // With the objectives exchanged, they are writes.
     let mut other = stage(&json!({}));
     (other.types[0].slo, other.types[1].slo) =
         (other.types[1].slo.clone(), other.types[0].slo.clone());
@@ -276,10 +291,13 @@ fn each_service_decides_by_its_own_policy() {
 #[test]
 fn a_service_orders_its_queue_by_objectives_and_by_classes() {
     let full = json!({"type": "MaxQueueLength"});
-    // What is late by its objective goes first: reads wait for less than writes.
-    let slack = stage(
-        &json!({"strategy": full, "queue": {"discipline": {"type": "Slack"}, "max_length": 64, "timeout_us": 10_000_000}}),
-    );
+    // Requests are served by slack, the least first: reads wait for less than writes.
+    let slack = stage(&json!({
+        "strategy": full,
+        "queue": {
+            "discipline": {"type": "Slack"}, "max_length": 64, "timeout_us": 10_000_000,
+        },
+    }));
     let median = |seen: &Seen, w| {
         let sorted = seen.latencies(Some(w), 20.0..55.0);
         sorted[sorted.len() / 2]
@@ -291,13 +309,15 @@ fn a_service_orders_its_queue_by_objectives_and_by_classes() {
         median(&seen, 0),
         median(&seen, 1)
     );
-    // Three turns of four are the reads', whose class the path tells.
+    // Three of four turns are those of reads, whose class is derived from the path.
     let path = json!({"type": "PathPrefix", "value": "/api/read"});
     let weighted = stage(&json!({
         "strategy": full,
         "classes": [{"name": "gold", "matches": [{"path": path}]}, {"name": "rest"}],
         "queue": {
-            "discipline": {"type": "DRR", "by": "Class", "quantum_us": 100_000, "weights": {"gold": 3.0}},
+            "discipline": {
+                "type": "DRR", "by": "Class", "quantum_us": 100_000, "weights": {"gold": 3.0},
+            },
             "max_length": 64,
             "timeout_us": 10_000_000,
         },
@@ -317,6 +337,6 @@ fn what_a_policy_excludes_passes_it_by() {
     let seen = behind(stage(&json!({"excluded": [{"path": path}]})));
     let [_, writes] = failed(&seen);
     assert_eq!(writes, 0.0);
-    // Slots are of no concern to what passes by.
+    // A request that bypasses the stage needs no slot.
     assert!(seen.samples.last().unwrap().processes[1].running >= 1);
 }

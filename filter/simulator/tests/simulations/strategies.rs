@@ -1,6 +1,6 @@
-//! A stage before P servers, where theory tells what has to come out.
+//! A stage before P servers, in cases with known theoretical results.
 
-// Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
+// Clippy doesn't recognize helpers outside of `#[test]` functions as test code.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -10,9 +10,13 @@ use headgate_core::strategy::TypeId;
 use headgate_simulator::{LogNormal, Rate, Simulation, TypeLoad, Workload};
 use serde_json::json;
 
-/// Bouncer before 100 servers, with Table 1's types `fast` and `slow` and objectives of 18 and 50 ms.
+/// Returns Bouncer before 100 servers, with Table 1's types `fast` and `slow` and objectives of 18
+/// and 50 ms.
 fn stage() -> StageConfig {
-    let slo = json!([{"percentile": 50, "objective_us": 18_000}, {"percentile": 90, "objective_us": 50_000}]);
+    let slo = json!([
+        {"percentile": 50, "objective_us": 18_000},
+        {"percentile": 90, "objective_us": 50_000},
+    ]);
     let kind = |name: &str| json!({"name": name, "matches": [{"method": name}], "slo": slo});
     let stage = json!({
         "policy": "default/simulated",

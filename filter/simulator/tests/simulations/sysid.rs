@@ -1,6 +1,6 @@
-//! System identification finds the system that made a trace, whatever the system.
+//! System identification finds the system that produced a trace, for any system.
 
-// Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
+// Clippy doesn't recognize helpers outside of `#[test]` functions as test code.
 #![allow(clippy::unwrap_used)]
 
 use headgate_core::rng::Rng;
@@ -11,7 +11,8 @@ use headgate_simulator::sysid::{
 use num_complex::Complex64;
 use proptest::prelude::*;
 
-/// A trace of `plant` around 2 s and a backlog of 300, with noise of `noise` s on the delays.
+/// Returns a trace of `plant` around 2 s and a backlog of 300, with noise of `noise` s on the
+/// delays.
 fn trace(plant: &Plant, samples: usize, noise: f64, seed: u64) -> Segment {
     let mut rng = Rng::new(seed);
     let n = plant.order();
@@ -30,7 +31,7 @@ fn trace(plant: &Plant, samples: usize, noise: f64, seed: u64) -> Segment {
     trace
 }
 
-/// A stable plant of the order of `poles`, two of which are a complex pair.
+/// Returns a stable plant of this order, two of whose poles are a complex pair.
 fn plant(radius: f64, angle: f64, third: f64, b: [f64; 3], order: usize) -> Plant {
     let pole = Complex64::from_polar(radius, angle);
     let poles = [Complex64::new(third, 0.0), pole, pole.conj()];
@@ -80,10 +81,11 @@ proptest! {
                 let least = roots.iter().map(|r| (r - pole).norm()).fold(f64::MAX, f64::min);
                 prop_assert!(least < 1e-4, "{} {:?} {:?}", pole, roots, gains);
             }
-            // The roots are all there is to the polynomial.
+            // The roots and the leading coefficient determine the polynomial.
             let again = Polynomial::from_roots(&roots);
             let lead = polynomial.coefficients()[0];
-            let size = polynomial.coefficients().iter().fold(1.0_f64, |m, c| m.max((c / lead).abs()));
+            let size = polynomial.coefficients().iter()
+                .fold(1.0_f64, |m, c| m.max((c / lead).abs()));
             for (a, b) in again.coefficients().iter().zip(polynomial.coefficients()) {
                 prop_assert!((a - b / lead).abs() < 1e-6 * size, "{again:?} {polynomial:?}");
             }

@@ -48,6 +48,9 @@ pub(super) fn text(explanation: &Explanation) -> String {
     if let Some(errors) = &explanation.errors {
         line(&mut text, "errors", errors);
     }
+    if let Some(retries) = &explanation.retries {
+        line(&mut text, "retries", retries);
+    }
     if let Some(workflow) = &explanation.workflow {
         line(&mut text, "workflow", &workflow.name);
         workflow

@@ -1,8 +1,8 @@
-//! The CustomResourceDefinition of `AdmissionPolicy`, made of the API's types.
+//! The CustomResourceDefinition of `AdmissionPolicy`, generated from the API's types.
 //!
-//! A schema that is written by hand beside the types drifts from them, and a mistake that only the operator
-//! finds is found too late: the object is stored, and its author has left. So the API server gets what
-//! [`crate::validate`] knows: descriptions and shapes from the types ([`structural`]), defaults and bounds
+//! A handwritten schema drifts from the types. An error that only the operator finds is found too
+//! late: the object is stored, and its author has left. So the API server gets the rules of
+//! [`crate::validate`]: descriptions and shapes from the types ([`structural`]); defaults, bounds
 //! and, in the same words, the rules ([`validate::constrain`]).
 
 mod status;
@@ -18,14 +18,15 @@ use crate::validate;
 
 /// `metadata.name` of the definition.
 pub const NAME: &str = "admissionpolicies.headgate.dev";
-/// The command that writes the definition's files anew, from the top of the repository.
-pub const RENEW: &str = "cargo run -p headgate -- crd | tee {,charts/headgate/files/}crds/admissionpolicies.headgate.dev.yaml";
+/// The command that regenerates the definition's files, from the top of the repository.
+pub const RENEW: &str = "cargo run -p headgate -- crd | tee \
+                         {,charts/headgate/files/}crds/admissionpolicies.headgate.dev.yaml";
 
-/// The definition.
+/// Returns the definition.
 ///
 /// # Errors
-/// A rule on a field that the types lack, or a schema that Kubernetes' types don't know; a test makes sure that
-/// there is none.
+/// A rule on a field that the types lack, or a schema that Kubernetes' types can't hold; a test
+/// ensures that neither occurs.
 pub fn definition() -> anyhow::Result<CustomResourceDefinition> {
     let mut spec = structural::schema::<AdmissionPolicySpec>();
     validate::constrain(&mut spec)
@@ -37,7 +38,7 @@ pub fn definition() -> anyhow::Result<CustomResourceDefinition> {
             "name": NAME,
             "labels": {
                 "app.kubernetes.io/name": "headgate",
-                // GEP-713: a policy that affects only what it targets.
+                // GEP-713: a policy that affects only the objects that it targets.
                 "gateway.networking.k8s.io/policy": "Direct",
             },
         },
@@ -59,12 +60,16 @@ pub fn definition() -> anyhow::Result<CustomResourceDefinition> {
                 "subresources": {"status": {}},
                 "additionalPrinterColumns": columns(),
                 "schema": {"openAPIV3Schema": {
-                    "description": "Keeps a backend inside its latency objectives: turns away at once, in the \
-                                    proxy, what could not meet them, and queues the rest.",
+                    "description": "Keeps a backend inside its latency objectives: turns away at \
+                                    once, in the proxy, what could not meet them, and queues the \
+                                    rest.",
                     "type": "object",
                     "required": ["spec"],
                     "properties": {
-                        "apiVersion": {"type": "string", "description": "Version of this kind's schema: headgate.dev/v1alpha1."},
+                        "apiVersion": {
+                            "type": "string",
+                            "description": "Version of this kind's schema: headgate.dev/v1alpha1.",
+                        },
                         "kind": {"type": "string", "description": "The kind: AdmissionPolicy."},
                         "metadata": {"type": "object"},
                         "spec": spec,
@@ -77,28 +82,51 @@ pub fn definition() -> anyhow::Result<CustomResourceDefinition> {
     Ok(serde_json::from_value(definition)?)
 }
 
-/// What `kubectl get` shows, and with `-o wide` (priority 1) what helps further.
+/// Returns the columns of `kubectl get`. Those of priority 1 appear only with `-o wide`.
 fn columns() -> Value {
     let condition =
         |kind: &str, field: &str| format!(".status.conditions[?(@.type==\"{kind}\")].{field}");
-    let column = |name: &str, path: &str, priority: i32, description: &str| json!({"name": name, "type": "string", "jsonPath": path, "priority": priority, "description": description});
+    let column = |name: &str, path: &str, priority: i32, description: &str| {
+        json!({
+            "name": name,
+            "type": "string",
+            "jsonPath": path,
+            "priority": priority,
+            "description": description,
+        })
+    };
     json!([
         column("Target", ".spec.targetRefs[0]['name','matchLabels']", 0, "Its first target."),
         column("Mode", ".spec.mode", 0, "Whether decisions take effect."),
-        column("Accepted", &condition("Accepted", "status"), 0, "Whether it is right and may apply to its targets."),
-        column("Programmed", &condition("Programmed", "status"), 0, "Whether all proxies of its targets run it."),
+        column(
+            "Accepted",
+            &condition("Accepted", "status"),
+            0,
+            "Whether it is right and may apply to its targets.",
+        ),
+        column(
+            "Programmed",
+            &condition("Programmed", "status"),
+            0,
+            "Whether all proxies of its targets run it.",
+        ),
         {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
         column("Kind", ".spec.targetRefs[0].kind", 1, "Kind of its first target."),
-        column("Strategy", ".spec.strategy.type", 1, "What decides which requests may enter the queue."),
+        column(
+            "Strategy",
+            ".spec.strategy.type",
+            1,
+            "What decides which requests may enter the queue.",
+        ),
         column("Reason", &condition("Programmed", "reason"), 1, "Why proxies run it or don't."),
         column("Message", &condition("Programmed", "message"), 1, "The same in a sentence."),
     ])
 }
 
-/// The definition as a file, as `headgate crd` prints it.
+/// Returns the definition as the file that `headgate crd` prints.
 ///
 /// # Errors
-/// As [`definition`].
+/// Those of [`definition`].
 pub fn file() -> anyhow::Result<String> {
     let yaml = serde_saphyr::to_string(&definition()?)?;
     Ok(format!(
@@ -129,7 +157,7 @@ mod tests {
         }
     }
 
-    /// Each field at `at` and below, with its schema.
+    /// Collects each field at `at` and below, with its schema.
     fn fields(at: &str, schema: &Value, found: &mut Vec<(String, Value)>) {
         found.push((at.to_owned(), schema.clone()));
         for (name, field) in schema["properties"].as_object().into_iter().flatten() {
@@ -156,7 +184,7 @@ mod tests {
     #[test]
     fn every_field_is_described_in_plain_words() {
         for (at, schema) in all_fields() {
-            // Items and values are what the field that holds them says.
+            // Items and values are described by the field that holds them.
             if at.ends_with(['}', ']']) {
                 continue;
             }
@@ -169,7 +197,7 @@ mod tests {
         }
     }
 
-    /// The API server estimates what rules cost from the largest object that the schema allows.
+    /// The API server estimates the cost of rules from the largest object that the schema allows.
     #[test]
     fn every_list_mapping_and_text_is_bounded() {
         for (at, schema) in all_fields() {

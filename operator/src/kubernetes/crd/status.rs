@@ -1,12 +1,12 @@
-//! Bounds of `status`, as the Gateway API has them.
+//! Bounds of `status`, equal to Gateway API's.
 
 use serde_json::{Value, json};
 
-/// Most ancestors, and most conditions in one list (Gateway API's `PolicyStatus`).
+/// The most ancestors, and the most conditions in one list (Gateway API's `PolicyStatus`).
 const MAX_ANCESTORS: usize = 16;
 const MAX_CONDITIONS: usize = 8;
 
-/// Adds them to the structural schema of the status.
+/// Adds the bounds to the structural schema of the status.
 pub(super) fn constrain(status: &mut Value) {
     conditions(&mut status["properties"]["conditions"]);
     let ancestors = &mut status["properties"]["ancestors"];
@@ -15,7 +15,7 @@ pub(super) fn constrain(status: &mut Value) {
     let ancestor = &mut ancestors["items"]["properties"];
     conditions(&mut ancestor["conditions"]);
     ancestor["controllerName"]["maxLength"] = json!(253);
-    // Labels of Pods, of which each may be longer than a name: 16 of `PREFIX/KEY=VALUE`.
+    // A name may also hold labels of Pods, 16 of `PREFIX/KEY=VALUE`, each longer than a name.
     let of_ancestor = &mut ancestor["ancestorRef"]["properties"];
     for (field, most) in [
         ("group", 253),
@@ -28,7 +28,7 @@ pub(super) fn constrain(status: &mut Value) {
     }
 }
 
-/// Adds what the API's own type says of a list of conditions and of the fields of one.
+/// Adds the bounds of Kubernetes' own type to a list of conditions and the fields of one.
 fn conditions(list: &mut Value) {
     list["maxItems"] = json!(MAX_CONDITIONS);
     list["x-kubernetes-list-type"] = json!("map");

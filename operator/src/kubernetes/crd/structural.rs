@@ -1,13 +1,14 @@
-//! From the schema of a Rust type to a structural schema, which is what Kubernetes takes.
+//! Conversion of a Rust type's schema to a structural schema, the form that Kubernetes accepts.
 //!
-//! A structural schema has no references, no alternatives and no `null`: absent is the only way to leave a
-//! field out. An enum's values are named in the field's description, since Kubernetes describes fields only.
+//! A structural schema has no references, no alternatives and no `null`: a field is either present
+//! or absent. An enum's values are described in the field's description, since Kubernetes describes
+//! fields only.
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-/// The structural schema of `T`.
+/// Returns the structural schema of `T`.
 pub(super) fn schema<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::openapi3().with(|s| {
         s.inline_subschemas = true;
@@ -31,12 +32,12 @@ fn restructure(schema: &mut Value) {
         let only = types.iter().find(|t| *t != "null").cloned();
         node.insert("type".to_owned(), only.unwrap_or(Value::Null));
     }
-    // Unknown fields are refused by strict field validation, which is kubectl's default.
+    // Strict field validation, kubectl's default, rejects unknown fields.
     if node.get("additionalProperties") == Some(&Value::Bool(false)) {
         node.remove("additionalProperties");
     }
     if matches!(node.get("type"), Some(t) if t == "integer" || t == "number") {
-        // Bounds of Rust's types are not those of the field.
+        // These are bounds of the Rust type, not of the field.
         node.remove("minimum");
         node.remove("maximum");
     }
@@ -58,7 +59,7 @@ fn restructure(schema: &mut Value) {
     }
 }
 
-/// `Option<T>` is `anyOf: [T, null]`.
+/// Replaces `anyOf: [T, null]`, the schema of `Option<T>`, by that of `T`.
 fn take_only_alternative(node: &mut Map<String, Value>) {
     let Some(Value::Array(alternatives)) = node.remove("anyOf") else {
         return;
@@ -75,7 +76,8 @@ fn take_only_alternative(node: &mut Map<String, Value>) {
     }
 }
 
-/// An enum is `oneOf: [{const, description}]`; Kubernetes has `enum`, and the descriptions join the field's.
+/// Replaces an enum's `oneOf: [{const, description}]` by `enum`, and adds the values' descriptions
+/// to the field's.
 fn name_values(node: &mut Map<String, Value>) {
     let Some(Value::Array(values)) = node.remove("oneOf") else {
         return;
@@ -87,7 +89,7 @@ fn name_values(node: &mut Map<String, Value>) {
         .unwrap_or_default()
         .to_owned();
     for value in values {
-        // Values without descriptions come as one list.
+        // Values without descriptions are in one `enum` list.
         let several = value
             .get("enum")
             .and_then(Value::as_array)
@@ -109,7 +111,8 @@ fn name_values(node: &mut Map<String, Value>) {
     node.insert("description".to_owned(), json!(description));
 }
 
-/// The default as Kubernetes needs it: no `null`, list or map without entries, which absent ones are already.
+/// Returns the default without `null` and empty lists and maps, which Kubernetes doesn't need:
+/// absent means the same.
 fn usable_default(node: &Map<String, Value>, default: Value) -> Option<Value> {
     match default {
         Value::Null | Value::Array(_) => None,
@@ -118,7 +121,7 @@ fn usable_default(node: &Map<String, Value>, default: Value) -> Option<Value> {
     }
 }
 
-/// Lines of a comment end where the source's do; paragraphs end where they are meant to.
+/// Joins the lines of each paragraph, which end where the source's comment lines do.
 fn unwrap_lines(text: &str) -> String {
     let paragraphs: Vec<String> = text
         .split("\n\n")

@@ -13,33 +13,36 @@ use super::object::{Adapter, MANAGED_BY, Object};
 use crate::kubernetes::FIELD_MANAGER;
 use crate::kubernetes::cluster::ObjectKey;
 
-/// How a write ended.
+/// The outcome of a write.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It is as wanted; what the API server has now.
+    /// It succeeded; the object that the API server has now.
     Done(Value),
-    /// Somebody has to do something first: the fields or the object are somebody else's, or the object is refused.
+    /// Manual action is needed first: another manager owns the fields or the object, or the API
+    /// server refuses the object.
     Refused {
-        /// Why, and what to do.
+        /// The reason and the remedy.
         why: String,
-        /// `metadata.uid` of somebody else's object, if that is in the way.
+        /// `metadata.uid` of the foreign object that has the same name, if that is the reason.
         uid: Option<String>,
     },
-    /// It may get better: try again.
+    /// A temporary failure; it is retried.
     Failed(String),
 }
 
-/// Applies `object`. `version` is that of ours which is there already, and no other is replaced: who leads no
-/// longer, and doesn't know it yet, has seen an old one.
+/// Applies `object`. `version` is that of our existing object; a newer version is never
+/// overwritten. So a former leader that hasn't noticed its loss of the Lease fails: it has an old
+/// version.
 ///
-/// Never forced: a field that somebody else has set since is left to them.
+/// The apply is never forced: a field that another field manager has set since is left to it.
 pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> Outcome {
     let api = api(client, object.adapter, &object.key.namespace);
     let mut value = object.value.clone();
     if let Some(version) = version {
         value["metadata"]["resourceVersion"] = Value::String(version.to_owned());
     } else {
-        // An apply would adopt an object of the same name, and deleting it later would take it from its owner.
+        // Server-side apply would adopt a foreign object of the same name, and a later delete would
+        // remove it from its owner.
         let same_name = ListParams::default().fields(&format!("metadata.name={}", object.key.name));
         let found = match api.list_metadata(&same_name).await {
             Ok(list) => list.items.into_iter().next(),
@@ -66,8 +69,8 @@ pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> O
     }
 }
 
-/// Ends when somebody else's object with the key of `object` and this UID is gone; where a watch doesn't tell, after
-/// `retry`.
+/// Completes when the foreign object with the key of `object` and this UID is deleted, or after
+/// `retry` if the watch fails.
 pub fn gone(
     client: &Client,
     object: &Object,
@@ -84,10 +87,10 @@ pub fn gone(
     }))
 }
 
-/// Deletes an object of ours, unless it is another one by now.
+/// Deletes our object, unless it has been replaced by another since.
 ///
 /// # Errors
-/// Why not, to be tried again.
+/// The reason; the delete is to be retried.
 pub async fn delete(
     client: &Client,
     adapter: Adapter,
@@ -121,8 +124,8 @@ fn failed(error: &kube::Error) -> Outcome {
     match error {
         kube::Error::Api(status) if of_fields(status) => Outcome::Refused {
             why: format!(
-                "{why}; give up these fields (kubectl apply --server-side without them, or delete the object) \
-                 and Headgate sets them"
+                "{why}; give up these fields (kubectl apply --server-side without them, or delete \
+                 the object) and Headgate sets them"
             ),
             uid: None,
         },
@@ -133,13 +136,13 @@ fn failed(error: &kube::Error) -> Outcome {
     }
 }
 
-/// Whether fields belong to somebody else; other conflicts are with versions.
+/// Whether a conflict is about fields of another manager; other conflicts are about versions.
 fn of_fields(status: &Status) -> bool {
     let causes = status.details.iter().flat_map(|d| &d.causes);
     status.code == 409 && { causes }.any(|c| c.reason == "FieldManagerConflict")
 }
 
-/// The error in one line.
+/// Returns the error in one line.
 fn line(error: &kube::Error) -> String {
     let text = match error {
         kube::Error::Api(status) => status.message.clone(),

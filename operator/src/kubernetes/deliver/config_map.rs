@@ -1,11 +1,11 @@
 //! ConfigMaps for Envoys that read their filter from a file (`path_config_source`).
 //!
-//! The file is what `headgate render` prints. A Pod mounts the ConfigMap as a folder, and Envoy follows it
-//! with `watched_directory`: kubelet replaces such a folder by renaming a link.
+//! The file is the output of `headgate render`. A Pod mounts the ConfigMap as a folder, and Envoy
+//! follows it with `watched_directory`: the kubelet replaces such a folder by renaming a link.
 //!
-//! Beside it stands the file of the outbound slot, also where there are no workflows: an Envoy that is to read it
-//! doesn't start without it, and one that reads it keeps what it was told last when it disappears. Proxies of gateways
-//! have no such slot.
+//! The ConfigMap also has the file of the outbound slot, even without workflows. An Envoy
+//! configured to read this file doesn't start without it, and keeps its last configuration when the
+//! file disappears. Proxies of gateways have no such slot.
 
 use std::sync::Arc;
 
@@ -19,15 +19,16 @@ use crate::plan::TargetRef;
 use crate::xds::resource::discovery_json;
 use crate::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
 
-/// Name of the file in the ConfigMap.
+/// The name of the inbound slot's file in the ConfigMap.
 pub const FILE: &str = "headgate.json";
-/// Name of the file of the outbound slot.
+/// The name of the outbound slot's file.
 pub const OUTBOUND_FILE: &str = "headgate-outbound.json";
-/// Longest name of a target that a ConfigMap's name holds as it is; Kubernetes' bound is 253 for the whole.
+/// The longest name of a target that is used in a ConfigMap's name unchanged. Kubernetes' bound is
+/// 253 for the whole name.
 const MAX_PLAIN: usize = 200;
 
-/// The ConfigMap of `target`, whose Pods have the module at `module`, and `calls` on their outbound side, where they
-/// have workflows.
+/// Returns the ConfigMap of `target`, whose Pods have the module at `module`. `calls` is the
+/// configuration of their outbound side, if they have workflows.
 #[must_use]
 pub fn object(
     target: &TargetRef,
@@ -56,8 +57,9 @@ pub fn object(
     Object::new(Adapter::ConfigMap, key, &of_target, cluster, None, content)
 }
 
-/// `headgate-service-search`, for people to mount. Where the target's name is too long for that or is no
-/// name at all, as of Pods: `headgate-pod.app-search-1a2b3c4d`, whose dot keeps it apart from the others.
+/// Returns a name that users can mount, such as `headgate-service-search`. If the target's name is
+/// too long for that, or the target has none, as Pods, it is `headgate-pod.app-search-1a2b3c4d`,
+/// whose dot keeps it apart from the others.
 #[must_use]
 pub fn config_map_name(target: &TargetRef) -> String {
     let kind = target.kind.as_str().to_ascii_lowercase();

@@ -1,19 +1,19 @@
-//! Whether an object is as it should be.
+//! Comparison of an object with its observed state.
 
 use serde_json::Value;
 
 use super::object::{CONTENT_ANNOTATION, Object};
 
-/// Whether `observed` needs no write: it is what was applied last for the same wish, and nobody has changed
-/// that since. Fields that others added are theirs.
+/// Whether `observed` needs no write: the same content was applied last, and no applied field has
+/// changed since. Fields that other managers added are ignored.
 #[must_use]
 pub fn unchanged(wanted: &Object, observed: &Value) -> bool {
     let applied = observed["metadata"]["annotations"][CONTENT_ANNOTATION].as_str();
     applied == Some(wanted.content()) && is_within(&wanted.value, observed)
 }
 
-/// Whether every field of `wanted` has its value in `observed`. Lists must have the same length, but for owner
-/// references, which others may add to.
+/// Whether every field of `wanted` has its value in `observed`. Lists must have the same length,
+/// except owner references, which other managers may extend.
 fn is_within(wanted: &Value, observed: &Value) -> bool {
     match (wanted, observed) {
         (Value::Object(wanted), Value::Object(observed)) => wanted.iter().all(|(key, value)| {
@@ -22,7 +22,7 @@ fn is_within(wanted: &Value, observed: &Value) -> bool {
                 ("ownerReferences", Value::Array(all), Some(Value::Array(found))) => {
                     all.iter().all(|w| found.iter().any(|f| is_within(w, f)))
                 }
-                // The API server drops what is null.
+                // The API server drops null fields.
                 (_, Value::Null, None) => true,
                 (_, value, Some(found)) => is_within(value, found),
                 (_, _, None) => false,
@@ -32,7 +32,7 @@ fn is_within(wanted: &Value, observed: &Value) -> bool {
             wanted.len() == observed.len()
                 && wanted.iter().zip(observed).all(|(w, o)| is_within(w, o))
         }
-        // 1.0 comes back as 1.
+        // The API server returns 1.0 as 1.
         (Value::Number(wanted), Value::Number(observed)) => {
             wanted == observed || wanted.as_f64() == observed.as_f64()
         }
@@ -49,7 +49,10 @@ mod tests {
     #[test]
     fn what_others_add_is_theirs() {
         let wanted = json!({"spec": {"a": 1.0, "b": [{"c": "d"}], "n": null}});
-        let seen = json!({"spec": {"a": 1, "b": [{"c": "d", "default": true}], "priority": 3}, "status": {}});
+        let seen = json!({
+            "spec": {"a": 1, "b": [{"c": "d", "default": true}], "priority": 3},
+            "status": {},
+        });
         assert!(is_within(&wanted, &seen));
         for other in [
             json!({"spec": {"a": 2, "b": [{"c": "d"}]}}),

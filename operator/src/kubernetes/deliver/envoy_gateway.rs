@@ -1,15 +1,17 @@
 //! `EnvoyExtensionPolicy` of `gateway.envoyproxy.io/v1alpha1`.
 //!
-//! Facts that shape it, read in Envoy Gateway 1.9: a policy of a route replaces that of its Gateway for the
-//! route's requests, and each policy has a VM of its own. Headgate's stages of a route stand before those of
-//! the Gateway and share its slots, so they go into one policy for all of a Gateway. It is attached to the
-//! Gateway's routes where only they have policies, so that requests of other routes don't run the filter, and
-//! to the Gateway else. The filter itself matches routes by name. The configuration arrives as JSON, as it is.
+//! Constraints, read in the source of Envoy Gateway 1.9: a policy attached to a route replaces that
+//! of its Gateway for the route's requests, and each policy has a VM of its own. Headgate's stages
+//! of a route precede those of the Gateway and share its slots, so all of a Gateway's stages go
+//! into one policy. It attaches to the Gateway's routes if only they have policies, so that
+//! requests of other routes don't run the filter; otherwise it attaches to the Gateway. The filter
+//! itself matches routes by name. The configuration arrives as unchanged JSON.
 //!
-//! The native filter is a `dynamicModule`, by the name under which whoever runs the proxies has registered it in their
-//! `EnvoyProxy`. Where it isn't registered, Envoy Gateway refuses the policy, and says so in its status. With
-//! `mergeGateways` one process, and so one native engine, serves several Gateways; it tells their configurations apart by
-//! the filter's name.
+//! The native filter is a `dynamicModule`, by the name under which the operators of the proxies
+//! have registered it in their `EnvoyProxy`. If it isn't registered, Envoy Gateway refuses the
+//! policy and reports this in its status. With `mergeGateways` one process, and so one native
+//! engine, serves several Gateways; the engine distinguishes their configurations by the filter's
+//! name.
 
 use std::collections::BTreeSet;
 
@@ -22,12 +24,12 @@ use super::workload::Workload;
 use crate::kubernetes::cluster::{Cluster, ObjectKey};
 use crate::plan::{TargetKind, TargetRef};
 
-/// `spec.controllerName` of the GatewayClasses whose gateways are Envoy Gateway's.
+/// `spec.controllerName` of Envoy Gateway's GatewayClasses.
 pub const CONTROLLER: &str = "gateway.envoyproxy.io/gatewayclass-controller";
-/// Most targets of a policy here; more of them take the Gateway.
+/// The most targets of a policy here; with more, it attaches to the Gateway.
 const MAX_ROUTES: usize = 16;
 
-/// The policy of `workload`, the proxies of `gateway`.
+/// Returns the policy of `workload`, the proxies of `gateway`.
 #[must_use]
 pub fn object(
     workload: &Workload,
@@ -83,8 +85,8 @@ pub fn object(
     )
 }
 
-/// The routes to attach to in place of their Gateway: all policies are for routes of its namespace that have
-/// no other Gateway, whose proxies may have another share of the slots.
+/// Returns the routes to attach to instead of their Gateway, if all policies target routes of its
+/// namespace with no other Gateway, whose proxies may have another share of the slots.
 fn routes<'a>(
     workload: &'a Workload,
     gateway: &ObjectKey,
@@ -105,11 +107,12 @@ fn routes<'a>(
     ((1..=MAX_ROUTES).contains(&routes.len()) && routes.iter().all(own)).then_some(routes)
 }
 
-/// What Envoy Gateway says of the object in its status.
+/// Returns the state that Envoy Gateway reports in the object's status.
 ///
-/// It tells whether the policy was translated and taken over by the data plane's configuration, with the module
-/// fetched and its SHA-256 checked; not whether each Envoy took it. Its condition `Overridden` names routes that have a
-/// policy of another owner: the others still have this one, so it is no failure.
+/// It covers whether the policy was translated and included in the data plane's configuration, with
+/// the module fetched and its SHA-256 verified, but not whether each Envoy accepted it. The
+/// condition `Overridden` names routes that have a policy of another owner. The other routes still
+/// have this one, so it is no failure.
 #[must_use]
 pub fn state(observed: &Value) -> State {
     let generation = observed["metadata"]["generation"].as_i64();
@@ -147,7 +150,8 @@ pub fn state(observed: &Value) -> State {
 mod tests {
     use super::*;
 
-    /// An object of generation 2 whose ancestors have these conditions: type, status, generation.
+    /// Returns the state of an object of generation 2 whose ancestors have these conditions: type,
+    /// status, generation.
     fn said(conditions: &[(&str, &str, i64)]) -> State {
         let condition = |&(kind, status, generation): &(&str, &str, i64)| {
             json!({

@@ -14,14 +14,14 @@ use crate::plan::{
 };
 use crate::validate::{Slots, check_file};
 
-/// A plan and the cluster that it is for, built step by step.
+/// A plan and its cluster, built step by step.
 #[derive(Default)]
 pub(super) struct Example {
     pub(super) cluster: Cluster,
     pub(super) plan: Plan,
 }
 
-/// A SHA-256.
+/// The SHA-256 of a module.
 pub(super) const SHA256: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
 
 pub(super) fn settings() -> Settings {
@@ -58,7 +58,7 @@ pub(super) fn labels(text: &str) -> BTreeMap<String, String> {
     pairs.map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
 }
 
-/// The stage of the quick start's policy, under another name.
+/// Returns the stage of the quick start's policy, under another name.
 pub(super) fn stage(policy: &str, routes: &[&str]) -> StageConfig {
     let file = include_bytes!("../../../../examples/quickstart/policy.yaml");
     let report = check_file("policy.yaml", file);
@@ -70,7 +70,8 @@ pub(super) fn stage(policy: &str, routes: &[&str]) -> StageConfig {
 }
 
 impl Example {
-    /// A policy that is accepted and attached at `target` to proxies with `labels` in `namespace`.
+    /// Returns a policy that is accepted and attached at `target` to proxies with `labels` in
+    /// `namespace`.
     pub(super) fn policy(
         mut self,
         policy: &str,
@@ -132,7 +133,7 @@ impl Example {
         self
     }
 
-    /// Gives the only policy workflows, and its outbound side.
+    /// Adds workflows, and an outbound configuration, to the only policy.
     pub(super) fn with_workflows(mut self) -> Self {
         let file = include_bytes!("../../../../examples/policies/workflows.yaml");
         let report = check_file("policy.yaml", file);
@@ -152,14 +153,14 @@ impl Example {
         self
     }
 
-    /// Adds an attachment, with less precedence than those that are there.
+    /// Adds an attachment, with less precedence than the existing ones.
     pub(super) fn attach(&mut self, attachment: Attachment) {
         let mut all = self.plan.attachments.to_vec();
         all.push(attachment);
         self.plan.attachments = all.into();
     }
 
-    /// A policy of a Gateway's proxies.
+    /// Returns a policy of a Gateway's proxies.
     pub(super) fn at_gateway(
         self,
         policy: &str,

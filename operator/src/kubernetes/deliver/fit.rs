@@ -1,9 +1,10 @@
-//! Which policies have room in an object that several share.
+//! Selection of the policies that fit into an object that several share.
 //!
-//! What works isn't removed because something else grew: above [`MAX_BYTES`], a policy that has grown keeps the last
-//! version that fitted, which the object on the API server still has, and a policy that is new to the object is left
-//! out. The one that takes most goes first. Only where that doesn't suffice, because there is no such object, are other
-//! policies left out, the largest first. One policy always stays, whatever its size.
+//! A policy that fitted isn't removed because another one has grown. Above [`MAX_BYTES`], a policy
+//! that has grown keeps its last version that fitted, which the object on the API server still has.
+//! A policy that is new to the object is left out. The cut that saves the most bytes is made first.
+//! If that doesn't suffice, because no such object exists, other policies are left out, the largest
+//! first. One policy always stays, whatever its size.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -15,38 +16,38 @@ use super::object::MAX_BYTES;
 use super::workload::Workload;
 use crate::plan::with_share_of;
 
-/// What a policy gives up, by `namespace/name`.
+/// The cuts by policy, `namespace/name`.
 pub(super) type Cuts<'a> = BTreeMap<&'a str, Cut>;
 
-/// What one policy gives up for the others.
+/// The reduction of one policy in favour of the others.
 #[derive(Debug, Clone)]
 pub(super) enum Cut {
-    /// Its present version.
+    /// The last version that fitted replaces its present version.
     Last(Box<Last>),
-    /// Its place in the object.
+    /// The object leaves the policy out.
     Out,
 }
 
 /// The last version of a policy that fitted.
 #[derive(Debug, Clone)]
 pub(super) struct Last {
-    /// Its stage, with the routes and the slots of the present version.
+    /// Its stage, with the routes and slots of the present version.
     pub(super) stage: StageConfig,
-    /// The calls of its workflows, where the object has them, too: a gateway's.
+    /// The calls of its workflows, if the object has them too, as a gateway's does.
     pub(super) calls: Option<OutboundConfig>,
 }
 
 /// The policies of a workload that don't fit.
 #[derive(Debug)]
 pub(super) struct Fit<'a> {
-    /// What each of them gives up.
+    /// The cut of each of them.
     pub(super) cuts: Cuts<'a>,
     present: &'a FilterConfig,
 }
 
 impl<'a> Fit<'a> {
-    /// Finds room for `workload`, whose object has `bytes`, while the API server has `before`. `measure` returns the
-    /// bytes of the object after some cuts.
+    /// Finds room for `workload`, whose object has `bytes`, while the API server has `before`.
+    /// `measure` returns the size of the object after some cuts.
     pub(super) fn find(
         workload: &'a Workload,
         before: Option<&Value>,
@@ -56,7 +57,7 @@ impl<'a> Fit<'a> {
         let present: &FilterConfig = &workload.config;
         let before = before.and_then(configuration_in);
         let mut cuts = Vec::new();
-        // Of two that take as much, the one with less precedence goes first. The sort is stable.
+        // Of two cuts of the same size, that of less precedence is made first. The sort is stable.
         for stage in present.stages.iter().rev() {
             let (policy, size) = (stage.policy.as_str(), size(stage));
             let last = before.as_ref().and_then(|b| last(b, stage, present));
@@ -100,20 +101,21 @@ impl<'a> Fit<'a> {
         fit
     }
 
-    /// Why each of these policies isn't in force as it is: one line, with what to do.
+    /// Returns, for each of these policies, the reason why its present version isn't in force, in
+    /// one line with the remedy.
     pub(super) fn reasons(&self) -> impl Iterator<Item = (&str, String)> {
         self.present.stages.iter().rev().filter_map(|stage| {
             let bytes = size(stage);
             let why = match self.cuts.get(stage.policy.as_str())? {
                 Cut::Last(last) => format!(
-                    "generation {} of this policy is not in force, and generation {} still is, with slots and routes \
-                     as they are now: it takes {bytes} bytes, and all policies of these proxies share at most \
-                     {MAX_BYTES}",
+                    "generation {} of this policy is not in force, and generation {} still is, \
+                     with slots and routes as they are now: it takes {bytes} bytes, and all \
+                     policies of these proxies share at most {MAX_BYTES}",
                     stage.generation, last.stage.generation
                 ),
                 Cut::Out => format!(
-                    "this policy is left out, so that the other policies of these proxies fit: it takes {bytes} bytes \
-                     of the {MAX_BYTES} that all of them share"
+                    "this policy is left out, so that the other policies of these proxies fit: it \
+                     takes {bytes} bytes of the {MAX_BYTES} that all of them share"
                 ),
             };
             let what_to_do = "use fewer types and matches, or shorter ones";
@@ -126,7 +128,8 @@ fn size(stage: &StageConfig) -> usize {
     serde_json::to_vec(stage).map_or(0, |json| json.len())
 }
 
-/// The version of the policy of `stage` in the configuration `before`, if it can take its place in `present`.
+/// Returns the version of the policy of `stage` in the configuration `before`, if it can replace
+/// the one in `present`.
 fn last(before: &FilterConfig, stage: &StageConfig, present: &FilterConfig) -> Option<Last> {
     let mut last = { before.stages.iter() }
         .find(|s| s.policy == stage.policy)?
@@ -144,13 +147,13 @@ fn last(before: &FilterConfig, stage: &StageConfig, present: &FilterConfig) -> O
     Some(Last { stage: last, calls })
 }
 
-/// The inbound configuration that a delivered object carries, whatever its kind.
+/// Returns the inbound configuration in a delivered object of any kind.
 pub(super) fn configuration_in(object: &Value) -> Option<FilterConfig> {
     let content = ["spec", "data"].map(|field| &object[field]);
     content.into_iter().find_map(configuration)
 }
 
-/// The configuration somewhere in `value`: as an object, or as a text in another.
+/// Returns the configuration found at any depth of `value`: as an object, or as a text inside one.
 fn configuration(value: &Value) -> Option<FilterConfig> {
     match value {
         Value::Object(fields) if fields.contains_key("stages") => {

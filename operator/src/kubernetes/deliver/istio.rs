@@ -1,18 +1,20 @@
-//! `TrafficExtension` and, where Istio doesn't know that yet, `WasmPlugin`, both of `extensions.istio.io/v1alpha1`.
+//! `TrafficExtension` and, where Istio doesn't know that yet, `WasmPlugin`, both of
+//! `extensions.istio.io/v1alpha1`.
 //!
-//! Both say the same in other places of `spec`. Istio 1.30 and newer read both, and make a `TrafficExtension` of each
-//! `WasmPlugin` themselves; older ones read `WasmPlugin` only.
+//! Both have the same content, at different places of `spec`. Istio 1.30 and newer read both, and
+//! convert each `WasmPlugin` to a `TrafficExtension` themselves; older versions read `WasmPlugin`
+//! only.
 //!
-//! Facts that shape it, read in Istio 1.31 or measured: a workload runs every plugin that matches it, so
-//! there is one for all its policies. `pluginConfig` arrives at the module as JSON in which each number went
-//! through a double. An agent fetches an `http` module once for each SHA-256 and keeps the VM when only the
-//! configuration changes; with a `file` URL, an environment or a pull policy, each edit would make a new VM.
-//! For listeners, a gateway counts as client and a sidecar's inbound side as server. Nothing comes back when a
-//! proxy refuses a plugin.
+//! Constraints, read in the source of Istio 1.31 or measured: a workload runs every plugin that
+//! matches it, so one plugin holds all its policies. `pluginConfig` arrives at the module as JSON
+//! in which each number went through a double. An agent fetches an `http` module once for each
+//! SHA-256 and keeps the VM when only the configuration changes. With a `file` URL, an environment
+//! or a pull policy, each edit would create a new VM. For listeners, a gateway counts as client and
+//! a sidecar's inbound side as server. Istio doesn't report that a proxy has refused a plugin.
 //!
-//! Workflows need a second plugin, for the sidecar's outbound listeners: `mode: CLIENT`. It has the same module, plugin
-//! name and no settings of the VM of its own, so Envoy runs both in one VM of each worker, where they share what they
-//! know. A gateway has one side only, and one plugin for both.
+//! Workflows need a second plugin, for the sidecar's outbound listeners: `mode: CLIENT`. It has the
+//! same module and plugin name and no VM settings of its own. So Envoy runs both in one VM of each
+//! worker, where they share state. A gateway has one side only, and one plugin for both.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,18 +27,18 @@ use super::wanted::Installed;
 use super::workload::{Place, Workload};
 use crate::kubernetes::cluster::{Cluster, ObjectKey, Pod};
 
-/// `spec.controllerName` of the GatewayClasses whose gateways are Istio's.
+/// `spec.controllerName` of Istio's GatewayClasses.
 pub const CONTROLLER: &str = "istio.io/gateway-controller";
-/// Root id under which the module finds itself in logs.
+/// The root id under which the module appears in logs.
 const PLUGIN: &str = "headgate";
-/// First version of Istio, major and minor, that reads `TrafficExtension`.
+/// The first version of Istio, major and minor, that reads `TrafficExtension`.
 const EXTENSIONS_SINCE: (u32, u32) = (1, 30);
 
-/// The kind of plugin that every istiod reads. Istiods are in `namespace`: in others, anybody may label a Pod as they
-/// are.
+/// Returns the kind of plugin that every istiod reads. Only Pods in `namespace` count as istiods:
+/// in other namespaces, any user may label a Pod like one.
 ///
-/// The CRD doesn't suffice: CRDs are upgraded before istiod, and of two revisions of istiod each programs proxies of
-/// its own, perhaps for weeks.
+/// The presence of the CRD doesn't suffice. CRDs are upgraded before istiod, and two revisions of
+/// istiod may run for weeks, each programming proxies of its own.
 #[must_use]
 pub fn kind(cluster: &Cluster, installed: &Installed, namespace: &str) -> Adapter {
     let mut pods = cluster
@@ -50,7 +52,8 @@ pub fn kind(cluster: &Cluster, installed: &Installed, namespace: &str) -> Adapte
     }
 }
 
-/// Whether a Pod is an istiod that doesn't read `TrafficExtension`. Charts of Istio that give no version are older.
+/// Whether a Pod is an istiod that doesn't read `TrafficExtension`. Charts of Istio that set no
+/// version label are older.
 fn is_older_istiod(pod: &Pod) -> bool {
     if pod.labels.get("app").is_none_or(|app| app != "istiod") {
         return false;
@@ -58,13 +61,13 @@ fn is_older_istiod(pod: &Pod) -> bool {
     let Some(version) = pod.labels.get("app.kubernetes.io/version") else {
         return true;
     };
-    // Such as 1.29.2 and 1.31-alpha.4f5c; what has no numbers is somebody's own build of late.
+    // Such as 1.29.2 and 1.31-alpha.4f5c. A version without numbers is a recent custom build.
     let mut numbers = version.split(['.', '-']).map(|part| part.parse().ok());
     let mut next = || numbers.next().flatten();
     matches!((next(), next()), (Some(major), Some(minor)) if (major, minor) < EXTENSIONS_SINCE)
 }
 
-/// The plugin of `workload`, for requests to it, of this kind.
+/// Returns the plugin of this kind for requests to `workload`.
 #[must_use]
 pub fn object(workload: &Workload, cluster: &Cluster, module: &ModuleRef, kind: Adapter) -> Object {
     let labels = &workload.proxies.labels;
@@ -90,7 +93,8 @@ pub fn object(workload: &Workload, cluster: &Cluster, module: &ModuleRef, kind: 
     plugin(workload, &name, place, cluster, module, kind)
 }
 
-/// The plugin for the calls of `workload`, which are sidecars' and have `config` on their outbound side.
+/// Returns the plugin for the calls of `workload`, whose sidecars have `config` on their outbound
+/// side.
 #[must_use]
 pub fn outbound(
     workload: &Workload,
@@ -110,7 +114,7 @@ pub fn outbound(
     plugin(&calls, &name, place, cluster, module, kind)
 }
 
-/// The calls of `workload`, which have `config`.
+/// Returns `workload` with `config`, that of its calls.
 pub(super) fn calls(workload: &Workload, config: &Arc<FilterConfig>) -> Workload {
     let policy = config.outbound.as_ref().map(|calls| calls.policy.clone());
     Workload {
@@ -120,7 +124,7 @@ pub(super) fn calls(workload: &Workload, config: &Arc<FilterConfig>) -> Workload
     }
 }
 
-/// The value of the label that people name things by, if there is one.
+/// Returns the value of the label that usually names an application, if there is one.
 pub(super) fn readable(labels: &BTreeMap<String, String>) -> String {
     labels
         .get("app.kubernetes.io/name")
@@ -130,7 +134,7 @@ pub(super) fn readable(labels: &BTreeMap<String, String>) -> String {
         .unwrap_or_default()
 }
 
-/// A plugin of this name with what `workload` enforces; `spec` says where.
+/// Returns a plugin of this name with the configuration of `workload`; `spec` has its selector.
 fn plugin(
     workload: &Workload,
     name: &str,
@@ -139,7 +143,7 @@ fn plugin(
     module: &ModuleRef,
     kind: Adapter,
 ) -> Object {
-    // After authorization: a request that isn't allowed must not take a slot or a place in the queue.
+    // After authorization: a denied request must not take a slot or a place in the queue.
     spec["phase"] = json!("STATS");
     let wasm = json!({
         "url": module.url,
@@ -158,8 +162,8 @@ fn plugin(
     Object::new(kind, key, workload, cluster, module, content)
 }
 
-/// The configuration as an object. Serialization of plain structs with string keys doesn't fail; were it to,
-/// nothing is the configuration that lets everything pass.
+/// Returns the configuration as an object. Serialization of plain structs with string keys doesn't
+/// fail. If it did, the result would be the empty configuration, which admits every request.
 pub(super) fn plugin_config(workload: &Workload) -> Value {
     serde_json::to_value(&*workload.config).unwrap_or_else(|_| json!({}))
 }

@@ -1,10 +1,12 @@
-//! `EnvoyFilter` of `networking.istio.io/v1alpha3`, for the native filter: Istio has no other way to a dynamic module.
+//! `EnvoyFilter` of `networking.istio.io/v1alpha3`, for the native filter: Istio has no other way
+//! to load a dynamic module.
 //!
-//! It adds a slot in front of the router, and the slot's content apart from it (`EXTENSION_CONFIG`), so that an edit of a
-//! policy reaches proxies over ECDS: no listener is drained. Until the content is there, and where the proxy refuses
-//! it, requests pass: the slot's own default is an RBAC filter without rules. The module is a file in the proxies'
-//! containers, which whoever runs them mounts. An Envoy that doesn't know dynamic modules would refuse the listener, so
-//! this is for meshes whose proxies all have them (Istio 1.30).
+//! It inserts a slot before the router, and the slot's content separately (`EXTENSION_CONFIG`). So
+//! an edit of a policy reaches proxies over ECDS, and no listener is drained. Requests pass until
+//! the content has arrived, and also if the proxy refuses it: the slot's default is an RBAC filter
+//! without rules. The module is a file that the operators of the proxies mount into their
+//! containers. An Envoy without dynamic modules would refuse the listener, so this is for meshes
+//! whose proxies all have them (Istio 1.30).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +20,7 @@ use super::workload::{Place, Workload};
 use crate::kubernetes::cluster::{Cluster, ObjectKey};
 use crate::xds::resource::ecds_json;
 
-/// The filter of `workload`, for requests to it.
+/// Returns the filter for requests to `workload`.
 #[must_use]
 pub fn object(workload: &Workload, cluster: &Cluster, module: &Path) -> Object {
     let labels = &workload.proxies.labels;
@@ -30,7 +32,8 @@ pub fn object(workload: &Workload, cluster: &Cluster, module: &Path) -> Object {
     filter(workload, &name, context, cluster, module)
 }
 
-/// The filter for the calls of `workload`, which are sidecars' and have `config` on their outbound side.
+/// Returns the filter for the calls of `workload`, whose sidecars have `config` on their outbound
+/// side.
 #[must_use]
 pub fn outbound(
     workload: &Workload,
@@ -45,7 +48,8 @@ pub fn outbound(
     filter(&calls, &name, "SIDECAR_OUTBOUND", cluster, module)
 }
 
-/// A filter of this name with what `workload` enforces, on listeners of this context.
+/// Returns a filter of this name with the configuration of `workload`, on listeners of this
+/// context.
 fn filter(
     workload: &Workload,
     name: &str,

@@ -1,7 +1,7 @@
-//! Objects of a delivery that was turned off.
+//! Removal of the objects of deliveries that were turned off.
 //!
-//! Nothing watches their kind any more, so they would stay in force, and stale, for ever. One look at
-//! the start of a leader finds them: a setting changes only with a new process.
+//! Their kind is no longer watched, so they would stay in force, and stale, for ever. One list
+//! request when a leader starts finds them: a setting changes only with a new process.
 
 use kube::api::{DynamicObject, ListParams};
 use kube::{Api, Client, ResourceExt as _};
@@ -14,17 +14,19 @@ use super::settings::Settings;
 use crate::kubernetes::cluster::ObjectKey;
 use crate::kubernetes::watch::apis_of;
 
-/// Objects in one answer of the API server.
+/// The number of objects in one page of a list.
 const PAGE: u32 = 100;
 
-/// Removes our objects of all deliveries that are off. What fails is tried again after the settings' pause.
+/// Removes our objects of all deliveries that are off. Failures are retried after the settings'
+/// pause.
 pub(super) async fn remove(client: Client, settings: Settings) {
     for adapter in Source::off(&settings) {
         for api in apis_of(&adapter.resource(), &client, &settings.watch_namespaces) {
             while let Err(why) = remove_from(&client, adapter, &api).await {
                 warn!(
                     kind = adapter.kind(),
-                    "removing what is left of a delivery that is off failed, and is tried again: {why}"
+                    "removing what is left of a delivery that is off failed, and is tried again: \
+                     {why}"
                 );
                 tokio::time::sleep(settings.retry).await;
             }
@@ -41,13 +43,13 @@ async fn remove_from(
     loop {
         let list = match api.list_metadata(&page).await {
             Ok(list) => list,
-            // There is no such kind.
+            // The kind isn't served.
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 warn!(
                     kind = adapter.kind(),
-                    "what is left of a delivery that is off can't be removed: {}; grant list and delete, or give \
-                     --keep-leftovers",
+                    "what is left of a delivery that is off can't be removed: {}; grant list and \
+                     delete, or give --keep-leftovers",
                     status.message
                 );
                 return Ok(());
@@ -84,8 +86,8 @@ mod tests {
     use super::super::example::settings;
     use super::*;
 
-    /// An API server with two pages of WasmPlugins, which doesn't know EnvoyFilters, hides TrafficExtensions and fails
-    /// at first; with what was asked of it.
+    /// Returns an API server with two pages of WasmPlugins, which doesn't serve EnvoyFilters,
+    /// forbids TrafficExtensions and fails at first, and the requests that it received.
     fn server() -> (Client, Arc<Mutex<Vec<String>>>) {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&asked);
@@ -102,7 +104,11 @@ mod tests {
                 };
                 let failed = |code: u16| {
                     let body = json!({
-                        "kind": "Status", "status": "Failure", "code": code, "message": "no", "reason": "R",
+                        "kind": "Status",
+                        "status": "Failure",
+                        "code": code,
+                        "message": "no",
+                        "reason": "R",
                     });
                     (code, body)
                 };

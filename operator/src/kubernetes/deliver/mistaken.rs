@@ -1,7 +1,8 @@
-//! Policies with mistakes whose last good version only a delivered object has: this process never saw it.
+//! Invalid policies whose last valid version is known only from a delivered object: this process
+//! never saw it.
 //!
-//! Such a version stays in force, in the object as it is or, where other policies share the object, together with what
-//! these are now.
+//! Such a version stays in force: in the unchanged object or, if other policies share the object,
+//! together with their current versions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,19 +15,20 @@ use super::workload::Workload;
 use crate::compile::revision;
 use crate::plan::{Plan, TargetRef};
 
-/// These policies, by `namespace/name`, each with its targets.
+/// The policies by `namespace/name`, each with its targets.
 #[derive(Debug)]
 pub(super) struct Mistaken<'a>(BTreeMap<&'a str, &'a [TargetRef]>);
 
 impl<'a> Mistaken<'a> {
-    /// Those of a plan.
+    /// Returns those of a plan.
     pub(super) fn of(plan: &'a Plan) -> Self {
         let all = plan.policies.iter();
         let mistaken = all.filter(|p| p.accepted.is_err() && p.revision.is_empty());
         Self(mistaken.map(|p| (p.name.as_str(), &*p.targets)).collect())
     }
 
-    /// A policy in the object `value` that `wanted` lacks: then the object has to stay as it is.
+    /// Returns a policy in the object `value` that `wanted` lacks, because of which the object must
+    /// stay unchanged.
     pub(super) fn only_in<'v>(&self, value: &'v Value, wanted: Option<&Object>) -> Option<&'v str> {
         let policies = value["metadata"]["annotations"][POLICIES_ANNOTATION].as_str()?;
         let is_wanted =
@@ -35,8 +37,9 @@ impl<'a> Mistaken<'a> {
         policies.find(|p| self.0.contains_key(p) && !is_wanted(p))
     }
 
-    /// The workload with those of these policies that its object `value` carries. They keep the slots that they had.
-    /// `None` where there are none, or where another policy has taken the target of one.
+    /// Returns the workload with those of these policies that its object `value` carries. They keep
+    /// the slots that they had. `None` if there are none, or if another policy has taken the target
+    /// of one.
     pub(super) fn join(&self, workload: &Workload, value: &Value) -> Option<Workload> {
         let before = fit::configuration_in(value)?;
         let targets = value["metadata"]["annotations"][TARGETS_ANNOTATION].as_str()?;
@@ -65,7 +68,7 @@ impl<'a> Mistaken<'a> {
         let joins = |policy: &String| !workload.policies.contains(policy);
         let calls = before.outbound.filter(|calls| joins(&calls.policy));
         config.outbound = config.outbound.take().or(calls);
-        // A stage for all requests would take those of the routes after it. The sort is stable.
+        // A stage for all requests would precede, and so hide, those of routes. The sort is stable.
         config.stages.sort_by_key(|s| s.routes.is_empty());
         config.revision = String::new();
         config.revision = revision(config);

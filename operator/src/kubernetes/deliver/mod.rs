@@ -1,10 +1,11 @@
-//! Policies for proxies whose configuration somebody else writes: objects that Istio and Envoy Gateway
-//! read, and ConfigMaps that a Pod mounts.
+//! Delivery of policies to proxies that another control plane configures: objects that Istio and
+//! Envoy Gateway read, and ConfigMaps that a Pod mounts.
 //!
-//! The xDS server programs proxies that were started for it. The proxies of a mesh or of a gateway belong to
-//! another control plane, which takes a filter only in an object of its own kind: a `TrafficExtension`, a `WasmPlugin` or
-//! an `EnvoyFilter`, an `EnvoyExtensionPolicy`. Such an object replaces the policy's path to the proxy, so all policies of one
-//! workload go into one, as they do over xDS: Envoy makes a VM per configuration and worker.
+//! The xDS server programs proxies that were started for it. The proxies of a mesh or of a gateway
+//! belong to another control plane, which accepts a filter only in an object of its own kind: a
+//! `TrafficExtension`, a `WasmPlugin`, an `EnvoyFilter` or an `EnvoyExtensionPolicy`. Such an
+//! object replaces the policy's path to the proxy. So all policies of one workload share one
+//! object, as they do over xDS: Envoy creates a VM per configuration and worker.
 //!
 //! ```text
 //! plan, cluster ─► workload ─► config_map | istio | envoy_gateway ─► objects wanted ─┐
@@ -12,10 +13,10 @@
 //! our own objects, as the API server has them (observed) ────────────────────────────┘
 //! ```
 //!
-//! What is wanted is a pure function of what was seen. [`run`] compares it with a watch of the objects that
-//! carry our labels and writes what differs: nothing at rest. It takes no field from another field manager
-//! and touches no object that it didn't make; where it may not write, [`Delivered`] says so for the policy's
-//! status.
+//! The wanted objects are a pure function of the observed cluster. [`run`] compares them with a
+//! watch of the objects that carry our labels and writes the differences; at rest it writes
+//! nothing. It takes no field from another field manager and changes no object that it didn't
+//! create. If a write isn't permitted, [`Delivered`] reports this for the policy's status.
 
 pub mod apply;
 pub mod config_map;

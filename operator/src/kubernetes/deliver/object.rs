@@ -12,35 +12,39 @@ use crate::kubernetes::resource::{GROUP, VERSION};
 use crate::plan::TargetRef;
 use crate::xds::resource::hash;
 
-/// Label of everything that this operator makes, by Kubernetes' convention.
+/// The label of everything that this operator creates, by Kubernetes' convention.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "headgate");
-/// Label of delivered objects: which adapter made it.
+/// The label of delivered objects with the adapter that made them.
 pub const ADAPTER_LABEL: &str = "headgate.dev/adapter";
-/// Label of delivered objects: kind of the target with precedence.
+/// The label of delivered objects with the kind of the target with precedence.
 pub const TARGET_KIND_LABEL: &str = "headgate.dev/target-kind";
-/// Label of delivered objects: name of the target with precedence, where a label can hold it.
+/// The label of delivered objects with the name of the target with precedence, if it is a valid
+/// label value.
 pub const TARGET_NAME_LABEL: &str = "headgate.dev/target-name";
-/// Annotation: all targets whose policies are in the object.
+/// The annotation with all targets whose policies are in the object.
 pub const TARGETS_ANNOTATION: &str = "headgate.dev/targets";
-/// Annotation: the policies in the object.
+/// The annotation with the policies in the object.
 pub const POLICIES_ANNOTATION: &str = "headgate.dev/policies";
-/// Annotation: revision of the configuration in the object.
+/// The annotation with the revision of the configuration in the object.
 pub const REVISION_ANNOTATION: &str = "headgate.dev/revision";
-/// Annotation: since when the module has been served again, after a time when it perhaps was not.
+/// The annotation with the time since which the module has been served again, after a time when it
+/// may not have been.
 ///
-/// istiod pushes a change of metadata alone to proxies only if the key of a label or annotation contains `istio.io`.
+/// istiod pushes a change of metadata alone to proxies only if the key of a label or annotation
+/// contains `istio.io`.
 pub const SERVED_ANNOTATION: &str = "headgate.dev/istio.io-module-served";
-/// Annotation: hash of what was applied, by which a field that is no longer wanted is noticed.
+/// The annotation with a hash of the applied content, which reveals fields that are no longer
+/// wanted.
 pub const CONTENT_ANNOTATION: &str = "headgate.dev/content";
 
-/// Largest object, in bytes: etcd takes 1.5 MiB and a ConfigMap 1 MiB.
+/// The largest object, in bytes: etcd's limit is 1.5 MiB and that of a ConfigMap 1 MiB.
 pub const MAX_BYTES: usize = 1_000_000;
-/// Most characters of a label's value.
+/// The most characters of a label's value.
 const MAX_LABEL: usize = 63;
-/// Most characters of a target's name in an object's name.
+/// The most characters of a target's name in an object's name.
 const MAX_NAME: usize = 30;
 
-/// What writes objects of one kind.
+/// The writer of objects of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Adapter {
     /// `ConfigMap` with a `DiscoveryResponse`.
@@ -65,7 +69,7 @@ impl Adapter {
         Self::IstioNative,
     ];
 
-    /// Whether its objects are Istio's, which says nothing of whether a proxy took one.
+    /// Whether Istio reads its objects. Istio doesn't report whether a proxy accepted one.
     #[must_use]
     pub const fn is_of_istio(self) -> bool {
         matches!(self, Self::Istio | Self::IstioExtension | Self::IstioNative)
@@ -77,7 +81,7 @@ impl Adapter {
         matches!(self, Self::Istio | Self::IstioExtension)
     }
 
-    /// As in arguments and labels.
+    /// Returns its name in arguments and labels.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -89,7 +93,7 @@ impl Adapter {
         }
     }
 
-    /// Kind of its objects.
+    /// Returns the kind of its objects.
     #[must_use]
     pub const fn kind(self) -> &'static str {
         match self {
@@ -101,7 +105,7 @@ impl Adapter {
         }
     }
 
-    /// The resource of its objects.
+    /// Returns the API resource of its objects.
     #[must_use]
     pub fn resource(self) -> ApiResource {
         let (group, version, plural) = match self {
@@ -128,34 +132,34 @@ impl Adapter {
     }
 }
 
-/// An object as it should be.
+/// A wanted object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Object {
-    /// Who makes it.
+    /// The adapter that makes it.
     pub adapter: Adapter,
-    /// Where it is.
+    /// Its namespace and name.
     pub key: ObjectKey,
     /// The policies in it, `namespace/name`.
     pub policies: Vec<String>,
-    /// Whether a proxy of Istio was seen that it selects; says nothing of others' objects.
+    /// Whether a proxy of Istio that it selects was observed; meaningless for other adapters.
     pub seen: bool,
-    /// URL of the module and its SHA-256 in hex, for objects that name them.
+    /// The URL of the module and its SHA-256 in hex, if the object names a module.
     pub module: Option<ModuleRef>,
-    /// All of it, as it is applied.
+    /// The whole object, as applied.
     pub value: Value,
 }
 
 /// A module that an object names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ModuleRef {
-    /// Where it is served.
+    /// The URL at which it is served.
     pub url: String,
     /// Its SHA-256, 64 digits of hex.
     pub sha256: String,
 }
 
 impl ModuleRef {
-    /// The module with this SHA-256 (64 digits of hex), as this operator serves it.
+    /// Returns the module with this SHA-256 (64 digits of hex), as this operator serves it.
     #[must_use]
     pub fn new(settings: &Settings, sha256: &str) -> Self {
         Self {
@@ -166,7 +170,8 @@ impl ModuleRef {
 }
 
 impl Object {
-    /// An object of `adapter` for `workload`, with `content` (`spec` or `data`) beside its metadata.
+    /// Returns an object of `adapter` for `workload`, with `content` (`spec` or `data`) beside its
+    /// metadata.
     #[must_use]
     pub fn new(
         adapter: Adapter,
@@ -210,25 +215,26 @@ impl Object {
         }
     }
 
-    /// Its size as JSON, bytes.
+    /// Returns its size as JSON, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.value.to_string().len()
     }
 
-    /// Why the API server wouldn't keep it: one line, with its size, the limit and what to do.
+    /// Returns the error for an object that is too large for the API server: one line, with its
+    /// size, the limit and the remedy.
     #[must_use]
     pub fn too_large(&self) -> Option<String> {
         let bytes = self.bytes();
         (bytes > MAX_BYTES).then(|| {
             format!(
-                "{bytes} bytes, of at most {MAX_BYTES}; an object that was applied before stays as it is: use fewer \
-                 types and matches, or shorter ones"
+                "{bytes} bytes, of at most {MAX_BYTES}; an object that was applied before stays as \
+                 it is: use fewer types and matches, or shorter ones"
             )
         })
     }
 
-    /// Hash of what is to be applied.
+    /// Returns a hash of the applied content.
     #[must_use]
     pub fn content(&self) -> &str {
         self.value["metadata"]["annotations"][CONTENT_ANNOTATION]
@@ -262,12 +268,12 @@ fn is_label(text: &str) -> bool {
 
 fn joined(targets: &[TargetRef]) -> String {
     let names: Vec<String> = targets.iter().map(ToString::to_string).collect();
-    // Not a comma: labels of Pods have one.
+    // Not a comma, which labels of Pods contain.
     names.join(" ")
 }
 
-/// References to the policies that are in the object's own namespace. Kubernetes takes an owner of another
-/// namespace for one that doesn't exist, and deletes the object.
+/// Returns owner references to the policies in the object's own namespace. Kubernetes treats an
+/// owner of another namespace as nonexistent, and deletes the object.
 fn owners(policies: &[String], namespace: &str, cluster: &Cluster) -> Vec<Value> {
     let mut owners: Vec<Value> = Vec::new();
     for policy in policies {
@@ -290,8 +296,8 @@ fn owners(policies: &[String], namespace: &str, cluster: &Cluster) -> Vec<Value>
     owners
 }
 
-/// `headgate-<readable>-<8 digits>`: at most 48 characters, the same for the same `identity`, another for
-/// any other.
+/// Returns `headgate-<readable>-<8 digits>`, at most 48 characters. Equal `identity` values have
+/// equal names, and different values have different names.
 #[must_use]
 pub fn name(readable: &str, identity: &str) -> String {
     let readable = dns(readable, MAX_NAME);
@@ -302,7 +308,8 @@ pub fn name(readable: &str, identity: &str) -> String {
     }
 }
 
-/// As a part of a DNS label: lower-case letters, digits and inner hyphens, at most `max` of them.
+/// Returns a part of a DNS label: lower-case letters, digits and inner hyphens, at most `max` of
+/// them.
 #[must_use]
 pub fn dns(text: &str, max: usize) -> String {
     let allowed = |c: char| match c.to_ascii_lowercase() {

@@ -1,7 +1,7 @@
-//! Our own objects as the API server has them, and which kinds it serves.
+//! Our own objects as observed, and the kinds that the API server serves.
 //!
-//! A kind that isn't served answers 404 to a list. That is asked again every now and then, which is all it
-//! takes to notice a CRD that arrives, without a right to read CRDs.
+//! A list of a kind that isn't served answers 404. The list is retried periodically, which suffices
+//! to notice a new CRD, without the right to read CRDs.
 
 use std::collections::BTreeMap;
 
@@ -20,17 +20,18 @@ use crate::kubernetes::cluster::ObjectKey;
 use crate::kubernetes::read::Keyed;
 use crate::kubernetes::watch::{self, Watch, apis_of};
 
-/// Something that is watched.
+/// A watched resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
     /// Objects of an adapter.
     Objects(Adapter),
-    /// GatewayClasses, which tell whose a Gateway is.
+    /// GatewayClasses, which name the controller of a Gateway.
     GatewayClasses,
 }
 
 impl Source {
-    /// What is watched with these settings: nothing that isn't needed, so that no right to it is.
+    /// Returns the resources that are watched with these settings. A resource that isn't needed
+    /// isn't watched, so that no right to it is needed either.
     #[must_use]
     pub fn needed(settings: &Settings) -> Vec<Self> {
         let mut all = Vec::new();
@@ -46,7 +47,8 @@ impl Source {
                 Adapter::IstioExtension,
                 Adapter::IstioNative,
             ];
-            // Watched, not removed at the start: those of another kind go after their successors are there.
+            // Watched rather than removed at the start: objects of the other kind are deleted after
+            // their successors exist.
             let is_needed = |kind: &Adapter| {
                 !settings.keep_leftovers || kind.is_plugin() == settings.istio_native.is_none()
             };
@@ -58,7 +60,8 @@ impl Source {
         all
     }
 
-    /// Adapters of control planes whose delivery is off, and whose objects may be left of a time when it was on.
+    /// Returns the adapters of control planes whose delivery is off, and whose objects may remain
+    /// from a time when it was on.
     #[must_use]
     pub fn off(settings: &Settings) -> Vec<Adapter> {
         let is_off = |adapter: &Adapter| match adapter {
@@ -84,10 +87,10 @@ impl Source {
     }
 }
 
-/// What became known of one source.
+/// An observation from one source.
 pub type Seen = (Source, watch::Seen<Keyed<Value>>);
 
-/// Follows all of `sources`, until the tasks are dropped.
+/// Watches all of `sources`, until the returned tasks are dropped.
 pub fn follow(
     client: &Client,
     sources: &[Source],
@@ -116,12 +119,12 @@ pub fn follow(
     watches
 }
 
-/// Returns the selector of our objects.
+/// Returns the label selector of our objects.
 pub(super) fn ours() -> String {
     format!("{}={},{ADAPTER_LABEL}", MANAGED_BY.0, MANAGED_BY.1)
 }
 
-/// Everything that is watched, as it is now.
+/// The current state of all watched resources.
 #[derive(Debug, Default)]
 pub struct Observed {
     sources: BTreeMap<Source, Known>,
@@ -129,13 +132,13 @@ pub struct Observed {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// `None` until the first answer.
+    /// Whether the kind is served; `None` until the first answer.
     served: Option<bool>,
     objects: BTreeMap<ObjectKey, Value>,
 }
 
 impl Observed {
-    /// Nothing is known yet of `sources`.
+    /// Returns the state before any answer for `sources`.
     #[must_use]
     pub fn new(sources: &[Source]) -> Self {
         let known = |&s| (s, Known::default());
@@ -144,7 +147,7 @@ impl Observed {
         }
     }
 
-    /// Takes in what was seen.
+    /// Applies one observation.
     pub fn see(&mut self, (source, seen): Seen) {
         let known = self.sources.entry(source).or_default();
         let kind = source.resource().kind;
@@ -164,7 +167,7 @@ impl Observed {
             watch::Seen::Deleted((key, _)) => {
                 known.objects.remove(&key);
             }
-            // There is no such kind, or none that we may see.
+            // The kind isn't served, or access to it is denied.
             watch::Seen::Failed {
                 status: Some(403 | 404),
             } => {
@@ -178,13 +181,13 @@ impl Observed {
         }
     }
 
-    /// Whether there was a first answer for each source.
+    /// Whether each source has had a first answer.
     #[must_use]
     pub fn complete(&self) -> bool {
         self.sources.values().all(|k| k.served.is_some())
     }
 
-    /// Which control planes are there.
+    /// Returns the control planes that are installed.
     #[must_use]
     pub fn installed(&self) -> Installed {
         let served = |adapter| {
@@ -212,14 +215,14 @@ impl Observed {
         }
     }
 
-    /// One of our objects.
+    /// Returns one of our objects.
     #[must_use]
     pub fn get(&self, adapter: Adapter, key: &ObjectKey) -> Option<&Value> {
         let known = self.sources.get(&Source::Objects(adapter))?;
         known.objects.get(key)
     }
 
-    /// The object of this name, or the plugin of Istio's other kind that it takes the place of.
+    /// Returns the object with this key, or the plugin of Istio's other kind that it replaces.
     #[must_use]
     pub fn last(&self, adapter: Adapter, key: &ObjectKey) -> Option<&Value> {
         let plugins = { Adapter::ALL.into_iter() }.filter(|a| a.is_plugin() && adapter.is_plugin());
@@ -227,7 +230,7 @@ impl Observed {
         kinds.find_map(|kind| self.get(kind, key))
     }
 
-    /// All our objects.
+    /// Returns all our objects.
     pub fn objects(&self) -> impl Iterator<Item = (Adapter, &ObjectKey, &Value)> {
         Adapter::ALL.into_iter().flat_map(|adapter| {
             let known = self.sources.get(&Source::Objects(adapter));
@@ -236,13 +239,13 @@ impl Observed {
         })
     }
 
-    /// What the API server answered to a write, before the watch tells.
+    /// Records the API server's answer to a write, before the watch reports it.
     pub fn wrote(&mut self, adapter: Adapter, key: ObjectKey, value: Value) {
         let known = self.sources.entry(Source::Objects(adapter)).or_default();
         known.take(key, value);
     }
 
-    /// An object is gone, before the watch tells.
+    /// Records a deletion, before the watch reports it.
     pub fn deleted(&mut self, adapter: Adapter, key: &ObjectKey) {
         if let Some(known) = self.sources.get_mut(&Source::Objects(adapter)) {
             known.objects.remove(key);
@@ -251,8 +254,8 @@ impl Observed {
 }
 
 impl Known {
-    /// Keeps the newer of what is known and `value`: a watch may tell of a version before the one that a
-    /// write has answered with.
+    /// Keeps the newer of the known object and `value`: a watch may report a version older than the
+    /// one that a write has returned.
     fn take(&mut self, key: ObjectKey, value: Value) {
         let version = |v: &Value| {
             v["metadata"]["resourceVersion"]
@@ -273,7 +276,7 @@ impl Known {
 fn keyed(mut object: DynamicObject) -> Keyed<Value> {
     object.managed_fields_mut().clear();
     let key = ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any());
-    // Plain maps with string keys: this doesn't fail.
+    // Plain maps with string keys: serialization doesn't fail.
     (key, serde_json::to_value(object).unwrap_or_default())
 }
 

@@ -1,4 +1,4 @@
-//! From what is wanted and what is there to the writes that remain.
+//! Reconciliation of the wanted objects with the observed ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -27,33 +27,31 @@ use crate::kubernetes::cluster::ObjectKey;
 use crate::kubernetes::watch::Pauses;
 use crate::plan::Plan;
 
-/// Writes under way at once.
+/// The number of writes in flight at once.
 const WRITES: usize = 8;
-/// How long a URL that served the module is believed.
+/// The time for which a successful check of the module's URL is trusted.
 const BELIEVED: Duration = Duration::from_secs(60);
 
-/// First pause after a refusal, unless the settings' pause is shorter.
+/// The first pause after a refusal, unless the settings' pause is shorter.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
-/// Longest pause between attempts at what is refused.
+/// The longest pause between attempts at a refused write.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 type Key = (Adapter, ObjectKey);
 
-/// What is left to write.
+/// The remaining writes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Steps {
-    /// Objects to apply.
     pub(super) apply: BTreeSet<Key>,
-    /// Objects that are to go.
     pub(super) delete: BTreeSet<Key>,
-    /// Objects that should be others and stay as they are, each with why.
+    /// Objects that differ from the wanted ones and stay unchanged, each with the reason.
     pub(super) kept: BTreeMap<Key, String>,
 }
 
-/// What has to be written so that what is there becomes what is wanted.
+/// Returns the writes that turn the observed objects into the wanted ones.
 ///
-/// An object with a policy that has mistakes, and whose last good version this process never saw, is left as
-/// it is: it holds that version.
+/// An object with an invalid policy whose last valid version this process never saw stays
+/// unchanged: the object holds that version.
 pub(super) fn steps(wanted: &Wanted, observed: &Observed, plan: &Plan) -> Steps {
     let mistaken = Mistaken::of(plan);
     let mut steps = Steps::default();
@@ -64,8 +62,8 @@ pub(super) fn steps(wanted: &Wanted, observed: &Observed, plan: &Plan) -> Steps 
         }
         if let Some(policy) = value.and_then(|value| mistaken.only_in(value, Some(object))) {
             let why = format!(
-                "it stays as it is, because policy {policy} in it has mistakes, and only this object has its last \
-                 good version; correct or delete that policy"
+                "it stays as it is, because policy {policy} in it has mistakes, and only this \
+                 object has its last good version; correct or delete that policy"
             );
             steps.kept.insert(key.clone(), why);
         } else {
@@ -81,37 +79,39 @@ pub(super) fn steps(wanted: &Wanted, observed: &Observed, plan: &Plan) -> Steps 
     steps
 }
 
-/// A write that was refused. It is tried again when the wish or the object is another, when what was in the way is
-/// gone, and less and less often otherwise: a quota is raised and a webhook comes back without a word.
+/// A refused write. It is retried when the wanted or the observed object changes or the conflicting
+/// object is gone. Otherwise it is retried with growing pauses, because no event reports that a
+/// quota was raised or a webhook works again.
 #[derive(Debug)]
 struct Refusal {
     content: String,
     version: Option<String>,
     why: String,
-    /// Ends when somebody else's object of the same name is gone.
+    /// Completes when the foreign object of the same name is gone.
     gone: Option<AbortOnDropHandle<()>>,
-    /// When it is tried again.
+    /// The time of the next attempt.
     again: Instant,
     pauses: Pauses,
 }
 
-/// Makes the API server have what is wanted.
+/// Brings the API server's objects to the wanted state.
 pub(super) struct Reconciler {
     client: Client,
     settings: Settings,
     refusals: BTreeMap<Key, Refusal>,
-    /// The module whose URL was found to serve it, and when.
+    /// The module whose URL was found to serve it, and the time of that check.
     served: Option<(ModuleRef, Instant)>,
-    /// Since when Istio's agents get the module, if there was a time when they didn't.
+    /// The time since which Istio's agents can fetch the module again, if they couldn't before.
     served_again: Option<String>,
-    /// They didn't, or perhaps didn't, when it was looked at last.
+    /// Whether they couldn't at the last check or, before the first one, may have been unable to.
     interrupted: bool,
-    /// Why they don't.
+    /// The reason why they can't.
     unserved: Option<String>,
 }
 
 impl Reconciler {
-    /// `interrupted` says that there was perhaps no operator before this one.
+    /// Returns a reconciler. `interrupted` means that there may have been no operator before this
+    /// one for a while.
     pub(super) fn new(client: Client, settings: Settings, interrupted: bool) -> Self {
         Self {
             client,
@@ -124,13 +124,14 @@ impl Reconciler {
         }
     }
 
-    /// Looks whether Istio's agents get the module that plugins name. Tells whether that is another answer than
-    /// the last time, so that a round is due.
+    /// Checks whether Istio's agents can fetch the module that plugins name. Returns whether the
+    /// result differs from the last one, so that a round is due.
     ///
-    /// An agent that starts its proxy meanwhile tries a few times, lets everything pass, and never asks again by
-    /// itself. It does when istiod pushes the plugin. A change of the annotation suffices for that, and is better
-    /// than one of the module's URL: agents keep modules by URL, so those that have it would load it anew, and
-    /// would replace a filter that works if they couldn't.
+    /// An agent that starts its proxy while they can't tries a few times, admits every request, and
+    /// never retries by itself. It does when istiod pushes the plugin. A change of the annotation
+    /// suffices for that, and is better than a change of the module's URL. Agents cache modules by
+    /// URL: those that have the module would load it anew, and would replace a working filter if
+    /// that failed.
     pub(super) async fn look(&mut self, view: &View, observed: &Observed) -> bool {
         let module = ModuleRef::new(&self.settings, &view.module_sha256);
         let named = |(adapter, _, value): (Adapter, &ObjectKey, &Value)| {
@@ -143,7 +144,7 @@ impl Reconciler {
             Ok(()) if std::mem::take(&mut self.interrupted) => {
                 self.unserved = None;
                 info!("the module is served again: Istio's agents are told to fetch it");
-                // Digits to the end, so that the newest is the largest text.
+                // A fixed number of digits, so that the newest is the largest text.
                 self.served_again = Some(format!("{:.3}", Timestamp::now()));
                 true
             }
@@ -160,7 +161,7 @@ impl Reconciler {
         }
     }
 
-    /// Waits until an object of somebody else's that was in the way is gone; for ever where there is none.
+    /// Waits until a conflicting foreign object is gone; for ever if there is none.
     pub(super) async fn way_is_free(&mut self) {
         let waits = self.refusals.iter_mut().filter_map(|(key, refusal)| {
             let gone = refusal.gone.as_mut()?;
@@ -174,7 +175,7 @@ impl Reconciler {
         self.refusals.remove(&key);
     }
 
-    /// One round. Also tells when another one is due although nothing changes.
+    /// Runs one round. Also returns the time at which the next round is due even without a change.
     pub(super) async fn round(
         &mut self,
         view: &View,
@@ -210,7 +211,8 @@ impl Reconciler {
             { steps.kept.iter() }.map(|(key, why)| (key.clone(), State::Failed(why.clone())));
         let mut failures: BTreeMap<Key, State> = kept.collect();
         self.apply(&wanted, &steps, observed, &mut failures).await;
-        // Last, so that there is no time without a filter where an object of another name or kind takes over.
+        // Deletions come last, so that the filter stays in force while an object of another name or
+        // kind takes over.
         self.delete(&wanted, &steps, observed, &mut failures).await;
         let again = self.again(&failures);
         let report = Delivered {
@@ -220,7 +222,7 @@ impl Reconciler {
         (report, again)
     }
 
-    /// When the first of these failures is tried again.
+    /// Returns the time of the first retry among these failures.
     fn again(&self, failures: &BTreeMap<Key, State>) -> Option<Instant> {
         let again = |(key, state): (&Key, &State)| match state {
             State::Pending(_) => Some(Instant::now() + self.settings.retry),
@@ -250,7 +252,11 @@ impl Reconciler {
                     observed.deleted(*adapter, name);
                 }
                 Err(why) => {
-                    warn!(kind = adapter.kind(), object = %name, "deleting failed, and is tried again: {why}");
+                    warn!(
+                        kind = adapter.kind(),
+                        object = %name,
+                        "deleting failed, and is tried again: {why}"
+                    );
                     failures.insert(key.clone(), State::Pending(why));
                 }
             }
@@ -290,7 +296,8 @@ impl Reconciler {
             ready.push((key, object, version));
         }
         let client = &self.client;
-        // A loop in place of a closure over borrowed pairs, which would keep the future from being `Send`.
+        // A loop rather than a closure over borrowed pairs, which would keep the future from being
+        // `Send`.
         let mut writes = Vec::with_capacity(ready.len());
         for (key, object, version) in ready {
             writes.push(async move {
@@ -338,7 +345,7 @@ impl Reconciler {
         }
     }
 
-    /// Whether proxies can be sent to the object's module: they are there already, or it is served.
+    /// Whether proxies may be sent to the object's module: they already are, or its URL serves it.
     async fn check_module(&mut self, object: &Object, known: Option<&Value>) -> Result<(), String> {
         let Some(module) = &object.module else {
             return Ok(());
@@ -355,13 +362,14 @@ impl Reconciler {
     }
 }
 
-/// Whether an object sends proxies to `module`.
+/// Whether an object refers to `module`.
 fn names(value: &Value, module: &ModuleRef) -> bool {
     let text = value["spec"].to_string();
     text.contains(&format!("{:?}", module.url)) && text.contains(&module.sha256)
 }
 
-/// Whether an object that is to go is still all that a target has: what takes over couldn't be written.
+/// Whether an object to delete is still the only one that a target has, because its successor
+/// couldn't be written.
 fn waits_for_successor(
     adapter: Adapter,
     old: &Value,
@@ -374,7 +382,7 @@ fn waits_for_successor(
         all.map(str::to_owned).collect()
     };
     let of_old = targets(old);
-    // A file says nothing of what a mesh's proxies have.
+    // A ConfigMap can't replace the object that a mesh's proxies read, nor the other way round.
     let is_file = |adapter| adapter == Adapter::ConfigMap;
     let successors = wanted.objects.iter().filter(|(key, new)| {
         is_file(key.0) == is_file(adapter) && !targets(&new.value).is_disjoint(&of_old)
@@ -390,7 +398,7 @@ fn version(value: &Value) -> Option<String> {
     version.map(str::to_owned)
 }
 
-/// What became of each policy's objects.
+/// Returns the outcome of each policy's objects.
 fn report(wanted: &Wanted, observed: &Observed, failures: &BTreeMap<Key, State>) -> Delivered {
     let mut policies: BTreeMap<String, BTreeSet<Delivery>> = BTreeMap::new();
     let mut add = |names: &[String], delivery: Delivery| {

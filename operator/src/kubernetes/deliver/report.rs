@@ -1,4 +1,4 @@
-//! What became of the objects: for the status of the policies in them.
+//! The outcome of deliveries, for the status of the policies in them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,46 +6,47 @@ use std::fmt::Write as _;
 use super::object::Adapter;
 use crate::kubernetes::cluster::ObjectKey;
 
-/// In the message of a policy whose module Istio's agents can't load now; why they can't follows.
+/// A part of the message of a policy whose module Istio's agents can't load now; the reason
+/// follows.
 pub const NO_FILTER: &str = "sidecars that start now have no filter";
 
-/// What became of all objects, by policy.
+/// The outcome of all deliveries, by policy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Delivered {
-    /// Whether a round has ended since this began: before, no delivery doesn't mean none.
+    /// Whether the first round has ended. Before that, a missing delivery means nothing.
     pub complete: bool,
     /// Deliveries of each policy, by `namespace/name`, ordered by adapter and object.
     pub policies: BTreeMap<String, Vec<Delivery>>,
-    /// Why Istio's agents can't load the module now, if they can't.
+    /// The reason why Istio's agents can't load the module now, if they can't.
     pub unserved: Option<String>,
 }
 
-/// What became of one object that a policy is in.
+/// The outcome for one object that contains a policy.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Delivery {
     /// The adapter.
     pub adapter: Adapter,
     /// The object.
     pub object: ObjectKey,
-    /// What became of it.
+    /// Its outcome.
     pub state: State,
 }
 
-/// What became of one object.
+/// The outcome for one object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// It is as wanted, and its reader says that it took it or, as Istio does, says nothing.
+    /// It is as wanted, and its reader has accepted it or, as Istio, never reports.
     Delivered,
-    /// It is as wanted, but no proxy was seen that reads it.
+    /// It is as wanted, but no proxy that reads it was observed.
     Unread,
-    /// Not yet: why. It will be tried again.
+    /// Not yet, for this reason; it is retried.
     Pending(String),
-    /// It can't be delivered, or its reader refuses it: why, and what to do.
+    /// It can't be delivered, or its reader refuses it; the reason and the remedy.
     Failed(String),
 }
 
 impl Delivery {
-    /// `WasmPlugin shop/headgate-search-1a2b3c4d`.
+    /// Returns kind and key, such as `WasmPlugin shop/headgate-search-1a2b3c4d`.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{} {}", self.adapter.kind(), self.object)
@@ -53,8 +54,8 @@ impl Delivery {
 }
 
 impl Delivered {
-    /// What a condition `Programmed` says of a policy's deliveries: status, reason, message. `None` for a
-    /// policy that isn't delivered by an object.
+    /// Returns status, reason and message of a policy's condition `Programmed`. `None` for a policy
+    /// that isn't delivered by an object.
     #[must_use]
     pub fn programmed(&self, policy: &str) -> Option<(bool, &'static str, String)> {
         let deliveries = self.policies.get(policy).filter(|d| !d.is_empty())?;
@@ -82,8 +83,8 @@ impl Delivered {
                 return Some(match deliveries.iter().all(|d| d.state == State::Unread) {
                     false => (true, "Programmed", text),
                     true => {
-                        let why = "but no Pod with a proxy of Istio was seen that it selects; check that the target's \
-                                   Pods run, and have a sidecar";
+                        let why = "but no Pod with a proxy of Istio was seen that it selects; \
+                                   check that the target's Pods run, and have a sidecar";
                         (false, "NoProxies", format!("{text}, {why}"))
                     }
                 });
@@ -93,7 +94,7 @@ impl Delivered {
     }
 }
 
-/// The first three, and how many more there are: a condition's message has a bound.
+/// Returns the first three lines and the number of the others: a condition's message has a bound.
 fn shortened(lines: &[String]) -> String {
     const SHOWN: usize = 3;
     let shown = lines.iter().take(SHOWN).cloned().collect::<Vec<_>>();
@@ -153,7 +154,8 @@ mod tests {
     fn a_module_that_cannot_be_loaded_is_reported() {
         let mut delivered = delivered(&[State::Delivered]);
         delivered.unserved = Some("URL: answers 503".into());
-        let text = "delivered as WasmPlugin a/o0; sidecars that start now have no filter: URL: answers 503";
+        let text = "delivered as WasmPlugin a/o0; sidecars that start now have no filter: URL: \
+                    answers 503";
         let said = (true, "Programmed", text.to_owned());
         assert_eq!(delivered.programmed("a/p"), Some(said));
         delivered.policies.get_mut("a/p").unwrap()[0].adapter = Adapter::ConfigMap;

@@ -1,4 +1,4 @@
-//! The loop: after each new plan, and after each change to our own objects, one round.
+//! The reconcile loop: one round after each new plan, and after each change to our own objects.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,27 +17,27 @@ use super::settings::Settings;
 use crate::kubernetes::cluster::Cluster;
 use crate::plan::Plan;
 
-/// How long statuses wait for the API server's first answers about our objects.
+/// The time for which statuses wait for the API server's first answers about our objects.
 const FIRST_ANSWERS: Duration = Duration::from_secs(10);
-/// Changes that wait to be taken in; watches wait when it is full.
+/// The number of changes in the queue; watches wait while it is full.
 const BACKLOG: usize = 64;
 
-/// What deliveries are made of.
+/// The input of deliveries.
 #[derive(Debug, Clone)]
 pub struct View {
-    /// What was seen of the cluster.
+    /// The observed cluster.
     pub cluster: Arc<Cluster>,
-    /// The plan made of it.
+    /// Its plan.
     pub plan: Arc<Plan>,
-    /// SHA-256 of the module that this operator serves, 64 digits of hex.
+    /// The SHA-256 of the module that this operator serves, 64 digits of hex.
     pub module_sha256: String,
 }
 
-/// Delivers until `views` has no sender left. To be run by the leader alone, and dropped when it no longer
-/// leads: a write that is under way then is a write of the same kind that the next leader makes.
+/// Delivers until `views` has no sender left. Only the leader may run this, and must drop it when
+/// it loses the Lease. A write in flight at that moment is one that the next leader would make too.
 ///
-/// `interrupted` says that before this operator there was perhaps none, which served the module.
-/// `delivered` gets what became of the objects, when it changes; it keeps the last state when this ends.
+/// `interrupted` means that there may have been no operator before this one to serve the module.
+/// `delivered` gets the outcomes when they change, and keeps the last ones when this ends.
 pub async fn run(
     client: Client,
     settings: Settings,
@@ -53,7 +53,7 @@ pub async fn run(
     let _leftovers = AbortOnDropHandle::new(tokio::spawn(leftovers));
     let retry = settings.retry;
     let mut reconciler = Reconciler::new(client, settings, interrupted);
-    // An instant, not a pause: the ticks of `looks` would begin a pause anew before it ends.
+    // An instant, not a pause: the ticks of `looks` would restart a pause before it ends.
     let mut again: Option<Instant> = None;
     let mut looks = tokio::time::interval(retry);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -76,7 +76,7 @@ pub async fn run(
                 }
             }
         }
-        // All that is there already is one round.
+        // All queued events share one round.
         while let Ok(event) = seen.try_recv() {
             observed.see(event);
         }
@@ -116,7 +116,8 @@ mod tests {
     use super::super::report::State;
     use super::*;
 
-    /// An API server without objects that serves all kinds, and answers the first write with `first`.
+    /// Returns an API server without objects that serves all kinds, and answers the first write
+    /// with `first`.
     fn server(first: u16) -> Client {
         let is_first = Arc::new(AtomicBool::new(true));
         let answer = move |request: Request<Body>| {
@@ -149,7 +150,7 @@ mod tests {
         Client::new(tower::service_fn(answer), "default")
     }
 
-    /// Nothing but time passes after the write that failed.
+    /// No event but the passage of time follows the failed write.
     #[tokio::test]
     async fn a_write_that_fails_or_is_refused_is_tried_again() {
         for code in [500, 400, 403, 413, 422] {

@@ -1,8 +1,8 @@
-//! Whether a URL serves the module that it should, before a proxy is sent there.
+//! A check that a URL serves the right module, before a proxy is sent to it.
 //!
-//! While a new version of this operator is rolled out, its Service also leads to Pods that don't have the new
-//! module yet. A control plane that is told too early keeps the failure for a while, and the proxy has no
-//! filter.
+//! During a rollout of a new version of this operator, its Service also routes to Pods without the
+//! new module. A control plane that gets the URL too early caches the failure for a while, and the
+//! proxy has no filter.
 
 use std::time::Duration;
 
@@ -15,15 +15,16 @@ use super::object::ModuleRef;
 use crate::http_client::exchange;
 use crate::xds::resource::sha256;
 
-/// Time for the whole exchange.
+/// The timeout of the whole exchange.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Connections to the URL for one check. A Service gives each to any of its Pods, of which some may have the module
-/// and others not: of two Pods, the one without it is overlooked once in 256 checks.
+/// The number of connections to the URL for one check. A Service may route each to any of its Pods,
+/// of which some may lack the module. With two Pods, a check misses the one without it once in 256
+/// times.
 const CONNECTIONS: usize = 8;
-/// Largest module, in bytes.
+/// The size of the largest module, in bytes.
 const MAX_BYTES: usize = 64 << 20;
 
-/// Checks that each of several connections to the module's URL gets content with its SHA-256.
+/// Checks that the module's URL serves content with its SHA-256 on each of several connections.
 ///
 /// # Errors
 /// One line: the URL and what is wrong with it.
@@ -61,7 +62,7 @@ pub(super) async fn check(module: &ModuleRef) -> Result<(), String> {
 async fn digest(url: &str) -> anyhow::Result<String> {
     let uri: Uri = url.parse()?;
     let authority = uri.authority().context("no host")?;
-    // An IPv6 address is in brackets only in a URL.
+    // Only URLs have brackets around an IPv6 address.
     let host = authority.host().trim_matches(['[', ']']);
     let address = (host, authority.port_u16().unwrap_or(80));
     let stream = TcpStream::connect(address).await?;

@@ -1,4 +1,4 @@
-//! What is delivered, and where its readers find the module.
+//! Settings of deliveries, and of the module's location for their readers.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,18 +7,20 @@ use clap::{Args, ValueEnum};
 
 use crate::xds::module::Kind;
 
-/// Longest pause between attempts at what failed, and between looks for a kind that isn't served.
+/// The longest pause between attempts after a failure, and between lists of a kind that isn't
+/// served.
 const RETRY: Duration = Duration::from_secs(30);
-/// Where Envoy Gateway is by default.
+/// The default namespace of Envoy Gateway.
 pub const ENVOY_GATEWAY_NAMESPACE: &str = "envoy-gateway-system";
-/// Where Istio is by default.
+/// The default namespace of Istio.
 pub const ISTIO_NAMESPACE: &str = "istio-system";
 
 /// Objects for other control planes and for Pods.
 #[derive(Debug, Clone, Args)]
 pub struct DeliverArgs {
-    /// Control planes to write objects for: TrafficExtensions (WasmPlugins before Istio 1.30) for istio,
-    /// EnvoyExtensionPolicies for envoy-gateway; auto writes for those whose CRD is installed
+    /// Control planes to write objects for: TrafficExtensions (WasmPlugins before Istio 1.30) for
+    /// istio, EnvoyExtensionPolicies for envoy-gateway; auto writes for those whose CRD is
+    /// installed
     #[arg(
         long,
         value_name = "NAMES",
@@ -30,8 +32,8 @@ pub struct DeliverArgs {
     /// Write a ConfigMap for each target, for Envoys that read their filter from a file
     #[arg(long, help_heading = "Delivery")]
     pub deliver_config_maps: bool,
-    /// Where the module is in Pods that mount such a ConfigMap; {hash} stands for the first 16 digits of its
-    /// SHA-256
+    /// Path of the module in Pods that mount such a ConfigMap; {hash} is replaced by the first 16
+    /// digits of its SHA-256
     #[arg(
         long,
         value_name = "PATH",
@@ -39,15 +41,16 @@ pub struct DeliverArgs {
         help_heading = "Delivery"
     )]
     pub config_map_module: String,
-    /// Name under which EnvoyProxies register the native module (spec.dynamicModules): EnvoyExtensionPolicies use it in
-    /// place of the Wasm module
+    /// Name under which EnvoyProxies register the native module (spec.dynamicModules):
+    /// EnvoyExtensionPolicies use it in place of the Wasm module
     #[arg(long, value_name = "NAME", help_heading = "Delivery")]
     pub envoy_gateway_native: Option<String>,
-    /// Where Istio's proxies have the native module: EnvoyFilters are written in place of the others
+    /// Path of the native module in Istio's proxies: EnvoyFilters are written in place of the
+    /// others
     #[arg(long, value_name = "PATH", help_heading = "Delivery")]
     pub istio_native: Option<PathBuf>,
-    /// Namespace of Envoy Gateway: only there, and in a Gateway's own namespace, do its labels make a Pod a proxy of a
-    /// Gateway
+    /// Namespace of Envoy Gateway: only there, and in a Gateway's own namespace, do its labels make
+    /// a Pod a proxy of a Gateway
     #[arg(
         long,
         value_name = "NAMESPACE",
@@ -55,7 +58,8 @@ pub struct DeliverArgs {
         help_heading = "Delivery"
     )]
     pub envoy_gateway_namespace: String,
-    /// Namespace of istiod: the versions of the istiods there decide between TrafficExtensions and WasmPlugins
+    /// Namespace of istiod: the versions of the istiods there decide between TrafficExtensions and
+    /// WasmPlugins
     #[arg(
         long,
         value_name = "NAMESPACE",
@@ -63,11 +67,11 @@ pub struct DeliverArgs {
         help_heading = "Delivery"
     )]
     pub istio_namespace: String,
-    /// Leave objects of deliveries that are off where they are: without it, those of istio and envoy-gateway are removed
-    /// at the start, which takes the right to list and delete them
+    /// Leave objects of deliveries that are off where they are: without it, those of istio and
+    /// envoy-gateway are removed at the start, which takes the right to list and delete them
     #[arg(long, help_heading = "Delivery")]
     pub keep_leftovers: bool,
-    /// Where this operator's modules are reached by control planes and proxies [default:
+    /// Base URL of this operator's modules for control planes and proxies [default:
     /// http://headgate.NAMESPACE.svc:18002]
     #[arg(long, value_name = "URL", help_heading = "Delivery")]
     pub modules_url: Option<String>,
@@ -86,32 +90,34 @@ pub enum AdapterChoice {
     None,
 }
 
-/// What is delivered.
+/// The effective settings of deliveries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Write TrafficExtensions or WasmPlugins once their CRD is there.
+    /// Whether TrafficExtensions or WasmPlugins are written once their CRD is installed.
     pub istio: bool,
-    /// Write EnvoyExtensionPolicies once their CRD is there.
+    /// Whether EnvoyExtensionPolicies are written once their CRD is installed.
     pub envoy_gateway: bool,
     /// The native module's name in EnvoyProxies, in place of the Wasm module.
     pub envoy_gateway_native: Option<String>,
-    /// Where Istio's proxies have the native module; EnvoyFilters in place of plugins.
+    /// The path of the native module in Istio's proxies; EnvoyFilters are written in place of
+    /// plugins.
     pub istio_native: Option<PathBuf>,
     /// Namespace of Envoy Gateway.
     pub envoy_gateway_namespace: String,
     /// Namespace of istiod.
     pub istio_namespace: String,
-    /// Write ConfigMaps; the path of the module in the Pods that mount them, with `{hash}` for the first 16
-    /// digits of its SHA-256.
+    /// The path of the module in the Pods that mount ConfigMaps, with `{hash}` in place of the
+    /// first 16 digits of its SHA-256. `None`: no ConfigMaps are written.
     pub config_map_module: Option<String>,
-    /// Leave objects of deliveries that are off, and those of the native filter where plugins are written or the other
-    /// way round.
+    /// Whether to keep objects of deliveries that are off, and those of the native filter if
+    /// plugins are written, or the other way round.
     pub keep_leftovers: bool,
-    /// Namespaces where objects are; all where none is named.
+    /// The namespaces of the objects; all if the list is empty.
     pub watch_namespaces: Vec<String>,
-    /// `http://HOST:PORT` below which `/modules/<sha256>.wasm` is served.
+    /// The base URL, `http://HOST:PORT`, below which `/modules/<sha256>.wasm` is served.
     pub modules_url: String,
-    /// Longest pause between attempts at what failed, and between looks for a kind that isn't served.
+    /// The longest pause between attempts after a failure, and between lists of a kind that isn't
+    /// served.
     pub retry: Duration,
 }
 
@@ -122,7 +128,7 @@ impl Settings {
         self.istio || self.envoy_gateway || self.config_map_module.is_some()
     }
 
-    /// What the arguments say, for an operator in `namespace`.
+    /// Returns the settings of these arguments, for an operator in `namespace`.
     ///
     /// # Errors
     /// One line that names the argument at fault and what to do.
@@ -140,7 +146,8 @@ impl Settings {
         let is_native = |path: &PathBuf| path.is_absolute() && Kind::of(path) == Kind::Native;
         if let Some(path) = args.istio_native.as_ref().filter(|path| !is_native(path)) {
             anyhow::bail!(
-                "--istio-native {}: an absolute path of a shared object (.so), as the proxies' containers have it",
+                "--istio-native {}: an absolute path of a shared object (.so), as the proxies' \
+                 containers have it",
                 path.display()
             );
         }
@@ -167,7 +174,8 @@ impl Settings {
             }),
             _ => {
                 anyhow::bail!(
-                    "--modules-url {url}: http://HOST:PORT without a path, such as http://headgate.headgate-system.svc:18002"
+                    "--modules-url {url}: http://HOST:PORT without a path, such as \
+                     http://headgate.headgate-system.svc:18002"
                 )
             }
         }

@@ -1,4 +1,4 @@
-//! All objects that should be there, and why some are not.
+//! All wanted objects, and the reasons why some policies have none.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::compile::revision;
 use crate::kubernetes::cluster::{Cluster, ObjectKey};
 use crate::plan::Plan;
 
-/// What the API server has of other control planes.
+/// The resources of other control planes that the API server serves.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Installed {
     /// `WasmPlugin` or `TrafficExtension`, and with them `EnvoyFilter`.
@@ -30,27 +30,27 @@ pub struct Installed {
     pub classes: BTreeMap<String, String>,
 }
 
-/// All objects that should be there.
+/// All wanted objects.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Wanted {
-    /// The objects, by adapter and key. One that doesn't fit even with a single policy is in it, too, so that the object
-    /// of that name isn't deleted: see [`Object::too_large`].
+    /// The objects, by adapter and key. They include an object that is too large even with a single
+    /// policy, so that the existing one isn't deleted: see [`Object::too_large`].
     pub objects: BTreeMap<(Adapter, ObjectKey), Object>,
     /// Policies that their object leaves out, or whose workload can't have an object.
     pub unwanted: Vec<Unwanted>,
 }
 
-/// Policies that an object should carry and doesn't.
+/// Policies that an object should carry but doesn't.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Unwanted {
     /// The policies.
     pub policies: Vec<String>,
-    /// Which object, and why not.
+    /// The object, and the reason.
     pub delivery: Delivery,
 }
 
-/// The objects for `plan`, whose proxies run the module with this SHA-256 (64 digits of hex). `observed` has the last
-/// versions of policies that have outgrown their object.
+/// Returns the objects for `plan`, whose proxies run the module with this SHA-256 (64 digits of
+/// hex). `observed` has the last versions of policies that have outgrown their object.
 #[must_use]
 pub fn wanted(
     plan: &Plan,
@@ -123,8 +123,8 @@ pub fn wanted(
             delivery: Delivery {
                 adapter: object.adapter,
                 state: State::Failed(format!(
-                    "some of its Pods are those of {}, whose policy has precedence, and a {} can't leave them out; \
-                     give the others a label of their own and target it",
+                    "some of its Pods are those of {}, whose policy has precedence, and a {} can't \
+                     leave them out; give the others a label of their own and target it",
                     others.join(", "),
                     object.adapter.kind()
                 )),
@@ -135,11 +135,12 @@ pub fn wanted(
     wanted
 }
 
-/// A gateway's `workload`, whose configuration also says what its requests are as calls. In one configuration: Envoy
-/// Gateway gives each of its Wasm extensions a VM of its own, and two would know nothing of each other.
+/// Returns a gateway's `workload` with the outbound configuration of its requests added. One
+/// configuration holds both, because Envoy Gateway gives each of its Wasm extensions a VM of its
+/// own: two would share no state.
 fn both_ways(workload: &Workload, plan: &Plan) -> Workload {
     let mut workload = workload.clone();
-    // A policy's last version that fitted has its own calls, or has none.
+    // The last version of a policy that fitted has its own calls, or none.
     let config = &workload.config;
     let calls = plan.outbound_of(config).filter(|calls| {
         let of = calls.outbound.as_ref().map(|calls| &calls.policy);
@@ -168,7 +169,8 @@ impl Wanted {
         self.objects.insert(key, object);
     }
 
-    /// Adds the object that `make` builds for `workload`, and returns the part of the workload that is in it.
+    /// Adds the object that `make` builds for `workload`, and returns the part of the workload that
+    /// is in it.
     ///
     /// All policies of a workload share one object of at most [`MAX_BYTES`]: see [`Fit`].
     fn add_fitting(

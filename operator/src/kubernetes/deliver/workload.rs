@@ -1,9 +1,11 @@
-//! The workloads of a plan: proxies that get the same configuration, as an object can name them.
+//! The workloads of a plan: sets of proxies with the same configuration, in the form in which an
+//! object can select them.
 //!
-//! An object of Istio's names proxies by labels, and every object that matches a Pod adds a filter to it. Two
-//! policies with different selectors may meet on some Pods, where precedence decides between them; labels
-//! can't say "all but those". So of two workloads that meet, the one with precedence gets an object, and the
-//! other says why it has none. A Pod in no doubt has all its policies in one object.
+//! An object of Istio selects proxies by labels, and every object that matches a Pod adds a filter
+//! to it. Two policies with different selectors may overlap on some Pods, where precedence decides
+//! between them; labels can't express "all but those". So of two workloads that overlap, the one
+//! with precedence gets an object, and the other one reports why it has none. A Pod without such an
+//! overlap has all its policies in one object.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,22 +19,22 @@ use crate::plan::{
     GATEWAY_NAME_LABEL, InForce, Plan, ProxyClaims, ProxySelector, TargetKind, TargetRef,
 };
 
-/// Labels that Istio's injector gives to Pods: that of sidecars, and one that its gateways have, too.
+/// Labels that Istio's injector sets on Pods: that of sidecars, and one that its gateways have too.
 const INJECTED: [&str; 2] = [
     "security.istio.io/tlsMode",
     "service.istio.io/canonical-revision",
 ];
 
-/// Proxies that get one configuration.
+/// Proxies with the same configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
     /// The proxies.
     pub proxies: ProxySelector,
-    /// What they are.
+    /// Their kind.
     pub place: Place,
-    /// Whether Istio runs any of them, as far as is seen: a Pod with its sidecar, or of a gateway.
+    /// Whether Istio runs any of them, as far as observed: a Pod with its sidecar, or of a gateway.
     pub seen: bool,
-    /// What they enforce; never empty.
+    /// The configuration that they enforce; it always has stages.
     pub config: Arc<FilterConfig>,
     /// The targets whose policies are in it, in order of precedence.
     pub targets: Vec<TargetRef>,
@@ -40,7 +42,7 @@ pub struct Workload {
     pub policies: Vec<String>,
 }
 
-/// What the proxies of a workload are.
+/// The kind of the proxies of a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// The proxies of a Gateway.
@@ -54,12 +56,12 @@ pub enum Place {
 pub struct Meeting {
     /// The workload that is left out.
     pub workload: Workload,
-    /// The targets of the one that stands in its place.
+    /// The targets of the workload that has the object instead.
     pub with: Vec<TargetRef>,
 }
 
 impl Workload {
-    /// The workload after these cuts. The other policies keep their slots.
+    /// Returns the workload after these cuts. The other policies keep their slots.
     #[must_use]
     pub(super) fn with(&self, cuts: &Cuts<'_>, plan: &Plan) -> Self {
         let mut rest = self.clone();
@@ -82,7 +84,8 @@ impl Workload {
     }
 }
 
-/// The workloads of `plan` in order of precedence, and those that can't be told apart from one of these.
+/// Returns the workloads of `plan` in order of precedence, and those that overlap with one of these
+/// and so can't have an object.
 #[must_use]
 pub fn workloads(plan: &Plan, cluster: &Cluster) -> (Vec<Workload>, Vec<Meeting>) {
     let mut seen = BTreeSet::new();
@@ -106,7 +109,8 @@ pub fn workloads(plan: &Plan, cluster: &Cluster) -> (Vec<Workload>, Vec<Meeting>
         let Some(winner) = winner.map(|w| &all[w]) else {
             continue;
         };
-        // A policy that the winner carries, or that is in force on none of its own Pods, misses nothing.
+        // The loser lacks nothing if the winner carries its policies, or if it is in force on none
+        // of its own Pods.
         if loser.policies.iter().any(|p| !winner.policies.contains(p)) {
             left_out.push(Meeting {
                 workload: loser.clone(),
@@ -119,7 +123,7 @@ pub fn workloads(plan: &Plan, cluster: &Cluster) -> (Vec<Workload>, Vec<Meeting>
     (kept.collect(), left_out)
 }
 
-/// What proxies with just these labels get, if anything.
+/// Returns the workload of proxies with exactly these labels, if any policy applies to them.
 #[must_use]
 pub fn workload(plan: &Plan, cluster: &Cluster, proxies: &ProxySelector) -> Option<Workload> {
     let enforced = plan.for_proxy(&ProxyClaims {
@@ -164,8 +168,8 @@ fn place(proxies: &ProxySelector, cluster: &Cluster) -> Place {
     }
 }
 
-/// For each workload those that share a Pod with it: by what their labels say, or by a Pod that has both. Also returns
-/// for each whether it has a Pod that Istio's proxy runs in.
+/// Returns for each workload those that share a Pod with it: by their selectors, or by an observed
+/// Pod that matches both. Also returns for each whether Istio's proxy runs in one of its Pods.
 fn meetings(all: &[Workload], cluster: &Cluster) -> (Vec<BTreeSet<usize>>, Vec<bool>) {
     let mut met = vec![BTreeSet::new(); all.len()];
     let mut meet = |group: &[usize]| {
@@ -173,7 +177,7 @@ fn meetings(all: &[Workload], cluster: &Cluster) -> (Vec<BTreeSet<usize>>, Vec<b
             met[i].extend(group.iter().copied().filter(|&j| j != i));
         }
     };
-    // By one label of each: a Pod has few labels and there may be a thousand workloads.
+    // Indexed by one label of each: a Pod has few labels, and there may be a thousand workloads.
     let mut by_label: BTreeMap<(&str, &str, &str), Vec<usize>> = BTreeMap::new();
     for (i, workload) in all.iter().enumerate() {
         let ProxySelector { namespace, labels } = &workload.proxies;
@@ -209,8 +213,8 @@ fn meetings(all: &[Workload], cluster: &Cluster) -> (Vec<BTreeSet<usize>>, Vec<b
     (met, seen)
 }
 
-/// What a file for the proxies of `target` holds: what those get that say so where some do, else what the
-/// Pods of the target get by their labels.
+/// Returns the workload whose configuration the file for the proxies of `target` holds: that of
+/// proxies that name the target if there are any, else that of the target's Pods by their labels.
 #[must_use]
 pub fn of_target(plan: &Plan, cluster: &Cluster, target: &TargetRef) -> Option<Workload> {
     let claimed = cluster

@@ -1,4 +1,4 @@
-//! What one policy compiled to, kept from plan to plan.
+//! The compiled form of one policy, kept from plan to plan.
 
 use std::sync::Arc;
 
@@ -8,22 +8,22 @@ use crate::compile::{self, Promises};
 use crate::plan::Portion;
 use crate::validate::ValidPolicy;
 
-/// What a policy compiled to. Only what the current plan asked for stays.
+/// The compiled form of a policy. Only the parts that the current plan uses are kept.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// The policy's stage for one endpoint, of which everything else is made.
+    /// The policy's stage for one endpoint, from which all other parts are derived.
     base: Option<StageConfig>,
     stages: Vec<Arc<StageConfig>>,
     configs: Vec<Arc<FilterConfig>>,
-    /// For outbound slots.
+    /// The configuration of outbound slots.
     outbound: Option<Arc<FilterConfig>>,
-    /// Of the plan before.
+    /// The parts of the previous plan.
     old_stages: Vec<Arc<StageConfig>>,
     old_configs: Vec<Arc<FilterConfig>>,
 }
 
 impl Known {
-    /// What the plan before knew of `policy`, if it still is the same.
+    /// Returns the parts of the previous plan for `policy`, if it is unchanged.
     pub(super) fn of(policy: &ValidPolicy, before: Option<Self>) -> Self {
         match before {
             Some(before) if before.base.as_ref() == Some(&policy.stage) => Self {
@@ -41,13 +41,13 @@ impl Known {
         }
     }
 
-    /// Drops what the plan didn't ask for.
+    /// Drops the parts that the plan didn't use.
     pub(super) fn forget_old(&mut self) {
         self.old_stages = Vec::new();
         self.old_configs = Vec::new();
     }
 
-    /// What outbound slots get, if the policy has workflows or class admission.
+    /// Returns the configuration of outbound slots, if the policy has workflows or class admission.
     pub(super) fn outbound(
         &mut self,
         policy: &ValidPolicy,
@@ -60,7 +60,7 @@ impl Known {
         self.outbound.clone()
     }
 
-    /// The stage for `routes` with this part of the policy.
+    /// Returns the stage for `routes` with this portion of the policy.
     pub(super) fn stage(
         &mut self,
         policy: &ValidPolicy,
@@ -83,7 +83,7 @@ impl Known {
         stage
     }
 
-    /// The configuration that enforces this part of the policy alone.
+    /// Returns the configuration that enforces this portion of the policy alone.
     pub(super) fn config(&mut self, policy: &ValidPolicy, portion: Portion) -> Arc<FilterConfig> {
         let wanted = portion.of(&policy.stage);
         let same = |c: &&Arc<FilterConfig>| c.stages.iter().all(|s| is_same(s, &wanted));
@@ -99,7 +99,7 @@ impl Known {
     }
 }
 
-/// Whether two stages of one policy have the same part of it.
+/// Whether two stages of one policy have the same portion of it.
 fn is_same(a: &StageConfig, b: &StageConfig) -> bool {
     a.parallelism == b.parallelism && a.workflows == b.workflows
 }

@@ -1,4 +1,4 @@
-//! How many proxies a policy reaches, and at how many of them it is in force.
+//! The numbers of proxies that a policy reaches, and of those where it is in force.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,16 +8,16 @@ use super::Draft;
 use crate::kubernetes::cluster::{Cluster, ObjectKey, Pod};
 use crate::plan::{GATEWAY_NAME_LABEL, Selectors, TargetRef, winners};
 
-/// Labels by which Envoy Gateway marks the Pods of a Gateway. They run in Envoy Gateway's own namespace unless it is
-/// told otherwise, and don't have the label of all implementations there.
+/// The labels by which Envoy Gateway marks the Pods of a Gateway. By default they run in Envoy
+/// Gateway's own namespace, and there they lack the label of all implementations.
 const OWNING_GATEWAY: [&str; 2] = [
     "gateway.envoyproxy.io/owning-gateway-namespace",
     "gateway.envoyproxy.io/owning-gateway-name",
 ];
-/// With `mergeGateways`, the label of the Pods that serve all Gateways of a class.
+/// The label of the Pods that serve all Gateways of a class (`mergeGateways`).
 const OWNING_CLASS: &str = "gateway.envoyproxy.io/owning-gatewayclass";
 
-/// Pods that name a target, ready and all, by target.
+/// The numbers of Pods that name a target, ready and in total, by target.
 #[derive(Debug)]
 pub(super) struct Claims<'a>(HashMap<&'a TargetRef, (u32, u32)>);
 
@@ -39,39 +39,40 @@ impl<'a> Claims<'a> {
         self.0.contains_key(target)
     }
 
-    /// Ready Pods that name `target`.
+    /// Returns the number of ready Pods that name `target`.
     pub(super) fn ready(&self, target: &TargetRef) -> u32 {
         self.0.get(target).map_or(0, |(ready, _)| *ready)
     }
 }
 
-/// The target that a Pod's proxy names; one of another namespace doesn't count, because it gets nothing.
+/// Returns the target that a Pod's proxy names. One of another namespace doesn't count, because
+/// such a proxy gets no policy.
 fn claim<'a>(key: &ObjectKey, pod: &'a Pod) -> Option<&'a TargetRef> {
     pod.target
         .as_ref()
         .filter(|target| target.namespace == key.namespace)
 }
 
-/// What was counted for one draft.
+/// The counts of one draft.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Count {
-    /// Ready Pods that the selector matches.
+    /// The number of ready Pods that the selector matches.
     pub(super) ready: u32,
-    /// Those of them whose proxies have a part of this policy's slots.
+    /// The number of those whose proxies have a part of this policy's slots.
     pub(super) sharing: u32,
-    /// Those of `sharing` that name the target themselves.
+    /// The number of `sharing` that name the target themselves.
     pub(super) claiming: u32,
-    /// Whether it is in force on some proxy.
+    /// Whether the draft is in force on some proxy.
     pub(super) in_force: bool,
-    /// The draft that is in force where this one would be; the first of several.
+    /// The draft that is in force in place of this one; the first of several.
     pub(super) lost_to: Option<usize>,
-    /// The draft whose workflows are in force on proxies where this one is, too; the first of several.
+    /// The draft whose workflows are in force on proxies of this one; the first of several.
     pub(super) workflows_of: Option<usize>,
 }
 
-/// Counts for each of `drafts`, which are in order of precedence and whose selectors were filed in that order. Also
-/// returns the places of the drafts that match one proxy, for proxies that may match more policies than they take.
-/// `envoy_gateway` is the namespace of Envoy Gateway.
+/// Counts for each of `drafts`, which are in order of precedence and whose selectors were added in
+/// that order. Also returns the sets of drafts that match one proxy, for proxies that match more
+/// policies than they hold. `envoy_gateway` is the namespace of Envoy Gateway.
 pub(super) fn count(
     cluster: &Cluster,
     drafts: &[Draft<'_>],
@@ -125,7 +126,7 @@ pub(super) fn count(
             count.sharing += more;
         }
     }
-    // Where there is no Pod yet, it is as if there were one with the selector's labels and no others.
+    // A selector without Pods yet is treated as if there were one Pod with exactly its labels.
     for (draft, _) in drafts.iter().zip(seen).filter(|(_, seen)| !seen) {
         let proxies = &draft.proxies;
         selectors.matching(&proxies.namespace, &proxies.labels, &mut matching);
@@ -138,10 +139,10 @@ pub(super) fn count(
     (counts, crowded.collect())
 }
 
-/// Notes which drafts are in force on proxies that match those of `set`.
+/// Records which drafts are in force on proxies that match those of `set`.
 fn settle(set: &[usize], drafts: &[Draft<'_>], counts: &mut [Count]) {
     let bids = set.iter().filter_map(|at| drafts.get(*at)).map(Draft::bid);
-    // A proxy follows the workflows of one policy: the first that has some.
+    // A proxy follows the workflows of one policy: the first one that has some.
     let mut first: Option<(usize, &str)> = None;
     for (at, winner) in set.iter().zip(winners(bids)) {
         let (Some(count), Some(draft)) = (counts.get_mut(*at), drafts.get(*at)) else {
@@ -167,7 +168,7 @@ fn settle(set: &[usize], drafts: &[Draft<'_>], counts: &mut [Count]) {
     }
 }
 
-/// What Envoy Gateway made a Pod for.
+/// The Gateways that a Pod of Envoy Gateway serves.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Owner<'a> {
     /// The Gateway of this namespace and name.
@@ -176,10 +177,12 @@ enum Owner<'a> {
     Class(&'a str),
 }
 
-/// What Envoy Gateway made a ready Pod for, unless the Pod is found by the label of all implementations.
+/// Returns the Gateways that a ready Pod of Envoy Gateway serves, unless the Pod is found by the
+/// label of all implementations.
 ///
-/// Anybody may label Pods of their own namespace. So labels count only in the namespace of Envoy Gateway, and for a
-/// Gateway in its own namespace, where Envoy Gateway runs its proxies with `GatewayNamespace`.
+/// Any user may label Pods of their own namespace. So the labels count only in the namespace of
+/// Envoy Gateway, and for a Gateway in its own namespace, where Envoy Gateway runs its proxies with
+/// `GatewayNamespace`.
 fn owner<'a>(key: &ObjectKey, pod: &'a Pod, envoy_gateway: &str) -> Option<Owner<'a>> {
     if !pod.ready || pod.target.is_some() {
         return None;

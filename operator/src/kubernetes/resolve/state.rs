@@ -1,4 +1,4 @@
-//! What became of one policy.
+//! The outcome of one policy.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +7,20 @@ use headgate_core::config::Mode;
 use crate::kubernetes::cluster::{ObjectKey, PolicyObject};
 use crate::plan::{Conflict, PolicyState, TargetRef};
 
-/// What became of a policy's targets, in the order in which it names them.
+/// The outcomes of a policy's targets, in the policy's order.
 #[derive(Debug, Default)]
 pub(super) struct Fate {
-    /// Targets that an older policy has.
+    /// Targets of which an older policy has won.
     pub(super) conflicts: Vec<Conflict>,
     /// Targets at which other policies are in force on all proxies.
     pub(super) overridden: Vec<Conflict>,
-    /// Targets at whose proxies the workflows of other policies are in force.
+    /// Targets on whose proxies the workflows of other policies are in force.
     pub(super) without_workflows: Vec<Conflict>,
-    /// Targets that aren't there, with what is missing.
+    /// Targets that weren't found, with what is missing.
     pub(super) not_found: Vec<(TargetRef, String)>,
-    /// Requests of targets for which the policy isn't, though it could be thought so, and why.
+    /// Requests of targets to which the policy unexpectedly doesn't apply, and the reason.
     pub(super) left_out: Vec<String>,
-    /// Of the first target at which the policy is in force; empty when there is none.
+    /// The revision at the first target where the policy is in force; empty if there is none.
     pub(super) revision: String,
 }
 

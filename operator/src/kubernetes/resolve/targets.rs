@@ -1,4 +1,5 @@
-//! Whether a target is there, which proxies it stands for, and what is behind them; or what is missing.
+//! Lookup of targets: the proxies that serve a target and the endpoints behind them, or what is
+//! missing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,35 +11,37 @@ use crate::plan::{
     Endpoints, GATEWAY_NAME_LABEL, ProxySelector, TARGET_METADATA, TargetKind, TargetRef,
 };
 
-/// Names that one route has in Envoys.
+/// The number of names that one route has in Envoys.
 const NAMES: usize = 2;
 
-/// A target that is there.
+/// A target that was found.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// Pods whose proxies enforce a policy of this target, each with the routes that it is for.
+    /// Pods whose proxies enforce a policy of this target, each with the routes that it applies to.
     pub(super) reach: Vec<Reach>,
-    /// What is behind those proxies.
+    /// The endpoints behind those proxies.
     pub(super) endpoints: Endpoints,
-    /// What is behind proxies that name the target themselves; `None`: the Pods that are reached.
+    /// The endpoints behind proxies that name the target themselves; `None`: the Pods that are
+    /// reached.
     pub(super) claimed_endpoints: Option<Endpoints>,
-    /// Requests of the target that can't be told from others; one line.
+    /// Requests of the target that proxies can't distinguish from others; one line.
     pub(super) left_out: Option<String>,
 }
 
 impl Found {
-    /// Itself, if its names of routes fit into one stage beside those of the policy's targets before, of which there are
-    /// `names` so far.
+    /// Returns itself, if its route names fit into one stage together with the `names` route names
+    /// of the policy's earlier targets.
     ///
     /// # Errors
-    /// That they don't, and what to do.
+    /// One line: they don't fit, with the remedy.
     pub(super) fn within(self, names: &mut usize) -> Result<Self, String> {
         // Each proxy has one of these.
         let more = self.reach.iter().map(|r| r.routes.len()).max();
         let all = *names + more.unwrap_or(0);
         if all > MAX_ROUTES {
             return Err(format!(
-                "with it the policy is for {} routes, and {} are the most; target the Gateway, or fewer routes",
+                "with it the policy is for {} routes, and {} are the most; target the Gateway, or \
+                 fewer routes",
                 all / NAMES,
                 MAX_ROUTES / NAMES
             ));
@@ -48,16 +51,16 @@ impl Found {
     }
 }
 
-/// Pods, and routes of theirs.
+/// Pods, with the routes that a policy applies to.
 #[derive(Debug, PartialEq)]
 pub(super) struct Reach {
     /// The Pods.
     pub(super) proxies: ProxySelector,
-    /// Patterns of the names of routes, as in `StageConfig`; none: all requests.
+    /// Patterns of route names, as in `StageConfig`; none: all requests.
     pub(super) routes: Vec<String>,
 }
 
-/// Routes, each with the target that it is.
+/// Routes, each with its target reference.
 type Routes<'a> = Vec<(&'a TargetRef, &'a Route)>;
 
 /// Finds targets in a cluster.
@@ -78,10 +81,11 @@ impl<'a> Finder<'a> {
         Self { cluster, routes }
     }
 
-    /// Finds `target` of a policy of `namespace`. `is_claimed` tells that a proxy names it, so that nothing need be known of its labels.
+    /// Finds `target` of a policy of `namespace`. `is_claimed` means that a proxy names it, so that
+    /// its labels need not be known.
     ///
     /// # Errors
-    /// What is missing and what to do, one line.
+    /// One line: what is missing, with the remedy.
     pub(super) fn find(
         &self,
         namespace: &str,
@@ -118,8 +122,9 @@ impl<'a> Finder<'a> {
             reach.push(everywhere(&target.namespace, service.selector.clone()));
         } else if !is_claimed {
             return Err(format!(
-                "Service {key} has no selector, so nobody knows the Pods behind it; give it one, or annotate \
-                 the Pods whose proxies are in front of it with {TARGET_METADATA}: {target}"
+                "Service {key} has no selector, so nobody knows the Pods behind it; give it one, \
+                 or annotate the Pods whose proxies are in front of it with {TARGET_METADATA}: \
+                 {target}"
             ));
         }
         Ok(Found {
@@ -161,7 +166,8 @@ impl<'a> Finder<'a> {
             .get(target)
             .ok_or_else(|| absent(target))?;
         let parents = BTreeSet::from_iter(&route.gateways);
-        // Of other namespaces only those that have accepted the route, and only for its requests.
+        // Gateways of other namespaces count only if they have accepted the route, and only for its
+        // requests.
         let reach: Vec<Reach> = parents
             .iter()
             .filter(|gateway| self.cluster.gateways.contains_key(**gateway))
@@ -189,14 +195,14 @@ impl<'a> Finder<'a> {
         match self.cluster.served_kinds.contains(&target.kind) {
             true => Ok(()),
             false => Err(format!(
-                "Gateway API isn't installed in this cluster: there is no kind {}; install its CRDs, or \
-                 target a Service",
+                "Gateway API isn't installed in this cluster: there is no kind {}; install its \
+                 CRDs, or target a Service",
                 target.kind
             )),
         }
     }
 
-    /// Ready endpoints of `services`, each counted once.
+    /// Returns the ready endpoints of `services`, each counted once.
     fn ready<'k>(&self, services: impl IntoIterator<Item = &'k ObjectKey>) -> Endpoints {
         let ready = |key: &ObjectKey| {
             let service = TargetRef {
@@ -225,9 +231,11 @@ fn pods(target: &TargetRef) -> Result<Found, String> {
     })
 }
 
-/// Those of a Gateway's `routes` that are at this listener alone, and what to say of others that are there, too.
+/// Returns those of a Gateway's `routes` that are only at this listener, and a message about those
+/// that are at others too.
 ///
-/// Envoy names its routes for those of Gateway API, and says of none by which listener a request came.
+/// Envoy names its routes after those of Gateway API, without the listener through which a request
+/// came.
 fn of_listener<'a>(
     listener: &str,
     target: &TargetRef,
@@ -255,7 +263,8 @@ fn of_listener<'a>(
     };
     let (alone, others): (Vec<_>, Vec<_>) = routes.into_iter().partition(is_alone);
     let advice = format!(
-        "give routes sectionName: {listener}, and no other, in their parentRefs of Gateway {key}, or target them"
+        "give routes sectionName: {listener}, and no other, in their parentRefs of Gateway {key}, \
+         or target them"
     );
     if alone.is_empty() {
         return Err(format!(
@@ -265,7 +274,8 @@ fn of_listener<'a>(
     let left_out = others.first().map(|(route, _)| {
         let number = others.len();
         format!(
-            "{target} shares {number} routes with other listeners, such as {route}, and it is not for these; {advice}"
+            "{target} shares {number} routes with other listeners, such as {route}, and it is not \
+             for these; {advice}"
         )
     });
     Ok((alone, left_out))
@@ -285,8 +295,9 @@ fn gateway_labels(gateway: &ObjectKey) -> BTreeMap<String, String> {
     BTreeMap::from([(GATEWAY_NAME_LABEL.to_owned(), gateway.name.clone())])
 }
 
-/// What Envoy Gateway and Istio call the rules of a route: `httproute/ns/name/rule/0/match/0/host` and
-/// `ns.name.0`. Istio's form of a route `a` is also one of a route `a.b`, if one namespace has both.
+/// Returns the patterns of a route's rules in Envoy Gateway and Istio, whose names are
+/// `httproute/ns/name/rule/0/match/0/host` and `ns.name.0`. Istio's pattern of a route `a` also
+/// matches a route `a.b` of the same namespace.
 fn route_names(route: &TargetRef) -> [String; NAMES] {
     let kind = route.kind.as_str().to_ascii_lowercase();
     let (namespace, name) = (&route.namespace, &route.name);
@@ -315,8 +326,8 @@ fn without_gateway(route: &TargetRef, parents: &BTreeSet<&ObjectKey>) -> String 
     } = route;
     if parents.is_empty() {
         return format!(
-            "{kind} {namespace}/{name} has no parent Gateway in its namespace, and none of another namespace has \
-             accepted it; name one in its parentRefs that allows routes from here"
+            "{kind} {namespace}/{name} has no parent Gateway in its namespace, and none of another \
+             namespace has accepted it; name one in its parentRefs that allows routes from here"
         );
     }
     let names: Vec<String> = parents.iter().map(ToString::to_string).collect();

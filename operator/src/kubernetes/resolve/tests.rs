@@ -13,13 +13,13 @@ mod properties;
 mod sidecars;
 mod workflows;
 
-/// A cluster in few words.
+/// A cluster in short notation.
 #[derive(Debug, Default, Clone)]
 pub(in crate::kubernetes) struct World {
     pub(in crate::kubernetes) cluster: Cluster,
 }
 
-/// `a/b` as a key.
+/// Returns `a/b` as a key.
 pub(in crate::kubernetes) fn key(text: &str) -> ObjectKey {
     let (namespace, name) = text.split_once('/').unwrap();
     ObjectKey::new(namespace, name)
@@ -29,7 +29,7 @@ pub(in crate::kubernetes) fn target(text: &str) -> TargetRef {
     text.parse().unwrap()
 }
 
-/// `app=search,tier=web` as labels.
+/// Returns `app=search,tier=web` as labels.
 pub(in crate::kubernetes) fn labels(text: &str) -> BTreeMap<String, String> {
     text.split(',')
         .filter_map(|pair| pair.split_once('='))
@@ -37,7 +37,7 @@ pub(in crate::kubernetes) fn labels(text: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// A policy of age `created`, 0 the oldest; its slots as `total: 20` or `perEndpoint: 8`.
+/// Returns a policy of age `created`, 0 the oldest; its slots as `total: 20` or `perEndpoint: 8`.
 pub(in crate::kubernetes) fn valid(
     name: &str,
     created: u32,
@@ -61,11 +61,12 @@ pub(in crate::kubernetes) fn valid(
     policy
 }
 
-/// Reading YAML a thousand times would be most of the time of the tests.
+/// Parsed once: parsing YAML a thousand times would dominate the tests' time.
 static PARSED: LazyLock<ValidPolicy> = LazyLock::new(|| {
-    let yaml = "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {name: p, \
-                generation: 1}\nspec:\n  targetRefs: [{kind: Service, name: x}]\n  parallelism: {total: \
-                1}\n  types:\n  - {name: default, slo: {p50: 18ms, p90: 50ms}}\n";
+    let yaml = "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\n\
+                metadata: {name: p, generation: 1}\nspec:\n  \
+                targetRefs: [{kind: Service, name: x}]\n  parallelism: {total: 1}\n  \
+                types:\n  - {name: default, slo: {p50: 18ms, p90: 50ms}}\n";
     let report = check_file("test.yaml", yaml.as_bytes());
     let problems: Vec<String> = report.all_problems().map(ToString::to_string).collect();
     assert_eq!(problems, [""; 0]);
@@ -73,7 +74,7 @@ static PARSED: LazyLock<ValidPolicy> = LazyLock::new(|| {
 });
 
 impl World {
-    /// A policy; of several the one that was added first is the oldest.
+    /// Adds a policy; the first one added is the oldest.
     pub(in crate::kubernetes) fn policy(self, name: &str, slots: &str, targets: &[&str]) -> Self {
         let created = u32::try_from(self.cluster.policies.len()).unwrap();
         self.policy_of_age(name, created, slots, targets)
@@ -117,7 +118,7 @@ impl World {
         self
     }
 
-    /// Pods `name-0` to `name-(n-1)`.
+    /// Adds Pods `name-0` to `name-(n-1)`.
     pub(in crate::kubernetes) fn pods(self, n: usize, name: &str, with: &str) -> Self {
         (0..n).fold(self, |world, i| world.pod(&format!("{name}-{i}"), with))
     }
@@ -189,7 +190,7 @@ impl World {
     }
 }
 
-/// What the proxy of a Pod with these labels enforces.
+/// Returns the configuration that the proxy of a Pod with these labels enforces.
 pub(in crate::kubernetes) fn by_labels(plan: &Plan, namespace: &str, with: &str) -> Arc<Enforced> {
     plan.for_proxy(&ProxyClaims {
         target: None,
@@ -198,7 +199,7 @@ pub(in crate::kubernetes) fn by_labels(plan: &Plan, namespace: &str, with: &str)
     })
 }
 
-/// Policies, slots and routes of the stages.
+/// Returns policies, slots and routes of the stages.
 pub(in crate::kubernetes) fn stages(enforced: &Enforced) -> Vec<(String, u32, Vec<String>)> {
     let stage = |s: &headgate_core::config::StageConfig| {
         (s.policy.clone(), s.parallelism, s.routes.clone())
@@ -206,7 +207,7 @@ pub(in crate::kubernetes) fn stages(enforced: &Enforced) -> Vec<(String, u32, Ve
     enforced.config.stages.iter().map(stage).collect()
 }
 
-/// Policies and slots of stages for all requests.
+/// Returns policies and slots of stages for all requests.
 pub(in crate::kubernetes) fn slots(enforced: &Enforced) -> Vec<(String, u32)> {
     stages(enforced)
         .into_iter()
@@ -240,8 +241,8 @@ fn what_is_missing_is_said() {
     };
     let not_installed = |kind: &str| {
         format!(
-            "Gateway API isn't installed in this cluster: there is no kind {kind}; install its CRDs, or \
-             target a Service"
+            "Gateway API isn't installed in this cluster: there is no kind {kind}; install its \
+             CRDs, or target a Service"
         )
     };
     let before = lines(&world);
@@ -249,8 +250,9 @@ fn what_is_missing_is_said() {
         before[..3],
         [
             "Service shop/search doesn't exist".to_owned(),
-            "Service shop/ext has no selector, so nobody knows the Pods behind it; give it one, or annotate \
-             the Pods whose proxies are in front of it with headgate.dev/target: Service/shop/ext"
+            "Service shop/ext has no selector, so nobody knows the Pods behind it; give it one, or \
+             annotate the Pods whose proxies are in front of it with headgate.dev/target: \
+             Service/shop/ext"
                 .to_owned(),
             not_installed("Gateway"),
         ]
@@ -269,8 +271,8 @@ fn what_is_missing_is_said() {
         [
             "Gateway shop/edge doesn't exist",
             "HTTPRoute shop/r doesn't exist",
-            "HTTPRoute shop/orphan has no parent Gateway in its namespace, and none of another namespace has \
-             accepted it; name one in its parentRefs that allows routes from here",
+            "HTTPRoute shop/orphan has no parent Gateway in its namespace, and none of another \
+             namespace has accepted it; name one in its parentRefs that allows routes from here",
             "HTTPRoute shop/foreign has parent Gateway infra/edge, which doesn't exist",
             "GRPCRoute shop/lost has parent Gateway infra/edge, shop/gone, which doesn't exist",
         ]

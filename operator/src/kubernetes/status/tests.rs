@@ -47,7 +47,7 @@ fn tallies(generation: i64, running: u64, total: u64) -> Tallies {
     .unwrap()
 }
 
-/// The status to write, while no proxies are on their way.
+/// Returns the status to write while no proxies are reconnecting.
 fn wanted(
     state: &PolicyState,
     tallies: &Tallies,
@@ -64,7 +64,7 @@ fn wanted(
     super::wanted(&facts, old, now).status
 }
 
-/// `(Accepted's reason, Programmed's reason)` of each entry.
+/// Returns `(Accepted's reason, Programmed's reason)` of each entry.
 fn reasons(status: &AdmissionPolicyStatus) -> Vec<(&str, &str)> {
     status
         .ancestors
@@ -198,7 +198,7 @@ fn entries_of_others_stay_and_count_towards_the_limit() {
     let new = wanted(&state(1), &Tallies::default(), None, Some(&old), &at(1)).unwrap();
     assert_eq!(new.ancestors.len(), MAX_ANCESTORS);
     assert_eq!(new.ancestors[..15], old.ancestors[..]);
-    // Whatever the order in which the other one writes, ours are right.
+    // The order in which the other controller writes doesn't matter.
     let mut turned = new;
     turned.ancestors.rotate_right(1);
     assert_eq!(
@@ -272,7 +272,7 @@ fn what_was_written_reads_back_as_the_worst_of_all_targets() {
     assert_eq!(of(&s, status.as_ref())[1].1, "TargetNotFound");
 }
 
-/// `(status, reason)` of the top-level conditions by type.
+/// Returns `(status, reason)` of the top-level conditions by type.
 fn top(status: &AdmissionPolicyStatus) -> Vec<(&str, &str, &str)> {
     let conditions = status.conditions.iter();
     let parts = conditions.map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_str()));
@@ -292,7 +292,7 @@ fn a_condition_of_all_holds_where_it_does_at_each_target() {
             .all(|c| is_since(c) == (Some(1), at(10)))
     );
 
-    // One of two targets in its place, as its author may have meant it.
+    // One of two targets is overridden, as its author may have intended.
     let lost = |name: &str| Conflict {
         target: target(name),
         winner: "a/route".into(),
@@ -318,7 +318,7 @@ fn a_condition_of_all_holds_where_it_does_at_each_target() {
         None
     );
 
-    // A status from before there were such conditions, and one that another writer changed.
+    // One status predates these conditions, and another writer changed the other one.
     let old = AdmissionPolicyStatus {
         conditions: Vec::new(),
         ancestors: all.ancestors.clone(),
@@ -343,7 +343,7 @@ fn a_listener_is_named() {
     assert_eq!(accepted.message, "Gateway/a/g/web: no such listener");
 }
 
-/// The outcome while proxies may be on their way.
+/// Returns the outcome while proxies may be reconnecting.
 fn settling(
     state: &PolicyState,
     tallies: &Tallies,

@@ -36,7 +36,7 @@ fn policy(generation: i64, resource_version: &str, p50: &str) -> Box<PolicyResou
     .unwrap()
 }
 
-/// A store in which everything was listed and found empty.
+/// Returns a store in which every resource has been listed as empty.
 fn listed() -> Store {
     let mut store = Store::new(key("headgate-metrics"));
     store.apply(Change::Policies(Seen::All(vec![])));
@@ -105,7 +105,7 @@ fn a_status_of_ones_own_makes_no_plan() {
     );
 }
 
-/// A delivery keeps the last snapshot for as long as it is at rest.
+/// A delivery at rest keeps the last snapshot.
 #[test]
 fn a_change_copies_only_what_it_changes() {
     let mut store = listed();

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// An API server that says `status` about every token.
+/// An API server that answers `status` for every token.
 struct Server {
     status: Mutex<Value>,
     asked: AtomicUsize,
@@ -49,7 +49,7 @@ fn of(username: &str, audiences: &Value) -> Value {
     json!({"authenticated": true, "user": {"username": username}, "audiences": audiences})
 }
 
-/// A token that ends an hour from now.
+/// Returns a token that expires an hour from now.
 fn token() -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let claims = json!({"exp": now.unwrap().as_secs() + 3_600}).to_string();
@@ -111,7 +111,7 @@ async fn a_token_is_reviewed_once_for_many_streams() {
     }
 }
 
-/// A proxy that connects again while the API server is away is the one that it was.
+/// A proxy that reconnects while the API server is away keeps its account.
 #[tokio::test]
 async fn an_older_review_counts_while_the_api_server_is_away() {
     let (tokens, server) = server(of(WEB, &json!([AUDIENCE])));
@@ -130,7 +130,7 @@ async fn an_older_review_counts_while_the_api_server_is_away() {
     let refusal = tokens.account(&token).await.unwrap_err();
     assert!(matches!(refusal, Refusal::Unavailable(_)), "{refusal}");
 
-    // Back, it decides: the Pod may be gone.
+    // The API server decides again once it is back: the Pod may be gone.
     server.is_away.store(false, Ordering::Relaxed);
     *server.status.lock().unwrap() = json!({});
     expire(KEEP * 2);

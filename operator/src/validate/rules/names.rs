@@ -1,5 +1,5 @@
-//! Rules for names of types and classes: their characters, and that settings by name refer to an
-//! existing one.
+//! Rules for names of types, classes and headers: their characters, and that settings by name refer
+//! to an existing one.
 
 use std::collections::HashMap;
 
@@ -13,6 +13,9 @@ const MAX_LISTED: usize = 8;
 
 const MAX_NAME: usize = 63;
 const RIGHT: &str = "1 to 63 of a-z, A-Z, 0-9, - and _, with a letter or digit first";
+
+const MAX_HEADER_NAME: usize = 256;
+const HEADER_NAME: &str = "a header's name, letters, digits and -";
 
 /// Notes each of `given`, the keys of the mapping at `at`, that is none of `known`, the names of
 /// all `what`s.
@@ -55,6 +58,15 @@ pub(super) fn check_name(name: &str, at: &Path, problems: &mut Problems) {
     }
 }
 
+/// Returns the name of a header in lower case, and checks it.
+pub(super) fn header(name: &str, at: &Path, problems: &mut Problems) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+    if !(1..=MAX_HEADER_NAME).contains(&name.len()) || !name.bytes().all(plain) {
+        problems.add(at.clone(), format!("{name:?}; {HEADER_NAME}"));
+    }
+    name.to_ascii_lowercase()
+}
+
 /// Checks that the items of the list at `list` have unique names; `plural` names the items.
 pub(super) fn check_unique(names: &[&str], list: &Path, plural: &str, problems: &mut Problems) {
     let right = format!("names of {plural} are unique");
@@ -87,6 +99,13 @@ pub(super) fn name_schema(at: &mut Place<'_>) {
     let rule = "self.matches('^[A-Za-z0-9][-A-Za-z0-9_]{0,62}$')";
     at.max_length(MAX_NAME)
         .rule(Rule::quoted(rule, "self", RIGHT));
+}
+
+/// Adds the schema of a header's name.
+pub(super) fn header_schema(at: &mut Place<'_>) {
+    let rule = "self.matches('^[A-Za-z0-9-]+$')";
+    at.max_length(MAX_HEADER_NAME)
+        .rule(Rule::quoted(rule, "self", HEADER_NAME));
 }
 
 /// Returns the rule that, if `condition` holds, the keys of `mapping` are names of items of `list`,

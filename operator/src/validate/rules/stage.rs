@@ -1,13 +1,14 @@
-//! Rules for the admission stage: `parallelism`, and all parts together.
+//! Rules for the admission stage: `parallelism`, `retries`, and all parts together.
 
 use headgate_core::config::{
-    AutoParallelism, MAX_PARALLELISM, OutboundConfig, QueueMode, ServiceAdmissionConfig,
-    StageConfig,
+    ATTEMPT_HEADERS, AutoParallelism, MAX_PARALLELISM, OutboundConfig, QueueMode, RetriesConfig,
+    ServiceAdmissionConfig, StageConfig,
 };
 
 use super::class_admission::{self, class_admission};
 use super::classes::classes;
 use super::errors::errors;
+use super::names::{header, header_schema};
 use super::queue::queue;
 use super::strategy::strategy;
 use super::types::{BOUNCER_NEEDS_OBJECTIVES, SLACK_NEEDS_OBJECTIVES, excluded, types};
@@ -30,6 +31,12 @@ const MOST: Whole = Whole {
     default: MAX_PARALLELISM,
     bounds: (1, MAX_PARALLELISM),
 };
+/// The number of a first attempt.
+const FIRST_ATTEMPT: Whole = Whole {
+    default: 0,
+    bounds: (0, 1),
+};
+const READ_ANYWAY: &str = "read without being named; another header, or leave retries out";
 const ONE_OF: &str = "more than one of auto, total and perEndpoint; give one of them";
 const OBSERVED: &str = "with queue.mode Observe nothing is held back, so parallelism can't be \
                         found; give parallelism.total or parallelism.perEndpoint";
@@ -59,6 +66,8 @@ pub(crate) fn stage(
     let root = Path::default().field("spec");
     let slots = parallelism(&spec.parallelism, &root.field("parallelism"), problems);
     let errors = errors(&spec.errors, &root.field("errors"), problems);
+    let given = spec.retries.as_ref();
+    let retries = given.map(|given| retries(given, &root.field("retries"), problems));
     let queue = queue(spec, &root.field("queue"), problems);
     if slots.auto().is_some() && queue.mode == QueueMode::Observe {
         problems.add(root.clone(), OBSERVED);
@@ -94,6 +103,7 @@ pub(crate) fn stage(
         measure: spec.measure.into(),
         release_slot: spec.release_slot.into(),
         errors,
+        retries,
         service_times: strategy.service_times,
         strategy: strategy.config,
         starvation_avoidance: strategy.starvation_avoidance,
@@ -128,6 +138,13 @@ pub(super) fn schema(spec: &mut Place<'_>) {
          (has(self.perEndpoint) ? 1 : 0) <= 1",
         ONE_OF,
     ));
+    let mut retries = spec.at("retries");
+    retries.at("firstAttempt").whole(&FIRST_ATTEMPT);
+    let known = ATTEMPT_HEADERS.map(|(name, _)| format!("'{name}'"));
+    let rule = format!("!(self.lowerAscii() in [{}])", known.join(", "));
+    let mut header = retries.at("header");
+    header_schema(&mut header);
+    header.rule(Rule::quoted(rule, "self", READ_ANYWAY));
     spec.rule(Rule::text(
         "!has(self.queue) || !has(self.queue.mode) || self.queue.mode != 'Observe' || \
          (has(self.parallelism) && \
@@ -147,6 +164,19 @@ fn reason_for_objectives(spec: &AdmissionPolicySpec) -> Option<&'static str> {
         return Some(BOUNCER_NEEDS_OBJECTIVES);
     }
     (spec.queue.discipline == Some(DisciplineType::Slack)).then_some(SLACK_NEEDS_OBJECTIVES)
+}
+
+fn retries(given: &api::Retries, at: &Path, problems: &mut Problems) -> RetriesConfig {
+    let at_header = at.field("header");
+    let name = header(&given.header, &at_header, problems);
+    if ATTEMPT_HEADERS.iter().any(|(known, _)| *known == name) {
+        problems.add(at_header, format!("{:?}; {READ_ANYWAY}", given.header));
+    }
+    let at = at.field("firstAttempt");
+    RetriesConfig {
+        header: name,
+        first_attempt: problems.whole(at, given.first_attempt, &FIRST_ATTEMPT),
+    }
 }
 
 fn parallelism(parallelism: &api::Parallelism, at: &Path, problems: &mut Problems) -> Slots {

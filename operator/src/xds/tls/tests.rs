@@ -22,7 +22,7 @@ fn authority() -> Authority {
 }
 
 impl Authority {
-    /// A certificate with its key, valid from and to these seconds from now.
+    /// Returns a certificate with its key, valid from and to these seconds from now.
     fn issue(&self, from: i64, to: i64) -> (rcgen::Certificate, String) {
         let mut params = CertificateParams::new(vec!["headgate".to_owned()]).unwrap();
         let at = |seconds: i64| {
@@ -42,7 +42,8 @@ impl Authority {
     }
 }
 
-/// A folder as Kubernetes mounts a Secret: files are links into `..data`, which is a link to a folder.
+/// A folder in the form in which Kubernetes mounts a Secret: files are links into `..data`, which
+/// is a link to a folder.
 struct Mount(tempfile::TempDir);
 
 impl Mount {
@@ -57,7 +58,7 @@ impl Mount {
         mount
     }
 
-    /// Replaces all files at once.
+    /// Replaces all files atomically.
     fn put(&self, content: &[&str; 3]) {
         let version = tempfile::Builder::new()
             .prefix("..v")

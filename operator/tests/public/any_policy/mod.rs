@@ -1,9 +1,9 @@
-//! Policies made of numbers: within their documented bounds, or with one value that is not.
+//! Policies generated from numbers: all values are within their documented bounds, or one is not.
 //!
-//! Tests of `validate` and of the API server go by the same policies.
+//! Tests of `validate` and of the API server use the same policies.
 
-// Helpers of tests fail a test by panicking, as tests do. Items are as visible as the test that includes this
-// file needs them.
+// Helpers of tests fail a test by panicking, as tests do. Items are as visible as the test that
+// includes this file needs them.
 #![allow(
     unreachable_pub,
     clippy::unwrap_used,
@@ -25,12 +25,12 @@ pub(crate) struct Dice {
 /// Ways in which a value can be wrong.
 const VARIANTS: usize = 7;
 
-/// The one value that doesn't follow its rule; a second would hide what the first is let off.
+/// The single value that breaks its rule. A second one could hide that the first was accepted.
 #[derive(Clone, Copy)]
 struct Slip {
-    /// How many values follow theirs before.
+    /// The number of values before it, which follow their rules.
     after: u32,
-    /// Which wrong value it is.
+    /// The kind of mistake, below [`VARIANTS`].
     variant: usize,
 }
 
@@ -67,7 +67,7 @@ impl Dice {
         self.below_or_at(n - 1) == n - 1
     }
 
-    /// The variant of the slip, if the next value is to be one.
+    /// Returns the variant of the slip if the next value is to be wrong.
     fn slips(&mut self) -> Option<usize> {
         let slip = self.slip.as_mut()?;
         let left = slip.after.checked_sub(1);
@@ -180,8 +180,8 @@ impl Dice {
     }
 }
 
-/// The same policy over and over, each time with another single value that doesn't follow its rule, and whether
-/// there was one left that could.
+/// The same policy over and over, each time with another single value that doesn't follow its rule,
+/// and whether there was one left that could.
 pub(crate) fn with_one_slip(strategy: &'static str, throws: &[u32]) -> Vec<(Value, bool)> {
     let mut policies = Vec::new();
     for after in 0.. {
@@ -204,7 +204,7 @@ pub(crate) fn with_one_slip(strategy: &'static str, throws: &[u32]) -> Vec<(Valu
     policies
 }
 
-/// What of a policy its other parts depend on.
+/// The parts of a policy that its other parts refer to.
 struct Outline {
     types: Vec<&'static str>,
     classes: Vec<&'static str>,
@@ -254,9 +254,14 @@ pub(crate) fn policy(strategy_type: &'static str, dice: &mut Dice) -> Value {
         let (http, grpc) = (d.pick(&["5xx", "429"]), d.pick(&["UNAVAILABLE", "ABORTED"]));
         json!({"httpStatuses": [http], "grpcStatuses": [grpc]})
     });
+    dice.perhaps(&mut spec, "retries", |d| {
+        let header = d.pick(&["X-Retry-Attempt", "x-stainless-retry-count"]);
+        json!({"header": header, "firstAttempt": d.number(0, 1)})
+    });
     spec.insert("queue".into(), queue(dice, &outline));
     if spec["queue"]["mode"] == "Observe" && spec["parallelism"].get("auto").is_some() {
-        // What nothing is held back for can't be found.
+        // Observe mode holds no request back, so it can't be combined with a parallelism that is
+        // found.
         spec.insert(
             "parallelism".into(),
             json!({"total": dice.number(1, 1_000_000)}),
@@ -298,7 +303,10 @@ fn workflows(dice: &mut Dice) -> Value {
     dice.perhaps(&mut workflows, "identifyBy", |d| {
         let mut sources = vec![match d.below_or_at(2) {
             0 => json!({"type": "Baggage", "baggage": {"key": d.name(&["workflow", "tenant"])}}),
-            1 => json!({"type": "Header", "header": {"name": d.pick(&["X-Tenant", "x-headgate-workflow"])}}),
+            1 => json!({
+                "type": "Header",
+                "header": {"name": d.pick(&["X-Tenant", "x-headgate-workflow"])},
+            }),
             _ => json!({"type": "Metadata", "metadata": {"path": ["jwt", "claims", "tenant"]}}),
         }];
         if d.one_in(2) {

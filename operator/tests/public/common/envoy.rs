@@ -54,7 +54,7 @@ pub fn bootstrap(source: ConfigSource, upstream: SocketAddr) -> Bootstrap {
     }
 }
 
-/// What `envoy --mode validate` says of a bootstrap, if it doesn't like it.
+/// Checks a bootstrap with `envoy --mode validate`. The error is Envoy's message.
 pub fn validate(bootstrap: &Bootstrap, dir: &Path) -> Result<(), String> {
     let file = dir.join("validate.yaml");
     fs::write(&file, bootstrap.to_yaml()).unwrap();

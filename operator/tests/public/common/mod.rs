@@ -201,11 +201,13 @@ pub fn plan(workloads: &[(&str, &str)]) -> Plan {
     plan
 }
 
-/// The plan with workflows in the policy of each target, whose names revisions of outbound slots follow.
+/// The plan with workflows in the policy of each target, whose names revisions of outbound slots
+/// follow.
 pub fn with_workflows(mut plan: Plan) -> Plan {
     let workflows = serde_json::json!({
-        "identify": [{"type": "Type"}], "quantile": 0.5, "interval_us": 100_000, "rate_ttl_us": 1_000_000,
-        "sharing": {"type": "StaticGuarantees"}, "max_workflows": 10, "max_queue_length": 10,
+        "identify": [{"type": "Type"}], "quantile": 0.5, "interval_us": 100_000,
+        "rate_ttl_us": 1_000_000, "sharing": {"type": "StaticGuarantees"},
+        "max_workflows": 10, "max_queue_length": 10,
     });
     for config in plan.workloads.values_mut() {
         let mut changed = (**config).clone();
@@ -224,7 +226,7 @@ pub fn with_workflows(mut plan: Plan) -> Plan {
     plan
 }
 
-/// A node that stands for `target`.
+/// A node that claims `target`.
 pub fn node(id: &str, target: Option<&str>) -> Option<Node> {
     let fields = target.map(|t| {
         HashMap::from([(
@@ -243,7 +245,7 @@ pub fn node(id: &str, target: Option<&str>) -> Option<Node> {
     })
 }
 
-/// What a module that gets this resource reads as its configuration.
+/// Returns the configuration that a module reads from this resource.
 pub fn configuration(resource: &Any) -> FilterConfig {
     let extension = TypedExtensionConfig::decode(&resource.value[..]).unwrap();
     let wasm = Wasm::decode(&extension.typed_config.unwrap().value[..]).unwrap();
@@ -253,8 +255,10 @@ pub fn configuration(resource: &Any) -> FilterConfig {
 
 /// The Envoy binary that the test scripts provide.
 pub fn envoy() -> std::path::PathBuf {
-    let path = std::env::var_os("HEADGATE_ENVOY")
-        .expect("HEADGATE_ENVOY is unset: set it to an Envoy 1.40 binary, or run scripts/test, which gets one");
+    let path = std::env::var_os("HEADGATE_ENVOY").expect(
+        "HEADGATE_ENVOY is unset: set it to an Envoy 1.40 binary, or run scripts/test, \
+         which gets one",
+    );
     assert!(
         Path::new(&path).is_file(),
         "HEADGATE_ENVOY is no file: {}",
@@ -286,7 +290,8 @@ pub fn wasm(accept: bool) -> Vec<u8> {
         export("proxy_on_configure", 0, 1),
         export("malloc", 0, 2),
     ];
-    // (func), (func (param i32 i32) (result i32) (i32.const accept)), and a malloc that is never called.
+    // (func), (func (param i32 i32) (result i32) (i32.const accept)), and a malloc that is never
+    // called.
     let code = [
         3,
         2,

@@ -47,7 +47,7 @@ impl Authority {
     pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // What has its issuer's name is self-signed to OpenSSL.
+        // OpenSSL takes a certificate whose subject equals its issuer for self-signed.
         params
             .distinguished_name
             .push(DnType::CommonName, "test CA");
@@ -119,7 +119,8 @@ pub(crate) fn plan(targets: &[&str], revision: &str) -> Arc<Plan> {
     let config = |target: &str| {
         let namespace = target.split('/').nth(1).unwrap();
         let json = format!(
-            r#"{{"revision": "{revision}-{namespace}", "stages": [{{"policy": "{namespace}/policy", "parallelism": 1,
+            r#"{{"revision": "{revision}-{namespace}", "stages": [{{
+                "policy": "{namespace}/policy", "parallelism": 1,
                 "queue": {{"max_length": 1, "timeout_us": 1}}, "types": [{{"name": "default"}}],
                 "strategy": {{"type": "MaxQueueLength"}}}}]}}"#
         );
@@ -147,7 +148,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Serves `plan`; over TLS where there are a certificate and a client CA.
+    /// Serves `plan`, over TLS if a certificate and a client CA are given.
     pub(crate) async fn start(plan: Arc<Plan>, limits: Limits, tls: Option<(&Pair, &str)>) -> Self {
         Self::with_module(plan, limits, tls, b"\0asm\x01\0\0\0").await
     }

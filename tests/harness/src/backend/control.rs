@@ -1,6 +1,7 @@
-//! `/__headgate/…`: the backend's numbers and orders, on a port of their own.
+//! `/__headgate/…`: the backend's numbers and commands, on a port of their own.
 //!
-//! `GET stats`, `GET arrivals`, `POST reset`, `POST fault` (a [`Fault`] as JSON), `POST clear`, `POST release`.
+//! `GET stats`, `GET arrivals`, `POST reset`, `POST fault` (a [`Fault`] as JSON), `POST clear`,
+//! `POST release`.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! Requests: HTTP/1.1 and HTTP/2 without TLS on one port.
 //!
-//! hyper drops the future that answers a request when its connection closes or its stream is reset; the dropped
-//! [`Ticket`](super::station::Ticket) then leaves the station. That is how a leaving client is noticed.
+//! hyper drops the future that answers a request when its connection closes or its stream is reset;
+//! the dropped [`Ticket`](super::station::Ticket) then leaves the station. So the station notices a
+//! client that leaves.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -27,12 +28,13 @@ use super::station::{Served, Station, Ticket};
 const SERVICE_US: HeaderName = HeaderName::from_static("x-backend-service-us");
 const WAIT_US: HeaderName = HeaderName::from_static("x-backend-wait-us");
 const SEQ: HeaderName = HeaderName::from_static("x-seq");
-/// What the proxy tells of the quality to answer in, and where the answer repeats it.
+/// The request header in which the proxy asks for a quality, and the response header that repeats
+/// it.
 const QUALITY: HeaderName = HeaderName::from_static("x-headgate-quality");
 const QUALITY_HEARD: HeaderName = HeaderName::from_static("x-backend-quality");
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
-/// An empty message of gRPC: not compressed, length 0.
+/// An empty gRPC message: not compressed, length 0.
 const EMPTY_MESSAGE: &[u8] = &[0; 5];
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 /// A server-sent event.
@@ -57,7 +59,7 @@ pub(super) async fn serve(listener: TcpListener, station: Arc<Station>, report_s
                 service_fn(|request| answer(Arc::clone(&station), request, report_service));
             let mut server = auto::Builder::new(TokioExecutor::new());
             server.http2().max_concurrent_streams(100_000);
-            // An error here is a client that left, which the ticket reports.
+            // An error here is a client that left; the ticket handles it.
             let _ = server
                 .serve_connection_with_upgrades(TokioIo::new(stream), service)
                 .await;
@@ -85,7 +87,8 @@ async fn answer(
     let quality = request.headers().get(&QUALITY).cloned();
     let head_only = request.method() == Method::HEAD;
 
-    // The service begins when the request is there, so a request cut off in its body never enters.
+    // The service begins after the whole request has arrived, so a request cut off in its body
+    // never enters.
     let Ok(body) = request.into_body().collect().await else {
         return Err(Reset);
     };
@@ -127,7 +130,7 @@ async fn answer(
     Ok(response)
 }
 
-/// Accepts any `Upgrade` and echoes whatever comes over it.
+/// Accepts any `Upgrade` and echoes all its data.
 fn upgrade(request: &mut Request<Incoming>) -> Response<Reply> {
     let protocol = request.headers().get(header::UPGRADE).cloned();
     let on_upgrade = hyper::upgrade::on(request);
@@ -148,14 +151,14 @@ fn upgrade(request: &mut Request<Incoming>) -> Response<Reply> {
     response
 }
 
-/// How many parts the body of a streamed response has, by `stream=2` in the query.
+/// Returns the number of parts of a streamed response's body: `stream=2` in the query.
 fn parts(query: &str) -> Option<usize> {
     let number = query.split('&').find_map(|p| p.strip_prefix("stream="))?;
     number.parse().ok().filter(|parts| *parts > 0)
 }
 
-/// What is left of the body of a streamed response: each part takes a service of its own, and arrives when that ends.
-/// Server-sent events, or the messages of a gRPC call.
+/// The remaining body of a streamed response: server-sent events, or the messages of a gRPC call.
+/// Each part takes a service of its own, and is sent when that ends.
 struct Parts {
     station: Arc<Station>,
     kind: usize,
@@ -167,7 +170,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// The next part, and what follows it.
+    /// Returns the next part and the rest of the body.
     fn next(mut self) -> Part {
         Box::pin(async move {
             self.ticket.served().await?;
@@ -245,16 +248,16 @@ fn number(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
 
 /// A response body.
 enum Reply {
-    /// Known at once.
+    /// A body, or the rest of one, that is available at once.
     Now {
         data: Option<Bytes>,
         trailers: Option<HeaderMap>,
     },
-    /// A part is known when its service ends, and what follows it then.
+    /// A part that is available when its service ends, and the rest of the body then.
     Late(Part),
 }
 
-/// A part of a body to come, and what follows it.
+/// A future part of a body, and the rest of the body.
 type Part = Pin<Box<dyn Future<Output = Option<(Bytes, Reply)>> + Send>>;
 
 impl Reply {

@@ -1,31 +1,32 @@
-//! Failures that a test orders in advance.
+//! Failures that a test injects in advance.
 
 use serde::{Deserialize, Serialize};
 
-/// How a request goes wrong.
+/// The failure of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FaultKind {
-    /// Its connection (HTTP/2: its stream) is closed without an answer when its service ends.
+    /// The connection (HTTP/2: the stream) is closed without an answer when the service ends.
     Reset,
-    /// It keeps its worker until its client leaves or [`release`](super::Backend::release) is called.
+    /// The request keeps its worker until its client leaves or [`release`](super::Backend::release)
+    /// is called.
     Hang,
-    /// It is answered with `status` when its service ends.
+    /// The request is answered with `status` when its service ends.
     Status,
-    /// Its service takes `delay_ms` longer.
+    /// The service takes `delay_ms` longer.
     Slow,
 }
 
-/// The next `count` requests under `path` go wrong in one way.
+/// A fault of the next `count` requests under `path`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
-    /// How.
+    /// The failure.
     pub kind: FaultKind,
-    /// Prefix of the paths it is for.
+    /// Prefix of the affected paths.
     #[serde(default = "any_path")]
     pub path: String,
-    /// How many requests it strikes.
+    /// The number of affected requests.
     #[serde(default = "once")]
     pub count: u64,
     /// Status for [`FaultKind::Status`].
@@ -37,7 +38,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// `kind` for the next `count` requests under `path`.
+    /// Returns a fault of this `kind` for the next `count` requests under `path`.
     pub fn new(kind: FaultKind, path: &str, count: u64) -> Self {
         Self {
             kind,

@@ -1,10 +1,11 @@
-//! The backend of the end-to-end tests: a service that does exactly `workers` requests at a time behind an unbounded
-//! FIFO, and that can say afterwards how many requests were in it at once.
+//! The backend of the end-to-end tests: a service that processes exactly `workers` requests at a
+//! time behind an unbounded FIFO, and that reports the number of requests that were in it at once.
 //!
-//! It is the query engine of Bouncer's Figure 1 with the work replaced by sleeping, so that twenty "busy" workers
-//! fit two cores. Service times are drawn from lognormal distributions per path prefix. Everything that a test claims
-//! about a proxy in front of it (never more than P in flight, slots kept busy, nothing left behind by an aborting client)
-//! is read here, from the far end, not from the proxy.
+//! It is the query engine of Bouncer's Figure 1 with the work replaced by sleeping, so that twenty
+//! "busy" workers fit two cores. Service times are drawn from lognormal distributions per path
+//! prefix. All claims of a test about a proxy in front of it (never more than P in flight, slots
+//! kept busy, no work left by an aborting client) are checked here, at the backend, not in the
+//! proxy.
 
 mod control;
 mod data;
@@ -28,19 +29,19 @@ pub use fault::{Fault, FaultKind};
 pub use station::{Served, Station, Ticket};
 pub use stats::{Arrival, BackendStats, TypeStats};
 
-/// What one kind of request costs.
+/// A request type and its service time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServiceType {
-    /// Requests whose path starts with this; the longest matching prefix counts.
+    /// Prefix of the paths of this type; the longest matching prefix counts.
     pub prefix: String,
     /// Mean service time.
     pub mean: Duration,
-    /// Median service time. Equal to the mean: every request takes exactly that.
+    /// Median service time. If it equals the mean, every request takes exactly that.
     pub median: Duration,
 }
 
 impl ServiceType {
-    /// A type whose every request takes `time`.
+    /// Returns a type whose requests all take `time`.
     pub fn constant(prefix: &str, time: Duration) -> Self {
         Self {
             prefix: prefix.to_owned(),
@@ -60,42 +61,45 @@ impl From<&QueryType> for ServiceType {
     }
 }
 
-/// What becomes of a request in service when its client leaves. One that still waits is removed in either case.
+/// The effect of a client's departure on its request in service. A waiting request is removed in
+/// either case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnDisconnect {
-    /// The worker is free at once.
+    /// The worker is freed at once.
     #[default]
     Cancel,
-    /// The worker finishes its work for nobody, as most real services do.
+    /// The worker finishes the work, as most real services do.
     Finish,
 }
 
-/// How to build a [`Backend`].
+/// The configuration of a [`Backend`].
 #[derive(Debug, Clone)]
 pub struct BackendConfig {
     /// Requests served at once; at least 1.
     pub workers: usize,
-    /// Service times by path. A path that matches none gets 404 at once.
+    /// Service times by path. A path without a match gets 404 at once.
     pub types: Vec<ServiceType>,
-    /// Seed of the service times. They are drawn in the order of arrival.
+    /// Seed of the service times, which are drawn in the order of arrival.
     pub seed: u64,
     /// Multiplies all service times.
     pub scale: f64,
-    /// Whether all workers share one processor: with n requests in service, each takes n times as long.
+    /// Whether all workers share one processor: with n requests in service, each takes n times as
+    /// long.
     pub one_processor: bool,
-    /// What becomes of work whose client left.
+    /// The effect of a client's departure on its request in service.
     pub on_disconnect: OnDisconnect,
     /// Adds `x-backend-service-us` and `x-backend-wait-us` to responses.
     pub report_service: bool,
-    /// Where requests are served; port 0 picks a free one.
+    /// Address for requests; port 0 picks a free one.
     pub listen: SocketAddr,
-    /// Where `/__headgate/…` is served; port 0 picks a free one. A port of its own, so that control requests never wait
-    /// behind others.
+    /// Address for `/__headgate/…`; port 0 picks a free one. It is a port of its own, so that
+    /// control requests never wait behind others.
     pub control: SocketAddr,
 }
 
 impl BackendConfig {
-    /// `workers` servers for `types`, on free ports of the loopback interface.
+    /// Returns the configuration of `workers` servers for `types`, on free ports of the loopback
+    /// interface.
     pub fn new(workers: usize, types: Vec<ServiceType>) -> Self {
         let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         Self {
@@ -111,7 +115,7 @@ impl BackendConfig {
         }
     }
 
-    /// A backend for a mix of query types.
+    /// Returns the configuration for a mix of query types.
     pub fn for_mix(workers: usize, mix: &[QueryType]) -> Self {
         Self::new(workers, mix.iter().map(ServiceType::from).collect())
     }
@@ -128,10 +132,12 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// Binds both ports and starts serving, on two threads: one for the network, one that keeps time.
+    /// Binds both ports and starts serving, on two threads: one for the network, one for the ends
+    /// of services.
     ///
     /// # Errors
-    /// If the configuration has no workers or types, a median above its mean, or an address that can't be bound.
+    /// If the configuration has no workers or types, a median above its mean, or an address that
+    /// can't be bound.
     pub fn start(config: &BackendConfig) -> Result<Self> {
         let station = Arc::new(Station::new(config)?);
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -169,48 +175,49 @@ impl Backend {
         })
     }
 
-    /// Where requests are served.
+    /// Returns the address for requests.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Where `/__headgate/…` is served.
+    /// Returns the address for `/__headgate/…`.
     pub fn control_addr(&self) -> SocketAddr {
         self.control
     }
 
-    /// Its numbers since the start or the last [`reset`](Self::reset).
+    /// Returns its numbers since the start or the last [`reset`](Self::reset).
     pub fn stats(&self) -> BackendStats {
         self.station.stats()
     }
 
-    /// Starts all counts and maxima again; requests that are there stay.
+    /// Resets all counts and maxima; requests in the backend stay.
     pub fn reset(&self) {
         self.station.reset();
     }
 
-    /// Makes the next `fault.count` requests under `fault.path` go wrong.
+    /// Makes the next `fault.count` requests under `fault.path` fail.
     pub fn inject(&self, fault: Fault) {
         self.station.inject(fault);
     }
 
-    /// Withdraws all faults that haven't struck yet.
+    /// Withdraws the rest of all faults.
     pub fn clear_faults(&self) {
         self.station.clear_faults();
     }
 
-    /// Ends the service of all requests that [`FaultKind::Hang`] holds; they are answered as if their time were over.
-    /// Returns how many.
+    /// Ends the service of all requests that [`FaultKind::Hang`] holds; they are answered as if
+    /// their time were over. Returns their number.
     pub fn release(&self) -> usize {
         self.station.release()
     }
 
-    /// Loses workers, or gets new ones; at least 1.
+    /// Changes the number of workers; at least 1.
     pub fn set_workers(&self, workers: usize) {
         self.station.set_workers(workers.max(1));
     }
 
-    /// The requests that carried an `x-seq` header, in the order in which they arrived, since the last reset.
+    /// Returns the requests with an `x-seq` header, in the order of their arrival, since the last
+    /// reset.
     pub fn arrivals(&self) -> Vec<Arrival> {
         self.station.arrivals()
     }
@@ -238,7 +245,8 @@ impl Drop for Backend {
     }
 }
 
-/// Binds with a backlog that a thousand clients at once don't overflow: a dropped SYN would show as a latency of 1 s.
+/// Binds with a backlog that a thousand simultaneous clients don't overflow: a dropped SYN would
+/// show as a latency of 1 s.
 ///
 /// # Errors
 /// If the address can't be bound.
@@ -255,7 +263,7 @@ pub fn listen(addr: SocketAddr) -> Result<TcpListener> {
     Ok(socket.listen(8_192)?)
 }
 
-/// A configuration's mistakes, before anything starts.
+/// Checks a configuration before the backend starts.
 fn check(config: &BackendConfig) -> Result<()> {
     if config.workers == 0 {
         bail!("workers: 0; a backend needs at least 1");

@@ -1,4 +1,5 @@
-//! Service times: lognormal, given by what is easy to measure of a real service, its mean and its median.
+//! Service times: lognormal, defined by two numbers that are easy to measure of a real service, its
+//! mean and its median.
 
 use std::time::Duration;
 

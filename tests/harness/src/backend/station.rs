@@ -1,9 +1,10 @@
-//! The queueing station: P servers, one FIFO, and one thread that keeps time for all of them.
+//! The queueing station: P servers, one FIFO, and one timekeeper thread for all of them.
 //!
-//! A server that only sleeps needs no thread of its own: the time keeper holds the ends of all running services in a heap
-//! and sleeps until the first, so P = 100 costs one wake-up per completion where P threads would cost three context
-//! switches. A server is taken by whoever finds it free (an arrival, or the time keeper at a completion) under one
-//! lock; hence never more than P are busy and none is free while a request waits.
+//! A server that only sleeps needs no thread of its own: the timekeeper holds the ends of all
+//! running services in a heap and sleeps until the first, so P = 100 costs one wake-up per
+//! completion; P threads would cost three context switches. A free server is taken (by an arrival,
+//! or by the timekeeper at a completion) under one lock. So never more than P are busy, and none is
+//! free while a request waits.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -20,7 +21,7 @@ use super::stats::Counts;
 use super::{Arrival, BackendConfig, BackendStats, Fault, FaultKind, OnDisconnect};
 use crate::clock;
 
-/// Most `x-seq` arrivals kept.
+/// The largest number of `x-seq` arrivals kept.
 const MAX_ARRIVALS: usize = 1_000_000;
 
 /// P servers and their FIFO.
@@ -30,7 +31,7 @@ pub struct Station {
     one_processor: bool,
     types: Vec<Service>,
     state: Mutex<State>,
-    /// Tells the time keeper that the first end changed, or to stop.
+    /// Notifies the timekeeper of a new first end, or of the stop.
     wake: Condvar,
 }
 
@@ -38,10 +39,12 @@ pub struct Station {
 struct State {
     workers: usize,
     next_id: u64,
-    /// Ids grow in order of arrival, so this map is a FIFO from whose middle a request can leave.
+    /// Waiting requests. Ids grow in order of arrival, so this map is a FIFO that also allows
+    /// removal from the middle.
     queue: BTreeMap<u64, Waiting>,
     running: HashMap<u64, Running>,
-    /// Ends of running services in terms of `progress`; ids no longer in `running` are stale.
+    /// Ends of running services in terms of `progress`; ids that are no longer in `running` are
+    /// stale.
     ends: BinaryHeap<Reverse<(Duration, u64)>>,
     progress: Progress,
     faults: Vec<Fault>,
@@ -50,8 +53,8 @@ struct State {
     stopped: bool,
 }
 
-/// The service time that a request would have got since the station's start. With one processor it is shared evenly by all
-/// requests in service, so this passes n times as slowly as real time.
+/// The service time that a request would have received since the station's start. One processor is
+/// shared evenly by all n requests in service, so progress is then n times slower than real time.
 #[derive(Debug)]
 struct Progress {
     one_processor: bool,
@@ -67,7 +70,8 @@ impl Progress {
         self.done
     }
 
-    /// When a request that ends at `end` does so if `running` stays as it is.
+    /// Returns the time at which a request whose service ends at `end` does so if `running` stays
+    /// the same.
     fn when(&self, end: Duration, running: usize) -> Instant {
         self.at + end.saturating_sub(self.done) * self.shares(running)
     }
@@ -85,7 +89,7 @@ impl Progress {
 struct Waiting {
     kind: usize,
     arrived: Instant,
-    /// `None`: until released.
+    /// `None` if the request hangs until released.
     service: Option<Duration>,
     done: oneshot::Sender<Served>,
 }
@@ -100,21 +104,21 @@ struct Running {
     done: Option<oneshot::Sender<Served>>,
 }
 
-/// What a request went through.
+/// The wait and the service time of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Served {
     pub(super) wait: Duration,
     pub(super) service: Duration,
 }
 
-/// A request in the station. Dropping it before it is served means that the client left.
+/// A request in the station. Dropping it before the end of service means that the client left.
 #[derive(Debug)]
 pub struct Ticket {
     station: Arc<Station>,
     id: u64,
     done: oneshot::Receiver<Served>,
     served: bool,
-    /// The fault that struck it, if its answer must differ.
+    /// The fault of the request, if its answer must differ.
     pub(super) fault: Option<Fault>,
 }
 
@@ -136,10 +140,10 @@ impl Drop for Ticket {
 }
 
 impl Station {
-    /// An idle station.
+    /// Returns an idle station.
     ///
     /// # Errors
-    /// If `config` has a mistake.
+    /// If `config` is invalid.
     pub fn new(config: &BackendConfig) -> Result<Self> {
         super::check(config)?;
         let types = config
@@ -172,7 +176,7 @@ impl Station {
         })
     }
 
-    /// Which type a path is of: that with the longest prefix.
+    /// Returns the type of a path: that with the longest matching prefix.
     pub fn classify(&self, path: &str) -> Option<usize> {
         let matching = self
             .types
@@ -182,7 +186,7 @@ impl Station {
         matching.max_by_key(|(_, t)| t.prefix.len()).map(|(i, _)| i)
     }
 
-    /// A request arrives. `service` overrides the draw.
+    /// Adds a request. `service` overrides the drawn service time.
     pub fn enter(
         self: &Arc<Self>,
         kind: usize,
@@ -231,7 +235,7 @@ impl Station {
         }
     }
 
-    /// Gives free servers to the first in the queue.
+    /// Assigns free servers to the first requests in the queue.
     fn fill(&self, state: &mut State, now: Instant) {
         let first_end = state.first_end();
         while state.running.len() < state.workers {
@@ -260,7 +264,7 @@ impl Station {
         }
     }
 
-    /// A client leaves before its request is served.
+    /// Handles a client that leaves before its request is served.
     fn leave(&self, id: u64) {
         let mut state = self.lock();
         let state = &mut *state;
@@ -272,7 +276,7 @@ impl Station {
             return;
         };
         state.counts.cancelled_in_service += 1;
-        // Work that would never end is cancelled whatever the configuration says.
+        // A hanging request is cancelled with any configuration, because it would never end.
         if self.on_disconnect == OnDisconnect::Finish && running.service.is_some() {
             running.done = None;
             return;
@@ -283,11 +287,11 @@ impl Station {
         state.progress.advance(now, busy);
         state.running.remove(&id);
         self.fill(state, now);
-        // With one processor the others end earlier now.
+        // With one processor the other requests now end earlier.
         self.wake.notify_one();
     }
 
-    /// Runs until [`stop`](Self::stop): ends services when their time is over.
+    /// Ends services when their time is over; runs until [`stop`](Self::stop).
     pub fn keep_time(&self) {
         clock::make_precise();
         let mut finished = Vec::new();
@@ -306,7 +310,8 @@ impl Station {
                 }
             }
             if !finished.is_empty() {
-                // Waking the network thread is a system call: not under the lock it will want next.
+                // Waking the network thread is a system call. The lock is released first, because
+                // that thread needs it next.
                 drop(state);
                 for (done, served) in finished.drain(..) {
                     let _: Result<(), Served> = oneshot::Sender::send(done, served);
@@ -330,7 +335,7 @@ impl Station {
         }
     }
 
-    /// Ends one service; returns whom to tell.
+    /// Ends one service; returns the channel of its client and the times to send.
     fn finish(
         &self,
         state: &mut State,
@@ -396,7 +401,7 @@ impl Station {
         self.lock().counts.arrivals.clone()
     }
 
-    /// Forgets what was counted; requests in the station stay.
+    /// Resets the counts; requests in the station stay.
     pub fn reset(&self) {
         let mut state = self.lock();
         state.counts = Counts::new(Instant::now(), self.types.len());
@@ -404,7 +409,7 @@ impl Station {
         state.counts.observe(queued, busy);
     }
 
-    /// Changes how many servers there are. Those that are too many end when they have served their requests.
+    /// Changes the number of servers. Excess servers end after the requests that they serve.
     pub(super) fn set_workers(&self, workers: usize) {
         let mut state = self.lock();
         state.workers = workers;
@@ -417,7 +422,7 @@ impl Station {
         self.wake.notify_one();
     }
 
-    /// What the station has done since its start or the last reset.
+    /// Returns the counts of the station since its start or the last reset.
     pub fn stats(&self) -> BackendStats {
         let mut state = self.lock();
         let (queued, busy) = (state.queue.len(), state.running.len());
@@ -433,7 +438,7 @@ impl Station {
 }
 
 impl State {
-    /// When the next service ends.
+    /// Returns the time at which the next service ends.
     fn first_end(&mut self) -> Option<Instant> {
         while let Some(&Reverse((end, id))) = self.ends.peek() {
             if self.running.contains_key(&id) {
@@ -444,7 +449,7 @@ impl State {
         None
     }
 
-    /// The fault that strikes a request for `path`, used up by one.
+    /// Returns the fault for a request of `path`, and decrements its count.
     fn strike(&mut self, path: &str) -> Option<Fault> {
         let index = self
             .faults
@@ -473,12 +478,12 @@ mod tests {
                 done: Duration::ZERO,
                 at: start,
             };
-            // One request of 30 ms alone for 10 ms, then beside another of 30 ms.
+            // One request of 30 ms is alone for 10 ms, then beside another of 30 ms.
             let first = progress.advance(start, 0) + ms(30);
             let second = progress.advance(start + ms(10), 1) + ms(30);
             let first_end = progress.when(first, 2);
             progress.advance(first_end, 2);
-            // A thread that read its clock before another got the lock takes no time back.
+            // A thread that read its clock before another got the lock doesn't move the time back.
             progress.advance(start, 1);
             (first_end - start, progress.when(second, 1) - start)
         };

@@ -1,4 +1,4 @@
-//! What the backend counts about itself.
+//! The backend's counts.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use crate::quantiles::{Durations, Quantiles};
 /// The backend's numbers since its start or last reset.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct BackendStats {
-    /// Requests it can serve at once.
+    /// Requests that it can serve at once.
     pub workers: usize,
     /// Requests received and not yet answered, now.
     pub in_flight: usize,
-    /// Of these, how many wait for a worker, now.
+    /// Requests that wait for a worker, now.
     pub queued: usize,
     /// Workers in use, now.
     pub busy: usize,
@@ -32,9 +32,9 @@ pub struct BackendStats {
     pub cancelled_queued: u64,
     /// Requests whose client left while they were served.
     pub cancelled_in_service: u64,
-    /// Requests that an ordered fault struck.
+    /// Requests affected by an injected fault.
     pub faults: u64,
-    /// Upgraded connections (`101`); they pass no queue.
+    /// Upgraded connections (`101`), which bypass the queue.
     pub upgrades: u64,
     /// Connections accepted.
     pub connections: u64,
@@ -44,9 +44,9 @@ pub struct BackendStats {
     pub busy_ms: f64,
     /// `busy_ms / (workers * elapsed_ms)`, ratio 0..=1.
     pub utilization: f64,
-    /// By how much service ended later than drawn, ms: the error of the backend's clock.
+    /// Delay of the ends of service after the drawn times, ms: the error of the backend's clock.
     pub late_ms: Quantiles,
-    /// By path prefix.
+    /// Numbers by path prefix.
     pub types: BTreeMap<String, TypeStats>,
 }
 
@@ -78,11 +78,11 @@ pub struct TypeStats {
 pub struct Arrival {
     /// Value of its `x-seq` header.
     pub seq: u64,
-    /// When it arrived, µs after the start or last reset.
+    /// The time of its arrival, µs after the start or last reset.
     pub at_us: u64,
 }
 
-/// Counts as they are gathered.
+/// Accumulated counts.
 #[derive(Debug)]
 pub(super) struct Counts {
     pub(super) since: Instant,
@@ -141,7 +141,7 @@ impl Counts {
         self.integrated = now;
     }
 
-    /// The numbers as they are shown; [`integrate`](Self::integrate) first.
+    /// Returns the numbers to show; [`integrate`](Self::integrate) must run first.
     pub(super) fn report<'a>(
         &self,
         workers: usize,

@@ -1,4 +1,5 @@
-//! The test backend as a program: P workers behind an unbounded FIFO, lognormal service times by path.
+//! The test backend as a program: P workers behind an unbounded FIFO, lognormal service times by
+//! path.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,13 +9,15 @@ use clap::Parser;
 use headgate_harness::backend::{Backend, BackendConfig, OnDisconnect, ServiceType};
 use headgate_harness::mix;
 
-/// A backend that serves a fixed number of requests at a time and reports how many were in it.
+/// A backend that serves a fixed number of requests at a time and reports the number of requests in
+/// it.
 #[derive(Debug, Parser)]
 struct Args {
     /// Requests served at once.
     #[arg(long, default_value_t = 20)]
     workers: usize,
-    /// PREFIX=MEAN/MEDIAN in ms, e.g. /q/slow=20.05/12.51; several times. None: the four types of the Bouncer paper.
+    /// PREFIX=MEAN/MEDIAN in ms, e.g. /q/slow=20.05/12.51; several times. None: the four types of
+    /// the Bouncer paper.
     #[arg(long = "type", value_parser = parse_type)]
     types: Vec<ServiceType>,
     /// Multiplies all service times.
@@ -23,10 +26,10 @@ struct Args {
     /// Seed of the service times.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where requests are served.
+    /// Address for requests.
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Where /__headgate/stats and the like are served.
+    /// Address for /__headgate/stats and the like.
     #[arg(long, default_value = "127.0.0.1:0")]
     control: SocketAddr,
     /// Finish work whose client left, instead of cancelling it.

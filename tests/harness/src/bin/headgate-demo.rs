@@ -1,4 +1,4 @@
-//! `scripts/demo`: Headgate at work in a real Envoy.
+//! `scripts/demo`: Headgate in a real Envoy.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ use headgate_harness::demo::terminal::{self, Terminal};
 use headgate_harness::demo::{picture, report};
 use headgate_harness::load::TooBusy;
 
-/// `EX_TEMPFAIL` of sysexits.h: nothing is wrong, and another time it may work.
+/// `EX_TEMPFAIL` of sysexits.h: a temporary failure; a later run may succeed.
 const TOO_BUSY: u8 = 75;
 
 const EXIT_STATUS: &str = "\
@@ -21,9 +21,11 @@ Exit status:
   2   wrong arguments
   75  the machine was too busy to measure: no run was undisturbed";
 
-/// An overloaded backend behind a real Envoy, without Headgate and with it, then a policy edited live.
+/// An overloaded backend behind a real Envoy, without Headgate and with it, then a policy edited
+/// live.
 ///
-/// A run in which the load generator or the backend was late, because other programs took the processors, is repeated.
+/// A run in which the load generator or the backend was late, because other programs took the
+/// processors, is repeated.
 #[derive(Debug, Parser)]
 #[command(name = "scripts/demo", after_help = EXIT_STATUS)]
 struct Args {
@@ -36,7 +38,7 @@ struct Args {
     /// Worker threads of Envoy.
     #[arg(long, default_value_t = 2)]
     workers: u32,
-    /// Where to write the HTML report.
+    /// Path of the HTML report.
     #[arg(long, value_name = "FILE", default_value = "report.html")]
     report: PathBuf,
     /// Writes all numbers to this file as JSON.

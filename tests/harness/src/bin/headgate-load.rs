@@ -12,19 +12,19 @@ use headgate_harness::mix;
 /// Sends the four query types of the Bouncer paper at a Poisson rate, or any load given as JSON.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Where to send.
+    /// Address to send requests to.
     #[arg(long, required_unless_present = "spec")]
     target: Option<SocketAddr>,
     /// Arrivals per second.
     #[arg(long, default_value_t = 500.0)]
     rate: f64,
-    /// How long, s.
+    /// Duration, s.
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Not counted in totals, s from the start.
+    /// Warm-up that totals leave out, s from the start.
     #[arg(long, default_value_t = 0.0)]
     warmup: f64,
-    /// Multiplies the paper's objectives, as it must the backend's service times.
+    /// Multiplies the paper's objectives; must equal the scale of the backend's service times.
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
     /// Seed of the schedule.

@@ -1,16 +1,17 @@
-//! Line charts as SVG, drawn here rather than by a library: the report must be one file that needs no network, and the
-//! little it needs (two scales, ticks, lines with gaps, steps, markers) is less than a dependency.
+//! Line charts as SVG, drawn here rather than by a library. The report must be one file that needs
+//! no network, and the code for it (two scales, ticks, lines with gaps, steps, markers) is smaller
+//! than a dependency.
 //!
 //! Colours come from CSS classes, so one drawing serves a light and a dark page.
 
 use std::fmt::Write as _;
 
-/// How values map to the vertical axis.
+/// The mapping of values to the vertical axis.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Vertical {
     /// From zero to this value.
     Linear(f64),
-    /// Between these two, in decades.
+    /// Logarithmic between these two.
     Log(f64, f64),
 }
 
@@ -32,12 +33,12 @@ pub struct Panel {
 }
 
 impl Panel {
-    /// Horizontal position of a time.
+    /// Returns the horizontal position of a time.
     pub fn at(&self, seconds: f64) -> f64 {
         self.x + self.width * (seconds / self.seconds).clamp(0.0, 1.0)
     }
 
-    /// Vertical position of a value; values beyond the axis lie on its edge.
+    /// Returns the vertical position of a value; values beyond the axis lie on its edge.
     pub fn level(&self, value: f64) -> f64 {
         let share = match self.vertical {
             Vertical::Linear(max) => value / max,
@@ -46,7 +47,7 @@ impl Panel {
         self.y + self.height * (1.0 - share.clamp(0.0, 1.0))
     }
 
-    /// Grid lines with labels at the value axis. `label` writes a value.
+    /// Draws grid lines with labels at the value axis. `label` formats a value.
     pub fn value_axis(&self, out: &mut String, label: impl Fn(f64) -> String) {
         for value in self.value_ticks() {
             let y = self.level(value);
@@ -62,7 +63,7 @@ impl Panel {
         }
     }
 
-    /// The time axis with a label every `step` seconds.
+    /// Draws the time axis with a label every `step` seconds.
     pub fn time_axis(&self, out: &mut String, step: f64) {
         let bottom = self.y + self.height;
         let _ = write!(
@@ -83,7 +84,7 @@ impl Panel {
         }
     }
 
-    /// A line through `points` (s, value), broken where a value is missing.
+    /// Draws a line through `points` (s, value), broken where a value is missing.
     pub fn line(
         &self,
         out: &mut String,
@@ -100,7 +101,7 @@ impl Panel {
             let command = if pen_down { 'L' } else { 'M' };
             let _ = write!(path, "{command}{:.1} {:.1}", self.at(t), self.level(value));
             if !pen_down {
-                // A point alone between two gaps shows as a dot, thanks to round caps.
+                // A single point between two gaps shows as a dot, because of round caps.
                 path.push_str("h0");
             }
             pen_down = true;
@@ -110,7 +111,7 @@ impl Panel {
         }
     }
 
-    /// The area between the base and `points` (s, value).
+    /// Draws the area between the base and `points` (s, value).
     pub fn area(&self, out: &mut String, class: &str, points: &[(f64, f64)]) {
         let (Some(first), Some(last)) = (points.first(), points.last()) else {
             return;
@@ -124,7 +125,7 @@ impl Panel {
         let _ = write!(out, r#"<path class="area {class}" d="{path}"/>"#);
     }
 
-    /// A horizontal line at `value` between two times: an objective, a capacity.
+    /// Draws a horizontal line at `value` between two times: an objective, a capacity.
     pub fn level_line(&self, out: &mut String, class: &str, value: f64, from: f64, to: f64) {
         let y = self.level(value);
         let _ = write!(
@@ -135,7 +136,7 @@ impl Panel {
         );
     }
 
-    /// A vertical line at a time, with a label at its top if that isn't empty.
+    /// Draws a vertical line at a time, with a label at its top unless that is empty.
     pub fn event(&self, out: &mut String, at_s: f64, label: &str) {
         let x = self.at(at_s);
         let _ = write!(
@@ -171,7 +172,7 @@ impl Panel {
     }
 }
 
-/// The round number (1, 2 or 5 times a power of ten) at or above `step`.
+/// Returns the round number (1, 2 or 5 times a power of ten) at or above `step`.
 pub fn nice_step(step: f64) -> f64 {
     let power = 10f64.powf(step.max(f64::MIN_POSITIVE).log10().floor());
     let factor = [1.0, 2.0, 5.0, 10.0]
@@ -180,7 +181,7 @@ pub fn nice_step(step: f64) -> f64 {
     factor.unwrap_or(10.0) * power
 }
 
-/// Text for HTML and SVG.
+/// Escapes text for HTML and SVG.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
@@ -188,7 +189,7 @@ pub fn escape(text: &str) -> String {
         .replace('"', "&quot;")
 }
 
-/// A duration in ms as people say it.
+/// Formats a duration in ms for people.
 pub fn say_ms(ms: f64) -> String {
     match ms {
         ms if ms >= 10_000.0 => format!("{:.0} s", ms / 1e3),

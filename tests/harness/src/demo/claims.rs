@@ -1,4 +1,4 @@
-//! What the demo claims, judged by the numbers of the run.
+//! The demo's claims, judged by the numbers of the run.
 
 use std::time::Duration;
 
@@ -8,21 +8,22 @@ use super::timeline::{Totals, totals};
 use crate::load::Sample;
 use crate::mix::QueryType;
 
-/// Share of answers below which a type counts as starved, as basic Bouncer does to the costliest in overload. The few
-/// that pass find a short queue by chance, and their percentiles say little.
+/// Ratio of answers below which a type counts as starved, as basic Bouncer starves the costliest in
+/// overload. The few admitted requests find a short queue by chance, and their percentiles are not
+/// meaningful.
 const STARVED: f64 = 0.2;
-/// Share of answers from which a type counts as answered for most.
+/// Ratio of answers from which most requests of a type count as answered.
 const MOST: f64 = 0.8;
-/// How soon an edit must show.
+/// The time within which an edit must take effect.
 const IN_FORCE: Duration = Duration::from_secs(1);
-/// Share of the ideal goodput that must be reached. It bounds what refusing, idle slots and late answers cost together.
-/// The slots have to be found first.
+/// Ratio of the ideal goodput that must be reached. It bounds the combined cost of refusals, idle
+/// slots and late answers. The slots have to be found first.
 const OF_IDEAL: f64 = 0.85;
-/// Span of requests from which a share after an edit is taken, and the requests it needs.
+/// Span of requests for a ratio after an edit, and the least number of requests in it.
 const WINDOW: Duration = Duration::from_millis(250);
 const ENOUGH_IN_WINDOW: u64 = 10;
 
-/// What there is to judge.
+/// The data to judge.
 pub(super) struct Seen<'a> {
     pub(super) setup: &'a Setup,
     pub(super) without: &'a Phase,
@@ -32,7 +33,7 @@ pub(super) struct Seen<'a> {
     pub(super) samples: &'a [Sample],
 }
 
-/// All claims, in the order in which the demo shows things.
+/// Returns all claims, in the order in which the demo shows them.
 pub(super) fn claims(seen: &Seen<'_>) -> Vec<Claim> {
     let mut claims = vec![
         overload_hurts(seen),
@@ -88,7 +89,9 @@ fn objectives_kept(seen: &Seen<'_>) -> Claim {
 
 fn slots_bounded(seen: &Seen<'_>) -> Claim {
     Claim {
-        text: "Nobody told Headgate how many requests the backend serves at once: it bounds them to a tenth or less".into(),
+        text: "Nobody told Headgate how many requests the backend serves at once: it bounds them \
+               to a tenth or less"
+            .into(),
         seen: 10 * seen.with.max_in_flight <= seen.without.max_in_flight,
         evidence: format!(
             "found {} slots where {} are right; at most {} in the backend, without Headgate {}",
@@ -104,14 +107,16 @@ fn goodput(seen: &Seen<'_>) -> Claim {
     let (before, after) = (seen.without.goodput_rps, seen.with.goodput_rps);
     Claim {
         text: format!(
-            "More requests than the backend's capacity, and at least {:.0}% of the ideal, are answered inside their p90 objective",
+            "More requests than the backend's capacity, and at least {:.0}% of the ideal, are \
+             answered inside their p90 objective",
             OF_IDEAL * 100.0
         ),
         seen: after > seen.setup.capacity_rps
             && after >= OF_IDEAL * seen.setup.ideal_rps
             && after > before,
         evidence: format!(
-            "{after:.0}/s = {:.2}× of capacity, {:.0}% of the ideal; without Headgate {before:.0}/s",
+            "{after:.0}/s = {:.2}× of capacity, {:.0}% of the ideal; without Headgate \
+             {before:.0}/s",
             after / seen.setup.capacity_rps,
             100.0 * after / seen.setup.ideal_rps
         ),
@@ -161,7 +166,8 @@ fn value_heeded(seen: &Seen<'_>, edit: &Edit, next: &Edit) -> Claim {
     let served = || now.iter().filter(|totals| totals.acceptance() >= STARVED);
     Claim {
         text: format!(
-            "Worth {VALUE:.0}, the costliest type is answered for most, and whoever isn't starved keeps the objectives"
+            "Worth {VALUE:.0}, the costliest type is answered for most, and whoever isn't starved \
+             keeps the objectives"
         ),
         seen: before < STARVED
             && now[costliest].acceptance() > MOST
@@ -195,7 +201,8 @@ fn kept_meanwhile(seen: &Seen<'_>, edit: &Edit) -> Claim {
         })
         .collect();
     Claim {
-        text: "The edit disturbs nobody: in the second after it every type that isn't starved keeps the objectives from before"
+        text: "The edit disturbs nobody: in the second after it every type that isn't starved \
+               keeps the objectives from before"
             .to_owned(),
         seen: second.len() >= 2 && second.iter().all(|(_, totals)| totals.inside()),
         evidence: format!("p50/p90: {}", evidence.join(", ")),
@@ -215,7 +222,8 @@ fn allowance_kept(seen: &Seen<'_>, edit: &Edit) -> Claim {
             )
         })
         .collect();
-    // The share of a finite number of requests scatters around the allowance: two standard deviations are granted.
+    // The ratio of a finite number of requests scatters around the allowance: two standard
+    // deviations are accepted.
     let enough = |totals: &Totals| {
         let scatter = (ALLOWANCE * (1.0 - ALLOWANCE) / totals.offered.max(1) as f64).sqrt();
         totals.acceptance() >= ALLOWANCE - 2.0 * scatter
@@ -242,8 +250,8 @@ pub(super) fn costliest(mix: &[QueryType]) -> usize {
         .unwrap_or_default()
 }
 
-/// From the edit to the end of the first window in which most requests of the costliest type are `answered`, or are not,
-/// ms.
+/// Returns the time from the edit to the end of the first window in which most requests of the
+/// costliest type are `answered`, or are not, ms.
 pub(super) fn costliest_answered_after(
     samples: &[Sample],
     edit: &Edit,

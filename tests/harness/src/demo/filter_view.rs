@@ -1,4 +1,4 @@
-//! What the filter itself says of its estimates: read from the proxy's stats, as an operator would on a dashboard.
+//! The filter's own estimates, read from the proxy's stats, as an operator would on a dashboard.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use super::result::FilterPercentile;
 use crate::envoy::EnvoyProcess;
 use crate::policy;
 
-/// The filter's view of one type over Envoy's last statistics interval (5 s): for each objective the median of its
-/// estimates, and the same percentile of what it measured.
+/// Returns the filter's view of one type over Envoy's last statistics interval (5 s): for each
+/// objective the median of its estimates, and the same percentile of its measurements.
 pub(super) fn filter_view(
     envoy: &EnvoyProcess,
     kind: &str,
@@ -43,7 +43,8 @@ fn at(quantiles: &[(f64, f64)], percentile: f64) -> Option<f64> {
         .map(|(_, value)| *value)
 }
 
-/// Quantiles of a histogram over the last interval, as `(percent, value)`; empty if nothing was recorded in it.
+/// Returns the quantiles of a histogram over the last interval, as `(percent, value)`; empty if
+/// nothing was recorded in it.
 fn last_interval(envoy: &EnvoyProcess, name: &str) -> Result<Vec<(f64, f64)>> {
     let path = format!(
         "/stats?format=json&type=Histograms&filter=^{}$",

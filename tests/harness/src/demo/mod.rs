@@ -1,7 +1,8 @@
-//! The demo: an overloaded backend behind a real Envoy, without Headgate and with it, then a policy edited live.
+//! The demo: an overloaded backend behind a real Envoy, without Headgate and with it, then a policy
+//! edited live.
 //!
-//! `scripts/demo` runs it. Whatever it claims is a [`result::Claim`] with the numbers that say so; it fails if one wasn't
-//! seen.
+//! `scripts/demo` runs it. Each of its statements is a [`result::Claim`] with its evidence; the
+//! demo fails if one wasn't observed.
 
 pub mod chart;
 mod claims;

@@ -1,7 +1,8 @@
-//! Colours of charts and report, light and dark. The hues are Okabe and Ito's, which people with any common colour
-//! blindness can tell apart; the dark ones are lightened until they stand out from the page.
+//! Colours of charts and report, light and dark. The hues are Okabe and Ito's, which people with
+//! any common colour blindness can distinguish. The dark theme's are lightened for contrast with
+//! the page.
 
-/// Rules that any page or picture with these charts needs.
+/// The CSS rules that any page or picture with these charts needs.
 pub const CSS: &str = r#"
 :root{--bg:#fff;--panel:#f6f8fa;--fg:#1f2328;--muted:#59636e;--grid:#d9dee3;--edge:#d1d9e0;
 --p50:#0072b2;--p90:#c24e00;--good:#00805d;--bad:#c0305f;--refused:#a8558a;

@@ -1,4 +1,5 @@
-//! The result in one picture, as a stand-alone SVG: response times and goodput, without Headgate and with it.
+//! The result in one picture, as a stand-alone SVG: response times and goodput, without Headgate
+//! and with it.
 
 use std::fmt::Write as _;
 
@@ -12,7 +13,7 @@ const HEIGHT: f64 = 500.0;
 const COLUMN: f64 = 390.0;
 const LATENCY: Vertical = Vertical::Log(1.0, 10_000.0);
 
-/// A stand-alone SVG file with the run's first `seconds` (the part that both phases share).
+/// Returns a stand-alone SVG file with the run's first `seconds` (the part that both phases share).
 pub fn svg(result: &DemoResult) -> String {
     let mut out = format!(
         r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{}"><style>{}</style><rect width="{WIDTH}" height="{HEIGHT}" rx="8" fill="var(--bg)"/>"#,
@@ -24,7 +25,7 @@ pub fn svg(result: &DemoResult) -> String {
     out
 }
 
-/// The same drawing for a page that has the style rules already.
+/// Returns the same drawing for a page that already has the style rules.
 pub fn inline(result: &DemoResult) -> String {
     let mut out = format!(
         r#"<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{}">"#,
@@ -35,10 +36,11 @@ pub fn inline(result: &DemoResult) -> String {
     out
 }
 
-/// The picture in words, for those who can't see it.
+/// Returns the picture in words, for screen readers.
 fn summary(result: &DemoResult) -> String {
     format!(
-        "At {}x load, requests answered inside the objective: {:.0} per second without Headgate, {:.0} with it.",
+        "At {}x load, requests answered inside the objective: {:.0} per second without Headgate, \
+         {:.0} with it.",
         result.setup.overload, result.without.goodput_rps, result.with.goodput_rps
     )
 }
@@ -145,7 +147,7 @@ fn draw_goodput(out: &mut String, result: &DemoResult, phase: &Phase, panel: &Pa
 
 fn legend(out: &mut String, result: &DemoResult) {
     let mut x = 62.0;
-    // Name, share of the requests, mean service time.
+    // Name, ratio of the requests, mean service time.
     for (i, kind) in result.setup.types.iter().enumerate() {
         let _ = write!(
             out,
@@ -161,7 +163,7 @@ fn legend(out: &mut String, result: &DemoResult) {
     }
 }
 
-/// Goodput over all types, as points up to `seconds`.
+/// Returns the goodput over all types, as points up to `seconds`.
 fn good(phase: &Phase, seconds: f64) -> Vec<(f64, f64)> {
     let bins = phase
         .types

@@ -1,4 +1,4 @@
-//! The HTML report: one file, readable without a network and without scripts.
+//! The HTML report: one file, readable without network or scripts.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ const WIDTH: f64 = 560.0;
 const LATENCY_HEIGHT: f64 = 150.0;
 const ADMISSION_HEIGHT: f64 = 80.0;
 
-/// The report as an HTML page.
+/// Returns the report as an HTML page.
 pub fn html(result: &DemoResult) -> String {
     let mut out = String::with_capacity(200_000);
     let _ = write!(
@@ -106,11 +106,11 @@ fn before_and_after(out: &mut String, result: &DemoResult) {
     let (from, to) = result.setup.counted_s;
     let _ = write!(
         out,
-        "<h2>Before and after, by type</h2><p class=\"muted\">Requests meant to be sent between {from:.0} s and {to:.0} s, all of it overload. \
-Response times count from the intended moment of sending and cover answered requests.</p>\
+        "<h2>Before and after, by type</h2><p class=\"muted\">Requests meant to be sent between \
+{from:.0} s and {to:.0} s, all of it overload. Response times count from the intended moment of sending and cover answered requests.</p>\
 <div class=\"scroll\"><table>\
-<tr><th>type</th><th>offered/s</th><th>answered</th><th>refused</th><th>p50</th><th>objective</th><th>p90</th><th>objective</th>\
-<th>inside p90, /s</th></tr>"
+<tr><th>type</th><th>offered/s</th><th>answered</th><th>refused</th><th>p50</th><th>objective</th>\
+<th>p90</th><th>objective</th><th>inside p90, /s</th></tr>"
     );
     for (title, phase) in [
         ("Envoy alone", &result.without),
@@ -168,8 +168,10 @@ fn edits(out: &mut String, result: &DemoResult) {
         return;
     }
     out.push_str(
-        "<h2>Live edits</h2><p class=\"muted\">The policy file was saved while the overload went on. Nothing was restarted.</p>\
-<div class=\"scroll\"><table><tr><th>edit</th><th>at</th><th>acknowledged by Envoy</th><th>shows in answers</th></tr>",
+        "<h2>Live edits</h2><p class=\"muted\">The policy file was saved while the overload went \
+on. Nothing was restarted.</p>\
+<div class=\"scroll\"><table><tr><th>edit</th><th>at</th><th>acknowledged by Envoy</th>\
+<th>shows in answers</th></tr>",
     );
     for edit in &result.edits {
         let _ = write!(
@@ -299,9 +301,10 @@ fn estimates(out: &mut String, result: &DemoResult) {
         return;
     }
     out.push_str(
-        "<h2>Estimated and measured</h2><p class=\"muted\">What the filter expected of the requests it accepted, what it measured itself, \
-and what the client saw.</p><div class=\"scroll\"><table><tr><th>type</th><th>percentile</th><th>estimated</th><th>measured by the filter</th>\
-<th>seen by the client</th></tr>",
+        "<h2>Estimated and measured</h2><p class=\"muted\">What the filter expected of the \
+requests it accepted, what it measured itself, and what the client saw.</p>\
+<div class=\"scroll\"><table><tr><th>type</th><th>percentile</th><th>estimated</th>\
+<th>measured by the filter</th><th>seen by the client</th></tr>",
     );
     for (kind, setup) in result.with.types.iter().zip(&result.setup.types) {
         for (name, percentile) in &kind.filter {
@@ -328,11 +331,13 @@ fn setup(out: &mut String, result: &DemoResult) {
     let worst = |late: fn(&Phase) -> f64| say_ms(phases.map(late).into_iter().fold(0.0, f64::max));
     let _ = write!(
         out,
-        "<h2>How it was measured</h2><p>The mix is that of the Bouncer paper (§5.3) with its times multiplied, so that a small machine can carry it, and \
-objectives that suit each type. The generator is open-loop: arrivals are Poisson and don't wait for answers; it sent at most {} late, and the \
-backend ended services at most {} late (p99). A run in which either is later than a fifth of the p50 objective is discarded and repeated. \
-The backend counts its own in-flight requests and busy slots. Everything ran on one machine over its loopback interface. \
-Run it again with <code>scripts/demo</code>.</p>",
+        "<h2>How it was measured</h2><p>The mix is that of the Bouncer paper (§5.3) with its times \
+         multiplied, so that a small machine can carry it, and objectives that suit each type. The \
+         generator is open-loop: arrivals are Poisson and don't wait for answers; it sent at most \
+         {} late, and the backend ended services at most {} late (p99). A run in which either is \
+         later than a fifth of the p50 objective is discarded and repeated. The backend counts its \
+         own in-flight requests and busy slots. Everything ran on one machine over its loopback \
+         interface. Run it again with <code>scripts/demo</code>.</p>",
         worst(|phase| phase.lateness.generator_ms),
         worst(|phase| phase.lateness.backend_ms),
     );
@@ -366,7 +371,7 @@ mod tests {
     use crate::load::{Discarded, Lateness};
     use crate::mix;
 
-    /// A made-up run: what is tested is the page, not the numbers.
+    /// Returns an invented run: the test is about the page, not the numbers.
     fn result() -> DemoResult {
         let types: Vec<TypeSetup> = mix::bouncer(4.0).iter().map(TypeSetup::from).collect();
         let discarded = Discarded {

@@ -1,4 +1,5 @@
-//! What a demo run found: the numbers behind the terminal's tables, the HTML report and `--json`.
+//! The results of a demo run: the numbers behind the terminal's tables, the HTML report and
+//! `--json`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,47 +10,47 @@ use super::timeline::{Bin, Totals};
 use crate::load::{Discarded, Lateness};
 use crate::mix::{QueryType, capacity_rps, ideal_acceptance};
 
-/// Everything that a run found.
+/// All results of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DemoResult {
-    /// What was run.
+    /// The setup of the run.
     pub setup: Setup,
-    /// The same load through Envoy alone.
+    /// The results of the load through Envoy alone.
     pub without: Phase,
-    /// And through Envoy with Headgate, including the live edits.
+    /// The results of the same load through Envoy with Headgate, including the live edits.
     pub with: Phase,
     /// The live edits, in order.
     pub edits: Vec<Edit>,
-    /// What the demo claims, and whether it was seen.
+    /// The demo's claims, and whether they were observed.
     pub claims: Vec<Claim>,
 }
 
 impl DemoResult {
-    /// Whether every claim was seen.
+    /// Whether every claim was observed.
     pub fn holds(&self) -> bool {
         self.claims.iter().all(|claim| claim.seen)
     }
 }
 
-/// What was run.
+/// The setup of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Setup {
-    /// Envoy's version, as it says itself.
+    /// Envoy's version, as Envoy reports it.
     pub envoy: String,
     /// Envoy's worker threads.
     pub envoy_workers: usize,
-    /// Requests the backend serves at once (P).
+    /// Requests that the backend serves at once (P).
     pub parallelism: usize,
-    /// Requests per second that the backend can complete of the mix.
+    /// Requests per second of the mix that the backend can complete.
     pub capacity_rps: f64,
-    /// Requests per second of a work-conserving oracle in overload, which refuses the costliest first, with a backend whose
-    /// services end as late as they did with Headgate.
+    /// Requests per second of a work-conserving oracle in overload, which refuses the costliest
+    /// first. The services of its backend end as late as they did with Headgate.
     pub ideal_rps: f64,
     /// Offered load before the overload, as a multiple of capacity.
     pub calm_load: f64,
     /// Offered load in overload, as a multiple of capacity.
     pub overload: f64,
-    /// When the overload begins, s since the start of each run.
+    /// Start of the overload, s since the start of each run.
     pub overload_at_s: f64,
     /// Span in which the totals are counted, s since the start of each run.
     pub counted_s: (f64, f64),
@@ -84,8 +85,8 @@ impl From<&QueryType> for TypeSetup {
     }
 }
 
-/// Requests per second that a work-conserving oracle answers of `offered_rps`, from a backend with `workers` slots whose
-/// every service ends `late` after its time.
+/// Returns the requests per second of `offered_rps` that a work-conserving oracle answers, with a
+/// backend of `workers` slots each of whose services ends `late` after its time.
 pub fn attainable_rps(mix: &[QueryType], workers: usize, offered_rps: f64, late: Duration) -> f64 {
     let slowed: Vec<QueryType> = mix
         .iter()
@@ -98,7 +99,8 @@ pub fn attainable_rps(mix: &[QueryType], workers: usize, offered_rps: f64, late:
     ideal_rps(&slowed, capacity_rps, offered_rps / capacity_rps)
 }
 
-/// Requests per second that a work-conserving oracle answers at `load` times the capacity.
+/// Returns the requests per second that a work-conserving oracle answers at `load` times the
+/// capacity.
 pub fn ideal_rps(mix: &[QueryType], capacity_rps: f64, load: f64) -> f64 {
     let accepted = ideal_acceptance(mix, load);
     mix.iter()
@@ -114,19 +116,20 @@ pub fn ideal_rps(mix: &[QueryType], capacity_rps: f64, load: f64) -> f64 {
 pub struct Phase {
     /// Per type of the mix, in its order.
     pub types: Vec<TypeResult>,
-    /// 2xx per second within the p90 objective, in the counted span.
+    /// 2xx answers per second within the p90 objective, in the counted span.
     pub goodput_rps: f64,
-    /// Most requests that were in the backend at once, queued there or served.
+    /// The largest number of requests in the backend at once, queued or in service.
     pub max_in_flight: usize,
     /// Slots that the filter had found at the end of the counted span; `None` without the filter.
     pub slots_found: Option<u64>,
     /// Share of the backend's slots in use in the counted span, ratio 0..=1.
     pub utilization: f64,
-    /// How late the harness was: the error of the latencies. Of the generator, the worst of the spans that are judged.
+    /// Lateness of the harness: the error of the latencies. For the generator, the worst of the
+    /// judged spans.
     pub lateness: Lateness,
-    /// Mean of how late services ended after their time, ms: what the backend lost of its capacity.
+    /// Mean delay of the ends of services after their time, ms: the capacity that the backend lost.
     pub backend_late_mean_ms: f64,
-    /// Runs of this phase that don't count, because the harness was too late.
+    /// Discarded runs of this phase, in which the harness was too late.
     pub discarded: Vec<Discarded>,
 }
 
@@ -141,36 +144,36 @@ pub struct TypeResult {
     pub filter: BTreeMap<String, FilterPercentile>,
 }
 
-/// What the filter says of one percentile.
+/// The filter's view of one percentile.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct FilterPercentile {
-    /// What it estimated for requests it decided on, ms.
+    /// Its estimate for requests that it decided on, ms.
     pub estimated_ms: f64,
-    /// What it measured for those it accepted, ms.
+    /// Its measurement of accepted requests, ms.
     pub measured_ms: f64,
 }
 
 /// One live edit of the policy file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Edit {
-    /// What was changed, in words.
+    /// The change, in words.
     pub what: String,
-    /// When the file was written, s since the start of the run.
+    /// The time at which the file was written, s since the start of the run.
     pub at_s: f64,
-    /// From the write to Envoy's acknowledgement as `headgate` reports it, ms.
+    /// Time from the write to Envoy's acknowledgement in the status of `headgate`, ms.
     pub acknowledged_ms: f64,
-    /// From the write to the first answers that show the new policy, ms.
+    /// Time from the write to the first answers that show the new policy, ms.
     pub in_force_ms: Option<f64>,
 }
 
-/// Something the demo claims.
+/// A claim of the demo.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Claim {
     /// The claim, as a sentence.
     pub text: String,
-    /// Whether it was seen.
+    /// Whether it was observed.
     pub seen: bool,
-    /// The values that say so.
+    /// The values on which the verdict is based.
     pub evidence: String,
 }
 
@@ -186,7 +189,8 @@ mod tests {
         let of = |late_ms: u64| attainable_rps(&mix, 20, offered, Duration::from_millis(late_ms));
         let ideal = ideal_rps(&mix, capacity_rps(&mix, 20), 1.5);
         assert!((of(0) - ideal).abs() < 1e-6, "{} and {ideal}", of(0));
-        // With 2 ms more for each request, the slots are enough for the two cheapest types and part of the third.
+        // With 2 ms more for each request, the slots suffice for the two cheapest types and part of
+        // the third.
         let budget = 20.0 - offered * (0.4 * 6.64e-3 + 0.2 * 12.12e-3);
         let expected = offered * 0.6 + budget / 50.52e-3;
         assert!((of(2) - expected).abs() < 1e-6, "{} and {expected}", of(2));

@@ -1,4 +1,5 @@
-//! Runs the demo: the same load twice, the second time with Headgate and with edits of its policy on the way.
+//! Runs the demo: the same load twice, the second time with Headgate and with live edits of its
+//! policy.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,24 +25,26 @@ use crate::native_filters::{self, NativeFilter};
 use crate::policy;
 use crate::rig::Rig;
 
-/// Load before the overload. Low enough that a queue is rare, so that the overload is what changes.
+/// Load before the overload. It is low enough that a queue is rare, so that the overload is the
+/// change.
 const CALM_LOAD: f64 = 0.6;
 const CALM: Duration = Duration::from_secs(3);
-/// When counting begins: two seconds into the overload, which a queue that starts empty needs to fill.
+/// Start of the counted span: two seconds into the overload, in which a queue that starts empty
+/// fills.
 const COUNTED_FROM: Duration = Duration::from_secs(5);
-/// How long each edit is watched.
+/// The observed time after each edit.
 const WITH_VALUE: Duration = Duration::from_secs(5);
 const WITH_ALLOWANCE: Duration = Duration::from_secs(7);
 /// The value that the first edit gives to the costliest type, which was refused first until then.
 pub(super) const VALUE: f64 = 100.0;
-/// Share of every type that the second edit admits at least.
+/// The least ratio of every type that the second edit admits.
 pub(super) const ALLOWANCE: f64 = 0.1;
-/// How long an edit may take before the demo gives up.
+/// The time after which the demo gives up on an edit.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often the operator is asked whether Envoy has acknowledged an edit: the error of that time.
+/// The interval of polls for Envoy's acknowledgement of an edit: the error of that time.
 const POLL: Duration = Duration::from_millis(2);
 
-/// How to run the demo.
+/// The options of the demo.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Length of the overload that is compared.
@@ -50,27 +53,27 @@ pub struct Options {
     pub load: f64,
     /// Worker threads of Envoy.
     pub workers: u32,
-    /// Requests the backend serves at once.
+    /// Requests that the backend serves at once.
     pub parallelism: usize,
     /// Multiplies the paper's service times, and the objectives.
     pub scale: f64,
 }
 
-/// Hears how the demo goes on.
+/// A receiver of the demo's progress.
 pub trait Progress {
-    /// Something starts that takes about `expected`.
+    /// A step starts that takes about `expected`.
     fn begin(&mut self, what: &str, expected: Duration);
-    /// It goes on: `elapsed` since its start, and what can be seen at the moment.
+    /// The step continues: `elapsed` since its start, and current observations.
     fn tick(&mut self, elapsed: Duration, seen: &str);
-    /// It is over.
+    /// The step ends.
     fn end(&mut self);
 }
 
-/// Runs all of it.
+/// Runs the whole demo.
 ///
 /// # Errors
-/// If a part of the system doesn't start or run, and [`load::TooBusy`] on a machine that lets no run go undisturbed. A
-/// claim that isn't seen is no error.
+/// If a part of the system doesn't start or run, and [`load::TooBusy`] on a machine that disturbs
+/// every run. An unobserved claim is not an error.
 pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<DemoResult> {
     let mix = mix::natural(options.scale);
     let capacity_rps = mix::capacity_rps(&mix, options.parallelism);
@@ -131,7 +134,7 @@ struct Demo<'a> {
     progress: &'a mut dyn Progress,
 }
 
-/// What the load through Headgate showed.
+/// The results of the load through Headgate.
 struct WithHeadgate {
     phase: Phase,
     edits: Vec<Edit>,
@@ -157,12 +160,12 @@ impl Demo<'_> {
         })
     }
 
-    /// By how much the harness may be late.
+    /// Returns the largest accepted lateness of the harness.
     fn bound(&self) -> Duration {
         load::tolerable(self.mix[0].p50)
     }
 
-    /// Envoy as it comes, with its default circuit breakers.
+    /// Runs Envoy as shipped, with its default circuit breakers.
     fn run_without(&mut self, compared: Duration) -> Result<Phase> {
         let filter = NativeFilter {
             circuit_breakers: Some(json!({})),
@@ -245,7 +248,7 @@ impl Demo<'_> {
         })
     }
 
-    /// Saves another policy while the load goes on, and watches what comes.
+    /// Writes another policy during the load, and observes the effect.
     fn edit(&mut self, rig: &Rig, watch: &mut Watch<'_>, change: &Change) -> Result<Edit> {
         self.progress
             .begin(&format!("Live edit: {}", change.what), change.span);
@@ -276,7 +279,7 @@ impl Demo<'_> {
         BackendConfig::for_mix(self.options.parallelism, self.mix)
     }
 
-    /// Calm, then overload until `end`.
+    /// Returns a load that is calm, then in overload until `end`.
     fn spec(&self, target: SocketAddr, end: Duration) -> LoadSpec {
         let rate = |load: f64| load * self.capacity_rps;
         let mut spec = LoadSpec::for_mix(target, self.mix, 0.0, Duration::ZERO);
@@ -294,7 +297,8 @@ impl Demo<'_> {
         spec
     }
 
-    /// Totals up to `compared`, curves up to `end`, the generator's lateness in the spans that are `judged`.
+    /// Returns totals up to `compared`, curves up to `end`, and the generator's lateness in the
+    /// `judged` spans.
     fn phase(
         &self,
         watched: &Watched,
@@ -337,11 +341,11 @@ impl Demo<'_> {
     }
 }
 
-/// A live edit to make.
+/// A live edit.
 struct Change {
     what: String,
     policy: Value,
-    /// How long it is watched.
+    /// The observed time after the edit.
     span: Duration,
 }
 
@@ -362,7 +366,7 @@ fn acknowledged(rig: &Rig, before: &str) -> Result<bool> {
             .all(|proxy| proxy["acked"]["revision"].as_str() == Some(wanted)))
 }
 
-/// `1.40.0` of `e19b5c9…/1.40.0/Clean/RELEASE/BoringSSL`.
+/// Returns `1.40.0` from `e19b5c9…/1.40.0/Clean/RELEASE/BoringSSL`.
 fn envoy_version(envoy: &EnvoyProcess) -> Result<String> {
     let info: Value = serde_json::from_str(&envoy.admin_get("/server_info")?)?;
     let version = info["version"].as_str().unwrap_or_default();

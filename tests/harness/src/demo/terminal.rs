@@ -1,4 +1,4 @@
-//! The demo on a terminal: a bar while it runs, tables and claims when it has.
+//! The demo on a terminal: a bar during the run, tables and claims after it.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, stderr};
@@ -11,7 +11,7 @@ use super::result::{DemoResult, Phase};
 use super::run::Progress;
 use crate::table::{Table, percent};
 
-/// Progress on standard error: a bar where somebody looks at a terminal, else a line for each step.
+/// Progress on standard error: a bar if that is a terminal, else a line for each step.
 #[derive(Debug, Default)]
 pub struct Terminal {
     bar: Option<ProgressBar>,
@@ -45,11 +45,12 @@ impl Progress for Terminal {
     }
 }
 
-/// The result as text.
+/// Returns the result as text.
 pub fn summary(result: &DemoResult) -> String {
     let setup = &result.setup;
     let mut text = format!(
-        "\n{:.0} requests/s offered = {}× the capacity of a backend that serves {} at once; Envoy {} with {} worker threads\n",
+        "\n{:.0} requests/s offered = {}× the capacity of a backend that serves {} at once; Envoy \
+         {} with {} worker threads\n",
         setup.overload * setup.capacity_rps,
         setup.overload,
         setup.parallelism,
@@ -126,7 +127,8 @@ fn table(result: &DemoResult, phase: &Phase) -> String {
         ]);
     }
     format!(
-        "{table}  goodput {:.0}/s = {:.2}× of capacity; at most {} in the backend; its slots {} busy\n",
+        "{table}  goodput {:.0}/s = {:.2}× of capacity; at most {} in the backend; its slots {} \
+         busy\n",
         phase.goodput_rps,
         phase.goodput_rps / setup.capacity_rps,
         phase.max_in_flight,

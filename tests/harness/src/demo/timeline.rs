@@ -1,4 +1,4 @@
-//! Requests over time: from single answers to the curves and totals that the demo shows.
+//! Requests over time: from single answers to the curves and totals of the demo.
 
 use std::time::Duration;
 
@@ -8,29 +8,29 @@ use crate::load::{Ended, Sample};
 use crate::mix::QueryType;
 use crate::quantiles::Durations;
 
-/// Width of a bin of a curve. Half a second is short enough to see an edit take effect "within a second" and long enough
-/// for a percentile of the rarest type.
+/// Width of a bin of a curve. Half a second is short enough to show that an edit takes effect
+/// "within a second", and long enough for a percentile of the rarest type.
 pub const BIN: Duration = Duration::from_millis(500);
 
-/// Fewest answers from which a bin shows percentiles; fewer say nothing about a p90.
+/// The least number of answers for which a bin shows percentiles; a p90 of fewer is not meaningful.
 const MIN_ANSWERS: u64 = 10;
 
-/// What happened to the requests of one type in a span of time.
+/// Outcomes of the requests of one type in a span of time.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Totals {
-    /// Requests meant to be sent.
+    /// Requests due.
     pub offered: u64,
-    /// Of these, answered with 2xx.
+    /// Requests answered with 2xx.
     pub answered: u64,
-    /// Turned away.
+    /// Requests refused.
     pub refused: u64,
-    /// Met any other end, or none.
+    /// Requests with any other end, or none.
     pub lost: u64,
     /// Answered within the p90 objective.
     pub good: u64,
     /// Answered within the p50 objective.
     pub within_p50: u64,
-    /// Median response time of the answered, ms; `None` if there are none.
+    /// Median response time of answered requests, ms; `None` without any.
     pub p50_ms: Option<f64>,
     /// 90th percentile, ms.
     pub p90_ms: Option<f64>,
@@ -39,8 +39,9 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Whether p50 and p90 are inside their objectives. A percentile of a sample scatters, so a type is outside only when
-    /// more of its answers are late than chance explains: by two standard deviations of the binomial distribution.
+    /// Whether p50 and p90 are inside their objectives. A percentile of a sample scatters, so a
+    /// type is outside only if more of its answers are late than chance explains: by two standard
+    /// deviations of the binomial distribution.
     pub fn inside(&self) -> bool {
         let n = self.answered as f64;
         let enough = |within: u64, share: f64| {
@@ -49,7 +50,7 @@ impl Totals {
         self.answered > 0 && enough(self.within_p50, 0.5) && enough(self.good, 0.9)
     }
 
-    /// Answered share of the offered, ratio 0..=1.
+    /// Returns the answered ratio of the offered requests, 0..=1.
     pub fn acceptance(&self) -> f64 {
         if self.offered == 0 {
             0.0
@@ -64,7 +65,7 @@ impl Totals {
 pub struct Bin {
     /// Middle of the bin, s since the start of the run.
     pub at_s: f64,
-    /// Requests per second meant to be sent, answered, turned away, and answered within the p90 objective.
+    /// Requests per second due, answered, refused, and answered within the p90 objective.
     pub offered_rps: f64,
     /// See `offered_rps`.
     pub answered_rps: f64,
@@ -72,13 +73,13 @@ pub struct Bin {
     pub refused_rps: f64,
     /// See `offered_rps`.
     pub good_rps: f64,
-    /// Median response time of the answered, ms, unless too few.
+    /// Median response time of answered requests, ms; `None` if they are too few.
     pub p50_ms: Option<f64>,
-    /// 90th percentile, ms, unless too few.
+    /// 90th percentile, ms; `None` if they are too few.
     pub p90_ms: Option<f64>,
 }
 
-/// Totals of type `kind` over the requests meant to be sent in `[from, to)`.
+/// Returns the totals of type `kind` over the requests due in `[from, to)`.
 pub fn totals(
     samples: &[Sample],
     kind: usize,
@@ -95,7 +96,8 @@ pub fn totals(
     .totals(1)
 }
 
-/// The curve of type `kind` up to `end`, in bins of [`BIN`]. A last bin that isn't full is left out.
+/// Returns the curve of type `kind` up to `end`, in bins of [`BIN`], without a last bin that isn't
+/// full.
 pub fn curve(samples: &[Sample], kind: usize, query: &QueryType, end: Duration) -> Vec<Bin> {
     let bins = (end.as_nanos() / BIN.as_nanos()) as usize;
     let mut tallies = vec![Tally::default(); bins];

@@ -1,4 +1,4 @@
-//! A load while it runs: its progress, and the backend's numbers over the span that is counted.
+//! A running load: its progress, and the backend's numbers over the counted span.
 
 use std::time::{Duration, Instant};
 
@@ -8,21 +8,21 @@ use super::run::Progress;
 use crate::backend::{Backend, BackendStats};
 use crate::load::{self, LoadReport, LoadSpec, Running, Sample};
 
-/// How often progress is told.
+/// The interval of progress reports.
 const TELL: Duration = Duration::from_millis(200);
 
-/// A load that is watched.
+/// An observed load.
 pub(super) struct Watch<'a> {
     running: Running,
     started: Instant,
     backend: &'a Backend,
-    /// When counting begins, after the start.
+    /// Start of the counted span, after the start.
     from: Duration,
     before: Option<BackendStats>,
     after: Option<BackendStats>,
 }
 
-/// What a watched load showed.
+/// The results of an observed load.
 pub(super) struct Watched {
     pub(super) samples: Vec<Sample>,
     /// Share of the backend's slots in use in the counted span, ratio 0..=1.
@@ -49,7 +49,7 @@ impl<'a> Watch<'a> {
         self.started.elapsed()
     }
 
-    /// Lets the load go on until `end` after its start. The first such end closes the counted span.
+    /// Continues the load until `end` after its start. The first such end closes the counted span.
     pub(super) fn until(&mut self, end: Duration, progress: &mut dyn Progress) -> Result<()> {
         let begun = self.now();
         while self.now() < end {
@@ -83,8 +83,8 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// The last half second in a few words. The bin that is being filled, and the one before, whose answers are still coming,
-/// would look better or worse than they are.
+/// Describes the last half second. The current bin, and the one before, whose answers are still
+/// arriving, would be misleading.
 fn at_the_moment(report: &LoadReport) -> String {
     let settled = report.total.series.len().saturating_sub(2);
     let Some(bin) = report.total.series[..settled].last() else {

@@ -1,7 +1,7 @@
 //! Closed loops: clients that send again once they have an answer.
 //!
-//! Such a client sends less when the service is slow, which makes it useless as a measure of overload and makes it the
-//! right model of a batch job that keeps so many requests going and no more.
+//! Such a client sends less when the service is slow. So it is no measure of overload, but the
+//! right model of a batch job that keeps a fixed number of requests in flight.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -17,11 +17,11 @@ use super::schedule::{Due, draw_type};
 use super::sender::{Shared, one};
 use super::spec::{Clients, LoadSpec};
 
-/// Pause of a client whose request was not served, beside its own: a refusal takes no time, and a client that asked
-/// again at once would be a flood.
+/// Pause of a client whose request was not served, in addition to its own: a refusal takes no time,
+/// and a client that asked again at once would be a flood.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// What the clients of a load share.
+/// The shared state of a load's clients.
 struct Draw {
     next: Cell<u64>,
     rng: RefCell<SmallRng>,
@@ -66,7 +66,7 @@ async fn client(
 }
 
 impl Draw {
-    /// A request that is due now.
+    /// Returns a request that is due now.
     fn next(&self, spec: &LoadSpec, at: Duration) -> Due {
         let seq = self.next.get();
         self.next.set(seq + 1);

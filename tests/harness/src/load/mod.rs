@@ -1,14 +1,16 @@
-//! An open-loop load generator: requests are sent when a Poisson process says so, whether or not earlier ones have been
-//! answered, and latency counts from the moment a request *should* have been sent.
+//! An open-loop load generator: requests are sent at the times of a Poisson process, whether or not
+//! earlier ones have been answered, and latency counts from the time at which a request was *due*.
 //!
-//! A closed-loop client (N connections, each waiting for its answer) slows down with the service it measures, and so
-//! hides exactly the overload that admission control is for ("coordinated omission"). Here a slow service only makes
-//! more requests outstanding, up to `max_outstanding`; what can't be sent then is counted, not delayed. Where such clients
-//! are what a test is about, [`LoadSpec::clients`] has them.
+//! A closed-loop client (N connections, each waiting for its answer) slows down with the service
+//! that it measures, and so hides exactly the overload that is the purpose of admission control
+//! ("coordinated omission"). Here a slow service only makes more requests outstanding, up to
+//! `max_outstanding`; a request beyond that is counted, not delayed. Tests of closed loops use
+//! [`LoadSpec::clients`].
 //!
-//! Two threads: one keeps time and hands over requests as they fall due, one does all input and output. How late requests
-//! really left is in the report ([`LoadReport::lateness_ms`]), so that a result can be told from an artefact, and a run that
-//! the machine disturbed can be repeated ([`undisturbed()`]).
+//! The generator has two threads: one keeps time and hands over requests as they fall due, one does
+//! all input and output. The report includes the delay of the requests
+//! ([`LoadReport::lateness_ms`]), so that a result can be distinguished from an artefact, and a run
+//! that the machine disturbed can be repeated ([`undisturbed()`]).
 
 mod closed;
 mod pool;
@@ -43,7 +45,7 @@ pub fn run(spec: LoadSpec) -> Result<LoadReport> {
     start(spec)?.wait()
 }
 
-/// Starts to send and returns at once.
+/// Starts the load and returns at once.
 ///
 /// # Errors
 /// If the specification is wrong or threads can't be started.
@@ -62,7 +64,7 @@ pub fn start(spec: LoadSpec) -> Result<Running> {
     })
 }
 
-/// A load that is being sent. Dropping it stops it.
+/// A running load. Dropping it stops it.
 #[derive(Debug)]
 pub struct Running {
     recorder: Arc<Mutex<Recorder>>,
@@ -71,7 +73,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// The report as it would be now; for progress displays.
+    /// Returns the current report, for progress displays.
     pub fn snapshot(&self) -> LoadReport {
         lock(&self.recorder).report()
     }
@@ -94,7 +96,8 @@ impl Running {
         self.wait_with_samples().map(|(report, _)| report)
     }
 
-    /// As [`wait`](Self::wait), and every single request, in the order in which they fell due.
+    /// As [`wait`](Self::wait), and returns every single request, in the order in which they fell
+    /// due.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).

@@ -1,7 +1,8 @@
 //! Connections of the load generator.
 //!
-//! An idle HTTP/1.1 connection is reused in the order in which connections became idle, which spreads requests
-//! evenly over all of them, and so over the worker threads of a proxy, each of which owns the connections it accepted.
+//! Idle HTTP/1.1 connections are reused in the order in which they became idle. This spreads
+//! requests evenly over all of them, and so over the worker threads of a proxy, each of which owns
+//! the connections that it accepted.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -19,10 +20,10 @@ use tokio::task::AbortHandle;
 
 use super::spec::Protocol;
 
-/// Connections to some addresses, each of which gets as many.
+/// Connections to some addresses, the same number to each.
 #[derive(Debug)]
 pub(super) struct Pool {
-    /// At least one.
+    /// The addresses, at least one.
     targets: Vec<SocketAddr>,
     protocol: Protocol,
     idle: RefCell<VecDeque<Connection>>,
@@ -62,13 +63,14 @@ impl Pool {
         Ok(())
     }
 
-    /// Connections opened so far.
+    /// Returns the number of connections opened so far.
     pub(super) fn opened(&self) -> u64 {
         self.opened.get()
     }
 
-    /// Sends on a free connection, or a new one. The connection must come back through [`give_back`](Self::give_back)
-    /// once the answer's body has been read; dropping it instead hangs up.
+    /// Sends on a free connection, or a new one. The connection must be returned by
+    /// [`give_back`](Self::give_back) once the answer's body has been read; dropping it instead
+    /// hangs up.
     pub(super) async fn send(
         &self,
         mut request: Request<Full<Bytes>>,
@@ -82,7 +84,8 @@ impl Pool {
             };
             match connection.send(request).await {
                 Ok(response) => return Ok((response, connection)),
-                // The server may close an idle connection at any time; what was never sent may go elsewhere.
+                // The server may close an idle connection at any time; an unsent request may use
+                // another connection.
                 Err(Some(unsent)) if reused => request = unsent,
                 Err(_) => bail!("the connection broke"),
             }
@@ -119,7 +122,7 @@ impl Pool {
     async fn open(&self) -> Result<Connection> {
         let turn = usize::try_from(self.opened.get()).unwrap_or(0);
         let target = self.targets[turn % self.targets.len()];
-        // Also when it fails: the next may be another that is there.
+        // Counts failures, too: the next target may be reachable.
         self.opened.set(self.opened.get() + 1);
         let stream = TcpStream::connect(target)
             .await
@@ -154,7 +157,7 @@ impl Pool {
 }
 
 impl Connection {
-    /// On failure: the request, if nothing of it was sent.
+    /// Sends a request. On failure, returns the request if no part of it was sent.
     async fn send(
         &mut self,
         request: Request<Full<Bytes>>,

@@ -8,10 +8,11 @@ use super::schedule::Due;
 use super::spec::LoadSpec;
 use crate::quantiles::Durations;
 
-/// How one request ended.
+/// The outcome of one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// An answer; `refused` holds the reason if it refuses, `service` the time that the backend says it took.
+    /// An answer. `refused` is the reason of a refusal, `service` the time that the backend
+    /// reports.
     Answered {
         status: u16,
         refused: Option<String>,
@@ -21,22 +22,23 @@ pub(super) enum Outcome {
     TransportError,
     /// The client left.
     Aborted,
-    /// Never sent: too many were outstanding.
+    /// Never sent, because too many were outstanding.
     NotSent,
 }
 
-/// One request, for those who want other totals or curves than the report's.
+/// One request, for totals or curves that the report doesn't have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
     /// Index of its type in the specification.
     pub kind: usize,
-    /// When it fell due, after the start.
+    /// The time at which it fell due, after the start.
     pub at: Duration,
-    /// How long after that it was sent; zero in a closed loop, where it falls due when its client gets to it.
+    /// Delay of sending after that; zero in a closed loop, where a request falls due when its
+    /// client sends it.
     pub late: Duration,
-    /// From when it fell due to its end; zero for [`Ended::Unanswered`].
+    /// Time from due to its end; zero for [`Ended::Unanswered`].
     pub latency: Duration,
-    /// How it ended.
+    /// Its outcome.
     pub ended: Ended,
     /// Time in service, if the backend reports it (`x-backend-service-us`), else zero.
     pub service: Duration,
@@ -44,7 +46,7 @@ pub struct Sample {
     pub attempt: u32,
 }
 
-/// How a request ended, in short.
+/// The outcome of a request, in short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// Answered with 2xx.
@@ -57,7 +59,7 @@ pub enum Ended {
     Unanswered,
 }
 
-/// Everything seen so far.
+/// All outcomes so far.
 #[derive(Debug)]
 pub(super) struct Recorder {
     bin: Duration,
@@ -66,7 +68,7 @@ pub(super) struct Recorder {
     pub(super) lateness: Durations,
     pub(super) max_outstanding: usize,
     pub(super) connections: u64,
-    /// The types, and last their total.
+    /// The types, and their total last.
     tallies: Vec<Tally>,
     /// Every request, in the order in which they fell due.
     pub(super) samples: Vec<Sample>,
@@ -98,7 +100,7 @@ struct BinTally {
     offered: u64,
     refused: u64,
     failed: u64,
-    /// Latencies of 2xx, µs. A bin holds few, so they are kept as they are.
+    /// Latencies of 2xx answers, µs. A bin holds few, so they are kept individually.
     ok_us: Vec<u32>,
 }
 
@@ -128,7 +130,8 @@ impl Recorder {
         }
     }
 
-    /// The request `due` is sent `late` after it fell due. Returns its position among all requests.
+    /// Records that the request `due` is sent `late` after it fell due. Returns its position among
+    /// all requests.
     pub(super) fn offer(&mut self, due: &Due, late: Duration) -> u64 {
         let Due {
             kind, at, attempt, ..
@@ -153,7 +156,7 @@ impl Recorder {
         seq
     }
 
-    /// The request `due` ended, `latency` after it fell due.
+    /// Records that the request `due` ended, `latency` after it fell due.
     pub(super) fn finish(&mut self, due: &Due, latency: Duration, outcome: &Outcome) {
         let Due { kind, at, seq, .. } = *due;
         if let Some(sample) = usize::try_from(seq)
@@ -283,7 +286,7 @@ impl BinTally {
     fn point(&self, at_s: f64) -> Bin {
         let mut sorted = self.ok_us.clone();
         sorted.sort_unstable();
-        // Nearest rank: the smallest value that at least the share q does not exceed.
+        // Nearest rank: the smallest value that at least the ratio q does not exceed.
         let quantile = |q: f64| {
             let rank = (q * sorted.len() as f64).ceil() as usize;
             sorted

@@ -1,5 +1,5 @@
-//! When which type arrives: a Poisson process whose every arrival draws its type, and where it shall carry it, its
-//! service time.
+//! The schedule of arrivals: a Poisson process, each of whose arrivals draws its type and, if its
+//! type has one, its service time.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::spec::{LoadSpec, ServiceTime};
 /// One arrival.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Due {
-    /// When, after the start.
+    /// Its time, after the start.
     pub at: Duration,
     /// Index of the type.
     pub kind: usize,
@@ -20,14 +20,15 @@ pub struct Due {
     pub seq: u64,
     /// Number of the attempt, from 1.
     pub attempt: u32,
-    /// The service time that it carries.
+    /// The service time in its header.
     pub service: Option<Duration>,
 }
 
-/// The arrivals of `spec` in order. Depends on nothing but the specification, so equal seeds compare equal loads.
+/// Returns the arrivals of `spec` in order. The schedule depends only on the specification, so
+/// loads of equal seeds are equal.
 pub fn schedule(spec: &LoadSpec) -> Vec<Due> {
     let mut rng = SmallRng::seed_from_u64(spec.seed);
-    // Luck of its own: arrivals stay the same with and without service times.
+    // A separate generator: arrivals are the same with and without service times.
     let mut service_rng = SmallRng::seed_from_u64(!spec.seed);
     let services: Vec<Option<LogNormal<f64>>> =
         spec.types.iter().map(|t| lognormal(t.service?)).collect();
@@ -35,8 +36,8 @@ pub fn schedule(spec: &LoadSpec) -> Vec<Due> {
     let mut arrivals = Vec::new();
     let mut phase_start = Duration::ZERO;
     for phase in &spec.phases {
-        // A rate of 0 has no interarrival distribution: nothing arrives. The process is memoryless, so each phase may
-        // start afresh.
+        // A rate of 0 has no interarrival distribution and no arrivals. The process is memoryless,
+        // so each phase may start afresh.
         if let Some(gaps) = (phase.rate > 0.0)
             .then(|| Exp::new(phase.rate).ok())
             .flatten()
@@ -64,7 +65,8 @@ pub fn schedule(spec: &LoadSpec) -> Vec<Due> {
     arrivals
 }
 
-/// Median = e^μ, mean = e^(μ + σ² / 2). `None` where that is no distribution, which [`LoadSpec::check`] refuses.
+/// Returns the distribution: median = e^μ, mean = e^(μ + σ² / 2). `None` if the values are invalid,
+/// which [`LoadSpec::check`] refuses.
 fn lognormal(times: ServiceTime) -> Option<LogNormal<f64>> {
     let (mean, median) = (times.mean.as_secs_f64(), times.median.as_secs_f64());
     let sigma = (2.0 * (mean / median).ln()).sqrt();
@@ -118,7 +120,7 @@ mod tests {
                 "type {kind}: {count}"
             );
         }
-        // Poisson gaps: their standard deviation equals their mean.
+        // The standard deviation of Poisson gaps equals their mean.
         let gaps: Vec<f64> = due
             .windows(2)
             .map(|w| (w[1].at - w[0].at).as_secs_f64())

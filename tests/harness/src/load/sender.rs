@@ -1,4 +1,4 @@
-//! Sends what is due, and reads the answers.
+//! Sends due requests, and reads the answers.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -57,7 +57,7 @@ impl Plan {
 impl Template {
     fn new(spec: &LoadSpec, kind: &RequestType) -> Result<Self> {
         let wrong = || format!("types[{}]", kind.name);
-        // HTTP/2 takes its :authority from the URI, HTTP/1.1 sends the path and a Host header.
+        // HTTP/2 takes its :authority from the URI; HTTP/1.1 sends the path and a Host header.
         let uri = match spec.protocol {
             Protocol::Http1 => kind.path.clone(),
             Protocol::Http2 => format!("http://{}{}", spec.authority, kind.path),
@@ -84,7 +84,7 @@ impl Template {
     }
 }
 
-/// What the tasks of one load share.
+/// The shared state of a load's tasks.
 pub(super) struct Shared {
     pub(super) start: Instant,
     templates: Vec<Template>,
@@ -95,7 +95,7 @@ pub(super) struct Shared {
     all_answered: Notify,
 }
 
-/// Sends everything; returns when all is answered or given up.
+/// Sends everything; returns when all requests are answered or given up.
 pub(super) fn send_all(
     spec: &LoadSpec,
     plan: Plan,
@@ -137,7 +137,7 @@ pub(super) fn send_all(
             spec.drain,
         ),
     );
-    // Joined only now, when it has dropped its end of the channel.
+    // The pacer is joined only now, after it has dropped its end of the channel.
     let _ = pacer.join();
     super::lock(recorder).connections = shared.pool.opened();
     Ok(())
@@ -188,7 +188,7 @@ async fn dispatch(
     let _ = tokio::time::timeout(drain, answered).await;
 }
 
-/// Sends one request, and again while it isn't served and has attempts left.
+/// Sends one request, and repeats it while it isn't served and has attempts left.
 async fn attempts(shared: Rc<Shared>, mut due: Due, max_outstanding: usize) {
     loop {
         let outcome = one(Rc::clone(&shared), due).await;
@@ -231,7 +231,7 @@ impl Shared {
     }
 }
 
-/// Sends one request and records how it ended.
+/// Sends one request and records its outcome.
 pub(super) async fn one(shared: Rc<Shared>, due: Due) -> Outcome {
     let template = &shared.templates[due.kind];
     let mut request = template.request.clone();
@@ -292,7 +292,8 @@ async fn exchange(pool: &Pool, request: Request<Full<Bytes>>) -> Outcome {
     }
 }
 
-/// The reason, if an answer refuses. What Headgate's header says, or else what Envoy's own overload filters leave.
+/// Returns the reason of a refusal, from Headgate's header, or else from the headers of Envoy's own
+/// overload filters.
 fn refusal(status: u16, headers: &HeaderMap) -> Option<String> {
     if let Some(value) = headers.get("x-headgate-refused") {
         let text = value.to_str().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What to send.
+//! The specification of a load.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,40 +12,43 @@ use crate::mix::QueryType;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoadSpec {
-    /// Where to connect.
+    /// The address to connect to.
     pub target: SocketAddr,
-    /// Where to connect besides: new connections go to all in turn.
+    /// Additional addresses: new connections go to all in turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more_targets: Vec<SocketAddr>,
     /// HTTP version.
     #[serde(default)]
     pub protocol: Protocol,
-    /// `Host` or `:authority`.
+    /// The `Host` or `:authority` header.
     #[serde(default = "default_authority")]
     pub authority: String,
-    /// What to send, in which proportions.
+    /// The requests, and their proportions.
     pub types: Vec<RequestType>,
-    /// Arrival rates one after another.
+    /// Arrival rates, one after another.
     pub phases: Vec<Phase>,
-    /// Clients that wait for each answer before they send again. With them no phase may have a rate.
+    /// Clients that wait for each answer before they send again. With clients, all phases must have
+    /// rate 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clients: Vec<Clients>,
     /// Seed of the arrival times and of the sequence of types: equal seeds give equal schedules.
     #[serde(default = "default_seed")]
     pub seed: u64,
-    /// Arrivals before this are sent and appear in the series, but not in the totals.
+    /// Time before totals count; earlier arrivals are sent and appear in the series.
     #[serde(default, with = "millis")]
     pub warmup: Duration,
     /// Width of a point of the series.
     #[serde(default = "default_bin", with = "millis")]
     pub bin: Duration,
-    /// Requests that may await an answer; an arrival beyond that is not sent and counted as such.
+    /// The largest number of requests that may await an answer; an arrival beyond that is counted,
+    /// not sent.
     #[serde(default = "default_max_outstanding")]
     pub max_outstanding: usize,
-    /// Connections opened before the first request. HTTP/1.1 opens more as needed; HTTP/2 shares these.
+    /// Connections opened before the first request. HTTP/1.1 opens more as needed; HTTP/2 shares
+    /// these.
     #[serde(default = "default_connections")]
     pub connections: usize,
-    /// How long answers are awaited after the last arrival.
+    /// The time that answers are awaited after the last arrival.
     #[serde(default = "default_drain", with = "millis")]
     pub drain: Duration,
     /// Numbers requests in order of arrival with an `x-seq` header.
@@ -70,7 +73,7 @@ pub enum Protocol {
 pub struct RequestType {
     /// Name in the report.
     pub name: String,
-    /// Share of arrivals, relative to the others'.
+    /// Weight among the arrivals, relative to the other types.
     pub share: f64,
     /// HTTP method.
     #[serde(default = "default_method")]
@@ -83,8 +86,8 @@ pub struct RequestType {
     /// Request body; empty for none.
     #[serde(default)]
     pub body: String,
-    /// Each request carries a service time of its own, drawn from this, in a header that the backend obeys
-    /// (`x-backend-service-us`): then the whole work of a load is known in advance, see
+    /// Distribution of the service times. Each request carries its own in a header that the backend
+    /// obeys (`x-backend-service-us`), so the whole work of a load is known in advance, see
     /// [`schedule`](super::schedule()).
     #[serde(default)]
     pub service: Option<ServiceTime>,
@@ -97,8 +100,8 @@ pub struct RequestType {
     /// The client hangs up (HTTP/2: resets the stream) if there is no answer after this time.
     #[serde(default, with = "optional_millis")]
     pub abort_after: Option<Duration>,
-    /// Further attempts for a request that failed, was refused or whose client left, each sent at once with
-    /// `x-envoy-attempt-count`. In a closed loop there are none.
+    /// Further attempts for a request that failed, was refused or whose client left, each sent at
+    /// once with `x-envoy-attempt-count`. Ignored in a closed loop.
     #[serde(default)]
     pub retries: u32,
 }
@@ -115,7 +118,7 @@ pub struct ServiceTime {
     pub median: Duration,
 }
 
-/// A stretch of time with a constant arrival rate.
+/// A span of time with a constant arrival rate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Phase {
@@ -130,12 +133,12 @@ pub struct Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Clients {
-    /// How many.
+    /// The number of clients.
     pub count: usize,
-    /// When they come, after the start.
+    /// Start, after the start of the load.
     #[serde(default, with = "millis")]
     pub from: Duration,
-    /// When they send for the last time, after the start.
+    /// The time of the last request, after the start of the load.
     #[serde(with = "millis")]
     pub until: Duration,
     /// Pause after an answer.
@@ -144,7 +147,8 @@ pub struct Clients {
 }
 
 impl LoadSpec {
-    /// `types` at one `rate` (req/s) for `duration`, with the defaults for everything else.
+    /// Returns a load of `types` at one `rate` (req/s) for `duration`, with the defaults for
+    /// everything else.
     pub fn new(target: SocketAddr, types: Vec<RequestType>, rate: f64, duration: Duration) -> Self {
         Self {
             target,
@@ -164,7 +168,7 @@ impl LoadSpec {
         }
     }
 
-    /// A mix of query types at one `rate` (req/s) for `duration`.
+    /// Returns a load of a mix of query types at one `rate` (req/s) for `duration`.
     pub fn for_mix(target: SocketAddr, mix: &[QueryType], rate: f64, duration: Duration) -> Self {
         Self::new(
             target,
@@ -174,7 +178,7 @@ impl LoadSpec {
         )
     }
 
-    /// Time from the first to the last possible arrival.
+    /// Returns the time from the first to the last possible arrival.
     pub fn duration(&self) -> Duration {
         let phases = self.phases.iter().map(|p| p.duration).sum();
         self.clients
@@ -183,8 +187,10 @@ impl LoadSpec {
             .fold(phases, Duration::max)
     }
 
+    /// Checks the specification.
+    ///
     /// # Errors
-    /// Names the first field that makes no sense.
+    /// The first invalid field.
     pub(super) fn check(&self) -> Result<()> {
         if self.types.is_empty() || self.phases.is_empty() && self.clients.is_empty() {
             bail!("types and phases: give at least one of each");
@@ -232,7 +238,7 @@ impl LoadSpec {
 }
 
 impl RequestType {
-    /// A `GET` of `path`, with share 1 and no objectives.
+    /// Returns a `GET` of `path`, with share 1 and no objectives.
     pub fn get(name: &str, path: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -249,7 +255,7 @@ impl RequestType {
         }
     }
 
-    /// The same with another header.
+    /// Returns the same type with another header.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));

@@ -1,9 +1,10 @@
-//! Runs that the machine disturbed, told by the harness's own lateness, are discarded and repeated.
+//! Repeats runs that the machine disturbed, as shown by the harness's own lateness.
 //!
-//! When other programs take the processors, requests leave late and services end late. A percentile, a share or a goodput
-//! of such a run says more about the machine than about what is measured. A wider bound would hide real faults as well.
-//! So a run whose harness was late is repeated, whatever it showed, and the bound stays as it is. A machine that allows
-//! no undisturbed run is reported as such ([`TooBusy`]), not as a missed bound.
+//! When other programs take the processors, requests leave late and services end late. A
+//! percentile, a ratio or a goodput of such a run describes the machine rather than the subject of
+//! the measurement. A wider bound would hide real faults as well. So a run with a late harness is
+//! repeated, whatever its results, and the bound stays the same. A machine that disturbs every run
+//! is reported as such ([`TooBusy`]), not as a missed bound.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -16,30 +17,33 @@ use super::report::LoadReport;
 use crate::backend::BackendStats;
 use crate::quantiles::{Durations, Quantiles};
 
-/// Runs until the machine counts as too busy.
+/// The number of runs after which the machine counts as too busy.
 const TRIES: usize = 4;
 
-/// Share of an objective by which the harness may be late at its own 99th percentile, ratio 0..=1. When others take all
-/// processors, the mean is about a seventh of that percentile, so means, medians and 90th percentiles of response times
-/// change by a few percent of the objective.
+/// Ratio of an objective by which the harness may be late at its own 99th percentile, 0..=1. When
+/// other programs take all processors, the mean is about a seventh of that percentile, so means,
+/// medians and 90th percentiles of response times change by a few percent of the objective.
 const SHARE_OF_OBJECTIVE: f64 = 0.2;
 
-/// The lateness that may remain in measurements against `objective`, a response time or service time.
+/// Returns the accepted lateness of the harness for measurements against `objective`, a response
+/// time or service time.
 pub fn tolerable(objective: Duration) -> Duration {
     objective.mul_f64(SHARE_OF_OBJECTIVE)
 }
 
-/// How late the harness itself was during a run.
+/// The lateness of the harness itself during a run.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Lateness {
-    /// 99th percentile of how late requests left after they fell due, ms; 0 without a load generator.
+    /// 99th percentile of the delay of requests after they fell due, ms; 0 without a load
+    /// generator.
     pub generator_ms: f64,
-    /// 99th percentile of how late services ended after their time, ms; 0 without a backend.
+    /// 99th percentile of the delay of the ends of services after their time, ms; 0 without a
+    /// backend.
     pub backend_ms: f64,
 }
 
 impl Lateness {
-    /// What a load and the backend that it was for report of themselves.
+    /// Returns the lateness that a load and its backend report.
     pub fn of(report: &LoadReport, backend: &BackendStats) -> Self {
         Self {
             generator_ms: report.lateness_ms.p99,
@@ -47,7 +51,7 @@ impl Lateness {
         }
     }
 
-    /// What a backend reports of itself, for tests that send requests one by one.
+    /// Returns the lateness that a backend reports, for tests that send requests one by one.
     pub fn of_backend(backend: &BackendStats) -> Self {
         Self {
             generator_ms: 0.0,
@@ -60,7 +64,7 @@ impl Lateness {
     }
 }
 
-/// How late some requests left after they fell due.
+/// Returns the delay of these requests after they fell due.
 pub fn lateness<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Quantiles {
     let mut late = Durations::new();
     for sample in samples {
@@ -69,7 +73,7 @@ pub fn lateness<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Quantiles 
     late.summary()
 }
 
-/// Pauses between requests that a test sends one by one, and by how much they were longer than asked for.
+/// Pauses between requests that a test sends one by one, and the delay of their ends.
 #[derive(Debug, Default)]
 pub struct Pauses {
     late: Durations,
@@ -83,7 +87,7 @@ impl Pauses {
         self.late.record(started.elapsed().saturating_sub(time));
     }
 
-    /// How late the pauses made the sender.
+    /// Returns the lateness that the pauses caused.
     pub fn lateness(&self) -> Lateness {
         Lateness {
             generator_ms: self.late.quantile_ms(0.99),
@@ -92,12 +96,12 @@ impl Pauses {
     }
 }
 
-/// A run that doesn't count.
+/// A discarded run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Discarded {
-    /// What speaks against it.
+    /// The lateness for which it was discarded.
     pub lateness: Lateness,
-    /// What the processors did meanwhile, where the system tells.
+    /// The use of the processors during the run, if the system reports it.
     pub processors: Option<Processors>,
 }
 
@@ -109,7 +113,8 @@ impl fmt::Display for Discarded {
         } = self.lateness;
         write!(
             f,
-            "the load generator was {generator_ms:.1} ms late and the backend {backend_ms:.1} ms (p99)"
+            "the load generator was {generator_ms:.1} ms late and the backend {backend_ms:.1} ms \
+             (p99)"
         )?;
         match self.processors {
             Some(Processors { busy, stolen }) => write!(
@@ -123,10 +128,10 @@ impl fmt::Display for Discarded {
     }
 }
 
-/// No run of several was undisturbed.
+/// The error that every run was disturbed.
 #[derive(Debug)]
 pub struct TooBusy {
-    /// By how much the harness may be late.
+    /// The largest accepted lateness of the harness.
     pub bound: Duration,
     /// All runs.
     pub discarded: Vec<Discarded>,
@@ -136,7 +141,8 @@ impl fmt::Display for TooBusy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the machine is too busy to measure: in each of {} runs the harness was more than {:.1} ms late",
+            "the machine is too busy to measure: in each of {} runs the harness was more than \
+             {:.1} ms late",
             self.discarded.len(),
             self.bound.as_secs_f64() * 1e3
         )?;
@@ -149,8 +155,8 @@ impl fmt::Display for TooBusy {
 
 impl std::error::Error for TooBusy {}
 
-/// Runs `run` until its harness was late by no more than `bound`. Each run is given the discarded ones before it, which
-/// are also printed on standard error.
+/// Runs `run` until its harness was late by no more than `bound`. Each run receives the discarded
+/// ones before it, which are also printed on standard error.
 ///
 /// # Errors
 /// [`TooBusy`] after several disturbed runs; the first error of `run`.
@@ -176,12 +182,12 @@ pub fn undisturbed<T>(
     Err(TooBusy { bound, discarded }.into())
 }
 
-/// What all processors did over some time, ratios 0..=1.
+/// The use of all processors over some time, ratios 0..=1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Processors {
-    /// Share of the time in which they ran anything, or would have but for other virtual machines.
+    /// Ratio of the time in which they ran anything, or would have but for other virtual machines.
     pub busy: f64,
-    /// Share of the time that other virtual machines took.
+    /// Ratio of the time that other virtual machines took.
     pub stolen: f64,
 }
 
@@ -198,7 +204,8 @@ impl Ticks {
         Self::parse(&std::fs::read_to_string("/proc/stat").ok()?)
     }
 
-    /// `cpu user nice system idle iowait irq softirq steal …`; the rest is contained in the first ones.
+    /// Parses `cpu user nice system idle iowait irq softirq steal …`; the first fields contain the
+    /// rest.
     fn parse(text: &str) -> Option<Self> {
         let numbers = text.lines().next()?.strip_prefix("cpu ")?;
         let ticks: Vec<u64> = numbers

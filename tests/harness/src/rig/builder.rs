@@ -13,13 +13,13 @@ use crate::envoy::EnvoyProcess;
 use crate::headgate::{self, Headgate, RunOptions};
 use crate::wait;
 
-/// Name of the target that the policies of [`crate::policy`] are for.
+/// Name of the target of the policies of [`crate::policy`].
 const TARGET: &str = "Service/default/search";
 
 /// A change to the bootstrap before Envoy starts.
 type Change = Box<dyn FnOnce(&mut Bootstrap) -> Result<()>>;
 
-/// How to build a [`Rig`].
+/// The builder of a [`Rig`].
 pub struct RigBuilder {
     backend: BackendConfig,
     policy: Option<Value>,
@@ -45,42 +45,42 @@ impl RigBuilder {
         }
     }
 
-    /// Worker threads of Envoy; 2 by default.
+    /// Sets the number of Envoy's worker threads; 2 by default.
     #[must_use]
     pub fn concurrency(mut self, threads: u32) -> Self {
         self.concurrency = threads;
         self
     }
 
-    /// Another module than the built one, of the kind that is tested.
+    /// Uses another module than the built one, of the tested kind.
     #[must_use]
     pub fn module(mut self, path: PathBuf) -> Self {
         self.module = Some(path);
         self
     }
 
-    /// The native filter, whichever is tested.
+    /// Uses the native filter, whichever kind is tested.
     #[must_use]
     pub fn native(mut self) -> Self {
         self.native = true;
         self
     }
 
-    /// No policy at first.
+    /// Starts without a policy.
     #[must_use]
     pub fn without_policy(mut self) -> Self {
         self.policy = None;
         self
     }
 
-    /// Starts Envoy while the operator is down; [`Rig::restart_headgate`] starts that.
+    /// Starts Envoy without a running operator; [`Rig::restart_headgate`] starts it.
     #[must_use]
     pub fn operator_late(mut self) -> Self {
         self.operator_late = true;
         self
     }
 
-    /// Another argument for `headgate bootstrap`.
+    /// Adds an argument of `headgate bootstrap`.
     #[must_use]
     pub fn bootstrap_argument(mut self, argument: &str) -> Self {
         self.bootstrap_arguments.push(argument.to_owned());
@@ -94,7 +94,7 @@ impl RigBuilder {
         self
     }
 
-    /// Spreads connections evenly over the workers; without it the kernel decides, by chance.
+    /// Spreads connections evenly over the workers; otherwise the kernel decides at random.
     #[must_use]
     pub fn balanced(self) -> Self {
         self.change(|bootstrap| {
@@ -126,7 +126,7 @@ impl RigBuilder {
         }
         let headgate = Headgate::start(&options)?;
         let xds = headgate.xds();
-        // From now on the operator keeps this port when it restarts: proxies know no other.
+        // From now on the operator keeps this port when it restarts, because proxies know no other.
         options.xds = xds;
         let headgate = if self.operator_late {
             headgate.stop()?;

@@ -1,5 +1,5 @@
-//! Requests that wait in Headgate's queue in a known order of arrival, on connections of all workers: what a test of
-//! the order of service needs.
+//! Requests that wait in Headgate's queue in a known order of arrival, on connections of all
+//! workers, for tests of the order of service.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,11 @@ use super::Rig;
 use crate::http::Pending;
 use crate::wait;
 
-/// Time between two arrivals: workers serve requests that arrive within 1 ms of each other in either order.
+/// Time between two arrivals. Workers serve requests that arrive within 1 ms of each other in
+/// either order.
 const APART: Duration = Duration::from_millis(2);
 
-/// A request to line up.
+/// A request that waits in the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiter {
     /// Path of its `GET`.
@@ -21,7 +22,7 @@ pub struct Waiter {
     pub headers: Vec<(&'static str, String)>,
 }
 
-/// Requests that wait for slots, all of which are taken. Dropping it hangs up.
+/// Requests that wait for slots, all of which are in use. Dropping it hangs up.
 #[derive(Debug)]
 pub struct Lineup {
     held: Vec<Pending>,
@@ -30,11 +31,12 @@ pub struct Lineup {
 }
 
 impl Rig {
-    /// Takes all `slots` with requests that don't end, then sends `waiters` one by one, each when the one before it is
-    /// in the queue.
+    /// Occupies all `slots` with requests that don't end, then sends `waiters` one by one, each
+    /// when the one before it is in the queue.
     ///
     /// # Errors
-    /// If one doesn't get there, or all wait on one worker: use [`RigBuilder::balanced`](super::RigBuilder::balanced).
+    /// If one isn't queued, or all wait on one worker: use
+    /// [`RigBuilder::balanced`](super::RigBuilder::balanced).
     pub fn line_up(&self, slots: usize, waiters: &[Waiter]) -> Result<Lineup> {
         self.wait_until_idle()?;
         self.backend.reset();
@@ -55,7 +57,7 @@ impl Rig {
             lineup.waiting.push(pending);
             self.wait_for_stat("queue_length", seq as u64 + 1)?;
             let now_us = wait::until("the work of the request that was queued", || {
-                // Published after the length.
+                // The work is published after the length.
                 match self.policy_stat("queued_work_us") {
                     Ok(now) if now > work_us => Ok(now),
                     Ok(now) => Err(format!("queued_work_us = {now}, as before")),
@@ -70,21 +72,22 @@ impl Rig {
         let waiting = by_worker.iter().zip(&held_by_worker);
         ensure!(
             waiting.filter(|(now, held)| now > held).count() > 1,
-            "connections by worker: {held_by_worker:?}, then {by_worker:?}; on one worker an order shows little"
+            "connections by worker: {held_by_worker:?}, then {by_worker:?}; on one worker an order \
+             shows little"
         );
         Ok(lineup)
     }
 }
 
 impl Rig {
-    /// Serves requests of types with different service times, from the shortest to the longest, `count` of each at once,
-    /// until all workers know the types' own mean processing times.
+    /// Serves requests of types with different service times, from the shortest to the longest,
+    /// `count` of each at once, until all workers know the types' own mean processing times.
     ///
     /// # Errors
-    /// If they don't come to know them.
+    /// If they don't learn them.
     pub fn learn(&self, slots: usize, paths: &[&'static str], count: usize) -> Result<()> {
         const ROUNDS: usize = 20;
-        // Two of each: one on each worker.
+        // Each path has two probes: one on each worker.
         let probes: Vec<Waiter> = paths
             .iter()
             .flat_map(|path| [Waiter::at(path), Waiter::at(path)])
@@ -100,7 +103,7 @@ impl Rig {
             let lineup = self.line_up(slots, &probes)?;
             seen = lineup.costs_us().to_vec();
             lineup.withdraw(self)?;
-            // Unknown types are taken for the mean of all, which is not in order.
+            // The estimate of unknown types is the mean of all, which is not in order.
             let in_order = seen.chunks(2).is_sorted_by(|a, b| {
                 let (slowest, fastest) = (a.iter().max(), b.iter().min());
                 slowest.zip(fastest).is_some_and(|(a, b)| 3 * a < 2 * b)
@@ -114,7 +117,7 @@ impl Rig {
 }
 
 impl Waiter {
-    /// A request without headers.
+    /// Returns a request without headers.
     pub fn at(path: &'static str) -> Self {
         Self {
             path,
@@ -122,7 +125,7 @@ impl Waiter {
         }
     }
 
-    /// The same with another header.
+    /// Returns the same request with another header.
     #[must_use]
     pub fn header(mut self, name: &'static str, value: &str) -> Self {
         self.headers.push((name, value.to_owned()));
@@ -131,12 +134,14 @@ impl Waiter {
 }
 
 impl Lineup {
-    /// What each request adds to the queued work: the mean processing time of its type when it was queued, µs.
+    /// Returns each request's addition to the queued work: the mean processing time of its type
+    /// when it was queued, µs.
     pub fn costs_us(&self) -> &[u64] {
         &self.costs_us
     }
 
-    /// Frees the slots and returns the numbers of the waiters in the order in which the backend saw them.
+    /// Frees the slots and returns the numbers of the waiters in the order in which they reached
+    /// the backend.
     ///
     /// # Errors
     /// If one isn't served.
@@ -150,7 +155,7 @@ impl Lineup {
         order.iter().map(|a| Ok(usize::try_from(a.seq)?)).collect()
     }
 
-    /// Hangs up all that wait, so that none of them is served, and frees the slots.
+    /// Hangs up all waiting requests, so that none of them is served, and frees the slots.
     ///
     /// # Errors
     /// If one stays in the queue.
@@ -166,7 +171,8 @@ impl Lineup {
     }
 }
 
-/// Pairs that two orders of the same numbers have the other way round: Kendall's distance.
+/// Returns the number of pairs that are in opposite order in two orders of the same numbers:
+/// Kendall's distance.
 pub fn inversions(a: &[usize], b: &[usize]) -> usize {
     let places = |order: &[usize]| {
         let mut places = vec![0; order.len()];

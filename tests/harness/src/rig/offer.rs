@@ -1,4 +1,4 @@
-//! One request at a time, and what became of it: what a test of decisions needs.
+//! Single requests and Headgate's decisions about them, for tests of decisions.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -10,22 +10,24 @@ use crate::http::{Answer, Pending};
 use crate::rig::Waiter;
 use crate::wait;
 
-/// What became of a request at its arrival.
+/// The decision about a request at its arrival.
 #[derive(Debug)]
 pub enum Offered {
-    /// It waits or is served.
+    /// The request waits or is served.
     Admitted(Pending),
-    /// It was refused.
+    /// The request was refused.
     Refused(Answer),
 }
 
 impl Rig {
-    /// Sends a request and waits for Headgate's decision about it. Nothing else may arrive meanwhile.
+    /// Sends a request and waits for Headgate's decision about it. No other request may arrive
+    /// meanwhile.
     ///
     /// # Errors
-    /// If there is no decision.
+    /// If no decision is observed.
     pub fn offer(&self, request: &Waiter) -> Result<Offered> {
-        // Where admitted requests go; what was admitted before is there already, and nothing leaves the queue.
+        // The requests in the backend and in the queue. Earlier requests are already counted, and
+        // none leaves the queue.
         let admitted = || -> Result<u64> {
             Ok(self.backend.stats().received + self.policy_stat("queue_length")?)
         };
@@ -37,7 +39,7 @@ impl Rig {
             .collect();
         let pending = self.request(request.path, &headers)?;
         let refused = wait::until("a decision", || {
-            // In this order: an answer by the backend is not taken for a refusal.
+            // The order matters: an answer by the backend must not count as a refusal.
             match (pending.has_answer(), admitted()) {
                 (_, Ok(now)) if now > before => Ok(false),
                 (Ok(true), Ok(_)) => Ok(true),
@@ -53,7 +55,7 @@ impl Rig {
         Ok(Offered::Refused(answer))
     }
 
-    /// Sends a request that is expected to be admitted, and leaves it there.
+    /// Sends a request that is expected to be admitted, and leaves it in the system.
     ///
     /// # Errors
     /// If it is refused.
@@ -64,11 +66,11 @@ impl Rig {
         }
     }
 
-    /// Sends a request while all slots are taken, and takes it out of the queue again if it was admitted. Returns the
-    /// reason if it was refused.
+    /// Sends a request while all slots are in use, and removes it from the queue again if it was
+    /// admitted. Returns the reason if it was refused.
     ///
     /// # Errors
-    /// If there is no decision.
+    /// If no decision is observed.
     pub fn try_queue(&self, request: &Waiter) -> Result<Option<String>> {
         let queued = self.policy_stat("queue_length")?;
         let reason = match self.offer(request)? {
@@ -85,11 +87,11 @@ impl Rig {
         Ok(reason)
     }
 
-    /// As [`try_queue`](Self::try_queue), on each of the two workers; they must come to agree, which they do once they
-    /// have told each other what they measured.
+    /// As [`try_queue`](Self::try_queue), on each of the two workers. They must agree in the end,
+    /// which they do once they have exchanged their measurements.
     ///
     /// # Errors
-    /// If they don't, or there is no decision.
+    /// If they don't, or no decision is observed.
     pub fn try_queue_on_both(&self, request: &Waiter) -> Result<Option<String>> {
         wait::until("two workers that agree", || {
             match self.try_queue_on_each(request) {
@@ -110,11 +112,12 @@ impl Rig {
         Ok([one, other])
     }
 
-    /// Sends a request to one of the two workers, and to the other one if that refuses it: what is refused, both refuse.
-    /// Workers can know different things, such as one that began later.
+    /// Sends a request to one of the two workers, and to the other one if that refuses it, so a
+    /// refusal is one by both. Workers can have different measurements, for example if one started
+    /// later.
     ///
     /// # Errors
-    /// If there is no decision.
+    /// If no decision is observed.
     pub fn offer_to_either(&self, request: &Waiter) -> Result<Offered> {
         let mut idle = self.even_connections()?;
         match self.offer(request)? {
@@ -126,8 +129,9 @@ impl Rig {
         }
     }
 
-    /// Makes the workers' connections as many. A new connection goes to the worker with the fewest, and of equal ones to
-    /// the same; idle ones that nothing is sent on make them equal, and then unequal.
+    /// Makes the workers' numbers of connections equal. A new connection goes to the worker with
+    /// the fewest, and with equal numbers always to the same one. Idle connections make the numbers
+    /// equal, and then unequal.
     fn even_connections(&self) -> Result<Vec<IdleConnection>> {
         let mut idle = Vec::new();
         while let [first, second] = self.connections_by_worker()?[..]
@@ -138,7 +142,7 @@ impl Rig {
         Ok(idle)
     }
 
-    /// The next connection goes to the other worker.
+    /// Makes the next connection go to the other worker.
     fn turn_to_the_other(&self, idle: &mut Vec<IdleConnection>) -> Result<()> {
         self.connections_by_worker()?;
         idle.push(self.idle_connection()?);
@@ -146,7 +150,7 @@ impl Rig {
         Ok(())
     }
 
-    /// A connection that nothing is sent on.
+    /// Opens a connection that stays idle.
     fn idle_connection(&self) -> Result<IdleConnection> {
         Ok(IdleConnection {
             _stream: TcpStream::connect(self.addr())?,
@@ -154,11 +158,13 @@ impl Rig {
         })
     }
 
-    /// How many connections each worker has, when Envoy has seen all come and go that the rig opened and closed. It counts
-    /// a connection down a moment after it took the request out of the queue or answered it.
+    /// Returns the number of connections of each worker, once Envoy has noticed all that the rig
+    /// opened and closed. Envoy decrements its count a moment after it removed the request from the
+    /// queue or answered it.
     ///
     /// # Errors
-    /// If it counts others in the end: of a load generator, or of a request that Envoy gave up.
+    /// If its count stays different: because of a load generator, or of a request that Envoy gave
+    /// up.
     pub fn connections_by_worker(&self) -> Result<Vec<u64>> {
         let expected = Arc::strong_count(&self.clients) as u64 - 1;
         wait::until(&format!("{expected} connections"), || {
@@ -173,6 +179,6 @@ impl Rig {
 
 struct IdleConnection {
     _stream: TcpStream,
-    // After the stream: closed connections count no more.
+    // Dropped after the stream, so that the count includes every open connection.
     _counted: Arc<()>,
 }

@@ -28,10 +28,10 @@ const USER: &str = "headgate-operator";
 const BATCH: usize = 250;
 /// The operator is at rest when it has written nothing for this long.
 const REST: Duration = Duration::from_secs(2);
-/// How long it may take until it is.
+/// The longest time until it is at rest.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// Where policies come from.
+/// The source of the policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// A file each in a folder.
@@ -54,13 +54,13 @@ impl Source {
 pub(super) struct Marker {
     /// When it was about to be applied.
     pub(super) applied: Instant,
-    /// What a proxy's configuration contains that has it.
+    /// A text that a proxy's configuration contains once it has the edit.
     pub(super) text: String,
 }
 
 /// A running operator with its policies.
 pub(super) struct Running {
-    // Before what it reads from.
+    // Dropped before the source that it reads.
     headgate: Headgate,
     policies: Policies,
     edits: AtomicUsize,
@@ -153,12 +153,13 @@ impl Running {
         }
     }
 
-    /// The operator's requests since `mark`; those of its Lease, and watches, apart.
+    /// Returns the number of the operator's requests since `mark`, without watches and the requests
+    /// of its Lease.
     pub(super) fn requests(&self, mark: AuditMark) -> Result<Option<usize>> {
         self.count(mark, |_| true)
     }
 
-    /// Those of them that write.
+    /// Returns the number of these requests that write.
     pub(super) fn writes(&self, mark: AuditMark) -> Result<Option<usize>> {
         self.count(mark, |is_write| is_write)
     }
@@ -184,7 +185,8 @@ impl Running {
                 None | Some(0) => return Ok(()),
                 Some(writes) if Instant::now() > deadline => {
                     bail!(
-                        "{PATIENCE:?} after the last edit the operator still writes: {writes} in {REST:?}"
+                        "{PATIENCE:?} after the last edit the operator still writes: {writes} in \
+                         {REST:?}"
                     )
                 }
                 Some(_) => {}

@@ -1,7 +1,8 @@
-//! `--experiment`: what is broken, new or sudden, in front of the harness' own backend.
+//! `--experiment`: faults, new processes and sudden overload, in front of the harness' own backend.
 //!
-//! Each case is a course of events under open-loop load. All rows meet the same seeded arrivals: Envoy without a filter,
-//! and Headgate on both hosts with P given and with P found. An answer is in time within the p90 objective of its type.
+//! Each case is a course of events under open-loop load. All rows meet the same seeded arrivals:
+//! Envoy without a filter, and Headgate on both hosts with P given and with P found. An answer is
+//! in time within the p90 objective of its type.
 
 mod cold;
 mod hang;
@@ -46,8 +47,8 @@ pub struct Options {
     pub rounds: usize,
     /// Whether runs are shortened.
     pub quick: bool,
-    /// Names of rows and of cases to run; empty for all. A list without a row's name is for all rows, one without a case's
-    /// name for all cases.
+    /// Names of rows and of cases to run; empty for all. A list without a row's name is for all
+    /// rows, one without a case's name for all cases.
     pub only: Vec<String>,
     /// Worker threads of Envoy.
     pub workers: u32,
@@ -90,7 +91,7 @@ pub struct Measure {
     pub name: String,
     /// Its unit.
     pub unit: Unit,
-    /// `None`: it did not come to that.
+    /// `None` if it did not happen in the run.
     pub value: Option<f64>,
 }
 
@@ -152,7 +153,7 @@ struct Case {
     parallelism: usize,
     phases: Vec<Phase>,
     route_timeout: Option<Duration>,
-    /// After this clients give up.
+    /// The time after which clients give up.
     patience: Option<Duration>,
     retries: u32,
     events: Vec<(Duration, Event)>,
@@ -169,14 +170,14 @@ enum Event {
     Workers(usize),
 }
 
-/// What a run showed.
+/// The record of a run.
 struct Seen<'a> {
     case: &'a Case,
     samples: &'a [Sample],
     end: Duration,
 }
 
-/// Runs an experiment; `progress` hears of each run as it ends.
+/// Runs an experiment; `progress` gets a line for each run as it ends.
 ///
 /// # Errors
 /// If a part of a system doesn't start or run.
@@ -245,7 +246,8 @@ fn rows(case: &Case) -> Vec<Protection> {
 }
 
 impl Case {
-    /// `mix` for one endpoint with so many workers, which is P, without any event; it has no phases yet.
+    /// `mix` for one endpoint with so many workers, which is P, without any event; it has no phases
+    /// yet.
     fn new(mix: Vec<QueryType>, workers: usize, measures: fn(&Seen<'_>) -> Vec<Measure>) -> Self {
         Self {
             name: "",
@@ -268,7 +270,7 @@ impl Case {
         let mut backend = BackendConfig::for_mix(self.workers, &self.mix);
         backend.seed = round as u64;
         backend.one_processor = self.one_processor;
-        // Most services finish what they have begun, whether or not anybody still waits for it.
+        // Most services finish a request even if its caller has left.
         backend.on_disconnect = OnDisconnect::Finish;
         let others = (1..self.endpoints)
             .map(|_| Backend::start(&backend))
@@ -324,7 +326,7 @@ impl Case {
         }
         spec.seed = round as u64;
         spec.drain = Duration::from_secs(1);
-        // More can't be had: each takes two file descriptors of Envoy.
+        // The most that is possible: each takes two file descriptors of Envoy.
         spec.max_outstanding = 8_000;
         spec
     }
@@ -358,7 +360,7 @@ impl Seen<'_> {
         types.map(row).collect()
     }
 
-    /// What was sent in each second.
+    /// Returns the counts of each second.
     fn seconds(&self) -> Vec<Second> {
         let mut seconds = vec![Second::default(); self.end.as_secs() as usize];
         for sample in self.samples {
@@ -406,7 +408,8 @@ impl Seen<'_> {
         self.rate_in_time(from, to) > 0.0 && self.outside(from, to) == 0
     }
 
-    /// Seconds after `event` from which on nearly all requests are answered in time, at their first attempt or at another.
+    /// Seconds after `event` from which on nearly all requests are answered in time, at their first
+    /// attempt or at another.
     fn well_after(&self, event: Duration) -> Option<f64> {
         const NEARLY_ALL: f64 = 0.95;
         let seconds = self.seconds();
@@ -478,7 +481,8 @@ fn counters(lab: &Lab) -> Result<BTreeMap<String, u64>> {
     Ok(counters)
 }
 
-/// Columns of a median with the least and the most of the runs; below them, the refusals of all runs by type and reason.
+/// Columns of a median with the least and the most of the runs; below them, the refusals of all
+/// runs by type and reason.
 pub fn table(report: &CaseReport) -> String {
     let mut names: Vec<&'static str> = Vec::new();
     for run in &report.runs {
@@ -531,7 +535,7 @@ fn spread(values: Vec<Option<f64>>, unit: Unit) -> String {
     }
 }
 
-/// What Headgate's stats say it refused, summed over runs.
+/// Returns the refusals in Headgate's stats as text, summed over runs.
 fn refusal_words(row: &str, runs: &[&Run]) -> String {
     let mut sums: BTreeMap<String, u64> = BTreeMap::new();
     for (name, count) in runs.iter().flat_map(|run| &run.counters) {

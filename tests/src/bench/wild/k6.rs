@@ -45,7 +45,7 @@ pub(super) struct Answer {
     pub(super) kind: usize,
     /// When it was sent, since the begin of the load.
     pub(super) sent: Duration,
-    /// What the client waited.
+    /// The client's wait.
     pub(super) latency: Duration,
     /// HTTP status; 0 for a client that gave up.
     pub(super) status: u16,
@@ -53,14 +53,15 @@ pub(super) struct Answer {
     pub(super) reason: Option<String>,
 }
 
-/// What came of a load.
+/// The result of a load.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     /// In the order of their ends.
     pub(super) answers: Vec<Answer>,
     /// How late clients were in sending, ms, 99th percentile.
     pub(super) late_p99_ms: f64,
-    /// Requests that k6 had no client for. A load with any is not the one that was asked for.
+    /// Requests that k6 had no client for. If there are any, the load is not the one that was asked
+    /// for.
     pub(super) dropped: u64,
 }
 
@@ -79,7 +80,12 @@ pub(super) fn run(
     let types: Vec<Value> = (0..mix.len())
         .map(|kind| scenario(mix, stages, kind))
         .collect();
-    let wild = json!({"target": target.to_string(), "timeout": TIMEOUT.as_secs_f64(), "seed": seed, "types": types});
+    let wild = json!({
+        "target": target.to_string(),
+        "timeout": TIMEOUT.as_secs_f64(),
+        "seed": seed,
+        "types": types,
+    });
     let mut command = Command::new(program);
     command
         .args([
@@ -140,7 +146,7 @@ pub(super) fn run(
     })
 }
 
-/// k6 as long as somebody waits for it.
+/// A k6 process, killed when dropped.
 struct Guard(Child);
 
 impl Drop for Guard {
@@ -165,7 +171,8 @@ fn scenario(mix: &[QueryType], stages: &[Stage], kind: usize) -> Value {
     json!({"name": mix[kind].name, "path": mix[kind].path, "stages": list})
 }
 
-/// Reads k6's samples: `metric,timestamp (ms),value,scenario,tags,…`. Times of sending are since 1970 at first.
+/// Reads k6's samples: `metric,timestamp (ms),value,scenario,tags,…`. Times of sending are since
+/// 1970 at first.
 fn collect(
     mut lines: impl Iterator<Item = io::Result<String>>,
     mix: &[QueryType],

@@ -36,8 +36,8 @@ fn percent(share: f64) -> String {
 /// Tables of all services.
 pub fn markdown(reports: &[ServiceReport]) -> String {
     let mut out = String::from(
-        "Goodput: 2xx per second within the p90 objective of their type, mean of the runs, least and most in parentheses. \
-         Loads are multiples of the capacity that a ramp finds.\n",
+        "Goodput: 2xx per second within the p90 objective of their type, mean of the runs, \
+         least and most in parentheses. Loads are multiples of the capacity that a ramp finds.\n",
     );
     for report in reports {
         let _ = writeln!(out, "\n### {}: {}\n", report.service, report.title);
@@ -127,7 +127,8 @@ fn service(out: &mut String, report: &ServiceReport) {
     }
 }
 
-/// Of the type that fares worst, the share of its 2xx within the p90 objective. From 90% on, it is kept.
+/// Of the type that fares worst, the share of its 2xx within the p90 objective. From 90% on, it is
+/// kept.
 fn in_time(part: &Measured) -> Option<f64> {
     let answered = part.types.iter().filter(|kind| kind.answered > 0);
     answered
@@ -164,10 +165,12 @@ const HEIGHT: f64 = 230.0;
 const LABEL: f64 = 38.0;
 
 /// Colours for more lines than the palette has, all of which also differ by dashes; by family.
-const LINES: &str = ".w0{stroke:var(--muted)}.w1{stroke:var(--t1)}.w2{stroke:var(--t1);stroke-dasharray:6 3}\
-.w3{stroke:var(--t1);stroke-dasharray:2 3}.w4{stroke:var(--t2)}.w5{stroke:var(--t2);stroke-dasharray:6 3}\
+const LINES: &str = ".w0{stroke:var(--muted)}.w1{stroke:var(--t1)}\
+.w2{stroke:var(--t1);stroke-dasharray:6 3}.w3{stroke:var(--t1);stroke-dasharray:2 3}\
+.w4{stroke:var(--t2)}.w5{stroke:var(--t2);stroke-dasharray:6 3}\
 .w6{stroke:var(--t3)}.w7{stroke:var(--bad)}.w8{stroke:var(--bad);stroke-dasharray:6 3}\
-.w9{stroke:var(--t0);stroke-width:3}.w10{stroke:var(--t0);stroke-dasharray:2 3}.w11{stroke:var(--t0);stroke-dasharray:6 3}";
+.w9{stroke:var(--t0);stroke-width:3}.w10{stroke:var(--t0);stroke-dasharray:2 3}\
+.w11{stroke:var(--t0);stroke-dasharray:6 3}";
 
 /// A stand-alone SVG: for each service goodput over load, and over time under each change.
 pub fn svg(reports: &[ServiceReport]) -> String {

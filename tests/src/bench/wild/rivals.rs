@@ -1,5 +1,5 @@
-//! Proxies other than Envoy that people put in front of a service against overload: HAProxy, and Go's reverse proxy with
-//! failsafe-go.
+//! Proxies other than Envoy that are used in front of a service against overload: HAProxy, and Go's
+//! reverse proxy with failsafe-go.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -33,8 +33,8 @@ pub(super) enum Rival {
     Failsafe(Vec<String>),
 }
 
-/// HAProxy by its documentation: connections to the server bounded, a short queue, and the cheap first, either strictly or
-/// by what they may wait.
+/// HAProxy by its documentation: connections to the server bounded, a short queue, and the cheap
+/// first, either strictly or by what they may wait.
 pub(super) fn haproxy_candidates(mix: &[QueryType]) -> Vec<(String, Rival)> {
     let rule = |(place, query): (usize, &QueryType), by_deadline: bool| {
         let path = query.path;
@@ -69,7 +69,8 @@ pub(super) fn haproxy_candidates(mix: &[QueryType]) -> Vec<(String, Rival)> {
     candidates
 }
 
-/// The limiter with its defaults and with what its documentation tells to fit: the range of the limit, and the queue.
+/// The limiter with its defaults, and with the settings that its documentation says to fit: the
+/// range of the limit, and the queue.
 pub(super) fn failsafe_candidates(mix: &[QueryType]) -> Vec<(String, Rival)> {
     let paths = || mix.iter().map(|query| query.path.to_owned());
     let shortest = mix.iter().map(|query| query.p90).min().unwrap_or_default();
@@ -107,7 +108,7 @@ pub(super) enum Proxy {
     Rival {
         /// Its process.
         child: Child,
-        /// Where it listens.
+        /// The address where it listens.
         addr: SocketAddr,
         /// Its files.
         _dir: TempDir,
@@ -125,7 +126,7 @@ impl Proxy {
         Lab::start_before(protection, upstream, 1).map(Self::Envoy)
     }
 
-    /// Where to send requests.
+    /// Returns the address that takes requests.
     pub(super) fn addr(&self) -> SocketAddr {
         match self {
             Self::Envoy(lab) => lab.addr(),
@@ -180,8 +181,8 @@ impl Rival {
                     &settings,
                     format!(
                         "global\n  nbthread 1\n  maxconn 8000\n\
-                         defaults\n  mode http\n  timeout connect 5s\n  timeout client 60s\n  timeout server 60s\n  \
-                         timeout queue {queue}ms\n\
+                         defaults\n  mode http\n  timeout connect 5s\n  timeout client 60s\n  \
+                         timeout server 60s\n  timeout queue {queue}ms\n\
                          frontend clients\n  bind {addr}\n  {rules}\n  default_backend service\n\
                          backend service\n  server one {upstream} maxconn {maxconn}\n"
                     ),

@@ -1,7 +1,8 @@
-//! The services: how they are started, what they are asked, and what their users expect. Their sources are in
-//! `tests/wild`.
+//! The services: their start, their requests, and the objectives of their users. Their sources are
+//! in `tests/wild`.
 //!
-//! A service, its database and whatever competes with it run on one core; proxy and load have the others.
+//! A service, its database and the processes that compete with it run on one core; proxy and load
+//! have the others.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -52,7 +53,7 @@ impl Service {
         }
     }
 
-    /// What it is, in a few words.
+    /// Returns a short description.
     pub fn title(self) -> &'static str {
         match self {
             Self::Sqlite => "async Python on SQLite, three query threads",
@@ -98,7 +99,8 @@ impl Service {
             .collect()
     }
 
-    /// Busy loops that take about half of the core from it: as many as it has threads or processes that compute.
+    /// Busy loops that take about half of the core from it: as many as it has threads or processes
+    /// that compute.
     fn competitors(self) -> usize {
         match self {
             Self::Sqlite => 3,
@@ -127,7 +129,7 @@ pub(super) struct Running {
     disturbance: Option<Disturbance>,
 }
 
-/// What takes capacity from a service.
+/// Processes that take capacity from a service, and workers that are stopped.
 #[derive(Debug)]
 struct Disturbance {
     _competitors: Vec<Child>,
@@ -146,7 +148,8 @@ impl Site {
     /// Makes the service's data.
     ///
     /// # Errors
-    /// If a program that it needs fails; [`programs::why_unavailable`] tells if it can't be had on this kind of machine.
+    /// If a program that it needs fails; [`programs::why_unavailable`] tells if it can't be had on
+    /// this kind of machine.
     pub(super) fn prepare(service: Service) -> Result<Self> {
         let dir = tempfile::Builder::new()
             .prefix("headgate-wild-")
@@ -199,9 +202,11 @@ impl Site {
                 fs::write(
                     &settings,
                     format!(
-                        "[databases]\nlibrary = host=127.0.0.1 port={} dbname=postgres user=library\n\
-                         [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {pool_port}\nunix_socket_dir =\n\
-                         auth_type = any\npool_mode = transaction\ndefault_pool_size = {POOL}\n",
+                        "[databases]\nlibrary = host=127.0.0.1 port={} \
+                         dbname=postgres user=library\n\
+                         [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {pool_port}\n\
+                         unix_socket_dir =\nauth_type = any\npool_mode = transaction\n\
+                         default_pool_size = {POOL}\n",
                         self.database_port
                     ),
                 )?;
@@ -283,7 +288,8 @@ impl Site {
         })
         .with_context(|| self.database.as_ref().map(Child::tail).unwrap_or_default())?;
         run(
-            "import psycopg, sys; psycopg.connect(sys.argv[1], autocommit=True).execute(open(sys.argv[2]).read())",
+            "import psycopg, sys; psycopg.connect(sys.argv[1], \
+             autocommit=True).execute(open(sys.argv[2]).read())",
             &[sources(self.service).join("fill.sql").as_os_str()],
         )
         .context("filling the database")?;
@@ -296,7 +302,7 @@ impl Site {
 }
 
 impl Running {
-    /// Where it answers.
+    /// Returns the address where it answers.
     pub(super) fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -337,8 +343,8 @@ impl Running {
         self.disturbance = None;
     }
 
-    /// Mean time of `count` requests of each type, one after the other, without any load: their service times. As many
-    /// before them warm up caches and connect the workers to their database.
+    /// Mean time of `count` requests of each type, one after the other, without any load: their
+    /// service times. As many before them warm up caches and connect the workers to their database.
     ///
     /// # Errors
     /// If one isn't answered.
@@ -414,8 +420,9 @@ fn on_core(program: &Path) -> Command {
     command
 }
 
-/// A program on the services' core that refuses to be run by root. For root, it gets a namespace in which root's id is
-/// that of `nobody`: it thinks that it is nobody, and can still read root's folders, where downloaded programs are.
+/// Returns the command of a program on the services' core that refuses to run as root. For root,
+/// the program gets a user namespace in which root's id is mapped to that of the user `nobody`. So
+/// it doesn't run as root, and can still read root's folders, where downloaded programs are.
 fn not_as_root(program: &Path) -> Command {
     if !geteuid().is_root() {
         return on_core(program);
@@ -427,7 +434,7 @@ fn not_as_root(program: &Path) -> Command {
     command
 }
 
-/// A port that nobody uses now.
+/// Returns a port that is free now.
 pub(super) fn free_port() -> Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
         .local_addr()?

@@ -1,5 +1,6 @@
-//! What stands in front of a service: nothing, Envoy's own protections, other proxies, Headgate. A protection that has to be fitted to
-//! a service is a family of candidates, of which a search takes the best for each service.
+//! Protections in front of a service: none, Envoy's own, other proxies, Headgate. A protection that
+//! has to be fitted to a service is a family of candidates, of which a search takes the best for
+//! each service.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -37,13 +38,14 @@ pub(super) enum Front {
 pub(super) struct Family {
     /// Name for `--only` and JSON.
     pub(super) name: &'static str,
-    /// What it is, in a few words.
+    /// A short description.
     pub(super) title: &'static str,
-    /// One as it is, or several to search.
+    /// One candidate as it is, or several to search.
     pub(super) candidates: Vec<Variant>,
 }
 
-/// Everything to compare, for a service with this mix. `parallelism` are the values to search for Headgate.
+/// Everything to compare, for a service with this mix. `parallelism` are the values to search for
+/// Headgate.
 pub(super) fn families(mix: &[QueryType], parallelism: &[usize]) -> Vec<Family> {
     let headgate = |p: Option<usize>, shed: Option<bool>| Variant {
         name: headgate_name(p, shed),
@@ -149,8 +151,9 @@ fn rivals(candidates: Vec<(String, Rival)>) -> Vec<Variant> {
     candidates.into_iter().map(variant).collect()
 }
 
-/// The settings that its documentation tells to tune: what counts as the round trip, how much queue it allows above the
-/// minimum, the floor while it measures that minimum, and the ceiling.
+/// Candidates of the settings that its documentation says to tune: what counts as the round trip,
+/// how much queue it allows above the minimum, the floor while it measures that minimum, and the
+/// ceiling.
 fn adaptive_candidates() -> Vec<Variant> {
     let mut candidates = Vec::new();
     for percentile in [50, 90] {
@@ -183,7 +186,8 @@ fn adaptive_candidates() -> Vec<Variant> {
     candidates
 }
 
-/// The same with its limit kept from falling below a floor at any time, not only while it measures the minimum.
+/// The same with its limit kept from falling below a floor at any time, not only while it measures
+/// the minimum.
 fn floor_candidates() -> Vec<Variant> {
     let mut candidates = Vec::new();
     for percentile in [50, 90] {
@@ -213,7 +217,8 @@ fn floor_candidates() -> Vec<Variant> {
     candidates
 }
 
-/// It sees failures only, so slow answers are made failures by a timeout, and it is told how many to stand.
+/// The filter sees only failures, so a timeout makes slow answers failures, and its settings say
+/// how many it tolerates.
 fn admission_candidates(mix: &[QueryType]) -> Vec<Variant> {
     let p90s = mix.iter().map(|query| query.p90);
     let timeouts = [p90s.clone().min(), p90s.max()];
@@ -291,7 +296,8 @@ impl Variant {
         }
     }
 
-    /// Why it can't be run here: its program can't be had, or the version of Headgate at hand refuses its policy.
+    /// Why it can't be run here: its program can't be had, or the version of Headgate at hand
+    /// refuses its policy.
     ///
     /// # Errors
     /// If Headgate can't be asked.
@@ -309,7 +315,7 @@ impl Variant {
         if output.status.success() {
             return Ok(None);
         }
-        // The first problem, without the place in a file that nobody sees.
+        // The first problem, without its place in a file that users don't see.
         let problems = String::from_utf8_lossy(&output.stdout);
         let first = problems.lines().next().unwrap_or_default();
         Ok(Some(

@@ -1,5 +1,5 @@
-//! The control groups of a node's Pods. Namespaces don't hold them: they are under one folder of the machine's tree,
-//! named like the node's own, and somebody has to remove them.
+//! The control groups of a node's Pods. Namespaces don't hold them: they are under one folder of
+//! the machine's tree, named like the node's own, and must be removed explicitly.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ impl Cgroups {
             remove_left_behind(hierarchy);
             let group = hierarchy.join(&name);
             fs::create_dir(&group).with_context(|| format!("cannot make {}", group.display()))?;
-            // Version 1: a new group has no CPU and no memory to run on until it is told.
+            // Version 1: a new group has no CPU and no memory to run on until these are set.
             for setting in ["cpuset.cpus", "cpuset.mems"] {
                 if let Ok(value) = fs::read(hierarchy.join(setting)) {
                     let _ = fs::write(group.join(setting), value);

@@ -1,4 +1,4 @@
-//! What the node's programs read.
+//! Configuration files of the node's programs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use super::{NODE_ADDRESS, NODE_NAME};
 /// Addresses of this node's Pods, of [`POD_RANGE`].
 const NODE_PODS: &str = "10.244.0.0/24";
 
-/// Writes all of it into `dir`.
+/// Writes all files into `dir`.
 pub(super) fn write(
     dir: &Path,
     cgroup: &str,
@@ -45,8 +45,8 @@ pub(super) fn write(
     Ok(())
 }
 
-/// A test machine may be a container itself, where nobody may make a process less likely to be killed for want of
-/// memory: hence `restrict_oom_score_adj`.
+/// A test machine may be a container itself, in which no process may be made less likely to be
+/// killed for want of memory: hence `restrict_oom_score_adj`.
 const CONTAINERD: &str = r#"version = 2
 root = "@DIR@/containerd/root"
 state = "@DIR@/containerd/state"

@@ -14,8 +14,8 @@ use super::plan::{Call, Route};
 use super::stats::End;
 use crate::mesh::sidecar;
 
-/// How long a connection is kept for another call. Shorter than Envoy keeps its end, so that none is lost to both
-/// ends closing it at once.
+/// How long a connection is kept for another call. Shorter than Envoy keeps its end, so that none
+/// is lost to both ends closing it at once.
 const IDLE: Duration = Duration::from_secs(30);
 
 /// Connections to the sidecar.
@@ -64,7 +64,7 @@ impl Client {
         let mut request = Request::new(Empty::new());
         *request.uri_mut() = uri;
         *request.headers_mut() = context.clone();
-        // The proxy knows where to send it by its host.
+        // The host selects the proxy's route.
         let host = match &call.route {
             Route::RoundRobin => call.service.clone(),
             Route::Hash(name) => sidecar::hash_host(&call.service, name),
@@ -87,7 +87,7 @@ impl Client {
         } else {
             End::Failed
         };
-        // To its end, so that the connection can be used again.
+        // Read to its end, so that the connection can be used again.
         match response.into_body().collect().await {
             Ok(_) => end,
             Err(_) => End::Failed,

@@ -1,6 +1,8 @@
-//! Statistics and orders, on a port of their own, so that they never wait behind requests.
+//! Statistics and control requests, on a port of their own, so that they never wait behind
+//! requests.
 //!
-//! `GET /stats`, `POST /reset`, `POST /speed` with a number that divides service times from then on.
+//! `GET /stats`, `POST /reset`, `POST /speed` with a number that divides service times from then
+//! on.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use hyper::body::Incoming;
 
 use super::Service;
 
-/// Answers a question, or obeys.
+/// Answers a request for statistics, or a control request.
 pub(super) async fn answer(
     service: Arc<Service>,
     request: Request<Incoming>,

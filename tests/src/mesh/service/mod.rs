@@ -1,11 +1,12 @@
 //! The service of the test mesh: one program that is any service, by its configuration.
 //!
-//! A request's path selects a tree of steps ([`plan`]): time of a worker, and calls of other services through the
-//! outbound listener of the sidecar. Work is sleeping, in the queueing station of the [test backend](crate::backend),
-//! so capacity is workers and threads rather than CPU.
+//! A request's path selects a tree of steps ([`plan`]): time of a worker, and calls of other
+//! services through the outbound listener of the sidecar. Work is sleeping, in the queueing station
+//! of the [test backend](crate::backend), so capacity is workers and threads rather than CPU.
 //!
-//! The service knows nothing of Headgate. All that it does for it is what any application with tracing does: it copies
-//! headers of context from a request to the calls that the request leads to; and it can be told not to.
+//! The service knows nothing of Headgate. It only does what any application with tracing does: it
+//! copies headers of context from a request to the calls that the request leads to. Its
+//! configuration may turn that off.
 
 mod call;
 mod control;
@@ -90,7 +91,7 @@ impl Service {
     }
 }
 
-/// Serves until the process ends; `ready` hears where requests and statistics are served.
+/// Serves until the process ends; `ready` gets the addresses of requests and of statistics.
 ///
 /// # Errors
 /// If the configuration makes no sense, or an address can't be bound.

@@ -1,4 +1,4 @@
-//! What a service does with a request: a tree of steps.
+//! The plan of a service: a tree of steps for each kind of request.
 //!
 //! ```yaml
 //! operations:
@@ -10,8 +10,8 @@
 //!     - compute: {meanMs: 5, distribution: Exponential}
 //! ```
 //!
-//! Steps of an operation run one after the other. Whoever gives a request's path gives its type, its cost and all calls
-//! that it leads to, so workflows with graphs of their own have paths of their own.
+//! Steps of an operation run one after the other. A request's path determines its type, its cost
+//! and all calls that it leads to, so workflows with graphs of their own have paths of their own.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,8 +21,8 @@ use rand::rngs::SmallRng;
 use rand_distr::{Distribution as _, Exp};
 use serde::{Deserialize, Serialize};
 
-/// Headers that carry a request's context: those of W3C Trace Context and Baggage, and the one of Headgate for
-/// applications that pass on a single header.
+/// Headers that carry a request's context: those of W3C Trace Context and Baggage, and the one of
+/// Headgate for applications that pass on a single header.
 pub const CONTEXT: [&str; 4] = ["baggage", "traceparent", "tracestate", "x-headgate-request"];
 
 /// One service process.
@@ -31,30 +31,30 @@ pub const CONTEXT: [&str; 4] = ["baggage", "traceparent", "tracestate", "x-headg
 pub struct ServiceConfig {
     /// Its name, such as `en-1`; shown in its statistics.
     pub process: String,
-    /// Where requests are served; port 0 picks a free one.
+    /// Address of its requests; port 0 picks a free one.
     pub listen: SocketAddr,
-    /// Where its statistics are served; port 0 picks a free one.
+    /// Address of its statistics; port 0 picks a free one.
     pub control: SocketAddr,
-    /// Outbound listener of its sidecar. Without one it can't call anybody.
+    /// Outbound listener of its sidecar. Without one it can't call other services.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outbound: Option<SocketAddr>,
     /// Seed of its service times.
     pub seed: u64,
-    /// What it does.
+    /// Its behaviour.
     pub behaviour: Behaviour,
 }
 
-/// What all processes of a service have in common.
+/// Properties that all processes of a service share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Behaviour {
     /// Computing steps at once; others wait in the order of their arrival.
     pub workers: usize,
-    /// Requests at once, from begin to answer, calls included, as with a thread for each; others wait in the order of
-    /// their arrival. Without it any number.
+    /// Requests at once, from begin to answer, calls included, as with a thread for each; others
+    /// wait in the order of their arrival. Without it any number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
-    /// What becomes of a request whose caller left.
+    /// The treatment of a request whose caller left.
     #[serde(default)]
     pub abandoned: Abandoned,
     /// Request headers that calls inherit; empty for a service that propagates nothing.
@@ -69,18 +69,19 @@ pub struct Behaviour {
     /// Divides all service times; may be changed while it runs.
     #[serde(default = "one")]
     pub speed: f64,
-    /// What requests do, by path.
+    /// Operations, which requests select by their path.
     pub operations: Vec<Operation>,
 }
 
-/// What becomes of a request whose caller left.
+/// The treatment of a request whose caller left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Abandoned {
-    /// It is worked off for nobody: a thread that is blocked in a call or a lock doesn't notice that its caller left.
-    /// That is how an overloaded service loses all its capacity to requests that have timed out.
+    /// The request is served although its caller left: a thread that is blocked in a call or a lock
+    /// doesn't notice that. That is how an overloaded service loses all its capacity to requests
+    /// that have timed out.
     #[default]
     Finish,
-    /// It leaves at once, with its calls.
+    /// The request ends at once, with its calls.
     Cancel,
 }
 
@@ -90,7 +91,7 @@ pub enum Abandoned {
 pub struct Operation {
     /// Requests whose path starts with this; the longest counts.
     pub path: String,
-    /// What to do, in order.
+    /// Its steps, in order.
     #[serde(default)]
     pub steps: Vec<Step>,
 }
@@ -115,12 +116,12 @@ pub enum Step {
 pub struct Compute {
     /// Mean service time, ms.
     pub mean_ms: f64,
-    /// How service times scatter.
+    /// Distribution of service times.
     #[serde(default)]
     pub distribution: Distribution,
 }
 
-/// How service times scatter.
+/// Distribution of service times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Distribution {
     /// All are equal.
@@ -139,43 +140,45 @@ pub struct Call {
     /// Path; that of the request itself, if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// How many.
+    /// The number of calls.
     #[serde(default = "once")]
     pub count: u32,
     /// All of them at once rather than one after the other.
     #[serde(default)]
     pub at_once: bool,
-    /// Which process of the service.
+    /// Choice of the service's process.
     #[serde(default)]
     pub route: Route,
-    /// How long each may take, ms; the service's `callTimeoutMs` without it.
+    /// Timeout of each call, ms; the service's `callTimeoutMs` without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<f64>,
-    /// What a call that fails does to its request.
+    /// The effect of a failed call on its request.
     #[serde(default)]
     pub on_failure: OnFailure,
 }
 
-/// Which process of a service a call goes to. The proxy decides; the service says how.
+/// Choice of the process of a service that a call goes to. The proxy decides; the service states
+/// the way.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Route {
     /// One after the other.
     #[default]
     RoundRobin,
-    /// By the hash of this header of the request, which calls inherit: always the same for the same value.
+    /// By the hash of this header of the request, which calls inherit: always the same for the same
+    /// value.
     Hash(String),
     /// The one of this number, from 1.
     Process(usize),
 }
 
-/// What a call that fails does to its request.
+/// The effect of a failed call on its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum OnFailure {
-    /// It fails, too, and calls that are out are given up.
+    /// The request fails, too, and its outstanding calls are given up.
     #[default]
     Fail,
-    /// It does without the answer.
+    /// The request goes on without the answer.
     Ignore,
 }
 
@@ -257,7 +260,7 @@ pub(crate) fn calls(steps: &[Step]) -> Vec<&Call> {
     calls
 }
 
-/// Every step of a tree, those within others too.
+/// Visits every step of a tree, nested ones included.
 fn each<'a>(steps: &'a [Step], visit: &mut dyn FnMut(&'a Step) -> Result<()>) -> Result<()> {
     for step in steps {
         visit(step)?;

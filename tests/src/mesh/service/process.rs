@@ -12,8 +12,8 @@ use crate::headgate::address;
 use crate::http;
 use crate::process::Child;
 
-/// Environment variable with the path of the service's program; without it `headgate-service` is looked for where this
-/// program is.
+/// Environment variable with the path of the service's program; without it `headgate-service` is
+/// looked for where this program is.
 pub const PROGRAM_ENV: &str = "HEADGATE_SERVICE";
 
 const NAME: &str = "headgate-service";
@@ -46,7 +46,7 @@ impl ServiceProcess {
         })
     }
 
-    /// Where requests are served.
+    /// Returns the address of its requests.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -56,7 +56,7 @@ impl ServiceProcess {
         self.child.pid()
     }
 
-    /// What it has done since its start or the last reset.
+    /// Returns its counts since its start or the last reset.
     ///
     /// # Errors
     /// If it doesn't answer.
@@ -87,12 +87,12 @@ impl ServiceProcess {
         Ok(())
     }
 
-    /// Stops it where it stands: it keeps its sockets and answers nothing.
+    /// Stops the process (SIGSTOP): it keeps its sockets and answers nothing.
     pub fn pause(&self) {
         self.child.pause();
     }
 
-    /// Lets it go on after [`pause`](Self::pause).
+    /// Resumes it after [`pause`](Self::pause).
     pub fn resume(&self) {
         self.child.resume();
     }

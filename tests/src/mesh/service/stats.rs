@@ -1,4 +1,4 @@
-//! What a service counts: the truth that a test compares proxies and clients with.
+//! The counts of a service: the reference for the stats of proxies and clients.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -13,7 +13,7 @@ const MAX_WORKFLOWS: usize = 100;
 /// All workflows beyond.
 const OTHER: &str = "_other";
 
-/// What a service process has done since its start or the last reset.
+/// The counts of a service process since its start or the last reset.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServiceStats {
     /// Its name.
@@ -22,7 +22,8 @@ pub struct ServiceStats {
     pub seconds: f64,
     /// Requests by path of the operation.
     pub operations: BTreeMap<String, OperationStats>,
-    /// Requests by workflow; `_other` for all beyond a hundred, and an empty name for those without.
+    /// Requests by workflow; `_other` for all beyond a hundred, and an empty name for those
+    /// without.
     pub workflows: BTreeMap<String, OperationStats>,
     /// Calls by service.
     pub calls: BTreeMap<String, CallStats>,
@@ -52,20 +53,20 @@ impl ServiceStats {
     }
 }
 
-/// What became of some requests.
+/// Outcomes of some requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct OperationStats {
-    /// Those that came.
+    /// Requests received.
     pub received: u64,
     /// Answered with 200.
     pub completed: u64,
     /// Failed because a call did.
     pub failed: u64,
-    /// Of all, those whose caller had left before the answer: work for nobody.
+    /// Of all, those whose caller had left before the answer: wasted work.
     pub abandoned: u64,
 }
 
-/// What became of calls.
+/// Outcomes of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CallStats {
     /// Sent.
@@ -80,7 +81,7 @@ pub struct CallStats {
     pub timed_out: u64,
 }
 
-/// How a request, or a call, ended.
+/// The end of a request, or of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     Ok,
@@ -89,7 +90,7 @@ pub(super) enum End {
     TimedOut,
 }
 
-/// Counts in the making.
+/// The counts while they grow.
 #[derive(Debug)]
 pub(super) struct Tally {
     since: Instant,

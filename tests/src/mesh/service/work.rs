@@ -1,4 +1,4 @@
-//! Requests: each works off the steps of its path.
+//! Requests: each runs the steps of its path.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -15,7 +15,7 @@ use super::Service;
 use super::plan::{self, Abandoned, Call, Compute, OnFailure, Operation, Route, Step};
 use super::stats::{End, OperationStats};
 
-/// Says which call a request failed by, and how.
+/// Names the call that a request failed by, and the failure.
 const FAILED: HeaderName = HeaderName::from_static("x-mesh-failed");
 
 /// The call that a request failed by.
@@ -25,7 +25,7 @@ struct Failure {
     end: End,
 }
 
-/// What the steps of a request know of it.
+/// The data of a request that its steps use.
 struct Context {
     /// Index of its operation.
     operation: usize,
@@ -52,7 +52,7 @@ pub(super) async fn answer(
         inherited: service.inherited(operation, request.headers()),
         workflow: workflow(request.headers()),
     });
-    // The work begins when the request is there.
+    // The work begins when the whole request has arrived.
     let _ = request.into_body().collect().await;
     service.note(&context, |counts| counts.received += 1);
     let caller = Caller {
@@ -64,7 +64,7 @@ pub(super) async fn answer(
     let work = async move { worker.work(&of).await };
     let ended = match service.config.behaviour.abandoned {
         Abandoned::Cancel => work.await,
-        // A task of its own, which doesn't end with this one.
+        // A separate task, which doesn't end with this one.
         Abandoned::Finish => tokio::spawn(work).await.unwrap_or(Ok(())),
     };
     caller.answered();
@@ -87,10 +87,10 @@ impl Service {
         self.count(|tally| tally.request(path, &context.workflow, change));
     }
 
-    /// Works off a whole request.
+    /// Runs the steps of a whole request.
     async fn work(&self, context: &Context) -> Result<(), Failure> {
         let _thread = match &self.threads {
-            // Never closed, so there is always one in the end.
+            // Never closed, so a thread becomes free in the end.
             Some(threads) => threads.acquire().await.ok(),
             None => None,
         };
@@ -135,7 +135,7 @@ impl Service {
         let mut ticket = self
             .station
             .enter(context.operation, &context.path, Some(time), None);
-        // Nothing is served only when the whole process ends.
+        // An error means that the whole process ends.
         let _ = ticket.served().await;
     }
 
@@ -170,7 +170,8 @@ impl Service {
         })
     }
 
-    /// The headers that calls inherit: those of the configuration, and those that routes hash.
+    /// Returns the headers that calls inherit: those of the configuration, and those that routes
+    /// hash.
     fn inherited(&self, operation: usize, headers: &HeaderMap) -> HeaderMap {
         let behaviour = &self.config.behaviour;
         let Operation { steps, .. } = &behaviour.operations[operation];
@@ -196,7 +197,7 @@ impl Service {
     }
 }
 
-/// Notices a caller that leaves: hyper drops the future that answers it.
+/// Detects that a caller leaves: hyper drops the future that answers it.
 struct Caller {
     service: Arc<Service>,
     context: Arc<Context>,
@@ -237,7 +238,8 @@ fn workflow(headers: &HeaderMap) -> String {
         .to_owned()
 }
 
-/// The answer to a request that failed: never one that a client would take for this process's own refusal.
+/// Returns the answer to a request that failed: never one that a client would take for this
+/// process's own refusal.
 fn failed(failure: &Failure) -> Response<Full<Bytes>> {
     let (status, how) = match failure.end {
         End::TimedOut => (StatusCode::GATEWAY_TIMEOUT, "timed out"),

@@ -1,4 +1,4 @@
-//! AcceptFraction, which refuses by chance what demand exceeds.
+//! AcceptFraction, which refuses the excess of demand at random.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Chronos' backlog control: its bound, what costs count against it, and the rejection rate that it tells.
+//! Chronos' backlog control: its bound, the costs that count against it, and the rejection rate
+//! that it announces.
 
 use anyhow::Result;
 use headgate_tests::http::{Answer, Pending};
@@ -33,7 +34,7 @@ fn bounded(strategy: &Value, bound: u64) -> Result<(Rig, Vec<Pending>)> {
     Ok((rig, held))
 }
 
-/// A request that says what it costs.
+/// A request that states its cost.
 fn costs(cost: u32) -> Waiter {
     Waiter::at("/light").header("x-headgate-cost", &cost.to_string())
 }
@@ -50,7 +51,7 @@ fn backlog_control_bounds_the_cost_that_headers_tell() -> Result<()> {
     assert_eq!(rig.try_queue_on_both(&costs(2))?, None);
     waiting.push(rig.admit(&costs(2))?);
     rig.wait_for_stat("queue_length", 3)?;
-    // A request that says nothing costs 1.
+    // A request without a stated cost costs 1.
     assert_eq!(refused(&rig, "/light")?, some("backlog"));
     leave(&rig, &mut waiting)?;
     assert_eq!(refused(&rig, "/light")?, None);
@@ -79,10 +80,11 @@ fn backlog_control_bounds_the_measured_work() -> Result<()> {
         Kind("/light", 10, &[("p50", 1), ("p90", 1)]),
         Kind("/heavy", 300, &[("p50", 1), ("p90", 1)]),
     ];
-    // One heavy request fits beside light ones, two don't, on a machine that takes up to half as long again.
+    // One heavy request fits beside light ones, two don't, on a machine that takes up to half as
+    // long again.
     let settings = json!({"cost": {"type": "Measured"}, "maxBacklog": 590});
     let with = |settings: &Value| policy(SLOTS, &kinds, &backlog("1000s", settings));
-    // While it learns, more have to wait than are to be let in later.
+    // While it learns, more requests have to wait than are to be let in later.
     let rig = start(&kinds, with(&json!({"cost": {"type": "Measured"}})))?;
     rig.learn(SLOTS, &["/light", "/heavy"], 60)?;
     rig.edit_policy(&with(&settings))?;
@@ -118,9 +120,9 @@ fn backlog_control_of_the_queue_length_counts_requests() -> Result<()> {
 
 #[test]
 fn backlog_control_lowers_the_bound_when_the_delay_is_above_its_target() -> Result<()> {
-    // The law moves the bound once for each period in which something is served. All of a burst is served in one, or in
-    // two, where two engines report it on both sides of the period's end. The gains fall with target ÷ period: with a
-    // period as long as the target a few bursts are enough.
+    // The law moves the bound once for each period in which something is served. All of a burst is
+    // served in one, or in two, where two engines report it on both sides of the period's end. The
+    // gains fall with target ÷ period: with a period as long as the target a few bursts are enough.
     let settings = json!({"cost": {"type": "Header"}, "maxBacklog": 10, "period": "500ms"});
     let rig = start(&ALONE, policy(10, &ALONE, &backlog("500ms", &settings)))?;
     for answer in at_once(&rig, "any", QUICK, 25)? {
@@ -135,7 +137,8 @@ fn backlog_control_lowers_the_bound_when_the_delay_is_above_its_target() -> Resu
             Err(error) => Err(error.to_string()),
         }
     })?;
-    // What finds a free slot and nobody waiting doesn't wait, so it is admitted all the same.
+    // A request that finds a free slot and an empty queue is admitted all the same, so the slots
+    // are held.
     let held = rig.occupy("/held", 10)?;
     assert_eq!(refused(&rig, "/work")?, some("backlog"));
     finish(&rig, held, Vec::new())
@@ -167,7 +170,8 @@ fn backlog_control_in_proportion_refuses_by_chance() -> Result<()> {
         }
     }
     println!("{refused} of {TRIES} refused with a probability of {millionths} millionths");
-    // In one and the same state of queue and slots, where every other strategy always decides the same.
+    // In one and the same state of queue and slots, where every other strategy always decides the
+    // same.
     assert!((1..TRIES).contains(&refused), "{refused} of {TRIES}");
     finish(&rig, held, Vec::new())
 }

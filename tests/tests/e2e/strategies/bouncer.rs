@@ -1,12 +1,12 @@
-//! Bouncer, which refuses what it estimates to miss an objective.
+//! Bouncer, which refuses requests that it estimates to miss an objective.
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::{PROBE_AND_FILLER, fill, finish, policy, refused, some, start};
 
-/// Fails unless `probe` is admitted and refused at the lengths of a queue of `filler`s that are given, and `filler` always
-/// admitted.
+/// Fails unless `probe` is admitted and refused at the lengths of a queue of `filler`s that are
+/// given, and `filler` always admitted.
 fn check_bouncer(settings: &Value, admitted: &[usize], refused_at: &[(usize, &str)]) -> Result<()> {
     let mut settings = settings.clone();
     // Alg. 1 alone.

@@ -1,6 +1,7 @@
-//! Every admission strategy as Envoy enforces it with two workers, each in a test that fails if any other ran in its
-//! place: by the reason that refused requests are told, and by the state of queue and slots in which it refuses the
-//! first time. Requests that don't end hold the slots meanwhile, so nothing here depends on how fast the machine is.
+//! Every admission strategy as Envoy enforces it with two workers, each in a test that fails if any
+//! other ran in its place: by the reason in refusals, and by the state of queue and slots in which
+//! it refuses the first time. Requests that don't end hold the slots meanwhile, so the tests don't
+//! depend on the machine's speed.
 
 mod accept_fraction;
 mod backlog_control;
@@ -68,7 +69,8 @@ fn fill(rig: &Rig, waiting: &mut Vec<Pending>, path: &'static str, length: usize
     rig.wait_for_stat("queue_length", length as u64)
 }
 
-/// Why a request for `path` isn't let into the queue now, on either worker; `None` if it is.
+/// Returns why a request for `path` isn't let into the queue now, on either worker; `None` if it
+/// is.
 fn refused(rig: &Rig, path: &'static str) -> Result<Option<String>> {
     rig.try_queue_on_both(&Waiter::at(path))
 }
@@ -88,8 +90,8 @@ fn finish(rig: &Rig, held: Vec<Pending>, waiting: Vec<Pending>) -> Result<()> {
     rig.wait_until_idle()
 }
 
-/// `probe` takes 100 ms and may take 1 s at the median and 2 s at the 90th percentile, `filler` takes 200 ms and has all
-/// the time in the world.
+/// `probe` takes 100 ms, and its objectives are 1 s at the median and 2 s at the 90th percentile.
+/// `filler` takes 200 ms and has unlimited time.
 const PROBE_AND_FILLER: [Kind; 2] = [
     Kind("/probe", 100, &[("p50", 1_000), ("p90", 2_000)]),
     Kind("/filler", 200, &[("p50", 1_000_000), ("p90", 2_000_000)]),
@@ -103,7 +105,7 @@ fn leave(rig: &Rig, waiting: &mut Vec<Pending>) -> Result<()> {
     rig.wait_for_stat("queue_length", waiting.len() as u64)
 }
 
-/// Requests that wait nowhere: one at a time, and each is served at once if it is let in.
+/// Requests that never wait: one at a time, and each is served at once if it is let in.
 const ALONE: [Kind; 1] = [Kind("/work", 1, &[("p50", 1), ("p90", 1)])];
 
 /// Far more than the target, whatever the machine adds to a quick answer; and no time at all.

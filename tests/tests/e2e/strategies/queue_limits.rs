@@ -9,7 +9,7 @@ use super::{Kind, fill, finish, leave, policy, refused, some, start};
 
 #[test]
 fn max_queue_length_refuses_whatever_finds_a_full_queue() -> Result<()> {
-    // Objectives that nobody could keep.
+    // Objectives that no request could meet.
     let kinds = [
         Kind("/short", 5, &[("p50", 1), ("p90", 1)]),
         Kind("/long", 100, &[("p50", 1), ("p90", 1)]),
@@ -52,7 +52,7 @@ fn behind_short_ones(strategy: &Value, length: usize) -> Result<(Rig, Vec<Pendin
     Ok((rig, held, waiting))
 }
 
-/// Queues requests for `path` until both workers refuse them; why they do.
+/// Queues requests for `path` until both workers refuse them; returns the reason.
 fn fill_until_refused(
     rig: &Rig,
     waiting: &mut Vec<Pending>,
@@ -69,8 +69,8 @@ fn fill_until_refused(
 
 #[test]
 fn max_queue_wait_refuses_by_the_mean_of_all_types() -> Result<()> {
-    // Eq. 5: l · 100 ms / 1 > 450 ms for l = 5. What really waits is a tenth of it. The bounds hold for means from 42 to
-    // 225 ms, of whatever mix of the two types and on however slow a machine.
+    // Eq. 5: l · 100 ms / 1 > 450 ms for l = 5. What really waits is a tenth of it. The bounds hold
+    // for means from 42 to 225 ms, of whatever mix of the two types and on however slow a machine.
     let strategy = json!({"type": "MaxQueueWait", "maxQueueWait": {"limit": "450ms"}});
     let (rig, held, mut waiting) = behind_short_ones(&strategy, 2)?;
     assert_eq!(refused(&rig, "/short")?, None);

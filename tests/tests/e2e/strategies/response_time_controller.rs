@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::{ALONE, QUICK, SLOW, at_once, policy, start};
 
-/// SEDA's controller for a target of 500 ms, quick to move: it runs after five requests, or without any within 50 ms.
+/// SEDA's controller for a target of 500 ms, quick to move: it runs after five requests, or without
+/// any within 50 ms.
 fn controller(changes: &Value) -> Value {
     let mut settings = json!({
         "target": "500ms",
@@ -37,7 +38,7 @@ fn alone(rig: &Rig, class: &str, service_us: &str) -> Result<Answer> {
     Ok(answer)
 }
 
-/// Sends requests of a class one after the other until one of them is such as is waited for.
+/// Sends requests of a class one after the other until one of them fulfils the condition.
 fn send_until(
     rig: &Rig,
     class: &str,
@@ -117,7 +118,7 @@ fn response_time_controller_takes_from_lower_classes_first() -> Result<()> {
     Ok(())
 }
 
-/// The quality that the application was told, as the backend heard it.
+/// Returns the quality that the filter announced to the application, as the backend received it.
 fn quality(answer: &Answer) -> Option<f64> {
     answer.header("x-backend-quality")?.parse().ok()
 }
@@ -125,7 +126,8 @@ fn quality(answer: &Answer) -> Option<f64> {
 #[test]
 fn response_time_controller_asks_for_less_quality_before_it_refuses() -> Result<()> {
     let degradation = json!({"minQuality": 0.25, "decrease": 2, "increase": 0.25});
-    // Quality rises after a timeout without answers: longer than any pause between the rounds below.
+    // Quality rises after a timeout without answers: longer than any pause between the rounds
+    // below.
     let strategy = controller(&json!({"degradation": degradation, "timeout": "1s"}));
     let rig = start(&ALONE, policy(100, &ALONE, &strategy))?;
     assert_eq!(quality(&alone(&rig, "any", QUICK)?), Some(1.0));
@@ -197,7 +199,7 @@ fn response_time_controller_measures_since_a_request_entered_the_mesh() -> Resul
             other => Err(format!("{other:?}")),
         }
     })?;
-    // Quick here, and far too late for those who wait for the whole.
+    // Quick here, and far too late for callers that wait for the whole.
     let aged = [
         ("x-headgate-process", "0000000000000007"),
         ("x-headgate-progress", "elapsed=1, work=1, age=800"),

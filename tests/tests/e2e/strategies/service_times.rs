@@ -1,4 +1,4 @@
-//! What Bouncer knows of service times: windows that slide, and dual buffers.
+//! Bouncer's estimates of service times: windows that slide, and dual buffers.
 
 use anyhow::Result;
 use headgate_tests::rig::{Rig, Waiter};

@@ -1,4 +1,5 @@
-//! An application: notes what it is asked, calls another one through its proxy, and answers.
+//! An application: records the requests that it gets, calls another one through its proxy, and
+//! answers.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -29,10 +30,11 @@ impl Seen {
     }
 }
 
-/// What the application does for a request.
+/// The application's reaction to a request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Behaviour {
-    /// Whom it calls before it answers: the proxy's outbound listener, and the services' names.
+    /// The calls that it makes before it answers: the proxy's outbound listener, and the services'
+    /// names.
     pub(crate) calls: Option<(SocketAddr, Vec<&'static str>)>,
     /// Headers that it copies from a request to its calls.
     pub(crate) copies: Vec<&'static str>,
@@ -66,7 +68,7 @@ impl App {
         thread::spawn(move || {
             for connection in listener.incoming().flatten() {
                 let app = served.clone();
-                // The proxy closing its end is no failure.
+                // An error here means that the proxy has closed its end, which is no failure.
                 thread::spawn(move || app.serve(connection).unwrap_or(()));
             }
         });
@@ -77,7 +79,7 @@ impl App {
         f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Behaves otherwise from the next request on.
+    /// Replaces its behaviour from the next request on.
     pub(crate) fn behave(&self, behaviour: Behaviour) {
         self.with(|state| state.behaviour = behaviour);
     }

@@ -1,5 +1,5 @@
-//! A server of class admission and the sidecars that report to it, all as users start them: policies by xDS, and both
-//! ends with certificates.
+//! A server of class admission and the sidecars that report to it, all as users start them:
+//! policies by xDS, and both ends with certificates.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -133,7 +133,7 @@ fn together(sender: &Proxy) -> Result<usize> {
     Ok(calls.into_iter().filter(|downgraded| *downgraded).count())
 }
 
-/// Repeats `calls` until it says so; at once an error if any call fails.
+/// Repeats `calls` until it returns true; fails at once if any call fails.
 fn calls_until(what: &str, mut calls: impl FnMut() -> Result<bool>) -> Result<()> {
     until(what, || match calls() {
         Ok(true) => Ok(Ok(())),
@@ -142,8 +142,8 @@ fn calls_until(what: &str, mut calls: impl FnMut() -> Result<bool>) -> Result<()
     })?
 }
 
-/// A class that misses is taken from its sender, by `Misses` from all others as well, until the server is gone: then the
-/// fallback decides, and no call fails on the way.
+/// A class that misses is taken from its sender, and by `Misses` from all others as well, until the
+/// server is gone: then the fallback decides, and no call fails on the way.
 fn a_class_that_misses_is_downgraded_until_the_server_is_gone(centralized: &str) -> Result<()> {
     let _lock = lock_machine()?;
     let dir = tempfile::tempdir()?;

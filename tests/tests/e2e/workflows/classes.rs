@@ -1,4 +1,5 @@
-//! Class admission on real Envoys: three senders call one service through their sidecars, none of which has workflows.
+//! Class admission on real Envoys: three senders call one service through their sidecars, none of
+//! which has workflows.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -15,14 +16,15 @@ use super::sidecar::{Sidecar, compiled, of};
 /// Slots of the service, each of which is busy for [`WORK`] with a call: 200 calls/s.
 const SLOTS: usize = 4;
 const WORK: Duration = Duration::from_millis(20);
-/// What `high` promises beside the work, to 90% of the calls.
+/// The target of `high` beyond the work, for 90% of the calls.
 const TARGET: Duration = Duration::from_millis(100);
 const SENDERS: usize = 3;
-/// How late the backend may be where shares are counted: of a class there are always calls that wait, and an answer that
-/// comes a call's work later moves no share.
+/// The backend's lateness that is tolerated where shares are counted: of a class there are always
+/// calls that wait, and an answer that comes a call's work later changes no share.
 const TOLERABLE_FOR_SHARES: Duration = WORK;
 
-/// `shop/app` calls `shop/stock`, whose classes promise what `admission` says; without, they promise nothing.
+/// `shop/app` calls `shop/stock`, whose classes have the targets of `admission`; without it, they
+/// have none.
 fn policies(admission: &str) -> String {
     format!(
         "apiVersion: headgate.dev/v1alpha1
@@ -120,7 +122,7 @@ struct Clients {
 #[derive(Debug, Clone, Copy)]
 struct Called {
     clients: usize,
-    /// When its answer was there, from the start.
+    /// The time of its answer, from the start.
     at: Duration,
     took: Duration,
     downgraded: bool,
@@ -246,7 +248,8 @@ fn ends(calls: &[Called], measured: Duration) -> Result<Ends> {
     })
 }
 
-/// Under `settings`; without, classes promise nothing. `least` of 1000 calls run in their class.
+/// Runs under `settings`; without them, classes have no targets. `least` of 1000 calls run in their
+/// class.
 fn under_incast(settings: Option<&str>, warmup: Duration, least: u64) -> Result<Ends> {
     let measured = Duration::from_secs(10);
     load::undisturbed(load::tolerable(TARGET), |_| {
@@ -277,10 +280,11 @@ fn under_incast_a_class_keeps_its_target_by_admission_only() -> Result<()> {
     let settings = "targets: {high: 100ms, medium: 1h}, percentile: 90, \
                     distributed: {increase: 0.05, decrease: 0.02, minProbability: 0.5}";
     let with = under_incast(Some(settings), Duration::from_secs(14), 500)?;
-    // What a client sees beside is a connection to its sidecar.
+    // Clients also see the time of a connection to their sidecar.
     let beside = Duration::from_millis(10);
     assert!(with.p90 <= TARGET + beside, "{with:?}");
-    // Who asks for less than its share has nearly all of it in the class; the others give way.
+    // A sender that asks for less than its share has nearly all of it in the class; the others give
+    // way.
     let modest = MODEST_CLIENTS as f64 / MODEST.as_secs_f64();
     let [own, others @ ..] = with.kept;
     assert!(
@@ -291,8 +295,9 @@ fn under_incast_a_class_keeps_its_target_by_admission_only() -> Result<()> {
     Ok(())
 }
 
-/// With the constants that ship the greedy give way within seconds, and have less than their share of the class for the
-/// quarter of an hour in which their probabilities rise: the rest is in headgate-core's `class_admission`.
+/// With the default constants the greedy senders give way within seconds, and have less than their
+/// share of the class for the quarter of an hour in which their probabilities rise: the rest is in
+/// headgate-core's `class_admission`.
 #[test]
 fn the_constants_that_ship_keep_the_target_and_the_share_of_the_modest() -> Result<()> {
     let _lock = lock_machine()?;
@@ -320,7 +325,7 @@ fn classes_that_senders_name_share_by_weight() -> Result<()> {
             weights.map(|(class, _)| Clients {
                 sender,
                 count: 6,
-                // Nothing but its sender's word tells the service the class of a call.
+                // The service knows the class of a call from its sender's header alone.
                 header: "x-headgate-class",
                 class,
                 every: Duration::ZERO,

@@ -1,5 +1,6 @@
-//! Hosts whose clocks are years apart. The filter reads the monotonic clock only, which counts from the start of a host,
-//! and what proxies tell each other is spans of time; a time that one of them took for its own would show here.
+//! Hosts whose clocks are years apart. The filter reads only the monotonic clock, which counts from
+//! the start of a host, and proxies send each other spans of time; a time that one of them took for
+//! its own would show here.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use super::{Pair, check_announced_rates, check_what_a_call_says, guarantees};
 /// Ten years.
 const AHEAD: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
-/// `a` on the host whose clock is ahead: what it says is read by `b`, and what `b` says by it.
+/// `a` is on the host whose clock is ahead: `b` reads its headers, and `a` reads those of `b`.
 fn apart(back: &serde_json::Value) -> Result<Pair> {
     Pair::start_by(&workflows(), back, |bootstrap| {
         EnvoyProcess::start_ahead(bootstrap, 2, AHEAD)

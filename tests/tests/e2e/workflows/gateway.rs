@@ -1,4 +1,4 @@
-//! A gateway in front of a sidecar: where workflows enter, and are throttled.
+//! A gateway in front of a sidecar, at which workflows enter and are throttled.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use super::PAUSE;
 use super::app::{App, Behaviour};
 use super::sidecar::{Sidecar, inbound, outbound, workflows};
 
-/// What a workflow may send to the service behind, requests/s.
+/// The rate of a workflow at the service behind, requests/s.
 const RATE: f64 = 10.0;
 
 fn at_the_edge() -> Result<FilterConfig> {
@@ -22,7 +22,8 @@ fn at_the_edge() -> Result<FilterConfig> {
     inbound(&workflows)
 }
 
-/// Puts the outbound slot where requests come in, behind the other one, as a gateway of one's own has it.
+/// Puts the outbound slot on the listener for requests, behind the other one, as a user's own
+/// gateway has it.
 fn one_chain(bootstrap: &mut Bootstrap) -> Result<()> {
     let listeners = &mut bootstrap.root()["static_resources"]["listeners"];
     let chain = |listener: usize| {
@@ -37,7 +38,8 @@ fn one_chain(bootstrap: &mut Bootstrap) -> Result<()> {
     Ok(())
 }
 
-/// Requests after the first seconds: how many were served, refused, and refused by the proxy behind.
+/// Requests after the first seconds: how many were served, refused, and refused by the proxy
+/// behind.
 #[derive(Debug, Clone, Copy)]
 struct Ends {
     served: usize,
@@ -51,7 +53,7 @@ fn send(gateway: &Sidecar, back: &Sidecar) -> Result<(Ends, Lateness)> {
     let (mut served, mut refused, mut below) = (0, 0, 0);
     while started.elapsed() < Duration::from_secs(6) {
         let late = started.elapsed() > Duration::from_secs(3);
-        // What a client says of processes and rates is nobody's business.
+        // Processes and rates in a client's headers are ignored.
         let headers = [
             ("baggage", "workflow=bulk,headgate=nonsense"),
             ("x-headgate-process", "00000000000000ff"),
@@ -66,7 +68,8 @@ fn send(gateway: &Sidecar, back: &Sidecar) -> Result<(Ends, Lateness)> {
             (429, Some("rate_limit")) => {
                 let refusal = answer.header("x-headgate-refused").unwrap_or_default();
                 ensure!(refusal.contains("policy=shop/app"), "{answer:?}");
-                // Both proxies' policies have the same name here; which one refused, the gateway's own count says.
+                // Both proxies' policies have the same name here, so only the gateway's own count
+                // shows which one refused.
                 refused += usize::from(late);
             }
             _ => ensure!(!late, "{answer:?}"),
@@ -82,7 +85,7 @@ fn send(gateway: &Sidecar, back: &Sidecar) -> Result<(Ends, Lateness)> {
     Ok((ends, pauses.lateness()))
 }
 
-/// The application behind the gateway may send [`RATE`] and nobody asks a client to know of it.
+/// The application behind the gateway gets [`RATE`], and clients need not know it.
 fn throttles(gateway: &Sidecar, back: &Sidecar, b: &App) -> Result<()> {
     let Ends {
         served,
@@ -101,7 +104,7 @@ fn throttles(gateway: &Sidecar, back: &Sidecar, b: &App) -> Result<()> {
     ensure!((0.7 * RATE..=1.3 * RATE).contains(&rate), "{rate}/s");
     let at_gateway = gateway.workflow_stat("bulk", "rq_rate_limited")? as usize;
     ensure!(at_gateway >= refused / 2, "{at_gateway} of {refused}");
-    // The process behind knows what it is asked for, and by whom; its application only sees a token.
+    // The process behind knows the demand and its source; its application only sees a token.
     back.wait_for("bulk", "rq_offered", 1)?;
     let seen = b.last("/bulk")?;
     ensure!(seen.ours() == ["x-headgate-request"], "{seen:?}");

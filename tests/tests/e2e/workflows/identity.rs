@@ -1,4 +1,4 @@
-//! Who a request is for, by what Envoy knows: dynamic metadata, and the peer's certificate.
+//! Identity of a request from Envoy's own knowledge: dynamic metadata, and the peer's certificate.
 
 use anyhow::{Result, ensure};
 use headgate_core::config::FilterConfig;
@@ -23,7 +23,7 @@ fn a_workflow_comes_from_metadata_or_from_the_type() -> Result<()> {
         {"type": "Type"},
     ]);
     let app = App::start(Behaviour::default())?;
-    // What a filter before ours puts into metadata, as the one for JWTs does.
+    // A filter before Headgate puts claims into metadata, as the one for JWTs does.
     let rule = |header: &str, key: &str, kind: &str| {
         json!({
             "header": header,
@@ -33,8 +33,12 @@ fn a_workflow_comes_from_metadata_or_from_the_type() -> Result<()> {
     let claims = json!({
         "name": "claims",
         "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.filters.http.header_to_metadata.v3.Config",
-            "request_rules": [rule("x-tenant", "tenant", "STRING"), rule("x-number", "number", "NUMBER")],
+            "@type":
+                "type.googleapis.com/envoy.extensions.filters.http.header_to_metadata.v3.Config",
+            "request_rules": [
+                rule("x-tenant", "tenant", "STRING"),
+                rule("x-number", "number", "NUMBER"),
+            ],
         },
     });
     let sidecar = Sidecar::start(app.addr, &inbound(&by_metadata)?, None, |bootstrap| {
@@ -44,7 +48,7 @@ fn a_workflow_comes_from_metadata_or_from_the_type() -> Result<()> {
         ("/", &[("x-tenant", "acme")][..], "acme"),
         ("/", &[("x-number", "4711")], "4711"),
         ("/search", &[], "search"),
-        // A client's own word is none of the sources here.
+        // A client's own header is none of the sources here.
         ("/", &[("baggage", "workflow=stolen")], "default"),
     ] {
         ensure!(sidecar.get(path, headers)?.status == 200);
@@ -57,7 +61,7 @@ fn a_workflow_comes_from_metadata_or_from_the_type() -> Result<()> {
 const FRONT: &str = "spiffe://mesh.test/ns/shop/sa/front";
 const BACK: &str = "spiffe://mesh.test/ns/shop/sa/back";
 
-/// What stands for a mesh's certificates.
+/// The CA of a mesh.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -72,7 +76,7 @@ impl Authority {
         )?))
     }
 
-    /// An Envoy TLS context of one who proves to be `id`, and asks the same of the other end.
+    /// Returns an Envoy TLS context that proves to be `id`, and requires `of` of the other end.
     fn context(&self, id: &str, of: &str) -> Result<Value> {
         let mut params = CertificateParams::default();
         params.subject_alt_names = vec![SanType::URI(id.try_into()?)];
@@ -100,7 +104,7 @@ impl Authority {
     }
 }
 
-/// `workflows`, of peers that these patterns name.
+/// Returns `workflows` with peers that these patterns name.
 fn of_peers(peers: &[&str]) -> Result<FilterConfig> {
     let mut workflows = workflows();
     workflows["peers"] = json!(peers);
@@ -130,8 +134,8 @@ fn headers_count_from_peers_that_prove_who_they_are() -> Result<()> {
         config
     };
     let secure = |bootstrap: &mut Bootstrap| {
-        bootstrap.root()["static_resources"]["listeners"][0]["filter_chains"][0]["transport_socket"] =
-            tls;
+        let listener = &mut bootstrap.root()["static_resources"]["listeners"][0];
+        listener["filter_chains"][0]["transport_socket"] = tls;
         Ok(())
     };
     let back = Sidecar::start(
@@ -161,7 +165,7 @@ fn headers_count_from_peers_that_prove_who_they_are() -> Result<()> {
     let limited = || {
         until("the rate of a believed process", || {
             let answer = front.get("/bulk", &bulk).map_err(|e| e.to_string())?;
-            // By a's own proxy: what b's says goes through a without a reason.
+            // Refused by a's own proxy: a refusal by b's goes through a without a reason.
             let limited = answer.refusal_reason() == Some("rate_limit");
             limited
                 .then_some(())
@@ -171,7 +175,7 @@ fn headers_count_from_peers_that_prove_who_they_are() -> Result<()> {
     limited()?;
     let believed = back.wait_for("bulk", "rq_offered", 1)?;
 
-    // Another name is believed by neither side: b doesn't take a's word, nor a b's.
+    // Neither side believes another name: b ignores a's headers, and a ignores b's.
     back.configure(headgate::xds::DEFAULT_SLOT, &limit(of_peers(&[BACK])?))?;
     front.configure(
         headgate::xds::OUTBOUND_SLOT,

@@ -1,4 +1,5 @@
-//! Workflows between sidecars: real Envoys with two workers each, whose inbound and outbound listeners share their VMs.
+//! Workflows between sidecars: real Envoys with two workers each, whose inbound and outbound
+//! listeners share their VMs.
 
 mod app;
 mod central;
@@ -22,10 +23,11 @@ use headgate_tests::wait::{lock_machine, until};
 use serde_json::json;
 use sidecar::{Sidecar, inbound, outbound, workflows};
 
-/// Between two requests of a test that sends more than a workflow may; also by how much it may be late with them.
+/// Between two requests of a test that sends more than a workflow may; also by how much it may be
+/// late with them.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// How most applications carry trace context: by a library that knows W3C Baggage.
+/// The usual way in which applications carry trace context: by a library that knows W3C Baggage.
 const PROPAGATES: [&str; 1] = ["baggage"];
 
 /// `a` calls `b`, each behind a sidecar; and `c`, which has none.
@@ -89,7 +91,7 @@ fn a_call_is_known_as_part_of_its_request() -> Result<()> {
     pair.check()
 }
 
-/// Calls of a request carry what it is part of, with tokens and without.
+/// Checks that calls of a request name its workflow, with tokens and without.
 fn check_what_a_call_says(pair: &Pair) -> Result<()> {
     let from_outside = [
         ("baggage", "user=4711,workflow=check%6Fut;ttl=1"),
@@ -114,7 +116,7 @@ fn check_what_a_call_says(pair: &Pair) -> Result<()> {
     let baggage = format!("user=4711,workflow=check%6Fut;ttl=1,headgate={token_below}");
     ensure!(below.header("baggage") == Some(&baggage), "{below:?}");
 
-    // What b announced is for a's proxy: neither a nor its client sees it.
+    // Announcements of b are for a's proxy: neither a nor its client sees them.
     for seen in [&pair.a.last_answer()?, &answer] {
         let ours = seen
             .headers
@@ -126,7 +128,7 @@ fn check_what_a_call_says(pair: &Pair) -> Result<()> {
     pair.front.wait_for("checkout", "calls", 1)?;
     pair.back.wait_for("checkout", "rq_offered", 1)?;
 
-    // A process without a proxy shows what a call says.
+    // A process without a proxy shows the headers of a call.
     for (path, copies) in [
         ("/by-baggage", &["baggage"][..]),
         ("/by-header", &["x-headgate-request"]),
@@ -165,7 +167,7 @@ fn check_what_a_call_says(pair: &Pair) -> Result<()> {
         ensure!(said.header("baggage") == kept, "{said:?}");
     }
 
-    // Without a token, the application's own words name the workflow.
+    // Without a token, the application's own baggage names the workflow.
     pair.call(&["c"], &[]);
     pair.a.behave(Behaviour {
         calls: pair.front.outbound.map(|addr| (addr, vec!["c"])),
@@ -193,14 +195,14 @@ fn guarantees() -> serde_json::Value {
     back
 }
 
-/// What became of requests sent one after the other once rates had settled.
+/// The outcomes of requests sent one after the other once rates had settled.
 #[derive(Debug, Clone, Copy, Default)]
 struct Ends {
     served: usize,
     refused: usize,
     /// Refused by the proxy behind.
     below: usize,
-    /// Answers that told a rate, from the first on.
+    /// Answers that announced a rate, from the first on.
     announced: usize,
 }
 
@@ -234,8 +236,8 @@ fn send_bulk(pair: &Pair) -> Result<(Ends, Lateness)> {
                 );
                 ends.refused += usize::from(late);
             }
-            // By b's proxy, passed on by a: while a doesn't know the rate yet, and where both limiters stand at the
-            // same rate and b's clock is a little behind.
+            // By b's proxy, passed on by a: while a doesn't know the rate yet, and where both
+            // limiters stand at the same rate and b's clock is a little behind.
             (429, None) => ends.below += usize::from(late),
             _ => bail!("{answer:?}"),
         }
@@ -263,7 +265,8 @@ fn check_announced_rates(pair: &Pair) -> Result<()> {
     let rate = pair.front.workflow_stat("bulk", "rate_mhz")?;
     ensure!((7_000..=13_000).contains(&rate), "{rate} mHz");
     ensure!(pair.front.workflow_stat("bulk", "rq_rate_limited")? as usize >= refused);
-    // Others may send what they want, once their first rates are there; no burst, as the limiter has no queue.
+    // Others are not limited, once their first rates are there; no burst, as the limiter has no
+    // queue.
     for i in 0..100 {
         std::thread::sleep(Duration::from_millis(20));
         let answer = pair.front.get("/web", &[("baggage", "workflow=web")])?;
@@ -296,11 +299,11 @@ fn a_rate_that_nobody_renews_is_forgotten() -> Result<()> {
             .then_some(())
             .ok_or_else(|| format!("{:?}", pair.front.stats()))
     })?;
-    // c doesn't speak of rates any more: what it once said expires.
+    // c no longer announces rates: the last one expires.
     says(Vec::new());
     pair.front.wait_for_rate_above("bulk", 50)?;
     ensure!(pair.front.get("/bulk", &bulk)?.status == 200);
-    // Nonsense is counted and limits nobody.
+    // Nonsense is counted and limits no workflow.
     let before = pair.front.stat("rates_refused")?;
     for nonsense in [
         "rate=-1, process=\"00000000000000aa\"",
@@ -361,7 +364,7 @@ fn an_edge_believes_nobody() -> Result<()> {
         );
     }
     ensure!(pair.front.workflow_stat("stolen", "rq_offered")? == 0);
-    // Within the mesh the same words are believed, and refused for the deadline that they name.
+    // Within the mesh the same headers are believed, and the request is refused for its deadline.
     pair.back
         .get("/mesh", &[("x-headgate-workflow", "stolen")])?;
     pair.back.wait_for("stolen", "rq_offered", 1)?;
@@ -462,7 +465,7 @@ fn floods_of_headers_do_no_harm() -> Result<()> {
             ensure!(answer.status == 200, "{} for {flood:?}", answer.status);
         }
     }
-    // More workflows than there is place for share one.
+    // Workflows beyond the limit share one entry.
     for i in 0..50 {
         let name = format!("workflow=tenant-{i}");
         ensure!(pair.front.get("/many", &[("baggage", &name)])?.status == 200);

@@ -1,4 +1,5 @@
-//! A proxy beside an application, with the bootstrap that `headgate bootstrap` writes, and configurations from files.
+//! A proxy beside an application, with the bootstrap that `headgate bootstrap` writes, and
+//! configurations from files.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -33,7 +34,9 @@ pub(crate) fn inbound(workflows: &serde_json::Value) -> Result<FilterConfig> {
             {"name": "default"},
         ],
         "classes": [
-            {"name": "gold", "matches": [{"headers": [{"name": "x-class", "type": "Exact", "value": "gold"}]}]},
+            {"name": "gold", "matches": [{"headers": [
+                {"name": "x-class", "type": "Exact", "value": "gold"},
+            ]}]},
             {"name": "silver"},
         ],
         "workflows": workflows,
@@ -58,7 +61,7 @@ pub(crate) fn workflows() -> serde_json::Value {
     })
 }
 
-/// The outbound side, with what is in `more` beside the policy.
+/// Returns the outbound side, with the members of `more` beside the policy.
 pub(crate) fn outbound(more: &serde_json::Value) -> Result<FilterConfig> {
     let mut outbound = json!({"policy": POLICY});
     for (key, value) in more.as_object().into_iter().flatten() {
@@ -68,7 +71,7 @@ pub(crate) fn outbound(more: &serde_json::Value) -> Result<FilterConfig> {
     Ok(FilterConfig::from_json(config.to_string().as_bytes())?)
 }
 
-/// What `policies` compile to, for one endpoint of each service.
+/// Compiles `policies`, for one endpoint of each service.
 pub(crate) fn compiled(policies: &str) -> Result<Compiled> {
     let report = check_file("policies.yaml", policies.as_bytes());
     let mistakes: Vec<String> = report.all_problems().map(ToString::to_string).collect();
@@ -77,7 +80,7 @@ pub(crate) fn compiled(policies: &str) -> Result<Compiled> {
     Ok(compile(&policies, |policy, _| policy.slots.portion(1)))
 }
 
-/// What the sidecar of a Service in the namespace `shop` enforces.
+/// Returns the configuration of a Service in the namespace `shop`.
 pub(crate) fn of<'a>(compiled: &'a Compiled, service: &str) -> Result<&'a FilterConfig> {
     let target = format!("Service/shop/{service}").parse();
     let target = target.map_err(|e| anyhow::anyhow!("{e}"))?;
@@ -89,13 +92,13 @@ pub(crate) fn of<'a>(compiled: &'a Compiled, service: &str) -> Result<&'a Filter
 pub(crate) struct Sidecar {
     pub(crate) envoy: EnvoyProcess,
     pub(crate) addr: SocketAddr,
-    /// Where the application's calls go.
+    /// The address that takes the application's calls.
     pub(crate) outbound: Option<SocketAddr>,
     dir: TempDir,
 }
 
 impl Sidecar {
-    /// Starts one in front of `app`. With `services` it has an outbound listener, too, which `calls` is for.
+    /// Starts one in front of `app`. With `services` it has an outbound listener, too, for `calls`.
     pub(crate) fn start(
         app: SocketAddr,
         config: &FilterConfig,
@@ -154,7 +157,8 @@ impl Sidecar {
             admission: None,
         };
         let mut bootstrap = Bootstrap::parse(&written.to_yaml())?;
-        // Both workers of every listener get connections, so that calls meet requests of the other one.
+        // Both workers of every listener get connections, so that calls meet requests of the other
+        // one.
         let listeners = bootstrap.root()["static_resources"]["listeners"].as_array_mut();
         for listener in listeners.into_iter().flatten() {
             listener["connection_balance_config"] = json!({"exact_balance": {}});
@@ -230,7 +234,7 @@ impl Sidecar {
         )
     }
 
-    /// Waits until what a workflow may send is above `least`, requests/s, or there is no limit.
+    /// Waits until the rate of a workflow is above `least`, requests/s, or there is no limit.
     pub(crate) fn wait_for_rate_above(&self, workflow: &str, least: u64) -> Result<()> {
         until(&format!("{workflow} to have more than {least}/s"), || {
             let stat = |name| self.workflow_stat(workflow, name);
@@ -251,9 +255,9 @@ impl Sidecar {
         all.filter(|(_, value)| *value != 0).collect()
     }
 
-    /// What must hold at the end of every test: the filter did not fail, no slot is taken, and all listeners share one VM
-    /// a worker. Two more are the main thread's: one to copy, and one on which configurations are tried. The native
-    /// filter has none, and one engine.
+    /// Checks the conditions at the end of every test: the filter did not fail, no slot is taken,
+    /// and all listeners share one VM a worker. Two more VMs are the main thread's: one to copy,
+    /// and one on which configurations are tried. The native filter has none, and one engine.
     pub(crate) fn check(&self) -> Result<()> {
         let errors = self.envoy.filter_errors();
         anyhow::ensure!(errors.is_empty(), "{errors:#?}");

@@ -1,5 +1,6 @@
-//! Smoothing on real Envoys: clients whose sidecar delays their calls as often as the called service says that it refuses
-//! some, and that therefore send less, as Eq. 3 of Chronos predicts.
+//! Smoothing on real Envoys: clients whose sidecar delays their calls as often as the called
+//! service announces that it refuses some, and that therefore send less, as Eq. 3 of Chronos
+//! predicts.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -18,9 +19,10 @@ use super::sidecar::{Sidecar, compiled, of};
 /// Slots of the service, each of which is busy for [`WORK`] with a call: 200 calls/s.
 const SLOTS: usize = 4;
 const WORK: Duration = Duration::from_millis(20);
-/// How late the harness may be. Between two requests of a client is more than twenty times as much.
+/// Tolerated lateness of the harness. The time between two requests of a client is more than twenty
+/// times as long.
 const TOLERABLE: Duration = WORK;
-/// Calls/s of others, who have no sidecar: the service refuses some whatever the clients do.
+/// Calls/s of others, which have no sidecar: the service refuses some whatever the clients do.
 const OTHERS: f64 = 300.0;
 const CLIENTS: usize = 200;
 const THINK: Duration = Duration::from_millis(450);
@@ -29,7 +31,7 @@ const SMOOTHING: Smoothing = Smoothing {
     most: Duration::from_millis(600),
 };
 
-/// `shop/app` calls `shop/stock`, which tells its rejection rate.
+/// `shop/app` calls `shop/stock`, which announces its rejection rate.
 fn policies(smoothing: &str) -> String {
     format!(
         "apiVersion: headgate.dev/v1alpha1
@@ -58,19 +60,21 @@ spec:
     )
 }
 
-/// What was seen of a while.
+/// Measurements of one run.
 #[derive(Debug)]
 struct Seen {
     /// Requests/s of the clients.
     rate: f64,
     /// Part of them that was delayed.
     delayed: f64,
-    /// Mean, over the clients' requests, of the rejection rates that the service told when they were sent.
+    /// Mean, over the clients' requests, of the rejection rates that the service announced when
+    /// they were sent.
     told: f64,
 }
 
-/// Asks for the rejection rate again and again, from `begin` to `end`; `sent` counts the clients' requests. Fewer of these
-/// fall into times of high rates, so the mean over time is another one than that over requests.
+/// Asks for the rejection rate again and again, from `begin` to `end`; `sent` counts the clients'
+/// requests. Fewer of these fall into times of high rates, so the mean over time differs from the
+/// mean over requests.
 fn ask(stock: SocketAddr, (begin, end): (Instant, Instant), sent: impl Fn() -> u64) -> Result<f64> {
     thread::sleep(begin.saturating_duration_since(Instant::now()));
     let first = sent();
@@ -79,7 +83,7 @@ fn ask(stock: SocketAddr, (begin, end): (Instant, Instant), sent: impl Fn() -> u
         let answer = http::get_with(stock, "/", &[("host", "stock")])?;
         let rate = answer.header("x-headgate-rejection-rate");
         let rate: f64 = rate.context("no rate")?.parse()?;
-        // Ten times as often as clients think: what they meet on average.
+        // Ten times as often as clients think, to sample the rates that they meet on average.
         thread::sleep(THINK / 10);
         let now = sent();
         sum += rate * (now - before) as f64;
@@ -170,12 +174,13 @@ fn calls_are_delayed_as_often_as_others_are_refused_and_clients_send_less_by_equ
         Duration::from_secs(10),
     )?;
     assert!((with.delayed - with.told).abs() <= 0.03, "{with:?}");
-    // The time between two requests of a client is what it was without: its own, and that of the answer.
+    // The time between two requests of a client is as long as without: its own pause, and that of
+    // the answer.
     let between = Duration::from_secs_f64(CLIENTS as f64 / without.rate);
     let expected = without.rate * (1.0 - SMOOTHING.reduction(with.told, between));
     println!("{expected:.1} requests/s expected, {:.1} seen", with.rate);
     assert!((with.rate / expected - 1.0).abs() <= 0.1, "{with:?}");
-    // Neither a rate at which nothing is delayed nor one at which everything is would show anything.
+    // A rate at which nothing is delayed, or everything, would show nothing.
     assert!((0.2..0.9).contains(&with.told), "{with:?}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Policies and a real API server: sends them as they are written, and reads what it says.
+//! Policies and a real API server: sends them as they are written, and reads the answers.
 
 use anyhow::{Context as _, Result, anyhow};
 use headgate_tests::kube::ApiServer;
@@ -8,12 +8,12 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::Value;
 
-/// What the API server said.
+/// A refusal by the API server.
 #[derive(Debug)]
 pub(crate) struct Refusal {
-    /// All of it.
+    /// The whole text.
     pub(crate) message: String,
-    /// Each field at fault, in the way of `headgate validate`, and what is said of it.
+    /// Each field at fault, as `headgate validate` names it, and the problem.
     pub(crate) causes: Vec<(String, String)>,
 }
 
@@ -24,8 +24,8 @@ pub(crate) async fn client() -> Result<Client> {
     server.client().await
 }
 
-/// Would `body` be created in `namespace`? The object with its defaults, as JSON in the API server's digits, or why
-/// not.
+/// Creates `body` in `namespace` as a dry run. Returns the object with its defaults, as JSON in the
+/// API server's digits, or the refusal.
 pub(crate) async fn create(
     client: &Client,
     namespace: &str,
@@ -33,7 +33,8 @@ pub(crate) async fn create(
     body: Vec<u8>,
 ) -> Result<Result<String, Refusal>> {
     let request = Request::post(format!(
-        "/apis/headgate.dev/v1alpha1/namespaces/{namespace}/admissionpolicies?dryRun=All&fieldValidation=Strict"
+        "/apis/headgate.dev/v1alpha1/namespaces/{namespace}/admissionpolicies\
+         ?dryRun=All&fieldValidation=Strict"
     ))
     .header("content-type", media_type)
     .header("accept", "application/json")

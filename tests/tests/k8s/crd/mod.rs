@@ -1,5 +1,6 @@
-//! The CustomResourceDefinition on a real API server: what `headgate validate` refuses is refused there, in the same
-//! words, and what it takes is taken and still means the same when it comes back.
+//! The CustomResourceDefinition on a real API server: it refuses the policies that `headgate
+//! validate` refuses, in the same words. It takes those that `validate` takes, and they still mean
+//! the same when they come back.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -116,13 +117,22 @@ async fn kubectl_explains_every_level_and_shows_columns() -> Result<()> {
     let api = Api::<PolicyResource>::namespaced(client, &namespace);
     for (name, target) in ["a", "b"].into_iter().zip(policies) {
         let policy = json!({
-            "apiVersion": "headgate.dev/v1alpha1", "kind": "AdmissionPolicy", "metadata": {"name": name},
-            "spec": {"targetRefs": [target], "parallelism": {"total": 1}, "types": [{"name": "default", "slo": {"p50": "1s"}}]},
+            "apiVersion": "headgate.dev/v1alpha1", "kind": "AdmissionPolicy",
+            "metadata": {"name": name},
+            "spec": {
+                "targetRefs": [target], "parallelism": {"total": 1},
+                "types": [{"name": "default", "slo": {"p50": "1s"}}],
+            },
         });
         api.patch(name, &PatchParams::apply("test"), &Patch::Apply(policy))
             .await?;
         let transition = "2026-01-31T12:00:00Z";
-        let condition = |kind: &str, status: &str| json!({"type": kind, "status": status, "reason": "Because", "message": "so", "lastTransitionTime": transition});
+        let condition = |kind: &str, status: &str| {
+            json!({
+                "type": kind, "status": status, "reason": "Because", "message": "so",
+                "lastTransitionTime": transition,
+            })
+        };
         let status = json!({
             "apiVersion": "headgate.dev/v1alpha1", "kind": "AdmissionPolicy",
             "status": {
@@ -130,7 +140,9 @@ async fn kubectl_explains_every_level_and_shows_columns() -> Result<()> {
                 "ancestors": [{
                     "ancestorRef": {"kind": "Service", "name": "search"},
                     "controllerName": "headgate.dev/controller",
-                    "conditions": [condition("Accepted", "False"), condition("Programmed", "False")],
+                    "conditions": [
+                        condition("Accepted", "False"), condition("Programmed", "False"),
+                    ],
                 }],
             },
         });
@@ -157,7 +169,7 @@ async fn kubectl_explains_every_level_and_shows_columns() -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with the answer to a bad policy, if anything.
+/// Returns the problem of the answer to a bad policy, if any.
 fn wrong_answer(name: &str, expected: &str, answer: &Result<String, Refusal>) -> Option<String> {
     let is_in = |files: &[&str]| files.contains(&name);
     if let Some((why, _)) = TAKEN.iter().find(|(_, files)| is_in(files)) {
@@ -227,7 +239,7 @@ fn good_policies() -> Vec<(PathBuf, Vec<u8>)> {
         if file.extension().is_none_or(|e| e != "yaml") {
             continue;
         }
-        // Of a file with several objects, the policies.
+        // Of a file with several objects, only the policies.
         for document in fs::read_to_string(&file).unwrap().split("\n---") {
             if document.lines().any(|line| line == "kind: AdmissionPolicy") {
                 policies.push((file.clone(), document.as_bytes().to_vec()));
@@ -237,7 +249,7 @@ fn good_policies() -> Vec<(PathBuf, Vec<u8>)> {
     policies
 }
 
-/// The policy without what the API server sets.
+/// Returns the policy without the fields that the API server sets.
 fn meaning(file: &str, text: &[u8]) -> ValidPolicy {
     let report = check_file(file, text);
     let problems: Vec<String> = report.all_problems().map(ToString::to_string).collect();
@@ -260,7 +272,7 @@ async fn every_good_policy_is_taken_and_still_means_the_same() -> Result<()> {
         ensure_namespace(&client, &policy.namespace).await;
         let stored = create(&client, &policy.namespace, YAML, text).await?;
         let stored = stored.unwrap_or_else(|refusal| panic!("{file}: {}", refusal.message));
-        // Defaults are there to be seen.
+        // The stored object shows its defaults.
         let object: Value = serde_json::from_str(&stored)?;
         assert!(
             object["spec"]["mode"].is_string() && object["spec"]["queue"]["timeout"].is_string()
@@ -270,7 +282,7 @@ async fn every_good_policy_is_taken_and_still_means_the_same() -> Result<()> {
     Ok(())
 }
 
-/// Whether the API server says of a policy what `validate` says.
+/// Checks that the API server and `validate` agree about a policy.
 fn agrees(policy: &Value, answer: &Result<String, Refusal>) -> Result<(), String> {
     let text = policy.to_string();
     let report = check_file("any.json", text.as_bytes());
@@ -344,7 +356,7 @@ async fn any_policy_fares_there_as_here() -> Result<()> {
     Ok(())
 }
 
-/// Rules in CEL have a budget for each object; what `validate` takes must not use it up.
+/// Rules in CEL have a budget for each object; a policy that `validate` takes must not exceed it.
 #[tokio::test]
 async fn the_largest_policies_are_within_the_budget_of_rules() -> Result<()> {
     let client = client().await?;
@@ -379,27 +391,47 @@ async fn the_largest_policies_are_within_the_budget_of_rules() -> Result<()> {
     };
     let strategies = [
         json!({"type": "Bouncer"}),
-        json!({"type": "MaxQueueWait", "maxQueueWait": {"limit": "1s", "limits": all(json!("2s"))}}),
+        json!({
+            "type": "MaxQueueWait",
+            "maxQueueWait": {"limit": "1s", "limits": all(json!("2s"))},
+        }),
         json!({"type": "ResponseTimeController", "responseTimeController": {"percentile": 90}}),
-        json!({"type": "BacklogControl", "backlogControl": {"target": "1s", "cost": {"type": "Type", "costs": all(json!(7))}}}),
+        json!({
+            "type": "BacklogControl",
+            "backlogControl": {
+                "target": "1s", "cost": {"type": "Type", "costs": all(json!(7))},
+            },
+        }),
     ];
     let id = |i: usize| format!("{}-{i}", "w".repeat(60));
     let quantiles = |i: usize| json!({"name": id(i), "quantile": 0.5});
     let workflows = json!({
-        "identifyBy": (0..8).map(|i| json!({"type": "Metadata", "metadata": {"path": vec![id(i); 8]}})).collect::<Value>(),
+        "identifyBy": (0..8)
+            .map(|i| json!({"type": "Metadata", "metadata": {"path": vec![id(i); 8]}}))
+            .collect::<Value>(),
         "maxWorkflows": 1000,
         "named": (0..1000)
-            .map(|i| json!({"name": id(i), "guarantee": 10, "weight": 2, "quantile": 0.5, "deadline": "1s500ms"}))
+            .map(|i| json!({
+                "name": id(i), "guarantee": 10, "weight": 2, "quantile": 0.5,
+                "deadline": "1s500ms",
+            }))
             .collect::<Value>(),
         "services": (0..256).map(quantiles).collect::<Value>(),
-        "peers": (0..64).map(|i| format!("spiffe://cluster.local/ns/{}/*", id(i))).collect::<Vec<_>>(),
-        "outbound": {"services": (0..256).map(|i| json!({"cluster": id(i), "name": id(i)})).collect::<Value>()},
+        "peers": (0..64)
+            .map(|i| format!("spiffe://cluster.local/ns/{}/*", id(i)))
+            .collect::<Vec<_>>(),
+        "outbound": {"services": (0..256)
+            .map(|i| json!({"cluster": id(i), "name": id(i)}))
+            .collect::<Value>()},
     });
     for strategy in strategies {
         let policy = json!({
-            "apiVersion": "headgate.dev/v1alpha1", "kind": "AdmissionPolicy", "metadata": {"name": "largest"},
+            "apiVersion": "headgate.dev/v1alpha1", "kind": "AdmissionPolicy",
+            "metadata": {"name": "largest"},
             "spec": {
-                "targetRefs": (0..16).map(|i| json!({"kind": "Service", "name": format!("s{i}")})).collect::<Value>(),
+                "targetRefs": (0..16)
+                    .map(|i| json!({"kind": "Service", "name": format!("s{i}")}))
+                    .collect::<Value>(),
                 "parallelism": {"total": 20}, "strategy": strategy, "types": types,
                 "queue": {"discipline": "DRR", "drr": {"weights": all(json!(2))}},
                 "exclude": matches(1000),
@@ -424,11 +456,15 @@ async fn server_side_apply_keeps_the_order_of_types() -> Result<()> {
         let of = |name: &&str| match *name {
             "default" => json!({"name": "default", "slo": {"p50": "1s"}}),
             name => {
-                json!({"name": name, "slo": {"p50": "1s"}, "matches": [{"path": {"value": format!("/{name}")}}]})
+                json!({
+                    "name": name, "slo": {"p50": "1s"},
+                    "matches": [{"path": {"value": format!("/{name}")}}],
+                })
             }
         };
         let policy = json!({
-            "apiVersion": "headgate.dev/v1alpha1", "kind": "AdmissionPolicy", "metadata": {"name": "ordered"},
+            "apiVersion": "headgate.dev/v1alpha1", "kind": "AdmissionPolicy",
+            "metadata": {"name": "ordered"},
             "spec": {
                 "targetRefs": [{"kind": "Service", "name": "a"}], "parallelism": {"total": 1},
                 "types": order.iter().map(of).collect::<Vec<_>>(),

@@ -1,9 +1,9 @@
 //! Bad policies that the API server refuses in words of its own, or takes, and why.
 
-/// Why, what the API server says in any case, and the files.
+/// The reason, the part of the API server's message that is always there, and the files.
 pub(crate) type Group = (&'static str, &'static str, &'static [&'static str]);
 
-/// Bad policies that are refused, but not in our words.
+/// Bad policies that are refused, but not in the words of `headgate validate`.
 pub(crate) const OTHER_WORDS: &[Group] = &[
     (
         "a field that the schema lacks: rules in CEL see only fields that it has",
@@ -118,6 +118,7 @@ pub(crate) const OTHER_WORDS: &[Group] = &[
         &[
             "classes-name-missing",
             "path-value-missing",
+            "retries-without-header",
             "spec-missing",
             "starvation-avoidance-without-type",
             "target-kind-missing",
@@ -233,7 +234,8 @@ pub(crate) const OTHER_WORDS: &[Group] = &[
     ),
 ];
 
-/// Bad policies that the API server takes: `headgate validate` and the policy's status say what is wrong.
+/// Bad policies that the API server takes: `headgate validate` and the policy's status say what is
+/// wrong.
 pub(crate) const TAKEN: &[(&str, &[&str])] = &[
     (
         "a match that is never reached: too dear for CEL, which would compare all matches with all",
@@ -255,11 +257,13 @@ pub(crate) const TAKEN: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "names of headers that differ by case only: too dear for CEL in as many headers as all types may have",
+        "names of headers that differ by case only: too dear for CEL in as many headers as all \
+         types may have",
         &["header-twice"],
     ),
     (
-        "characters that are percent-encoded for nothing: too dear for CEL in as many paths as all types may have",
+        "characters that are percent-encoded for nothing: too dear for CEL in as many paths as all \
+         types may have",
         &["path-percent-encoded"],
     ),
     (

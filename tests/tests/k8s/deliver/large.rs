@@ -50,7 +50,9 @@ fn large(stage: &Stage, name: &str, matches: usize) -> String {
         "kind": "AdmissionPolicy",
         "metadata": {"name": name, "namespace": stage.namespace},
         "spec": {
-            "targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": name}],
+            "targetRefs": [
+                {"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": name},
+            ],
             "parallelism": {"perEndpoint": 3},
             "strategy": {"type": "MaxQueueLength"},
             "types": [{"name": "large", "matches": matches}, {"name": "default"}],
@@ -71,7 +73,8 @@ fn policies(object: &Value) -> Vec<&str> {
     names
 }
 
-/// Waits until the object has these policies, and says in Envoy Gateway's place that it is accepted.
+/// Waits until the object has these policies, and sets its status to accepted in Envoy Gateway's
+/// place.
 fn accepted(stage: &Stage, wanted: &[&str]) -> Result<Value> {
     let what = wanted.join(", ");
     let object = stage.wait_for("envoyextensionpolicies", &what, |o| policies(o) == wanted)?;
@@ -82,7 +85,8 @@ fn accepted(stage: &Stage, wanted: &[&str]) -> Result<Value> {
         "controllerName": "gateway.envoyproxy.io/gatewayclass-controller",
         "conditions": [{
             "type": "Accepted", "status": "True", "reason": "Accepted", "message": "",
-            "lastTransitionTime": "2026-03-01T12:00:00Z", "observedGeneration": metadata["generation"],
+            "lastTransitionTime": "2026-03-01T12:00:00Z",
+            "observedGeneration": metadata["generation"],
         }],
     }]}})
     .to_string();
@@ -123,7 +127,7 @@ async fn a_policy_without_room_at_a_shared_gateway_says_so_and_the_others_stay()
         .map_err(|e| anyhow!(e))?;
     assert_eq!(now["metadata"], before["metadata"], "nothing was written");
 
-    // Room enough for all: the API server takes what fits.
+    // There is enough room for all: the API server takes what fits.
     stage.policy(&large(&stage, "search", 7))?;
     stage.show();
     let all = accepted(&stage, &["checkout", "edge", "search"])?;
@@ -133,7 +137,8 @@ async fn a_policy_without_room_at_a_shared_gateway_says_so_and_the_others_stay()
         .programmed("search", true, "EnvoyExtensionPolicy")
         .await?;
 
-    // One that is there grows: its last version that fitted stays, and changes of the others are still delivered.
+    // A policy of those delivered grows: its last version that fitted stays, and changes of the
+    // others are still delivered.
     stage.policy(&large(&stage, "search", 12))?;
     stage.show();
     stage.programmed("search", false, "not in force").await?;

@@ -1,7 +1,8 @@
-//! Objects for other control planes, against the API server and the definitions that those control planes publish.
+//! Objects for other control planes, against the API server and the definitions that those control
+//! planes publish.
 //!
-//! The deliverer runs here as the leader runs it, with the rights that it needs and no more. It looks at the whole
-//! cluster, so these tests take turns.
+//! The deliverer runs here as the leader runs it, with the rights that it needs and no more. It
+//! watches the whole cluster, so these tests take turns.
 
 mod everywhere;
 mod large;
@@ -32,15 +33,17 @@ use self::stage::{NOTICED, Stage, equipped, install, remove_plugins, settings, t
 
 fn policy(namespace: &str, name: &str, target: &str, slots: u32) -> String {
     format!(
-        "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
-         spec:\n  targetRefs: [{target}]\n  parallelism: {{perEndpoint: {slots}}}\n  strategy: {{type: \
-         MaxQueueLength}}\n  types: [{{name: default}}]\n"
+        "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: {name}, \
+         namespace: {namespace}}}\n\
+         spec:\n  targetRefs: [{target}]\n  parallelism: {{perEndpoint: {slots}}}\n  strategy: \
+         {{type: MaxQueueLength}}\n  types: [{{name: default}}]\n"
     )
 }
 
 const SEARCH: &str = "{group: '', kind: Service, name: search}";
 
-/// One gateway of each control plane, with and without routes, Services and Pods, and every example policy.
+/// One gateway of each control plane, with and without routes, Services and Pods, and every example
+/// policy.
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_passes_the_definitions_that_others_publish() -> Result<()> {
     let _turn = turn().await;
@@ -156,7 +159,7 @@ async fn a_policys_object_lives_as_long_as_the_policy() -> Result<()> {
         "changed, not made anew"
     );
 
-    // Somebody deletes it: it comes back without a new plan.
+    // If a user deletes it, it comes back without a new plan.
     stage.kubectl(&["delete", "trafficextensions", "--all"])?;
     let again = stage.wait_for("trafficextensions", "another one", |o| {
         o["metadata"]["uid"] != made["metadata"]["uid"]
@@ -169,7 +172,7 @@ async fn a_policys_object_lives_as_long_as_the_policy() -> Result<()> {
     stage.wait_until_gone("configmaps")
 }
 
-/// Kubernetes itself removes an object whose policies are gone, operator or none.
+/// Kubernetes itself removes an object whose policies are gone, with or without an operator.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_garbage_collector_knows_the_owner() -> Result<()> {
     let mut stage = Stage::set().await?;
@@ -195,7 +198,8 @@ async fn nothing_is_written_when_nothing_changed() -> Result<()> {
     stage.wait_for("configmaps", "the file", |_| true)?;
 
     let mark = stage.server.audit_mark();
-    // A Pod that makes no difference, policies that are judged again, an object that somebody adds to.
+    // Changes without effect: a Pod that makes no difference, policies that are judged again, an
+    // object that a user adds to.
     for i in 0..5 {
         let pod = ObjectKey::new(&namespace, format!("other-{i}"));
         stage.cluster.pods.insert(pod, Pod::default());
@@ -208,7 +212,7 @@ async fn nothing_is_written_when_nothing_changed() -> Result<()> {
             &format!("theirs={i}"),
         ])?;
     }
-    // All of that is through when what comes after it is.
+    // All of these changes have been processed once a later one has.
     stage.policy(&policy(&namespace, "p", SEARCH, 4))?;
     stage.show();
     stage.wait_for("trafficextensions", "four slots", |o| {
@@ -271,7 +275,7 @@ async fn a_field_of_somebody_elses_is_left_to_them() -> Result<()> {
         stage.cluster.pods.insert(pod, Pod::default());
         stage.show();
     }
-    // A ConfigMap shows that those rounds are through.
+    // A ConfigMap shows that those rounds are over.
     stage.kubectl(&["delete", "configmap", "headgate-service-search"])?;
     stage.wait_for("configmaps", "the file again", |_| true)?;
     let plugin = stage.only("trafficextensions").map_err(|e| anyhow!(e))?;
@@ -288,7 +292,7 @@ async fn a_field_of_somebody_elses_is_left_to_them() -> Result<()> {
     );
     assert_eq!(tries[0].code, 409);
 
-    // They give it up.
+    // They delete it.
     stage.kubectl(&["delete", "trafficextension", &name])?;
     stage.wait_for("trafficextensions", "ours", |o| {
         o["spec"]["phase"] == "STATS"
@@ -324,7 +328,7 @@ async fn an_object_of_somebody_elses_is_not_taken() -> Result<()> {
     let theirs: Value = serde_json::from_str(&theirs)?;
     assert_eq!(theirs["data"], serde_json::json!({"theirs": "1"}));
 
-    // When it goes, Headgate's takes its place: no edit is needed.
+    // When it is deleted, Headgate's takes its place: no edit is needed.
     stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
     stage.show();
     stage.programmed("p", false, "is not Headgate's").await?;
@@ -334,10 +338,10 @@ async fn an_object_of_somebody_elses_is_not_taken() -> Result<()> {
     Ok(())
 }
 
-/// Istio comes later, before 1.30, is upgraded, and goes.
+/// Istio comes later, before 1.30, is upgraded, and is removed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_control_plane_may_come_later_and_be_upgraded_and_go() -> Result<()> {
-    /// Whatever happens here, the other tests find Istio.
+    /// Reinstalls Istio for the other tests, even if this one fails.
     struct Reinstall(&'static ApiServer);
     impl Drop for Reinstall {
         fn drop(&mut self) {
@@ -437,7 +441,7 @@ async fn proxies_are_sent_only_where_the_module_is() -> Result<()> {
     assert_eq!(stage.all("trafficextensions")?, [] as [Value; 0]);
     stage.modules.serves.store(true, Ordering::Relaxed);
     stage.programmed("p", true, "TrafficExtension").await?;
-    // An edit sends nobody to another module, so it waits for none.
+    // An edit leads no proxy to another module, so it waits for none.
     stage.modules.serves.store(false, Ordering::Relaxed);
     stage.policy(&policy(&namespace, "p", SEARCH, 4))?;
     stage.show();
@@ -447,7 +451,8 @@ async fn proxies_are_sent_only_where_the_module_is() -> Result<()> {
     Ok(())
 }
 
-/// An object that goes leaves no time without a filter to the one that takes over.
+/// The successor of an object exists before the object is deleted, so that a filter is always
+/// there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_successor_is_there_before_its_predecessor_goes() -> Result<()> {
     let mut stage = Stage::set().await?;
@@ -459,7 +464,7 @@ async fn a_successor_is_there_before_its_predecessor_goes() -> Result<()> {
     let first =
         name(&stage.wait_for("trafficextensions", "the plugin", |_| true)?).context("name")?;
     let mark = stage.server.audit_mark();
-    // What a plugin selects is in its name.
+    // A plugin's name depends on its selector.
     stage.search_by(&[("app", "search"), ("tier", "web")]);
     stage.show();
     let second = stage.wait_for("trafficextensions", "another", |o| {
@@ -483,10 +488,11 @@ async fn a_successor_is_there_before_its_predecessor_goes() -> Result<()> {
         [written("patch", &second), written("delete", &first)]
     );
 
-    // A successor that can't be written isn't there.
+    // A successor that can't be written doesn't exist.
     let theirs = format!(
-        "apiVersion: extensions.istio.io/v1alpha1\nkind: TrafficExtension\nmetadata: {{name: {first}, namespace: \
-         {namespace}}}\nspec: {{wasm: {{url: 'oci://example.com/theirs'}}}}\n"
+        "apiVersion: extensions.istio.io/v1alpha1\nkind: TrafficExtension\n\
+         metadata: {{name: {first}, namespace: {namespace}}}\n\
+         spec: {{wasm: {{url: 'oci://example.com/theirs'}}}}\n"
     );
     stage.server.apply(&theirs)?;
     stage.search();
@@ -501,7 +507,8 @@ async fn a_successor_is_there_before_its_predecessor_goes() -> Result<()> {
     Ok(())
 }
 
-/// A sidecar that starts while no operator serves the module goes without it, until its plugin changes.
+/// A sidecar that starts while no operator serves the module runs without it, until its plugin
+/// changes.
 #[tokio::test(flavor = "multi_thread")]
 async fn sidecars_ask_again_when_the_module_is_served_again() -> Result<()> {
     let mut stage = Stage::set().await?;
@@ -536,14 +543,16 @@ async fn sidecars_ask_again_when_the_module_is_served_again() -> Result<()> {
     );
     assert_eq!(again["spec"], made["spec"]);
 
-    // An operator after a gap can't know who has started meanwhile; later plugins know of the newest gap.
+    // After a gap an operator can't know which sidecars have started meanwhile; later plugins carry
+    // the newest gap.
     stage.start_again(true).await?;
     let newest = stage.wait_for("trafficextensions", "a later time", |o| {
         told(o) != told(&again)
     })?;
     assert!(told(&newest).as_str() > told(&again).as_str(), "{newest}");
 
-    // One that takes over from another knows that nothing was missed. Its first edit is all that it writes.
+    // An operator that takes over from another knows that nothing was missed. Its first edit is its
+    // only write.
     let mark = stage.server.audit_mark();
     stage.start_again(false).await?;
     stage.policy(&policy(&namespace, "p", SEARCH, 4))?;
@@ -591,7 +600,9 @@ async fn what_envoy_gateway_says_comes_back() -> Result<()> {
         .to_owned();
     let status = |accepted: &str, generation: i64| {
         serde_json::json!({"status": {"ancestors": [{
-            "ancestorRef": {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "edge"},
+            "ancestorRef": {
+                "group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "edge",
+            },
             "controllerName": "gateway.envoyproxy.io/gatewayclass-controller",
             "conditions": [{
                 "type": "Accepted", "status": accepted, "reason": "Because", "message": "of this",
@@ -618,7 +629,7 @@ async fn what_envoy_gateway_says_comes_back() -> Result<()> {
     stage
         .programmed("p", false, "Envoy Gateway refuses it: Because: of this")
         .await?;
-    // As people see it, who have no operator at hand.
+    // As users see it who can't reach an operator.
     let status = Command::new(binary_path())
         .args(["status", "--namespace", &namespace, "--kubeconfig"])
         .arg(stage.server.kubeconfig())

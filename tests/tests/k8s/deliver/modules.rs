@@ -1,4 +1,4 @@
-//! A server of modules, as control planes ask it for them.
+//! A server of modules, as control planes request them.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use anyhow::Result;
 use sha2::{Digest as _, Sha256};
 
-/// A server of modules that can be told to have none.
+/// A server of modules that a test can make answer that it has none.
 pub(crate) struct Modules {
     pub(crate) address: SocketAddr,
     pub(crate) serves: Arc<AtomicBool>,
-    /// Requests that got none.
+    /// Requests that got no module.
     pub(crate) missed: Arc<AtomicU32>,
 }
 

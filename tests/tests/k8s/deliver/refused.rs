@@ -1,5 +1,5 @@
-//! Writes that the API server refuses for a while: by a quota, and by a webhook that doesn't answer. They need no edit
-//! and no restart when it no longer does.
+//! Writes that the API server refuses for a while: by a quota, and by a webhook that doesn't
+//! answer. Once it accepts them, they need no edit and no restart.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use serde_json::Value;
 use super::stage::Stage;
 use super::{SEARCH, policy};
 
-/// The controller of quotas stands still while it gets to know new CRDs.
+/// The controller of quotas pauses while it learns of new CRDs.
 const SETTLED: Duration = Duration::from_secs(90);
 
-/// Allows this many ConfigMaps, and waits until that is in force.
+/// Allows this many ConfigMaps, and waits until the quota is in force.
 fn allow_config_maps(stage: &Stage, count: u32) -> Result<()> {
     stage.server.apply(&format!(
         "apiVersion: v1\nkind: ResourceQuota\nmetadata: {{name: few, namespace: {}}}\n\
@@ -81,8 +81,9 @@ webhooks:
 "
     ))?;
     let other = format!(
-        "apiVersion: extensions.istio.io/v1alpha1\nkind: TrafficExtension\nmetadata: {{name: other, namespace: \
-         {namespace}}}\nspec: {{wasm: {{url: 'oci://example.com/other'}}}}\n"
+        "apiVersion: extensions.istio.io/v1alpha1\nkind: TrafficExtension\n\
+         metadata: {{name: other, namespace: {namespace}}}\n\
+         spec: {{wasm: {{url: 'oci://example.com/other'}}}}\n"
     );
     until("the webhook to be called", || {
         match stage.server.dry_run(&other) {

@@ -1,4 +1,4 @@
-//! The deliverer at work, before an API server that has everybody's definitions.
+//! The deliverer at work, with an API server that has the definitions of all control planes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -62,13 +62,13 @@ metadata: {name: eg}
 spec: {controllerName: gateway.envoyproxy.io/gatewayclass-controller}
 ";
 
-/// How long a watch may take to notice that a kind is served: [`RETRY`], and what a slow machine adds.
+/// Time in which a watch notices that a kind is served: [`RETRY`], and what a slow machine adds.
 pub(crate) const NOTICED: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(1);
-/// How long the API server may take to clean up behind a definition.
+/// Time in which the API server cleans up behind a definition.
 const GONE: Duration = Duration::from_secs(240);
 
-/// A deliverer at work, in a cluster with nothing of its own at first.
+/// A deliverer at work, in a cluster without objects of its own at first.
 pub(crate) struct Stage {
     pub(crate) server: &'static ApiServer,
     pub(crate) namespace: String,
@@ -115,8 +115,8 @@ pub(crate) fn install(server: &ApiServer, project: &str) -> Result<()> {
     server.wait_for_crds()
 }
 
-/// Removes the definitions of Istio's plugins. The API server cleans up behind each that goes, for which it makes its
-/// description of all others anew, so this may take a minute.
+/// Removes the definitions of Istio's plugins. The API server cleans up behind each deleted
+/// definition, for which it rebuilds its description of all others, so this may take a minute.
 pub(crate) fn remove_plugins(server: &ApiServer) -> Result<()> {
     let arguments = [
         "delete",
@@ -137,7 +137,7 @@ pub(crate) fn remove_plugins(server: &ApiServer) -> Result<()> {
     })
 }
 
-/// The API server with everybody's CRDs, which are installed once.
+/// Returns the API server with the CRDs of all control planes, which are installed once.
 pub(crate) fn equipped() -> Result<&'static ApiServer> {
     static DONE: AtomicBool = AtomicBool::new(false);
     let server = ApiServer::shared();
@@ -154,7 +154,7 @@ pub(crate) fn equipped() -> Result<&'static ApiServer> {
 }
 
 impl Stage {
-    /// With everybody's CRDs.
+    /// Starts one with the CRDs of all control planes.
     pub(crate) async fn set() -> Result<Self> {
         let turn = turn().await;
         Self::with(equipped()?, turn).await
@@ -188,7 +188,7 @@ impl Stage {
             .kubectl(&[arguments, &[namespace.as_str()]].concat())
     }
 
-    /// Applies a policy and makes it known to the deliverer's next view, as the operator does.
+    /// Applies a policy and adds it to the deliverer's next view, as the operator does.
     pub(crate) fn policy(&mut self, yaml: &str) -> Result<()> {
         // A client-side apply keeps a copy in an annotation of at most 256 KiB.
         let apply = ["apply", "--server-side", "--filename=-"];
@@ -218,7 +218,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Another operator in place of the one that delivers, after a time without any if `interrupted`.
+    /// Replaces the operator that delivers by another one, after a time without any if
+    /// `interrupted`.
     pub(crate) async fn start_again(&mut self, interrupted: bool) -> Result<()> {
         self.task.abort();
         let user = client(&self.server.user_kubeconfig("deliver", None)?).await?;
@@ -305,7 +306,7 @@ impl Stage {
         })
     }
 
-    /// What a policy's `Programmed` says, once it is so.
+    /// Returns the message of a policy's `Programmed`, once it has this status.
     pub(crate) async fn programmed(
         &mut self,
         policy: &str,
@@ -341,7 +342,7 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         self.task.abort();
-        // The next test's deliverer would delete them, and be seen to.
+        // Otherwise the next test's deliverer would delete them, and that test would see it.
         for kind in [
             "wasmplugins",
             "trafficextensions",

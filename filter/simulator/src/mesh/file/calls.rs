@@ -1,4 +1,4 @@
-//! Operations of services as tasks that call each other, and never themselves.
+//! Operations of services as tasks whose calls must not form a cycle.
 
 use super::{CallEntry, RouteName, ServiceEntry};
 use crate::mesh::{Calls, Count, Route, Step as TaskStep, Task};
@@ -7,10 +7,10 @@ use crate::workload::file::{DistributionName, Step as Way};
 
 const MOST_OPERATIONS: usize = 100;
 const MOST_CALLS: i64 = 10_000;
-/// Calls that a request leads to, with all below them.
+/// The largest number of calls that one request may cause, over all hops.
 const MOST_BELOW: u64 = 100_000;
 
-/// Where a task came from.
+/// The service, the name and the place in the file of a task.
 #[derive(Debug)]
 struct Operation {
     service: String,
@@ -26,14 +26,15 @@ pub(super) struct Tasks {
 }
 
 impl Tasks {
-    /// The tasks of these services; wrong ones are noted.
+    /// Returns the tasks of these services, and notes problems.
     pub(super) fn of(services: &[ServiceEntry], checks: &mut Checks) -> Self {
         let mut operations: Vec<Operation> = Vec::new();
         for (s, service) in services.iter().enumerate() {
             let at = below(&item(&below(&[], "services"), s), "operations");
             if !(1..=MOST_OPERATIONS).contains(&service.operations.len()) {
                 let right = format!(
-                    "1 to {MOST_OPERATIONS}, such as [{{steps: [{{compute: {{distribution: Exponential, mean: 20ms}}}}]}}]"
+                    "1 to {MOST_OPERATIONS}, such as [{{steps: [{{compute: \
+                     {{distribution: Exponential, mean: 20ms}}}}]}}]"
                 );
                 let found = format!("{} operations", service.operations.len());
                 checks.add(&at, found, right);
@@ -60,7 +61,8 @@ impl Tasks {
             for operation in &service.operations {
                 let at = below(&this.operations[this.tasks.len()].at, "steps");
                 if operation.steps.is_empty() {
-                    let right = "such as [{compute: {distribution: Constant, mean: 1ms}}, {call: {service: stock}}]";
+                    let right = "such as [{compute: {distribution: Constant, mean: 1ms}}, \
+                                 {call: {service: stock}}]";
                     checks.add(&at, "none".to_owned(), right);
                 }
                 let mut steps = Vec::new();
@@ -101,7 +103,7 @@ impl Tasks {
         this
     }
 
-    /// The task of an operation that the fields `service` and `operation` at `at` name.
+    /// Returns the task of the operation that the fields `service` and `operation` at `at` name.
     pub(super) fn find(
         &self,
         at: &[Step],
@@ -166,9 +168,10 @@ impl Tasks {
         Some(Calls::several(task?, count, at_once, route))
     }
 
-    /// Whether calls do: operations that call each other in a circle would never be done.
+    /// Whether every chain of calls ends: operations that call each other in a cycle would never
+    /// finish.
     fn come_to_an_end(&self, checks: &mut Checks) -> bool {
-        // Whether all that is below a task is known to end.
+        // Whether all calls below a task are known to end.
         let mut ends = vec![false; self.tasks.len()];
         for start in 0..self.tasks.len() {
             let mut way = Vec::new();
@@ -190,7 +193,7 @@ impl Tasks {
         true
     }
 
-    /// Each request is followed through all of its calls, which may multiply from hop to hop.
+    /// Notes a problem if a request causes too many calls. Calls may multiply from hop to hop.
     fn refuse_floods(&self, checks: &mut Checks) {
         let mut below_task: Vec<Option<u64>> = vec![None; self.tasks.len()];
         for task in 0..self.tasks.len() {
@@ -221,7 +224,7 @@ impl Tasks {
         sum
     }
 
-    /// A circle below `task`, to which `way` leads.
+    /// Returns a cycle below `task`, to which `way` leads.
     fn circle(&self, task: usize, way: &mut Vec<usize>, ends: &mut [bool]) -> Option<Vec<usize>> {
         if ends[task] {
             return None;

@@ -1,4 +1,4 @@
-//! What a mesh must obey beyond its shape.
+//! Checks of a mesh file beyond its shape.
 
 use std::time::Duration;
 
@@ -19,18 +19,18 @@ const MOST_PROCESSES: i64 = 100;
 const MOST_WORKFLOWS: usize = 100;
 const HIGHEST_RATE: f64 = 1_000_000.0;
 const MOST_SEEDS: i64 = 1_000;
-/// Length of a run where nobody says, ms.
+/// Default length of a run, ms.
 const DURATION_MS: f64 = 60_000.0;
-/// When a process gives up a call where nobody says.
+/// Default time after which a process gives up a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest name, bytes.
 const MOST_NAME: usize = 256;
 
 impl MeshFile {
-    /// What it means.
+    /// Returns the plan that the file describes.
     ///
     /// # Errors
-    /// All that is wrong with it.
+    /// All problems of the file.
     pub fn plan(&self) -> Result<Plan, Vec<Problem>> {
         let mut checks = Checks::default();
         let duration = optional(&mut checks, &[], "duration", self.duration.as_ref(), 1.0);
@@ -86,7 +86,8 @@ impl OperationEntry {
     }
 }
 
-/// A time of at least `min` ms; `None` where there is none, or a wrong one, which is noted.
+/// Returns a time of at least `min` ms. It is `None` if the field is missing or invalid; an invalid
+/// one is noted.
 fn optional(
     checks: &mut Checks,
     at: &[Step],
@@ -101,7 +102,7 @@ fn duration(ms: f64) -> Duration {
     Duration::from_secs_f64(ms / 1e3)
 }
 
-/// Notes names that are too long, missing or there before.
+/// Notes names that are too long, missing or duplicate.
 fn names<'a>(at: &[Step], names: impl Iterator<Item = &'a str>, checks: &mut Checks) {
     let mut known: Vec<&str> = Vec::new();
     for (i, name) in names.enumerate() {
@@ -154,7 +155,8 @@ fn workflows(
     let at = below(&[], "workflows");
     if !(1..=MOST_WORKFLOWS).contains(&entries.len()) {
         let right = format!(
-            "1 to {MOST_WORKFLOWS}, such as [{{name: checkout, service: front, clients: [{{rate: 100}}]}}]"
+            "1 to {MOST_WORKFLOWS}, such as [{{name: checkout, service: front, clients: \
+             [{{rate: 100}}]}}]"
         );
         checks.add(&at, format!("{} workflows", entries.len()), right);
     }
@@ -212,7 +214,7 @@ fn load(
         (None, count @ Some(_)) => {
             let count = checks.whole_at(&below(at, "count"), count, MOST_CLIENTS);
             let think = optional(checks, at, "think", entry.think.as_ref(), 1.0);
-            // Who is refused and asks again at once would do so without end in no time.
+            // A refused client that asked again at once would loop without end in no time.
             let think = ServiceTime::Constant(think.unwrap_or(1.0));
             let count = count.and_then(|n| u32::try_from(n).ok());
             count.map(|count| Arrivals::Closed(count, think))
@@ -223,7 +225,8 @@ fn load(
             } else {
                 "neither rate nor count"
             };
-            let right = "rate for an open loop, such as 100, or count for so many clients that wait for answers";
+            let right = "rate for an open loop, such as 100, or count for so many clients that \
+                         wait for answers";
             checks.add(at, found.to_owned(), right);
             None
         }

@@ -1,8 +1,8 @@
 //! A mesh as people write it: services that call each other, and the clients of its workflows.
 //!
-//! As [`crate::workload::file`]: these types take what a file hands over and refuse unknown fields, and
-//! [`MeshFile::plan`] makes of them a [`Plan`] that can't be wrong, or says of every field that is wrong what would be
-//! right.
+//! As in [`crate::workload::file`], these types accept the fields of a file and refuse unknown
+//! ones. [`MeshFile::plan`] turns them into a valid [`Plan`], or returns a problem for every
+//! invalid field, with a valid example.
 
 mod calls;
 mod check;
@@ -15,20 +15,20 @@ use super::{Graph, Load};
 use crate::workload::file::{ProcessName, RequestEntry, ServiceTimeEntry, Time};
 use crate::workload::request::SampleRequest;
 
-/// What to simulate, as a file says it.
+/// The simulation that a file describes.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Services and workflows.
     pub graph: Graph,
     /// Clients.
     pub loads: Vec<Load>,
-    /// What requests look like, by task.
+    /// Sample requests by task.
     pub(crate) requests: Vec<SampleRequest>,
-    /// How long a run is, s.
+    /// Length of a run, s.
     pub duration: f64,
-    /// Time before results count, s; less than that.
+    /// Time before results count, s; less than `duration`.
     pub warm_up: f64,
-    /// Runs.
+    /// The number of runs.
     pub seeds: Option<u32>,
     /// Seed of the first run.
     pub seed: Option<u64>,
@@ -47,9 +47,9 @@ pub struct MeshFile {
     pub services: Vec<ServiceEntry>,
     /// The workflows, with their clients.
     pub workflows: Vec<WorkflowEntry>,
-    /// What is between processes.
+    /// The network between processes.
     pub network: NetworkEntry,
-    /// How long a run is; 60s by default.
+    /// Length of a run; 60s by default.
     pub duration: Option<Time>,
     /// Time before results count; a quarter of the duration by default.
     pub warm_up: Option<Time>,
@@ -69,19 +69,19 @@ pub struct MeshFile {
 pub struct ServiceEntry {
     /// Its name.
     pub name: String,
-    /// How many there are; 1 by default.
+    /// The number of processes; 1 by default.
     #[serde(default)]
     pub processes: Option<i64>,
-    /// Slots of each.
+    /// Slots of each process.
     pub parallelism: i64,
-    /// Requests that compute at once in each, where these are fewer than its slots.
+    /// Requests that compute at once in each process, if fewer than its slots.
     #[serde(default)]
     pub threads: Option<i64>,
-    /// What it does for requests.
+    /// The service's operations.
     pub operations: Vec<OperationEntry>,
 }
 
-/// What a service does for a request.
+/// The work of a service for a request.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(
     rename_all = "camelCase",
@@ -89,18 +89,18 @@ pub struct ServiceEntry {
     expecting = "a mapping with steps and, where there are several operations, a name"
 )]
 pub struct OperationEntry {
-    /// Its name; none, where the service has no other.
+    /// Its name; empty if the service has no other operation.
     #[serde(default)]
     pub name: String,
-    /// What its requests look like, from which the rules of the service's policy tell their type and class: `GET` of `/`
-    /// and the operation's name by default.
+    /// A sample request, from which the rules of the service's policy derive type and class; by
+    /// default `GET` of `/` and the operation's name.
     #[serde(default)]
     pub request: Option<RequestEntry>,
-    /// One after the other.
+    /// The steps, one after the other.
     pub steps: Vec<StepEntry>,
 }
 
-/// A step: either of them.
+/// A step: one of the two fields.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(
     rename_all = "camelCase",
@@ -109,9 +109,9 @@ pub struct OperationEntry {
     expecting = "a mapping with compute, or with call"
 )]
 pub struct StepEntry {
-    /// The process computes.
+    /// Work of the process itself.
     pub compute: Option<ServiceTimeEntry>,
-    /// It calls another service.
+    /// Calls of another service.
     pub call: Option<CallEntry>,
 }
 
@@ -123,32 +123,33 @@ pub struct StepEntry {
     expecting = "a mapping with service"
 )]
 pub struct CallEntry {
-    /// Whom.
+    /// The called service.
     pub service: String,
-    /// For what; the service's only operation by default.
+    /// The called operation; the service's only operation by default.
     #[serde(default)]
     pub operation: String,
-    /// How many calls, 1 by default: the amplification factor.
+    /// The number of calls, 1 by default: the amplification factor.
     #[serde(default)]
     pub count: Option<i64>,
-    /// All at once rather than one after the other.
+    /// Whether all calls are made at once rather than one after the other.
     #[serde(default)]
     pub at_once: bool,
-    /// Which of its processes.
+    /// The rule that selects the called process.
     #[serde(default)]
     pub route: RouteName,
-    /// Always this one, counted from 1, in place of a route.
+    /// The called process, counted from 1, in place of a route.
     #[serde(default)]
     pub process: Option<i64>,
 }
 
-/// Which process gets a call.
+/// The rule that selects the process for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 pub enum RouteName {
-    /// The next.
+    /// Round robin over the processes, for each caller.
     #[default]
     RoundRobin,
-    /// Each in turn, from the first: a request asks all of them when it makes as many calls as there are.
+    /// Round robin from the first process within a request: a request with as many calls as
+    /// processes reaches all of them.
     Each,
 }
 
@@ -160,24 +161,24 @@ pub enum RouteName {
     expecting = "a mapping with name, service and clients"
 )]
 pub struct WorkflowEntry {
-    /// Its name, as policies have it.
+    /// Its name, as in policies.
     pub name: String,
-    /// The service at which it enters.
+    /// The service that its requests enter.
     pub service: String,
-    /// What for; the service's only operation by default.
+    /// The operation that its requests enter; the service's only operation by default.
     #[serde(default)]
     pub operation: String,
-    /// When its clients give up; never by default.
+    /// The time after which its clients give up; never by default.
     #[serde(default)]
     pub timeout: Option<Time>,
-    /// What they tell as the time that they have; nothing by default.
+    /// The deadline that its clients send; none by default.
     #[serde(default)]
     pub deadline: Option<Time>,
-    /// Who sends its requests.
+    /// The clients that send its requests.
     pub clients: Vec<ClientsEntry>,
 }
 
-/// Clients: an open loop with a rate, or a closed loop of so many.
+/// Clients: an open loop with a rate, or a closed loop with a number of clients.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(
     rename_all = "camelCase",
@@ -188,19 +189,19 @@ pub struct WorkflowEntry {
 pub struct ClientsEntry {
     /// Requests per second.
     pub rate: Option<f64>,
-    /// How gaps between them vary.
+    /// The distribution of the gaps between requests.
     pub process: ProcessName,
-    /// Clients that each wait for an answer before they send the next request.
+    /// The number of clients that each wait for an answer before they send the next request.
     pub count: Option<i64>,
-    /// How long they pause in between; 0 by default, 1ms at least.
+    /// Think time; 0 by default, 1ms at least.
     pub think: Option<Time>,
-    /// When they begin; at once by default.
+    /// Start; at once by default.
     pub from: Option<Time>,
-    /// When they end; with the run by default.
+    /// End; the end of the run by default.
     pub until: Option<Time>,
 }
 
-/// What is between processes.
+/// The network between processes.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(
     rename_all = "camelCase",
@@ -209,10 +210,10 @@ pub struct ClientsEntry {
     expecting = "a mapping with delay, timeout and lost"
 )]
 pub struct NetworkEntry {
-    /// One way; 250us by default.
+    /// One-way delay; 250us by default.
     pub delay: Option<Time>,
-    /// When a process gives up a call of its own; 5s by default.
+    /// Time after which a process gives up a call of its own; 5s by default.
     pub timeout: Option<Time>,
-    /// Part of the responses that never arrive; none by default.
+    /// Ratio of responses that never arrive; 0 by default.
     pub lost: Option<f64>,
 }

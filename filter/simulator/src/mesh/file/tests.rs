@@ -28,7 +28,7 @@ fn mesh(services: &[String], workflows: &str, more: &str) -> MeshFile {
 
 const CLIENTS: &str = r#"{"name": "w", "service": "a", "clients": [{"rate": 5}]}"#;
 
-/// Problems as `field: what was found; what would be right`.
+/// Returns the problems as `field: what was found; what would be right`.
 fn problems(file: &MeshFile) -> Vec<String> {
     let say = |problem: crate::workload::file::Problem| {
         let mut at = String::new();
@@ -229,8 +229,8 @@ fn calls_come_to_an_end_and_do_not_flood() {
     assert_eq!(
         problems(&mesh(&circle, CLIENTS, "")),
         [
-            "services[1].operations[0].steps: b/in → c → b/in; calls that come to an end: no operation may lead back to \
-          itself"
+            "services[1].operations[0].steps: b/in → c → b/in; calls that come to an end: no \
+             operation may lead back to itself"
         ]
     );
     let many = |to: &str| operation("", &call(to, r#", "count": 100"#));

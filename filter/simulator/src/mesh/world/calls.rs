@@ -1,4 +1,5 @@
-//! Calls between processes: to whom they go, and how they end: by an answer, or because the caller gives up.
+//! Calls between processes: their destinations and their ends, by an answer or because the caller
+//! gives up.
 
 use headgate_core::request::Progress;
 use headgate_core::time::nanos;
@@ -64,7 +65,7 @@ impl World<'_> {
             }
             Route::Block(blocks) => {
                 let block = below(blocks.max(1) as usize, &mut caller.dice);
-                // Where a partition's blocks begin differs from one to the next.
+                // The blocks of each partition begin at a different process.
                 let begin = parent.partition as usize * 7 + usize::from(parent.workflow) * 3;
                 (begin + block) % of
             }
@@ -72,7 +73,7 @@ impl World<'_> {
         }
     }
 
-    /// Sends the answer on its way back.
+    /// Sends an answer to the caller.
     pub(super) fn reply(&mut self, at: u32, ending: Ending) {
         let lost = self.graph.network.lost;
         let caller = self.spans.at(at).caller;
@@ -89,7 +90,7 @@ impl World<'_> {
         self.after_delay(Event::Answer(at));
     }
 
-    /// An answer reaches its caller.
+    /// Handles an answer that reaches its caller.
     pub(super) fn answered(&mut self, at: u32) -> Result<(), SimulationError> {
         let span = *self.spans.at(at);
         self.spans.remove(at);
@@ -109,14 +110,14 @@ impl World<'_> {
         }
     }
 
-    /// The process of a caller hears how a call of its own ended, even if the caller itself is gone.
+    /// Reports the end of a call to the calling process, even if the calling request is gone.
     fn hear(&mut self, call: &Span, said: Option<(Announcement, Progress)>) {
         if let Some(noted) = call.call {
             self.processes[call.called_by as usize].heard(self.now, noted, said);
         }
     }
 
-    /// Whoever waits for this request waits no longer.
+    /// Handles the timeout of the caller, or of the client, that waits for this request.
     pub(super) fn give_up(&mut self, id: SpanId) -> Result<(), SimulationError> {
         let Some(span) = self.spans.get_mut(id) else {
             return Ok(());
@@ -139,14 +140,14 @@ impl World<'_> {
         }
     }
 
-    /// A call of a request came back.
+    /// Handles the end of a call of a request.
     fn returned(&mut self, parent: SpanId, ok: bool) -> Result<(), SimulationError> {
         let at = parent.index;
         let Some(span) = self.spans.get_mut(parent) else {
             return Ok(());
         };
         if span.state != State::Open {
-            // It has failed already, by another of its calls.
+            // The request has failed already, because of another call.
             return Ok(());
         }
         span.outstanding -= 1;

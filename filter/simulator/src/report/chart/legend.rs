@@ -1,4 +1,4 @@
-//! Names of series above the plot, in as many lines as they need.
+//! Names of series above the plot, in as many lines as necessary.
 
 use std::fmt::Write as _;
 
@@ -6,12 +6,12 @@ use super::{CHARACTER, colour, escape};
 use crate::report::{Figure, Style};
 
 const LINE: f64 = 18.0;
-/// Width of the sample before a name, with its distance.
+/// Width of the sample before a name, including the gap.
 const SAMPLE: f64 = 30.0;
 /// Distance to the next name.
 const GAP: f64 = 16.0;
 
-/// Draws it and gives its height. One series that is named as the axis needs none.
+/// Draws the legend and returns its height. A single named series needs no legend.
 pub(super) fn draw(out: &mut String, figure: &Figure, left: f64, right: f64) -> f64 {
     let named: Vec<_> = figure
         .series

@@ -1,6 +1,6 @@
-//! Figures as SVG, drawn here rather than by a library: a page must be one file that needs neither network
-//! nor scripts, and what it takes (two scales, ticks, lines with gaps, steps, dots, a legend) is less than a
-//! dependency.
+//! Figures as SVG, drawn here rather than by a library. A page must be one file without network or
+//! scripts, and the code for it (two scales, ticks, lines with gaps, steps, dots, a legend) is
+//! smaller than a dependency.
 //!
 //! Colours come from CSS ([`theme`]), so one drawing serves a light and a dark page.
 
@@ -22,14 +22,14 @@ const RIGHT: f64 = 18.0;
 const BOTTOM: f64 = 46.0;
 /// Room for names of vertical reference lines.
 const TOP: f64 = 20.0;
-/// What of the space around the plot curves may take.
+/// The margin around the plot that curves may use.
 const EDGE: f64 = 5.0;
-/// Lines of more points are drawn without dots.
+/// The largest number of points of a line that is drawn with dots.
 const MOST_DOTS: usize = 32;
-/// About the width of a character of the small text, px.
+/// The approximate width of a character of the small text, px.
 const CHARACTER: f64 = 6.3;
 
-/// The figure as an element for a page that has the rules of [`theme::CSS`].
+/// Returns the figure as an element for a page that has the rules of [`theme::CSS`].
 #[must_use]
 pub fn svg(figure: &Figure) -> String {
     let mut body = String::new();
@@ -53,7 +53,7 @@ pub fn svg(figure: &Figure) -> String {
         plot.event(&mut body, event);
     }
     plot.all_series(&mut body);
-    // Above what is drawn.
+    // Names are drawn above the curves.
     for level in levels() {
         plot.level_name(&mut body, level);
     }
@@ -64,11 +64,11 @@ pub fn svg(figure: &Figure) -> String {
     )
 }
 
-/// The figure as a file of its own.
+/// Returns the figure as a file of its own.
 #[must_use]
 pub fn file(figure: &Figure) -> String {
     let inner = svg(figure);
-    // The first tag ends with the first `>`; its attributes are escaped.
+    // The first `>` ends the first tag; its attributes are escaped.
     let (tag, rest) = inner.split_once('>').unwrap_or(("<svg", ""));
     format!(
         r#"{tag} xmlns="http://www.w3.org/2000/svg"><style>{}</style><rect width="100%" height="100%" fill="var(--bg)"/>{rest}"#,
@@ -76,7 +76,7 @@ pub fn file(figure: &Figure) -> String {
     )
 }
 
-/// The figure in words, for those who can't see it.
+/// Returns the figure in words, for screen readers.
 fn summary(figure: &Figure) -> String {
     let names: Vec<&str> = figure.series.iter().map(|s| s.name.as_str()).collect();
     format!(
@@ -88,12 +88,12 @@ fn summary(figure: &Figure) -> String {
     )
 }
 
-/// Number of the colour of the series that is `at`.
+/// Returns the index of the colour of the series at index `at`.
 fn colour(at: usize, series: &Series) -> usize {
     series.colour.unwrap_or(at) % theme::COLOURS
 }
 
-/// Text for HTML and SVG.
+/// Escapes text for HTML and SVG.
 #[must_use]
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
@@ -157,11 +157,11 @@ impl<'a> Plot<'a> {
         );
     }
 
-    /// In a drawing of its own, which cuts what is beyond the axes.
+    /// Draws the series in a nested drawing, which cuts everything beyond the axes.
     fn all_series(&self, out: &mut String) {
         let (left, right) = self.x.ends();
         let (bottom, top) = self.y.ends();
-        // Dots on the edge stay whole.
+        // The margin keeps dots on the edge whole.
         let (x, y) = (left - EDGE, top - EDGE);
         let (width, height) = (right - left + 2.0 * EDGE, bottom - top + 2.0 * EDGE);
         let _ = write!(
@@ -242,7 +242,7 @@ impl<'a> Plot<'a> {
         }
     }
 
-    /// Places of the points, in runs without a gap.
+    /// Returns the positions of the points, in runs without a gap.
     fn runs(&self, series: &Series) -> Vec<Vec<(f64, f64)>> {
         let mut runs = vec![Vec::new()];
         for point in &series.points {
@@ -281,7 +281,7 @@ impl<'a> Plot<'a> {
         }
     }
 
-    /// Names of points, beside them.
+    /// Draws the names of points beside them.
     fn names(&self, out: &mut String, series: &Series) {
         for point in series.points.iter().filter(|point| !point.label.is_empty()) {
             let Some((x, y)) = self.place(point) else {
@@ -312,7 +312,7 @@ fn path(runs: &[Vec<(f64, f64)>], style: Style) -> String {
     for run in runs {
         for (i, (x, y)) in run.iter().enumerate() {
             let _ = match (i, style) {
-                // A point alone between two gaps shows as a dot, thanks to round caps.
+                // A single point between two gaps shows as a dot, because of round caps.
                 (0, _) => write!(path, "M{x:.1} {y:.1}h0"),
                 (_, Style::Steps) => write!(path, "H{x:.1}V{y:.1}"),
                 _ => write!(path, "L{x:.1} {y:.1}"),

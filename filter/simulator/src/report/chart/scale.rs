@@ -1,14 +1,15 @@
-//! From values to pixels, and where the ticks are.
+//! The mapping from values to pixels, and the positions of ticks.
 
 use crate::report::{Axis, Scale};
 
-/// Ticks that a linear axis has, about: numbers beside each other need more room than above each other.
+/// The approximate number of ticks of a linear axis: numbers side by side need more room than
+/// stacked ones.
 const HORIZONTAL_TICKS: f64 = 8.0;
 const VERTICAL_TICKS: f64 = 5.0;
-/// How far beyond its ends an axis knows places, in its lengths.
+/// The distance beyond its ends up to which an axis maps values, in lengths of the axis.
 const FAR: f64 = 20.0;
 
-/// An axis that knows its place.
+/// An axis with its position.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ruler {
     scale: Scale,
@@ -20,7 +21,7 @@ pub(super) struct Ruler {
 }
 
 impl Ruler {
-    /// An axis from the first value to the last.
+    /// Returns an axis from the first value to the last.
     pub(super) fn horizontal(
         axis: &Axis,
         values: impl Iterator<Item = f64>,
@@ -39,7 +40,8 @@ impl Ruler {
         .mended()
     }
 
-    /// An axis from 0 (of a logarithmic one: from a round number) to a round number no value is above.
+    /// Returns an axis from 0 (a logarithmic one: from a round number) to a round number at or
+    /// above all values.
     pub(super) fn vertical(
         axis: &Axis,
         values: impl Iterator<Item = f64>,
@@ -66,7 +68,7 @@ impl Ruler {
         .mended()
     }
 
-    /// An axis without length shows something all the same.
+    /// Gives an axis without length a valid range.
     fn mended(mut self) -> Self {
         let sound = self.from.is_finite() && self.to.is_finite();
         let sound = sound && (self.scale == Scale::Linear || self.from > 0.0);
@@ -84,22 +86,22 @@ impl Ruler {
         self
     }
 
-    /// First and last pixel.
+    /// Returns the first and the last pixel.
     pub(super) fn ends(&self) -> (f64, f64) {
         (self.begin_px, self.end_px)
     }
 
-    /// Whether a value is beyond the end.
+    /// Whether a value is beyond the ends.
     pub(super) fn is_beyond(&self, value: f64) -> bool {
         value > self.to * (1.0 + 1e-9) || value < self.from * (1.0 - 1e-9)
     }
 
-    /// Whether a value has a place, if perhaps beyond the ends.
+    /// Whether a value has a position, possibly beyond the ends.
     pub(super) fn holds(&self, value: f64) -> bool {
         value.is_finite() && (self.scale == Scale::Linear || value > 0.0)
     }
 
-    /// The place of a value; beyond the ends for values beyond them.
+    /// Returns the position of a value; for values beyond the ends, beyond the ends.
     pub(super) fn at(&self, value: f64) -> f64 {
         let share = match self.scale {
             Scale::Linear => (value - self.from) / (self.to - self.from),
@@ -108,7 +110,7 @@ impl Ruler {
         self.begin_px + (self.end_px - self.begin_px) * share.clamp(-FAR, FAR)
     }
 
-    /// Values with a tick, and what is written there.
+    /// Returns the values with a tick, and their labels.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         match self.scale {
             Scale::Linear => {
@@ -123,7 +125,7 @@ impl Ruler {
             }
             Scale::Log => {
                 let decades = self.from.log10().floor() as i32..=self.to.log10().ceil() as i32;
-                // With few decades there is room for what is between them.
+                // With few decades, values between them fit.
                 let within: &[f64] = match decades.clone().count() {
                     ..=4 => &[1.0, 2.0, 5.0],
                     _ => &[1.0],
@@ -136,7 +138,7 @@ impl Ruler {
     }
 }
 
-/// The least and greatest of the values that can be drawn.
+/// Returns the least and the greatest of the values that can be drawn.
 fn span(scale: Scale, values: impl Iterator<Item = f64>) -> (f64, f64) {
     let drawn = values.filter(|v| v.is_finite() && (scale == Scale::Linear || *v > 0.0));
     drawn.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| {
@@ -144,12 +146,12 @@ fn span(scale: Scale, values: impl Iterator<Item = f64>) -> (f64, f64) {
     })
 }
 
-/// A power of ten beyond `value`.
+/// Returns a power of ten beyond `value`.
 fn log_round(value: f64, round: fn(f64) -> f64) -> f64 {
     10f64.powf(round(value.log10()))
 }
 
-/// The round number (1, 2 or 5 times a power of ten) at or above `step`.
+/// Returns the round number (1, 2 or 5 times a power of ten) at or above `step`.
 pub(super) fn nice_step(step: f64) -> f64 {
     if !step.is_finite() || step <= 0.0 {
         return 1.0;
@@ -160,7 +162,7 @@ pub(super) fn nice_step(step: f64) -> f64 {
     factor.unwrap_or(10.0) * power
 }
 
-/// A number in few characters: three digits that count.
+/// Formats a number in few characters: three significant digits.
 pub(super) fn short(value: f64) -> String {
     let magnitude = value.abs();
     if magnitude == 0.0 {

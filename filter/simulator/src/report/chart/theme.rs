@@ -1,11 +1,11 @@
-//! Colours of figures and pages, light and dark. The hues are those of Okabe and Ito, which people with any
-//! common colour blindness can tell apart; the light theme's are darkened and the dark theme's lightened
-//! until they stand out from the page.
+//! Colours of figures and pages, light and dark. The hues are those of Okabe and Ito, which people
+//! with any common colour blindness can distinguish. The light theme's are darkened and the dark
+//! theme's lightened for contrast with the page.
 
-/// Colours that series have; the next one begins again.
+/// The number of colours of series; further series reuse them.
 pub const COLOURS: usize = 8;
 
-/// Rules that any page or picture with figures needs.
+/// The CSS rules that any page or picture with figures needs.
 pub const CSS: &str = r"
 :root{--bg:#fff;--panel:#f6f8fa;--fg:#1f2328;--muted:#59636e;--grid:#dfe3e8;--edge:#d1d9e0;--good:#00805d;--bad:#c0305f;
 --c0:#0072b2;--c1:#c24e00;--c2:#00805d;--c3:#a8558a;--c4:#a86f00;--c5:#5b5bd6;--c6:#5f6873;--c7:#8a5a3c}

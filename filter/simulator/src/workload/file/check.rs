@@ -1,4 +1,4 @@
-//! What a workload must obey beyond its shape, and what it means under a policy.
+//! Checks of a workload beyond its shape, and its plan under a policy.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::trial::{Clients, Offered, Phase, Plan};
 use crate::workload::recorded::Recording;
 use crate::workload::{Bursts, Process, Rate, Workload};
 
-/// Loads where none are given, × full load.
+/// Default loads, × full load.
 const LOADS: [f64; 5] = [0.8, 1.0, 1.2, 1.5, 2.0];
 const HIGHEST_LOAD: f64 = 100.0;
 const HIGHEST_RATE: f64 = 10_000_000.0;
@@ -23,10 +23,11 @@ const MOST_REQUESTS: i64 = 1_000_000_000;
 const MOST_SEEDS: i64 = 1_000;
 
 impl WorkloadFile {
-    /// What it means under `stage`, where `recording` is what its `recorded.accessLog` holds.
+    /// Returns the plan of the file under `stage`; `recording` is the content of its
+    /// `recorded.accessLog`.
     ///
     /// # Errors
-    /// All that is wrong with it.
+    /// All problems of the file.
     pub fn plan(
         &self,
         stage: &StageConfig,
@@ -71,8 +72,8 @@ impl WorkloadFile {
             return self.replayed(recording, checks);
         }
         if self.types.is_empty() {
-            let right = "such as [{name: default, serviceTime: {distribution: Exponential, mean: 20ms}}], \
-                         or recorded: {accessLog: FILE}";
+            let right = "such as [{name: default, serviceTime: {distribution: Exponential, \
+                         mean: 20ms}}], or recorded: {accessLog: FILE}";
             checks.add(&below(&[], "types"), "none".to_owned(), right);
             return None;
         }
@@ -102,7 +103,7 @@ impl WorkloadFile {
         })
     }
 
-    /// A recording as it was, faster or slower.
+    /// Returns a recording at its own speed, or at the speeds in the file.
     fn replayed(&self, recording: &Recording, checks: &mut Checks) -> Option<Offered> {
         let mut refuse = |field: &'static str, given: bool, right: &str| {
             if given {
@@ -129,7 +130,7 @@ impl WorkloadFile {
         })
     }
 
-    /// Clients, who say by themselves how much arrives.
+    /// Returns the clients, which determine their own rate.
     fn clients(&self, entry: &ClientsEntry, checks: &mut Checks) -> Option<Clients> {
         for (field, given) in [
             ("arrivals", self.arrivals != Arrivals::default()),
@@ -145,7 +146,7 @@ impl WorkloadFile {
         let at = below(&[], "clients");
         let count = checks.whole_at(&below(&at, "count"), Some(entry.count), MOST_CLIENTS);
         let think = entry.think.clone().unwrap_or(Time("1ms".to_owned()));
-        // Who is refused and asks again at once would do so without end in no time.
+        // A refused client that asked again at once would loop without end in no time.
         let think = checks.time(&below(&at, "think"), &think, 1.0, HOUR_MS);
         let at = below(&at, "smoothing");
         let smoothing = entry.smoothing.as_ref();

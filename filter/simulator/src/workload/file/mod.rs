@@ -1,9 +1,9 @@
 //! A workload as people write it.
 //!
-//! These types take what a file hands over, refuse unknown fields, and keep texts as texts;
-//! [`WorkloadFile::plan`] turns them into a [`Plan`](crate::trial::Plan) that can't be wrong, or says of
-//! every field that is wrong what was found and what would be right. Choices are a name beside optional
-//! settings rather than untagged unions, so that messages can name the field at fault.
+//! These types accept the fields of a file, refuse unknown ones, and keep texts as texts.
+//! [`WorkloadFile::plan`] turns them into a valid [`Plan`](crate::trial::Plan), or returns a
+//! problem for every invalid field: the value found and a valid example. Choices are a name beside
+//! optional settings rather than untagged unions, so that messages can name the invalid field.
 
 mod check;
 pub(crate) mod problem;
@@ -20,7 +20,7 @@ use serde::{Deserialize, Deserializer};
 pub use problem::{Problem, Right, Step};
 pub use text::{Time, TimeError};
 
-/// What arrives, and how much of it to simulate.
+/// The arriving requests, and the size of their simulation.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(
     rename_all = "camelCase",
@@ -29,17 +29,18 @@ pub use text::{Time, TimeError};
     expecting = "a mapping with types and load, or with recorded"
 )]
 pub struct WorkloadFile {
-    /// How gaps between requests vary.
+    /// The distribution of the gaps between requests.
     pub arrivals: Arrivals,
-    /// Loads to simulate one after the other, in multiples of full load (of a recording: of its rate).
+    /// Loads to simulate one after the other, in multiples of full load; for a recording, of its
+    /// rate.
     pub load: Numbers,
-    /// The same in requests per second.
+    /// The same loads in requests per second.
     pub rate: Numbers,
-    /// In place of both: a load that changes over time.
+    /// A load that changes over time, in place of both.
     pub phases: Vec<PhaseEntry>,
-    /// In place of all of these: clients that wait for their answers.
+    /// Clients that wait for their answers, in place of all of these.
     pub clients: Option<ClientsEntry>,
-    /// Request types; of a recording all that the policy has.
+    /// Request types; with a recording, the default is all types of the policy.
     pub types: Vec<TypeEntry>,
     /// A recorded access log.
     pub recorded: Option<RecordedEntry>,
@@ -47,7 +48,7 @@ pub struct WorkloadFile {
     pub parallelism: Option<i64>,
     /// Requests of each run that count.
     pub requests: Option<i64>,
-    /// Runs of each load.
+    /// The number of runs of each load.
     pub seeds: Option<i64>,
     /// Seed of the first run.
     pub seed: Option<i64>,
@@ -55,7 +56,7 @@ pub struct WorkloadFile {
     pub warm_up: Option<Time>,
 }
 
-/// How gaps between requests vary.
+/// The distribution of the gaps between requests.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(
     rename_all = "camelCase",
@@ -64,13 +65,13 @@ pub struct WorkloadFile {
     expecting = "a mapping with process and its settings"
 )]
 pub struct Arrivals {
-    /// Which process.
+    /// The arrival process.
     pub process: ProcessName,
     /// Settings of `Bursty`.
     pub bursty: Option<BurstyEntry>,
 }
 
-/// Which process.
+/// The name of an arrival process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 pub enum ProcessName {
     /// Exponential gaps.
@@ -93,13 +94,13 @@ pub enum ProcessName {
 pub struct BurstyEntry {
     /// Rate in a burst over the rate outside; 5 by default.
     pub ratio: Option<f64>,
-    /// Part of the time that is burst; 0.1 by default.
+    /// Ratio of the time in bursts; 0.1 by default.
     pub share: Option<f64>,
     /// Mean length of a burst; 1s by default.
     pub length: Option<Time>,
 }
 
-/// A part of the time.
+/// A span of time with one load.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(
     rename_all = "camelCase",
@@ -107,12 +108,12 @@ pub struct BurstyEntry {
     expecting = "a mapping with duration and load, or with duration and rate"
 )]
 pub struct PhaseEntry {
-    /// How long.
+    /// The length of the phase.
     pub duration: Time,
-    /// Multiples of full load.
+    /// The load, in multiples of full load.
     #[serde(default)]
     pub load: Option<f64>,
-    /// In place of it, requests per second.
+    /// The rate, requests per second, in place of the load.
     #[serde(default)]
     pub rate: Option<f64>,
 }
@@ -125,17 +126,18 @@ pub struct PhaseEntry {
     expecting = "a mapping with count, think and smoothing"
 )]
 pub struct ClientsEntry {
-    /// How many.
+    /// The number of clients.
     pub count: i64,
-    /// From an answer, or a refusal, to the next request; 1ms by default.
+    /// Think time between an answer, or a refusal, and the next request; 1ms by default.
     #[serde(default)]
     pub think: Option<Time>,
-    /// Who is told that requests are refused thinks longer; nobody does by default.
+    /// The additional delay of clients that receive a rejection rate; none by default.
     #[serde(default)]
     pub smoothing: Option<SmoothingEntry>,
 }
 
-/// By how much clients think longer, with the rejection rate that they are told as the probability.
+/// A range of additional delays of clients. The probability of a delay is the rejection rate that
+/// the client received.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(
     rename_all = "camelCase",
@@ -159,23 +161,23 @@ pub struct SmoothingEntry {
 pub struct TypeEntry {
     /// Its name in results; without `request`, that of a type of the policy.
     pub name: String,
-    /// Its part of the requests, relative to the other types' parts; 1 by default.
+    /// Its weight among the requests, relative to the other types; 1 by default.
     #[serde(default)]
     pub share: Option<f64>,
-    /// What its requests look like: the policy's own rules tell their type.
+    /// A sample request; the policy's own rules derive its type.
     #[serde(default)]
     pub request: Option<RequestEntry>,
-    /// How long the backend works on one.
+    /// The time that the backend works on one request.
     pub service_time: ServiceTimeEntry,
-    /// The time that its requests give themselves, in place of their headers'.
+    /// The deadline of its requests, in place of their headers'.
     #[serde(default)]
     pub timeout: Option<Time>,
-    /// What its requests say they cost.
+    /// The cost in the header of its requests.
     #[serde(default)]
     pub cost: Option<i64>,
 }
 
-/// What requests look like.
+/// A sample request of a type or an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(
     rename_all = "camelCase",
@@ -184,13 +186,13 @@ pub struct TypeEntry {
     expecting = "a mapping with method, path, headers and route"
 )]
 pub struct RequestEntry {
-    /// `GET` by default.
+    /// The method; `GET` by default.
     pub method: Option<String>,
-    /// With or without a query string; `/` by default.
+    /// The path, with or without a query string; `/` by default.
     pub path: Option<String>,
     /// Headers by name.
     pub headers: BTreeMap<String, String>,
-    /// Name of the Envoy route that is selected.
+    /// Name of the selected Envoy route.
     pub route: Option<String>,
 }
 
@@ -202,7 +204,7 @@ pub struct RequestEntry {
     expecting = "a mapping with distribution and its settings"
 )]
 pub struct ServiceTimeEntry {
-    /// Which family.
+    /// The family of the distribution.
     pub distribution: DistributionName,
     /// Mean.
     #[serde(default)]
@@ -213,21 +215,21 @@ pub struct ServiceTimeEntry {
     /// 90th percentile.
     #[serde(default)]
     pub p90: Option<Time>,
-    /// Of `Pareto`: how fast the tail thins out.
+    /// The shape of `Pareto`: a larger one has a lighter tail.
     #[serde(default)]
     pub shape: Option<f64>,
-    /// Of `Hyperexponential`: what it is mixed of.
+    /// The branches of `Hyperexponential`.
     #[serde(default)]
     pub branches: Option<Vec<BranchEntry>>,
-    /// Of `Empirical`: measured times.
+    /// Measured times, for `Empirical`.
     #[serde(default)]
     pub values: Option<Vec<Time>>,
-    /// Of `Empirical`: a histogram of measured times.
+    /// A histogram of measured times, for `Empirical`.
     #[serde(default)]
     pub histogram: Option<Vec<BucketEntry>>,
 }
 
-/// Which family of distributions.
+/// The name of a family of distributions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum DistributionName {
     /// By two of mean, median and p90.
@@ -242,7 +244,7 @@ pub enum DistributionName {
     Pareto,
     /// By values or histogram.
     Empirical,
-    /// What the recorded requests of the same type took.
+    /// The service times of the recorded requests of the same type.
     Recorded,
 }
 
@@ -254,7 +256,7 @@ pub enum DistributionName {
     expecting = "a mapping with share and mean"
 )]
 pub struct BranchEntry {
-    /// Its part, relative to the others'.
+    /// Its weight, relative to the other branches.
     pub share: f64,
     /// Mean of its times.
     pub mean: Time,
@@ -270,7 +272,7 @@ pub struct BranchEntry {
 pub struct BucketEntry {
     /// Upper bound; the lower is that of the bucket before, or 0.
     pub up_to: Time,
-    /// Its part, relative to the others'.
+    /// Its weight, relative to the other buckets.
     pub share: f64,
 }
 
@@ -282,7 +284,7 @@ pub struct BucketEntry {
     expecting = "a mapping with accessLog"
 )]
 pub struct RecordedEntry {
-    /// The file, from the folder of the workload.
+    /// The path of the file, relative to the folder of the workload.
     pub access_log: String,
 }
 
@@ -291,7 +293,7 @@ pub struct RecordedEntry {
 pub struct Numbers {
     /// The numbers.
     pub values: Vec<f64>,
-    /// Whether they were written as a list, whose items have places of their own.
+    /// Whether they were written as a list, so that problems can name an item.
     pub is_list: bool,
 }
 

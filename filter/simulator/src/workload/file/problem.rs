@@ -1,4 +1,4 @@
-//! Problems of a workload: where, what was found, what would be right.
+//! Problems of a workload: the field, the value found, and a valid value.
 
 use std::borrow::Cow;
 
@@ -6,10 +6,10 @@ use super::Time;
 use crate::workload::{ServiceTime, ServiceTimeError};
 
 pub(crate) const HOUR_MS: f64 = 3_600_000.0;
-/// Most clients of a closed loop.
+/// The largest number of clients of a closed loop.
 pub(crate) const MOST_CLIENTS: i64 = 100_000;
 
-/// One step of the way to a field.
+/// One step of the path to a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// A field of a mapping.
@@ -18,23 +18,23 @@ pub enum Step {
     Item(usize),
 }
 
-/// A field that is wrong.
+/// An invalid field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The way to the field.
+    /// The path to the field.
     pub at: Vec<Step>,
-    /// What was found.
+    /// The value found.
     pub found: String,
-    /// What would be right.
+    /// A valid value.
     pub right: Right,
 }
 
-/// What would be right.
+/// A description of valid values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Right {
     /// In words.
     Text(String),
-    /// One of these names, those of the policy's types; what was found is the name that was written.
+    /// The names of the policy's types; the value found is the name that was written.
     TypeOfPolicy(Vec<String>),
 }
 
@@ -55,7 +55,7 @@ impl Checks {
         self.add(&below(at, field), "missing".to_owned(), right);
     }
 
-    /// What was made of settings, or its error as a problem.
+    /// Returns the distribution that was built, or notes its error as a problem.
     pub(crate) fn made(
         &mut self,
         at: &[Step],
@@ -69,7 +69,7 @@ impl Checks {
         .ok()
     }
 
-    /// The length of `time`, ms, within bounds.
+    /// Returns the length of `time`, ms, if it is within bounds.
     pub(crate) fn time(&mut self, at: &[Step], time: &Time, min: f64, max: f64) -> Option<f64> {
         match time.ms() {
             Ok(ms) if (min..=max).contains(&ms) => Some(ms),
@@ -113,7 +113,7 @@ impl Checks {
         Some(n)
     }
 
-    /// A number above 0 and up to `max`.
+    /// Returns a number if it is above 0 and at most `max`.
     pub(crate) fn within(&mut self, at: &[Step], n: f64, max: f64) -> Option<f64> {
         let right = n > 0.0 && n <= max;
         if !right {

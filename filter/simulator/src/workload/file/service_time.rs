@@ -1,11 +1,11 @@
-//! What a distribution of service times needs, and what of it makes no sense.
+//! Checks of the settings of service time distributions.
 
 use super::problem::{Checks, HOUR_MS, Step};
 use super::{DistributionName as Name, ServiceTimeEntry, Time};
 use crate::workload::{Branches, Empirical, LogNormal, Pareto, ServiceTime};
 
 impl ServiceTimeEntry {
-    /// The distribution; `None` with a problem noted, or when it is what was recorded.
+    /// Returns the distribution; `None` if a problem was noted, or for the recorded distribution.
     pub(crate) fn check(&self, at: &[Step], checks: &mut Checks) -> Option<ServiceTime> {
         self.refuse_settings_of_others(at, checks);
         let mut time = |name: &'static str, time: Option<&Time>| {
@@ -17,7 +17,7 @@ impl ServiceTimeEntry {
                 HOUR_MS,
             )
         };
-        // All are read, so that all mistakes are found.
+        // All are parsed first, so that every problem is reported.
         let (mean, median, p90) = (
             time("mean", self.mean.as_ref()),
             time("median", self.median.as_ref()),
@@ -30,8 +30,8 @@ impl ServiceTimeEntry {
             Name::LogNormal => {
                 let given = [&self.mean, &self.median, &self.p90];
                 if given.iter().filter(|time| time.is_some()).count() != 2 {
-                    let right = "two of mean, median and p90, such as {distribution: LogNormal, mean: \
-                                 20ms, median: 12.5ms}";
+                    let right = "two of mean, median and p90, such as {distribution: LogNormal, \
+                                 mean: 20ms, median: 12.5ms}";
                     checks.add(at, self.given(), right);
                     return None;
                 }
@@ -39,7 +39,7 @@ impl ServiceTimeEntry {
                     (Some(mean), Some(median), _) => LogNormal::new(mean, median),
                     (Some(mean), _, Some(p90)) => LogNormal::by_mean_and_p90(mean, p90),
                     (_, Some(median), Some(p90)) => LogNormal::by_median_and_p90(median, p90),
-                    // One of the two is no time, which was noted.
+                    // One of the two is invalid, which was noted.
                     _ => return None,
                 };
                 return checks.made(at, made.map(ServiceTime::LogNormal));
@@ -97,8 +97,8 @@ impl ServiceTimeEntry {
                 Empirical::of_histogram(&steps)
             }
             _ => {
-                let right = "values, such as [3ms, 3ms, 40ms], or histogram, such as [{upTo: 5ms, share: \
-                             90}, {upTo: 50ms, share: 10}]";
+                let right = "values, such as [3ms, 3ms, 40ms], or histogram, such as [{upTo: 5ms, \
+                             share: 90}, {upTo: 50ms, share: 10}]";
                 checks.add(at, self.given(), right);
                 return None;
             }
@@ -106,7 +106,8 @@ impl ServiceTimeEntry {
         checks.made(at, made.map(ServiceTime::Empirical))
     }
 
-    /// A value that the family can't do without. A value that is given and wrong was noted before.
+    /// Returns a value that the family requires. A value that is given and invalid was noted
+    /// before.
     fn need<T>(
         &self,
         value: Option<T>,

@@ -1,20 +1,21 @@
 //! Times as people write them: `1.16ms`, `380us`, `2s`, `1m30s`.
 //!
-//! A policy's durations have no fractions (GEP-2257). Service times have: a mean is measured, not chosen.
+//! A policy's durations have no fractions (GEP-2257). Service times have fractions: a mean is
+//! measured, not chosen.
 
 use std::fmt;
 
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// A time as it was written; [`Time::ms`] says how long it is.
+/// A time as it was written; [`Time::ms`] parses it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Time(pub String);
 
-/// Why a text is no time.
+/// The reason why a text is not a time.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TimeError {
-    /// Nothing there, or no number first.
+    /// The text is empty, or doesn't begin with a number.
     #[error("a time such as 1.16ms, 2s or 1m30s")]
     NoNumber,
     /// A number without a unit.
@@ -29,10 +30,10 @@ pub enum TimeError {
 }
 
 impl Time {
-    /// How long it is, ms.
+    /// Returns the time in ms.
     ///
     /// # Errors
-    /// What is wrong with the text and what would be right.
+    /// The problem of the text, with a valid form.
     pub fn ms(&self) -> Result<f64, TimeError> {
         let mut rest = self.0.as_str();
         let mut total = 0.0;
@@ -64,7 +65,7 @@ impl Time {
     }
 }
 
-/// `text` in two: up to the first character that is not `belongs`, and the rest.
+/// Splits `text` before the first character that is not `belongs`.
 fn split(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at(text.find(|c| !belongs(c)).unwrap_or(text.len()))
 }

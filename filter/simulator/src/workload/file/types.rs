@@ -1,4 +1,4 @@
-//! Types of a workload, and which of the policy's types their requests are of.
+//! The types of a workload, and the policy's types of their requests.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::workload::recorded::Recording;
 use crate::workload::request::{Place, SampleRequest, place};
 use crate::workload::{Empirical, ServiceTime, TypeLoad};
 
-/// The types of a workload under `stage`; `None` with problems noted.
+/// Returns the types of a workload under `stage`; `None` if problems were noted.
 pub(super) fn types(
     entries: &[TypeEntry],
     stage: &StageConfig,
@@ -116,7 +116,7 @@ fn kind(
     })
 }
 
-/// A type that only names one of the policy's.
+/// Returns the classification of a type that only names one of the policy's.
 fn named(
     entry: &TypeEntry,
     at: &[Step],
@@ -135,7 +135,7 @@ fn named(
     Some(Place::of(TypeId(found), stage))
 }
 
-/// What recorded requests of the same type of the policy took.
+/// Returns the service times of recorded requests of the same type of the policy.
 fn recorded(
     recording: Option<&Recording>,
     place: Option<&Place>,

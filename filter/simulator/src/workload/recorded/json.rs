@@ -1,6 +1,6 @@
-//! Lines of an access log in JSON (`json_format`), whose names users choose: Istio's are taken, those of
-//! Envoy's command operators, and what is near. Names differ in case and punctuation only, so they are
-//! compared without; what isn't known is taken for a request header.
+//! Lines of an access log in JSON (`json_format`). Users choose their names; the known ones are
+//! Istio's, those of Envoy's command operators, and similar ones. Variants differ in case and
+//! punctuation only, so both are ignored; an unknown name is treated as a request header.
 
 use serde_json::{Map, Value};
 
@@ -20,7 +20,7 @@ pub(super) fn fields(line: &str) -> Result<Fields, Passed> {
 fn read(object: &Map<String, Value>, fields: &mut Fields) {
     for (name, value) in object {
         if let Value::Object(headers) = value {
-            // Some put request headers into an object of their own.
+            // Some formats put request headers into a nested object.
             if plain(name).contains("header") && !plain(name).contains("response") {
                 read(headers, fields);
             }
@@ -41,13 +41,13 @@ fn field(name: &str, text: &str, fields: &mut Fields) {
             fields.upstream_ms = millis(text);
         }
         "upstreamhost" => fields.reached_upstream = Some(present(text).is_some()),
-        // Tells less than the host, as there are answers of the upstream that Envoy then replaced.
+        // This is less reliable than the host, because Envoy may replace an answer of the upstream.
         "responsecodedetails" => {
             let via_upstream = text == "via_upstream";
             fields.reached_upstream.get_or_insert(via_upstream);
         }
         "method" | "requestmethod" => fields.request.method = present(text).map(str::to_owned),
-        // As the client sent it, which is what the filter sees before the router rewrites it.
+        // The path that the client sent; the filter sees it before the router rewrites it.
         "xenvoyoriginalpath" => fields.request.path = present(text).map(str::to_owned),
         "path" | "requestpath" | "urlpath" => {
             let path = present(text).map(str::to_owned);
@@ -64,7 +64,7 @@ fn field(name: &str, text: &str, fields: &mut Fields) {
     }
 }
 
-/// Lower case letters and digits only.
+/// Returns the lower case letters and digits only.
 fn plain(name: &str) -> String {
     let kept = name.chars().filter(char::is_ascii_alphanumeric);
     kept.map(|c| c.to_ascii_lowercase()).collect()
@@ -74,7 +74,7 @@ fn text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
-        // Envoy writes null where there is nothing; that there is no upstream host says something.
+        // Envoy writes null for a missing value; a missing upstream host is information.
         Value::Null => Some(String::new()),
         Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
     }

@@ -1,14 +1,14 @@
-//! Traffic that was recorded: an access log of Envoy.
+//! Recorded traffic: an access log of Envoy.
 //!
-//! What a model leaves out (that types come in clumps, that load breathes, that one client's retries
-//! follow its refusals) is in a log. Requests arrive when they arrived, and take the backend as long as
-//! they took; the policy's own rules tell their types. A log is data from elsewhere: lines that are no
-//! requests are counted and passed by, and the count is shown.
+//! A log contains effects that a model leaves out: types that come in clumps, varying load, retries
+//! of a client after its refusals. Requests arrive at their recorded times with their recorded
+//! service times; the policy's own rules derive their types. A log is untrusted data: lines that
+//! are not requests are skipped, and their number is reported.
 //!
-//! The service time of a request is its `x-envoy-upstream-service-time`, else its `DURATION`, both of
-//! which are whole milliseconds, cut: half a millisecond is added, which is right on average. Both include
-//! whatever the backend itself let the request wait. A request that Envoy answered itself, such as one that
-//! was refused, took no service; it would have, so it gets the time of another request of its type.
+//! The service time of a request is its `x-envoy-upstream-service-time`, else its `DURATION`. Both
+//! are truncated to whole milliseconds: half a millisecond is added, which is right on average.
+//! Both include the queue wait in the backend itself. A request that Envoy answered itself, such as
+//! a refused one, has no service time; it gets that of another request of its type.
 
 mod fields;
 mod json;
@@ -30,24 +30,24 @@ use fields::Fields;
 const LONGEST_HOURS: u64 = 31 * 24;
 /// Longest line, bytes.
 const LONGEST_LINE: usize = 1 << 20;
-/// Examples of lines that were passed by.
+/// Examples of skipped lines.
 const EXAMPLES: usize = 3;
 
-/// Why a log can't be replayed.
+/// The reason why a log can't be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
-    /// It can't be read to its end.
+    /// The log can't be read to its end.
     #[error("line {line}: can't be read: {error}")]
     Read {
-        /// From 1.
+        /// The line, from 1.
         line: u64,
-        /// What the system says.
+        /// The error of the system.
         error: std::io::Error,
     },
-    /// There is nothing to replay.
+    /// The log has no request to replay.
     #[error("no request: {0}")]
     Empty(String),
-    /// Its requests are too far apart, as when two logs were put together.
+    /// Its requests are too far apart, as in a log joined from two.
     #[error("{0:.0} hours from the first request to the last; at most {LONGEST_HOURS}, so cut it")]
     TooLong(f64),
     /// The policy's rules can't be compiled.
@@ -55,22 +55,22 @@ pub enum RecordingError {
     Rules(#[from] headgate_core::config::ConfigError),
 }
 
-/// What a line is that is no request to replay.
+/// The reason why a line is skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Passed {
-    /// No line of an access log.
+    /// The line is not that of an access log.
     #[error("neither a JSON object nor Envoy's text format")]
     Unknown,
-    /// Without a time at which it began.
+    /// The line has no start time.
     #[error("no START_TIME")]
     NoStart,
-    /// Without any time that it took.
+    /// The line has no duration.
     #[error("neither DURATION nor x-envoy-upstream-service-time")]
     NoDuration,
-    /// Too long to be one.
+    /// The line is too long.
     #[error("longer than 1 MiB")]
     TooLong,
-    /// Excluded by the policy, or on a route that it is not for.
+    /// The request is excluded by the policy, or its route is not covered by it.
     #[error("bypasses the policy")]
     Bypasses,
 }
@@ -80,17 +80,17 @@ pub enum Passed {
 pub struct Recording {
     /// Names and ids of the types that occur, in the policy's order.
     types: Vec<(String, TypeId)>,
-    /// By arrival.
+    /// Requests by arrival.
     requests: Vec<Request>,
     /// Requests that Envoy answered itself.
     unserved: u64,
     passed: PassedLines,
 }
 
-/// Lines that were passed by: reason, count, and the first of them.
+/// Skipped lines: reason, count, and the first line numbers.
 type PassedLines = Vec<(Passed, u64, Vec<u64>)>;
 
-/// Whether `head`, the begin of a file, is that of an access log rather than of YAML.
+/// Whether `head`, the start of a file, is that of an access log rather than of YAML.
 #[must_use]
 pub fn is_access_log(head: &[u8]) -> bool {
     let text = String::from_utf8_lossy(head);
@@ -121,49 +121,50 @@ impl Recording {
         reader.finish(stage)
     }
 
-    /// Names and ids of the types that occur, in the policy's order; [`Request::kind`] is an index here.
+    /// Returns the names and ids of the types that occur, in the policy's order; [`Request::kind`]
+    /// is an index here.
     #[must_use]
     pub fn types(&self) -> &[(String, TypeId)] {
         &self.types
     }
 
-    /// Requests.
+    /// Returns the number of requests.
     #[must_use]
     pub fn len(&self) -> usize {
         self.requests.len()
     }
 
-    /// Whether there is none; there always is.
+    /// Whether the recording has no request; never true.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
 
-    /// From the first request to the last, ns.
+    /// Returns the time from the first request to the last, ns.
     #[must_use]
     pub fn length_ns(&self) -> u64 {
         self.requests.last().map_or(0, |last| last.at)
     }
 
-    /// Requests per second.
+    /// Returns the rate, requests per second.
     #[must_use]
     pub fn per_second(&self) -> f64 {
         self.requests.len() as f64 * 1e9 / self.period_ns()
     }
 
-    /// Mean service time, ms.
+    /// Returns the mean service time, ms.
     #[must_use]
     pub fn mean_ms(&self) -> f64 {
         let sum: u64 = self.requests.iter().map(|r| r.processing).sum();
         sum as f64 / 1e6 / self.requests.len().max(1) as f64
     }
 
-    /// Most requests that were served at once.
+    /// Returns the largest number of requests that were served at once.
     #[must_use]
     pub fn most_in_flight(&self) -> u32 {
         let ends = |r: &Request| [(r.at, 1), (r.at + r.processing, -1)];
         let mut events: Vec<(u64, i32)> = self.requests.iter().flat_map(ends).collect();
-        // A request that ends as another begins makes room first.
+        // At equal times, ends are counted before starts.
         events.sort_unstable();
         let mut now = 0;
         let counts = events.iter().map(|(_, change)| {
@@ -173,7 +174,7 @@ impl Recording {
         counts.max().unwrap_or(1).max(1).unsigned_abs()
     }
 
-    /// What the requests of this type took, ms.
+    /// Returns the service times of the requests of this type, ms.
     #[must_use]
     pub fn service_times_ms(&self, kind: TypeId) -> Vec<f64> {
         let at = self.types.iter().position(|(_, id)| *id == kind);
@@ -181,14 +182,14 @@ impl Recording {
         of_kind.map(|r| r.processing as f64 / 1e6).collect()
     }
 
-    /// What a reader should know of it, a sentence each.
+    /// Returns caveats about the recording, a sentence each.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = self.passed.iter().map(say).collect();
         if self.unserved > 0 {
             notes.push(format!(
-                "{} of {} requests were answered by Envoy itself; each gets the service time of another \
-                 request of its type",
+                "{} of {} requests were answered by Envoy itself; each gets the service time of \
+                 another request of its type",
                 self.unserved,
                 self.requests.len()
             ));
@@ -196,7 +197,8 @@ impl Recording {
         notes
     }
 
-    /// Time after which a replay begins anew, ns: a gap after the last request, too.
+    /// Returns the time after which a replay starts over, ns, including a gap after the last
+    /// request.
     fn period_ns(&self) -> f64 {
         match self.requests.len() {
             0 | 1 => 1e9,
@@ -204,14 +206,15 @@ impl Recording {
         }
     }
 
-    /// How long a replay at `speed` counts, ns: as long as the recording, or until it was whole.
+    /// Returns the measured length of a replay at `speed`, ns: the length of the recording, or of
+    /// one whole replay if that is longer.
     #[must_use]
     pub fn replay_ns(&self, speed: f64) -> u64 {
         (self.period_ns() / speed.min(1.0)) as u64
     }
 
-    /// The requests at `speed`, after `warm_up_ns` of what comes before them when the recording goes round
-    /// in a circle.
+    /// Returns the requests at `speed`, after `warm_up_ns` of the requests that precede them in a
+    /// cyclic replay.
     pub(crate) fn replay(&self, speed: f64, warm_up_ns: u64) -> Replay<'_> {
         let period = self.period_ns() / speed;
         let before = (warm_up_ns as f64 / period).ceil();
@@ -223,7 +226,7 @@ impl Recording {
             round: warm_up_ns as f64 - before * period,
             end: warm_up_ns + self.replay_ns(speed),
         };
-        // What would be before the start of the run.
+        // Skips requests before the start of the run.
         while replay.time().is_some_and(|at| at < 0.0) {
             replay.step();
         }
@@ -250,7 +253,7 @@ fn say((reason, count, examples): &(Passed, u64, Vec<u64>)) -> String {
     )
 }
 
-/// Hands the fields of each line to `take`; returns the lines that nobody can use.
+/// Passes the fields of each line to `take`; returns the skipped lines.
 fn read_lines(
     mut log: impl BufRead,
     mut take: impl FnMut(&Fields) -> Result<(), Passed>,
@@ -303,7 +306,7 @@ fn pass(passed: &mut PassedLines, number: u64, reason: Passed) {
     }
 }
 
-/// A request whose time is in the epoch, and may have taken no service.
+/// A request whose time is since the epoch, and whose service time may be missing.
 struct Raw {
     start_ns: u64,
     service_ns: Option<u64>,
@@ -362,9 +365,9 @@ impl Reader {
         })
     }
 
-    /// Gives requests without a service time that of another one: of the same type, where there is one.
+    /// Assigns requests without a service time that of another one, of the same type if possible.
     fn fill_in(&mut self) {
-        // The same log is the same traffic, whatever the seed of a run.
+        // The same log is the same traffic, with any seed of a run.
         let mut rng = Rng::new(0);
         let known: Vec<(usize, u64)> = self
             .requests
@@ -386,21 +389,21 @@ impl Reader {
     }
 }
 
-/// A request of an access log, whatever policy it is for.
+/// A request of an access log, independent of a policy.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Logged<'a> {
-    /// Begin, ns since the Unix epoch.
+    /// Start, ns since the Unix epoch.
     pub start_ns: u64,
-    /// Method.
+    /// The method.
     pub method: Option<&'a str>,
-    /// Path, with its query.
+    /// The path, with its query.
     pub path: Option<&'a str>,
-    /// How long the backend worked on it, ns; `None` when Envoy answered it itself.
+    /// The time that the backend worked on it, ns; `None` if Envoy answered it itself.
     pub service_ns: Option<u64>,
 }
 
-/// Hands each request of a log, JSON lines or text, to `take`. Returns what a reader should know of the other lines, a
-/// sentence each.
+/// Passes each request of a log, JSON lines or text, to `take`. Returns caveats about the other
+/// lines, a sentence each.
 ///
 /// # Errors
 /// [`RecordingError::Read`].
@@ -421,7 +424,7 @@ pub fn read_requests(
     Ok(passed.iter().map(say).collect())
 }
 
-/// Begin and service time of a request, ns.
+/// Returns the start and the service time of a request, ns.
 fn times(fields: &Fields) -> Result<(u64, Option<u64>), Passed> {
     let start_ns = fields.start_ns.ok_or(Passed::NoStart)?;
     let service_ns = match fields.reached_upstream {
@@ -447,10 +450,11 @@ fn raw(fields: &Fields, classifier: &Classifier) -> Result<Raw, Passed> {
     })
 }
 
-/// A recording as a source: round and round, until the run is long enough.
+/// A recording as a source, repeated until the run is long enough.
 ///
-/// Ten times as fast, a recording of a minute would be over after six seconds, before percentiles mean
-/// anything; and a run that began with its first request would meet an engine that has learned nothing.
+/// At ten times the speed, a recording of a minute would end after six seconds, before percentiles
+/// mean anything. A run that began with its first request would meet an engine that has learned
+/// nothing.
 #[derive(Debug)]
 pub(crate) struct Replay<'a> {
     requests: &'a [Request],
@@ -458,14 +462,14 @@ pub(crate) struct Replay<'a> {
     speed: f64,
     /// Length of a round, ns.
     period: f64,
-    /// Begin of this round, ns; before the start for the first ones.
+    /// Start of this round, ns; negative for the first ones.
     round: f64,
     /// ns.
     end: u64,
 }
 
 impl Replay<'_> {
-    /// Of the next request, ns.
+    /// Returns the time of the next request, ns.
     fn time(&self) -> Option<f64> {
         let next = self.requests.get(self.next)?;
         Some(self.round + next.at as f64 / self.speed)

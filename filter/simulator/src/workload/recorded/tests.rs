@@ -29,7 +29,8 @@ fn envoys_default_format_is_read() {
         .iter()
         .map(|r| (r.at / 1_000_000, r.kind, r.processing))
         .collect();
-    // In the order of their begin; the refused one takes what the other one of its type took.
+    // Requests are in order of their starts; the refused one gets the service time of the other one
+    // of its type.
     assert_eq!(
         requests,
         [(0, 0, 2_500_000), (150, 1, 30_500_000), (300, 0, 2_500_000)]
@@ -37,8 +38,8 @@ fn envoys_default_format_is_read() {
     assert_eq!(
         recording.notes(),
         [
-            "1 of 3 requests were answered by Envoy itself; each gets the service time of another request \
-             of its type"
+            "1 of 3 requests were answered by Envoy itself; each gets the service time of another \
+             request of its type"
         ]
     );
     assert_eq!(recording.length_ns(), 300_000_000);
@@ -94,7 +95,8 @@ fn lines_that_are_no_requests_are_counted_by_reason_with_their_numbers() {
     assert_eq!(
         recording.notes()[..3],
         [
-            "6 lines were passed by: neither a JSON object nor Envoy's text format (lines 1, 8, 9, …)",
+            "6 lines were passed by: neither a JSON object nor Envoy's text format \
+             (lines 1, 8, 9, …)",
             "1 line was passed by: no START_TIME (line 3)",
             "1 line was passed by: neither DURATION nor x-envoy-upstream-service-time (line 7)",
         ]
@@ -122,7 +124,8 @@ fn a_log_without_requests_says_why() {
     assert_eq!(error("\n"), "no request: the file is empty");
     assert_eq!(
         error("a\nb\n"),
-        "no request: 2 lines were passed by: neither a JSON object nor Envoy's text format (lines 1, 2)"
+        "no request: 2 lines were passed by: neither a JSON object nor Envoy's text format \
+         (lines 1, 2)"
     );
 }
 
@@ -145,7 +148,7 @@ fn a_log_is_told_from_yaml() {
     }
 }
 
-/// Times of a replay, ms, and what arrives.
+/// Returns the times of a replay, ms, and the types.
 fn times(recording: &Recording, speed: f64, warm_up_ms: u64) -> Vec<(u64, usize)> {
     let mut replay = recording.replay(speed, warm_up_ms * 1_000_000);
     let mut times = Vec::new();
@@ -160,7 +163,7 @@ fn times(recording: &Recording, speed: f64, warm_up_ms: u64) -> Vec<(u64, usize)
 
 #[test]
 fn a_replay_is_the_recording_after_what_comes_before_it_in_a_circle() {
-    // At 0, 150 and 300 ms, so round after 450.
+    // Requests are at 0, 150 and 300 ms, so the period is 450 ms.
     let recording = read(ENVOY);
     assert_eq!(times(&recording, 1.0, 0), [(0, 0), (150, 1), (300, 0)]);
     assert_eq!(
@@ -200,7 +203,7 @@ fn logs_of_different_years_are_no_recording() {
     );
 }
 
-/// Whatever bytes a log holds, reading it ends with a recording or an error, never with a panic.
+/// Any bytes give a recording or an error, never a panic.
 #[test]
 fn mutilated_logs_never_panic() {
     let json = r#"{"start_time":"2026-01-05T10:00:00.000+02:00","method":"GET","path":"/q/slow","duration":12,"upstream_service_time":"11"}"#;

@@ -1,21 +1,21 @@
-//! Points in time as access logs write them: RFC 3339, or seconds since the Unix epoch.
+//! Timestamps in access logs: RFC 3339, or seconds since the Unix epoch.
 
-/// ns since the Unix epoch; `None` for what is no time after it.
+/// Returns ns since the Unix epoch; `None` for a text that is not a time after it.
 pub(super) fn nanos(text: &str) -> Option<u64> {
     let text = text.trim();
     rfc3339(text).or_else(|| epoch(text))
 }
 
-/// `%START_TIME(%s.%3f)%`: seconds, or milliseconds as others log them.
+/// Parses `%START_TIME(%s.%3f)%`: seconds, or milliseconds, which other logs use.
 fn epoch(text: &str) -> Option<u64> {
     let number: f64 = text.parse().ok()?;
-    // In seconds this would be the year 5138, in milliseconds it is 1973.
+    // This is the year 5138 in seconds, or 1973 in milliseconds.
     let micros = if number >= 1e11 {
         number * 1e3
     } else {
         number * 1e6
     };
-    // A double holds no more than microseconds of today, and ns of 584 years fit.
+    // A double represents today's times to microseconds, and ns of 584 years fit into the result.
     let fits = number > 0.0 && micros < 1.8e16;
     fits.then(|| micros.round() as u64 * 1_000)
 }
@@ -26,7 +26,7 @@ fn rfc3339(text: &str) -> Option<u64> {
     let [year, month, day] = numbers(date, '-')?;
     let (clock, offset) = match time.find(['Z', 'z', '+', '-']) {
         Some(at) => time.split_at(at),
-        // Some formats leave the zone out.
+        // Some formats omit the zone.
         None => (time, "Z"),
     };
     let (clock, fraction) = clock.split_once('.').unwrap_or((clock, "0"));
@@ -67,7 +67,8 @@ fn numbers(text: &str, separator: char) -> Option<[i64; 3]> {
     (parts.next().is_none() && numbers.iter().all(|n| *n >= 0)).then_some(numbers)
 }
 
-/// Days from the Unix epoch to a date (H. Hinnant, "chrono-compatible low-level date algorithms").
+/// Returns the days from the Unix epoch to a date (H. Hinnant, "chrono-compatible low-level date
+/// algorithms").
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);

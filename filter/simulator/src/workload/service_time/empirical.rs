@@ -1,4 +1,4 @@
-//! Service times as they were measured.
+//! Measured service times.
 
 use super::ServiceTimeError;
 use crate::workload::dice::Dice;
@@ -6,7 +6,7 @@ use crate::workload::dice::Dice;
 /// Measured times, or a histogram of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Empirical {
-    /// From the end of one step to the end of the next, with the share so far, ending with 1.
+    /// Ranges of times with their cumulative shares, ending with 1.
     steps: Vec<Step>,
     mean_ms: f64,
 }
@@ -19,20 +19,20 @@ struct Step {
 }
 
 impl Empirical {
-    /// Exactly these times, ms, each as often as it is there.
+    /// Returns a distribution of exactly these times, ms, each as often as it occurs.
     ///
     /// # Errors
-    /// Without a time above 0, or with one below.
+    /// If no time is above 0, or one is below.
     pub fn of_values(values: &[f64]) -> Result<Self, ServiceTimeError> {
         let steps: Vec<(f64, f64, f64)> = values.iter().map(|v| (*v, *v, 1.0)).collect();
         Self::new(&steps)
     }
 
-    /// By buckets in ascending order: upper bound, ms, and share. A bucket begins where the one before
-    /// ends, the first at 0, and its times are spread evenly.
+    /// Returns a distribution by buckets in ascending order: upper bound, ms, and share. A bucket
+    /// begins at the end of the one before, the first at 0, and its times are spread evenly.
     ///
     /// # Errors
-    /// When bounds don't ascend, or no bucket has a share.
+    /// If bounds don't ascend, or no bucket has a share.
     pub fn of_histogram(buckets: &[(f64, f64)]) -> Result<Self, ServiceTimeError> {
         let mut from = 0.0;
         let mut steps = Vec::with_capacity(buckets.len());
@@ -59,7 +59,7 @@ impl Empirical {
         let total: f64 = steps.iter().map(|(.., share)| share).sum();
         let middle = |(from, to, share): &(f64, f64, f64)| (from + to) / 2.0 * share / total;
         let mean_ms = steps.iter().map(middle).sum();
-        // Of shares that are all 0 it is no number.
+        // If all shares are 0, the mean is NaN.
         let positive = mean_ms > 0.0;
         if !positive {
             return ServiceTimeError::new("no time above 0; at least one");
@@ -79,13 +79,13 @@ impl Empirical {
         })
     }
 
-    /// Mean, ms.
+    /// Returns the mean, ms.
     #[must_use]
     pub fn mean_ms(&self) -> f64 {
         self.mean_ms
     }
 
-    /// Values or buckets.
+    /// Returns the number of values or buckets.
     pub(super) fn len(&self) -> usize {
         self.steps.len()
     }

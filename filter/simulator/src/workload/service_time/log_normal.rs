@@ -1,4 +1,4 @@
-//! Lognormal service times, by whatever two numbers are at hand.
+//! Lognormal service times, defined by two of mean, median and p90.
 
 use rand_distr::{Distribution as _, StandardNormal};
 
@@ -17,16 +17,17 @@ pub struct LogNormal {
 }
 
 impl LogNormal {
-    /// By mean and median, ms: μ = ln median, σ² = 2 ln(mean / median). Equal mean and median make every
-    /// time the same.
+    /// Returns the distribution of this mean and median, ms: μ = ln median, σ² = 2 ln(mean /
+    /// median). If mean and median are equal, all times are the same.
     ///
     /// # Errors
-    /// When no lognormal distribution has them.
+    /// If no lognormal distribution has them.
     pub fn new(mean_ms: f64, median_ms: f64) -> Result<Self, ServiceTimeError> {
         let possible = median_ms > 0.0 && mean_ms >= median_ms && mean_ms.is_finite();
         if !possible {
             return ServiceTimeError::new(format!(
-                "mean {mean_ms} ms and median {median_ms} ms; both above 0, the mean not below the median"
+                "mean {mean_ms} ms and median {median_ms} ms; both above 0, the mean not below the \
+                 median"
             ));
         }
         Ok(Self {
@@ -36,18 +37,18 @@ impl LogNormal {
         })
     }
 
-    /// By mean and 90th percentile, ms. ln(p90 / mean) = zσ − σ²/2 with z = 1.28, of whose two solutions
-    /// the one with the lighter tail is taken.
+    /// Returns the distribution of this mean and 90th percentile, ms. ln(p90 / mean) = zσ − σ²/2
+    /// with z = 1.28; of its two solutions, the one with the lighter tail is used.
     ///
     /// # Errors
-    /// When no lognormal distribution has them: above e^(z²/2) = 2.27 times the mean there is no p90.
+    /// If no lognormal distribution has them: p90 is at most e^(z²/2) = 2.27 times the mean.
     pub fn by_mean_and_p90(mean_ms: f64, p90_ms: f64) -> Result<Self, ServiceTimeError> {
         let (highest, ratio) = ((Z_90 * Z_90 / 2.0).exp(), p90_ms / mean_ms);
         let possible = mean_ms > 0.0 && (1.0..=highest).contains(&ratio);
         if !possible {
             return ServiceTimeError::new(format!(
-                "mean {mean_ms} ms and p90 {p90_ms} ms; the p90 of a lognormal distribution is 1 to \
-                 {highest:.2} times its mean here; give the median where it is not"
+                "mean {mean_ms} ms and p90 {p90_ms} ms; the p90 of a lognormal distribution is 1 \
+                 to {highest:.2} times its mean here; give the median where it is not"
             ));
         }
         let sigma = Z_90 - (Z_90 * Z_90 - 2.0 * ratio.ln()).max(0.0).sqrt();
@@ -58,17 +59,18 @@ impl LogNormal {
         })
     }
 
-    /// By median and 90th percentile, ms: σ = ln(p90 / median) / z.
+    /// Returns the distribution of this median and 90th percentile, ms: σ = ln(p90 / median) / z.
     ///
     /// # Errors
-    /// When no lognormal distribution has them.
+    /// If no lognormal distribution has them.
     pub fn by_median_and_p90(median_ms: f64, p90_ms: f64) -> Result<Self, ServiceTimeError> {
         let sigma = (p90_ms / median_ms).ln() / Z_90;
         let mean_ms = median_ms * (sigma * sigma / 2.0).exp();
         let possible = median_ms > 0.0 && sigma >= 0.0 && mean_ms < LONGEST_MS;
         if !possible {
             return ServiceTimeError::new(format!(
-                "median {median_ms} ms and p90 {p90_ms} ms; both above 0, the p90 not below the median"
+                "median {median_ms} ms and p90 {p90_ms} ms; both above 0, the p90 not below the \
+                 median"
             ));
         }
         Ok(Self {
@@ -78,19 +80,19 @@ impl LogNormal {
         })
     }
 
-    /// Mean, ms.
+    /// Returns the mean, ms.
     #[must_use]
     pub fn mean_ms(&self) -> f64 {
         self.mean_ms
     }
 
-    /// Median, ms.
+    /// Returns the median, ms.
     #[must_use]
     pub fn median_ms(&self) -> f64 {
         self.median_ms
     }
 
-    /// 90th percentile, ms.
+    /// Returns the 90th percentile, ms.
     #[must_use]
     pub fn p90_ms(&self) -> f64 {
         self.median_ms * (self.sigma * Z_90).exp()

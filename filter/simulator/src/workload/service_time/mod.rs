@@ -1,8 +1,8 @@
-//! How long the backend works on a request.
+//! Service times: the time that the backend works on a request.
 //!
-//! What overload does depends on the tail of these times as much as on their mean, so a workload can have
-//! whatever shape was measured: the usual families by numbers that people have at hand (a mean and a
-//! percentile rather than μ and σ), or the measured times themselves.
+//! The effect of overload depends on the tail of these times as much as on their mean, so a
+//! workload can have any measured shape: the usual families by numbers that people know (a mean and
+//! a percentile rather than μ and σ), or the measured times themselves.
 
 mod empirical;
 mod log_normal;
@@ -17,10 +17,10 @@ use super::dice::Dice;
 pub use empirical::Empirical;
 pub use log_normal::LogNormal;
 
-/// Longest time that is drawn, ms: a day.
+/// The longest time that is drawn, ms: a day.
 const LONGEST_MS: f64 = 86_400_000.0;
 
-/// Why a distribution can't be.
+/// The reason why a distribution is invalid.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{0}")]
 pub struct ServiceTimeError(String);
@@ -34,22 +34,22 @@ impl ServiceTimeError {
 /// A distribution of service times, all in ms.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ServiceTime {
-    /// Always the same.
+    /// A constant time.
     Constant(f64),
-    /// Exponential with this mean: M/M/P, as textbooks have it.
+    /// Exponential with this mean: M/M/P in textbooks.
     Exponential(f64),
     /// Lognormal, "which approximates those of real production queries" (Bouncer §5.3).
     LogNormal(LogNormal),
     /// One of several exponential distributions: hits and misses of a cache.
     Hyperexponential(Branches),
-    /// Pareto: a tail without an end.
+    /// Pareto: a heavy tail.
     Pareto(Pareto),
-    /// Measured.
+    /// Measured times.
     Empirical(Empirical),
 }
 
 impl ServiceTime {
-    /// Mean, ms.
+    /// Returns the mean, ms.
     #[must_use]
     pub fn mean_ms(&self) -> f64 {
         match self {
@@ -66,7 +66,7 @@ impl ServiceTime {
         let ms = match self {
             Self::Constant(mean) => *mean,
             Self::Exponential(mean) => exponential(*mean, dice),
-            // By far the most usual, and always below what fits.
+            // The most frequent case; its times always fit.
             Self::LogNormal(times) => return times.draw(dice),
             Self::Hyperexponential(times) => times.draw(dice),
             Self::Pareto(times) => times.draw(dice),
@@ -108,7 +108,7 @@ impl fmt::Display for ServiceTime {
     }
 }
 
-/// A time with as many decimals as say something.
+/// A time with its significant decimals.
 struct Ms(f64);
 
 impl fmt::Display for Ms {
@@ -120,16 +120,16 @@ impl fmt::Display for Ms {
 /// Branches of a hyperexponential distribution.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Branches {
-    /// Shares so far, ending with 1, and means, ms.
+    /// Cumulative shares, ending with 1, and means, ms.
     branches: Vec<(f64, f64)>,
     mean_ms: f64,
 }
 
 impl Branches {
-    /// By shares, relative to each other, and means, ms.
+    /// Returns branches by shares, relative to each other, and means, ms.
     ///
     /// # Errors
-    /// Without a branch, or with one that has no share or no mean above 0.
+    /// Without a branch, or if a branch has no share or no mean above 0.
     pub fn new(branches: &[(f64, f64)]) -> Result<Self, ServiceTimeError> {
         let positive = |x: f64| x > 0.0 && x.is_finite();
         if branches.is_empty() || !branches.iter().all(|(s, m)| positive(*s) && positive(*m)) {
@@ -166,10 +166,11 @@ pub struct Pareto {
 }
 
 impl Pareto {
-    /// By mean, ms, and shape; a shape of 2 or less has no variance, of 1 or less no mean.
+    /// Returns the distribution of this mean, ms, and shape; a shape of 2 or less has no variance,
+    /// of 1 or less no mean.
     ///
     /// # Errors
-    /// For a mean that is not above 0, and a shape that is not above 1.
+    /// If the mean is not above 0, or the shape not above 1.
     pub fn new(mean_ms: f64, shape: f64) -> Result<Self, ServiceTimeError> {
         let possible = mean_ms > 0.0 && mean_ms.is_finite() && shape > 1.0 && shape.is_finite();
         if !possible {
@@ -185,7 +186,7 @@ impl Pareto {
     }
 
     fn draw(&self, dice: &mut Dice) -> f64 {
-        // Above 0, so that no time is infinite.
+        // The value is above 0, so that no time is infinite.
         let tail = 1.0 - dice.unit();
         self.least_ms * tail.powf(-1.0 / self.shape)
     }

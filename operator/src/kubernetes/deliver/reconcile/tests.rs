@@ -14,13 +14,13 @@ fn wish(example: &Example) -> Wanted {
     wish_after(example, &Observed::default(), SHA256)
 }
 
-/// What is wanted where the API server has `observed`, with this module.
+/// Returns the wanted objects, with this module, while the API server has `observed`.
 fn wish_after(example: &Example, observed: &Observed, sha256: &str) -> Wanted {
     let (plan, cluster) = (&example.plan, &example.cluster);
     wanted(plan, cluster, &settings(), &installed(), observed, sha256)
 }
 
-/// What the API server has after all of `wanted` was applied.
+/// Returns the objects on the API server after all of `wanted` were applied.
 fn applied(wanted: &Wanted) -> Observed {
     let mut observed = Observed::new(&[PLUGINS]);
     for (key, object) in &wanted.objects {
@@ -67,7 +67,7 @@ fn a_field_that_somebody_changed_is_noticed() {
     assert_eq!(steps(&wanted, &observed, &example.plan).apply.len(), 1);
 }
 
-/// After a restart nobody knows the last good version of a policy with mistakes, but the object has it.
+/// After a restart, only the object has the last valid version of an invalid policy.
 #[test]
 fn the_object_of_a_policy_with_mistakes_stays() {
     let mut example = example();
@@ -89,7 +89,8 @@ fn the_object_of_a_policy_with_mistakes_stays() {
     );
 }
 
-/// One tenant's mistake doesn't keep another tenant's edit, nor a new module, from an object that both share.
+/// One tenant's invalid policy doesn't block another tenant's edit, or a new module, in an object
+/// that both share.
 #[test]
 fn an_object_with_a_mistaken_policy_still_follows_the_others() {
     let of = |attached: &[&str]| {
@@ -125,7 +126,7 @@ fn an_object_with_a_mistaken_policy_still_follows_the_others() {
     let done = steps(&wanted, &observed, &after.plan);
     assert_eq!((done.apply.len(), done.kept.len()), (1, 0));
 
-    // Its target is another policy's by now: which of both is right can't be known.
+    // Another policy has taken the target since: it is unknown which of the two should be in force.
     let mut taken = of(&["x", "y"]);
     taken.plan.policies[1].accepted = Err("spec.types: none".into());
     taken.plan.policies[1].revision = String::new();
@@ -185,7 +186,7 @@ fn policies_are_told_what_became_of_their_objects() {
     assert_eq!(said(&observed, &failures), State::Failed("conflict".into()));
 }
 
-/// A service's only policy grows until no object can hold it: what proxies run isn't taken from them.
+/// A service's only policy outgrows the size limit: proxies keep the version that they run.
 #[tokio::test]
 async fn the_last_object_that_fit_stays() {
     let grown = |size: usize| {
@@ -202,7 +203,7 @@ async fn the_last_object_that_fit_stays() {
     let wanted = wish(&example);
     let steps = steps(&wanted, &observed, &example.plan);
     assert_eq!((steps.apply.len(), steps.delete.len()), (1, 0));
-    // Nothing is sent: there is no API server at this address.
+    // No request is sent: this address has no API server.
     let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
     let client = Client::try_from(config).unwrap();
     let mut reconciler = Reconciler::new(client, settings(), false);
@@ -216,7 +217,7 @@ async fn the_last_object_that_fit_stays() {
     assert!(message.contains("of at most 1000000"), "{message}");
 }
 
-/// Istio says nothing of who runs a plugin, but its injector leaves a label on Pods with a sidecar.
+/// Istio doesn't report which proxies run a plugin, but its injector labels Pods with a sidecar.
 #[test]
 fn a_plugin_that_no_proxy_reads_is_not_programmed() {
     let said = |example: &Example| {

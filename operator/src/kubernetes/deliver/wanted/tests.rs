@@ -10,13 +10,13 @@ fn of(example: &Example) -> Wanted {
     after(example, &Observed::default())
 }
 
-/// What is wanted where the API server has `observed`.
+/// Returns the wanted objects while the API server has `observed`.
 fn after(example: &Example, observed: &Observed) -> Wanted {
     let (plan, cluster) = (&example.plan, &example.cluster);
     wanted(plan, cluster, &settings(), &installed(), observed, SHA256)
 }
 
-/// What the API server has after this was applied.
+/// Returns the objects on the API server after `wanted` was applied.
 fn applied(wanted: &Wanted) -> Observed {
     let mut observed = Observed::default();
     for ((adapter, key), object) in &wanted.objects {
@@ -74,7 +74,12 @@ fn a_services_pods_get_a_plugin_on_their_inbound_side() {
     );
     assert_eq!(
         metadata["ownerReferences"],
-        json!([{"apiVersion": "headgate.dev/v1alpha1", "kind": "AdmissionPolicy", "name": "p", "uid": "uid-of-p"}])
+        json!([{
+            "apiVersion": "headgate.dev/v1alpha1",
+            "kind": "AdmissionPolicy",
+            "name": "p",
+            "uid": "uid-of-p",
+        }])
     );
 }
 
@@ -189,7 +194,7 @@ fn workflows_need_a_second_plugin_for_calls() {
     assert_eq!(names(&of(&gateway)).len(), 1, "a gateway has one side");
 }
 
-/// Through the module's own reader, as it comes to proxies.
+/// Parsed by the module's own reader, as in a proxy.
 #[test]
 fn the_native_filter_takes_the_place_of_the_other_where_that_is_asked_for() {
     let settings = Settings {
@@ -286,7 +291,7 @@ fn a_gateway_gets_what_is_for_its_calls_with_the_rest() {
     }
 }
 
-/// The objects that are wanted in a cluster that neither has other projects nor objects of Headgate.
+/// Returns the wanted objects in a cluster without other control planes or objects of Headgate.
 fn nothing_installed(example: &Example, settings: &Settings) -> Wanted {
     let (plan, cluster) = (&example.plan, &example.cluster);
     let (none, nothing) = (Installed::default(), Observed::default());
@@ -327,7 +332,7 @@ fn a_config_map_holds_the_outbound_file_too() {
     assert_eq!(calls(gateway), None);
 }
 
-/// What Istio does with `pluginConfig`: each number becomes a double and is printed again.
+/// Istio turns each number of `pluginConfig` into a double and prints it again.
 #[test]
 fn the_configuration_survives_numbers_that_are_doubles() {
     fn doubles(value: &mut Value) {
@@ -418,7 +423,7 @@ fn workloads_that_meet_on_a_pod_get_one_object_between_them() {
     );
 }
 
-/// Labels that include others need no Pod to be known to meet.
+/// If one selector includes the other, they overlap even without an observed Pod.
 #[test]
 fn a_part_of_the_pods_is_told_apart_only_by_precedence() {
     let narrow = ("a", "app=search,tier=hot");
@@ -529,7 +534,7 @@ fn envoy_gateway_runs_the_filter_only_where_it_is_needed() {
     );
 }
 
-/// Through the plan, whose share is what the object says.
+/// The object gets its share from the plan.
 #[test]
 fn a_gateway_s_slots_are_divided_by_its_pods_however_envoy_gateway_keeps_them() {
     let owned = "gateway.envoyproxy.io/owning-gateway-namespace=infra,\
@@ -561,7 +566,7 @@ fn a_gateway_s_slots_are_divided_by_its_pods_however_envoy_gateway_keeps_them() 
                 "gateway.envoyproxy.io/owning-gatewayclass=other",
             )
             .pod("envoy-gateway-system/unready", labels)
-            // Anybody may label Pods of their own.
+            // Any user may label Pods of their own namespace.
             .pods(19, "tenant/pause", owned)
             .pods(
                 19,
@@ -668,7 +673,8 @@ fn a_config_map_holds_the_file_that_render_writes() {
     );
 }
 
-/// Policies `a/p0`, `a/p1` … of one Gateway, each for a route whose name makes it about this large.
+/// Returns policies `a/p0`, `a/p1` … of one Gateway, each for a route whose name makes it about
+/// this large.
 fn sized(sizes: &[usize]) -> Example {
     let edge = Example::default().gateway("a/edge", "eg");
     { sizes.iter().enumerate() }.fold(edge, |example, (i, size)| {
@@ -688,7 +694,7 @@ fn left_out(wanted: &Wanted) -> Vec<&str> {
     policies.map(String::as_str).collect()
 }
 
-/// One tenant's policy doesn't take the filter off the others at a shared Gateway.
+/// One tenant's policy doesn't remove the filter of the others at a shared Gateway.
 #[test]
 fn a_policy_that_does_not_fit_is_left_out_and_says_so_and_the_others_stay() {
     let wanted = of(&sized(&[5_000, 990_000, 6_000]));
@@ -728,7 +734,8 @@ fn sized_without_the_second() -> Example {
     example
 }
 
-/// The parts of the configuration that an object carries: each policy with the bytes of its stage.
+/// Returns the parts of the configuration that an object carries: each policy with the bytes of its
+/// stage.
 fn stages(wanted: &Wanted) -> Vec<(String, usize)> {
     let object = wanted.objects.values().next().unwrap();
     assert!(object.bytes() <= MAX_BYTES);
@@ -741,7 +748,7 @@ fn stages(wanted: &Wanted) -> Vec<(String, usize)> {
     config.stages.iter().map(part).collect()
 }
 
-/// Gives policy `at` a path of this size, another number of slots, and a next generation.
+/// Gives policy `at` a path of this size, another number of slots, and the next generation.
 fn grown(mut example: Example, at: usize, size: usize) -> Example {
     let mut all = example.plan.attachments.to_vec();
     let mut stage = (*all[at].stage).clone();
@@ -754,13 +761,13 @@ fn grown(mut example: Example, at: usize, size: usize) -> Example {
     example
 }
 
-/// What works isn't removed because its successor doesn't fit.
+/// A policy that fitted isn't removed because its successor doesn't fit.
 #[test]
 fn a_policy_that_outgrows_a_shared_object_keeps_the_version_that_fitted() {
     let sizes = [5_000, 600_000, 6_000];
     let first = of(&sized(&sizes));
     let before = stages(&first);
-    // Far more than one of the others, which is larger before.
+    // It grows far more than one of the others, which is larger at first.
     let next = grown(sized(&sizes), 0, 500_000);
     let wanted = after(&next, &applied(&first));
     assert_eq!(

@@ -113,8 +113,9 @@ fn a_listener_s_policy_is_for_the_routes_that_are_there_alone() {
     assert_eq!(
         state.warnings,
         [
-            "Gateway/a/edge/https shares 1 routes with other listeners, such as HTTPRoute/b/both, and it is not for \
-          these; give routes sectionName: https, and no other, in their parentRefs of Gateway a/edge, or target them"
+            "Gateway/a/edge/https shares 1 routes with other listeners, such as HTTPRoute/b/both, \
+             and it is not for these; give routes sectionName: https, and no other, in their \
+             parentRefs of Gateway a/edge, or target them"
         ]
     );
     let one = shared(
@@ -134,7 +135,8 @@ fn a_listener_s_policy_is_for_the_routes_that_are_there_alone() {
     let many = many.policy("a/p", "total: 20", &["Gateway/a/edge/http"]);
     assert_eq!(
         many.state("a/p").not_found[0].1,
-        "with it the policy is for 33 routes, and 32 are the most; target the Gateway, or fewer routes"
+        "with it the policy is for 33 routes, and 32 are the most; target the Gateway, or fewer \
+         routes"
     );
     for (listener, expected) in [
         ("tcp", "Gateway a/edge has no listener tcp; it has http"),
@@ -197,7 +199,8 @@ fn a_route_of_several_gateways_shares_its_slots_among_all_their_pods() {
     assert_eq!(world.state("a/p").not_found, []);
 }
 
-/// Route, Gateway and proxy are of two namespaces, as where a platform team runs the Gateways of all.
+/// Route, Gateway and proxy are in different namespaces, as when a platform team runs the Gateways
+/// of all teams.
 #[test]
 fn a_routes_policy_reaches_the_gateway_of_another_namespace_and_nothing_else_there() {
     let world = edge(2)
@@ -250,8 +253,8 @@ fn a_gateway_with_too_many_policies_keeps_what_fits_and_says_so() {
     assert_eq!(
         enforced.problem.as_deref(),
         Some(
-            "71 policies apply to this proxy, at most 64 can; not in force: a/p63, a/p64, a/p65, a/p66, \
-             a/p67, a/p68, a/p69"
+            "71 policies apply to this proxy, at most 64 can; not in force: a/p63, a/p64, a/p65, \
+             a/p66, a/p67, a/p68, a/p69"
         )
     );
     let programmed = |policy: &str| {
@@ -267,7 +270,8 @@ fn a_gateway_with_too_many_policies_keeps_what_fits_and_says_so() {
     assert_eq!(reason, "LimitReached");
     assert!(
         message.starts_with(
-            "71 policies apply to a proxy of this target, which takes at most 64; this policy is left out"
+            "71 policies apply to a proxy of this target, which takes at most 64; this policy is \
+             left out"
         ),
         "{message}"
     );

@@ -1,4 +1,4 @@
-//! Plans that follow each other share what didn't change.
+//! Consecutive plans share their unchanged parts.
 
 use super::*;
 
@@ -39,7 +39,7 @@ fn what_did_not_change_is_the_same_object() {
         workload(&before, "Service/a/y"),
         workload(&after, "Service/a/y")
     );
-    // Also when the plan before is gone and only the proxy still holds its configuration.
+    // Also if the previous plan is dropped and only the proxy still holds its configuration.
     drop((before, after));
     let again = planner.plan(&world.cluster);
     assert!(Arc::ptr_eq(

@@ -1,4 +1,4 @@
-//! What holds of every cluster.
+//! Properties of every cluster.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Small names, so that policies meet.
+/// Names come from a small set, so that policies overlap.
 fn cluster() -> impl Strategy<Value = World> {
     let namespace = || prop_oneof![Just("a"), Just("b")];
     let kind = prop_oneof![
@@ -101,7 +101,7 @@ fn cluster() -> impl Strategy<Value = World> {
     )
 }
 
-/// What each Pod's proxy enforces.
+/// Returns the configuration that each Pod's proxy enforces.
 fn enforced(world: &World, plan: &Plan) -> Vec<(ObjectKey, bool, Arc<Enforced>)> {
     let of = |(key, pod): (&ObjectKey, &Pod)| {
         let enforced = plan.for_proxy(&ProxyClaims {
@@ -131,7 +131,7 @@ proptest! {
         }
     }
 
-    /// Over all ready proxies that know themselves by labels, and over those that name the target.
+    /// Over all ready proxies selected by labels, and over those that name the target.
     #[test]
     fn no_more_slots_than_total_unless_proxies_outnumber_them(world in cluster()) {
         let plan = world.plan();
@@ -149,7 +149,8 @@ proptest! {
                     }
                     let stage = enforced.config.stages.iter().find(|s| s.policy == key.to_string());
                     let claims = world.cluster.pods[&pod].target.is_some();
-                    if claims { &mut by_claim } else { &mut by_labels }.push(stage.unwrap().parallelism);
+                    let slots = if claims { &mut by_claim } else { &mut by_labels };
+                    slots.push(stage.unwrap().parallelism);
                 }
                 for slots in [by_labels, by_claim] {
                     let all: u32 = slots.iter().sum();
@@ -167,16 +168,18 @@ proptest! {
         let plan = world.plan();
         for (_, _, enforced) in enforced(&world, &plan) {
             prop_assert_eq!(enforced.config.check(), Ok(()));
-            let policies: BTreeSet<&str> = enforced.config.stages.iter().map(|s| s.policy.as_str()).collect();
+            let policies: BTreeSet<&str> =
+                enforced.config.stages.iter().map(|s| s.policy.as_str()).collect();
             prop_assert_eq!(policies.len(), enforced.config.stages.len(), "one stage a policy");
-            let named: BTreeSet<&str> = enforced.in_force.iter().map(|f| f.policy.as_str()).collect();
+            let named: BTreeSet<&str> =
+                enforced.in_force.iter().map(|f| f.policy.as_str()).collect();
             prop_assert_eq!(policies, named);
             let for_all = enforced.config.stages.iter().position(|s| s.routes.is_empty());
             prop_assert!(for_all.is_none_or(|at| at + 1 == enforced.config.stages.len()));
         }
     }
 
-    /// Whatever was planned before, and whichever way: equal clusters give equal plans, byte for byte.
+    /// Equal clusters give equal plans, byte for byte, independent of earlier plans.
     #[test]
     fn plans_do_not_depend_on_history(before in cluster(), world in cluster()) {
         let afresh = world.plan();
@@ -186,36 +189,40 @@ proptest! {
         let after = planner.plan(&world.cluster);
         prop_assert_eq!(&after, &afresh);
         let bytes = |plan: &Plan| -> Vec<String> {
-            let config = |(_, _, e): (ObjectKey, bool, Arc<Enforced>)| serde_json::to_string(&*e.config).unwrap();
+            let config = |(_, _, e): (ObjectKey, bool, Arc<Enforced>)| {
+                serde_json::to_string(&*e.config).unwrap()
+            };
             enforced(&world, plan).into_iter().map(config).collect()
         };
         prop_assert_eq!(bytes(&after), bytes(&afresh));
     }
 
-    /// Each target of a policy in force is won, lost, or not there; and who overrides is in force.
+    /// Each target of a policy in force is won, lost or not found, and an overriding policy is in
+    /// force.
     #[test]
     fn every_target_has_one_fate(world in cluster()) {
         let plan = world.plan();
         for state in &plan.policies {
             for target in &state.targets {
-                let won = plan.workloads.get(target).is_some_and(|c| c.stages[0].policy == state.name);
+                let won = plan.workloads.get(target);
+                let won = won.is_some_and(|c| c.stages[0].policy == state.name);
                 let lost = state.conflicts.iter().filter(|c| c.target == *target).count();
                 let missing = state.not_found.iter().filter(|(t, _)| t == target).count();
-                prop_assert_eq!(usize::from(won) + lost + missing, 1, "{} at {}", state.name, target);
+                let fates = usize::from(won) + lost + missing;
+                prop_assert_eq!(fates, 1, "{} at {}", state.name, target);
             }
             for lost in &state.overridden {
                 prop_assert_ne!(&lost.winner, &state.name);
                 let winner = plan.policies.iter().find(|p| p.name == lost.winner).unwrap();
                 prop_assert!(winner.overridden.len() < winner.targets.len());
             }
-            prop_assert_eq!(
-                state.revision.is_empty(),
-                state.conflicts.len() + state.overridden.len() + state.not_found.len() == state.targets.len()
-            );
+            let without_effect =
+                state.conflicts.len() + state.overridden.len() + state.not_found.len();
+            prop_assert_eq!(state.revision.is_empty(), without_effect == state.targets.len());
         }
     }
 
-    /// The oldest of those that match is the one in force, for all requests as for those of a route.
+    /// The oldest matching policy is in force, both for all requests and for those of a route.
     #[test]
     fn precedence_is_a_total_order(world in cluster()) {
         let plan = world.plan();
@@ -224,7 +231,12 @@ proptest! {
             .iter()
             .map(|a| {
                 let policy = world.cluster.policies[&key(&a.stage.policy)].effective().unwrap();
-                (a.stage.routes.is_empty(), policy.created.clone(), policy.namespace.clone(), policy.name.clone())
+                (
+                    a.stage.routes.is_empty(),
+                    policy.created.clone(),
+                    policy.namespace.clone(),
+                    policy.name.clone(),
+                )
             })
             .collect();
         prop_assert!(order.is_sorted(), "{order:?}");
@@ -235,7 +247,8 @@ proptest! {
         let selector = format!("app=s{n}");
         let slots = |world: &World| {
             let enforced = by_labels(&world.plan(), "a", &selector);
-            enforced.config.stages.iter().find(|s| s.routes.is_empty()).map(|s| (s.policy.clone(), s.parallelism))
+            let for_all = enforced.config.stages.iter().find(|s| s.routes.is_empty());
+            for_all.map(|s| (s.policy.clone(), s.parallelism))
         };
         let fewer = slots(&world);
         let more = slots(&world.pod("a/one-more", &selector));

@@ -131,7 +131,7 @@ fn of_several_policies_for_a_pod_the_oldest_is_in_force() {
     assert_eq!(young.conflicts, []);
     assert_eq!(world.state("a/old").overridden, []);
 
-    // In force somewhere, if on one proxy.
+    // The policy is in force somewhere if it is on one proxy.
     let other = world.clone().pod("a/x-1", "app=x");
     assert_eq!(other.state("a/young").overridden, []);
     assert_eq!(

@@ -1,18 +1,21 @@
-//! Policies with workflows: their rates go with slots, and one of them is in force at a proxy.
+//! Policies with workflows: their rates scale with slots, and one of them is in force at a proxy.
 
 use headgate_core::config::{Direction, SharingConfig};
 
 use super::*;
 
 impl World {
-    /// Gives the policy workflows: `checkout` with a guarantee of 60 requests/s, and a resource of 600.
+    /// Gives the policy workflows: `checkout` with a guarantee of 60 requests/s, and a resource of
+    /// 600.
     fn with_workflows(mut self, name: &str) -> Self {
         let yaml = format!(
-            "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: p}}\nspec:\n  targetRefs: \
-             [{{kind: Service, name: x}}]\n  parallelism: {{total: 1}}\n  types: [{{name: default, slo: {{p50: \
-             18ms}}}}]\n  workflows: {{named: [{{name: checkout, guarantee: 60}}], sharing: {{type: \
-             DominantResource, dominantResource: {{resource: {{capacity: 600, orca: {{metric: db}}}}}}}}, outbound: \
-             {{services: [{{cluster: {}, name: extent}}]}}}}\n",
+            "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: p}}\n\
+             spec:\n  targetRefs: [{{kind: Service, name: x}}]\n  parallelism: {{total: 1}}\n  \
+             types: [{{name: default, slo: {{p50: 18ms}}}}]\n  \
+             workflows: {{named: [{{name: checkout, guarantee: 60}}], \
+             sharing: {{type: DominantResource, dominantResource: \
+             {{resource: {{capacity: 600, orca: {{metric: db}}}}}}}}, \
+             outbound: {{services: [{{cluster: {}, name: extent}}]}}}}\n",
             name.replace('/', "-")
         );
         let report = check_file("test.yaml", yaml.as_bytes());
@@ -52,7 +55,7 @@ fn guarantees_go_with_slots() {
     for (slots, pods, expected) in [
         ("total: 30", 1, (60.0, 600.0)),
         ("total: 30", 3, (20.0, 200.0)),
-        // Not rounded, and not clamped, as slots are.
+        // Rates are neither rounded nor clamped as slots are.
         ("total: 2", 8, (7.5, 75.0)),
         ("perEndpoint: 10", 3, (60.0, 600.0)),
     ] {
@@ -68,7 +71,7 @@ fn guarantees_go_with_slots() {
         .policy("a/p", "perEndpoint: 10", &["Gateway/a/edge"])
         .with_workflows("a/p");
     assert_eq!(rates(&world.plan(), &gateway), (90.0, 900.0));
-    // By two targets, it is one stage with the endpoints of both.
+    // With two targets, it is one stage with the endpoints of both.
     let both = world.policy("a/other", "total: 1", &["Service/a/x"]);
     assert_eq!(rates(&both.plan(), &gateway), (90.0, 900.0));
 }
@@ -125,8 +128,8 @@ fn outbound_slots_follow_the_policy_and_not_its_scale() {
     assert_eq!(without.outbound_of(&enforced.config), None);
 }
 
-/// A process announces one rate for a workflow, so the first policy's workflows are in force and the others' are not;
-/// all else of the others is.
+/// A process announces one rate for a workflow, so the first policy's workflows are in force and
+/// the others' are not; everything else of the others is.
 #[test]
 fn one_policy_s_workflows_are_in_force_at_a_proxy() {
     let gateway = format!("{GATEWAY_NAME_LABEL}=edge");

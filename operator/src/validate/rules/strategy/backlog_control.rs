@@ -7,7 +7,7 @@ use headgate_core::config::{
     BacklogControlConfig, CostConfig, DEFAULT_TYPE, MAX_COST, StrategyConfig,
 };
 
-use super::super::names::{all_known, check_known};
+use super::super::names::{all_known, check_known, header, header_schema};
 use super::super::types::MAX_TYPES;
 use super::super::{HOUR, Problems, Real, SECOND, Time, Whole};
 use crate::api::{AdmissionPolicySpec, BacklogControlSettings, BacklogSignalType, Cost, CostType};
@@ -32,10 +32,8 @@ const COST: Whole = Whole {
     default: 1,
     bounds: (1, MAX_COST),
 };
-const MAX_HEADER_NAME: usize = 256;
 const NO_TARGET: &str = "missing; the mean service delay to hold, such as 500ms";
 const NO_COSTS: &str = "none; costs of one type or more, such as {slow: 20}; the others cost 1";
-const HEADER_NAME: &str = "a header's name, letters, digits and -";
 
 pub(super) fn config(
     spec: &AdmissionPolicySpec,
@@ -112,9 +110,12 @@ fn cost(spec: &AdmissionPolicySpec, cost: &Cost, at: &Path, problems: &mut Probl
         CostType::Type => CostConfig::Type {
             costs: costs(spec, cost, &at.field("costs"), problems),
         },
-        CostType::Header => CostConfig::Header {
-            header: header(cost.header.as_deref(), &at.field("header"), problems),
-        },
+        CostType::Header => {
+            let name = cost.header.as_deref().unwrap_or("x-headgate-cost");
+            CostConfig::Header {
+                header: header(name, &at.field("header"), problems),
+            }
+        }
     }
 }
 
@@ -133,15 +134,6 @@ fn costs(spec: &AdmissionPolicySpec, cost: &Cost, at: &Path, problems: &mut Prob
     let mut costs: Vec<u32> = others.map(|name| of_type(name)).collect();
     costs.push(of_type(DEFAULT_TYPE));
     costs
-}
-
-fn header(name: Option<&str>, at: &Path, problems: &mut Problems) -> String {
-    let name = name.unwrap_or("x-headgate-cost");
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
-    if !(1..=MAX_HEADER_NAME).contains(&name.len()) || !name.bytes().all(plain) {
-        problems.add(at.clone(), format!("{name:?}; {HEADER_NAME}"));
-    }
-    name.to_ascii_lowercase()
 }
 
 pub(super) fn schema(spec: &mut Place<'_>) {
@@ -198,13 +190,7 @@ pub(super) fn schema(spec: &mut Place<'_>) {
 fn cost_schema(cost: &mut Place<'_>) {
     cost.at("costs").max_properties(MAX_TYPES);
     cost.at("costs{}").whole_bounds(&COST);
-    cost.at("header")
-        .max_length(MAX_HEADER_NAME)
-        .rule(Rule::quoted(
-            "self.matches('^[A-Za-z0-9-]+$')",
-            "self",
-            HEADER_NAME,
-        ));
+    header_schema(&mut cost.at("header"));
     let costs = some("self.costs");
     for (field, is_given, owner) in [
         ("costs", costs.as_str(), CostType::Type),

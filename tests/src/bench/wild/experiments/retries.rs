@@ -1,5 +1,5 @@
-//! A retry storm. Half of the workers stop for 5 s; clients give up after 0.5 s and try again at once, three times,
-//! whether they were refused, got an error or gave up.
+//! A retry storm. Half of the workers stop for 5 s; clients give up after 0.5 s and try again at
+//! once, three times, whether they were refused, got an error or gave up.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ pub(super) fn cases(quick: bool) -> Vec<Case> {
     let mix = vec![cheap("fast", "/fast", 320.0, 20)];
     vec![Case {
         name: "retries",
-        title: "320/s of 20 ms for 8 workers, of which 4 stop from 5 s to 10 s; clients give up after 0.5 s and try \
-                failures, refusals and late answers again at once, three times",
+        title: "320/s of 20 ms for 8 workers, of which 4 stop from 5 s to 10 s; clients give up \
+                after 0.5 s and try failures, refusals and late answers again at once, three times",
         phases: constant(&mix, if quick { 20 } else { 30 }),
         patience: Some(Duration::from_millis(500)),
         retries: 3,

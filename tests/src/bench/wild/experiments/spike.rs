@@ -1,4 +1,5 @@
-//! Three times the capacity for 5 s on 0.8 times, and how long it takes at both ends until all is well.
+//! Three times the capacity for 5 s on 0.8 times, and how long it takes at both ends until all is
+//! well.
 
 use std::time::Duration;
 
@@ -27,8 +28,9 @@ pub(super) fn cases(quick: bool) -> Vec<Case> {
     };
     vec![Case {
         name: "spike",
-        title: "the paper's mix for 16 workers at 0.8 times their capacity, 3 times from 5 s to 10 s; from when on 0.5 s of \
-                requests are inside all objectives, and when refusals stop",
+        title: "the paper's mix for 16 workers at 0.8 times their capacity, 3 times from \
+                5 s to 10 s; from when on 0.5 s of requests are inside all objectives, \
+                and when refusals stop",
         phases: vec![
             phase(BEGINS, 0.8),
             phase(ENDS - BEGINS, 3.0),
