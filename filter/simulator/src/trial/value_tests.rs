@@ -109,6 +109,11 @@ fn alg_1_alone() -> StrategyConfig {
 
 /// Returns the report of 15 s, and of at least 15,000 requests, after 10 s of warm-up.
 fn report(stage: StageConfig, kinds: &[Kind], load: f64) -> Report {
+    mean_report(stage, kinds, load, 1)
+}
+
+/// Returns the mean of such reports over so many seeds.
+fn mean_report(stage: StageConfig, kinds: &[Kind], load: f64, seeds: u32) -> Report {
     let types = (0..).zip(kinds).map(|(i, (share, time, _))| {
         TypeLoad::new(format!("t{i}"), TypeId(i), *share, time.clone())
     });
@@ -121,7 +126,7 @@ fn report(stage: StageConfig, kinds: &[Kind], load: f64) -> Report {
         },
         parallelism: None,
         requests: Some(((15.0 * per_second) as u64).max(15_000)),
-        seeds: Some(1),
+        seeds: Some(seeds),
         seed: Some(1),
         warm_up: Some(Duration::from_secs(10)),
     };
@@ -221,6 +226,24 @@ fn one_objective_for_all_types_is_kept_as_by_bouncer_alone() {
             assert!(part >= 0.985 * alone, "P={slots} {load}: {part} {alone}");
             assert!(kept(&with, &kinds));
         }
+    }
+}
+
+/// Types that are answered in any case once had a ceiling, too: it refused up to 3% of them, the
+/// budget fell for it, and 4% of the slots were idle.
+#[test]
+fn few_slots_idle_while_requests_are_refused() {
+    let kinds = paper(4);
+    for (load, part, busy) in [(1.5, 0.968, 0.962), (2.0, 0.982, 0.985)] {
+        let report = mean_report(stage(&kinds, 16), &kinds, load, 8);
+        let (found, used) = (
+            part_of_ideal(&report),
+            number(row(&report, "ALL"), "utilization"),
+        );
+        println!("paper P=16 {load}: {found:.4}, slots {used:.4}");
+        assert!(found >= part && used >= busy, "{load}: {found} {used}");
+        let refused = number(row(&report, "t1"), "rejected_pct");
+        assert!(refused < 0.5, "{load}: {refused}% of t1");
     }
 }
 

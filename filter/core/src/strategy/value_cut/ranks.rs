@@ -9,6 +9,9 @@ use crate::service_times::{Estimate, Objective};
 
 /// Part of the slack of more valuable types that the others may use.
 const CEILING: f64 = 0.9;
+/// Part of the slots in use up to which the most valuable types have no ceiling: while others are
+/// held back, the rest of the slots drains the queue.
+const UNBOUNDED: f64 = 0.5;
 /// Values per slot time of which the smaller is at least this part of the larger are equal.
 pub(super) const EQUAL: f64 = 0.9;
 /// Slots for types that are cut entirely, ratio.
@@ -104,6 +107,8 @@ impl ValueCut {
             by_density.then(a.cmp(&b))
         });
         let (mut set_aside, mut floors, mut value, mut active) = (0.0, 0.0, 0.0, 0.0);
+        // Slots that all types ask for.
+        let mut all = 0.0;
         for &at in order.iter() {
             let (kind, cell) = (kind_of(at), &cells[at as usize]);
             if kind.is_broken {
@@ -115,6 +120,7 @@ impl ValueCut {
             } else {
                 floors += kind.floor * cell.rate;
             }
+            all += cell.rate;
             if kind.competes() && cell.rate > 0.0 {
                 value += asked(cells, at);
                 active += 1.0;
@@ -125,6 +131,9 @@ impl ValueCut {
         let mut budget = (self.rho * self.slots - set_aside - floors).max(0.0);
         let (mut tightest, mut loosest): (f64, Option<(f64, TypeId)>) = (f64::INFINITY, None);
         let (mut cut, mut is_short) = (0.0, self.is_short);
+        let unbounded = UNBOUNDED * self.slots.min(all);
+        // Slots that the types so far ask for.
+        let mut asked_for = set_aside + floors;
         let mut rest: &[u32] = order;
         while let Some(&first) = rest.first() {
             let limit = EQUAL * density(cells, first);
@@ -138,6 +147,7 @@ impl ValueCut {
                 .filter(|&&at| !kind_of(at).is_apart())
                 .map(|&at| cells[at as usize].rate * (1.0 - kind_of(at).floor))
                 .sum();
+            asked_for += wanted;
             let fraction = if budget <= 0.0 {
                 0.0
             } else if wanted <= budget {
@@ -153,7 +163,11 @@ impl ValueCut {
                 let admitted = if kind.is_apart() { 1.0 } else { fraction };
                 cell.admitted = admitted;
                 cell.above = admitted >= 1.0;
-                cell.ceiling = CEILING * tightest;
+                cell.ceiling = if asked_for <= unbounded {
+                    f64::INFINITY
+                } else {
+                    CEILING * tightest
+                };
                 cell.rival = loosest
                     .filter(|(slack, _)| kind.slack.is_none_or(|own| own < *slack))
                     .map(|(_, rival)| rival);
