@@ -2,9 +2,10 @@
 //!
 //! [`Servers`] is the backend that Bouncer assumes: P servers, a request each. [`SharedProcessor`] is one
 //! whose requests share what there is and hinder each other, such as a database, [`Staged`] puts
-//! thread pools before it, [`Network`] is a service of workers, pools and cores, [`Paced`] one that changes, and [`Faulty`]
-//! one that breaks.
+//! thread pools before it, [`Network`] is a service of workers, pools and cores, [`Paced`] one that changes, [`Faulty`]
+//! one that breaks, and [`Endpoints`] several of these.
 
+mod endpoints;
 mod faulty;
 mod network;
 mod paced;
@@ -14,6 +15,7 @@ mod staged;
 
 use crate::source::Request;
 
+pub use endpoints::Endpoints;
 pub use faulty::{Effect, Fault, Faulty};
 pub use network::{Network, Step};
 pub use paced::Paced;
