@@ -63,6 +63,8 @@ pub(crate) struct Request {
     pub(crate) phase: Phase,
     /// It has been in the backend for so long that it has failed to deliver.
     pub(crate) overdue: bool,
+    /// It has been in the backend for longer than its type usually takes.
+    pub(crate) silent: bool,
     /// The number of slots in use when it got one.
     pub(crate) beside: u32,
 }
@@ -85,6 +87,7 @@ impl Request {
             counts: Counts::Real,
             phase: Phase::Arriving,
             overdue: false,
+            silent: false,
             beside: 0,
         }
     }

@@ -79,10 +79,17 @@ impl Stage {
                 None => (self.service_times.objectives(kind).last()).map(|last| last.response_time),
             };
             // A stream that has begun is answered, however long it goes on.
-            if request.first_byte.is_none()
-                && !request.overdue
-                && most.is_some_and(|most| now.since(at) > most)
+            if request.first_byte.is_some() || request.overdue {
+                continue;
+            }
+            let time = now.since(at);
+            if let Some(cut) = cut.as_mut().filter(|_| !request.silent)
+                && cut.silent_after(kind).is_some_and(|usual| time > usual)
             {
+                request.silent = true;
+                cut.silent(kind);
+            }
+            if most.is_some_and(|most| time > most) {
                 request.overdue = true;
                 if let Some(cut) = &mut cut {
                     cut.overdue(kind);

@@ -594,8 +594,12 @@ impl Stage {
     /// estimates are too low, more is let in, and answers take longer. That ends when the time counts as a service time,
     /// where it is longer than is usual for the type: a shorter one says nothing. Before the type has a mean of its own,
     /// only a time beyond its last objective is long for sure. It counts as no more than that objective, from which on an
-    /// answer is late in any case, so that clients who end long streams have little influence. Returns whether it counts.
+    /// answer is late in any case, so that clients who end long streams have little influence. Of a type that hangs, or was
+    /// until now, it doesn't count: no answer would have taken it. Returns whether it counts.
     fn took_at_least(&mut self, kind: TypeId, time: Duration) -> bool {
+        if (self.strategy.base.value_cut()).is_some_and(|cut| cut.hangs(kind)) {
+            return false;
+        }
         let last = self.service_times.objectives(kind).last();
         let most = last.map(|objective| objective.response_time);
         let usual = self.service_times.own_mean(kind);

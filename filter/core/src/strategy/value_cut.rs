@@ -130,6 +130,9 @@ use record::{RHO, Record, SIGNATURE};
 const EXCHANGE: Duration = Duration::from_millis(50);
 /// Part of the value above the cut that Alg. 1 may refuse before types of less value have a ceiling.
 const SHORT: f64 = 0.002;
+/// Parts of the first objective, and of the longest mean slot time of a type with traffic, beyond
+/// which a request is silent.
+const SILENT: (f64, f64) = (0.5, 8.0);
 /// Slot time of a request of which nothing is known, s.
 const UNKNOWN: f64 = 1e-6;
 /// Time without a refusal above the cut after which free slots are for all.
@@ -200,6 +203,8 @@ pub struct ValueCut {
     is_open: bool,
     /// Slots that types which are not broken ask for, `slots` at most: so many are known to work.
     working: f64,
+    /// Longest mean slot time of a type with traffic, s; infinite while one is not known.
+    longest: f64,
     rho: f64,
     /// Value of requests above the cut that were decided here and are not in the record yet.
     decided: f64,
@@ -306,6 +311,7 @@ impl ValueCut {
             slots: 0.0,
             is_open: false,
             working: 0.0,
+            longest: 0.0,
             rho: 1.0,
             decided: 0.0,
             refused: 0.0,
@@ -384,6 +390,22 @@ impl ValueCut {
 
     /// A request of `kind` is in the backend for longer than that.
     pub fn overdue(&mut self, kind: TypeId) {
+        self.presence(kind).fresh.outcome(false, true);
+    }
+
+    /// The time in the backend after which a request of `kind` is silent: longer than requests
+    /// usually take, but no longer than [`Self::late_after`].
+    #[must_use]
+    pub fn silent_after(&self, kind: TypeId) -> Option<Duration> {
+        let late = self.late_after(kind)?;
+        let at = usize::from(kind.0).min(self.kinds.len() - 1);
+        let (first, _) = self.kinds[at].objectives?;
+        let usual = (SILENT.0 * first).max(SILENT.1 * self.longest);
+        Some(Duration::from_secs_f64(usual.min(late.as_secs_f64())))
+    }
+
+    /// A request of `kind` is in the backend for longer than that.
+    pub fn silent(&mut self, kind: TypeId) {
         self.presence(kind).fresh.silent();
     }
 
@@ -425,7 +447,10 @@ impl ValueCut {
         }
         let at = self.cell(request.kind, request.class);
         let cell = &self.cells[at];
-        if cell.above && self.kinds[at / self.classes].competes() {
+        let kind = at / self.classes;
+        // While a type hangs as a whole, its slots are held rather than too few.
+        let counts = self.kinds[kind].competes() && !self.deliveries[kind].is_unanswered();
+        if cell.above && counts {
             self.decided += cell.value;
             self.count += 1.0;
             if !admitted {
@@ -490,6 +515,13 @@ impl ValueCut {
             *kind = Kind::new(&times.estimate(id), objectives, floor(id), kind);
         }
         self.judge();
+    }
+
+    /// Whether no request of `kind` is answered, or few were since.
+    #[must_use]
+    pub fn hangs(&self, kind: TypeId) -> bool {
+        let at = usize::from(kind.0).min(self.deliveries.len() - 1);
+        self.deliveries[at].is_unanswered() || self.deliveries[at].recovers()
     }
 
     /// Whether most requests of `kind` are kept away because those that are let in hang.

@@ -4,8 +4,9 @@
 //! [`Servers`] is the backend that Bouncer assumes: P servers, a request each. [`SharedProcessor`]
 //! is one whose requests share its capacity and hinder each other, such as a database. [`Staged`]
 //! puts thread pools before it. [`Network`] is a service of workers, pools and cores, [`Paced`] one
-//! that changes, and [`Faulty`] one that breaks.
+//! that changes, [`Faulty`] one that breaks, and [`Endpoints`] several of these.
 
+mod endpoints;
 mod faulty;
 mod network;
 mod paced;
@@ -15,6 +16,7 @@ mod staged;
 
 use crate::source::Request;
 
+pub use endpoints::Endpoints;
 pub use faulty::{Effect, Fault, Faulty};
 pub use network::{Network, Step};
 pub use paced::Paced;

@@ -9,7 +9,7 @@ mod service;
 
 use std::time::Duration;
 
-use headgate_simulator::backend::{Effect, Fault, Faulty, Step};
+use headgate_simulator::backend::{Effect, Endpoints, Fault, Faulty, Step};
 
 use service::{Found, Kind, SECOND, Service, UNFILTERED};
 
@@ -26,6 +26,14 @@ const LESS: &[Kind] = &[
     ("fast", 200.0 / 205.0, 20.0, 19.0, [50, 150]),
     ("other", 5.0 / 205.0, 20.0, 19.0, [200, 500]),
 ];
+/// 100 requests/s of 20 ms each of two types, and 20/s of the one that breaks.
+const ONE_OF_THREE: &[Kind] = &[
+    ("fast", 100.0 / 220.0, 20.0, 20.0, [50, 150]),
+    ("other", 100.0 / 220.0, 20.0, 20.0, [50, 150]),
+    ("third", 20.0 / 220.0, 20.0, 20.0, [200, 500]),
+];
+/// 200 requests/s of 20 ms.
+const ONE: &[Kind] = &[("fast", 1.0, 20.0, 20.0, [50, 150])];
 const THREE: &[Kind] = &[
     ("fast", 0.6, 20.0, 19.0, [50, 150]),
     ("search", 0.3, 40.0, 30.0, [100, 300]),
@@ -42,6 +50,18 @@ fn three(load: f64, seed: u64) -> Service {
         seed,
         ..Service::new(THREE, WORKERS, SLEEP, f64::from(WORKERS))
     }
+}
+
+/// Returns a service of these types at `rate` requests per second, for 24 s.
+fn constant(kinds: &'static [Kind], rate: f64, seed: u64) -> Service {
+    let service = Service {
+        seconds: 24,
+        kinds,
+        ..three(1.0, seed)
+    };
+    // `load` is relative to the capacity by mean service times.
+    let load = rate / service.per_second();
+    Service { load, ..service }
 }
 
 /// Returns a run behind a route with a timeout of `timeout` seconds.
@@ -72,12 +92,8 @@ fn a_route_that_hangs_from_the_start_leaves_the_other_its_slots() {
             for seed in 7..11 {
                 let service = Service {
                     seconds: 30,
-                    ..three(1.0, seed)
+                    ..constant(kinds, rate, seed)
                 };
-                let service = Service { kinds, ..service };
-                // `load` is relative to the capacity by mean service times.
-                let load = rate / service.per_second();
-                let service = Service { load, ..service };
                 let part = |slots| run(&service, slots, timeout, &hangs).in_time(0, from..30);
                 let (found, unfiltered) = (part(slots), part(Some(UNFILTERED)));
                 let case = format!("{rate}/s, {timeout} s, P {slots:?}, seed {seed}");
@@ -85,6 +101,52 @@ fn a_route_that_hangs_from_the_start_leaves_the_other_its_slots() {
                 assert!(unfiltered < 0.1, "{case}: {unfiltered:.3} unfiltered");
             }
         }
+    }
+}
+
+/// The route's timeout, 3 s, ends the hung requests in the seventh second. With the slots that they
+/// leave until then, what the others ask for can't all be served.
+#[test]
+fn a_route_that_hangs_later_is_found_before_it_holds_all_slots() {
+    for (slots, least) in [(Some(WORKERS), [0.6, 0.97]), (None, [0.4, 0.95])] {
+        let mut parts = [[0.0; 2]; 2];
+        for seed in 1..9 {
+            let hangs = [fault(Some(2), (4, u64::MAX), Effect::Hangs)];
+            let found = run(&constant(ONE_OF_THREE, 220.0, seed), slots, 3, &hangs);
+            for (parts, span) in parts.iter_mut().zip([5..7, 6..24]) {
+                for (kind, part) in parts.iter_mut().enumerate() {
+                    *part += found.in_time(kind, span.clone()) / 8.0;
+                }
+            }
+        }
+        for (parts, least) in parts.iter().zip(least) {
+            assert!(
+                parts.iter().all(|part| *part >= least),
+                "P {slots:?}: {parts:.3?}"
+            );
+        }
+    }
+}
+
+/// One endpoint of four hangs. Requests that hang hold slots until the route's timeout, as the
+/// stage does not know endpoints. Outlier detection ejects the endpoint at the fifth timeout, and
+/// the others have what is left of the slots.
+#[test]
+fn an_endpoint_that_hangs_holds_slots_until_it_is_ejected() {
+    for slots in [Some(WORKERS), None] {
+        let (mut meanwhile, mut after) = (0.0, 0.0);
+        for seed in 1..9 {
+            let hangs = [fault(None, (4, u64::MAX), Effect::Hangs)];
+            let endpoint = |faults| Faulty::new(WORKERS / 4, Duration::from_secs(3), faults);
+            let well: [&[Fault]; 3] = [&[]; 3];
+            let all = std::iter::once(hangs.as_slice()).chain(well).map(endpoint);
+            let backend = Endpoints::new(all, Some(5));
+            let found = constant(ONE, 200.0, seed).run_on(slots, backend);
+            meanwhile += found.in_time(0, 8..11) / 8.0;
+            after += found.in_time(0, 11..24) / 8.0;
+        }
+        assert!(meanwhile >= 0.8, "P {slots:?}: {meanwhile:.3}");
+        assert!(after >= 0.98, "P {slots:?}: {after:.3}");
     }
 }
 

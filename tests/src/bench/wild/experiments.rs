@@ -147,6 +147,8 @@ struct Case {
     /// Requests that each endpoint serves at once.
     workers: usize,
     endpoints: usize,
+    /// Timeouts in a row after which Envoy ejects an endpoint; `None` without outlier detection.
+    ejects: Option<u32>,
     /// Whether the workers of an endpoint share one processor.
     one_processor: bool,
     /// P where it is given.
@@ -255,6 +257,7 @@ impl Case {
             mix,
             workers,
             endpoints: 1,
+            ejects: None,
             one_processor: false,
             parallelism: workers,
             phases: Vec::new(),
@@ -276,10 +279,13 @@ impl Case {
             .map(|_| Backend::start(&backend))
             .collect::<Result<Vec<_>>>()?;
         let more: Vec<_> = others.iter().map(Backend::addr).collect();
-        let timeout = self.route_timeout;
+        let (timeout, ejects) = (self.route_timeout, self.ejects);
         let lab = Lab::start_with(row, backend, workers, move |bootstrap| {
-            let load_assignment = &mut bootstrap.cluster("upstream")?["load_assignment"];
-            let endpoints = load_assignment["endpoints"][0]["lb_endpoints"]
+            let cluster = bootstrap.cluster("upstream")?;
+            if let Some(failures) = ejects {
+                cluster["outlier_detection"] = outlier_detection(failures);
+            }
+            let endpoints = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]
                 .as_array_mut()
                 .context("the upstream cluster has endpoints")?;
             endpoints.extend(more.iter().map(|addr| {
@@ -460,6 +466,17 @@ impl Run {
         });
         format!("{}: {}", self.row, measures.collect::<Vec<_>>().join(", "))
     }
+}
+
+/// Returns outlier detection by gateway failures in a row, of which a timeout of the route is one. An endpoint that is
+/// ejected stays so to the end of a run.
+fn outlier_detection(failures: u32) -> Value {
+    json!({
+        "consecutive_gateway_failure": failures,
+        "enforcing_consecutive_gateway_failure": 100,
+        "base_ejection_time": "60s",
+        "max_ejection_percent": 50,
+    })
 }
 
 /// Sets `timeout` on all routes; without one, requests may take as long as they like.

@@ -18,9 +18,13 @@
 //!
 //! Errors that come at once deliver nothing, but hold no slot: they lower `delivered`, not `stuck`.
 //!
-//! **Broken.** A type is broken with stuck > ½. That takes twenty requests of a type that was well, for which a rare one
-//! needs seconds. So it is broken as well once ⅛ of the slots, but two at least, are held beyond the last objective and
-//! nothing of the type was answered since. While there are requests of a type that delivers more value per slot time, one
+//! **Broken.** A type is broken with stuck > ½. That takes twenty requests of a type that was
+//! well, which may be more than there are slots. So it is broken as well once ⅛ of the slots, but
+//! two at least, are held by requests that are *silent*, and nothing of the type was answered since.
+//! A silent request takes longer than half of the type's first objective, and than eight times the
+//! longest mean slot time of any type, for which it may have to wait.
+//!
+//! While there are requests of a type that delivers more value per slot time, one
 //! slot, or ⅛ of those that such types use, is for requests of a broken type, as probes. Where these take long, one more
 //! enters every two seconds, up to ¼ of the slots and half of those in use. An outcome of a broken type, or of one of which
 //! most fail, has five times the weight of another, so that four good answers in a row end it. Probes are not judged by
@@ -75,7 +79,7 @@ pub(super) struct Sums {
     count: f64,
     delivered: f64,
     stuck: f64,
-    /// Of those, requests that were still in the backend.
+    /// Requests that were in the backend for longer than usual.
     silent: f64,
     /// Answers, late ones and those of silent requests included.
     answers: f64,
@@ -95,9 +99,8 @@ impl Sums {
         self.stuck += f64::from(u8::from(stuck));
     }
 
-    /// Adds the outcome of a request that is in the backend beyond the last objective.
+    /// Adds a request that is in the backend for longer than its type usually takes.
     pub(super) fn silent(&mut self) {
-        self.outcome(false, true);
         self.silent += 1.0;
     }
 
@@ -114,7 +117,8 @@ impl Sums {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.count <= 0.0 && self.answers <= 0.0 && self.beyond <= 0.0
+        let sums = [self.count, self.silent, self.answers, self.beyond];
+        sums.into_iter().all(|sum| sum <= 0.0)
     }
 
     fn add(&mut self, other: &Self) {
@@ -262,7 +266,9 @@ impl Delivery {
         follow(&mut self.delivered, fresh.delivered);
         follow(&mut self.stuck, fresh.stuck);
         follow(&mut self.unmeasured, fresh.unmeasured.min(fresh.count));
-        follow(&mut self.beyond, fresh.beyond);
+        // Timeouts of requests that hung before it was well again are the past.
+        let beyond = if self.recovers { 0.0 } else { fresh.beyond };
+        follow(&mut self.beyond, beyond);
         self.seen = seen.min(1.0 / GAIN.0);
         self.recovers &= seen < 1.0 / GAIN.0;
     }
@@ -287,6 +293,11 @@ impl Delivery {
         self.broken.is_finite()
     }
 
+    /// Whether the type is broken, and nothing of it was answered of late.
+    pub(super) fn is_unanswered(&self) -> bool {
+        self.silent > 0.0 && self.is_broken()
+    }
+
     /// Least slot time of recent answers, s, at `secs`; `None` without any.
     pub(super) fn fastest(&self, secs: f64) -> Option<f64> {
         (self.fastest).filter(|_| (0.0..2.0 * RECENT).contains(&(secs - self.answered)))
@@ -306,7 +317,7 @@ impl Delivery {
     pub(super) fn part(&self) -> f64 {
         if self.is_new() {
             1.0
-        } else if self.silent > 0.0 && self.is_broken() {
+        } else if self.is_unanswered() {
             LEAST * LEAST
         } else {
             (self.delivered / USUAL).clamp(LEAST, 1.0)
@@ -460,6 +471,20 @@ mod tests {
             "{delivery:?}"
         );
         assert!((delivery.slot_time(0.0) - 0.0075).abs() < 1e-3);
+    }
+
+    #[test]
+    fn timeouts_of_what_hung_before_a_type_was_well_again_cost_nothing() {
+        let mut delivery = after(&[(false, true), (true, false)]);
+        assert!(delivery.recovers());
+        for _ in 0..8 {
+            let mut sums = Sums::default();
+            sums.outcome(true, false);
+            sums.beyond(3.0, false);
+            delivery.add(&sums);
+            delivery.step(2.0, 16.0);
+        }
+        assert_eq!(delivery.slot_time(0.02), 0.02);
     }
 
     #[test]

@@ -54,6 +54,15 @@ impl ValueCut {
             };
             kind.is_broken = false;
         }
+        self.longest = 0.0;
+        for (of, kind) in cells.chunks(*classes).zip(kinds.iter()) {
+            for cell in of {
+                if cell.rate > 0.0 {
+                    let mean = if kind.cold { f64::INFINITY } else { kind.mean };
+                    self.longest = self.longest.max(mean);
+                }
+            }
+        }
         if !any_broken {
             return;
         }

@@ -306,6 +306,25 @@ fn nobody_is_protected_until_somebody_needs_it() {
 }
 
 #[test]
+fn refusals_of_a_type_that_hangs_leave_the_budget_alone() {
+    let mut cut = known(&MIX[..1], &[]);
+    let mut record = Vec::new();
+    cut.sync(at(0), &mut record);
+    let mut rho = |ms: u64| {
+        (0..2).for_each(|_| cut.silent(TypeId(0)));
+        for _ in 0..100 {
+            cut.decided(&of(0), at(ms), false, false);
+        }
+        cut.sync(at(ms), &mut record);
+        cut.stored();
+        cut.budget()
+    };
+    // The first refusals come before it is known.
+    let before = rho(100);
+    assert!(rho(2_000) >= before);
+}
+
+#[test]
 fn workers_count_arrivals_once_and_agree() {
     let mut rng = Rng::new(1);
     let mut workers: Vec<ValueCut> = (0..3).map(|_| known(&MIX, &[])).collect();

@@ -10,6 +10,8 @@ use crate::mix::QueryType;
 const WORKERS: usize = 8;
 /// When something breaks that was well before.
 const BREAKS: Duration = Duration::from_secs(4);
+/// Timeouts in a row that eject an endpoint: Envoy's default.
+const EJECTS: u32 = 5;
 /// When the whole backend hangs, and when it comes back.
 const ALL_HANG: Duration = Duration::from_secs(5);
 const ALL_BACK: Duration = Duration::from_secs(10);
@@ -43,6 +45,18 @@ pub(super) fn cases(quick: bool) -> Vec<Case> {
     };
     let always = |kind, path| vec![(Duration::ZERO, broken(kind, path))];
     let later = |kind, path| vec![(BREAKS, broken(kind, path))];
+    let endpoint = |name, title, ejects| Case {
+        workers: WORKERS / 4,
+        endpoints: 4,
+        ejects,
+        ..case(
+            name,
+            title,
+            vec![cheap("fast", "/", 200.0, 20)],
+            later(FaultKind::Hang, "/"),
+            from_the_third_second_after,
+        )
+    };
     let slow = Fault {
         delay_ms: 180,
         ..Fault::new(FaultKind::Slow, "/slow", u64::MAX)
@@ -104,18 +118,17 @@ pub(super) fn cases(quick: bool) -> Vec<Case> {
             vec![(BREAKS, Event::Break(slow))],
             from_the_third_second_after,
         ),
-        Case {
-            workers: WORKERS / 4,
-            endpoints: 4,
-            ..case(
-                "endpoint",
-                "fast 200/s of 20 ms over four endpoints with two workers each, one of which never answers from 4 s on; \
-                 route timeout 3 s; from the third second after",
-                vec![cheap("fast", "/", 200.0, 20)],
-                later(FaultKind::Hang, "/"),
-                from_the_third_second_after,
-            )
-        },
+        endpoint(
+            "endpoint",
+            "fast 200/s of 20 ms over four endpoints with two workers each, one of which never answers from 4 s on; route \
+             timeout 3 s; from the third second after",
+            None,
+        ),
+        endpoint(
+            "endpoint-ejected",
+            "the same with outlier detection: the fifth timeout in a row ejects the endpoint",
+            Some(EJECTS),
+        ),
         case(
             "all-hang",
             "fast 220/s of 20 ms, dear 10/s of 100 ms; nothing is answered from 5 s to 10 s; route timeout 3 s",

@@ -1,0 +1,94 @@
+//! Endpoints of a cluster, of which the proxy takes one after the other for requests that the stage
+//! has let in.
+//!
+//! With outlier detection an endpoint is ejected after so many failures in a row, the route's
+//! timeout among them, as Envoy's `consecutive_gateway_failure` has it. The requests that it has
+//! stay there.
+
+use super::{Backend, Faulty};
+use crate::source::Request;
+
+/// One of the endpoints, and its failures in a row.
+#[derive(Debug)]
+struct Endpoint {
+    backend: Faulty,
+    failures: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Endpoints {
+    endpoints: Vec<Endpoint>,
+    /// Failures in a row after which an endpoint is ejected for the rest of the run; `None` for
+    /// never.
+    ejects: Option<u32>,
+    next: usize,
+    failed: bool,
+}
+
+impl Endpoints {
+    /// These endpoints, without outlier detection unless so many failures in a row eject one.
+    #[must_use]
+    pub fn new(endpoints: impl IntoIterator<Item = Faulty>, ejects: Option<u32>) -> Self {
+        let endpoint = |backend| Endpoint {
+            backend,
+            failures: 0,
+        };
+        Self {
+            endpoints: endpoints.into_iter().map(endpoint).collect(),
+            ejects,
+            next: 0,
+            failed: false,
+        }
+    }
+
+    fn is_ejected(&self, endpoint: &Endpoint) -> bool {
+        self.ejects.is_some_and(|most| endpoint.failures >= most)
+    }
+}
+
+impl Backend for Endpoints {
+    fn take(&mut self, now: u64, job: u32, request: &Request) {
+        let count = self.endpoints.len();
+        let mut turns = (self.next..self.next + count).map(|turn| turn % count);
+        // With all of them ejected the proxy takes them all: a panic threshold.
+        let at = turns
+            .find(|at| !self.is_ejected(&self.endpoints[*at]))
+            .unwrap_or(self.next);
+        self.next = (at + 1) % count;
+        self.endpoints[at].backend.take(now, job, request);
+    }
+
+    fn next_end(&self) -> u64 {
+        let ends = self.endpoints.iter().map(|of| of.backend.next_end());
+        ends.min().unwrap_or(u64::MAX)
+    }
+
+    fn end(&mut self, now: u64) -> Option<u32> {
+        let is_over = |of: &&mut Endpoint| of.backend.next_end() <= now;
+        let most = self.ejects.unwrap_or(u32::MAX);
+        let endpoint = self.endpoints.iter_mut().find(is_over)?;
+        let job = endpoint.backend.end(now);
+        self.failed = endpoint.backend.failed();
+        endpoint.failures = if endpoint.failures >= most {
+            most
+        } else if self.failed {
+            endpoint.failures + 1
+        } else {
+            0
+        };
+        job
+    }
+
+    fn failed(&self) -> bool {
+        self.failed
+    }
+
+    fn busy(&self) -> u32 {
+        self.endpoints.iter().map(|of| of.backend.busy()).sum()
+    }
+
+    fn servers(&self) -> u32 {
+        self.endpoints.iter().map(|of| of.backend.servers()).sum()
+    }
+}
