@@ -3,8 +3,8 @@
 use std::fs;
 
 use clap::Parser as _;
-use headgate::cli::Cli;
-use headgate::validate::{FileReport, check_file};
+use headgate::Cli;
+use headgate_api::validate::{FileReport, check_file};
 
 use super::{Block, blocks, markdown, shown};
 

@@ -5,7 +5,7 @@ use std::fs;
 
 use anyhow::{Context, Result};
 use clap::{Command, CommandFactory as _};
-use headgate::cli::Cli;
+use headgate::Cli;
 use headgate_core::refusal::Reason;
 use regex_lite::Regex;
 use serde_json::{Value, json};
@@ -183,7 +183,7 @@ fn reasons() -> String {
 fn cli() -> String {
     let mut page = head(
         "Command line",
-        "operator/src/cli",
+        "operator/cli/src",
         "`headgate COMMAND --help` prints the same. `kubectl headgate COMMAND` is the same \
          program under the name by which kubectl finds it. Exit codes: 0; 1 when something is \
          wrong with the input or the system; 2 when the command line is.",

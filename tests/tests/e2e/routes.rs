@@ -8,13 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use headgate::kubernetes::cluster::{Cluster, Gateway, ObjectKey, Pod, PolicyObject, Route};
-use headgate::kubernetes::resolve::Planner;
-use headgate::metrics::Metrics;
-use headgate::plan::{GATEWAY_NAME_LABEL, LABELS_METADATA, NAMESPACE_METADATA, Plan, TargetKind};
-use headgate::validate::check_file;
-use headgate::xds::module::{Module, Modules};
-use headgate::xds::{Limits, Server};
+use headgate_api::plan::{
+    GATEWAY_NAME_LABEL, LABELS_METADATA, NAMESPACE_METADATA, Plan, TargetKind,
+};
+use headgate_api::validate::check_file;
+use headgate_controller::kubernetes::cluster::{
+    Cluster, Gateway, ObjectKey, Pod, PolicyObject, Route,
+};
+use headgate_controller::kubernetes::resolve::Planner;
+use headgate_controller::metrics::Metrics;
+use headgate_controller::xds::module::{Module, Modules};
+use headgate_controller::xds::{Limits, Server};
 use headgate_tests::backend::{Backend, BackendConfig, Fault, FaultKind, ServiceType};
 use headgate_tests::envoy::EnvoyProcess;
 use headgate_tests::http::{self, Pending};

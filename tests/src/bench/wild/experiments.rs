@@ -468,8 +468,8 @@ impl Run {
     }
 }
 
-/// Returns outlier detection by gateway failures in a row, of which a timeout of the route is one. An endpoint that is
-/// ejected stays so to the end of a run.
+/// Returns outlier detection by gateway failures in a row, of which a timeout of the route is one.
+/// An endpoint that is ejected stays so to the end of a run.
 fn outlier_detection(failures: u32) -> Value {
     json!({
         "consecutive_gateway_failure": failures,

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use headgate::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
+use headgate_controller::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
 use headgate_tests::backend::{Backend, BackendConfig, ServiceType};
 use headgate_tests::envoy::EnvoyProcess;
 use headgate_tests::headgate::{self as binary, Headgate, RunOptions};

@@ -176,9 +176,12 @@ fn headers_count_from_peers_that_prove_who_they_are() -> Result<()> {
     let believed = back.wait_for("bulk", "rq_offered", 1)?;
 
     // Neither side believes another name: b ignores a's headers, and a ignores b's.
-    back.configure(headgate::xds::DEFAULT_SLOT, &limit(of_peers(&[BACK])?))?;
+    back.configure(
+        headgate_controller::xds::DEFAULT_SLOT,
+        &limit(of_peers(&[BACK])?),
+    )?;
     front.configure(
-        headgate::xds::OUTBOUND_SLOT,
+        headgate_controller::xds::OUTBOUND_SLOT,
         &outbound(&json!({"peers": [FRONT]}))?,
     )?;
     front.wait_for_rate_above("bulk", 50)?;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use app::{App, Behaviour};
-use headgate::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
+use headgate_controller::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
 use headgate_tests::bootstrap::Bootstrap;
 use headgate_tests::envoy::EnvoyProcess;
 use headgate_tests::http;

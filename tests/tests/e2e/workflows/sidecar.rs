@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use headgate::bootstrap::{Bootstrap as Written, ConfigSource, Outbound, Pod, Uploads};
-use headgate::compile::{Compiled, compile};
-use headgate::validate::check_file;
-use headgate::xds::resource::discovery_json;
-use headgate::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
+use headgate_api::compile::{Compiled, compile};
+use headgate_api::validate::check_file;
+use headgate_controller::bootstrap::{Bootstrap as Written, ConfigSource, Outbound, Pod, Uploads};
+use headgate_controller::xds::resource::discovery_json;
+use headgate_controller::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
 use headgate_core::config::FilterConfig;
 use headgate_tests::bootstrap::Bootstrap;
 use headgate_tests::envoy::EnvoyProcess;

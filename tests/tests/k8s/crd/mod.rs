@@ -5,10 +5,10 @@
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-#[path = "../../../../operator/tests/public/any_policy/mod.rs"]
+#[path = "../../../../operator/cli/tests/public/any_policy/mod.rs"]
 mod any_policy;
 mod api;
-#[path = "../../../../operator/tests/public/bad_policies.rs"]
+#[path = "../../../../operator/cli/tests/public/bad_policies.rs"]
 mod bad_policies;
 mod own_words;
 
@@ -20,9 +20,9 @@ use anyhow::Result;
 use api::{Refusal, client, create};
 use bad_policies::bad_policies;
 use futures::stream::{self, StreamExt as _};
-use headgate::kubernetes::crd;
-use headgate::kubernetes::resource::PolicyResource;
-use headgate::validate::{ValidPolicy, check_file};
+use headgate_api::validate::{ValidPolicy, check_file};
+use headgate_controller::kubernetes::crd;
+use headgate_controller::kubernetes::resource::PolicyResource;
 use headgate_tests::kube::ApiServer;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -225,8 +225,8 @@ async fn every_bad_policy_is_refused_in_the_words_of_validate() -> Result<()> {
 /// Policies of the repository that are right.
 fn good_policies() -> Vec<(PathBuf, Vec<u8>)> {
     let mut files = vec![
-        repository().join("operator/tests/policies/everything.yaml"),
-        repository().join("operator/tests/policies/rival.yaml"),
+        repository().join("operator/cli/tests/policies/everything.yaml"),
+        repository().join("operator/cli/tests/policies/rival.yaml"),
     ];
     for folder in fs::read_dir(repository().join("examples")).unwrap() {
         let folder = folder.unwrap().path();

@@ -2,11 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use headgate::kubernetes::cluster::{Cluster, Gateway, ObjectKey, PolicyObject, Route, Service};
-use headgate::plan::{TargetKind, TargetRef};
+use headgate_api::plan::{TargetKind, TargetRef};
+use headgate_controller::kubernetes::cluster::{
+    Cluster, Gateway, ObjectKey, PolicyObject, Route, Service,
+};
 
 /// A cluster in which this policy is attached to everything that a policy can be attached to.
-pub(crate) fn everywhere(example: &headgate::validate::ValidPolicy, namespace: &str) -> Cluster {
+pub(crate) fn everywhere(
+    example: &headgate_api::validate::ValidPolicy,
+    namespace: &str,
+) -> Cluster {
     let mut cluster = Cluster {
         served_kinds: vec![
             TargetKind::Gateway,

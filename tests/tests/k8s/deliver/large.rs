@@ -1,8 +1,8 @@
 //! Objects of 1 MB, which is as much as an API server takes.
 
 use anyhow::{Context as _, Result, anyhow};
-use headgate::kubernetes::cluster::{Gateway, ObjectKey, Route};
-use headgate::plan::{TargetKind, TargetRef};
+use headgate_api::plan::{TargetKind, TargetRef};
+use headgate_controller::kubernetes::cluster::{Gateway, ObjectKey, Route};
 use serde_json::{Value, json};
 
 use super::policy;

@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, anyhow};
-use headgate::kubernetes::cluster::{Gateway, ObjectKey, Pod};
-use headgate::kubernetes::deliver::{self, Delivered, Installed, Settings};
-use headgate::kubernetes::resolve;
-use headgate::plan::TargetKind;
-use headgate::validate::check_file;
+use headgate_api::plan::TargetKind;
+use headgate_api::validate::check_file;
+use headgate_controller::kubernetes::cluster::{Gateway, ObjectKey, Pod};
+use headgate_controller::kubernetes::deliver::{self, Delivered, Installed, Settings};
+use headgate_controller::kubernetes::resolve;
 use headgate_tests::chart;
 use headgate_tests::headgate::binary_path;
 use headgate_tests::kube::{ApiServer, programs};

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use headgate::kubernetes::cluster::{Cluster, ObjectKey, Pod, PolicyObject, Service};
-use headgate::kubernetes::deliver::{self, Delivered, Settings, View};
-use headgate::kubernetes::resolve;
-use headgate::validate::check_file;
+use headgate_api::validate::check_file;
+use headgate_controller::kubernetes::cluster::{Cluster, ObjectKey, Pod, PolicyObject, Service};
+use headgate_controller::kubernetes::deliver::{self, Delivered, Settings, View};
+use headgate_controller::kubernetes::resolve;
 use headgate_tests::chart;
 use headgate_tests::kube::ApiServer;
 use headgate_tests::kube::api_server::client;

@@ -1,5 +1,5 @@
-//! One route, one endpoint or all of the backend is broken. Eight workers; those that a request hangs in are free again
-//! when Envoy or its client resets it, as threads that wait for a lock.
+//! One route, one endpoint or all of the backend is broken. Eight workers; those that a request
+//! hangs in are free again when Envoy or its client resets it, as threads that wait for a lock.
 
 use std::time::Duration;
 

@@ -1,0 +1,184 @@
+//! From policies to one filter configuration for each workload.
+//!
+//! A pure function: the same policies in any order give the same [`Compiled`], byte for byte. So a
+//! revision names the configuration of a proxy, and nothing is sent when nothing changed. If
+//! several policies target one object, the oldest applies and the others are in conflict (GEP-713).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use headgate_core::config::{
+    CentralConfig, Direction, FilterConfig, Mode, OutboundConfig, ServiceAdmissionConfig,
+    StageConfig,
+};
+use sha2::{Digest, Sha256};
+
+use crate::plan::{Conflict, Portion, TargetKind, TargetRef};
+use crate::validate::ValidPolicy;
+
+/// The result of compiling a set of policies.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Compiled {
+    /// One configuration for each target of any policy.
+    pub workloads: BTreeMap<TargetRef, Arc<FilterConfig>>,
+    /// The configurations of outbound slots, by `namespace/name` of the policy whose workflows
+    /// their calls belong to.
+    pub outbound: BTreeMap<String, Arc<FilterConfig>>,
+    /// Lost targets, by `namespace/name` of the policy that lost them.
+    pub conflicts: BTreeMap<String, Vec<Conflict>>,
+}
+
+/// Compiles `policies`, whose names are unique. `portion` returns the part of a policy for one
+/// proxy of its target. In a folder, where endpoints and proxies are unknown, it is the part of one
+/// proxy for one endpoint.
+#[must_use]
+pub fn compile(
+    policies: &[&ValidPolicy],
+    portion: impl Fn(&ValidPolicy, &TargetRef) -> Portion,
+) -> Compiled {
+    let mut by_age = policies.to_vec();
+    by_age.sort_by(|a, b| precedence(a).cmp(&precedence(b)));
+
+    let promises = promises(by_age.iter().copied());
+    let mut compiled = Compiled::default();
+    let mut winners: BTreeMap<&TargetRef, &ValidPolicy> = BTreeMap::new();
+    for policy in by_age {
+        if let Some(calls) = calls(policy, &promises) {
+            compiled
+                .outbound
+                .insert(policy.full_name(), Arc::new(outbound(calls)));
+        }
+        for target in &policy.targets {
+            if let Some(winner) = winners.get(target) {
+                let conflict = Conflict {
+                    target: target.clone(),
+                    winner: winner.full_name(),
+                };
+                compiled
+                    .conflicts
+                    .entry(policy.full_name())
+                    .or_default()
+                    .push(conflict);
+            } else {
+                winners.insert(target, policy);
+                let config = Arc::new(enforcing(policy, portion(policy, target)));
+                compiled.workloads.insert(target.clone(), config);
+            }
+        }
+    }
+    compiled
+}
+
+/// Returns the configuration that enforces `policy` alone, in front of `endpoints` endpoints.
+#[must_use]
+pub fn configuration(policy: &ValidPolicy, endpoints: u32) -> FilterConfig {
+    enforcing(policy, policy.slots.portion(endpoints))
+}
+
+/// Returns the configuration that enforces this part of `policy` alone.
+pub fn enforcing(policy: &ValidPolicy, portion: Portion) -> FilterConfig {
+    of_stages(vec![portion.of(&policy.stage)])
+}
+
+/// The targets of Services for classes of calls, by namespace and name.
+pub type Promises<'a> = BTreeMap<(&'a str, &'a str), &'a ServiceAdmissionConfig>;
+
+/// Returns the targets of the Services of these policies, which are in order of precedence.
+pub fn promises<'a>(policies: impl Iterator<Item = &'a ValidPolicy>) -> Promises<'a> {
+    let mut promises = Promises::new();
+    for policy in policies {
+        let targets = policy.targets.iter();
+        for target in targets.filter(|t| t.kind == TargetKind::Service) {
+            let service = (target.namespace.as_str(), target.name.as_str());
+            if let Some(promised) = &policy.promises {
+                promises.entry(service).or_insert(promised);
+            }
+        }
+    }
+    promises
+}
+
+/// Returns the settings of the calls of a backend behind `policy`, with the called services'
+/// targets for classes; `None` without workflows and class admission.
+pub fn calls(policy: &ValidPolicy, promises: &Promises<'_>) -> Option<OutboundConfig> {
+    let mut outbound = policy.outbound.clone()?;
+    for service in outbound.services.values() {
+        let here = (policy.namespace.as_str(), service.as_str());
+        let there = || {
+            service
+                .split_once('.')
+                .map(|(name, namespace)| (namespace, name))
+        };
+        let promised = promises.get_key_value(&here);
+        let promised = promised.or_else(|| promises.get_key_value(&there()?));
+        let Some(((namespace, name), &promised)) = promised else {
+            continue;
+        };
+        // All senders must use the same name.
+        let central = promised.central.as_ref().map(|central| CentralConfig {
+            service: format!("{namespace}/{name}"),
+            ..central.clone()
+        });
+        let promised = ServiceAdmissionConfig {
+            enforced: promised.enforced && policy.stage.mode == Mode::Enforce,
+            central,
+            ..promised.clone()
+        };
+        outbound.class_admission.insert(service.clone(), promised);
+    }
+    Some(outbound)
+}
+
+/// Returns the configuration of outbound slots with these `calls`. It doesn't depend on the number
+/// of proxies.
+pub fn outbound(calls: OutboundConfig) -> FilterConfig {
+    let mut config = FilterConfig {
+        direction: Direction::Outbound,
+        outbound: Some(calls),
+        ..FilterConfig::default()
+    };
+    config.revision = revision(&config);
+    config
+}
+
+/// Returns the configuration of these stages, in matching order.
+#[must_use]
+pub fn of_stages(stages: Vec<StageConfig>) -> FilterConfig {
+    let mut config = FilterConfig {
+        revision: String::new(),
+        stages,
+        ..FilterConfig::default()
+    };
+    config.revision = revision(&config);
+    config
+}
+
+/// Returns the sort key of GEP-713: the oldest first, then by namespace and name. A policy of
+/// unknown age, as in a folder, comes after those of known age.
+pub fn precedence(policy: &ValidPolicy) -> impl Ord + '_ {
+    let age = policy.created.as_deref();
+    (
+        age.is_none(),
+        age,
+        policy.namespace.as_str(),
+        policy.name.as_str(),
+    )
+}
+
+/// Returns the first 12 hexadecimal digits of the SHA-256 of the configuration's JSON without its
+/// own revision. `serde_json` writes fields in the order of their declaration and floats in their
+/// shortest form, so equal configurations have equal JSON.
+pub fn revision(config: &FilterConfig) -> String {
+    // Configurations hold no maps with keys that aren't strings and no floats that JSON lacks; if
+    // one did, the error's text would be a deterministic substitute.
+    let json = serde_json::to_vec(config).unwrap_or_else(|e| e.to_string().into_bytes());
+    let digest = Sha256::digest(&json);
+    digest
+        .iter()
+        .take(6)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

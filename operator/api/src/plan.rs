@@ -1,0 +1,176 @@
+//! The result of a set of policies: the configuration of each proxy, and the state of each policy.
+//!
+//! A [`Plan`] is plain data. A source (a folder, or the API server) makes a new one on each real
+//! change; the xDS server and `headgate status` only read it. Nothing here does I/O.
+
+mod attachments;
+mod claims;
+mod enforced;
+mod precedence;
+mod selectors;
+mod share;
+mod target;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use headgate_core::config::{FilterConfig, Mode};
+use serde::Serialize;
+
+pub use attachments::{Attachment, Attachments};
+pub use claims::ProxyClaims;
+pub use enforced::{Enforced, InForce, Overridden};
+pub use share::{Endpoints, Portion, Share};
+pub use target::{ParseTargetError, TargetKind, TargetRef};
+
+pub use enforced::Configurations;
+pub use precedence::{Bid, winners};
+pub use selectors::Selectors;
+pub use share::with_share_of;
+
+/// Node metadata key of the target whose policies a proxy enforces. The same name is the annotation
+/// of a Pod whose proxy sets this key, by which the operator counts such proxies.
+pub const TARGET_METADATA: &str = "headgate.dev/target";
+/// Node metadata key of the namespace of a proxy's Pod.
+pub const NAMESPACE_METADATA: &str = "headgate.dev/namespace";
+/// Node metadata key of the labels of a proxy's Pod, a struct of strings.
+pub const LABELS_METADATA: &str = "headgate.dev/labels";
+/// Node metadata key of the Wasm module file that a proxy can load, an absolute path; the
+/// operator's own path by default.
+pub const MODULE_METADATA: &str = "headgate.dev/module";
+/// Node metadata key of the native module file that a proxy can load, an absolute path; the
+/// operator's own path by default, where the proxy has no Wasm module file of its own either.
+pub const NATIVE_MODULE_METADATA: &str = "headgate.dev/native-module";
+/// Node metadata key of the kind of filter that a proxy asks for: `wasm`, the default, or `native`.
+pub const FILTER_METADATA: &str = "headgate.dev/filter";
+/// Node metadata key of the processor that a proxy runs on, as [`std::env::consts::ARCH`] calls it.
+pub const ARCHITECTURE_METADATA: &str = "headgate.dev/architecture";
+/// Label of a gateway's Pods that names their Gateway (GEP-1762).
+pub const GATEWAY_NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
+
+/// The desired configurations, and the reasons why policies are not enforced.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Plan {
+    /// Every policy known, ordered by `namespace/name`.
+    pub policies: Vec<PolicyState>,
+    /// One configuration for each target that has an accepted policy. A proxy that names the target
+    /// in its metadata gets it.
+    pub workloads: BTreeMap<TargetRef, Arc<FilterConfig>>,
+    /// Policies for proxies that are selected by the labels of their Pod, in order of precedence.
+    /// Of several that apply to one proxy and to the same requests, the first is in force. None in
+    /// a folder.
+    pub attachments: Attachments,
+    /// The configurations of proxies' outbound slots, by `namespace/name` of the policy that their
+    /// calls belong to.
+    pub outbound: BTreeMap<String, Arc<FilterConfig>>,
+    /// Whether it is the plan of a cluster, where a proxy without metadata gets no configuration.
+    pub in_cluster: bool,
+    /// Problems of the source that no single policy owns: an unreadable file, a syntax error in a
+    /// file that never had a good version, a missing folder.
+    pub problems: Vec<SourceProblem>,
+}
+
+impl Plan {
+    /// Returns the configuration of the outbound slot of a proxy whose inbound slot gets `config`;
+    /// `None` if that has neither workflows nor calls that are admitted to classes.
+    #[must_use]
+    pub fn outbound_of(&self, config: &FilterConfig) -> Option<&Arc<FilterConfig>> {
+        let stages = || config.stages.iter();
+        let stage = stages().find(|s| s.workflows.is_some());
+        let stage = stage.or_else(|| stages().find(|s| self.outbound.contains_key(&s.policy)));
+        self.outbound.get(&stage?.policy)
+    }
+}
+
+/// Proxies by the namespace and labels of their Pod.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProxySelector {
+    /// Namespace of the Pods.
+    pub namespace: String,
+    /// Labels that all of them have; never empty.
+    pub labels: BTreeMap<String, String>,
+}
+
+impl ProxySelector {
+    /// Whether it selects Pods of `namespace` with `labels`.
+    #[must_use]
+    pub fn matches(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
+        !self.labels.is_empty()
+            && self.namespace == namespace
+            && self
+                .labels
+                .iter()
+                .all(|(key, value)| labels.get(key) == Some(value))
+    }
+}
+
+/// The state of one policy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PolicyState {
+    /// `namespace/name`.
+    pub name: String,
+    /// The source of the policy: a file's path.
+    pub source: String,
+    /// `metadata.generation`; 0 in a folder, unless the file gives one.
+    pub generation: i64,
+    /// The targets it names.
+    pub targets: Vec<TargetRef>,
+    /// Whether the policy is valid. `Err` holds one line a problem. While a policy has a last good
+    /// version, that version stays enforced, and `revision` is that version's.
+    pub accepted: Result<(), String>,
+    /// Targets to which an older policy applies instead of this one.
+    pub conflicts: Vec<Conflict>,
+    /// Targets that have no effect, because a policy with precedence is in force on all their
+    /// proxies: one of a more specific target, or an older one of another target of the same Pods.
+    pub overridden: Vec<Conflict>,
+    /// Targets at whose proxies, or some of them, the workflows of another policy are in force
+    /// instead of this policy's.
+    pub without_workflows: Vec<Conflict>,
+    /// Settings that are valid and yet seldom intended, one line each.
+    pub warnings: Vec<String>,
+    /// Targets with proxies that have as many policies as they can hold, and this one isn't among
+    /// them; each with the number of policies that apply to such a proxy.
+    pub beyond_limit: BTreeMap<TargetRef, usize>,
+    /// Targets that don't exist (yet), each with the reason.
+    pub not_found: Vec<(TargetRef, String)>,
+    /// Whether decisions take effect.
+    pub mode: Mode,
+    /// [`FilterConfig::revision`] of the workloads that enforce it; empty when none does.
+    pub revision: String,
+}
+
+impl PolicyState {
+    /// Returns remarks on an accepted policy, at `target` or at all of its targets, in one line;
+    /// `None` without any.
+    #[must_use]
+    pub fn remarks(&self, target: Option<&TargetRef>) -> Option<String> {
+        let lost = (self.without_workflows.iter())
+            .filter(|c| target.is_none_or(|t| *t == c.target))
+            .map(|Conflict { target, winner }| {
+                format!(
+                    "its workflows are left out at proxies of {target}, where those of {winner} \
+                     are in force"
+                )
+            });
+        let all: Vec<String> = lost.chain(self.warnings.iter().cloned()).collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+}
+
+/// A target that this policy lost to an older one (GEP-713).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Conflict {
+    /// The contested target.
+    pub target: TargetRef,
+    /// `namespace/name` of the policy that applies there.
+    pub winner: String,
+}
+
+/// A problem of the source that no single policy owns.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SourceProblem {
+    /// The file or folder at fault, with line and column where they are known.
+    pub source: String,
+    /// One line: the field, the value, a right value.
+    pub message: String,
+}

@@ -1,0 +1,115 @@
+//! The index of the policies for proxies that are selected by the labels of their Pod, with the
+//! configurations made from them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use headgate_core::config::StageConfig;
+
+use super::enforced::{Configurations, Enforced};
+use super::selectors::Selectors;
+use super::{ProxySelector, Share, TargetRef};
+
+/// One policy at one of its targets, for proxies that are selected by the labels of their Pod.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attachment {
+    /// The target.
+    pub target: TargetRef,
+    /// The proxies that enforce it.
+    pub proxies: ProxySelector,
+    /// The stage of one of these proxies: its part of the slots, and its routes.
+    pub stage: Arc<StageConfig>,
+    /// The terms of its part of the slots.
+    pub share: Share,
+}
+
+/// Attachments in order of precedence. Cheap to copy; never changed.
+#[derive(Debug, Clone, Default)]
+pub struct Attachments(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    all: Vec<Attachment>,
+    selectors: Selectors,
+    /// Results by the places of the attachments that match a proxy.
+    made: Mutex<HashMap<Vec<usize>, Arc<Enforced>>>,
+    configurations: Arc<Configurations>,
+}
+
+/// Sets of attachments whose result is kept, beyond one for each attachment. Labels come from
+/// proxies, so proxies decide how many sets exist.
+const MORE_SETS: usize = 1_024;
+
+impl Attachments {
+    /// Returns an index of attachments in order of precedence, whose `selectors` are indexed
+    /// already and whose configurations are shared with other plans.
+    pub fn new(
+        all: Vec<Attachment>,
+        selectors: Selectors,
+        configurations: Arc<Configurations>,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            all,
+            selectors,
+            made: Mutex::default(),
+            configurations,
+        }))
+    }
+
+    /// Returns the result for a Pod's proxy. `O(labels + matching attachments)`; only the first
+    /// proxy with the same attachments makes a configuration.
+    pub fn enforced(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Arc<Enforced> {
+        let mut places = Vec::new();
+        self.0.selectors.matching(namespace, labels, &mut places);
+        self.enforced_at(places)
+    }
+
+    /// Returns the result for a proxy that the attachments at `places` match.
+    pub fn enforced_at(&self, places: Vec<usize>) -> Arc<Enforced> {
+        if let Some(known) = self.made().get(&places) {
+            return Arc::clone(known);
+        }
+        // Made without the lock, so that other proxies need not wait for it.
+        let matching: Vec<&Attachment> =
+            places.iter().filter_map(|at| self.0.all.get(*at)).collect();
+        let enforced = Arc::new(Enforced::by_labels(&matching, &self.0.configurations));
+        let mut made = self.made();
+        if made.len() >= self.0.all.len().saturating_add(MORE_SETS) {
+            return enforced;
+        }
+        Arc::clone(made.entry(places).or_insert(enforced))
+    }
+
+    /// Returns the number of sets of attachments whose result is kept.
+    #[must_use]
+    pub fn remembered(&self) -> usize {
+        self.made().len()
+    }
+
+    fn made(&self) -> MutexGuard<'_, HashMap<Vec<usize>, Arc<Enforced>>> {
+        self.0.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Deref for Attachments {
+    type Target = [Attachment];
+
+    fn deref(&self) -> &[Attachment] {
+        &self.0.all
+    }
+}
+
+impl PartialEq for Attachments {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0.all == other.0.all
+    }
+}
+
+impl From<Vec<Attachment>> for Attachments {
+    /// Attachments in order of precedence.
+    fn from(all: Vec<Attachment>) -> Self {
+        let selectors = Selectors::new(all.iter().map(|a| a.proxies.clone()).collect());
+        Self::new(all, selectors, Arc::default())
+    }
+}

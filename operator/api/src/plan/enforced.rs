@@ -1,0 +1,258 @@
+//! The configuration of one proxy, and the policies that it was made from.
+//!
+//! A thousand Pods of one workload enforce the same, and an edit of one policy doesn't change the
+//! configurations of the others. So a configuration is made once for the same stages. While any
+//! proxy or plan still uses it, the next plan returns the same one, so that a comparison of
+//! pointers finds it unchanged.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use headgate_core::config::{FilterConfig, MAX_STAGES, StageConfig};
+use serde::{Deserialize, Serialize};
+
+use super::precedence::{Bid, winners};
+use super::{Attachment, Portion, Share, TargetRef};
+use crate::compile;
+
+/// The policies at one proxy.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Enforced {
+    /// The configuration; without stages if no policy applies, and then all requests pass.
+    pub config: Arc<FilterConfig>,
+    /// Policies that are in force, each with the target by which it reaches the proxy.
+    pub in_force: Vec<InForce>,
+    /// Policies that another policy for the same requests overrides.
+    pub overridden: Vec<Overridden>,
+    /// Policies beyond the number that a proxy can hold ([`MAX_STAGES`]).
+    pub beyond_limit: Vec<InForce>,
+    /// One line if a reason that the proxy's owner can change keeps policies from it.
+    pub problem: Option<String>,
+}
+
+/// A policy in force at a proxy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InForce {
+    /// `namespace/name`.
+    pub policy: String,
+    /// The target by which it reaches the proxy.
+    pub target: TargetRef,
+}
+
+/// A policy that another one overrides at a proxy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overridden {
+    /// `namespace/name`.
+    pub policy: String,
+    /// The target by which it would reach the proxy.
+    pub target: TargetRef,
+    /// `namespace/name` of the policy in force.
+    pub winner: String,
+}
+
+impl Enforced {
+    /// Returns no configuration, for the reason given.
+    pub fn nothing(problem: Option<String>) -> Self {
+        Self {
+            problem,
+            ..Self::default()
+        }
+    }
+
+    /// Returns `config`, which applies as a whole to proxies that name `target`.
+    pub fn by_target(target: &TargetRef, config: &Arc<FilterConfig>) -> Self {
+        let in_force = |stage: &StageConfig| InForce {
+            policy: stage.policy.clone(),
+            target: target.clone(),
+        };
+        Self {
+            config: Arc::clone(config),
+            in_force: config.stages.iter().map(in_force).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Returns the result of the attachments that match a proxy; they are in order of precedence.
+    pub fn by_labels(matching: &[&Attachment], known: &Configurations) -> Self {
+        let winners = winners(matching.iter().map(|a| Bid::of(&a.stage)));
+        let mut enforced = Self::default();
+        let mut stages: Vec<Part<'_>> = Vec::new();
+        for (attachment, winner) in matching.iter().zip(winners) {
+            let policy = attachment.stage.policy.clone();
+            let target = attachment.target.clone();
+            if let Some(winner) = winner.and_then(|at| matching.get(at)) {
+                enforced.overridden.push(Overridden {
+                    policy,
+                    target,
+                    winner: winner.stage.policy.clone(),
+                });
+                continue;
+            }
+            match stages.iter_mut().find(|s| s.first.stage.policy == policy) {
+                Some(part) => part.more.push(attachment),
+                None => stages.push(Part {
+                    first: attachment,
+                    more: Vec::new(),
+                }),
+            }
+            enforced.in_force.push(InForce { policy, target });
+        }
+        // A stage for all requests would take the requests of the routes after it. The sort is
+        // stable.
+        stages.sort_by_key(Part::is_for_all);
+        let dropped = drop_beyond_limit(&mut stages);
+        if !dropped.is_empty() {
+            let is_dropped = |f: &InForce| dropped.contains(&f.policy);
+            let in_force = std::mem::take(&mut enforced.in_force);
+            (enforced.beyond_limit, enforced.in_force) = in_force.into_iter().partition(is_dropped);
+            enforced.problem = Some(format!(
+                "{} policies apply to this proxy, at most {MAX_STAGES} can; not in force: {}",
+                stages.len() + dropped.len(),
+                dropped.join(", ")
+            ));
+        }
+        enforced.config = known.get_or_make(&stages);
+        enforced
+    }
+}
+
+/// The attachments of one policy at one proxy, which make one stage.
+struct Part<'a> {
+    first: &'a Attachment,
+    more: Vec<&'a Attachment>,
+}
+
+impl Part<'_> {
+    fn is_for_all(&self) -> bool {
+        let is_for_all = |a: &Attachment| a.stage.routes.is_empty();
+        is_for_all(self.first) || self.more.iter().any(|a| is_for_all(a))
+    }
+
+    fn stage(&self) -> StageConfig {
+        let mut stage = StageConfig::clone(&self.first.stage);
+        if self.more.is_empty() {
+            return stage;
+        }
+        if self.is_for_all() {
+            stage.routes.clear();
+        } else {
+            stage
+                .routes
+                .extend(self.more.iter().flat_map(|a| a.stage.routes.clone()));
+        }
+        self.share().instead_of(&self.first.share, &stage)
+    }
+
+    /// Returns the share of all attachments together.
+    fn share(&self) -> Share {
+        let and = |all: Share, a: &&Attachment| all.and(&a.share);
+        self.more.iter().fold(self.first.share.clone(), and)
+    }
+
+    /// Returns a key that identifies this stage as long as the attachments' stages live.
+    fn key(&self) -> StageKey {
+        let address = |a: &Attachment| Arc::as_ptr(&a.stage) as usize;
+        let portion = match self.more.as_slice() {
+            [] => Portion {
+                parallelism: self.first.stage.parallelism,
+                factor: 1.0,
+            },
+            _ => self.share().portion(),
+        };
+        StageKey {
+            stages: std::iter::once(self.first)
+                .chain(self.more.iter().copied())
+                .map(address)
+                .collect(),
+            parallelism: portion.parallelism,
+            factor: portion.factor.to_bits(),
+        }
+    }
+}
+
+/// Removes the stages beyond the limit of a configuration, those for routes first: their requests
+/// then belong to the stage for all requests, if one exists. Returns their policies.
+fn drop_beyond_limit(stages: &mut Vec<Part<'_>>) -> Vec<String> {
+    let excess = stages.len().saturating_sub(MAX_STAGES);
+    let routed = stages.iter().filter(|s| !s.is_for_all()).count();
+    let from = routed.saturating_sub(excess);
+    let to = stages.len().min(from.saturating_add(excess));
+    stages
+        .drain(from..to)
+        .map(|s| s.first.stage.policy.clone())
+        .collect()
+}
+
+/// Removes the workflows from all stages but the first that has some. A process announces one rate
+/// for each workflow: with two policies its callers would get the rate of one for requests of the
+/// other.
+fn keep_first_workflows(stages: &mut [StageConfig]) {
+    let with_workflows = stages.iter_mut().filter(|s| s.workflows.is_some());
+    for stage in with_workflows.skip(1) {
+        stage.workflows = None;
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct StageKey {
+    /// Addresses of the attachments' stages.
+    stages: Vec<usize>,
+    parallelism: u32,
+    /// The factor of quantities that are fractions of slots, in bits.
+    factor: u64,
+}
+
+/// Configurations in use, by the stages that they were made from; shared by successive plans.
+#[derive(Debug, Default)]
+pub struct Configurations {
+    made: Mutex<HashMap<Vec<StageKey>, Made>>,
+    empty: Arc<FilterConfig>,
+}
+
+#[derive(Debug)]
+struct Made {
+    config: Weak<FilterConfig>,
+    /// Keeps the addresses in the key from being given to other stages.
+    _stages: Vec<Arc<StageConfig>>,
+}
+
+/// Most configurations that are kept.
+const MAX_CONFIGURATIONS: usize = 65_536;
+
+impl Configurations {
+    /// Forgets the configurations that are no longer used.
+    pub fn forget_unused(&self) {
+        self.made().retain(|_, made| made.config.strong_count() > 0);
+    }
+
+    fn get_or_make(&self, parts: &[Part<'_>]) -> Arc<FilterConfig> {
+        if parts.is_empty() {
+            return Arc::clone(&self.empty);
+        }
+        let key: Vec<StageKey> = parts.iter().map(Part::key).collect();
+        if let Some(config) = self.made().get(&key).and_then(|made| made.config.upgrade()) {
+            return config;
+        }
+        let mut whole: Vec<StageConfig> = parts.iter().map(Part::stage).collect();
+        keep_first_workflows(&mut whole);
+        let config = Arc::new(compile::of_stages(whole));
+        let stages = parts
+            .iter()
+            .flat_map(|p| std::iter::once(p.first).chain(p.more.iter().copied()))
+            .map(|a| Arc::clone(&a.stage))
+            .collect();
+        let mut known = self.made();
+        if known.len() < MAX_CONFIGURATIONS {
+            let made = Made {
+                config: Arc::downgrade(&config),
+                _stages: stages,
+            };
+            known.insert(key, made);
+        }
+        config
+    }
+
+    fn made(&self) -> MutexGuard<'_, HashMap<Vec<StageKey>, Made>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

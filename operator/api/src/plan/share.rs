@@ -1,0 +1,265 @@
+//! One proxy's part of a policy's slots.
+//!
+//! A limit that each proxy enforces alone would multiply with the proxies. So the slots over all
+//! endpoints are divided among the proxies in front of them, rounded down. Each proxy has at least
+//! one, as a proxy without slots would refuse all requests.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use headgate_core::config::{MAX_PARALLELISM, SharingConfig, StageConfig, StrategyConfig};
+
+use super::TargetRef;
+use crate::validate::Slots;
+
+/// The terms of one proxy's part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    /// Slots as in the policy.
+    pub slots: Slots,
+    /// Proxies that share them; 0 counts as 1.
+    pub proxies: u32,
+    /// The endpoints behind the proxies.
+    pub endpoints: Endpoints,
+}
+
+/// Endpoints behind proxies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Endpoints {
+    /// Each proxy is in front of one endpoint, its own: sidecars.
+    Own,
+    /// All proxies are in front of the same endpoints, here by Service, each counted once it is
+    /// ready: gateways. None ready counts as one: a proxy that is configured before its backend is
+    /// ready must not start without slots.
+    Shared(Arc<BTreeMap<TargetRef, u32>>),
+}
+
+/// One proxy's part of a policy's quantities for all endpoints, or for each.
+///
+/// Slots are whole, and rounded down. Quantities that are divided like slots (a workflow's
+/// guarantee, the capacity of a second resource, processing units) are fractions: the proxy gets
+/// the exact part.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Portion {
+    /// Slots, 1 ..= [`MAX_PARALLELISM`].
+    pub parallelism: u32,
+    /// The factor from the policy's quantities to the proxy's, above 0: 1 with one proxy for one
+    /// endpoint.
+    pub factor: f64,
+}
+
+impl Portion {
+    /// Returns the stage with this part of the quantities of `whole`.
+    #[must_use]
+    pub fn of(&self, whole: &StageConfig) -> StageConfig {
+        let mut stage = StageConfig {
+            parallelism: self.parallelism,
+            ..whole.clone()
+        };
+        scale(&mut stage, self.factor);
+        stage
+    }
+}
+
+/// Gives `stage` the routes, slots and other divided quantities of `present`, another version of
+/// the same policy for the same proxies.
+pub fn with_share_of(stage: &mut StageConfig, present: &StageConfig) {
+    stage.routes.clone_from(&present.routes);
+    stage.parallelism = present.parallelism;
+    stage.auto_parallelism = present.auto_parallelism;
+    if let StrategyConfig::AcceptFraction { units, .. } = &mut stage.strategy
+        && let StrategyConfig::AcceptFraction { units: now, .. } = &present.strategy
+    {
+        *units = *now;
+    }
+    let (Some(workflows), Some(now)) = (&mut stage.workflows, &present.workflows) else {
+        return;
+    };
+    for (name, workflow) in &mut workflows.workflows {
+        if let Some(now) = now.workflows.get(name) {
+            workflow.guarantee = now.guarantee;
+        }
+    }
+    if let SharingConfig::DominantResource { resource, .. } = &mut workflows.sharing
+        && let SharingConfig::DominantResource { resource: now, .. } = &now.sharing
+    {
+        resource.capacity = now.capacity;
+    }
+}
+
+/// Multiplies the quantities that are divided like slots and are fractions.
+fn scale(stage: &mut StageConfig, factor: f64) {
+    if let StrategyConfig::AcceptFraction { units, .. } = &mut stage.strategy {
+        *units = units.map(|units| units * factor);
+    }
+    let Some(workflows) = &mut stage.workflows else {
+        return;
+    };
+    for workflow in workflows.workflows.values_mut() {
+        workflow.guarantee = workflow.guarantee.map(|rate| rate * factor);
+    }
+    if let SharingConfig::DominantResource { resource, .. } = &mut workflows.sharing {
+        resource.capacity *= factor;
+    }
+}
+
+impl Share {
+    /// Returns the part of one proxy.
+    #[must_use]
+    pub fn portion(&self) -> Portion {
+        let proxies = self.proxies.max(1);
+        let (slots, endpoints) = match (self.slots, &self.endpoints) {
+            (Slots::Total(total), _) => (total, 1),
+            (Slots::Auto(_), _) => {
+                // Each proxy finds its own part; rates are divided as with a total.
+                return Portion {
+                    parallelism: self.slots.for_endpoints(1),
+                    factor: 1.0 / f64::from(proxies),
+                };
+            }
+            (Slots::PerEndpoint(each), Endpoints::Own) => {
+                return Portion {
+                    parallelism: each,
+                    factor: 1.0,
+                };
+            }
+            (Slots::PerEndpoint(each), Endpoints::Shared(ready)) => {
+                let ready: u64 = ready.values().copied().map(u64::from).sum();
+                (each, ready.max(1))
+            }
+        };
+        let slots = u64::from(slots).saturating_mul(endpoints) / u64::from(proxies);
+        Portion {
+            parallelism: u32::try_from(slots)
+                .unwrap_or(MAX_PARALLELISM)
+                .clamp(1, MAX_PARALLELISM),
+            // Exact: the number of endpoints is far below 2^53.
+            factor: endpoints as f64 / f64::from(proxies),
+        }
+    }
+
+    /// Returns the stage of a proxy with this share, given the `stage` of one with the share `own`.
+    #[must_use]
+    pub fn instead_of(&self, own: &Self, stage: &StageConfig) -> StageConfig {
+        let (here, there) = (self.portion(), own.portion());
+        Portion {
+            parallelism: here.parallelism,
+            factor: here.factor / there.factor,
+        }
+        .of(stage)
+    }
+
+    /// Returns the part of a proxy that one policy reaches by two targets with one stage for both:
+    /// the endpoints of both, and no more slots than the target with more proxies leaves for each
+    /// of them.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let endpoints = match (&self.endpoints, &other.endpoints) {
+            (Endpoints::Own, other) => other.clone(),
+            (own, Endpoints::Own) => own.clone(),
+            (Endpoints::Shared(a), Endpoints::Shared(b)) => {
+                let mut both = BTreeMap::clone(a);
+                both.extend(b.iter().map(|(service, ready)| (service.clone(), *ready)));
+                Endpoints::Shared(Arc::new(both))
+            }
+        };
+        Self {
+            slots: self.slots,
+            proxies: self.proxies.max(other.proxies),
+            endpoints,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ready(services: &[(&str, u32)]) -> Endpoints {
+        let service = |name: &str| format!("Service/a/{name}").parse().unwrap();
+        let ready = services.iter().map(|(name, n)| (service(name), *n));
+        Endpoints::Shared(Arc::new(ready.collect()))
+    }
+
+    fn share(slots: Slots, proxies: u32, endpoints: Endpoints) -> Share {
+        Share {
+            slots,
+            proxies,
+            endpoints,
+        }
+    }
+
+    #[test]
+    fn a_gateway_multiplies_by_endpoints_and_divides_by_replicas() {
+        let of = |slots, proxies, endpoints| share(slots, proxies, endpoints).portion().parallelism;
+        let gateway = |proxies| of(Slots::PerEndpoint(8), proxies, ready(&[("x", 3), ("y", 2)]));
+        assert_eq!([1, 2, 3, 100].map(gateway), [40, 20, 13, 1]);
+        assert_eq!(of(Slots::PerEndpoint(8), 2, ready(&[("x", 0)])), 4);
+        assert_eq!(of(Slots::Total(20), 3, ready(&[("x", 7)])), 6);
+        assert_eq!(of(Slots::PerEndpoint(8), 5, Endpoints::Own), 8);
+        assert_eq!(of(Slots::Total(20), 0, Endpoints::Own), 20);
+        let most = ready(&[("x", u32::MAX), ("y", u32::MAX)]);
+        assert_eq!(of(Slots::PerEndpoint(1_000_000), 1, most), 1_000_000);
+    }
+
+    #[test]
+    fn one_stage_for_two_targets_counts_each_endpoint_once() {
+        let a = share(Slots::PerEndpoint(4), 2, ready(&[("x", 3), ("y", 1)]));
+        let b = share(Slots::PerEndpoint(4), 3, ready(&[("y", 1), ("z", 2)]));
+        assert_eq!(a.and(&b).portion().parallelism, 4 * 6 / 3);
+        assert_eq!(a.and(&b), b.and(&a));
+    }
+
+    #[test]
+    fn processing_units_are_divided_exactly() {
+        let whole = serde_json::json!({
+            "policy": "a/b", "parallelism": 8, "types": [{"name": "default"}],
+            "queue": {"discipline": {"type": "FIFO"}, "max_length": 800, "timeout_us": 1000},
+            "strategy": {
+                "type": "AcceptFraction", "max_utilization": 0.8, "units": 5,
+                "window_us": 1000, "step_us": 100,
+            },
+        });
+        let of = |share: Share| {
+            let stage: StageConfig = serde_json::from_value(whole.clone()).unwrap();
+            match share.portion().of(&stage).strategy {
+                StrategyConfig::AcceptFraction { units, .. } => units,
+                _ => None,
+            }
+        };
+        // 3 endpoints of 5 units behind 2 proxies.
+        assert_eq!(
+            of(share(Slots::PerEndpoint(8), 2, ready(&[("x", 3)]))),
+            Some(7.5)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn never_more_than_total_unless_proxies_outnumber_slots(
+            total in 1..=MAX_PARALLELISM, proxies in 0..5_000_u32,
+        ) {
+            let each = share(Slots::Total(total), proxies, Endpoints::Own).portion().parallelism;
+            prop_assert!(each >= 1);
+            let all = u64::from(each) * u64::from(proxies.max(1));
+            prop_assert!(all <= u64::from(total) || each == 1);
+        }
+
+        #[test]
+        fn more_proxies_never_mean_more_slots_and_more_endpoints_never_fewer(
+            each in 1..=MAX_PARALLELISM,
+            total in any::<bool>(),
+            proxies in 0..1_000_u32,
+            endpoints in 0..1_000_u32,
+        ) {
+            let slots = if total { Slots::Total(each) } else { Slots::PerEndpoint(each) };
+            let of = |proxies, endpoints| {
+                share(slots, proxies, ready(&[("x", endpoints)])).portion().parallelism
+            };
+            prop_assert!(of(proxies + 1, endpoints) <= of(proxies, endpoints));
+            prop_assert!(of(proxies, endpoints + 1) >= of(proxies, endpoints));
+        }
+    }
+}

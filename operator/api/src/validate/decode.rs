@@ -1,0 +1,214 @@
+//! Reads a [`Node`] tree into the API's types, with all mistakes and not only the first.
+//!
+//! serde ends at the first mistake. So the tree is mended there and read again, until it reads: a
+//! misspelt name becomes the closest known one, an unusable value becomes [`Value::Anything`],
+//! which reads as any type. Each round gives one problem. The resulting policy serves only to look
+//! for further mistakes, without the mended fields ([`Decoded::mended`]).
+
+mod reader;
+
+use serde::de::DeserializeOwned;
+
+use super::node::{Entry, Node, Position, Value};
+use super::path::Path;
+use super::suggest::{closest, instead_of};
+use reader::Fault;
+
+/// Most mistakes that are looked for in one document; each costs one more reading.
+const MAX_PROBLEMS: usize = 100;
+
+/// The result of reading a document.
+pub(crate) struct Decoded<T> {
+    /// The value, unless there are too many mistakes.
+    pub(crate) value: Option<T>,
+    /// All mistakes, each with its field, its position and the message.
+    pub(crate) problems: Vec<(Path, Position, String)>,
+    /// Fields whose values are made up.
+    pub(crate) mended: Vec<Path>,
+}
+
+/// Returns an example of a missing field, by the place and the name of the field.
+pub(crate) type Example = fn(&Path, &str) -> &'static str;
+
+/// Reads `document`, and mends it if it must.
+pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node, example: Example) -> Decoded<T> {
+    let (mut problems, mut mended) = (Vec::new(), Vec::new());
+    while problems.len() < MAX_PROBLEMS {
+        let error = match T::deserialize(&*document) {
+            Ok(value) => {
+                return Decoded {
+                    value: Some(value),
+                    problems,
+                    mended,
+                };
+            }
+            Err(error) => error,
+        };
+        let (path, fault) = error.into_parts();
+        let place = document.position(&path);
+        let Some(node) = document.find_mut(path.segments()) else {
+            problems.push((path, document.at, "not readable".to_owned()));
+            break;
+        };
+        let made_up = |field: &Path| mended.iter().any(|m| field.is_within(m));
+        let mut at = path.clone();
+        // Before mending, which may remove the field.
+        let mut position = place;
+        let message = match fault {
+            Fault::UnknownField { field, expected } => {
+                at = path.key(&field);
+                position = node.position(&Path::default().key(&field));
+                rename_or_remove(node, &field, expected);
+                format!(
+                    "unknown field; {}",
+                    instead_of(&field, expected.iter().copied())
+                )
+            }
+            Fault::UnknownVariant { variant, expected } => {
+                let meant = closest(&variant, expected.iter().copied());
+                node.value = meant.map_or(Value::Anything, |name| Value::Text(name.to_owned()));
+                let message = format!(
+                    "{variant:?}; {}",
+                    instead_of(&variant, expected.iter().copied())
+                );
+                if meant.is_none() && !made_up(&at) {
+                    mended.push(at.clone());
+                }
+                message
+            }
+            Fault::Missing { field } => {
+                at = path.key(field);
+                let known = made_up(&at);
+                insert_anything(node, field);
+                if known {
+                    continue;
+                }
+                mended.push(at.clone());
+                format!("missing; {}", example(&at, field))
+            }
+            Fault::Wrong { expected } => {
+                let quote = matches!(node.value, Value::Bool(_) | Value::Int(_) | Value::Float(_))
+                    && expected == "a string";
+                let quote = if quote { " (put it in quotes)" } else { "" };
+                let message = format!("{}; {expected}{quote}", node.describe());
+                node.value = Value::Anything;
+                mended.push(at.clone());
+                message
+            }
+            Fault::Other(message) => {
+                let message = format!("{}; {message}", node.describe());
+                node.value = Value::Anything;
+                mended.push(at.clone());
+                message
+            }
+        };
+        problems.push((at, position, message));
+    }
+    Decoded {
+        value: None,
+        problems,
+        mended,
+    }
+}
+
+fn rename_or_remove(node: &mut Node, field: &str, expected: &[&str]) {
+    let meant = closest(field, expected.iter().copied()).filter(|m| node.get(m).is_none());
+    let Value::Map(entries) = &mut node.value else {
+        return;
+    };
+    match (meant, entries.iter_mut().find(|e| e.key == field)) {
+        (Some(meant), Some(entry)) => meant.clone_into(&mut entry.key),
+        _ => entries.retain(|e| e.key != field),
+    }
+}
+
+fn insert_anything(node: &mut Node, field: &str) {
+    let at = node.at;
+    let entry = Entry {
+        key: field.to_owned(),
+        at,
+        node: Node {
+            at,
+            value: Value::Anything,
+        },
+    };
+    match &mut node.value {
+        Value::Map(entries) => {
+            entries.retain(|e| e.key != field);
+            entries.push(entry);
+        }
+        other => *other = Value::Map(vec![entry]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::AdmissionPolicy;
+    use crate::validate::{example, node};
+
+    fn decoded(yaml: &str) -> Decoded<AdmissionPolicy> {
+        decode(&mut node::parse(yaml).unwrap().remove(0), example)
+    }
+
+    fn problems(yaml: &str) -> Vec<String> {
+        decoded(yaml)
+            .problems
+            .into_iter()
+            .map(|(path, _, message)| format!("{path}: {message}"))
+            .collect()
+    }
+
+    #[test]
+    fn every_mistake_is_found_in_one_go() {
+        let found = problems(
+            "apiVersion: 1\nkind: AdmissionPolicy\nmetadata: {nam: x}\nspec:\n  mod: Enforc\n  \
+             parallelism: many\n  extra: 1\n  types:\n  - {name: a, matches: {}}\n  - 7\n",
+        );
+        assert_eq!(
+            found,
+            [
+                "apiVersion: 1; a string (put it in quotes)",
+                "metadata.nam: unknown field; did you mean \"name\"?",
+                "spec.mod: unknown field; did you mean \"mode\"?",
+                "spec.mode: \"Enforc\"; did you mean \"Enforce\"?",
+                "spec.parallelism: \"many\"; a mapping with auto, total or perEndpoint",
+                "spec.extra: unknown field; one of targetRefs, mode, parallelism, measure, \
+                 releaseSlot, errors, retries, queue, strategy, types, classes, workflows, \
+                 classAdmission, exclude",
+                "spec.types[0].matches: a mapping; a list",
+                "spec.types[1]: 7; a mapping with name, matches, slo and value",
+                "spec.targetRefs: missing; such as [{group: \"\", kind: Service, name: search}]",
+            ]
+        );
+    }
+
+    #[test]
+    fn null_is_as_good_as_absent() {
+        let yaml = "apiVersion: v\nkind: k\nmetadata: {name: x, labels: null}\nspec: {targetRefs: \
+                    [], mode: null, queue: ~, parallelism: {total: null}, types: []}\n";
+        let decoded = decoded(yaml);
+        assert_eq!(decoded.problems, []);
+        assert_eq!(decoded.value.unwrap().spec.parallelism.total, None);
+        assert_eq!(
+            problems(&yaml.replace("types: []", "types: null")),
+            [
+                "spec.types: missing; at least one, named default, such as [{name: default, slo: \
+                 {p50: 18ms, p90: 50ms}}]"
+            ]
+        );
+    }
+
+    #[test]
+    fn anything_at_all_ends_in_problems() {
+        for yaml in ["7", "[]", "a: {b: [c]}", "text", "{}", "? [a]\n: b"] {
+            if let Ok(mut documents) = node::parse(yaml) {
+                assert_ne!(
+                    decode::<AdmissionPolicy>(&mut documents.remove(0), example).problems,
+                    [],
+                    "{yaml}"
+                );
+            }
+        }
+    }
+}

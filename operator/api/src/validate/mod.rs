@@ -1,0 +1,340 @@
+//! Reads texts into policies without mistakes, or lists all their mistakes.
+//!
+//! The message about a wrong policy must be in terms of the file that the user wrote: line, field,
+//! value found, and a right value. It must list all mistakes at once, because a tool that shows one
+//! mistake a run is soon not run any more. A file goes through three steps: YAML to a tree with
+//! line numbers (`node`), the tree to the API's types (`decode`), and those to types that can't be
+//! wrong (`rules`).
+
+mod decode;
+mod node;
+mod path;
+mod policy;
+mod problem;
+mod rules;
+mod schema;
+mod simulated;
+mod suggest;
+
+use std::collections::HashMap;
+
+use headgate_core::config::FilterConfig;
+
+use crate::plan::TargetRef;
+use crate::{AdmissionPolicy, DEFAULT_NAMESPACE, KIND};
+use node::{Node, Value};
+use path::{Path, Segment};
+use rules::Problems;
+use suggest::closest;
+
+pub use policy::{Slots, ValidPolicy};
+pub use problem::Problem;
+pub use schema::constrain;
+pub use simulated::{WorkloadDocument, mesh};
+pub use suggest::instead_of;
+
+/// Largest file, bytes: the API server's limit, too.
+pub const MAX_FILE: usize = 1 << 20;
+
+/// The result of checking one file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FileReport {
+    /// The file, as the caller named it.
+    pub file: String,
+    /// Its documents, in order; none if it isn't YAML.
+    pub documents: Vec<Document>,
+    /// Mistakes that belong to no single document.
+    pub problems: Vec<Problem>,
+}
+
+/// One document of a file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Document {
+    /// `namespace/name`, if they can be read.
+    pub name: Option<String>,
+    /// `metadata.generation`, 0 when not given.
+    pub generation: i64,
+    /// The valid targets, even of an invalid policy.
+    pub targets: Vec<TargetRef>,
+    /// The line, from 1, on which it starts.
+    pub line: u64,
+    /// The policy or its mistakes, of which there is at least one.
+    pub policy: Result<ValidPolicy, Vec<Problem>>,
+}
+
+impl FileReport {
+    /// All mistakes, in the order of the file.
+    pub fn all_problems(&self) -> impl Iterator<Item = &Problem> {
+        self.problems.iter().chain(
+            self.documents
+                .iter()
+                .filter_map(|d| d.policy.as_ref().err())
+                .flatten(),
+        )
+    }
+
+    /// All policies without mistakes.
+    pub fn policies(&self) -> impl Iterator<Item = &ValidPolicy> {
+        self.documents.iter().filter_map(|d| d.policy.as_ref().ok())
+    }
+
+    fn failed(file: &str, problem: Problem) -> Self {
+        Self {
+            file: file.to_owned(),
+            documents: Vec::new(),
+            problems: vec![problem],
+        }
+    }
+}
+
+/// Reads `bytes`, the content of the file named `file`.
+#[must_use]
+pub fn check_file(file: &str, bytes: &[u8]) -> FileReport {
+    let documents: Vec<Node> = match parse(file, bytes) {
+        Ok(documents) => documents.into_iter().flat_map(objects).collect(),
+        Err(problem) => return FileReport::failed(file, problem),
+    };
+    if documents.is_empty() {
+        let message = "empty; at least one AdmissionPolicy";
+        return FileReport::failed(file, Problem::of_file(file, message));
+    }
+    let documents = documents
+        .into_iter()
+        .map(|document| check_document(file, document))
+        .collect();
+    let mut report = FileReport {
+        file: file.to_owned(),
+        documents,
+        problems: Vec::new(),
+    };
+    refuse_duplicates(std::slice::from_mut(&mut report));
+    report
+}
+
+/// Returns the objects of a document: kubectl writes and reads several as the items of a kind such
+/// as `List`.
+fn objects(document: Node) -> Vec<Node> {
+    let text = |node: &Node| match &node.value {
+        Value::Text(text) => text.ends_with("List"),
+        _ => false,
+    };
+    if !document.get("kind").is_some_and(text) {
+        return vec![document];
+    }
+    match document.get("items").map(|items| &items.value) {
+        Some(Value::List(items)) => items.clone(),
+        _ => vec![document],
+    }
+}
+
+/// Returns the documents of a file.
+fn parse(file: &str, bytes: &[u8]) -> Result<Vec<Node>, Problem> {
+    if bytes.len() > MAX_FILE {
+        return Err(too_large(file, bytes.len()));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let line = 1 + bytes[..error.valid_up_to()]
+            .iter()
+            .filter(|b| **b == b'\n')
+            .count();
+        let message = format!("not UTF-8 on line {line}; save it as UTF-8");
+        Problem::of_file(file, message)
+    })?;
+    node::parse(text).map_err(|error| {
+        let field = error.field.unwrap_or_default();
+        Problem::at(file, error.at, field, error.message)
+    })
+}
+
+/// Returns the problem of a file of `size` bytes.
+#[must_use]
+pub fn too_large(file: &str, size: usize) -> Problem {
+    Problem::of_file(
+        file,
+        format!("{size} bytes; at most {MAX_FILE}, so split it"),
+    )
+}
+
+/// Refuses policies whose name an earlier document or file has. `reports` must not have been passed
+/// to this together before.
+pub fn refuse_duplicates(reports: &mut [FileReport]) {
+    let mut first_of: HashMap<String, String> = HashMap::new();
+    for report in reports {
+        for document in &mut report.documents {
+            let Ok(policy) = &document.policy else {
+                continue;
+            };
+            let name = policy.full_name();
+            let place = format!("{}:{}", report.file, document.line);
+            if let Some(first) = first_of.get(&name) {
+                document.policy = Err(vec![Problem {
+                    file: report.file.clone(),
+                    line: Some(document.line),
+                    column: Some(1),
+                    field: "metadata.name".to_owned(),
+                    message: format!("{name} is also at {first}; rename one or delete it"),
+                }]);
+            } else {
+                first_of.insert(name, place);
+            }
+        }
+    }
+}
+
+fn check_document(file: &str, mut document: Node) -> Document {
+    let line = document.at.line;
+    let is_policy = is_policy(&document);
+    let decoded = decode::decode::<AdmissionPolicy>(&mut document, example);
+    let mut found = decoded.problems;
+    let mut problems = Problems::default();
+    let valid = decoded
+        .value
+        .as_ref()
+        .map(|policy| interpret(policy, &mut problems));
+    // A made-up value is no mistake of the user's, and the mistake behind it is reported already.
+    problems
+        .0
+        .retain(|(path, _)| !decoded.mended.iter().any(|mended| is_made_up(path, mended)));
+    found.extend(problems.0.into_iter().map(|(path, message)| {
+        let at = document.position(&path);
+        (path, at, message)
+    }));
+
+    // In an object of another kind all fields would be wrong; the problem with the kind suffices.
+    if !is_policy {
+        found.retain(|(path, ..)| *path == Path::default().field("kind"));
+    }
+    let name = decoded
+        .value
+        .as_ref()
+        .filter(|p| !p.metadata.name.is_empty());
+    let mut problems: Vec<Problem> = found
+        .into_iter()
+        .map(|(path, at, message)| Problem::at(file, Some(at), path.to_string(), message))
+        .collect();
+    problems.sort_by_key(|p| (p.line, p.column));
+    Document {
+        name: name.map(|p| format!("{}/{}", namespace(p), p.metadata.name)),
+        generation: name.and_then(|p| p.metadata.generation).unwrap_or(0),
+        targets: valid
+            .as_ref()
+            .map(|v| v.targets.clone())
+            .unwrap_or_default(),
+        line,
+        policy: match valid {
+            Some(valid) if problems.is_empty() => Ok(valid),
+            _ => Err(problems),
+        },
+    }
+}
+
+/// Returns an example of a missing field of a policy.
+fn example(at: &Path, field: &str) -> &'static str {
+    match field {
+        "apiVersion" => "headgate.dev/v1alpha1",
+        "kind" if at.segments().len() > 1 => "Service, Gateway, HTTPRoute, GRPCRoute or Pod",
+        "kind" => "AdmissionPolicy",
+        "metadata" => "such as {name: search, namespace: default}",
+        "name" if is_in(at, "named") => "the id of a workflow, as requests say it",
+        "name" if is_in(at, "services") => "the name of a service",
+        "name" => "every object, type and header has a name",
+        "spec" => "targetRefs and types",
+        "targetRefs" => "such as [{group: \"\", kind: Service, name: search}]",
+        "types" => {
+            "at least one, named default, such as [{name: default, slo: {p50: 18ms, p90: 50ms}}]"
+        }
+        "value" => "the text to compare with",
+        "type" if is_in(at, "identifyBy") => "Baggage, Header, Metadata or Type",
+        "path" => "such as [envoy.filters.http.jwt_authn, claims, tenant]",
+        "quantile" => "0 (the slowest process) to 1 (the fastest)",
+        "cluster" => "the name of an Envoy cluster, exact or with * at its end",
+        "capacity" => "what there is of it in a second",
+        "least" => "the shortest delay, such as 100ms",
+        "most" => "the longest delay, such as 300ms",
+        "metric" => "its name in the report",
+        "type" => "AcceptanceAllowance or HelpingTheUnderserved",
+        _ => "it has to be given",
+    }
+}
+
+/// Whether a problem at `path` comes from the made-up value of `mended`: it is a part of that
+/// value, or a field beside a made-up type, and so may be right.
+fn is_made_up(path: &Path, mended: &Path) -> bool {
+    let beside = match (path.segments(), mended.segments()) {
+        ([of @ .., _], [of_type @ .., Segment::Field(name)]) => name == "type" && of == of_type,
+        _ => false,
+    };
+    beside || path.is_within(mended)
+}
+
+/// Whether the field belongs to an item of the list `list`.
+fn is_in(field: &Path, list: &str) -> bool {
+    matches!(
+        field.segments(),
+        [.., Segment::Field(name), Segment::Item(_), _] if name == list
+    )
+}
+
+/// Whether a document is meant to be a policy: its kind or API version says so, perhaps with a
+/// slip, or one of the two is missing.
+fn is_policy(document: &Node) -> bool {
+    match document.get("kind").map(|kind| &kind.value) {
+        Some(Value::Text(kind)) => closest(kind, [KIND]).is_some(),
+        Some(_) => true,
+        None => document.get("apiVersion").is_some() || !matches!(document.value, Value::Map(_)),
+    }
+}
+
+fn namespace(policy: &AdmissionPolicy) -> &str {
+    policy
+        .metadata
+        .namespace
+        .as_deref()
+        .unwrap_or(DEFAULT_NAMESPACE)
+}
+
+/// Returns the policy in the filter's types, with all problems noted.
+fn interpret(policy: &AdmissionPolicy, problems: &mut Problems) -> ValidPolicy {
+    rules::identity(policy, problems);
+    let (namespace, name) = (namespace(policy).to_owned(), policy.metadata.name.clone());
+    let targets = rules::targets(&policy.spec.target_refs, &namespace, problems);
+    let generation = policy.metadata.generation.unwrap_or(0);
+    let full_name = format!("{namespace}/{name}");
+    let rules::Meaning {
+        stage,
+        slots,
+        outbound,
+        promises,
+    } = rules::stage(&policy.spec, full_name, generation, problems);
+    if problems.0.is_empty() {
+        // The filter checks again; this must refuse all that the filter would refuse.
+        let config = FilterConfig {
+            revision: String::new(),
+            stages: vec![stage.clone()],
+            ..FilterConfig::default()
+        };
+        if let Err(error) = config.check() {
+            problems.add(
+                Path::default().field("spec"),
+                format!("refused by the filter: {error}"),
+            );
+        }
+    }
+    let mut noted = Problems::default();
+    rules::warnings(&stage, promises.as_ref(), &mut noted);
+    let created = policy.metadata.creation_timestamp.clone();
+    ValidPolicy {
+        namespace,
+        name,
+        generation,
+        created,
+        targets,
+        slots,
+        stage,
+        outbound,
+        promises,
+        warnings: (noted.0.into_iter())
+            .map(|(path, message)| format!("{path}: {message}"))
+            .collect(),
+    }
+}

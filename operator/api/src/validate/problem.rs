@@ -1,0 +1,76 @@
+//! A mistake as shown to users, on one line.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::node::Position;
+
+/// One mistake in one file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// The file, as the caller named it.
+    pub file: String,
+    /// From 1, where known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u64>,
+    /// In characters from 1, where known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub column: Option<u64>,
+    /// The field at fault, such as `spec.types[2].slo.p90`; empty for a whole file.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub field: String,
+    /// The value and a right value.
+    pub message: String,
+}
+
+impl Problem {
+    /// Returns a mistake of a whole file.
+    pub fn of_file(file: &str, message: impl Into<String>) -> Self {
+        Self {
+            file: file.to_owned(),
+            line: None,
+            column: None,
+            field: String::new(),
+            message: message.into(),
+        }
+    }
+
+    /// Returns a mistake of `field`, which is at `at`.
+    pub(crate) fn at(file: &str, at: Option<Position>, field: String, message: String) -> Self {
+        Self {
+            file: file.to_owned(),
+            line: at.map(|p| p.line),
+            column: at.map(|p| p.column),
+            field,
+            message,
+        }
+    }
+}
+
+impl Problem {
+    /// Returns `FILE:LINE:COLUMN`, as far as it is known.
+    #[must_use]
+    pub fn place(&self) -> String {
+        match (self.line, self.column) {
+            (Some(line), Some(column)) => format!("{}:{line}:{column}", self.file),
+            _ => self.file.clone(),
+        }
+    }
+
+    /// Returns `FIELD: VALUE; a right value`.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self.field.as_str() {
+            "" => self.message.clone(),
+            field => format!("{field}: {}", self.message),
+        }
+    }
+}
+
+/// Writes `FILE:LINE:COLUMN: FIELD: VALUE; a right value`, without the unknown parts.
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place(), self.text())
+    }
+}

@@ -1,0 +1,383 @@
+//! `spec.classAdmission`: targets of classes, trusted peers, and the calls that are admitted to
+//! classes.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::ops::Bound::{Excluded, Included};
+use std::time::Duration;
+
+use headgate_core::class_admission::protocol::Method;
+use headgate_core::class_admission::{Law, Scope};
+use headgate_core::config::{
+    CentralConfig, ClassAdmissionConfig, ClassConfig, Discipline, Fallback, Flow, Mode,
+    OutboundConfig, QueueMode, ServiceAdmissionConfig, StageConfig,
+};
+use headgate_core::request::ClassId;
+
+use super::names::{all_known, check_known};
+use super::workflows::{outbound, peers, services};
+use super::{HOUR, MILLISECOND, Problems, Real, SECOND, Time, Whole, micros};
+use crate::validate::path::Path;
+use crate::validate::schema::{Place, Rule, some};
+use crate::{
+    AdmissionFallback, AdmissionPolicySpec, AdmissionScope, CentralizedMethod, ClassAdmissionMethod,
+};
+
+const TARGET: Time = Time {
+    default: MILLISECOND,
+    bounds: (MILLISECOND, HOUR),
+};
+const PERCENTILE: Real = Real {
+    default: 99.0,
+    bounds: (Included(0.0), Excluded(100.0)),
+    right: "a percentile, 0 to less than 100",
+};
+const STEP: Real = Real {
+    default: 0.01,
+    bounds: (Excluded(0.0), Included(1.0)),
+    right: "above 0, at most 1",
+};
+const LEAST: Real = Real {
+    default: 0.1,
+    ..STEP
+};
+const MISSES: Whole = Whole {
+    default: 5,
+    bounds: (1, 1_000_000),
+};
+const PERIOD: Time = Time {
+    default: SECOND,
+    bounds: (Duration::from_millis(10), Duration::from_secs(60)),
+};
+const SMOOTHING: Real = Real {
+    default: 0.5,
+    bounds: (Included(0.0), Excluded(1.0)),
+    right: "0 to less than 1",
+};
+const REPORT: Time = Time {
+    default: Duration::from_millis(100),
+    bounds: (Duration::from_millis(10), Duration::from_secs(10)),
+};
+const NOT_CENTRALIZED: &str =
+    "given with method Distributed; leave it out or use method Centralized";
+/// The settings of each method.
+const OF_METHODS: [(&str, &str, &str); 3] = [
+    (
+        "misses",
+        "Misses",
+        "given with method Incast; leave it out or use method Misses",
+    ),
+    (
+        "period",
+        "Misses",
+        "given with method Incast; leave it out or use method Misses",
+    ),
+    (
+        "smoothing",
+        "Incast",
+        "given with method Misses; leave it out or use method Incast",
+    ),
+];
+/// Few sidecars send more calls/s than this in one class.
+const MANY_CALLS: f64 = 100.0;
+/// One for each class but the last of 16.
+const MAX_TARGETS: usize = 15;
+const NOTHING: &str = "neither targets, for those who call this service, nor outbound.services or \
+                       outbound.smoothing, for the calls of this one; give one of them";
+/// Whether the policy has settings of the backend's calls, in CEL.
+const CALLS: &str = "has(self.outbound) && (has(self.outbound.smoothing) || \
+                     (has(self.outbound.services) && size(self.outbound.services) > 0))";
+const NO_CLASSES: &str =
+    "with fewer than 2 classes; calls are downgraded to the last of spec.classes";
+const LAST: &str = "the last class promises nothing; leave it out";
+const MISSING: &str = "missing; each class but the last has a target";
+const OF_WORKFLOWS: [(&str, &str); 2] = [
+    ("peers", "given with workflows; give workflows.peers"),
+    ("outbound", "given with workflows; give workflows.outbound"),
+];
+
+/// The policy's class admission in the filter's types.
+#[derive(Debug, Default)]
+pub(super) struct Meaning {
+    pub(super) stage: Option<ClassAdmissionConfig>,
+    /// For the callers of the service.
+    pub(super) promises: Option<ServiceAdmissionConfig>,
+    /// The settings of the backend's calls, if they belong to no workflows.
+    pub(super) outbound: Option<OutboundConfig>,
+}
+
+pub(super) fn class_admission(
+    spec: &AdmissionPolicySpec,
+    policy: &str,
+    classes: &[ClassConfig],
+    at: &Path,
+    problems: &mut Problems,
+) -> Meaning {
+    let Some(given) = &spec.class_admission else {
+        return Meaning::default();
+    };
+    let has_calls = !given.outbound.services.is_empty() || given.outbound.smoothing.is_some();
+    if given.targets.is_empty() && !has_calls {
+        problems.add(at.clone(), NOTHING);
+    }
+    if spec.workflows.is_some() {
+        let is_given = [!given.peers.is_empty(), has_calls];
+        for ((field, problem), is_given) in OF_WORKFLOWS.into_iter().zip(is_given) {
+            if is_given {
+                problems.add(at.field(field), problem);
+            }
+        }
+    }
+    let peers = peers::peers(&given.peers, &at.field("peers"), problems);
+    let enforced = Mode::from(spec.mode) == Mode::Enforce;
+    let calls = (policy, enforced);
+    let calls_at = at.field("outbound");
+    let outbound = outbound(calls, &given.outbound, peers.clone(), &calls_at, problems);
+    let targets_us = targets(spec, &at.field("targets"), problems);
+    let percentile = problems.real(at.field("percentile"), given.percentile, &PERCENTILE);
+    let central = centralized(given, at, problems);
+    let steps = given.distributed.clone().unwrap_or_default();
+    let at = at.field("distributed");
+    let promises = ServiceAdmissionConfig {
+        classes: classes.to_vec(),
+        targets_us,
+        percentile,
+        per_cost: given.per_cost,
+        increase: problems.real(at.field("increase"), steps.increase, &STEP),
+        decrease: problems.real(at.field("decrease"), steps.decrease, &STEP),
+        min_probability: problems.real(at.field("minProbability"), steps.min_probability, &LEAST),
+        enforced,
+        central,
+    };
+    let receives = !given.targets.is_empty();
+    Meaning {
+        stage: Some(ClassAdmissionConfig { receives, peers }),
+        promises: receives.then_some(promises),
+        outbound: has_calls.then_some(outbound),
+    }
+}
+
+/// Returns the server's settings; the service gets its name once its callers are known.
+fn centralized(
+    given: &crate::ClassAdmission,
+    at: &Path,
+    problems: &mut Problems,
+) -> Option<CentralConfig> {
+    let at = at.field("centralized");
+    if given.method == ClassAdmissionMethod::Distributed {
+        if given.centralized.is_some() {
+            problems.add(at, NOT_CENTRALIZED);
+        }
+        return None;
+    }
+    let settings = given.centralized.clone().unwrap_or_default();
+    let is_given = [
+        settings.misses.is_some(),
+        settings.period.is_some(),
+        settings.smoothing.is_some(),
+    ];
+    let method = match settings.method {
+        CentralizedMethod::Misses => "Misses",
+        CentralizedMethod::Incast => "Incast",
+    };
+    for ((field, owner, problem), is_given) in OF_METHODS.into_iter().zip(is_given) {
+        if is_given && owner != method {
+            problems.add(at.field(field), problem);
+        }
+    }
+    let allowed = problems.whole(at.field("misses"), settings.misses, &MISSES);
+    let mut time = |field, given: Option<&crate::Duration>, time: &Time| {
+        let given = given.and_then(|given| problems.duration(&at.field(field), given, time));
+        given.unwrap_or_else(|| micros(time.default))
+    };
+    let period_us = time("period", settings.period.as_ref(), &PERIOD);
+    let report_us = time("report", settings.report.as_ref(), &REPORT);
+    let smoothing = problems.real(at.field("smoothing"), settings.smoothing, &SMOOTHING);
+    Some(CentralConfig {
+        service: String::new(),
+        method: match settings.method {
+            CentralizedMethod::Misses => Method::Misses {
+                allowed: NonZeroU32::new(allowed).unwrap_or(NonZeroU32::MIN),
+                period_us,
+            },
+            CentralizedMethod::Incast => Method::Incast { smoothing },
+        },
+        scope: match settings.scope {
+            AdmissionScope::Class => Scope::Class,
+            AdmissionScope::Destination => Scope::Destination,
+        },
+        report_us,
+        fallback: match settings.fallback {
+            AdmissionFallback::Distributed => Fallback::Distributed,
+            AdmissionFallback::Admit => Fallback::Admit,
+        },
+    })
+}
+
+/// Returns the target of each class but the last, µs.
+fn targets(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) -> Vec<u64> {
+    let targets = spec.class_admission.iter().flat_map(|a| &a.targets);
+    let targets: BTreeMap<_, _> = targets.collect();
+    if targets.is_empty() {
+        return Vec::new();
+    }
+    let names: Vec<&str> = spec.classes.iter().map(|c| c.name.as_str()).collect();
+    let Some((last, promised @ [_, ..])) = names.split_last() else {
+        problems.add(at.clone(), NO_CLASSES);
+        return Vec::new();
+    };
+    check_known(targets.keys().copied(), "class", &names, at, problems);
+    if targets.keys().any(|name| name == last) {
+        problems.add(at.key(last), LAST);
+    }
+    let mut found = Vec::with_capacity(promised.len());
+    for name in promised {
+        match targets.get(&(*name).to_owned()) {
+            Some(target) => found.push(
+                problems
+                    .duration(&at.key(name), target, &TARGET)
+                    .unwrap_or(1),
+            ),
+            None => problems.add(at.key(name), MISSING),
+        }
+    }
+    found
+}
+
+/// Notes consequences that the author may have missed.
+pub(crate) fn warnings(
+    stage: &StageConfig,
+    promises: Option<&ServiceAdmissionConfig>,
+    noted: &mut Problems,
+) {
+    if let Some(promises) = promises.filter(|promises| promises.central.is_none()) {
+        few_calls(promises, noted);
+    }
+    let receives = stage.class_admission.as_ref().is_some_and(|a| a.receives);
+    let by_class = matches!(
+        &stage.queue.discipline,
+        Discipline::Drr {
+            by: Flow::Class,
+            ..
+        } | Discipline::Wfq {
+            by: Flow::Class,
+            ..
+        }
+    );
+    if receives && (!by_class || stage.queue.mode == QueueMode::Observe) {
+        noted.add(
+            Path::default().field("spec.queue.discipline"),
+            "not WFQ or DRR by Class: the queue keeps no share for a class, and calls that senders \
+             downgrade wait no longer than others",
+        );
+    }
+}
+
+/// Notes targets that hold at their percentile only for callers with unusually many calls.
+fn few_calls(promises: &ServiceAdmissionConfig, noted: &mut Problems) {
+    let Ok(law) = Law::try_from(promises.settings()) else {
+        return;
+    };
+    for (class, config) in (0..).map(ClassId).zip(&promises.classes) {
+        let window = law.window(class);
+        let calls_per_s = law.calls_per_window() / window.as_secs_f64();
+        if law.promises(class) && calls_per_s > MANY_CALLS {
+            let at = Path::default().field("spec.classAdmission.targets");
+            noted.add(
+                at.key(&config.name),
+                format!(
+                    "its windows, {}, are so short that it holds at p{} only for callers with {} \
+                     calls/s in the class or more; give a longer target, or more decrease or less \
+                     increase in classAdmission.distributed",
+                    crate::Duration::from(window),
+                    promises.percentile,
+                    calls_per_s.round(),
+                ),
+            );
+        }
+    }
+}
+
+pub(super) fn schema(spec: &mut Place<'_>) {
+    let mut admission = spec.at("classAdmission");
+    admission.at("targets").max_properties(MAX_TARGETS);
+    admission.at("targets{}").time_bounds(&TARGET);
+    admission.at("percentile").real(&PERCENTILE);
+    let mut steps = admission.at("distributed");
+    steps.at("increase").real(&STEP);
+    steps.at("decrease").real(&STEP);
+    steps.at("minProbability").real(&LEAST);
+    let mut central = admission.at("centralized");
+    central.at("misses").whole_bounds(&MISSES);
+    central.at("period").time_bounds(&PERIOD);
+    central.at("smoothing").real_bounds(&SMOOTHING);
+    central.at("report").time_bounds(&REPORT);
+    for (field, owner, problem) in OF_METHODS {
+        let condition = format!(
+            "!has(self.{field}) || (has(self.method) ? self.method : 'Misses') == '{owner}'"
+        );
+        central.rule(
+            Rule::text(condition, problem)
+                .on(&format!(".{field}"))
+                .forbidden(),
+        );
+    }
+    let is_centralized = "has(self.method) && self.method == 'Centralized'";
+    admission.rule(
+        Rule::text(
+            format!("!has(self.centralized) || ({is_centralized})"),
+            NOT_CENTRALIZED,
+        )
+        .on(".centralized")
+        .forbidden(),
+    );
+    peers::schema(&mut admission.at("peers"));
+    services::outbound_schema(&mut admission.at("outbound"));
+    admission.rule(Rule::text(
+        format!("{} || ({CALLS})", some("self.targets")),
+        NOTHING,
+    ));
+
+    let given = "has(self.classAdmission)";
+    let targets = "self.classAdmission.targets";
+    let has_targets = format!("{given} && {}", some(targets));
+    let classes = "(has(self.classes) && size(self.classes) > 1)";
+    let on = ".classAdmission.targets";
+    spec.rule(Rule::text(format!("!({has_targets}) || {classes}"), NO_CLASSES).on(on));
+    let condition = format!("{has_targets} && {classes}");
+    spec.rule(all_known(&condition, targets, "class", "self.classes").on(on));
+    let last = "self.classes[size(self.classes) - 1].name";
+    spec.rule(
+        Rule::words(
+            format!("!({condition}) || !({last} in {targets})"),
+            &format!("%s: {LAST}"),
+            &[last],
+        )
+        .on(on)
+        .forbidden(),
+    );
+    let missing = format!("self.classes.filter(c, c.name != {last} && !(c.name in {targets}))");
+    spec.rule(
+        Rule::words(
+            format!("!({condition}) || size({missing}) == 0"),
+            &format!("%s: {MISSING}"),
+            &[&format!("{missing}[0].name")],
+        )
+        .on(on)
+        .required(),
+    );
+    let is_given = [
+        some("self.classAdmission.peers"),
+        format!("({})", CALLS.replace("self.", "self.classAdmission.")),
+    ];
+    for ((field, problem), is_given) in OF_WORKFLOWS.into_iter().zip(is_given) {
+        spec.rule(
+            Rule::text(
+                format!("!has(self.workflows) || !{given} || !{is_given}"),
+                problem,
+            )
+            .on(&format!(".classAdmission.{field}"))
+            .forbidden(),
+        );
+    }
+}

@@ -1,0 +1,347 @@
+//! Rules for matches.
+
+use headgate_core::classify::check_pattern;
+use headgate_core::config::Match;
+
+use super::Problems;
+use crate::validate::path::Path;
+use crate::validate::schema::{Place, Rule, some};
+use crate::validate::suggest::instead_of;
+use crate::{GrpcMatch, HeaderMatch, PathMatch, PathMatchType, RequestMatch, StringMatchType};
+
+/// The methods of HTTPRoute.
+const METHODS: [&str; 9] = [
+    "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
+];
+/// Most matches of one type, of one class, and most exclusions.
+const MAX_MATCHES: usize = 64;
+const MAX_PATH: usize = 1024;
+const MAX_HEADERS: usize = 16;
+const MAX_HEADER_NAME: usize = 256;
+const MAX_HEADER_VALUE: usize = 4096;
+const MAX_ROUTE_NAME: usize = 1024;
+const MAX_GRPC_NAME: usize = 256;
+const EMPTY: &str = "empty; at least one of path, method, headers, grpc and route";
+const PATH_AND_GRPC: &str =
+    "given beside grpc; grpc is a condition on the path already; leave one out";
+const METHOD_OF_GRPC: &str = "gRPC requests are POST; leave it out";
+const QUERY_STRING: &str = "the query string is not compared; leave it out";
+const WHITE_SPACE: &str = "holds white space; paths are compared as sent, such as %20";
+const DOT_SEGMENTS: &str = "has an empty segment or one of dots, which Envoy resolves before paths \
+                            are compared; write what is left";
+const PERCENT_ENCODED: &str = "which Envoy decodes before paths are compared";
+const CONTROL_CHARACTER: &str = "holds a control character, which no header's value has; remove it";
+const PSEUDO_HEADER: &str = "pseudo-headers are matched by path and method";
+const SPACE_AROUND_VALUE: &str = "white space around a header's value is never received; remove it";
+const EMPTY_GRPC: &str = "empty; service, method or both";
+/// Fields of a condition on a gRPC request, each with its value in words and as a regular
+/// expression.
+const GRPC_FIELDS: [(&str, &str, &str); 2] = [
+    (
+        "service",
+        "a fully qualified service, such as search.v1.Search",
+        "^[A-Za-z0-9_.]+$",
+    ),
+    ("method", "a method, such as Query", "^[A-Za-z0-9_]+$"),
+];
+
+/// Checks the matches of a type or class, or the exclusions.
+pub(super) fn check_matches(
+    matches: &[RequestMatch],
+    at: &Path,
+    problems: &mut Problems,
+) -> Vec<Match> {
+    if matches.len() > MAX_MATCHES {
+        problems.add(
+            at.clone(),
+            format!("{} matches; at most {MAX_MATCHES}", matches.len()),
+        );
+    }
+    for (i, rule) in matches.iter().enumerate() {
+        check_match(rule, &at.item(i), problems);
+    }
+    matches.iter().map(Match::from).collect()
+}
+
+fn check_match(rule: &RequestMatch, at: &Path, problems: &mut Problems) {
+    if *rule == RequestMatch::default() {
+        problems.add(at.clone(), EMPTY);
+    }
+    if let Some(path) = &rule.path {
+        check_path(path, &at.field("path"), problems);
+    }
+    if let Some(method) = rule.method.as_deref()
+        && !METHODS.contains(&method)
+    {
+        problems.add(
+            at.field("method"),
+            format!("{method:?}; {}", instead_of(method, METHODS)),
+        );
+    }
+    check_headers(&rule.headers, &at.field("headers"), problems);
+    if let Some(grpc) = &rule.grpc {
+        check_grpc(grpc, &at.field("grpc"), problems);
+        if rule.path.is_some() {
+            problems.add(at.field("path"), PATH_AND_GRPC);
+        }
+        if let Some(method) = rule.method.as_deref().filter(|m| *m != "POST") {
+            problems.add(at.field("method"), format!("{method:?}; {METHOD_OF_GRPC}"));
+        }
+    }
+    if let Some(route) = &rule.route
+        && !(1..=MAX_ROUTE_NAME).contains(&route.len())
+    {
+        let right = format!("the name of an Envoy route, 1 to {MAX_ROUTE_NAME} bytes");
+        problems.add(at.field("route"), format!("{} bytes; {right}", route.len()));
+    }
+}
+
+fn check_path(path: &PathMatch, at: &Path, problems: &mut Problems) {
+    let at = at.field("value");
+    let value = &path.value;
+    if path.kind == PathMatchType::RegularExpression {
+        return check_regex(value, &at, problems);
+    }
+    if !value.starts_with('/') {
+        problems.add(
+            at,
+            format!("{value:?}; paths start with /, write \"/{value}\""),
+        );
+    } else if value.len() > MAX_PATH {
+        problems.add(at, format!("{} bytes; at most {MAX_PATH}", value.len()));
+    } else if let Some(odd) = value.chars().find(|c| matches!(c, '?' | '#')) {
+        problems.add(at, format!("{value:?} holds {odd:?}; {QUERY_STRING}"));
+    } else if value.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        problems.add(at, format!("{value:?} {WHITE_SPACE}"));
+    } else if is_unresolved(value) {
+        problems.add(at, format!("{value:?} {DOT_SEGMENTS}"));
+    } else if let Some((part, decoded)) = percent_encoded(value) {
+        let problem = format!("{value:?} holds {part:?}, {PERCENT_ENCODED}; write {decoded:?}");
+        problems.add(at, problem);
+    } else if path.kind == PathMatchType::PathPrefix && value.ends_with('*') {
+        let plain = value.trim_end_matches('*').trim_end_matches('/');
+        let plain = if plain.is_empty() { "/" } else { plain };
+        problems.add(
+            at,
+            format!("{value:?}; a prefix takes no wildcard, write {plain:?}"),
+        );
+    }
+}
+
+/// Whether a path has segments that normalization resolves (RFC 3986, section 6.2.2.3), or empty
+/// ones, which it merges.
+fn is_unresolved(path: &str) -> bool {
+    ["//", "/./", "/../"].iter().any(|s| path.contains(s))
+        || ["/.", "/.."].iter().any(|s| path.ends_with(s))
+}
+
+/// Returns the first percent-encoded unreserved character of a path (RFC 3986, section 6.2.2.2),
+/// encoded and decoded.
+fn percent_encoded(path: &str) -> Option<(&str, char)> {
+    path.match_indices('%').find_map(|(at, _)| {
+        let part = path.get(at..at + 3)?;
+        let decoded = char::from(u8::from_str_radix(part.get(1..)?, 16).ok()?);
+        let is_unreserved = decoded.is_ascii_alphanumeric() || "-._~".contains(decoded);
+        is_unreserved.then_some((part, decoded))
+    })
+}
+
+fn check_headers(headers: &[HeaderMatch], at: &Path, problems: &mut Problems) {
+    if headers.len() > MAX_HEADERS {
+        problems.add(
+            at.clone(),
+            format!("{} headers; at most {MAX_HEADERS}", headers.len()),
+        );
+    }
+    for (i, header) in headers.iter().enumerate() {
+        let at = at.item(i);
+        let name = &header.name;
+        // RFC 9110, section 5.6.2.
+        let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+        if name.starts_with(':') {
+            problems.add(at.field("name"), format!("{name:?}; {PSEUDO_HEADER}"));
+        } else if !(1..=MAX_HEADER_NAME).contains(&name.len()) || !name.bytes().all(token) {
+            let right = "a header's name, letters, digits and -";
+            problems.add(at.field("name"), format!("{name:?}; {right}"));
+        } else if let Some(first) = headers[..i]
+            .iter()
+            .position(|h| h.name.eq_ignore_ascii_case(name))
+        {
+            let right = "a header has one value, so both can't be meant; keep one";
+            problems.add(
+                at.field("name"),
+                format!("{name:?} is also headers[{first}]; {right}"),
+            );
+        }
+        let value = &header.value;
+        if value.bytes().any(|b| b.is_ascii_control() && b != b'\t') {
+            problems.add(at.field("value"), CONTROL_CHARACTER);
+            continue;
+        }
+        match header.kind {
+            StringMatchType::RegularExpression => check_regex(value, &at.field("value"), problems),
+            StringMatchType::Exact if !(1..=MAX_HEADER_VALUE).contains(&value.len()) => {
+                let right = format!("1 to {MAX_HEADER_VALUE} bytes");
+                problems.add(at.field("value"), format!("{} bytes; {right}", value.len()));
+            }
+            StringMatchType::Exact if value.trim() != value => {
+                problems.add(
+                    at.field("value"),
+                    format!("{value:?}; {SPACE_AROUND_VALUE}"),
+                );
+            }
+            StringMatchType::Exact => {}
+        }
+    }
+}
+
+fn check_grpc(grpc: &GrpcMatch, at: &Path, problems: &mut Problems) {
+    if grpc.service.is_none() && grpc.method.is_none() {
+        problems.add(at.clone(), EMPTY_GRPC);
+    }
+    for ((field, right, _), value) in GRPC_FIELDS.into_iter().zip([&grpc.service, &grpc.method]) {
+        let Some(value) = value else { continue };
+        if value.len() > MAX_GRPC_NAME {
+            let problem = format!("{} bytes; at most {MAX_GRPC_NAME}", value.len());
+            problems.add(at.field(field), problem);
+            continue;
+        }
+        let plain =
+            |b: u8| b.is_ascii_alphanumeric() || b == b'_' || (b == b'.' && field == "service");
+        match grpc.kind {
+            StringMatchType::RegularExpression => check_regex(value, &at.field(field), problems),
+            StringMatchType::Exact if value.is_empty() || !value.bytes().all(plain) => {
+                problems.add(at.field(field), format!("{value:?}; {right}"));
+            }
+            StringMatchType::Exact => {}
+        }
+    }
+}
+
+fn check_regex(pattern: &str, at: &Path, problems: &mut Problems) {
+    if let Err(reason) = check_pattern(pattern) {
+        let shown: String = pattern.chars().take(80).collect();
+        problems.add(
+            at.clone(),
+            format!("{shown:?} is no usable regular expression: {reason}"),
+        );
+    }
+}
+
+/// Adds the schema of a list of matches. The API server counts each rule as often as all types
+/// together may have matches, so the schema has only the cheapest rules on headers.
+pub(super) fn schema(list: &mut Place<'_>) {
+    list.max_items(MAX_MATCHES);
+    let headers = some("self.headers");
+    let any = format!(
+        "has(self.path) || has(self.method) || {headers} || has(self.grpc) || has(self.route)"
+    );
+    list.at("[]")
+        .rule(Rule::text(any, EMPTY))
+        .rule(
+            Rule::text("!has(self.grpc) || !has(self.path)", PATH_AND_GRPC)
+                .on(".path")
+                .forbidden(),
+        )
+        .rule(
+            Rule::quoted(
+                "!has(self.grpc) || !has(self.method) || self.method == 'POST'",
+                "self.method",
+                METHOD_OF_GRPC,
+            )
+            .on(".method"),
+        );
+    list.at("[].method").values(METHODS);
+    let right = format!("0 bytes; the name of an Envoy route, 1 to {MAX_ROUTE_NAME} bytes");
+    list.at("[].route")
+        .max_length(MAX_ROUTE_NAME)
+        .rule(Rule::text("size(self) > 0", right));
+    path_schema(&mut list.at("[].path"));
+    header_schema(&mut list.at("[].headers"));
+    grpc_schema(&mut list.at("[].grpc"));
+}
+
+fn path_schema(path: &mut Place<'_>) {
+    path.at("value").max_length(MAX_PATH);
+    let plain = "self.type == 'RegularExpression'";
+    let value = "self.value";
+    let without_star = "self.value.find('^.*[^*/]')";
+    let prefix = format!("{without_star} == '' ? '/' : {without_star}");
+    let rules = [
+        Rule::words(
+            format!("{plain} || {value}.startsWith('/')"),
+            "\"%s\"; paths start with /, write \"/%s\"",
+            &[value, value],
+        ),
+        Rule::words(
+            format!("{plain} || !{value}.matches('[?#]')"),
+            &format!("\"%s\" holds '%s'; {QUERY_STRING}"),
+            &[value, "self.value.find('[?#]')"],
+        ),
+        Rule::words(
+            format!("{plain} || !{value}.matches('\\\\s')"),
+            &format!("\"%s\" {}", WHITE_SPACE.replace('%', "%%")),
+            &[value],
+        ),
+        Rule::words(
+            format!("self.type != 'PathPrefix' || !{value}.endsWith('*')"),
+            "\"%s\"; a prefix takes no wildcard, write \"%s\"",
+            &[value, &prefix],
+        ),
+    ];
+    // One rule for all of them would be too expensive.
+    let segments = [
+        format!("{value}.contains('//') || {value}.endsWith('/.') || {value}.endsWith('/..')"),
+        format!("{value}.contains('/./')"),
+        format!("{value}.contains('/../')"),
+    ];
+    let segments = segments.map(|found| {
+        Rule::words(
+            format!("{plain} || !({found})"),
+            &format!("\"%s\" {DOT_SEGMENTS}"),
+            &[value],
+        )
+    });
+    for rule in rules.into_iter().chain(segments) {
+        path.rule(rule.on(".value"));
+    }
+}
+
+fn header_schema(headers: &mut Place<'_>) {
+    headers.max_items(MAX_HEADERS).by_name();
+    // RFC 9110, section 5.6.2.
+    headers
+        .at("[].name")
+        .max_length(MAX_HEADER_NAME)
+        .pattern("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$");
+    let empty = format!("0 bytes; 1 to {MAX_HEADER_VALUE} bytes");
+    headers
+        .at("[].value")
+        .max_length(MAX_HEADER_VALUE)
+        .characters("^[^\\x00-\\x08\\x0a-\\x1f\\x7f]*$");
+    headers
+        .at("[]")
+        .rule(Rule::text("self.type != 'Exact' || size(self.value) > 0", empty).on(".value"))
+        .rule(
+            Rule::quoted(
+                "self.type != 'Exact' || !(self.value.startsWith(' ') || self.value.endsWith(' '))",
+                "self.value",
+                SPACE_AROUND_VALUE,
+            )
+            .on(".value"),
+        );
+}
+
+fn grpc_schema(grpc: &mut Place<'_>) {
+    grpc.rule(Rule::text(
+        "has(self.service) || has(self.method)",
+        EMPTY_GRPC,
+    ));
+    for (field, right, pattern) in GRPC_FIELDS {
+        grpc.at(field).max_length(MAX_GRPC_NAME);
+        let value = format!("self.{field}");
+        let rule = format!("self.type != 'Exact' || !has({value}) || {value}.matches('{pattern}')");
+        let rule = Rule::quoted(rule, &value, right);
+        grpc.rule(rule.on(&format!(".{field}")));
+    }
+}

@@ -1,0 +1,74 @@
+//! The rules of a policy beyond its shape, and its translation from the API's types to types that
+//! can't be wrong. All problems are collected; a wrong value reads as its default meanwhile.
+
+mod class_admission;
+mod classes;
+mod errors;
+mod identity;
+mod matches;
+mod names;
+mod queue;
+mod setting;
+mod shadow;
+mod stage;
+mod strategy;
+mod types;
+mod window;
+mod workflows;
+
+use std::time::Duration as Span;
+
+use headgate_core::config::{ServiceAdmissionConfig, StageConfig};
+
+use super::path::Path;
+use super::schema::Place;
+
+pub use identity::{identity, targets};
+use setting::VALUE;
+pub(in crate::validate) use setting::{Real, Time, Whole};
+pub use stage::{Meaning, stage};
+
+/// Notes settings that are valid and yet seldom intended.
+pub(crate) fn warnings(
+    stage: &StageConfig,
+    promises: Option<&ServiceAdmissionConfig>,
+    noted: &mut Problems,
+) {
+    workflows::warnings(stage, noted);
+    class_admission::warnings(stage, promises, noted);
+}
+
+const MILLISECOND: Span = Span::from_millis(1);
+const SECOND: Span = Span::from_secs(1);
+const HOUR: Span = Span::from_secs(3600);
+
+/// Returns `span` in µs; spans of policies are at most years.
+fn micros(span: Span) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Adds the checks of the API server.
+pub(in crate::validate) fn schema(spec: &mut Place<'_>) {
+    identity::schema(spec);
+    stage::schema(spec);
+    errors::schema(spec);
+    queue::schema(spec);
+    strategy::schema(spec);
+    types::schema(spec);
+    classes::schema(spec);
+    workflows::schema(spec);
+    class_admission::schema(spec);
+    spec.at("exclude").atomic();
+    matches::schema(&mut spec.at("exclude"));
+}
+
+/// The problems found.
+#[derive(Debug, Default)]
+pub(crate) struct Problems(pub(crate) Vec<(Path, String)>);
+
+impl Problems {
+    /// Notes that the field at `path` is wrong: its value and a right value.
+    pub(crate) fn add(&mut self, path: Path, message: impl Into<String>) {
+        self.0.push((path, message.into()));
+    }
+}

@@ -1,0 +1,233 @@
+//! `spec.queue`.
+
+use std::collections::BTreeMap;
+use std::ops::Bound::Included;
+use std::time::Duration as Span;
+
+use headgate_core::config::{Discipline, MAX_QUEUE_LENGTH, MAX_WORKFLOW_NAME, QueueConfig};
+
+use super::names::{all_known, check_known};
+use super::{HOUR, MILLISECOND, Problems, Real, SECOND, Time, Whole};
+use crate::validate::path::Path;
+use crate::validate::schema::{self as cel, Place, Rule, some};
+use crate::{AdmissionPolicySpec, DisciplineType, FlowType, QueueModeType, StrategyType};
+
+const MAX_LENGTH: Whole = Whole {
+    default: 800,
+    bounds: (0, MAX_QUEUE_LENGTH),
+};
+const TIMEOUT: Time = Time {
+    default: SECOND,
+    bounds: (MILLISECOND, HOUR),
+};
+const QUANTUM: Time = Time {
+    default: Span::from_millis(10),
+    bounds: (MILLISECOND, Span::from_secs(60)),
+};
+const WEIGHT: Real = Real {
+    default: 1.0,
+    bounds: (Included(0.01), Included(100.0)),
+    right: "a weight, 0.01 to 100",
+};
+/// Most weights; each is looked up by a name.
+const MAX_WEIGHTS: usize = 1024;
+const ORDER_IS_THE_BACKENDS: &str =
+    "with mode Observe the order is the backend's; leave it out or use mode Hold";
+const NO_PRIORITIES: &str = "there are no classes; add spec.classes or use another discipline";
+const NO_CLASSES: &str = "there are none; add spec.classes or use Type or Workflow";
+
+pub(super) fn queue(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) -> QueueConfig {
+    let queue = &spec.queue;
+    let max_length = problems.whole(at.field("maxLength"), queue.max_length, &MAX_LENGTH);
+    let timeout_us = problems.time(&at.field("timeout"), queue.timeout.as_ref(), &TIMEOUT);
+    let chosen = in_use(spec);
+    let name = chosen.as_str();
+    if queue.mode == QueueModeType::Observe && chosen != DisciplineType::Fifo {
+        let problem = format!("{name:?}; {ORDER_IS_THE_BACKENDS}");
+        problems.add(at.field("discipline"), problem);
+    }
+    if chosen == DisciplineType::Priority && spec.classes.is_empty() {
+        let problem = format!("{name:?}; {NO_PRIORITIES}");
+        problems.add(at.field("discipline"), problem);
+    }
+    for (field, given, needed) in [
+        ("drr", queue.drr.is_some(), DisciplineType::Drr),
+        ("wfq", queue.wfq.is_some(), DisciplineType::Wfq),
+    ] {
+        if given && chosen != needed {
+            let needed = needed.as_str();
+            problems.add(
+                at.field(field),
+                format!("given with discipline {name}; leave it out or use discipline {needed}"),
+            );
+        }
+    }
+    QueueConfig {
+        mode: queue.mode.into(),
+        discipline: discipline(spec, at, problems),
+        max_length,
+        timeout_us,
+    }
+}
+
+/// Returns the discipline of the policy. The default with a held queue and Bouncer is `Slack`, as
+/// every type then has objectives; it is FIFO otherwise.
+pub(super) fn in_use(spec: &AdmissionPolicySpec) -> DisciplineType {
+    let held = spec.queue.mode == QueueModeType::Hold;
+    let default = match spec.strategy.kind {
+        StrategyType::Bouncer if held => DisciplineType::Slack,
+        _ => DisciplineType::Fifo,
+    };
+    spec.queue.discipline.unwrap_or(default)
+}
+
+fn discipline(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) -> Discipline {
+    match in_use(spec) {
+        DisciplineType::Fifo => Discipline::Fifo,
+        DisciplineType::Edf => Discipline::Edf,
+        DisciplineType::Lstf => Discipline::Lstf,
+        DisciplineType::Sjf => Discipline::Sjf,
+        DisciplineType::Srtf => Discipline::Srtf,
+        DisciplineType::Lasf => Discipline::Lasf,
+        DisciplineType::Priority => Discipline::Priority,
+        DisciplineType::Slack => Discipline::Slack,
+        DisciplineType::Drr => {
+            let settings = spec.queue.drr.clone().unwrap_or_default();
+            let at = at.field("drr");
+            let quantum = settings.quantum.as_ref();
+            let quantum_us = problems.time(&at.field("quantum"), quantum, &QUANTUM);
+            flows(spec, settings.by, &settings.weights, &at, problems);
+            Discipline::Drr {
+                by: settings.by.into(),
+                quantum_us,
+                weights: weights(spec, settings.by, settings.weights),
+            }
+        }
+        DisciplineType::Wfq => {
+            let settings = spec.queue.wfq.clone().unwrap_or_default();
+            let at = at.field("wfq");
+            flows(spec, settings.by, &settings.weights, &at, problems);
+            Discipline::Wfq {
+                by: settings.by.into(),
+                weights: weights(spec, settings.by, settings.weights),
+            }
+        }
+    }
+}
+
+/// Returns the weights in force. A workflow has that of `workflows.named` unless `own` names it.
+fn weights(
+    spec: &AdmissionPolicySpec,
+    by: FlowType,
+    own: BTreeMap<String, f64>,
+) -> BTreeMap<String, f64> {
+    if by != FlowType::Workflow {
+        return own;
+    }
+    let named = spec.workflows.iter().flat_map(|workflows| &workflows.named);
+    // The API server adds the default, which must mean the same as an absent weight.
+    let weight = |given: Option<f64>| given.filter(|weight| *weight != 1.0);
+    let named = named.filter_map(|w| Some((w.name.clone(), weight(w.weight)?)));
+    named.chain(own).collect()
+}
+
+/// Checks the flows that take turns, and their weights.
+fn flows(
+    spec: &AdmissionPolicySpec,
+    by: FlowType,
+    all: &BTreeMap<String, f64>,
+    at: &Path,
+    problems: &mut Problems,
+) {
+    let weights = at.field("weights");
+    let names = all.keys();
+    if names.len() > MAX_WEIGHTS {
+        let problem = format!("{} weights; at most {MAX_WEIGHTS}", names.len());
+        problems.add(weights.clone(), problem);
+    }
+    match by {
+        FlowType::Type => {
+            let types: Vec<&str> = spec.types.iter().map(|t| t.name.as_str()).collect();
+            check_known(names, "type", &types, &weights, problems);
+        }
+        FlowType::Class if spec.classes.is_empty() => {
+            problems.add(at.field("by"), format!("Class; {NO_CLASSES}"));
+        }
+        FlowType::Class => {
+            let classes: Vec<&str> = spec.classes.iter().map(|c| c.name.as_str()).collect();
+            check_known(names, "class", &classes, &weights, problems);
+        }
+        FlowType::Workflow => {
+            for id in names.filter(|id| !(1..=MAX_WORKFLOW_NAME).contains(&id.len())) {
+                let right = format!("the id of a workflow, 1 to {MAX_WORKFLOW_NAME} bytes");
+                problems.add(weights.key(id), format!("{} bytes; {right}", id.len()));
+            }
+        }
+    }
+    for (name, weight) in all {
+        problems.real(weights.key(name), Some(*weight), &WEIGHT);
+    }
+}
+
+pub(super) fn schema(spec: &mut Place<'_>) {
+    let mut queue = spec.at("queue");
+    queue.at("maxLength").whole(&MAX_LENGTH);
+    queue.at("timeout").time(&TIMEOUT);
+    queue.at("drr.quantum").time(&QUANTUM);
+    let rule = "self.mode != 'Observe' || !has(self.discipline) || self.discipline == 'FIFO'";
+    queue.rule(Rule::quoted(rule, "self.discipline", ORDER_IS_THE_BACKENDS).on(".discipline"));
+    let chosen = "self.queue.discipline";
+    let rule = format!(
+        "!has({chosen}) || {chosen} != 'Priority' || {}",
+        some("self.classes")
+    );
+    spec.rule(Rule::quoted(rule, chosen, NO_PRIORITIES).on(".queue.discipline"));
+    fair(spec, "drr", DisciplineType::Drr);
+    fair(spec, "wfq", DisciplineType::Wfq);
+}
+
+/// Adds the schema of a fair queue's settings: of `discipline`, in the field `name`.
+fn fair(spec: &mut Place<'_>, name: &str, discipline: DisciplineType) {
+    let discipline = discipline.as_str();
+    let (field, on) = (format!("self.queue.{name}"), format!(".queue.{name}"));
+    let mut settings = spec.at(&format!("queue.{name}"));
+    settings.at("weights").max_properties(MAX_WEIGHTS);
+    settings.at("weights{}").real_bounds(&WEIGHT);
+    let odd = format!("size(bytes(k)) < 1 || size(bytes(k)) > {MAX_WORKFLOW_NAME}");
+    let bytes = format!("string(self.weights.filter(k, {odd}).map(k, size(bytes(k)))[0])");
+    settings.rule(
+        Rule::value(
+            format!(
+                "self.by != 'Workflow' || !has(self.weights) || !self.weights.exists(k, {odd})"
+            ),
+            &cel::format("%s bytes", &[&bytes]),
+            format!("the id of a workflow, 1 to {MAX_WORKFLOW_NAME} bytes"),
+        )
+        .on(".weights"),
+    );
+
+    let others = "has(self.queue.discipline) ? self.queue.discipline : \
+                  self.queue.mode == 'Hold' && self.strategy.type == 'Bouncer' ? 'Slack' : 'FIFO'";
+    let chosen = format!("has(self.queue.discipline) && self.queue.discipline == '{discipline}'");
+    let problem = format!("given with discipline %s; leave it out or use discipline {discipline}");
+    spec.rule(
+        Rule::words(format!("!has({field}) || ({chosen})"), &problem, &[others])
+            .on(&on)
+            .forbidden(),
+    );
+    let by = |what: &str| format!("has({field}) && {field}.by == '{what}'");
+    let weights = format!("{field}.weights");
+    let classes = some("self.classes");
+    spec.rule(
+        Rule::text(
+            format!("!({}) || {classes}", by("Class")),
+            format!("Class; {NO_CLASSES}"),
+        )
+        .on(&format!("{on}.by")),
+    );
+    let of_types = format!("{} && has({weights})", by("Type"));
+    let of_classes = format!("{} && has({weights}) && {classes}", by("Class"));
+    let on = format!("{on}.weights");
+    spec.rule(all_known(&of_types, &weights, "type", "self.types").on(&on))
+        .rule(all_known(&of_classes, &weights, "class", "self.classes").on(&on));
+}

@@ -1,0 +1,120 @@
+//! Rules for matches that no request ever reaches, because earlier matches take all their requests.
+//!
+//! A match A covers a match B when each condition of A follows from B's: A has no condition on the
+//! path, or the same as B, or one on a prefix of B's path; and A's method, headers, gRPC method and
+//! route, if given, are B's. A regular expression is covered only by the same one; the intersection
+//! of two is not computed. So no reachable match is called unreachable.
+
+use std::collections::HashMap;
+
+use headgate_core::config::DEFAULT_TYPE;
+
+use super::Problems;
+use crate::validate::path::Path;
+use crate::{AdmissionPolicySpec, GrpcMatch, HeaderMatch, PathMatch, PathMatchType, RequestMatch};
+
+/// Earlier matches by their condition on the path; a list for each avoids comparing all with all.
+type Earlier<'a> = HashMap<Option<(PathMatchType, &'a str)>, Vec<(String, &'a RequestMatch)>>;
+
+/// Notes every match of a type or a class that is covered by an exclusion, by an earlier type (or
+/// class) or by an earlier match of its own.
+pub(super) fn check(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) {
+    let mut earlier = Earlier::new();
+    check_list(&spec.exclude, &at.field("exclude"), &mut earlier, problems);
+    let mut earlier_classes = earlier.clone();
+    for (i, kind) in spec.types.iter().enumerate() {
+        if kind.name != DEFAULT_TYPE {
+            let at = at.field("types").item(i).field("matches");
+            check_list(&kind.matches, &at, &mut earlier, problems);
+        }
+    }
+    for (i, class) in spec.classes.iter().enumerate() {
+        let at = at.field("classes").item(i).field("matches");
+        check_list(&class.matches, &at, &mut earlier_classes, problems);
+    }
+}
+
+/// Notes the matches of `rules` that `earlier` covers, and adds the rest to it.
+fn check_list<'a>(
+    rules: &'a [RequestMatch],
+    at: &Path,
+    earlier: &mut Earlier<'a>,
+    problems: &mut Problems,
+) {
+    for (i, rule) in rules.iter().enumerate() {
+        if *rule == RequestMatch::default() {
+            continue; // Noted elsewhere, and it would cover all that follows.
+        }
+        let at = at.item(i);
+        if let Some((by, covering)) = covering(rule, earlier) {
+            let how = if *covering == *rule {
+                "is the same"
+            } else {
+                "takes all that it matches"
+            };
+            problems.add(
+                at,
+                format!("never reached; {by} {how}, so drop one or change their order"),
+            );
+            continue;
+        }
+        let place = at.to_string();
+        let place = place.strip_prefix("spec.").unwrap_or(&place).to_owned();
+        let same_path = earlier.entry(path_key(rule.path.as_ref())).or_default();
+        same_path.push((place, rule));
+    }
+}
+
+fn path_key(path: Option<&PathMatch>) -> Option<(PathMatchType, &str)> {
+    path.map(|p| match p.kind {
+        PathMatchType::PathPrefix => (p.kind, p.value.trim_end_matches('/')),
+        _ => (p.kind, p.value.as_str()),
+    })
+}
+
+/// Returns an earlier match that covers `rule`.
+fn covering<'e, 'a>(
+    rule: &'e RequestMatch,
+    earlier: &'e Earlier<'a>,
+) -> Option<(&'e str, &'a RequestMatch)> {
+    let key = path_key(rule.path.as_ref());
+    let mut keys = vec![None];
+    if let Some((kind, value)) = key {
+        keys.push(key);
+        if kind != PathMatchType::RegularExpression {
+            let slashes = value.match_indices('/').map(|(end, _)| &value[..end]);
+            keys.extend(slashes.map(|prefix| Some((PathMatchType::PathPrefix, prefix))));
+            keys.push(Some((PathMatchType::PathPrefix, value)));
+        }
+    }
+    let mut candidates = keys.iter().filter_map(|key| earlier.get(key)).flatten();
+    let (place, covering) = candidates.find(|(_, a)| covers_beyond_path(a, rule))?;
+    Some((place.as_str(), *covering))
+}
+
+/// Whether all conditions of `a` but the one on the path follow from those of `b`.
+fn covers_beyond_path(a: &RequestMatch, b: &RequestMatch) -> bool {
+    let same_or_any = |a: &Option<String>, b: &Option<String>| a.is_none() || a == b;
+    same_or_any(&a.method, &b.method)
+        && same_or_any(&a.route, &b.route)
+        && a.headers
+            .iter()
+            .all(|ha| b.headers.iter().any(|hb| same_header(ha, hb)))
+        && match (&a.grpc, &b.grpc) {
+            (None, _) => true,
+            (Some(a), Some(b)) => covers_grpc(a, b),
+            (Some(_), None) => false,
+        }
+}
+
+fn same_header(a: &HeaderMatch, b: &HeaderMatch) -> bool {
+    a.kind == b.kind && a.name.eq_ignore_ascii_case(&b.name) && a.value == b.value
+}
+
+fn covers_grpc(a: &GrpcMatch, b: &GrpcMatch) -> bool {
+    let part = |a: &Option<String>, b: &Option<String>| a.is_none() || a == b;
+    // With different kinds even equal texts mean different conditions.
+    (a.kind == b.kind || (a.service.is_none() && a.method.is_none()))
+        && part(&a.service, &b.service)
+        && part(&a.method, &b.method)
+}

@@ -1,0 +1,216 @@
+//! Rules for the admission stage: `parallelism`, `retries`, and all parts together.
+
+use headgate_core::config::{
+    ATTEMPT_HEADERS, AutoParallelism, MAX_PARALLELISM, OutboundConfig, QueueMode, RetriesConfig,
+    ServiceAdmissionConfig, StageConfig,
+};
+
+use super::class_admission::{self, class_admission};
+use super::classes::classes;
+use super::errors::errors;
+use super::names::{header, header_schema};
+use super::queue::queue;
+use super::strategy::strategy;
+use super::types::{BOUNCER_NEEDS_OBJECTIVES, SLACK_NEEDS_OBJECTIVES, excluded, types};
+use super::workflows::workflows;
+use super::{Problems, Whole, shadow};
+use crate::validate::path::Path;
+use crate::validate::policy::Slots;
+use crate::validate::schema::{Place, Rule};
+use crate::{AdmissionPolicySpec, DisciplineType, MeasureType, StrategyType};
+
+const SLOTS: Whole = Whole {
+    default: 1,
+    bounds: (1, MAX_PARALLELISM),
+};
+const FEWEST: Whole = Whole {
+    default: 2,
+    bounds: (1, MAX_PARALLELISM),
+};
+const MOST: Whole = Whole {
+    default: MAX_PARALLELISM,
+    bounds: (1, MAX_PARALLELISM),
+};
+/// The number of a first attempt.
+const FIRST_ATTEMPT: Whole = Whole {
+    default: 0,
+    bounds: (0, 1),
+};
+const READ_ANYWAY: &str = "read without being named; another header, or leave retries out";
+const ONE_OF: &str = "more than one of auto, total and perEndpoint; give one of them";
+const OBSERVED: &str = "with queue.mode Observe nothing is held back, so parallelism can't be \
+                        found; give parallelism.total or parallelism.perEndpoint";
+const RELEASED_UNMEASURED: &str = "with releaseSlot FirstByte and measure LastByte, slots would be \
+                                   free before their requests are measured; give measure \
+                                   FirstByte, or leave releaseSlot out";
+
+/// A policy's spec in the filter's types.
+pub(crate) struct Meaning {
+    /// The stage of one endpoint.
+    pub(crate) stage: StageConfig,
+    /// Slots as in the policy.
+    pub(crate) slots: Slots,
+    /// The settings of the backend's calls to other services.
+    pub(crate) outbound: Option<OutboundConfig>,
+    /// The classes' targets for the service's callers.
+    pub(crate) promises: Option<ServiceAdmissionConfig>,
+}
+
+/// Checks the spec and returns it in the filter's types.
+pub(crate) fn stage(
+    spec: &AdmissionPolicySpec,
+    policy: String,
+    generation: i64,
+    problems: &mut Problems,
+) -> Meaning {
+    let root = Path::default().field("spec");
+    let slots = parallelism(&spec.parallelism, &root.field("parallelism"), problems);
+    let errors = errors(&spec.errors, &root.field("errors"), problems);
+    let given = spec.retries.as_ref();
+    let retries = given.map(|given| retries(given, &root.field("retries"), problems));
+    let queue = queue(spec, &root.field("queue"), problems);
+    if slots.auto().is_some() && queue.mode == QueueMode::Observe {
+        problems.add(root.clone(), OBSERVED);
+    }
+    if spec.release_slot == MeasureType::FirstByte && spec.measure == MeasureType::LastByte {
+        problems.add(root.clone(), RELEASED_UNMEASURED);
+    }
+    let strategy = strategy(spec, &root.field("strategy"), problems);
+    let types = types(
+        &spec.types,
+        reason_for_objectives(spec),
+        &root.field("types"),
+        problems,
+    );
+    let classes = classes(&spec.classes, &root.field("classes"), problems);
+    let excluded = excluded(&spec.exclude, &root.field("exclude"), problems);
+    shadow::check(spec, &root, problems);
+    let (workflows, outbound) = workflows(spec, &policy, &root.field("workflows"), problems);
+    let at = root.field("classAdmission");
+    let class_admission::Meaning {
+        stage: class_admission,
+        promises,
+        outbound: calls,
+    } = class_admission(spec, &policy, &classes, &at, problems);
+    let stage = StageConfig {
+        policy,
+        generation,
+        routes: Vec::new(),
+        mode: spec.mode.into(),
+        parallelism: slots.for_endpoints(1),
+        auto_parallelism: slots.auto(),
+        queue,
+        measure: spec.measure.into(),
+        release_slot: spec.release_slot.into(),
+        errors,
+        retries,
+        service_times: strategy.service_times,
+        strategy: strategy.config,
+        starvation_avoidance: strategy.starvation_avoidance,
+        types,
+        classes,
+        workflows,
+        class_admission,
+        excluded,
+    };
+    Meaning {
+        stage,
+        slots,
+        outbound: outbound.or(calls),
+        promises,
+    }
+}
+
+pub(super) fn schema(spec: &mut Place<'_>) {
+    let mut parallelism = spec.at("parallelism");
+    parallelism.at("total").whole_bounds(&SLOTS);
+    parallelism.at("perEndpoint").whole_bounds(&SLOTS);
+    let mut auto = parallelism.at("auto");
+    auto.at("min").whole_bounds(&FEWEST);
+    auto.at("max").whole_bounds(&MOST);
+    auto.rule(Rule::words(
+        "!has(self.min) || !has(self.max) || self.min <= self.max",
+        "min %s and max %s; min at most max",
+        &["string(self.min)", "string(self.max)"],
+    ));
+    parallelism.rule(Rule::text(
+        "(has(self.auto) ? 1 : 0) + (has(self.total) ? 1 : 0) + \
+         (has(self.perEndpoint) ? 1 : 0) <= 1",
+        ONE_OF,
+    ));
+    let mut retries = spec.at("retries");
+    retries.at("firstAttempt").whole(&FIRST_ATTEMPT);
+    let known = ATTEMPT_HEADERS.map(|(name, _)| format!("'{name}'"));
+    let rule = format!("!(self.lowerAscii() in [{}])", known.join(", "));
+    let mut header = retries.at("header");
+    header_schema(&mut header);
+    header.rule(Rule::quoted(rule, "self", READ_ANYWAY));
+    spec.rule(Rule::text(
+        "!has(self.queue) || !has(self.queue.mode) || self.queue.mode != 'Observe' || \
+         (has(self.parallelism) && \
+         (has(self.parallelism.total) || has(self.parallelism.perEndpoint)))",
+        OBSERVED,
+    ));
+    spec.rule(Rule::text(
+        "!has(self.releaseSlot) || self.releaseSlot != 'FirstByte' || \
+         (has(self.measure) && self.measure == 'FirstByte')",
+        RELEASED_UNMEASURED,
+    ));
+}
+
+/// Returns the reason why each type needs objectives, if it does.
+fn reason_for_objectives(spec: &AdmissionPolicySpec) -> Option<&'static str> {
+    if spec.strategy.kind == StrategyType::Bouncer {
+        return Some(BOUNCER_NEEDS_OBJECTIVES);
+    }
+    (spec.queue.discipline == Some(DisciplineType::Slack)).then_some(SLACK_NEEDS_OBJECTIVES)
+}
+
+fn retries(given: &crate::Retries, at: &Path, problems: &mut Problems) -> RetriesConfig {
+    let at_header = at.field("header");
+    let name = header(&given.header, &at_header, problems);
+    if ATTEMPT_HEADERS.iter().any(|(known, _)| *known == name) {
+        problems.add(at_header, format!("{:?}; {READ_ANYWAY}", given.header));
+    }
+    let at = at.field("firstAttempt");
+    RetriesConfig {
+        header: name,
+        first_attempt: problems.whole(at, given.first_attempt, &FIRST_ATTEMPT),
+    }
+}
+
+fn parallelism(parallelism: &crate::Parallelism, at: &Path, problems: &mut Problems) -> Slots {
+    match (
+        &parallelism.auto,
+        parallelism.total,
+        parallelism.per_endpoint,
+    ) {
+        (None, total @ Some(_), None) => {
+            Slots::Total(problems.whole(at.field("total"), total, &SLOTS))
+        }
+        (None, None, each @ Some(_)) => {
+            Slots::PerEndpoint(problems.whole(at.field("perEndpoint"), each, &SLOTS))
+        }
+        (auto, None, None) => {
+            let crate::AutoParallelism { min, max } = auto.clone().unwrap_or_default();
+            let at = at.field("auto");
+            let most = problems.whole(at.field("max"), max, &MOST);
+            let fewest = match min {
+                None => FEWEST.default.min(most),
+                given => problems.whole(at.field("min"), given, &FEWEST),
+            };
+            if fewest > most {
+                problems.add(at, format!("min {fewest} and max {most}; min at most max"));
+                return Slots::Total(1);
+            }
+            Slots::Auto(AutoParallelism {
+                min: fewest,
+                max: most,
+            })
+        }
+        _ => {
+            problems.add(at.clone(), ONE_OF);
+            Slots::Total(1)
+        }
+    }
+}

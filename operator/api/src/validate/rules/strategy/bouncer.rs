@@ -1,0 +1,119 @@
+//! Settings of `Bouncer`.
+
+use std::time::Duration as Span;
+
+use headgate_core::config::{
+    HistogramWindow, MAX_HISTOGRAM_STEPS, ServiceTimesConfig, StrategyConfig,
+};
+
+use super::super::{HOUR, Problems, SECOND, Time, Whole};
+use crate::validate::path::Path;
+use crate::validate::schema::{Place, Rule, right_time};
+use crate::{BouncerSettings, Duration, HistogramWindowType};
+
+const INTERVAL: Time = Time {
+    default: SECOND,
+    bounds: (Span::from_millis(10), HOUR),
+};
+const STEP: Time = Time {
+    default: Span::from_millis(100),
+    bounds: (Span::from_millis(10), HOUR),
+};
+const MIN_SAMPLES: Whole = Whole {
+    default: 50,
+    bounds: (1, 1_000_000),
+};
+const STEP_OF_DUAL_BUFFER: &str = "given with type DualBuffer; leave it out or use type Sliding";
+
+pub(super) fn config(settings: Option<&BouncerSettings>) -> StrategyConfig {
+    let logic = settings.map(|s| s.logic).unwrap_or_default();
+    StrategyConfig::Bouncer {
+        logic: logic.into(),
+        shed_by_value: settings.and_then(|s| s.shed_by_value).unwrap_or(true),
+    }
+}
+
+/// Returns the settings of the estimates of processing times. Other strategies need them, too, for
+/// estimated waits and Retry-After, but don't decide by their percentiles: they take the defaults.
+pub(super) fn service_times(
+    strategy: &crate::Strategy,
+    at: &Path,
+    problems: &mut Problems,
+) -> ServiceTimesConfig {
+    let settings = strategy.bouncer.clone().unwrap_or_default();
+    let interval_us = problems.time(&at.field("interval"), settings.interval.as_ref(), &INTERVAL);
+    let min_samples = problems.whole(at.field("minSamples"), settings.min_samples, &MIN_SAMPLES);
+    ServiceTimesConfig {
+        interval_us,
+        min_samples,
+        window: window(&settings.window, interval_us, &at.field("window"), problems),
+    }
+}
+
+fn window(
+    window: &crate::HistogramWindow,
+    interval_us: u64,
+    at: &Path,
+    problems: &mut Problems,
+) -> HistogramWindow {
+    let at = at.field("step");
+    if window.kind == HistogramWindowType::DualBuffer {
+        if window.step.is_some() {
+            problems.add(at, STEP_OF_DUAL_BUFFER);
+        }
+        return HistogramWindow::DualBuffer;
+    }
+    let known = problems.0.len();
+    let step_us = problems.time(&at, window.step.as_ref(), &STEP);
+    let steps = interval_us / step_us.max(1);
+    let is_whole = interval_us.is_multiple_of(step_us);
+    let most = MAX_HISTOGRAM_STEPS as u64;
+    if problems.0.len() == known && !(is_whole && (2..=most).contains(&steps)) {
+        let text = |us| Duration::from(Span::from_micros(us));
+        let (step, interval) = (text(step_us), text(interval_us));
+        problems.add(
+            at,
+            format!("{step}; 2 to {most} whole steps make the interval of {interval}"),
+        );
+    }
+    HistogramWindow::Sliding { step_us }
+}
+
+pub(super) fn schema(at: &mut Place<'_>) {
+    at.at("interval").time(&INTERVAL);
+    at.at("minSamples").whole(&MIN_SAMPLES);
+    at.at("shedByValue").default(true);
+    at.at("window.step").time_bounds(&STEP);
+    at.at("window").rule(
+        Rule::text(
+            "self.type != 'DualBuffer' || !has(self.step)",
+            STEP_OF_DUAL_BUFFER,
+        )
+        .on(".step")
+        .forbidden(),
+    );
+    // The right steps depend on the interval, so no default is stored.
+    let given = format!(
+        "(has(self.window.step) ? self.window.step : '{}')",
+        Duration::from(STEP.default)
+    );
+    let ms = |text: &str| format!("duration({text}).getMilliseconds()");
+    let (interval, step) = (ms("self.interval"), ms(&given));
+    let right = format!(
+        "{} && {}",
+        right_time("self.interval", &INTERVAL),
+        right_time(&given, &STEP)
+    );
+    let whole = format!(
+        "{interval} % {step} == 0 && {interval} / {step} >= 2 && \
+         {interval} / {step} <= {MAX_HISTOGRAM_STEPS}"
+    );
+    at.rule(
+        Rule::words(
+            format!("self.window.type != 'Sliding' || !({right}) || ({whole})"),
+            &format!("%s; 2 to {MAX_HISTOGRAM_STEPS} whole steps make the interval of %s"),
+            &[&given, "self.interval"],
+        )
+        .on(".window.step"),
+    );
+}

@@ -1,0 +1,68 @@
+//! Settings of `MaxQueueWait`.
+
+use headgate_core::config::StrategyConfig;
+
+use super::super::names::{all_known, check_known};
+use super::super::types::MAX_TYPES;
+use super::super::window::{self, MINUTE_IN_SECONDS, window};
+use super::super::{HOUR, MILLISECOND, Problems, Time};
+use crate::MaxQueueWaitSettings;
+use crate::validate::path::Path;
+use crate::validate::schema::{Place, Rule};
+
+const LIMIT: Time = Time {
+    default: MILLISECOND,
+    bounds: (MILLISECOND, HOUR),
+};
+const NO_LIMIT: &str = "missing; the longest wait of a request that is let in, such as 10ms";
+
+pub(super) fn config(
+    settings: Option<&MaxQueueWaitSettings>,
+    types: &[&str],
+    at: &Path,
+    problems: &mut Problems,
+) -> StrategyConfig {
+    let settings = settings.cloned().unwrap_or_default();
+    if settings.limit.is_none() {
+        problems.add(at.field("limit"), NO_LIMIT);
+    }
+    let limit_us = problems.time(&at.field("limit"), settings.limit.as_ref(), &LIMIT);
+    let limits = at.field("limits");
+    check_known(settings.limits.keys(), "type", types, &limits, problems);
+    let type_limits_us = settings.limits.iter().filter_map(|(name, limit)| {
+        let us = problems.duration(&limits.key(name), limit, &LIMIT)?;
+        Some((name.clone(), us))
+    });
+    let type_limits_us = type_limits_us.collect();
+    let (window_us, step_us) = window(
+        settings.window.as_ref(),
+        settings.step.as_ref(),
+        MINUTE_IN_SECONDS,
+        at,
+        problems,
+    );
+    StrategyConfig::MaxQueueWait {
+        limit_us,
+        type_limits_us,
+        window_us,
+        step_us,
+    }
+}
+
+pub(super) fn schema(spec: &mut Place<'_>) {
+    let mut settings = spec.at("strategy.maxQueueWait");
+    settings.at("limit").time_bounds(&LIMIT);
+    settings.at("limits").max_properties(MAX_TYPES);
+    settings.at("limits{}").time_bounds(&LIMIT);
+    window::schema(&mut settings, &MINUTE_IN_SECONDS);
+    let given = "has(self.maxQueueWait) && has(self.maxQueueWait.limit)";
+    spec.at("strategy").rule(
+        Rule::text(format!("self.type != 'MaxQueueWait' || {given}"), NO_LIMIT)
+            .on(".maxQueueWait.limit")
+            .required(),
+    );
+    let limits = "self.strategy.maxQueueWait.limits";
+    let given = format!("has(self.strategy.maxQueueWait) && has({limits})");
+    let rule = all_known(&given, limits, "type", "self.types");
+    spec.rule(rule.on(".strategy.maxQueueWait.limits"));
+}

@@ -1,0 +1,230 @@
+//! Settings of `ResponseTimeController`.
+
+mod schema;
+mod targets;
+
+use std::ops::Bound::{Excluded, Included};
+use std::time::Duration as Span;
+
+use headgate_core::config::{DegradationConfig, ResponseTimeControllerConfig, StrategyConfig};
+
+use super::super::names::check_known;
+use super::super::{HOUR, Problems, Real, SECOND, Time, Whole};
+use crate::validate::path::Path;
+use crate::{
+    AdmissionPolicySpec, ControlScopeType, DegradationSettings, ResponseTimeControllerSettings,
+};
+
+pub(super) use schema::schema;
+
+const PERCENTILE: Real = Real {
+    default: 90.0,
+    bounds: (Excluded(0.0), Excluded(100.0)),
+    right: "a percentile, above 0, below 100",
+};
+const SMOOTHING: Real = Real {
+    default: 0.7,
+    bounds: (Included(0.0), Excluded(1.0)),
+    right: "the weight of the past, 0 or more, below 1",
+};
+const REQUESTS: Whole = Whole {
+    default: 100,
+    bounds: (1, 10_000),
+};
+const TIMEOUT: Time = Time {
+    default: SECOND,
+    bounds: (Span::from_millis(10), HOUR),
+};
+const INCREASE: Real = Real {
+    default: 2.0,
+    bounds: (Excluded(0.0), Included(1e6)),
+    right: "requests/s, above 0, at most 1000000",
+};
+const DECREASE: Real = Real {
+    default: 1.2,
+    bounds: (Excluded(1.0), Included(1e6)),
+    right: "a divisor, above 1, at most 1000000",
+};
+const LOWER_CLASS_DECREASE: Real = Real {
+    default: 10.0,
+    ..DECREASE
+};
+const LOWER_CLASS_PATIENCE: Whole = Whole {
+    default: 20,
+    bounds: (0, 1_000_000),
+};
+const DECREASE_ABOVE: Real = Real {
+    default: 0.0,
+    bounds: (Included(-1.0), Included(10.0)),
+    right: "an error relative to the target, -1 to 10",
+};
+const INCREASE_OFFSET: Real = Real {
+    default: -0.1,
+    ..DECREASE_ABOVE
+};
+const INCREASE_BELOW_DEFAULT: f64 = -0.5;
+const MIN_RATE: Real = Real {
+    default: 0.05,
+    bounds: (Included(0.001), Included(1e6)),
+    right: "requests/s, 0.001 to 1000000",
+};
+const MAX_RATE: Real = Real {
+    default: 2000.0,
+    ..MIN_RATE
+};
+const MIN_QUALITY: Real = Real {
+    default: 0.1,
+    bounds: (Excluded(0.0), Excluded(1.0)),
+    right: "a share of full quality, above 0, below 1",
+};
+const QUALITY_INCREASE: Real = Real {
+    default: 0.05,
+    bounds: (Excluded(0.0), Included(1.0)),
+    right: "a share of full quality, above 0, at most 1",
+};
+const WITHOUT_CLASSES: &str = "given without classes; leave it out or add spec.classes";
+/// Most controllers: the workers share their state.
+const MAX_CONTROLLERS: usize = 256;
+
+pub(super) fn config(
+    spec: &AdmissionPolicySpec,
+    at: &Path,
+    problems: &mut Problems,
+) -> StrategyConfig {
+    let given = spec.strategy.response_time_controller.clone();
+    let given = given.unwrap_or_default();
+    let percentile = problems.real(at.field("percentile"), given.percentile, &PERCENTILE);
+    check_scope(spec, given.scope, at, problems);
+    check_classes(spec, &given, at, problems);
+    let errors = errors(&given, at, problems);
+    let rates = rates(&given, at, problems);
+    StrategyConfig::ResponseTimeController(ResponseTimeControllerConfig {
+        percentile,
+        targets_us: targets::targets(spec, &given, percentile, at, problems),
+        scope: given.scope.into(),
+        smoothing: problems.real(at.field("smoothing"), given.smoothing, &SMOOTHING),
+        requests: problems.whole(at.field("requests"), given.requests, &REQUESTS),
+        timeout_us: problems.time(&at.field("timeout"), given.timeout.as_ref(), &TIMEOUT),
+        increase_below: errors.increase_below,
+        decrease_above: errors.decrease_above,
+        increase: problems.real(at.field("increase"), given.increase, &INCREASE),
+        decrease: problems.real(at.field("decrease"), given.decrease, &DECREASE),
+        increase_offset: errors.increase_offset,
+        min_rate: rates.0,
+        max_rate: rates.1,
+        lower_class_decrease: problems.real(
+            at.field("lowerClassDecrease"),
+            given.lower_class_decrease,
+            &LOWER_CLASS_DECREASE,
+        ),
+        lower_class_patience: problems.whole(
+            at.field("lowerClassPatience"),
+            given.lower_class_patience,
+            &LOWER_CLASS_PATIENCE,
+        ),
+        degradation: given
+            .degradation
+            .as_ref()
+            .map(|d| degradation(d, &at.field("degradation"), problems)),
+    })
+}
+
+fn check_scope(
+    spec: &AdmissionPolicySpec,
+    scope: ControlScopeType,
+    at: &Path,
+    problems: &mut Problems,
+) {
+    let (types, classes) = (spec.types.len(), spec.classes.len().max(1));
+    if scope == ControlScopeType::Type && types * classes > MAX_CONTROLLERS {
+        let right =
+            format!("at most {MAX_CONTROLLERS} controllers; scope Policy has one for all types");
+        problems.add(
+            at.field("scope"),
+            format!("Type with {types} types and {classes} classes; {right}"),
+        );
+    }
+}
+
+/// Checks settings that only make a difference between classes.
+fn check_classes(
+    spec: &AdmissionPolicySpec,
+    given: &ResponseTimeControllerSettings,
+    at: &Path,
+    problems: &mut Problems,
+) {
+    let targets = at.field("classTargets");
+    if spec.classes.is_empty() {
+        for (field, is_given) in [
+            ("classTargets", !given.class_targets.is_empty()),
+            ("lowerClassDecrease", given.lower_class_decrease.is_some()),
+            ("lowerClassPatience", given.lower_class_patience.is_some()),
+        ] {
+            if is_given {
+                problems.add(at.field(field), WITHOUT_CLASSES);
+            }
+        }
+    } else {
+        let classes: Vec<&str> = spec.classes.iter().map(|c| c.name.as_str()).collect();
+        let names = given.class_targets.keys();
+        check_known(names, "class", &classes, &targets, problems);
+    }
+}
+
+struct Errors {
+    increase_below: f64,
+    decrease_above: f64,
+    increase_offset: f64,
+}
+
+/// Returns the errors, relative to the target, at which the rate changes.
+fn errors(given: &ResponseTimeControllerSettings, at: &Path, problems: &mut Problems) -> Errors {
+    let known = problems.0.len();
+    let mut error = |field: &str, value, real| problems.real(at.field(field), value, real);
+    let decrease_above = error("decreaseAbove", given.decrease_above, &DECREASE_ABOVE);
+    let increase_offset = error("increaseOffset", given.increase_offset, &INCREASE_OFFSET);
+    let increase_below = given.increase_below.unwrap_or(INCREASE_BELOW_DEFAULT);
+    let most = increase_offset.min(decrease_above);
+    if problems.0.len() == known && !(increase_below > -1.0 && increase_below <= most) {
+        problems.add(
+            at.field("increaseBelow"),
+            format!(
+                "{increase_below}; above -1, at most increaseOffset ({increase_offset}) and \
+                 decreaseAbove ({decrease_above})"
+            ),
+        );
+    }
+    Errors {
+        increase_below,
+        decrease_above,
+        increase_offset,
+    }
+}
+
+/// Returns the least and the greatest rate.
+fn rates(given: &ResponseTimeControllerSettings, at: &Path, problems: &mut Problems) -> (f64, f64) {
+    let known = problems.0.len();
+    let mut rate = |field: &str, value, real| problems.real(at.field(field), value, real);
+    let least = rate("minRate", given.min_rate, &MIN_RATE);
+    let greatest = rate("maxRate", given.max_rate, &MAX_RATE);
+    if problems.0.len() == known && greatest < least {
+        problems.add(
+            at.field("maxRate"),
+            format!("{greatest}; at least minRate ({least})"),
+        );
+    }
+    (least, greatest)
+}
+
+fn degradation(
+    given: &DegradationSettings,
+    at: &Path,
+    problems: &mut Problems,
+) -> DegradationConfig {
+    DegradationConfig {
+        min_quality: problems.real(at.field("minQuality"), given.min_quality, &MIN_QUALITY),
+        decrease: problems.real(at.field("decrease"), given.decrease, &DECREASE),
+        increase: problems.real(at.field("increase"), given.increase, &QUALITY_INCREASE),
+        admission: given.admission.unwrap_or(true),
+    }
+}

@@ -1,0 +1,182 @@
+//! Starvation avoidance around a strategy: allowed only if the strategy refuses some types more
+//! than others.
+
+use std::ops::Bound::{Excluded, Included};
+
+use headgate_core::config::StarvationAvoidance;
+
+use super::super::window::{self, SECOND_IN_HUNDREDTHS, window};
+use super::super::{Problems, Real};
+use crate::validate::path::Path;
+use crate::validate::schema::{self as cel, Place, Rule, some};
+use crate::{ControlScopeType, StarvationAvoidanceType, StrategyType};
+
+const ALLOWANCE: Real = Real {
+    default: 0.1,
+    bounds: (Included(0.0), Included(1.0)),
+    right: "a share of a type's requests, 0 to 1",
+};
+const ALPHA: Real = Real {
+    default: 1.0,
+    bounds: (Excluded(0.0), Included(1.0)),
+    right: "a probability above 0, at most 1",
+};
+const MAX_QUEUE_LENGTH: &str = "MaxQueueLength, which treats all types alike";
+const MAX_QUEUE_WAIT: &str = "MaxQueueWait without limits, which treats all types alike";
+const ACCEPT_FRACTION: &str = "AcceptFraction, which treats all types alike";
+const RESPONSE_TIME_CONTROLLER: &str =
+    "ResponseTimeController and scope Policy, which treats all types alike";
+const BACKLOG_CONTROL: &str = "BacklogControl, which has one bound for all types";
+const USE_BOUNCER: &str = "leave it out or use type Bouncer";
+
+pub(super) fn starvation_avoidance(
+    strategy: &crate::Strategy,
+    at: &Path,
+    problems: &mut Problems,
+) -> Option<StarvationAvoidance> {
+    let avoidance = strategy.starvation_avoidance.as_ref()?;
+    if let Some(alike) = treats_types_alike(strategy) {
+        problems.add(
+            at.clone(),
+            format!("given with type {alike}; {USE_BOUNCER}"),
+        );
+    }
+    Some(match avoidance.kind {
+        StarvationAvoidanceType::AcceptanceAllowance => {
+            if avoidance.helping_the_underserved.is_some() {
+                mismatch("helpingTheUnderserved", "AcceptanceAllowance", at, problems);
+            }
+            acceptance_allowance(
+                avoidance.acceptance_allowance.as_ref(),
+                &at.field("acceptanceAllowance"),
+                problems,
+            )
+        }
+        StarvationAvoidanceType::HelpingTheUnderserved => {
+            if avoidance.acceptance_allowance.is_some() {
+                mismatch("acceptanceAllowance", "HelpingTheUnderserved", at, problems);
+            }
+            helping_the_underserved(
+                avoidance.helping_the_underserved.as_ref(),
+                &at.field("helpingTheUnderserved"),
+                problems,
+            )
+        }
+    })
+}
+
+/// Returns the strategy in words if it refuses all types alike, so that none can starve more than
+/// another.
+fn treats_types_alike(strategy: &crate::Strategy) -> Option<&'static str> {
+    match strategy.kind {
+        StrategyType::Bouncer => None,
+        StrategyType::MaxQueueLength => Some(MAX_QUEUE_LENGTH),
+        StrategyType::MaxQueueWait => {
+            let settings = strategy.max_queue_wait.as_ref();
+            let has_limits = settings.is_some_and(|s| !s.limits.is_empty());
+            (!has_limits).then_some(MAX_QUEUE_WAIT)
+        }
+        StrategyType::AcceptFraction => Some(ACCEPT_FRACTION),
+        StrategyType::ResponseTimeController => {
+            let settings = strategy.response_time_controller.as_ref();
+            let scope = settings.map(|s| s.scope).unwrap_or_default();
+            (scope == ControlScopeType::Policy).then_some(RESPONSE_TIME_CONTROLLER)
+        }
+        StrategyType::BacklogControl => Some(BACKLOG_CONTROL),
+    }
+}
+
+fn mismatch(field: &str, kind: &str, at: &Path, problems: &mut Problems) {
+    problems.add(
+        at.field(field),
+        format!("given with type {kind}; leave it out or change the type"),
+    );
+}
+
+fn acceptance_allowance(
+    settings: Option<&crate::AcceptanceAllowance>,
+    at: &Path,
+    problems: &mut Problems,
+) -> StarvationAvoidance {
+    let settings = settings.cloned().unwrap_or_default();
+    let allowance = problems.real(at.field("allowance"), settings.allowance, &ALLOWANCE);
+    let (window_us, step_us) = window(
+        settings.window.as_ref(),
+        settings.step.as_ref(),
+        SECOND_IN_HUNDREDTHS,
+        at,
+        problems,
+    );
+    StarvationAvoidance::AcceptanceAllowance {
+        allowance,
+        window_us,
+        step_us,
+    }
+}
+
+fn helping_the_underserved(
+    settings: Option<&crate::HelpingTheUnderserved>,
+    at: &Path,
+    problems: &mut Problems,
+) -> StarvationAvoidance {
+    let settings = settings.cloned().unwrap_or_default();
+    let alpha = problems.real(at.field("alpha"), settings.alpha, &ALPHA);
+    let (window_us, step_us) = window(
+        settings.window.as_ref(),
+        settings.step.as_ref(),
+        SECOND_IN_HUNDREDTHS,
+        at,
+        problems,
+    );
+    StarvationAvoidance::HelpingTheUnderserved {
+        alpha,
+        window_us,
+        step_us,
+    }
+}
+
+pub(super) fn schema(strategy: &mut Place<'_>) {
+    let limits = some("self.maxQueueWait.limits");
+    let without_limits = format!("!(has(self.maxQueueWait) && {limits})");
+    let of_policy =
+        "has(self.responseTimeController) && self.responseTimeController.scope == 'Policy'";
+    for (kind, alike, condition) in [
+        ("MaxQueueLength", MAX_QUEUE_LENGTH, "true"),
+        ("MaxQueueWait", MAX_QUEUE_WAIT, without_limits.as_str()),
+        ("AcceptFraction", ACCEPT_FRACTION, "true"),
+        (
+            "ResponseTimeController",
+            RESPONSE_TIME_CONTROLLER,
+            of_policy,
+        ),
+        ("BacklogControl", BACKLOG_CONTROL, "true"),
+    ] {
+        let rule =
+            format!("!has(self.starvationAvoidance) || self.type != '{kind}' || !({condition})");
+        strategy.rule(
+            Rule::text(rule, format!("given with type {alike}; {USE_BOUNCER}"))
+                .on(".starvationAvoidance")
+                .forbidden(),
+        );
+    }
+    let mut avoidance = strategy.at("starvationAvoidance");
+    for (field, kind) in [
+        ("acceptanceAllowance", "AcceptanceAllowance"),
+        ("helpingTheUnderserved", "HelpingTheUnderserved"),
+    ] {
+        avoidance.rule(
+            Rule::value(
+                format!("!has(self.{field}) || self.type == '{kind}'"),
+                &cel::format("given with type %s", &["self.type"]),
+                "leave it out or change the type",
+            )
+            .on(&format!(".{field}"))
+            .forbidden(),
+        );
+        window::schema(&mut avoidance.at(field), &SECOND_IN_HUNDREDTHS);
+    }
+    avoidance
+        .at("acceptanceAllowance.allowance")
+        .real(&ALLOWANCE);
+    avoidance.at("helpingTheUnderserved.alpha").real(&ALPHA);
+}

@@ -1,0 +1,299 @@
+//! Rules for query types: names, objectives, and that exactly one is the default.
+
+use headgate_core::config::{DEFAULT_TYPE, Match, Objective, TypeConfig};
+use headgate_core::stats::MAX_TYPES_IN_STATS;
+
+use super::matches::{self, check_matches};
+use super::names::{check_name, check_unique, name_schema};
+use super::{HOUR, MILLISECOND, Problems, Time, VALUE};
+use crate::validate::path::Path;
+use crate::validate::schema::{self as cel, Place, Rule, not_time, some};
+use crate::{Duration, QueryType, RequestMatch};
+
+/// Most types of one policy: the number with stats of their own.
+pub(super) const MAX_TYPES: usize = MAX_TYPES_IN_STATS;
+/// Most matches of one policy.
+const MAX_MATCHES_OF_ALL: usize = 4096;
+/// Most objectives of one type.
+const MAX_OBJECTIVES: usize = 16;
+const OBJECTIVE: Time = Time {
+    default: MILLISECOND,
+    bounds: (MILLISECOND, HOUR),
+};
+const NO_DEFAULT: &str = "one named default takes the requests that no other type matches";
+const MATCHES_OF_DEFAULT: &str =
+    "default takes what no other type matches; rename the type or drop its matches";
+const NO_MATCHES: &str = "none; at least one, such as {path: {type: PathPrefix, value: /search}}";
+const NOT_ASCENDING: &str = "a higher percentile takes at least as long";
+const NO_PERCENTILE: &str = "p followed by a number above 0 and below 100, such as p50 or p99.9";
+/// The name of a percentile, in its shortest form.
+const PERCENTILE: &str = "^p(0|[1-9][0-9]?)([.][0-9]{0,3}[1-9])?$";
+
+/// The reason why each type needs an objective.
+pub(super) const BOUNCER_NEEDS_OBJECTIVES: &str = "Bouncer decides by objectives";
+/// The reason why each type needs an objective.
+pub(super) const SLACK_NEEDS_OBJECTIVES: &str = "the discipline Slack orders by objectives";
+
+/// Checks the types and puts `default` last. Each needs an objective if a `reason` is given.
+pub(super) fn types(
+    types: &[QueryType],
+    reason: Option<&str>,
+    at: &Path,
+    problems: &mut Problems,
+) -> Vec<TypeConfig> {
+    if types.len() > MAX_TYPES {
+        problems.add(
+            at.clone(),
+            format!("{} types; at most {MAX_TYPES}", types.len()),
+        );
+    }
+    let matches: usize = types.iter().map(|t| t.matches.len()).sum();
+    if matches > MAX_MATCHES_OF_ALL {
+        problems.add(
+            at.clone(),
+            format!("{matches} matches in all; at most {MAX_MATCHES_OF_ALL}"),
+        );
+    }
+    if !types.iter().any(|t| t.name == DEFAULT_TYPE) {
+        let similar = types
+            .iter()
+            .find(|t| t.name.eq_ignore_ascii_case(DEFAULT_TYPE));
+        let found = match similar {
+            Some(similar) => format!(
+                "no type is named default, though one is named {}",
+                similar.name
+            ),
+            None if types.is_empty() => "empty".to_owned(),
+            None => "no type is named default".to_owned(),
+        };
+        problems.add(at.clone(), format!("{found}; {NO_DEFAULT}"));
+    }
+    let names: Vec<&str> = types.iter().map(|t| t.name.as_str()).collect();
+    check_unique(&names, at, "types", problems);
+    let mut checked = Vec::new();
+    for (i, kind) in types.iter().enumerate() {
+        let at = at.item(i);
+        check_name(&kind.name, &at.field("name"), problems);
+        let is_default = kind.name == DEFAULT_TYPE;
+        if is_default && !kind.matches.is_empty() {
+            problems.add(
+                at.field("matches"),
+                format!("{} given; {MATCHES_OF_DEFAULT}", kind.matches.len()),
+            );
+        }
+        if !is_default && kind.matches.is_empty() {
+            problems.add(at.field("matches"), NO_MATCHES);
+        }
+        let rules = check_matches(&kind.matches, &at.field("matches"), problems);
+        let slo = slo(kind, &at.field("slo"), problems);
+        if let Some(reason) = reason
+            && kind.slo.is_empty()
+        {
+            problems.add(at.field("slo"), no_objectives(reason));
+        }
+        checked.push(TypeConfig {
+            name: kind.name.clone(),
+            matches: rules,
+            slo,
+            value: problems.real(at.field("value"), kind.value, &VALUE),
+        });
+    }
+    // Stable: the others keep their order, in which the first match wins.
+    checked.sort_by_key(|t| t.name == DEFAULT_TYPE);
+    checked
+}
+
+/// Checks the exclusions.
+pub(super) fn excluded(exclude: &[RequestMatch], at: &Path, problems: &mut Problems) -> Vec<Match> {
+    check_matches(exclude, at, problems)
+}
+
+fn slo(kind: &QueryType, at: &Path, problems: &mut Problems) -> Vec<Objective> {
+    if kind.slo.len() > MAX_OBJECTIVES {
+        problems.add(
+            at.clone(),
+            format!("{} objectives; at most {MAX_OBJECTIVES}", kind.slo.len()),
+        );
+    }
+    let mut objectives: Vec<(&String, &Duration, Objective)> = Vec::new();
+    for (name, time) in &kind.slo {
+        let at = at.key(name);
+        let percentile = match percentile(name) {
+            Ok(percentile) => Some(percentile),
+            Err(right) => {
+                problems.add(at.clone(), format!("{name:?} is no percentile; {right}"));
+                None
+            }
+        };
+        let objective_us = problems.duration(&at, time, &OBJECTIVE);
+        if let (Some(percentile), Some(objective_us)) = (percentile, objective_us) {
+            objectives.push((
+                name,
+                time,
+                Objective {
+                    percentile,
+                    objective_us,
+                },
+            ));
+        }
+    }
+    objectives.sort_by(|a, b| a.2.percentile.total_cmp(&b.2.percentile));
+    for pair in objectives.windows(2) {
+        let [(low_name, low_time, low), (name, time, high)] = pair else {
+            continue;
+        };
+        if high.objective_us < low.objective_us {
+            problems.add(
+                at.key(name),
+                format!("{time} is below the {low_time} of {low_name}; {NOT_ASCENDING}"),
+            );
+        }
+    }
+    objectives
+        .into_iter()
+        .map(|(_, _, objective)| objective)
+        .collect()
+}
+
+/// Returns the percentile that `p50` or `p99.9` names, above 0 and below 100.
+fn percentile(name: &str) -> Result<f64, String> {
+    let digits = name.strip_prefix('p').ok_or(NO_PERCENTILE)?;
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
+    let all_digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if !all_digits(whole) || !all_digits(fraction) || whole.len() > 3 || fraction.len() > 4 {
+        return Err(NO_PERCENTILE.to_owned());
+    }
+    let percentile: f64 = digits.parse().map_err(|_| NO_PERCENTILE)?;
+    if !(percentile > 0.0 && percentile < 100.0) {
+        return Err(NO_PERCENTILE.to_owned());
+    }
+    // One name for each percentile, so that none is given twice.
+    let plain = format!("p{percentile}");
+    if plain != name {
+        return Err(format!("write {plain}"));
+    }
+    Ok(percentile)
+}
+
+fn no_objectives(reason: &str) -> String {
+    format!("none; {reason}, such as {{p50: 18ms, p90: 50ms}}")
+}
+
+pub(super) fn schema(spec: &mut Place<'_>) {
+    let mut types = spec.at("types");
+    let similar = "self.filter(t, t.name.matches('^(?i)default$'))";
+    let though = cel::format(
+        "no type is named default, though one is named %s",
+        &[&format!("{similar}[0].name")],
+    );
+    let not_found = format!(
+        "size(self) == 0 ? 'empty' : size({similar}) > 0 ? {though} : 'no type is named default'"
+    );
+    let count = "self.map(t, has(t.matches) ? size(t.matches) : 0).sum()";
+    types
+        .max_items(MAX_TYPES)
+        .by_name()
+        .rule(Rule::value(
+            "self.exists(t, t.name == 'default')",
+            &not_found,
+            NO_DEFAULT,
+        ))
+        .rule(Rule::value(
+            format!("{count} <= {MAX_MATCHES_OF_ALL}"),
+            &cel::format("%s matches in all", &[&format!("string({count})")]),
+            format!("at most {MAX_MATCHES_OF_ALL}"),
+        ));
+    let matches = some("self.matches");
+    spec.at("types[]")
+        .rule(
+            Rule::value(
+                format!("self.name != 'default' || !{matches}"),
+                &cel::format("%s given", &["string(size(self.matches))"]),
+                MATCHES_OF_DEFAULT,
+            )
+            .on(".matches")
+            .forbidden(),
+        )
+        .rule(
+            Rule::text(format!("self.name == 'default' || {matches}"), NO_MATCHES)
+                .on(".matches")
+                .required(),
+        );
+    name_schema(&mut spec.at("types[].name"));
+    spec.at("types[].matches").atomic();
+    matches::schema(&mut spec.at("types[].matches"));
+    spec.at("types[].value").real(&VALUE);
+    slo_schema(spec);
+    for (needed, reason) in [
+        ("self.strategy.type == 'Bouncer'", BOUNCER_NEEDS_OBJECTIVES),
+        (
+            "self.strategy.type != 'Bouncer' && has(self.queue.discipline) && \
+             self.queue.discipline == 'Slack'",
+            SLACK_NEEDS_OBJECTIVES,
+        ),
+    ] {
+        let each = format!("self.types.all(t, {})", some("t.slo"));
+        let rule = Rule::text(format!("!({needed}) || {each}"), no_objectives(reason));
+        spec.rule(rule.on(".types").required());
+    }
+}
+
+fn slo_schema(spec: &mut Place<'_>) {
+    let is_percentile = format!("(k.matches('{PERCENTILE}') && k != 'p0')");
+    // `p50.0` and `p05` name percentiles, too, but only the shortest name is allowed.
+    let is_odd = "k.matches('^p[0-9]{1,3}([.][0-9]{1,4})?$') && double(k.substring(1)) > 0.0 && \
+                  double(k.substring(1)) < 100.0";
+    let plain = cel::format("write p%s", &["string(double(k.substring(1)))"]);
+    let odd = format!("self.filter(k, !{is_percentile})[0]");
+    let right = format!("[{odd}].map(k, {is_odd} ? {plain} : '{NO_PERCENTILE}')[0]");
+    // b is a lower percentile with a longer time.
+    let above =
+        "double(a.substring(1)) > double(b.substring(1)) && duration(self[a]) < duration(self[b])";
+    let readable = format!(
+        "self.exists(k, !{is_percentile} || {})",
+        not_time("self[k]")
+    );
+    let high = format!("self.filter(a, self.exists(b, {above}))[0]");
+    let low = format!("[{high}].map(a, self.filter(b, {above})[0])[0]");
+    spec.at("types[].slo")
+        .max_properties(MAX_OBJECTIVES)
+        .rule(Rule::words(
+            format!("self.all(k, {is_percentile})"),
+            "\"%s\" is no percentile; %s",
+            &[&odd, &right],
+        ))
+        .rule(Rule::words(
+            format!("{readable} || !self.exists(a, self.exists(b, {above}))"),
+            &format!("%s is below the %s of %s; {NOT_ASCENDING}"),
+            &[&format!("self[{high}]"), &format!("self[{low}]"), &low],
+        ));
+    spec.at("types[].slo{}").time_bounds(&OBJECTIVE);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::percentile;
+
+    #[test]
+    fn percentiles() {
+        for (name, expected) in [
+            ("p50", 50.0),
+            ("p99.9", 99.9),
+            ("p1", 1.0),
+            ("p0.5", 0.5),
+            ("p99.99", 99.99),
+        ] {
+            assert_eq!(percentile(name), Ok(expected));
+        }
+        for name in [
+            "p0", "p100", "p101", "P50", "50", "p", "p.5", "p5.", "p-1", "p1e1", "pinf", "p50%",
+        ] {
+            assert!(
+                percentile(name).unwrap_err().starts_with("p followed by"),
+                "{name}"
+            );
+        }
+        assert_eq!(percentile("p50.0"), Err("write p50".into()));
+        assert_eq!(percentile("p05"), Err("write p5".into()));
+    }
+}

@@ -1,0 +1,156 @@
+//! `spec.workflows`: their ids, their rates, and the trusted peers.
+
+mod identity;
+mod named;
+pub(super) mod peers;
+pub(super) mod services;
+mod sharing;
+pub(super) mod smoothing;
+mod text;
+mod warnings;
+
+use std::collections::BTreeMap;
+use std::ops::Bound::Included;
+use std::time::Duration as Span;
+
+use headgate_core::config::{
+    MAX_WORKFLOW_QUEUE, MAX_WORKFLOWS, Mode, OutboundConfig, WorkflowsConfig,
+};
+
+use super::{HOUR, Problems, Real, SECOND, Time, Whole, micros};
+use crate::validate::path::Path;
+use crate::validate::schema::{self as cel, Place, Rule};
+use crate::{AdmissionPolicySpec, Duration};
+
+pub(super) use warnings::warnings;
+
+const INTERVAL: Time = Time {
+    default: Span::from_millis(100),
+    bounds: (Span::from_millis(10), Span::from_secs(10)),
+};
+const RATE_TIMEOUT: Time = Time {
+    default: SECOND,
+    bounds: (Span::from_millis(20), HOUR),
+};
+/// Default lifetime of a rate without renewal, in intervals: some responses are lost, and some
+/// workflows seldom call.
+const INTERVALS_BELIEVED: u64 = 10;
+const WORKFLOWS: Whole = Whole {
+    default: 100,
+    bounds: (1, MAX_WORKFLOWS as u32),
+};
+const QUEUE: Whole = Whole {
+    default: 100,
+    bounds: (0, MAX_WORKFLOW_QUEUE),
+};
+const QUANTILE: Real = Real {
+    default: 0.5,
+    bounds: (Included(0.0), Included(1.0)),
+    right: "a quantile, 0 (the slowest process) to 1 (the fastest)",
+};
+
+/// Returns the policy's workflows in the filter's types: the inbound settings, and those of calls
+/// to other services. Both are `None` without workflows.
+pub(super) fn workflows(
+    spec: &AdmissionPolicySpec,
+    policy: &str,
+    at: &Path,
+    problems: &mut Problems,
+) -> (Option<WorkflowsConfig>, Option<OutboundConfig>) {
+    let Some(given) = &spec.workflows else {
+        return (None, None);
+    };
+    let interval = given.interval.as_ref();
+    let interval_us = problems.time(&at.field("interval"), interval, &INTERVAL);
+    let max_workflows = at.field("maxWorkflows");
+    let max_workflows = problems.whole(max_workflows, given.max_workflows, &WORKFLOWS);
+    let max_queue_length = at.field("maxQueueLength");
+    let max_queue_length = problems.whole(max_queue_length, given.max_queue_length, &QUEUE);
+    let peers = peers::peers(&given.peers, &at.field("peers"), problems);
+    let inbound = WorkflowsConfig {
+        identify: identity::identify(&given.identify_by, &at.field("identifyBy"), problems),
+        quantile: problems.real(at.field("quantile"), given.quantile, &QUANTILE),
+        service_quantiles: services::quantiles(&given.services, &at.field("services"), problems),
+        interval_us,
+        rate_ttl_us: rate_timeout(given, interval_us, &at.field("rateTimeout"), problems),
+        sharing: sharing::sharing(&given.sharing, &at.field("sharing"), problems),
+        // Within the bounds of WORKFLOWS.
+        max_workflows: u16::try_from(max_workflows).unwrap_or(MAX_WORKFLOWS),
+        max_queue_length,
+        workflows: named::named(&given.named, max_workflows, &at.field("named"), problems),
+        edge: given.edge,
+        peers: peers.clone(),
+    };
+    let enforced = Mode::from(spec.mode) == Mode::Enforce;
+    let at = at.field("outbound");
+    let outbound = outbound((policy, enforced), &given.outbound, peers, &at, problems);
+    (Some(inbound), Some(outbound))
+}
+
+/// Returns the settings of a backend's calls, as given.
+pub(super) fn outbound(
+    (policy, enforced): (&str, bool),
+    given: &crate::Outbound,
+    peers: Vec<String>,
+    at: &Path,
+    problems: &mut Problems,
+) -> OutboundConfig {
+    let smoothing = given.smoothing.as_ref();
+    OutboundConfig {
+        policy: policy.to_owned(),
+        services: services::clusters(&given.services, &at.field("services"), problems),
+        peers,
+        class_admission: BTreeMap::new(),
+        smoothing: smoothing::smoothing(smoothing, enforced, &at.field("smoothing"), problems),
+    }
+}
+
+/// Returns the lifetime of a rate, µs.
+fn rate_timeout(
+    given: &crate::Workflows,
+    interval_us: u64,
+    at: &Path,
+    problems: &mut Problems,
+) -> u64 {
+    let Some(timeout) = &given.rate_timeout else {
+        return (interval_us * INTERVALS_BELIEVED).max(micros(RATE_TIMEOUT.default));
+    };
+    let known = problems.0.len();
+    let timeout_us = problems.time(at, Some(timeout), &RATE_TIMEOUT);
+    if problems.0.len() == known && timeout_us < 2 * interval_us {
+        let interval = Duration::from(Span::from_micros(interval_us));
+        let problem = format!("{timeout}; at least 2 intervals of {interval}");
+        problems.add(at.clone(), problem);
+    }
+    timeout_us
+}
+
+pub(super) fn schema(spec: &mut Place<'_>) {
+    let mut workflows = spec.at("workflows");
+    workflows.at("quantile").real(&QUANTILE);
+    workflows.at("interval").time(&INTERVAL);
+    // The right value depends on the interval, so no default is stored.
+    workflows.at("rateTimeout").time_bounds(&RATE_TIMEOUT);
+    workflows.at("maxWorkflows").whole(&WORKFLOWS);
+    workflows.at("maxQueueLength").whole(&QUEUE);
+    let right = format!(
+        "has(self.rateTimeout) && {} && {}",
+        cel::right_time("self.interval", &INTERVAL),
+        cel::right_time("self.rateTimeout", &RATE_TIMEOUT)
+    );
+    let ms = |field: &str| format!("duration(self.{field}).getMilliseconds()");
+    let (timeout, interval) = (ms("rateTimeout"), ms("interval"));
+    workflows.rule(
+        Rule::words(
+            format!("!({right}) || {timeout} >= 2 * {interval}"),
+            "%s; at least 2 intervals of %s",
+            &["self.rateTimeout", "self.interval"],
+        )
+        .on(".rateTimeout"),
+    );
+    identity::schema(&mut workflows.at("identifyBy"));
+    services::schema(&mut workflows);
+    sharing::schema(&mut workflows.at("sharing"));
+    named::schema(&mut workflows);
+    peers::schema(&mut workflows.at("peers"));
+}

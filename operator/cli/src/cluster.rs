@@ -1,0 +1,355 @@
+//! Access to a Kubernetes cluster with the user's kubeconfig and rights.
+//!
+//! The operators' own reports come through the API server, which forwards a request to a Pod, so no
+//! port has to be exposed or forwarded. An operator shows its report to holders of a token of the
+//! ServiceAccount with the name of its Service, and the API server's rules decide who may have such
+//! a token.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use bytes::Bytes;
+use clap::Args;
+use futures::future;
+use futures::stream::{self, StreamExt as _};
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt as _, Limited};
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::Client;
+use kube::api::{Api, DynamicObject, ListParams, PostParams};
+use kube::client::Body;
+
+use headgate_controller::kubernetes::authorize::{AUDIENCE, TOKEN_HEADER};
+use headgate_controller::kubernetes::client::Access;
+use headgate_controller::kubernetes::deliver::Adapter;
+use headgate_controller::kubernetes::deliver::object::{ADAPTER_LABEL, MANAGED_BY};
+use headgate_controller::kubernetes::resource::PolicyResource;
+use headgate_controller::xds::status::Report;
+
+/// Time for one response of the API server.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest report of one operator, in bytes: 10,000 proxies take about 10 MB.
+const MAX_ANSWER: usize = 64 << 20;
+/// Most operators that are asked.
+const MAX_OPERATORS: usize = 16;
+/// Lifetime of a token for the operators' reports, s; the API server's minimum.
+const TOKEN_SECONDS: i64 = 600;
+/// Name of the operators' admin port in the Service.
+const ADMIN_PORT_NAME: &str = "http-admin";
+/// The default number of that port.
+const ADMIN_PORT: i32 = 18_001;
+
+/// The cluster, and the operators' Service in it.
+#[derive(Debug, Clone, Args, Default)]
+pub struct ClusterArgs {
+    /// The API server
+    #[command(flatten)]
+    pub access: Access,
+    /// Service of the operators' reports
+    #[arg(long, value_name = "NAMESPACE/SERVICE", default_value_t)]
+    pub operator: OperatorService,
+}
+
+/// The Service of the operators' admin ports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OperatorService {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl Default for OperatorService {
+    fn default() -> Self {
+        Self {
+            namespace: "headgate-system".to_owned(),
+            name: "headgate-metrics".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for OperatorService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl FromStr for OperatorService {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split('/').collect::<Vec<_>>()[..] {
+            [namespace, name] if !namespace.is_empty() && !name.is_empty() => Ok(Self {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            }),
+            _ => Err(format!(
+                "{text:?} is no NAMESPACE/SERVICE, such as {}",
+                Self::default()
+            )),
+        }
+    }
+}
+
+/// The report of one operator.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Operator {
+    /// `namespace/name` of its Pod.
+    pub pod: String,
+    /// Its report, or the reason for its absence in one line.
+    pub report: Result<Report, String>,
+}
+
+/// Objects that carry policies, or the reason why they can't be listed, by kind.
+pub type Objects = Vec<(Adapter, anyhow::Result<Vec<DynamicObject>>)>;
+
+/// A connection to the cluster.
+pub struct Cluster {
+    client: Client,
+    /// The namespace of the kubeconfig's context.
+    pub namespace: String,
+    operator: OperatorService,
+}
+
+impl ClusterArgs {
+    /// Whether a cluster is configured: one is named, a kubeconfig exists at the usual place, or
+    /// this is a Pod.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        let set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
+        let home = std::env::var_os("HOME").map(PathBuf::from);
+        self.access.kubeconfig.is_some()
+            || self.access.context.is_some()
+            || set("KUBECONFIG")
+            || set("KUBERNETES_SERVICE_HOST")
+            || home.is_some_and(|home| home.join(".kube/config").is_file())
+    }
+
+    /// Makes a client, without a request.
+    ///
+    /// # Errors
+    /// Returns one line: the argument or file at fault and the mistake.
+    pub async fn connect(&self) -> anyhow::Result<Cluster> {
+        let unknown = || "no usable kubeconfig; name one with --kubeconfig PATH".to_owned();
+        let mut config = self.access.config(unknown).await?;
+        config.connect_timeout = Some(TIMEOUT);
+        let namespace = config.default_namespace.clone();
+        Ok(Cluster {
+            client: Client::try_from(config).context("making a client failed")?,
+            namespace,
+            operator: self.operator.clone(),
+        })
+    }
+}
+
+impl Cluster {
+    /// Returns the client of its API server.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Returns the API of the policies of one namespace, or of all.
+    #[must_use]
+    pub fn policies_api(&self, namespace: Option<&str>) -> Api<PolicyResource> {
+        match namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        }
+    }
+
+    /// Returns the policies of one namespace, or of all, or the one of this name, ordered by
+    /// namespace and name.
+    ///
+    /// # Errors
+    /// Returns the reason of the API server in one line.
+    pub async fn policies(
+        &self,
+        namespace: Option<&str>,
+        name: Option<&str>,
+    ) -> anyhow::Result<Vec<PolicyResource>> {
+        let api = self.policies_api(namespace);
+        let parameters = match name {
+            Some(name) => ListParams::default().fields(&format!("metadata.name={name}")),
+            None => ListParams::default(),
+        };
+        let listed = timely(api.list(&parameters)).await?;
+        let mut policies = listed.map_err(|error| no_policies(&error))?.items;
+        policies.sort_by_key(|p| (p.metadata.namespace.clone(), p.metadata.name.clone()));
+        Ok(policies)
+    }
+
+    /// Returns the objects that carry policies to the proxies of other control planes and to Pods,
+    /// by kind: of all namespaces, or of this one if the user may list no others. The list of a
+    /// kind that the cluster doesn't have is empty. A kind that can't be listed has the reason in
+    /// one line.
+    pub async fn objects(&self, namespace: Option<&str>) -> Objects {
+        let ours = format!("{}={},{ADAPTER_LABEL}", MANAGED_BY.0, MANAGED_BY.1);
+        let ours = &ListParams::default().labels(&ours);
+        let listed = Adapter::ALL.map(|adapter| async move {
+            let resource = adapter.resource();
+            let all = Api::all_with(self.client.clone(), &resource);
+            let mut listed = timely(all.list(ours)).await?;
+            if let (Err(kube::Error::Api(status)), Some(namespace)) = (&listed, namespace)
+                && status.code == 403
+            {
+                let own = Api::namespaced_with(self.client.clone(), namespace, &resource);
+                listed = timely(own.list(ours)).await?;
+            }
+            match listed {
+                Ok(list) => Ok(list.items),
+                Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+                Err(error) => Err(refused(&error)),
+            }
+        });
+        let listed = future::join_all(listed).await;
+        Adapter::ALL.into_iter().zip(listed).collect()
+    }
+
+    /// Returns the reports of all operators, by Pod; empty without operators.
+    ///
+    /// # Errors
+    /// Returns the reason why the operators can't be listed, in one line.
+    pub async fn operators(&self) -> anyhow::Result<Vec<Operator>> {
+        let OperatorService { namespace, name } = &self.operator;
+        let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), namespace);
+        let of_service =
+            ListParams::default().labels(&format!("kubernetes.io/service-name={name}"));
+        let slices = timely(slices.list(&of_service)).await?;
+        let slices = slices.map_err(|e| refused(&e))?;
+        let mut pods: BTreeMap<String, i32> = BTreeMap::new();
+        for slice in slices.items {
+            let ports = slice.ports.into_iter().flatten();
+            let admin = { ports }.find(|p| p.name.as_deref() == Some(ADMIN_PORT_NAME));
+            let port = admin.and_then(|p| p.port).unwrap_or(ADMIN_PORT);
+            for endpoint in slice.endpoints.into_iter().flatten() {
+                let pod = endpoint
+                    .target_ref
+                    .filter(|t| t.kind.as_deref() == Some("Pod"));
+                pods.extend(pod.and_then(|p| p.name).map(|name| (name, port)));
+            }
+        }
+        if pods.is_empty() {
+            return Ok(Vec::new());
+        }
+        let token = self.token().await?;
+        let token = token.as_str();
+        let pods = pods.into_iter().take(MAX_OPERATORS);
+        let asked = pods.map(|(pod, port)| async move {
+            let report = self.report(&pod, port, token).await;
+            Operator {
+                pod: format!("{namespace}/{pod}"),
+                report: report.map_err(|e| format!("{e:#}")),
+            }
+        });
+        // In the order of the Pods, all at once.
+        Ok(stream::iter(asked).buffered(MAX_OPERATORS).collect().await)
+    }
+
+    /// Returns a token that is valid only for the operators' reports.
+    async fn token(&self) -> anyhow::Result<String> {
+        let OperatorService { namespace, name } = &self.operator;
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
+        let request = TokenRequest {
+            spec: Some(TokenRequestSpec {
+                audiences: Some(vec![AUDIENCE.to_owned()]),
+                expiration_seconds: Some(TOKEN_SECONDS),
+                bound_object_ref: None,
+            }),
+            ..TokenRequest::default()
+        };
+        let parameters = PostParams::default();
+        let made = accounts.create_token_request(name, &parameters, &request);
+        let made = timely(made).await?.map_err(|e| refused(&e))?;
+        let token = made.status.and_then(|status| status.token);
+        token.context("the API server made no token")
+    }
+
+    async fn report(&self, pod: &str, port: i32, token: &str) -> anyhow::Result<Report> {
+        let path = format!(
+            "/api/v1/namespaces/{}/pods/{pod}:{port}/proxy/status",
+            self.operator.namespace
+        );
+        let request = Request::get(path).header(TOKEN_HEADER, token);
+        let request = request.body(Body::empty())?;
+        let answer = async {
+            let response = self.client.send(request).await?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), MAX_ANSWER)
+                .collect()
+                .await;
+            let body = body.map_err(|e| anyhow!("reading its report failed: {e}"))?;
+            anyhow::Ok((status, body.to_bytes()))
+        };
+        let (status, body) = timely(answer).await??;
+        if status != StatusCode::OK {
+            bail!("{}", message(status, &body));
+        }
+        serde_json::from_slice(&body).context("it answered something else than a Headgate status")
+    }
+}
+
+/// Returns the API server's message about a failure, in one line.
+fn message(status: StatusCode, body: &Bytes) -> String {
+    let given = serde_json::from_slice::<serde_json::Value>(body).ok();
+    let given = given.and_then(|v| v["message"].as_str().map(str::to_owned));
+    let text = given.unwrap_or_else(|| String::from_utf8_lossy(body).chars().take(200).collect());
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    format!("{status}: {text}")
+}
+
+/// Returns `answer`, or one line if it takes too long.
+pub(super) async fn timely<T>(answer: impl Future<Output = T>) -> anyhow::Result<T> {
+    tokio::time::timeout(TIMEOUT, answer).await.map_err(|_| {
+        anyhow!(
+            "the API server did not answer within {} s",
+            TIMEOUT.as_secs()
+        )
+    })
+}
+
+/// Returns the reason why policies can't be listed, in one line.
+pub(super) fn no_policies(error: &kube::Error) -> anyhow::Error {
+    match error {
+        kube::Error::Api(status) if status.code == 404 => anyhow!(
+            "the cluster knows no AdmissionPolicy; install Headgate's chart, or only the CRD: \
+             headgate crd | kubectl apply --server-side -f -"
+        ),
+        _ => refused(error),
+    }
+}
+
+/// Returns the API server's refusal, or the reason why it doesn't answer, in one line.
+pub(super) fn refused(error: &kube::Error) -> anyhow::Error {
+    match error {
+        kube::Error::Api(status) => anyhow!("the API server: {}", status.message),
+        other => {
+            // hyper's message ends in the cause, which is the helpful part.
+            let mut cause: &dyn std::error::Error = other;
+            while let Some(deeper) = cause.source() {
+                cause = deeper;
+            }
+            anyhow!("the API server can't be reached: {cause}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_has_a_namespace() {
+        let service: OperatorService = "a/b".parse().unwrap();
+        assert_eq!(service.to_string(), "a/b");
+        for text in ["", "a", "a/", "/b", "a/b/c"] {
+            assert!(text.parse::<OperatorService>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Policies named on the command line: files, folders, or `-` for standard input.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+
+use headgate_core::config::{FilterConfig, ServiceAdmissionConfig, StageConfig};
+
+use super::Output;
+use headgate_api::compile::{Compiled, compile};
+use headgate_api::plan::{Endpoints, Share, TargetRef};
+use headgate_api::validate::{
+    FileReport, MAX_FILE, Problem, ValidPolicy, check_file, refuse_duplicates,
+};
+use headgate_controller::source::read::{read_dir, read_file};
+
+/// Parses a duration as in policies, more than 0.
+pub(super) fn span(text: &str) -> Result<Duration, String> {
+    let span = headgate_api::Duration(text.to_owned()).parse();
+    match span.map_err(|e| e.to_string())? {
+        Duration::ZERO => Err("0; more than that".to_owned()),
+        span => Ok(span),
+    }
+}
+
+/// The numbers of endpoints and proxies that share a policy's slots.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scale {
+    /// Ready endpoints behind the proxies.
+    pub(super) endpoints: u32,
+    /// Proxies in front of them.
+    pub(super) proxies: u32,
+}
+
+impl Scale {
+    /// One proxy in front of one endpoint.
+    pub(super) const ONE: Self = Self {
+        endpoints: 1,
+        proxies: 1,
+    };
+}
+
+/// The policies of one workload.
+#[derive(Debug)]
+pub(super) struct Selection {
+    /// The workload.
+    pub(super) target: TargetRef,
+    /// The configuration of its proxies.
+    pub(super) config: Arc<FilterConfig>,
+    /// The configuration of their outbound slots, with workflows or class admission.
+    pub(super) outbound: Option<Arc<FilterConfig>>,
+    /// The targets of policies for classes, by `namespace/name`.
+    pub(super) promises: BTreeMap<String, ServiceAdmissionConfig>,
+    files: Vec<(String, Vec<String>)>,
+}
+
+impl Selection {
+    /// Returns the one stage that a policy compiles to.
+    pub(super) fn stage(&self) -> anyhow::Result<&StageConfig> {
+        let nothing = || format!("nothing is enforced for {}", self.target);
+        self.config.stages.first().with_context(nothing)
+    }
+
+    /// Returns the file of a policy, by `namespace/name`.
+    pub(super) fn file_of(&self, policy: &str) -> &str {
+        let holds = |(_, names): &&(String, Vec<String>)| names.iter().any(|n| n == policy);
+        let found = self.files.iter().find(holds);
+        found.map_or("", |(file, _)| file.as_str())
+    }
+}
+
+/// Reads and compiles `paths` and chooses a workload: the given one, or the first if all have the
+/// same configuration. If policies have mistakes, the inner error is the output.
+///
+/// # Errors
+/// Returns an error for a file that can't be read, or several targets without a choice.
+pub(super) fn select(
+    paths: &[PathBuf],
+    workload: Option<&TargetRef>,
+    scale: Scale,
+) -> anyhow::Result<Result<Selection, Output>> {
+    let reports = read(paths)?;
+    let policies = match policies(&reports) {
+        Ok(policies) => policies,
+        Err(output) => return Ok(Err(output)),
+    };
+    let compiled = compiled(&policies, scale);
+    let (target, config) = choose(&compiled, workload)?;
+    let names = |r: &FileReport| r.policies().map(ValidPolicy::full_name).collect();
+    Ok(Ok(Selection {
+        target: target.clone(),
+        config: Arc::clone(config),
+        outbound: (config.stages.iter()).find_map(|s| compiled.outbound.get(&s.policy).cloned()),
+        promises: (policies.iter())
+            .filter_map(|p| Some((p.full_name(), p.promises.clone()?)))
+            .collect(),
+        files: reports.iter().map(|r| (r.file.clone(), names(r))).collect(),
+    }))
+}
+
+/// Returns the name and the text of a file, or of standard input for `-`.
+pub(super) fn text_of(path: &Path) -> anyhow::Result<(String, String)> {
+    if path.as_os_str() == "-" {
+        let text = std::io::read_to_string(std::io::stdin().lock());
+        return Ok((
+            "stdin".to_owned(),
+            text.context("reading standard input failed")?,
+        ));
+    }
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path).with_context(|| format!("{name}: can't be read"))?;
+    Ok((name, text))
+}
+
+/// Reads and checks all files of `paths`; of a folder those that a running `headgate` would read.
+pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<FileReport>> {
+    let mut reports = Vec::new();
+    for path in paths {
+        if path.as_os_str() == "-" {
+            let mut content = Vec::new();
+            let limited = std::io::stdin().lock().take(MAX_FILE as u64 + 1);
+            { limited }
+                .read_to_end(&mut content)
+                .context("reading standard input failed")?;
+            reports.push(check_file("stdin", &content));
+        } else if path.is_dir() {
+            reports.extend(folder(path)?);
+        } else {
+            let content =
+                read_file(path).with_context(|| format!("{}: can't be read", path.display()))?;
+            reports.push(check_file(&path.display().to_string(), &content));
+        }
+    }
+    refuse_duplicates(&mut reports);
+    Ok(reports)
+}
+
+fn folder(dir: &Path) -> anyhow::Result<Vec<FileReport>> {
+    let files = read_dir(dir).map_err(|e| anyhow::anyhow!("{}: {e}", dir.display()))?;
+    if files.is_empty() {
+        bail!("{}: holds no *.yaml, *.yml or *.json file", dir.display());
+    }
+    let report = |(path, content): (PathBuf, Result<Vec<u8>, String>)| {
+        let name = path.display().to_string();
+        match content {
+            Ok(content) => check_file(&name, &content),
+            Err(error) => FileReport {
+                problems: vec![Problem {
+                    file: name.clone(),
+                    line: None,
+                    column: None,
+                    field: String::new(),
+                    message: error,
+                }],
+                file: name,
+                documents: Vec::new(),
+            },
+        }
+    };
+    Ok(files.into_iter().map(report).collect())
+}
+
+/// Returns the policies of `reports`, or the output of their mistakes.
+pub(super) fn policies(reports: &[FileReport]) -> Result<Vec<&ValidPolicy>, Output> {
+    let problems: String = reports.iter().flat_map(FileReport::all_problems).fold(
+        String::new(),
+        |mut text, problem| {
+            // Writing to a String does not fail.
+            let _ = writeln!(text, "{problem}");
+            text
+        },
+    );
+    if problems.is_empty() {
+        return Ok(reports.iter().flat_map(FileReport::policies).collect());
+    }
+    Err(Output {
+        text: String::new(),
+        notes: problems,
+        ok: false,
+    })
+}
+
+fn choose<'c>(
+    compiled: &'c Compiled,
+    wanted: Option<&TargetRef>,
+) -> anyhow::Result<(&'c TargetRef, &'c Arc<FilterConfig>)> {
+    let all = || {
+        compiled
+            .workloads
+            .keys()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    if let Some(wanted) = wanted {
+        return compiled.workloads.get_key_value(wanted).with_context(|| {
+            format!(
+                "--workload {wanted}: no policy targets it; policies target {}",
+                all()
+            )
+        });
+    }
+    let Some(first) = compiled.workloads.first_key_value() else {
+        bail!("no policy given");
+    };
+    if compiled.workloads.values().any(|other| other != first.1) {
+        bail!(
+            "policies differ by target; choose one with --workload: {}",
+            all()
+        );
+    }
+    Ok(first)
+}
+
+/// Compiles policies of files, for the given numbers of endpoints and proxies.
+pub(super) fn compiled(policies: &[&ValidPolicy], scale: Scale) -> Compiled {
+    compile(policies, |policy, target| {
+        let endpoints = BTreeMap::from([(target.clone(), scale.endpoints)]);
+        let share = Share {
+            slots: policy.slots,
+            proxies: scale.proxies,
+            endpoints: Endpoints::Shared(Arc::new(endpoints)),
+        };
+        share.portion()
+    })
+}

@@ -1,0 +1,7 @@
+//! The `headgate` binary; everything is in the library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    headgate::main()
+}

@@ -1,0 +1,155 @@
+//! `headgate render`: the configuration that a proxy gets for a policy, as a file.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use clap::{Args, ValueEnum};
+use headgate_core::config::{Direction, FilterConfig};
+
+use super::input::{Scale, Selection};
+use super::run::check_kind;
+use super::{Output, input};
+use headgate_api::plan::TargetRef;
+use headgate_controller::xds::module::Kind;
+use headgate_controller::xds::resource::discovery_json;
+use headgate_controller::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
+
+/// Prints the configuration that a proxy gets for a policy: for a slot in the proxy's configuration
+/// that reads a file (`path_config_source`) instead of asking a server.
+#[derive(Debug, Clone, Args)]
+pub struct RenderArgs {
+    /// Policy files, folders with such files, or - for standard input
+    #[arg(required = true, value_name = "FILE|DIR")]
+    pub files: Vec<PathBuf>,
+    /// Kind of proxy to print for
+    #[arg(long, value_name = "PROXY", default_value = "envoy")]
+    pub target: Proxy,
+    /// Target object, such as Service/default/search; required if policies have several targets
+    #[arg(long, value_name = "KIND/NAMESPACE/NAME")]
+    pub workload: Option<TargetRef>,
+    /// Number of endpoints behind the proxies; parallelism.perEndpoint applies to each of them
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub endpoints: u32,
+    /// Number of proxies that share the slots, such as the replicas of a gateway
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub proxies: u32,
+    /// Form in which the proxy loads the filter: wasm, or native, which needs Envoy 1.39 or newer
+    #[arg(long, value_name = "KIND", default_value = "wasm")]
+    pub filter: Kind,
+    /// Path of the filter module in the proxy's file system
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "dist/headgate.wasm",
+        env = "HEADGATE_WASM"
+    )]
+    pub wasm: PathBuf,
+    /// Path of the native filter module in the proxy's file system, for --filter native
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "dist/libheadgate.so",
+        env = "HEADGATE_NATIVE"
+    )]
+    pub native: PathBuf,
+    /// Print for the slot of the outbound listener, which the backend's calls to other services
+    /// pass
+    #[arg(long)]
+    pub outbound: bool,
+    /// Name of the slot in the proxy's configuration [default: headgate, with --outbound
+    /// headgate-outbound]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Format of the file; Envoy recognises it by its extension
+    #[arg(long, short, value_name = "FORMAT", default_value = "yaml")]
+    pub output: FileFormat,
+}
+
+/// Kinds of proxies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Proxy {
+    /// A `DiscoveryResponse` with one `TypedExtensionConfig`.
+    Envoy,
+}
+
+/// The format of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum FileFormat {
+    /// YAML.
+    Yaml,
+    /// JSON.
+    Json,
+}
+
+/// Renders the policies.
+///
+/// # Errors
+/// Returns an error for a file that can't be read, or several targets without a choice.
+pub fn run(args: &RenderArgs) -> anyhow::Result<Output> {
+    let scale = Scale {
+        endpoints: args.endpoints,
+        proxies: args.proxies,
+    };
+    let selection = match input::select(&args.files, args.workload.as_ref(), scale)? {
+        Ok(selection) => selection,
+        Err(output) => return Ok(output),
+    };
+
+    let (option, module) = match args.filter {
+        Kind::Wasm => ("--wasm", &args.wasm),
+        Kind::Native => ("--native", &args.native),
+    };
+    let module = std::path::absolute(module)
+        .with_context(|| format!("{option} {}: not usable as a path", module.display()))?;
+    check_kind(args.filter, &module, &module)?;
+    let mut notes = match module.exists() {
+        true => String::new(),
+        false => format!(
+            "warning: {option} {}: no such file here; it must be there for the proxy, or every \
+             request fails\n",
+            module.display()
+        ),
+    };
+    let Proxy::Envoy = args.target;
+    let (slot, config) = match args.outbound {
+        false => (DEFAULT_SLOT, Arc::clone(&selection.config)),
+        true => (OUTBOUND_SLOT, calls(&selection, &mut notes)),
+    };
+    let name = args.name.as_deref().unwrap_or(slot);
+    let response = discovery_json(&config, name, &module);
+    let text = match args.output {
+        FileFormat::Json => serde_json::to_string_pretty(&response)? + "\n",
+        FileFormat::Yaml => serde_saphyr::to_string(&response)?,
+    };
+    Ok(Output {
+        text,
+        notes,
+        ok: true,
+    })
+}
+
+/// Returns the configuration of the outbound slot, and adds a note if the policy has none.
+fn calls(selection: &Selection, notes: &mut String) -> Arc<FilterConfig> {
+    if let Some(outbound) = &selection.outbound {
+        return Arc::clone(outbound);
+    }
+    notes.push_str(&format!(
+        "warning: no workflows apply to {}; its outbound slot does nothing\n",
+        selection.target
+    ));
+    Arc::new(FilterConfig {
+        direction: Direction::Outbound,
+        ..FilterConfig::default()
+    })
+}

@@ -1,0 +1,406 @@
+//! `headgate run`: serve the policies of a folder or of a cluster to proxies.
+
+mod admission;
+mod listen;
+mod source;
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::{Args, ValueEnum};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tracing::{error, info};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use super::tls::TlsArgs;
+use headgate_api::plan::Plan;
+use headgate_controller::admin::{Admin, View};
+use headgate_controller::metrics::Metrics;
+use headgate_controller::modules::{self, ModuleServer};
+use headgate_controller::xds::module::{self, Kind, Module, Modules};
+use headgate_controller::xds::tls::Tls;
+use headgate_controller::xds::{AdmissionServer, Limits, Server};
+
+use listen::listen;
+use source::Source;
+pub use source::SourceArgs;
+
+/// Time that streams have to end after a signal.
+const GRACE: Duration = Duration::from_secs(5);
+/// Time between log lines while waiting for the first plan.
+const TELL: Duration = Duration::from_secs(10);
+
+/// Serves policies to proxies over xDS, and follows their changes.
+#[derive(Debug, Clone, Args)]
+pub struct RunArgs {
+    /// The source of policies
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// Address for proxies; port 0 chooses a free one
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:18000")]
+    pub xds: SocketAddr,
+    /// Address for `headgate status`, /healthz, /readyz and /metrics. With --kubernetes, on any
+    /// address but a loopback one, /status and /metrics need a token whose user may `get` them as
+    /// nonResourceURLs
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:18001")]
+    pub admin: SocketAddr,
+    /// Address for /healthz and /readyz alone, so that clients of --admin can't keep probes out
+    #[arg(long, value_name = "IP:PORT")]
+    pub probes: Option<SocketAddr>,
+    /// Address that serves the modules over HTTP as /modules/SHA256.wasm and .so, for Istio and
+    /// Envoy Gateway
+    #[arg(long, value_name = "IP:PORT")]
+    pub modules: Option<SocketAddr>,
+    /// Address of the server of class admission, for policies with `classAdmission.method:
+    /// Centralized`; with TLS as the xDS address. With --kubernetes the leader among the replicas
+    /// serves it
+    #[arg(long, value_name = "IP:PORT")]
+    pub admission: Option<SocketAddr>,
+    /// The filter module; replacing the file upgrades proxies [default: dist/headgate.wasm, else
+    /// headgate.wasm beside this program]
+    #[arg(long, value_name = "PATH", env = "HEADGATE_WASM")]
+    pub wasm: Option<PathBuf>,
+    /// The filter as a native module, for proxies with `headgate bootstrap --filter native` that
+    /// can load it; replacing the file upgrades them. Other proxies get --wasm
+    #[arg(long, value_name = "PATH", env = "HEADGATE_NATIVE")]
+    pub native: Option<PathBuf>,
+    /// Folder from which proxies load the module; it must have the same path for them [default:
+    /// $XDG_STATE_HOME/headgate/modules, usually ~/.local/state/headgate/modules]
+    #[arg(long, value_name = "DIR")]
+    pub module_dir: Option<PathBuf>,
+    /// TLS on the xDS address
+    #[command(flatten)]
+    pub tls: TlsArgs,
+    /// Format of log lines. RUST_LOG sets the level
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+}
+
+/// The format of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Text for terminals.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Runs until SIGTERM or SIGINT.
+///
+/// # Errors
+/// Returns one line that names the argument at fault and the remedy.
+pub fn run(args: &RunArgs) -> anyhow::Result<()> {
+    init_logging(args.log_format);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("starting the runtime failed")?;
+    let result = runtime.block_on(serve(args));
+    // Streams that ignored the shutdown must not keep the process.
+    runtime.shutdown_background();
+    result
+}
+
+fn init_logging(format: LogFormat) {
+    let asked = std::env::var("RUST_LOG").ok();
+    let levels = asked.and_then(|levels| levels.parse::<Targets>().ok());
+    let levels = levels.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal());
+    let subscriber = tracing_subscriber::registry().with(levels);
+    // Fails only if a test has installed a subscriber before, which serves as well.
+    let _ = match format {
+        LogFormat::Text => subscriber.with(lines.with_target(false)).try_init(),
+        LogFormat::Json => subscriber.with(lines.json().flatten_event(true)).try_init(),
+    };
+}
+
+async fn serve(args: &RunArgs) -> anyhow::Result<()> {
+    args.source.check()?;
+    let wasm = module_file(Kind::Wasm, args.wasm.as_deref());
+    let folder = args
+        .module_dir
+        .clone()
+        .unwrap_or_else(module::default_folder);
+    let native = args.native.as_ref();
+    let modules = watch::Sender::new(Arc::new(Modules {
+        wasm: install(Kind::Wasm, &wasm, &folder)?,
+        native: native
+            .map(|file| install(Kind::Native, file, &folder))
+            .transpose()?,
+    }));
+    let metrics = Metrics::new();
+    let (access, namespace) = (args.source.access(), args.source.namespace());
+    let renewing = args.tls.make(&access, namespace, &metrics).await?;
+    let tls = args.tls.load(args.source.kubernetes).await?;
+    let xds = listen("--xds", args.xds)?;
+    let admin = listen("--admin", args.admin)?;
+    let probes = match args.probes {
+        Some(address) => Some(listen("--probes", address)?),
+        None => None,
+    };
+    let modules_listener = match args.modules {
+        Some(address) => Some(listen("--modules", address)?),
+        None => None,
+    };
+    let admission_listener = match args.admission {
+        Some(address) => Some(listen("--admission", address)?),
+        None => None,
+    };
+    let admission_address = match &admission_listener {
+        Some(listener) => Some(listener.local_addr()?),
+        None => None,
+    };
+    let (xds_address, admin_address) = (xds.local_addr()?, admin.local_addr()?);
+
+    let mut stop = StopSignals::new()?;
+    let shutdown = watch::Sender::new(false);
+    let (plans, mut plan) = watch::channel(Arc::new(Plan::default()));
+    let mut source = args
+        .source
+        .start(
+            args.tls.published(),
+            plans,
+            metrics.clone(),
+            shutdown.subscribe(),
+        )
+        .await?;
+    let (views, view) = watch::channel(None);
+    let status = Admin::starting(
+        view,
+        source.missing(),
+        source.instance(),
+        shutdown.subscribe(),
+    );
+    let authorizer = (!admin_address.ip().is_loopback()).then(|| source.authorizer());
+    let status = status.authorized_by(authorizer.flatten());
+    let probes_task = probes.map(|probes| tokio::spawn(status.clone().serve_probes(probes)));
+    let admin_task = tokio::spawn(status.serve(admin));
+    // Proxies that reconnect must not get an empty plan, which would disable their policies.
+    if !first_plan(&mut plan, &mut source, &mut stop, admin_address).await? {
+        return Ok(());
+    }
+    let mut server = Server::new(
+        plan.clone(),
+        modules.subscribe(),
+        Limits::default(),
+        metrics.clone(),
+    );
+    let trust = tls.as_ref().map(Tls::subscribe);
+    let tokens = source.proxy_tokens();
+    if let Some(tls) = tls {
+        server = server.with_tls(tls).with_tokens(tokens.clone());
+    }
+    let registry = server.registry();
+    let admission = AdmissionServer::new(
+        plan.clone(),
+        Arc::clone(&registry),
+        trust,
+        Limits::default(),
+    )
+    .with_tokens(tokens);
+    views.send_replace(Some(View {
+        registry: Arc::clone(&registry),
+        snapshots: server.snapshots(),
+        statuses: source.statuses(),
+    }));
+    let mut source = source.serving(
+        plan.clone(),
+        registry,
+        modules.subscribe(),
+        &metrics,
+        shutdown.subscribe(),
+    );
+    let admission_task = admission_listener.map(|listener| {
+        let leadership = source.leadership();
+        tokio::spawn(admission::serve(
+            listener,
+            admission,
+            leadership,
+            shutdown.subscribe(),
+        ))
+    });
+    let modules_task = modules_listener.map(|listener| {
+        if let Ok(address) = listener.local_addr() {
+            for module in modules.borrow().iter() {
+                let path = modules::path(module);
+                info!("a filter module is at http://{address}{path}");
+            }
+        }
+        let server = ModuleServer::new(modules.subscribe(), metrics.clone(), modules::LIMITS);
+        tokio::spawn(server.serve(listener, shutdown.subscribe()))
+    });
+    let watch = |kind, file| module::watch(kind, file, folder.clone(), modules.clone());
+    let wasm_watch = tokio::spawn(watch(Kind::Wasm, wasm));
+    let renewing = renewing.map(tokio::spawn);
+    let native_watch = native.map(|file| tokio::spawn(watch(Kind::Native, file.clone())));
+    let mut server = tokio::spawn(server.serve(xds, shutdown.subscribe()));
+
+    announce(
+        (xds_address, admin_address, admission_address),
+        &args.source.name(),
+        &modules.borrow().wasm,
+        &plan.borrow(),
+    )?;
+    tokio::select! {
+        served = &mut server => {
+            served.context("the xDS server ended")?.context("the xDS server failed")?;
+            bail!("the xDS server ended");
+        }
+        error = source.failed() => return Err(error),
+        name = stop.next() => info!("{}: stopping; proxies keep their last configuration", name),
+    }
+    shutdown.send_replace(true);
+    let ending = async {
+        if tokio::time::timeout(GRACE, server).await.is_err() {
+            info!(
+                "some proxies did not end their streams within {} s",
+                GRACE.as_secs()
+            );
+        }
+        source.ended().await;
+    };
+    tokio::select! {
+        () = ending => {}
+        name = stop.next() => error!("{}: stopping at once", name),
+    }
+    admin_task.abort();
+    wasm_watch.abort();
+    for task in [
+        native_watch,
+        modules_task,
+        probes_task,
+        admission_task,
+        renewing,
+    ]
+    .into_iter()
+    .flatten()
+    {
+        task.abort();
+    }
+    Ok(())
+}
+
+/// Waits for the first plan; `false` if a signal came first.
+async fn first_plan(
+    plan: &mut watch::Receiver<Arc<Plan>>,
+    source: &mut Source,
+    stop: &mut StopSignals,
+    admin: SocketAddr,
+) -> anyhow::Result<bool> {
+    let mut reminder = tokio::time::interval(TELL);
+    reminder.tick().await;
+    loop {
+        tokio::select! {
+            Ok(()) = plan.changed() => return Ok(true),
+            error = source.failed() => return Err(error),
+            name = stop.next() => {
+                info!("{}: stopping before anything was served", name);
+                return Ok(false);
+            }
+            _ = reminder.tick() => {
+                let missing = source.missing().borrow().clone();
+                info!(%admin, "not ready: waiting for {missing}");
+            }
+        }
+    }
+}
+
+/// Returns the module of this kind: the named file, or the first that exists at the usual places.
+pub(super) fn module_file(kind: Kind, named: Option<&Path>) -> PathBuf {
+    let name = match kind {
+        Kind::Wasm => "headgate.wasm",
+        Kind::Native => "libheadgate.so",
+    };
+    let built = Path::new("dist").join(name);
+    if let Some(named) = named {
+        return named.to_owned();
+    }
+    let beside = std::env::current_exe()
+        .ok()
+        .and_then(|exe| Some(exe.parent()?.join(name)));
+    match beside {
+        Some(beside) if !built.exists() && beside.exists() => beside,
+        _ => built,
+    }
+}
+
+/// Copies a module of this kind into `folder`.
+pub(super) fn install(kind: Kind, file: &Path, folder: &Path) -> anyhow::Result<Module> {
+    let module = Module::install(file, folder)?;
+    check_kind(kind, file, &module.path)?;
+    Ok(module)
+}
+
+/// Refuses the `file` of an option for modules of this kind if `module`, the file or its copy, is
+/// of the other kind.
+pub(super) fn check_kind(kind: Kind, file: &Path, module: &Path) -> anyhow::Result<()> {
+    let file = file.display();
+    match (kind, Kind::of(module)) {
+        (Kind::Wasm, Kind::Native) => {
+            bail!("--wasm {file}: a native module; name it with --native")
+        }
+        (Kind::Native, Kind::Wasm) => bail!(
+            "--native {file}: no native module, which is a shared object (.so); scripts/build \
+             makes dist/libheadgate.so"
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Logs the addresses served and the next steps. The first line, on stdout, is for programs.
+fn announce(
+    (xds, admin, admission): (SocketAddr, SocketAddr, Option<SocketAddr>),
+    source: &str,
+    module: &Module,
+    plan: &Plan,
+) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    let admission = admission.map_or_else(String::new, |address| format!(" admission={address}"));
+    writeln!(out, "headgate: xds={xds} admin={admin}{admission}")
+        .context("writing to stdout failed")?;
+    out.flush().context("writing to stdout failed")?;
+    let accepted = plan.policies.iter().filter(|p| p.accepted.is_ok()).count();
+    info!(
+        module = %module.path.display(),
+        "serving {accepted} of {} policies from {source}",
+        plan.policies.len(),
+    );
+    info!(
+        "next, an Envoy: headgate bootstrap --listen 127.0.0.1:10000 --upstream 127.0.0.1:8080 \
+         --xds {xds} > envoy.yaml && envoy -c envoy.yaml"
+    );
+    info!("and what became of it: headgate status --admin {admin}");
+    Ok(())
+}
+
+/// The signals that ask the process to stop.
+struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).context("handling SIGTERM failed")?,
+            interrupt: signal(SignalKind::interrupt()).context("handling SIGINT failed")?,
+        })
+    }
+
+    /// Waits for the next signal and returns its name.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}

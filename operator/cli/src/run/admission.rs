@@ -1,0 +1,62 @@
+//! The server of class admission: it listens always beside a folder, and in a cluster while this
+//! replica leads.
+
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::listen::listen;
+use headgate_controller::kubernetes::leader::Leadership;
+use headgate_controller::xds::AdmissionServer;
+
+/// Time after which a taken address is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Serves on the address of `listener` until `stop` holds `true`; in a cluster, while this replica
+/// leads.
+pub(super) async fn serve(
+    listener: TcpListener,
+    server: AdmissionServer,
+    leadership: Option<Leadership>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let Ok(address) = listener.local_addr() else {
+        return;
+    };
+    let failed = |served: Result<(), tonic::transport::Error>| {
+        if let Err(error) = served {
+            warn!("--admission {address}: {error}");
+        }
+    };
+    // An error means that the sender was dropped, which also ends the server.
+    let stopped = async move { drop(stop.wait_for(|stop| *stop).await) };
+    let Some(mut leadership) = leadership else {
+        return failed(server.serve(listener, stopped).await);
+    };
+    // A replica that doesn't lead refuses connections instead of letting them wait.
+    drop(listener);
+    let following = async {
+        loop {
+            if leadership.wait_for(Option::is_some).await.is_err() {
+                return;
+            }
+            let listener = match listen("--admission", address) {
+                Ok(listener) => listener,
+                Err(error) => {
+                    warn!("{error}");
+                    tokio::time::sleep(RETRY).await;
+                    continue;
+                }
+            };
+            info!("class admission is served at {address}, as this replica leads");
+            let lost = async { drop(leadership.wait_for(Option::is_none).await) };
+            failed(server.serve(listener, lost).await);
+        }
+    };
+    tokio::select! {
+        () = following => {}
+        () = stopped => {}
+    }
+}

@@ -1,0 +1,56 @@
+//! Workloads named on the command line: YAML, or an access log.
+
+use std::fs::File;
+use std::io::{BufReader, Read as _, Seek as _};
+use std::path::Path;
+
+use anyhow::Context as _;
+use headgate_core::config::StageConfig;
+use headgate_simulator::trial::Plan;
+use headgate_simulator::workload::recorded::{Recording, is_access_log};
+
+use headgate_api::validate::{Problem, WorkloadDocument};
+use headgate_controller::source::read::read_file;
+
+/// The size of the part of a file that identifies its format.
+const HEAD: u64 = 64 * 1024;
+
+/// Returns the plan of the file at `path` under `stage`, or all of its mistakes.
+pub(super) fn plan(path: &Path, stage: &StageConfig) -> anyhow::Result<Result<Plan, Vec<Problem>>> {
+    let named = path.display().to_string();
+    let unreadable = || format!("{named}: can't be read");
+    let mut file = File::open(path).with_context(unreadable)?;
+    let mut head = Vec::new();
+    file.by_ref()
+        .take(HEAD)
+        .read_to_end(&mut head)
+        .with_context(unreadable)?;
+    if is_access_log(&head) {
+        file.rewind().with_context(unreadable)?;
+        let recording = Recording::read(BufReader::new(file), stage);
+        let recording = recording.with_context(|| named.clone())?;
+        return Ok(Ok(Plan::replay(recording)));
+    }
+    let content = read_file(path).with_context(unreadable)?;
+    let document = match WorkloadDocument::read(&named, &content) {
+        Ok(document) => document,
+        Err(problems) => return Ok(Err(problems)),
+    };
+    let recording = match document.access_log() {
+        None => None,
+        Some(log) => {
+            let log = path.parent().unwrap_or(Path::new("")).join(log);
+            match recording(&log, stage) {
+                Ok(recording) => Some(recording),
+                Err(error) => return Ok(Err(vec![document.bad_access_log(&error)])),
+            }
+        }
+    };
+    Ok(document.plan(stage, recording.as_ref()))
+}
+
+fn recording(log: &Path, stage: &StageConfig) -> Result<Recording, String> {
+    let named = log.display();
+    let file = File::open(log).map_err(|error| format!("{named} can't be read: {error}"))?;
+    Recording::read(BufReader::new(file), stage).map_err(|error| format!("{named}: {error}"))
+}

@@ -1,0 +1,253 @@
+//! `headgate status`: the state of policies in a cluster, or of those of a running `headgate run`.
+//!
+//! The answer for a cluster has two sources. The API server has the state of each policy, and the
+//! objects that carry policies to the proxies of other control planes; the operators know the
+//! proxies that they program. The first half is also shown if no operator answers.
+
+mod follow;
+pub mod text;
+pub mod view;
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, anyhow, bail};
+use bytes::Bytes;
+use clap::{Args, ValueEnum};
+use http::{Request, StatusCode, header};
+use http_body_util::Empty;
+use serde::Serialize;
+use tokio::net::TcpStream;
+
+use super::Output;
+use super::cluster::{Cluster, ClusterArgs, OperatorService};
+use super::input::span;
+use super::table::one_line;
+use headgate_controller::endpoint::Endpoint;
+use headgate_controller::http_client::exchange;
+use headgate_controller::kubernetes::authorize::AUDIENCE;
+use headgate_controller::kubernetes::resource::PolicyResource;
+use headgate_controller::xds::status::Report;
+
+/// Time for the whole exchange.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest response, in bytes: 10,000 proxies take about 10 MB.
+const MAX_ANSWER: usize = 64 << 20;
+/// Default admin address of a `headgate run` on this machine.
+const LOCAL: &str = "127.0.0.1:18001";
+
+/// Shows the policies and proxies of the kubeconfig's cluster, or of a running `headgate run`.
+#[derive(Debug, Clone, Args)]
+pub struct StatusArgs {
+    /// Name of a policy [default: all]
+    pub policy: Option<String>,
+    /// Admin address of a `headgate run` to ask instead of a cluster [default without a kubeconfig:
+    /// 127.0.0.1:18001]
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = OF_CLUSTERS)]
+    pub admin: Option<Endpoint>,
+    /// File with a token for --admin, if an operator in a cluster requires one
+    #[arg(long, value_name = "FILE", requires = "admin")]
+    pub token_file: Option<PathBuf>,
+    /// Namespace [default: that of the kubeconfig's context]
+    #[arg(long, short, value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// All namespaces
+    #[arg(long, short = 'A', conflicts_with_all = ["namespace", "policy"])]
+    pub all_namespaces: bool,
+    /// Output format
+    #[arg(long, short, value_name = "FORMAT", default_value = "table")]
+    pub output: OutputFormat,
+    /// After the first answer, print one whenever a policy or its status has changed
+    #[arg(long, short)]
+    pub watch: bool,
+    /// Wait until policies exist and all of them are programmed; without --watch, only the last
+    /// answer is printed
+    #[arg(long)]
+    pub wait: bool,
+    /// Time limit of --wait
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "30s",
+        value_parser = span,
+        requires = "wait"
+    )]
+    pub timeout: Duration,
+    /// The cluster to ask
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+}
+
+/// Arguments that don't apply to a `headgate run`.
+const OF_CLUSTERS: [&str; 7] = [
+    "policy",
+    "namespace",
+    "all_namespaces",
+    "watch",
+    "wait",
+    "kubeconfig",
+    "context",
+];
+
+/// Format of the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    /// A table for terminals.
+    Table,
+    /// All of it, as JSON.
+    Json,
+    /// The same as YAML.
+    Yaml,
+}
+
+impl OutputFormat {
+    /// Returns `answer` in this format, or `table` of it.
+    ///
+    /// # Errors
+    /// Returns an error only for an answer that has no form as JSON or YAML.
+    pub fn text(
+        self,
+        answer: &impl Serialize,
+        table: impl FnOnce() -> String,
+    ) -> anyhow::Result<String> {
+        Ok(match self {
+            Self::Table => table(),
+            Self::Json => serde_json::to_string_pretty(answer)? + "\n",
+            Self::Yaml => serde_saphyr::to_string(answer)?,
+        })
+    }
+}
+
+/// Fetches and formats the answer.
+///
+/// # Errors
+/// Returns an error if there is no response at the address, or one of another program.
+pub fn run(args: &StatusArgs) -> anyhow::Result<Output> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("starting the runtime failed")?;
+    let in_cluster = args.policy.is_some()
+        || args.watch
+        || args.wait
+        || args.namespace.is_some()
+        || args.all_namespaces
+        || args.cluster.is_there();
+    match &args.admin {
+        None if in_cluster => runtime.block_on(of_cluster(args)),
+        None => runtime.block_on(of_process(&LOCAL.parse()?, None, args.output)),
+        Some(admin) => {
+            let token = args.token_file.as_deref();
+            runtime.block_on(of_process(admin, token, args.output))
+        }
+    }
+}
+
+async fn of_cluster(args: &StatusArgs) -> anyhow::Result<Output> {
+    let cluster = args.cluster.connect().await?;
+    let namespace = match (&args.namespace, args.all_namespaces) {
+        (_, true) => None,
+        (Some(namespace), false) => Some(namespace.as_str()),
+        (None, false) => Some(cluster.namespace.as_str()),
+    };
+    if args.watch || args.wait {
+        return follow::follow(&cluster, args, namespace).await;
+    }
+    let policies = cluster.policies(namespace, args.policy.as_deref()).await;
+    let policies =
+        policies.context("for a headgate run of this machine, say --admin 127.0.0.1:18001")?;
+    if let (Some(name), []) = (&args.policy, policies.as_slice()) {
+        bail!(
+            "there is no AdmissionPolicy {}/{name}",
+            namespace.unwrap_or_default()
+        );
+    }
+    answer(&cluster, args, namespace, &policies).await
+}
+
+/// Returns the view of these policies of a namespace, or of all.
+async fn answer(
+    cluster: &Cluster,
+    args: &StatusArgs,
+    namespace: Option<&str>,
+    policies: &[PolicyResource],
+) -> anyhow::Result<Output> {
+    let (operators, objects) = tokio::join!(cluster.operators(), cluster.objects(namespace));
+    let mut notes = String::new();
+    let operators = operators.unwrap_or_else(|why| {
+        notes = format!("warning: proxies are not shown: {why:#}\n");
+        Vec::new()
+    });
+    if notes.is_empty() && !operators.iter().any(|o| o.report.is_ok()) {
+        notes = format!(
+            "warning: proxies are not shown: no operator answers at Service {}; name another with \
+             --operator\n",
+            args.cluster.operator
+        );
+    }
+    let view = view::View::new(policies, &operators, objects, namespace);
+    for (kind, why) in &view.hidden {
+        notes += &format!("warning: {kind} objects are not shown: {why}\n");
+    }
+    let table = || text::render(&view, SystemTime::now());
+    Ok(Output {
+        text: args.output.text(&view, table)?,
+        notes,
+        ok: view.ok(),
+    })
+}
+
+async fn of_process(
+    admin: &Endpoint,
+    token: Option<&Path>,
+    output: OutputFormat,
+) -> anyhow::Result<Output> {
+    let asked = tokio::time::timeout(TIMEOUT, fetch(admin, token)).await;
+    let json =
+        asked.map_err(|_| anyhow!("{admin} did not answer within {} s", TIMEOUT.as_secs()))??;
+    let report: Report = serde_json::from_slice(&json)
+        .with_context(|| format!("{admin} answered something else than a Headgate status"))?;
+    let view = view::View::of_process(&report);
+    Ok(Output {
+        text: output.text(&report, || text::render(&view, SystemTime::now()))?,
+        notes: String::new(),
+        ok: view.ok(),
+    })
+}
+
+async fn fetch(admin: &Endpoint, token: Option<&Path>) -> anyhow::Result<Bytes> {
+    let stream = TcpStream::connect((admin.host.as_str(), admin.port))
+        .await
+        .map_err(|e| match e.kind() {
+            ErrorKind::ConnectionRefused => anyhow!(
+                "nothing listens on {admin}; start headgate run, or give its admin address with \
+             --admin HOST:PORT"
+            ),
+            _ => anyhow!("{admin}: {e}"),
+        })?;
+    let mut request = Request::get("/status").header(header::HOST, admin.to_string());
+    if let Some(path) = token {
+        let token = tokio::fs::read_to_string(path).await;
+        let token = token.with_context(|| format!("--token-file {}", path.display()))?;
+        request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.trim()));
+    }
+    let not_ours =
+        || format!("{admin} is no Headgate admin address; headgate run prints it when it starts");
+    let response = exchange(stream, request.body(Empty::new())?, MAX_ANSWER);
+    let response = response.await.with_context(not_ours)?;
+    if let StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN = response.status() {
+        let why = String::from_utf8_lossy(response.body());
+        bail!(
+            "{admin}: {}; --token-file FILE gives it one that kubectl makes: kubectl create token \
+             {} --namespace {} --audience {AUDIENCE}",
+            one_line(why.trim()),
+            OperatorService::default().name,
+            OperatorService::default().namespace,
+        );
+    }
+    if response.status() != StatusCode::OK {
+        bail!("{} (it answered {})", not_ours(), response.status());
+    }
+    Ok(response.into_body())
+}

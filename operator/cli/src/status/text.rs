@@ -1,0 +1,274 @@
+//! The state of policies in a cluster or of a `headgate run`, as tables for terminals.
+
+use std::time::SystemTime;
+
+use super::view::{Carrier, OperatorView, Policy, Target, View, Workload};
+use crate::table::{Table, one_line};
+use headgate_controller::kubernetes::deliver::NO_FILTER;
+use headgate_controller::xds::DEFAULT_SLOT;
+use headgate_controller::xds::conditions::Type;
+use headgate_controller::xds::status::ProxyReport;
+use headgate_controller::xds::timestamp::age;
+
+/// Returns tables, and a line for each problem.
+#[must_use]
+pub fn render(view: &View, now: SystemTime) -> String {
+    let mut parts = vec![policies(view, now)];
+    let contested = |w: &&Workload| !w.out_of_force.is_empty();
+    if view.workloads.iter().any(|w| contested(&w)) {
+        parts.push(workloads(view.workloads.iter().filter(contested)));
+    }
+    if !view.objects.is_empty() {
+        parts.push(objects(&view.objects));
+    }
+    // The advice is for policies without proxies; others may be enforced by another control plane's
+    // proxies.
+    let mut targets = view.policies.iter().flat_map(|p| &p.targets);
+    let advice = targets.all(|t| {
+        let is_elsewhere = !t.is(Type::Accepted) || t.is(Type::Overridden);
+        t.reason(Type::Programmed) == "NoProxies" || is_elsewhere
+    });
+    let answered = view.local.is_some() || view.operators.iter().any(|o| o.problem.is_none());
+    if !view.proxies.is_empty() || answered && advice {
+        parts.push(proxies(view));
+    }
+    let remarks = remarks(view);
+    if !remarks.is_empty() {
+        parts.push(remarks.join("\n") + "\n");
+    }
+    parts.join("\n")
+}
+
+fn policies(view: &View, now: SystemTime) -> String {
+    let last = if view.local.is_some() {
+        "REVISION"
+    } else {
+        "AGE"
+    };
+    let mut table = Table::new([
+        "POLICY",
+        "TARGET",
+        "MODE",
+        "ACCEPTED",
+        "PROGRAMMED",
+        "PROXIES",
+        last,
+    ]);
+    for policy in &view.policies {
+        for (i, target) in policy.targets.iter().enumerate() {
+            // The policy's own columns are filled in its first row only.
+            let once = |text: String| if i == 0 { text } else { String::new() };
+            let created = policy
+                .created_at
+                .map(|at| age(now.duration_since(at).unwrap_or_default()));
+            let last = created.unwrap_or_else(|| policy.revision.clone());
+            table.row([
+                once(policy.name.clone()),
+                target.target.clone(),
+                once(policy.mode.clone()),
+                of_target(target, Type::Accepted),
+                of_target(target, Type::Programmed),
+                once(dash(&share(view, policy))),
+                once(dash(&last)),
+            ]);
+        }
+    }
+    table.or("No policies.\n")
+}
+
+/// Returns the share of proxies in sync. Empty if the proxies are those of another control plane,
+/// which doesn't report their number.
+fn share(view: &View, policy: &Policy) -> String {
+    let is_elsewhere = || {
+        let mut targets = policy.targets.iter();
+        view.is_carried(&policy.name) || targets.any(|t| t.is(Type::Programmed))
+    };
+    match policy.proxies {
+        Some(share) if share.total > 0 || !is_elsewhere() => {
+            format!("{}/{}", share.in_sync, share.total)
+        }
+        _ => String::new(),
+    }
+}
+
+/// Returns the table of objects, each with the status by its reader.
+fn objects(objects: &[Carrier]) -> String {
+    let mut table = Table::new(["OBJECT", "POLICIES", "REVISION", "STATUS"]);
+    for o in objects {
+        let said = o.conditions.iter();
+        let said: Vec<String> = said
+            .map(|(kind, c)| format!("{kind} {}", condition(&c.status, &c.reason, kind)))
+            .collect();
+        table.row([
+            format!("{} {}", o.kind, o.name),
+            shortened(o.policies.iter().cloned()),
+            dash(&o.revision),
+            dash(&said.join(", ")),
+        ]);
+    }
+    table.or("")
+}
+
+/// Returns the table of proxies, each with its target or its namespace.
+fn proxies(view: &View) -> String {
+    let place = if view.local.is_some() {
+        "TARGET"
+    } else {
+        "NAMESPACE"
+    };
+    let mut table = Table::new([
+        "PROXY", place, "PROTOCOL", "FILTER", "STATE", "POLICIES", "REVISION", "SINCE",
+    ]);
+    for p in view.proxies.iter().map(|p| &p.report) {
+        let place = if view.local.is_some() {
+            &p.target
+        } else {
+            &p.namespace
+        };
+        table.row([
+            stream(p),
+            dash(place.as_deref().unwrap_or_default()),
+            format!("{} {}", p.transport.as_str(), p.variant.as_str()),
+            dash(&p.filter),
+            p.state.clone(),
+            dash(&shortened(p.policies.iter().cloned())),
+            dash(p.acked.as_ref().map_or("", |a| &a.revision)),
+            p.disconnected
+                .clone()
+                .unwrap_or_else(|| p.connected.clone()),
+        ]);
+    }
+    table.or("No proxies. headgate bootstrap writes a configuration for one.\n")
+}
+
+/// Returns the proxy's name, with the slots of a stream for other slots than the default.
+fn stream(p: &ProxyReport) -> String {
+    match p.slots.as_slice() {
+        [] => p.node.clone(),
+        [only] if only == DEFAULT_SLOT => p.node.clone(),
+        slots => format!("{} ({})", p.node, slots.join(", ")),
+    }
+}
+
+/// Returns the first name, and the number of the others.
+pub(super) fn shortened(mut names: impl Iterator<Item = String>) -> String {
+    let first = names.next().unwrap_or_default();
+    match names.count() {
+        0 => first,
+        more => format!("{first} +{more}"),
+    }
+}
+
+fn dash(text: &str) -> String {
+    if text.is_empty() {
+        "-".to_owned()
+    } else {
+        text.to_owned()
+    }
+}
+
+/// Returns the table of the targets of several policies.
+fn workloads<'a>(workloads: impl Iterator<Item = &'a Workload>) -> String {
+    let mut table = Table::new(["WORKLOAD", "IN FORCE", "NOT IN FORCE"]);
+    for workload in workloads {
+        let losers = workload.out_of_force.iter();
+        let losers: Vec<String> = losers
+            .map(|l| format!("{} ({})", l.policy, l.reason))
+            .collect();
+        table.row([
+            workload.target.clone(),
+            dash(&workload.in_force.join(", ")),
+            losers.join(", "),
+        ]);
+    }
+    table.or("")
+}
+
+fn of_target(target: &Target, of: Type) -> String {
+    condition(target.status(of), target.reason(of), of.as_str())
+}
+
+fn condition(status: &str, reason: &str, expected: &str) -> String {
+    match reason == expected {
+        true => status.to_owned(),
+        false => format!("{status} ({reason})"),
+    }
+}
+
+fn remarks(view: &View) -> Vec<String> {
+    let mut lines = Vec::new();
+    for policy in &view.policies {
+        for target in &policy.targets {
+            let name = match policy.targets.len() {
+                1 => policy.name.clone(),
+                _ => format!("{} at {}", policy.name, target.target),
+            };
+            let mut say = |of| {
+                lines.push(format!(
+                    "{name}: {}: {}",
+                    target.reason(of),
+                    target.message(of)
+                ));
+            };
+            let is_plain = ["", "valid"].contains(&target.message(Type::Accepted));
+            if !target.is(Type::Accepted) || !is_plain {
+                say(Type::Accepted);
+            }
+            if target.is(Type::Overridden) {
+                say(Type::Overridden);
+            }
+            // No other line names the objects that carry it.
+            let is_hidden = target.is(Type::Programmed)
+                && view.objects.is_empty()
+                && policy.proxies.is_some_and(|s| s.total == 0);
+            let is_said = [Type::Accepted, Type::Overridden]
+                .map(|of| target.reason(of))
+                .contains(&target.reason(Type::Programmed));
+            let is_at_risk = target.message(Type::Programmed).contains(NO_FILTER);
+            if !target.is(Type::Programmed) && !is_said || is_hidden || is_at_risk {
+                say(Type::Programmed);
+            }
+        }
+    }
+    lines.extend(view.proxies.iter().flat_map(|p| proxy_remarks(&p.report)));
+    lines.extend(view.local.iter().flatten().cloned());
+    for OperatorView { pod, problem, .. } in &view.operators {
+        lines.extend(problem.as_ref().map(|why| format!("operator {pod}: {why}")));
+    }
+    let mut modules: Vec<&str> = view
+        .operators
+        .iter()
+        .filter_map(|o| o.module.as_deref())
+        .collect();
+    modules.sort_unstable();
+    modules.dedup();
+    if modules.len() > 1 {
+        lines.push(format!(
+            "operators give out different modules: {}; a roll-out is under way, or hangs",
+            modules.join(", ")
+        ));
+    }
+    lines.iter().map(|line| one_line(line)).collect()
+}
+
+/// Returns the problems of a proxy.
+fn proxy_remarks(p: &ProxyReport) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(problem) = &p.problem {
+        lines.push(format!("{}: {problem}", p.node));
+    }
+    if let Some(why) = &p.fallback {
+        lines.push(format!(
+            "{}: has the Wasm filter, not the native one: {why}",
+            p.node
+        ));
+    }
+    if let Some(nack) = &p.nack {
+        let (time, revision) = (&nack.push.time, dash(&nack.push.revision));
+        lines.push(format!(
+            "{}: refused revision {revision} at {time}: {}",
+            p.node, nack.message
+        ));
+    }
+    lines
+}

@@ -1,0 +1,537 @@
+//! The state of a cluster's policies: their status at the API server, the objects there that carry
+//! them, and the proxies in the reports of all operators. Also the state of a `headgate run`.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::text::shortened;
+use crate::cluster::{Objects, Operator};
+use headgate_controller::kubernetes::CONTROLLER_NAME;
+use headgate_controller::kubernetes::deliver::object::{POLICIES_ANNOTATION, REVISION_ANNOTATION};
+use headgate_controller::kubernetes::resource::{PolicyAncestorStatus, PolicyResource};
+use headgate_controller::xds::conditions::{self, Type};
+use headgate_controller::xds::status::{self, PolicyReport, ProblemReport, ProxyReport, Report};
+
+/// Everything that `headgate status` shows of a cluster.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct View {
+    /// Policies by namespace and name, each with its targets.
+    pub policies: Vec<Policy>,
+    /// The policies in force at each target, and those that aren't.
+    pub workloads: Vec<Workload>,
+    /// Proxies as the operators report them: connected ones first, then by node id.
+    pub proxies: Vec<Proxy>,
+    /// Objects that carry policies to other proxies, by kind and name.
+    pub objects: Vec<Carrier>,
+    /// Kinds of objects that can't be listed although they carry policies, each with the reason.
+    #[serde(skip)]
+    pub hidden: Vec<(&'static str, String)>,
+    /// The operators.
+    pub operators: Vec<OperatorView>,
+    /// Problems of the folder of a `headgate run`, which is no cluster.
+    #[serde(skip)]
+    pub local: Option<Vec<String>>,
+}
+
+/// A policy.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Policy {
+    /// `namespace/name`.
+    pub name: String,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// `metadata.creationTimestamp`, RFC 3339.
+    pub created: Option<String>,
+    /// The same, for comparison.
+    #[serde(skip)]
+    pub created_at: Option<SystemTime>,
+    /// `Enforce` or `DryRun`.
+    pub mode: String,
+    /// Revision of the configuration that it is part of; unknown in a cluster.
+    #[serde(skip)]
+    pub revision: String,
+    /// Its targets.
+    pub targets: Vec<Target>,
+    /// Proxies that are in sync, of those that are to enforce it; `None` if no operator answers.
+    pub proxies: Option<Share>,
+}
+
+/// A policy at one of its targets.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Target {
+    /// `Kind/namespace/name`.
+    pub target: String,
+    /// Conditions by type; `Accepted` and `Programmed` always.
+    #[serde(flatten)]
+    pub conditions: BTreeMap<Type, Condition>,
+}
+
+impl Target {
+    /// Returns the status of a condition: `True`, `False` or `Unknown`; empty without it.
+    #[must_use]
+    pub fn status(&self, of: Type) -> &str {
+        self.conditions.get(&of).map_or("", |c| &c.status)
+    }
+
+    /// Returns the reason of a condition.
+    #[must_use]
+    pub fn reason(&self, of: Type) -> &str {
+        self.conditions.get(&of).map_or("", |c| &c.reason)
+    }
+
+    /// Returns the message of a condition.
+    #[must_use]
+    pub fn message(&self, of: Type) -> &str {
+        self.conditions.get(&of).map_or("", |c| &c.message)
+    }
+
+    /// Whether a condition is `True`.
+    #[must_use]
+    pub fn is(&self, of: Type) -> bool {
+        self.status(of) == "True"
+    }
+
+    /// Whether the policy is in force here, or another one overrides it as intended.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.is(Type::Accepted) && (self.is(Type::Programmed) || self.is(Type::Overridden))
+    }
+
+    fn new(target: String, written: &[meta::Condition], generation: i64) -> Self {
+        let condition = |of: Type| {
+            let found = written.iter().find(|c| c.type_ == of.as_str());
+            let is_always = matches!(of, Type::Accepted | Type::Programmed);
+            (is_always || found.is_some()).then(|| (of, Condition::of(found, generation)))
+        };
+        Self {
+            target,
+            conditions: Type::ALL.into_iter().filter_map(condition).collect(),
+        }
+    }
+}
+
+/// A condition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// The reason, in a word.
+    pub reason: String,
+    /// The reason, in a sentence.
+    pub message: String,
+}
+
+/// The number of proxies in sync.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Share {
+    /// Those that run the revision sent to them.
+    pub in_sync: usize,
+    /// All.
+    pub total: usize,
+}
+
+/// A target and its policies.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Workload {
+    /// `Kind/namespace/name`.
+    pub target: String,
+    /// `namespace/name` of the policies in force.
+    pub in_force: Vec<String>,
+    /// Policies not in force, each with the reason: `Conflicted`, `Overridden`.
+    pub out_of_force: Vec<Loser>,
+}
+
+/// A policy that another one keeps out of force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Loser {
+    /// `namespace/name`.
+    pub policy: String,
+    /// `Conflicted` or `Overridden`.
+    pub reason: String,
+    /// Names the policy in force.
+    pub message: String,
+}
+
+/// A proxy and the operator that reports it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Proxy {
+    /// `namespace/name` of the operator's Pod.
+    pub operator: String,
+    /// The operator's report of it.
+    #[serde(flatten)]
+    pub report: ProxyReport,
+}
+
+/// An object that carries policies to proxies which another control plane programs, or to Pods that
+/// mount it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Carrier {
+    /// Its kind.
+    pub kind: &'static str,
+    /// `namespace/name`.
+    pub name: String,
+    /// `namespace/name` of the policies in it.
+    pub policies: Vec<String>,
+    /// Revision of the configuration in it.
+    pub revision: String,
+    /// The conditions in its status, by type, as its reader wrote them; Istio and Pods write none.
+    pub conditions: Vec<(String, Condition)>,
+}
+
+/// An operator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OperatorView {
+    /// `namespace/name` of its Pod.
+    pub pod: String,
+    /// Its version.
+    pub version: Option<String>,
+    /// First 64 bits of the SHA-256 of the module that it gives to proxies.
+    pub module: Option<String>,
+    /// The reason why it can't be asked.
+    pub problem: Option<String>,
+}
+
+impl View {
+    /// Returns the view; with a `namespace`, without the proxies and objects of others.
+    #[must_use]
+    pub fn new(
+        policies: &[PolicyResource],
+        operators: &[Operator],
+        objects: Objects,
+        namespace: Option<&str>,
+    ) -> Self {
+        let proxies = proxies(operators, namespace);
+        let answered = operators.iter().any(|o| o.report.is_ok());
+        let policies: Vec<Policy> = policies
+            .iter()
+            .map(|p| policy(p, answered.then_some(&proxies)))
+            .collect();
+        let (mut seen, mut hidden) = (Vec::new(), Vec::new());
+        let mentioned = |kind: &str| {
+            let mut targets = policies.iter().flat_map(|p| &p.targets);
+            targets.any(|t| t.message(Type::Programmed).contains(&format!("{kind} ")))
+        };
+        for (adapter, listed) in objects {
+            match listed {
+                Ok(listed) => seen.extend(listed.iter().map(|o| carrier(adapter.kind(), o))),
+                Err(why) if mentioned(adapter.kind()) => {
+                    hidden.push((adapter.kind(), format!("{why:#}")));
+                }
+                Err(_) => {}
+            }
+        }
+        seen.retain(|o: &Carrier| o.policies.iter().any(|p| is_in(p, namespace)));
+        Self {
+            workloads: workloads(&policies),
+            policies,
+            proxies,
+            objects: seen,
+            hidden,
+            operators: operators.iter().map(operator).collect(),
+            local: None,
+        }
+    }
+
+    /// Returns the view of a `headgate run`.
+    #[must_use]
+    pub fn of_process(report: &Report) -> Self {
+        let proxy = |report: &ProxyReport| Proxy {
+            operator: String::new(),
+            report: report.clone(),
+        };
+        let problem = |p: &ProblemReport| format!("{}: {}", p.source, p.message);
+        let policy = |p: &PolicyReport| {
+            let (in_sync, total) = status::share(&p.name, &report.proxies);
+            Policy {
+                name: p.name.clone(),
+                generation: p.generation,
+                created: None,
+                created_at: None,
+                mode: format!("{:?}", p.mode),
+                revision: p.revision.clone(),
+                targets: vec![Target {
+                    target: shortened(p.targets.iter().map(ToString::to_string)),
+                    conditions: { p.conditions.iter() }
+                        .map(|(of, condition)| (of, Condition::reported(condition)))
+                        .collect(),
+                }],
+                proxies: Some(Share { in_sync, total }),
+            }
+        };
+        Self {
+            policies: report.policies.iter().map(policy).collect(),
+            workloads: Vec::new(),
+            proxies: report.proxies.iter().map(proxy).collect(),
+            objects: Vec::new(),
+            hidden: Vec::new(),
+            operators: Vec::new(),
+            local: Some(report.problems.iter().map(problem).collect()),
+        }
+    }
+
+    /// Whether every policy is accepted, and programmed or overridden. A policy that no proxy asks
+    /// for is no mistake.
+    #[must_use]
+    pub fn ok(&self) -> bool {
+        let has_no_proxies = |t: &Target| t.reason(Type::Programmed) == "NoProxies";
+        self.local.as_ref().is_none_or(Vec::is_empty) && {
+            self.policies.iter().flat_map(|p| &p.targets)
+        }
+        .all(|t| t.is_settled() || t.is(Type::Accepted) && has_no_proxies(t))
+    }
+
+    /// Whether policies exist and every one is programmed, or overridden, at each of its targets.
+    #[must_use]
+    pub fn programmed(&self) -> bool {
+        let mut targets = self.policies.iter().flat_map(|p| &p.targets);
+        !self.policies.is_empty() && targets.all(Target::is_settled)
+    }
+
+    /// Whether an object carries this policy.
+    #[must_use]
+    pub fn is_carried(&self, policy: &str) -> bool {
+        let mut objects = self.objects.iter();
+        objects.any(|o| o.policies.iter().any(|p| p == policy))
+    }
+}
+
+/// Whether a policy, `namespace/name`, is in `namespace`, or no namespace is given.
+fn is_in(policy: &str, namespace: Option<&str>) -> bool {
+    namespace.is_none_or(|namespace| policy.split('/').next() == Some(namespace))
+}
+
+impl Condition {
+    fn reported(condition: &conditions::Condition) -> Self {
+        Self {
+            status: if condition.status { "True" } else { "False" }.to_owned(),
+            reason: condition.reason.clone(),
+            message: condition.message.clone(),
+        }
+    }
+
+    fn unknown(reason: &str, message: String) -> Self {
+        Self {
+            status: "Unknown".to_owned(),
+            reason: reason.to_owned(),
+            message,
+        }
+    }
+
+    /// Returns the condition as written, if it is about this generation.
+    fn of(written: Option<&meta::Condition>, generation: i64) -> Self {
+        match written {
+            None => Self::unknown("Pending", "no operator has judged it yet".to_owned()),
+            Some(c) if c.observed_generation.is_some_and(|g| g < generation) => Self::unknown(
+                "Stale",
+                format!(
+                    "no operator has judged generation {generation} yet; generation {} was {}: {}",
+                    c.observed_generation.unwrap_or_default(),
+                    c.reason,
+                    c.message
+                ),
+            ),
+            Some(c) => Self {
+                status: c.status.clone(),
+                reason: c.reason.clone(),
+                message: c.message.clone(),
+            },
+        }
+    }
+}
+
+fn policy(resource: &PolicyResource, proxies: Option<&Vec<Proxy>>) -> Policy {
+    let metadata = &resource.metadata;
+    let namespace = metadata.namespace.clone().unwrap_or_default();
+    let name = format!("{namespace}/{}", metadata.name.clone().unwrap_or_default());
+    let generation = metadata.generation.unwrap_or_default();
+    let ancestors = resource.status.iter().flat_map(|s| &s.ancestors);
+    let mut targets: Vec<Target> = ancestors
+        .filter(|a| a.controller_name == CONTROLLER_NAME)
+        .map(|a| Target::new(ancestor(a, &namespace), &a.conditions, generation))
+        .collect();
+    if targets.is_empty() {
+        targets = named(resource, &namespace)
+            .into_iter()
+            .map(|target| Target::new(target, &[], generation))
+            .collect();
+    }
+    let share = |proxies: &Vec<Proxy>| {
+        let (in_sync, total) = status::share(&name, proxies.iter().map(|p| &p.report));
+        Share { in_sync, total }
+    };
+    Policy {
+        generation,
+        created: metadata
+            .creation_timestamp
+            .as_ref()
+            .map(|t| t.0.to_string()),
+        created_at: metadata.creation_timestamp.as_ref().map(|t| t.0.into()),
+        mode: resource.spec["mode"]
+            .as_str()
+            .unwrap_or("Enforce")
+            .to_owned(),
+        revision: String::new(),
+        targets,
+        proxies: proxies.map(share),
+        name,
+    }
+}
+
+fn ancestor(ancestor: &PolicyAncestorStatus, namespace: &str) -> String {
+    let target = &ancestor.ancestor_ref;
+    let namespace = target.namespace.as_deref().unwrap_or(namespace);
+    let section = target.section_name.iter().map(|s| format!("/{s}"));
+    format!("{}/{namespace}/{}", target.kind, target.name) + &section.collect::<String>()
+}
+
+/// Returns the targets in the spec of a policy without a status.
+fn named(resource: &PolicyResource, namespace: &str) -> Vec<String> {
+    let targets = resource.spec["targetRefs"].as_array();
+    let text = |target: &Value| {
+        let labels = target["matchLabels"].as_object();
+        let labels = labels.into_iter().flatten();
+        let labels: Vec<String> = labels
+            .map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default()))
+            .collect();
+        let section = target["sectionName"].as_str().map(|s| format!("/{s}"));
+        let name = target["name"].as_str().map_or_else(
+            || labels.join(","),
+            |name| name.to_owned() + &section.unwrap_or_default(),
+        );
+        format!(
+            "{}/{namespace}/{name}",
+            target["kind"].as_str().unwrap_or("?")
+        )
+    };
+    targets.into_iter().flatten().map(text).collect()
+}
+
+fn workloads(policies: &[Policy]) -> Vec<Workload> {
+    let mut all: BTreeMap<&str, Workload> = BTreeMap::new();
+    for policy in policies {
+        for target in &policy.targets {
+            let workload = all.entry(&target.target).or_insert_with(|| Workload {
+                target: target.target.clone(),
+                in_force: Vec::new(),
+                out_of_force: Vec::new(),
+            });
+            let loses = match target.reason(Type::Accepted) {
+                "Conflicted" => Some(Type::Accepted),
+                _ => target.is(Type::Overridden).then_some(Type::Overridden),
+            };
+            match loses {
+                Some(of) => workload.out_of_force.push(Loser {
+                    policy: policy.name.clone(),
+                    reason: target.reason(of).to_owned(),
+                    message: target.message(of).to_owned(),
+                }),
+                None if target.is(Type::Accepted) => workload.in_force.push(policy.name.clone()),
+                None => {}
+            }
+        }
+    }
+    all.into_values().collect()
+}
+
+/// Returns the proxies of all operators. Two operators know a proxy that moved to another one; the
+/// report of the connected operator takes precedence.
+fn proxies(operators: &[Operator], namespace: Option<&str>) -> Vec<Proxy> {
+    let mut all: Vec<Proxy> = Vec::new();
+    for operator in operators {
+        let reported = operator.report.iter().flat_map(|r| &r.proxies);
+        all.extend(reported.map(|report| Proxy {
+            operator: operator.pod.clone(),
+            report: report.clone(),
+        }));
+    }
+    let gone = |p: &Proxy| p.report.disconnected.is_some();
+    all.sort_by(|a, b| {
+        let key = |p: &Proxy| (gone(p), p.report.node.clone(), p.operator.clone());
+        key(a).cmp(&key(b))
+    });
+    let mut connected = std::collections::BTreeSet::new();
+    all.retain(|p| match gone(p) {
+        false => {
+            connected.insert(p.report.node.clone());
+            true
+        }
+        true => !connected.contains(&p.report.node),
+    });
+    all.retain(|p| match (&p.report.namespace, namespace) {
+        (Some(own), Some(namespace)) => own == namespace,
+        (None, Some(_)) => p.report.policies.iter().any(|p| is_in(p, namespace)),
+        (_, None) => true,
+    });
+    all
+}
+
+/// Returns the state of an object at the API server. Its reader's conditions are in its status, or
+/// in that of its ancestors, as in Gateway API.
+fn carrier(kind: &'static str, object: &DynamicObject) -> Carrier {
+    let annotation = |key| object.annotations().get(key).map_or("", String::as_str);
+    let status = &object.data["status"];
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let mut conditions = list(&status["conditions"]);
+    for ancestor in list(&status["ancestors"]) {
+        conditions.extend(list(&ancestor["conditions"]));
+    }
+    let generation = object.metadata.generation.unwrap_or_default();
+    let condition = |value: &Value| {
+        let text = |key| value[key].as_str().unwrap_or_default().to_owned();
+        let stale = value["observedGeneration"]
+            .as_i64()
+            .is_some_and(|g| g < generation);
+        let condition = match stale {
+            true => Condition::unknown("Stale", "of an older generation".to_owned()),
+            false => Condition {
+                status: text("status"),
+                reason: text("reason"),
+                message: text("message"),
+            },
+        };
+        (text("type"), condition)
+    };
+    Carrier {
+        kind,
+        name: format!(
+            "{}/{}",
+            object.namespace().unwrap_or_default(),
+            object.name_any()
+        ),
+        policies: annotation(POLICIES_ANNOTATION)
+            .split(',')
+            .map(str::to_owned)
+            .collect(),
+        revision: annotation(REVISION_ANNOTATION).to_owned(),
+        conditions: conditions.iter().map(condition).collect(),
+    }
+}
+
+fn operator(operator: &Operator) -> OperatorView {
+    let report = operator.report.as_ref().ok();
+    OperatorView {
+        pod: operator.pod.clone(),
+        version: report.map(|r| r.version.clone()),
+        module: report.map(|r| r.module.hash.clone()),
+        problem: operator.report.as_ref().err().cloned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! The output of `headgate sysid`.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use headgate_simulator::sysid::{Design, Fit, Goal, Law, Plant, polynomial::Polynomial};
+use serde_json::{Value, json};
+
+use super::super::table::Table;
+use super::trace::Trace;
+use headgate_api::Duration as Written;
+
+/// R² from which a model is acceptable (Chronos §4, Hellerstein et al.).
+const ACCEPTABLE: f64 = 0.8;
+
+/// The result of a trace.
+pub(super) struct Found {
+    pub(super) trace: Trace,
+    /// By order.
+    pub(super) fits: Vec<Fit>,
+    pub(super) chosen: Fit,
+}
+
+/// The results to show.
+pub(super) struct Answer<'a> {
+    pub(super) identified: Option<&'a Found>,
+    pub(super) plant: &'a Plant,
+    /// s.
+    pub(super) period: f64,
+    pub(super) target: Duration,
+    pub(super) law: Law,
+    /// The goal of the design; `None` if gains were given.
+    pub(super) goal: Option<Goal>,
+    pub(super) design: Option<&'a Design>,
+    /// Whether gains for this model are gains for the policy.
+    pub(super) usable: bool,
+}
+
+/// Returns the results as text.
+pub(super) fn text(answer: &Answer<'_>) -> String {
+    let mut text = String::new();
+    // Writing to a String does not fail.
+    let mut line = |words: std::fmt::Arguments<'_>| {
+        let _ = writeln!(text, "{words}");
+    };
+    if let Some(found) = answer.identified {
+        let Found {
+            trace,
+            fits,
+            chosen,
+        } = found;
+        line(format_args!(
+            "{} periods of {} s, {} and {}: mean {:.3} and {:.1}\n",
+            trace.samples,
+            answer.period,
+            trace.used.0,
+            trace.used.1,
+            chosen.mean_delay,
+            chosen.mean_backlog
+        ));
+        let mut table = Table::new(["ORDER", "R²", "MODEL"]);
+        for fit in fits {
+            let mark = if fit.plant.order() == chosen.plant.order() {
+                "  (used)"
+            } else {
+                ""
+            };
+            table.row([
+                fit.plant.order().to_string(),
+                format!("{:.3}", fit.r_squared),
+                format!("{}{mark}", fit.plant),
+            ]);
+        }
+        line(format_args!("{}", table.or("")));
+        if chosen.r_squared < ACCEPTABLE {
+            line(format_args!(
+                "R² is below {ACCEPTABLE}: the model is hardly fit for use. Record longer, or at \
+                 loads that vary more.\n"
+            ));
+        }
+    } else {
+        line(format_args!("{}\n", answer.plant));
+    }
+    let plant = answer.plant;
+    line(format_args!(
+        "S(z)/D(z) = ({}) / ({})",
+        polynomial(&plant.numerator()),
+        polynomial(&plant.denominator())
+    ));
+    line(format_args!(
+        "Poles of the open loop: {}; 1000 more of backlog, for long, are {:.3} s more of delay\n",
+        poles(&plant.poles()),
+        1000.0 * plant.gain()
+    ));
+    let Some(design) = answer.design else {
+        return text;
+    };
+    if let Some(goal) = answer.goal {
+        line(format_args!(
+            "Asked for: at most {:.0}% overshoot, settled within {:.0} s",
+            100.0 * goal.overshoot,
+            goal.settling * answer.period
+        ));
+    }
+    line(format_args!(
+        "K_P = {}, K_I = {}: poles of the closed loop {}",
+        significant(design.gains.proportional),
+        significant(design.gains.integral),
+        poles(&design.poles)
+    ));
+    let stable = match design.is_stable() {
+        true => "All inside of the unit circle: stable",
+        false => "Not all inside of the unit circle: UNSTABLE",
+    };
+    line(format_args!(
+        "{stable}. After a step: {}\n",
+        response(design, answer.period)
+    ));
+    if !answer.usable {
+        line(format_args!(
+            "This model is one of square roots; gains for the policy come without --square-root."
+        ));
+        return text;
+    }
+    if answer.law == Law::Bound {
+        line(format_args!(
+            "These are gains for the loop that the paper analyses. Headgate sums up adjustments \
+             (Eq. 1): for the policy, leave out --law."
+        ));
+        return text;
+    }
+    if design.is_stable() {
+        line(format_args!(
+            "For the policy:\n  strategy:\n    type: BacklogControl\n    backlogControl:\n      \
+             target: {}\n      period: {}\n      proportionalGain: {}\n      integralGain: {}",
+            Written::from(answer.target),
+            Written::from(Duration::from_secs_f64(answer.period)),
+            significant(design.gains.proportional),
+            significant(design.gains.integral)
+        ));
+    }
+    text
+}
+
+/// Returns the results as JSON.
+pub(super) fn json(answer: &Answer<'_>) -> anyhow::Result<String> {
+    let model = |plant: &Plant| {
+        json!({
+            "order": plant.order(), "a": plant.a(), "b": plant.b(), "gain": plant.gain(),
+            "poles": complex(&plant.poles()),
+        })
+    };
+    let fit = |fit: &Fit| {
+        json!({
+            "order": fit.plant.order(), "a": fit.plant.a(), "b": fit.plant.b(),
+            "r_squared": fit.r_squared, "samples": fit.samples,
+        })
+    };
+    let value = json!({
+        "period_s": answer.period,
+        "target_s": answer.target.as_secs_f64(),
+        "samples": answer.identified.map(|found| found.trace.samples),
+        "mean_delay_s": answer.identified.map(|found| found.chosen.mean_delay),
+        "mean_backlog": answer.identified.map(|found| found.chosen.mean_backlog),
+        "r_squared": answer.identified.map(|found| found.chosen.r_squared),
+        "fits": answer.identified.map(|found| found.fits.iter().map(fit).collect::<Vec<_>>()),
+        "model": model(answer.plant),
+        "law": match answer.law { Law::Bound => "bound", Law::Adjustment => "adjustment" },
+        "design": answer.design.map(|design| json!({
+            "proportionalGain": design.gains.proportional,
+            "integralGain": design.gains.integral,
+            "poles": complex(&design.poles),
+            "stable": design.is_stable(),
+            "overshoot": design.response.overshoot,
+            "settling_s": design.response.settling.map(|periods| periods as f64 * answer.period),
+        })),
+    });
+    Ok(serde_json::to_string_pretty(&value)? + "\n")
+}
+
+fn complex(roots: &[num_complex::Complex64]) -> Value {
+    roots
+        .iter()
+        .map(|z| json!({"re": z.re, "im": z.im, "abs": z.norm()}))
+        .collect()
+}
+
+fn response(design: &Design, period: f64) -> String {
+    let overshoot = 100.0 * design.response.overshoot.max(0.0);
+    match design.response.settling {
+        Some(periods) => format!(
+            "{overshoot:.0}% overshoot, within 2% after {:.0} s",
+            periods as f64 * period
+        ),
+        None => "does not settle".to_owned(),
+    }
+}
+
+/// Returns the number with four significant digits, without an exponent.
+fn significant(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return value.to_string();
+    }
+    let digits = (3 - value.abs().log10().floor() as i32).clamp(0, 12) as usize;
+    format!("{value:.digits$}")
+}
+
+/// Returns text such as `0.735, 0.0004 ± 0.405i`.
+fn poles(poles: &[num_complex::Complex64]) -> String {
+    // Without the sign of a number that is rounded to 0.
+    let real = |re: f64| (1e3 * re).round() / 1e3 + 0.0;
+    let shown = poles.iter().filter(|p| p.im >= 0.0).map(|p| match p.im {
+        0.0 => format!("{:.3}", real(p.re)),
+        im => format!("{:.3} ± {im:.3}i", real(p.re)),
+    });
+    match shown.collect::<Vec<_>>().join(", ") {
+        none if none.is_empty() => "none".to_owned(),
+        some => some,
+    }
+}
+
+/// Returns text such as `z² + 0.003 z + 0.104`.
+fn polynomial(polynomial: &Polynomial) -> String {
+    let mut text = String::new();
+    for (power, c) in (0..=polynomial.degree())
+        .rev()
+        .zip(polynomial.coefficients())
+    {
+        let sign = match (text.is_empty(), *c < 0.0) {
+            (true, true) => "-",
+            (true, false) => "",
+            (false, true) => " - ",
+            (false, false) => " + ",
+        };
+        let z = match power {
+            0 => String::new(),
+            1 => "z".to_owned(),
+            2 => "z²".to_owned(),
+            3 => "z³".to_owned(),
+            _ => format!("z^{power}"),
+        };
+        let number = match c.abs() {
+            1.0 if power > 0 => String::new(),
+            number if power > 0 => significant(number) + " ",
+            number => significant(number),
+        };
+        text += &format!("{sign}{number}{z}");
+    }
+    text
+}

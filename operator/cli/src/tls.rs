@@ -1,0 +1,90 @@
+//! Arguments for TLS on the xDS address.
+
+use std::future::Future;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use headgate_controller::kubernetes::authority::OwnCertificate;
+use headgate_controller::kubernetes::client::{Access, connect};
+use headgate_controller::kubernetes::cluster::ObjectKey;
+use headgate_controller::metrics::Metrics;
+use headgate_controller::xds::tls::{Tls, TlsError, TlsFiles};
+
+/// TLS on the xDS address. All three files or none.
+#[derive(Debug, Clone, Default, Args)]
+pub struct TlsArgs {
+    /// Serve xDS over TLS with this certificate chain (PEM). Changes of the files take effect
+    /// without a restart
+    #[arg(long, value_name = "FILE", requires_all = ["tls_key", "client_ca"])]
+    pub tls_cert: Option<PathBuf>,
+    /// Private key of --tls-cert (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// CA that must have signed proxies' certificates (PEM, one or several). A certificate is for
+    /// the namespace in its URI, spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT. With --kubernetes,
+    /// a proxy may show a token of its service account for audience headgate instead of a
+    /// certificate
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub client_ca: Option<PathBuf>,
+    /// Make the three files with the CA in this Secret of the operator's namespace, which is made
+    /// if it doesn't exist
+    #[arg(long, value_name = "NAME", requires_all = ["tls_cert", "kubernetes"])]
+    pub tls_authority: Option<String>,
+    /// DNS name or IP address in the certificate that --tls-authority makes; may be given several
+    /// times
+    #[arg(long = "tls-name", value_name = "NAME", requires = "tls_authority")]
+    pub tls_names: Vec<String>,
+    /// ConfigMap of this name in every namespace, or every --watch-namespace, that gets the content
+    /// of --client-ca as ca.crt, by which proxies verify the operator
+    #[arg(long, value_name = "NAME", requires_all = ["tls_cert", "kubernetes"])]
+    pub publish_ca: Option<String>,
+}
+
+impl TlsArgs {
+    fn files(&self, tokens: bool) -> Option<TlsFiles> {
+        Some(TlsFiles {
+            cert: self.tls_cert.clone()?,
+            key: self.tls_key.clone()?,
+            client_ca: self.client_ca.clone()?,
+            tokens,
+        })
+    }
+
+    /// Returns the ConfigMap's name and the file for --publish-ca.
+    pub fn published(&self) -> Option<(String, PathBuf)> {
+        self.publish_ca.clone().zip(self.client_ca.clone())
+    }
+
+    /// Makes the files, if --tls-authority is set. The returned future renews them forever.
+    ///
+    /// # Errors
+    /// Returns one line if the Secret can't be used.
+    pub async fn make(
+        &self,
+        access: &Access,
+        namespace: Option<String>,
+        metrics: &Metrics,
+    ) -> anyhow::Result<Option<impl Future<Output = ()> + use<>>> {
+        let (Some(secret), Some(files)) = (&self.tls_authority, self.files(true)) else {
+            return Ok(None);
+        };
+        let (client, default_namespace) = connect(access, metrics.clone()).await?;
+        let secret = ObjectKey::new(namespace.unwrap_or(default_namespace), secret.clone());
+        let own = OwnCertificate::new(client, secret, self.tls_names.clone(), files);
+        let authority = own.issue().await?;
+        Ok(Some(own.follow(authority)))
+    }
+
+    /// Reads the files, if they are named. With `tokens`, proxies may connect without a
+    /// certificate.
+    ///
+    /// # Errors
+    /// Returns one line that names the file at fault.
+    pub async fn load(&self, tokens: bool) -> Result<Option<Tls>, TlsError> {
+        match self.files(tokens) {
+            Some(files) => files.load().await.map(Some),
+            None => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The admin address: counts for other replicas, and answers before the replica serves.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headgate_controller::admin::Admin;
+use headgate_controller::kubernetes::peers::{COUNTS_PATH, Counted};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::watch;
+
+use crate::common::{SEARCH, World, get, plan};
+use crate::wire::{ack, hello, sotw};
+
+/// An upper bound on the time of an answer that doesn't wait for a change.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// A request for counts that is on its way.
+async fn ask(admin: SocketAddr, headers: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(admin).await.unwrap();
+    let request =
+        format!("GET {COUNTS_PATH} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream
+}
+
+/// Status line, version and body.
+async fn answer(mut stream: TcpStream) -> (String, String, String) {
+    let mut text = String::new();
+    let read = stream.read_to_string(&mut text);
+    tokio::time::timeout(PATIENCE, read).await.unwrap().unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let version = head.lines().find_map(|l| l.strip_prefix("etag: "));
+    let line = head.lines().next().unwrap().to_owned();
+    (
+        line,
+        version.unwrap_or_default().to_owned(),
+        body.to_owned(),
+    )
+}
+
+#[tokio::test]
+async fn counts_are_told_when_they_change() {
+    let world = World::start(plan(&[(SEARCH, "r1")])).await;
+    let (line, version, body) = answer(ask(world.admin, "").await).await;
+    assert!(line.ends_with("200 OK"), "{line}");
+    let counted: Counted = serde_json::from_str(&body).unwrap();
+    assert!(
+        counted.policies.of_policy("default/search").total == 0,
+        "{body}"
+    );
+
+    let same = format!("if-none-match: {version}\r\n");
+    let (line, again, _) = answer(ask(world.admin, &same).await).await;
+    assert!(line.contains(" 304 "), "{line}");
+    assert_eq!(again, version);
+
+    // It is kept open, and answered as soon as there is another version.
+    let waiting = ask(world.admin, &format!("{same}prefer: wait=20\r\n")).await;
+    let mut proxy = sotw(&world, hello(None)).await;
+    let response = proxy.next().await;
+    let (line, version, body) = answer(waiting).await;
+    assert!(line.ends_with("200 OK"), "{line}");
+    let counted: Counted = serde_json::from_str(&body).unwrap();
+    let tally = counted.policies.of_policy("default/search");
+    assert_eq!((tally.running, tally.total), (0, 1), "{body}");
+
+    let same = format!("if-none-match: {version}\r\nprefer: wait=20\r\n");
+    let waiting = ask(world.admin, &same).await;
+    proxy.send(ack(&response)).await;
+    let (_, _, body) = answer(waiting).await;
+    let counted: Counted = serde_json::from_str(&body).unwrap();
+    assert_eq!(
+        counted.policies.of_policy("default/search").running,
+        1,
+        "{body}"
+    );
+}
+
+#[tokio::test]
+async fn a_replica_that_stops_answers_those_who_wait() {
+    let world = World::start(plan(&[(SEARCH, "r1")])).await;
+    let (_, version, _) = answer(ask(world.admin, "").await).await;
+    let same = format!("if-none-match: {version}\r\nprefer: wait=20\r\n");
+    let waiting = ask(world.admin, &same).await;
+    // A later request is answered, so this one was received before the shutdown.
+    answer(ask(world.admin, "").await).await;
+    world.shutdown.send_replace(true);
+    let (line, ..) = answer(waiting).await;
+    assert!(line.contains(" 304 "), "{line}");
+}
+
+#[tokio::test]
+async fn before_there_is_a_plan_it_says_what_is_missing() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let admin = listener.local_addr().unwrap();
+    let (_view, view) = watch::channel(None);
+    let (_missing, missing) = watch::channel("Pods".to_owned());
+    let (_shutdown, shutdown) = watch::channel(false);
+    tokio::spawn(Admin::starting(view, missing, "a", shutdown).serve(listener));
+    let (code, text) = get(admin, "/readyz").await.unwrap();
+    assert_eq!(
+        (code, text.as_str()),
+        (503, "not ready: waiting for Pods\n")
+    );
+    assert_eq!(get(admin, "/healthz").await.unwrap().0, 200);
+    for path in ["/status", "/metrics", COUNTS_PATH] {
+        assert_eq!(get(admin, path).await.unwrap().0, 503, "{path}");
+    }
+}
+
+/// The limit of connections from one address. The limit of all connections is larger.
+const MAX_PER_ADDRESS: usize = 16;
+
+async fn connect(from: &str, to: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+    socket.connect(to).await.unwrap()
+}
+
+/// Clients that never end their requests are bounded and delay no other client.
+#[tokio::test]
+async fn clients_that_are_silent_keep_nobody_waiting() {
+    let world = World::start(plan(&[(SEARCH, "r1")])).await;
+    let mut crowd = Vec::new();
+    for address in 3..6 {
+        for _ in 0..2 * MAX_PER_ADDRESS {
+            let mut silent = connect(&format!("127.0.0.{address}"), world.admin).await;
+            // The server may have closed it.
+            let _ = silent.write_all(b"GET /status HTTP/1.1\r\nhost: ").await;
+            crowd.push(silent);
+        }
+    }
+    assert_eq!(get(world.admin, "/healthz").await.unwrap().0, 200);
+    assert_eq!(get(world.admin, "/metrics").await.unwrap().0, 200);
+    // Every connection that was served still is: none has timed out.
+    let mut open = 0;
+    for silent in &mut crowd {
+        let mut byte = [0];
+        let read = tokio::time::timeout(Duration::from_millis(1), silent.read(&mut byte)).await;
+        open += usize::from(read.is_err());
+    }
+    assert_eq!(open, 3 * MAX_PER_ADDRESS);
+}
+
+/// The kubelet is answered even if the admin address is not.
+#[tokio::test]
+async fn probes_have_an_address_of_their_own() {
+    let admin = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let probes = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (admin_at, probes_at) = (admin.local_addr().unwrap(), probes.local_addr().unwrap());
+    let (_view, view) = watch::channel(None);
+    let (_missing, missing) = watch::channel("Pods".to_owned());
+    let (_shutdown, shutdown) = watch::channel(false);
+    let shown = Admin::starting(view, missing, "a", shutdown);
+    tokio::spawn(shown.clone().serve_probes(probes));
+    tokio::spawn(shown.serve(admin));
+    let mut crowd = Vec::new();
+    for address in 2..8 {
+        for _ in 0..MAX_PER_ADDRESS {
+            crowd.push(connect(&format!("127.0.0.{address}"), admin_at).await);
+        }
+    }
+    assert_eq!(get(probes_at, "/healthz").await.unwrap().0, 200);
+    assert_eq!(get(probes_at, "/readyz").await.unwrap().0, 503);
+    assert_eq!(crowd.len(), 96, "more than are served at once");
+}
+
+#[tokio::test]
+async fn who_asks_for_probes_is_told_nothing_else() {
+    let world = World::start(plan(&[(SEARCH, "r1")])).await;
+    let probes = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = probes.local_addr().unwrap();
+    let registry = Arc::clone(&world.registry);
+    let shown = Admin::new(
+        registry,
+        world.snapshots.clone(),
+        world.shutdown.subscribe(),
+    );
+    tokio::spawn(shown.clone().serve_probes(probes));
+    assert_eq!(get(at, "/readyz").await.unwrap().0, 200);
+    for path in ["/status", "/metrics", COUNTS_PATH] {
+        assert_eq!(get(at, path).await.unwrap().0, 404, "{path}");
+    }
+}
+
+/// Clients at a few addresses, as Pods that hold on to all connections that they get, don't keep
+/// the kubelet out.
+#[tokio::test]
+async fn a_few_clients_do_not_keep_probes_out() {
+    let (_view, view) = watch::channel(None);
+    let (_missing, missing) = watch::channel(String::new());
+    let (_stop, shutdown) = watch::channel(false);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let probes = listener.local_addr().unwrap();
+    let shown = Admin::starting(view, missing, "a", shutdown);
+    tokio::spawn(shown.serve_probes(listener));
+    let mut held = Vec::new();
+    for client in 2..=9 {
+        for _ in 0..MAX_PER_ADDRESS {
+            held.push(connect(&format!("127.0.0.{client}"), probes).await);
+        }
+    }
+    let (status, body) = get(probes, "/healthz").await.unwrap();
+    assert_eq!((status, body.as_str()), (200, "ok\n"));
+    drop(held);
+}

@@ -1,0 +1,203 @@
+//! The server of class admission over the wire: which proxies may report, what is refused, and a
+//! thousand senders at once.
+#![allow(clippy::unwrap_used)]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use headgate_api::plan::Plan;
+use headgate_controller::metrics::Metrics;
+use headgate_controller::xds::registry::Registry;
+use headgate_controller::xds::tls::TlsFiles;
+use headgate_controller::xds::{AdmissionServer, Limits};
+use headgate_core::class_admission::protocol::{Answer, MAX_BYTES, PATH};
+use headgate_core::config::FilterConfig;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use tokio::net::TcpListener;
+use tokio::sync::{oneshot, watch};
+use tonic::body::Body;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tower::{Service as _, ServiceExt as _};
+
+use crate::proxies::{Authority, spiffe, write_tls};
+
+/// One miss is all that the service allows.
+fn report(process: usize, misses: u32) -> String {
+    format!(
+        r#"{{"process":"{process}","services":[{{"service":"shop/stock",
+        "rules":{{"targets_us":[15000],"percentile":99,"increase":0.01,"decrease":0.01,
+        "min_probability":0.1,"scope":"Class",
+        "method":{{"type":"Misses","allowed":1,"period_us":60000000}}}},
+        "classes":[{{"misses":{misses}}}]}}]}}"#
+    )
+}
+
+/// `shop/stock`, which believes the proxies of its own namespace.
+fn plan() -> Plan {
+    let stage = r#"{"policy": "shop/stock", "parallelism": 1,
+        "queue": {"max_length": 1, "timeout_us": 1},
+        "types": [{"name": "default"}], "strategy": {"type": "MaxQueueLength"},
+        "class_admission": {"receives": true, "peers": ["spiffe://cluster.local/ns/shop/*"]}}"#;
+    let config = FilterConfig {
+        stages: vec![serde_json::from_str(stage).unwrap()],
+        ..FilterConfig::default()
+    };
+    let mut plan = Plan::default();
+    let stock = "Service/shop/stock".parse().unwrap();
+    plan.workloads.insert(stock, Arc::new(config));
+    plan
+}
+
+/// A server on a free port, until the sender is dropped.
+async fn start(tls: Option<TlsFiles>) -> (SocketAddr, oneshot::Sender<()>) {
+    let limits = Limits {
+        connections_per_address: 2_000,
+        ..Limits::default()
+    };
+    let registry = Registry::new(limits.proxies, limits.keep, Metrics::new());
+    let trust = match tls {
+        Some(files) => Some(files.load().await.unwrap().subscribe()),
+        None => None,
+    };
+    let plans = watch::Sender::new(Arc::new(plan()));
+    let server = AdmissionServer::new(plans.subscribe(), Arc::new(registry), trust, limits);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (end, ended) = oneshot::channel::<()>();
+    tokio::spawn(async move { server.serve(listener, async { drop(ended.await) }).await });
+    (address, end)
+}
+
+async fn post(channel: &mut Channel, path: &str, body: String) -> (StatusCode, String) {
+    let request = Request::post(path).body(Body::new(Full::from(body)));
+    let ready = channel.ready().await.unwrap();
+    let (head, body) = ready.call(request.unwrap()).await.unwrap().into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    (head.status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+fn admit(answer: &str) -> f64 {
+    let answer: Answer<'_> = serde_json::from_str(answer).unwrap();
+    answer.services[0].classes[0].admit
+}
+
+#[tokio::test]
+async fn what_is_no_report_is_refused_by_name() {
+    let (address, _end) = start(None).await;
+    let mut channel = Channel::from_shared(format!("http://{address}"))
+        .unwrap()
+        .connect_lazy();
+    let (status, answer) = post(&mut channel, PATH, report(1, 0)).await;
+    assert_eq!((status, admit(&answer)), (StatusCode::OK, 1.0), "{answer}");
+    for (body, expected) in [
+        (String::new(), "no report: EOF"),
+        (
+            r#"{"process":"1"}"#.to_owned(),
+            "no report: missing field `services`",
+        ),
+        (
+            report(1, 0).replace("15000", ""),
+            "services[0].rules.targets: 0 targets",
+        ),
+        (
+            report(1, 0).replace(r#""percentile":99"#, r#""percentile":100"#),
+            "services[0].rules.percentile: 100",
+        ),
+    ] {
+        let (status, why) = post(&mut channel, PATH, body).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+        assert!(why.starts_with(expected), "{why}");
+    }
+    let (status, _) = post(&mut channel, PATH, " ".repeat(MAX_BYTES + 1)).await;
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
+    let (status, answer) = post(&mut channel, PATH, report(1, 1)).await;
+    assert_eq!((status, admit(&answer)), (StatusCode::OK, 0.0), "{answer}");
+}
+
+#[tokio::test]
+async fn over_tls_only_those_report_whose_certificate_the_ca_signed() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let dir = tempfile::tempdir().unwrap();
+    let files = write_tls(dir.path(), &authority.server(), &authority.pem);
+    let (address, _end) = start(Some(files)).await;
+    let channel = |identity: Option<Identity>| {
+        let mut tls = ClientTlsConfig::new()
+            .ca_certificate(Certificate::from_pem(&authority.pem))
+            .domain_name("headgate.test");
+        if let Some(identity) = identity {
+            tls = tls.identity(identity);
+        }
+        let endpoint = Endpoint::from_shared(format!("https://{address}")).unwrap();
+        endpoint.tls_config(tls).unwrap().connect_lazy()
+    };
+    let issued = |authority: &Authority, names: &[&str]| {
+        let pair = authority.proxy(names);
+        Identity::from_pem(pair.cert, pair.key)
+    };
+    let identity = |authority: &Authority| issued(authority, &[&spiffe("shop")]);
+    let (status, _) = post(&mut channel(Some(identity(&authority))), PATH, report(1, 0)).await;
+    assert_eq!(status, StatusCode::OK);
+    // A miss that another namespace reports has no effect on the class of any process.
+    let bank = spiffe("bank");
+    for (names, says) in [
+        (&[bank.as_str()][..], "shop/stock: its policy"),
+        (&[], "no URI (SPIFFE id)"),
+    ] {
+        let mut other = channel(Some(issued(&authority, names)));
+        let (status, why) = post(&mut other, PATH, report(2, 1)).await;
+        assert_eq!(status, StatusCode::FORBIDDEN, "{why}");
+        assert!(why.contains(says), "{why}");
+    }
+    let (_, answer) = post(&mut channel(Some(identity(&authority))), PATH, report(1, 0)).await;
+    assert_eq!(admit(&answer), 1.0, "{answer}");
+    for other in [None, Some(identity(&stranger))] {
+        let mut channel = channel(other);
+        let request = Request::post(PATH).body(Body::new(Full::from(report(1, 0))));
+        let refused = match channel.ready().await {
+            Ok(ready) => ready.call(request.unwrap()).await.is_err(),
+            Err(_) => true,
+        };
+        assert!(refused);
+    }
+}
+
+/// Each sender has a connection of its own, and receives every change that another causes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_senders_share_one_server() {
+    const SENDERS: usize = 1_000;
+    const REPORTS: usize = 10;
+    let (address, _end) = start(None).await;
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
+    let connect = |_| endpoint.connect();
+    let mut channels = Vec::new();
+    // Connect at most as many at once as may wait to be accepted.
+    for some in (0..SENDERS).collect::<Vec<_>>().chunks(100) {
+        let some = futures::future::join_all(some.iter().map(connect)).await;
+        channels.extend(some.into_iter().map(Result::unwrap));
+    }
+    let began = Instant::now();
+    let sender = |(process, mut channel): (usize, Channel)| {
+        tokio::spawn(async move {
+            for _ in 0..REPORTS {
+                let (status, answer) = post(&mut channel, PATH, report(process, 0)).await;
+                assert_eq!((status, admit(&answer)), (StatusCode::OK, 1.0));
+            }
+            channel
+        })
+    };
+    let senders = channels.into_iter().enumerate().map(sender);
+    let ended = futures::future::join_all(senders).await;
+    let took = began.elapsed().max(Duration::from_millis(1));
+    println!(
+        "{:.0} reports/s of {SENDERS} senders",
+        (SENDERS * REPORTS) as f64 / took.as_secs_f64()
+    );
+
+    let mut channels: Vec<Channel> = ended.into_iter().map(Result::unwrap).collect();
+    let (_, answer) = post(&mut channels[0], PATH, report(0, 1)).await;
+    assert_eq!(admit(&answer), 0.0);
+    let (_, answer) = post(&mut channels[SENDERS - 1], PATH, report(SENDERS - 1, 0)).await;
+    assert_eq!(admit(&answer), 0.0);
+}

@@ -1,0 +1,784 @@
+//! The binary's subcommands that work on files: what they print and how they exit.
+
+// Helpers of tests fail a test by panicking, as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn headgate(args: &[&str]) -> Output {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+    command
+        .args(args)
+        .current_dir(root)
+        .stdin(Stdio::null())
+        .env_remove("HEADGATE_WASM")
+        .env_remove("HEADGATE_NATIVE");
+    command.output().unwrap()
+}
+
+/// Runs it with `input` as standard input.
+fn fed(args: &[&str], input: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_headgate"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(input.as_bytes()).unwrap();
+    drop(stdin);
+    child.wait_with_output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn validate_tells_by_exit_code_and_one_line() {
+    let good = headgate(&["validate", "examples/quickstart"]);
+    assert_eq!(
+        (text(&good.stdout), good.status.code()),
+        ("ok: 1 policy\n", Some(0))
+    );
+    let examples = headgate(&["validate", "examples/policies"]);
+    assert_eq!(
+        (
+            text(&examples.stdout),
+            text(&examples.stderr),
+            examples.status.code()
+        ),
+        ("ok: 12 policies\n", "", Some(0))
+    );
+
+    let bad = headgate(&[
+        "validate",
+        "tests/bad-policies/slo-zero.yaml",
+        "examples/quickstart/policy.yaml",
+    ]);
+    assert_eq!(bad.status.code(), Some(1));
+    assert_eq!(
+        text(&bad.stdout),
+        "tests/bad-policies/slo-zero.yaml:19:11: spec.types[1].slo.p50: 0ms; 1ms to 1h\n"
+    );
+    assert_eq!(text(&bad.stderr), "error: 1 problem in 1 file\n");
+
+    let missing = headgate(&["validate", "no-such-file.yaml"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(text(&missing.stderr).starts_with("error: no-such-file.yaml: can't be read: "));
+}
+
+#[test]
+fn validate_writes_json_for_programs() {
+    let bad = headgate(&[
+        "validate",
+        "--output",
+        "json",
+        "tests/bad-policies/slo-zero.yaml",
+    ]);
+    let report: serde_json::Value = serde_json::from_slice(&bad.stdout).unwrap();
+    assert_eq!(report["ok"], false);
+    assert_eq!(report["problems"][0]["line"], 19);
+    assert_eq!(report["problems"][0]["field"], "spec.types[1].slo.p50");
+
+    let good = headgate(&["validate", "-o", "json", "examples/quickstart/policy.yaml"]);
+    let report: serde_json::Value = serde_json::from_slice(&good.stdout).unwrap();
+    assert_eq!(report["ok"], true);
+    assert_eq!(report["policies"][0]["name"], "default/search");
+    assert_eq!(
+        report["policies"][0]["targets"][0],
+        "Service/default/search"
+    );
+}
+
+#[test]
+fn validate_warns_of_policies_that_apply_nowhere() {
+    let both = headgate(&[
+        "validate",
+        "examples/quickstart/policy.yaml",
+        "operator/cli/tests/policies/rival.yaml",
+    ]);
+    assert_eq!(both.status.code(), Some(0));
+    assert_eq!(text(&both.stdout), "ok: 2 policies\n");
+    assert_eq!(
+        text(&both.stderr),
+        "warning: operator/cli/tests/policies/rival.yaml: default/zz-rival does not apply to \
+         Service/default/search, which default/search has (the oldest policy of a target applies, \
+         then the first by name)\n"
+    );
+}
+
+#[test]
+fn explain_names_the_rule_and_why_not_those_before() {
+    let slow = headgate(&[
+        "explain",
+        "examples/quickstart",
+        "--method",
+        "GET",
+        "--path",
+        "/q/slow?x=1",
+        "-H",
+        "k:v",
+    ]);
+    insta::assert_snapshot!(text(&slow.stdout));
+    let health = headgate(&["explain", "examples/quickstart", "--path", "/healthz"]);
+    assert!(
+        text(&health.stdout).starts_with("type         none: the request bypasses admission\n")
+    );
+}
+
+#[test]
+fn explain_says_what_each_strategy_does() {
+    for example in [
+        "accept-fraction",
+        "backlog-control",
+        "bouncer",
+        "class-admission",
+        "fair-queue",
+        "max-queue-length",
+        "max-queue-wait",
+        "priority",
+        "response-time-controller",
+        "smoothing",
+        "workflows",
+    ] {
+        let policy = format!("examples/policies/{example}.yaml");
+        let request = ["--path", "/prices/history", "-H", "x-tenant: acme"];
+        let answer = headgate(&[&["explain", &policy][..], &request].concat());
+        insta::assert_snapshot!(format!("explain_{example}"), text(&answer.stdout));
+    }
+}
+
+#[test]
+fn explain_prints_the_times_of_class_admission() {
+    let policy = "examples/policies/class-admission.yaml";
+    let answer = headgate(&["explain", policy, "--path", "/", "-H", "x-priority: high"]);
+    let words: Vec<&str> = text(&answer.stdout).split_whitespace().collect();
+    let times = "p99 holds for callers with 100 calls of the class or more in a window of 1s500ms, \
+                 p90 for those with a tenth of them; a caller that runs 0.1 of them in the class \
+                 needs 2m15s without a miss to run all there again";
+    assert!(words.join(" ").contains(times), "{}", text(&answer.stdout));
+}
+
+#[test]
+fn explain_says_which_requests_are_retries() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.yaml");
+    let policy = "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {name: a}\n\
+                  spec:\n  targetRefs: [{kind: Service, name: a}]\n  \
+                  retries: {header: X-Retry-Attempt, firstAttempt: 1}\n  \
+                  strategy: {type: MaxQueueLength}\n  types: [{name: default}]\n";
+    std::fs::write(&file, policy).unwrap();
+    let answer = headgate(&["explain", file.to_str().unwrap(), "--path", "/"]);
+    let retries = "retries      x-retry-attempt above 1 or x-envoy-attempt-count above 1 or \
+                   grpc-previous-rpc-attempts above 0\n";
+    assert!(
+        text(&answer.stdout).contains(retries),
+        "{}",
+        text(&answer.stdout)
+    );
+}
+
+/// Every discipline in a policy whose types have objectives or none, and for a request without a
+/// type.
+#[test]
+fn explain_says_what_each_discipline_does() {
+    let mut all = String::new();
+    let mut explain = |queue: &str, request: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("policy.yaml");
+        let policy = format!(
+            "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: a}}\n\
+             spec:\n  targetRefs: [{{kind: Service, name: a}}]\n  parallelism: {{total: 4}}\n  \
+             queue: {queue}\n  strategy: {{type: MaxQueueLength}}\n  types: [{{name: with, \
+             matches: [{{path: {{value: /with}}}}], slo: {{p50: 10ms, p99.9: 2s}}}}, \
+             {{name: default{}}}]\n  exclude: [{{path: {{value: /healthz}}}}]\n{}",
+            if queue.contains("Slack") {
+                ", slo: {p50: 1s}"
+            } else {
+                ""
+            },
+            if queue.contains("Priority") {
+                "  classes: [{name: gold, matches: [{path: {value: /with}}]}, {name: rest}]\n"
+            } else {
+                ""
+            }
+        );
+        std::fs::write(&file, policy).unwrap();
+        let answer = headgate(&["explain", file.to_str().unwrap(), "--path", request]);
+        assert_eq!(text(&answer.stderr), "");
+        let lines = text(&answer.stdout).lines();
+        let part: Vec<&str> = lines
+            .skip_while(|line| !line.starts_with("queue"))
+            .take_while(|line| !line.is_empty())
+            .collect();
+        all += &format!("{queue} {request}\n{}\n\n", part.join("\n"));
+    };
+    for discipline in [
+        "FIFO", "EDF", "LSTF", "SJF", "SRTF", "LASF", "DRR", "WFQ", "Priority", "Slack",
+    ] {
+        explain(&format!("{{discipline: {discipline}}}"), "/with");
+    }
+    for request in ["/without", "/healthz"] {
+        for queue in [
+            "{discipline: EDF, timeout: 5s}",
+            "{discipline: Slack}",
+            "{discipline: Priority}",
+            "{discipline: DRR, drr: {weights: {with: 2, default: 0.5}, quantum: 5ms}}",
+            "{discipline: WFQ, wfq: {weights: {with: 2, default: 0.5}}}",
+        ] {
+            explain(queue, request);
+        }
+    }
+    explain(
+        "{discipline: DRR, drr: {by: Workflow, weights: {checkout: 4}}}",
+        "/with",
+    );
+    explain("{mode: Observe}", "/with");
+    explain("{maxLength: 0}", "/with");
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn explain_tells_the_class() {
+    let policy = "operator/cli/tests/policies/everything.yaml";
+    let args = [
+        "explain",
+        policy,
+        "--workload",
+        "Service/shop/search",
+        "-o",
+        "json",
+    ];
+    let class = |request: &[&str]| {
+        let answer = headgate(&[&args[..], request].concat());
+        let answer: serde_json::Value = serde_json::from_slice(&answer.stdout).unwrap();
+        answer
+    };
+    let gold = class(&["-H", "X-Class: gold"]);
+    assert_eq!(gold["class"]["name"], "gold");
+    assert_eq!(gold["class"]["matched"], "gold: x-class = gold");
+    let rest = class(&["-H", "X-Class: silver"]);
+    assert_eq!(rest["class"]["name"], "rest");
+    assert_eq!(rest["triedForClass"][0]["because"], "x-class is \"silver\"");
+    let none = class(&["--path", "/healthz"]);
+    assert_eq!(none["class"], serde_json::Value::Null);
+}
+
+#[test]
+fn explain_needs_a_workload_where_there_is_a_choice() {
+    let policy = "operator/cli/tests/policies/everything.yaml";
+    let one = headgate(&["explain", policy, "examples/quickstart", "--path", "/a"]);
+    assert_eq!(one.status.code(), Some(1));
+    assert_eq!(
+        text(&one.stderr),
+        "error: policies differ by target; choose one with --workload: Service/default/search, \
+         Service/shop/search, Gateway/shop/edge.shop, Gateway/shop/edge.shop/https, \
+         HTTPRoute/shop/search, GRPCRoute/shop/search, \
+         Pod/shop/app.kubernetes.io/name=search,canary=,tier=web\n"
+    );
+    let args = [
+        "explain",
+        policy,
+        "--workload",
+        "Service/shop/search",
+        "-o",
+        "json",
+        "--path",
+        "/a?q",
+    ];
+    let request = [
+        "-H",
+        "X-Kind: slow",
+        "-H",
+        "x-tenant: 7",
+        "--route",
+        "search-route",
+    ];
+    let answer = headgate(&[&args[..], &request[..]].concat());
+    let answer: serde_json::Value = serde_json::from_slice(&answer.stdout).unwrap();
+    assert_eq!(answer["type"], "default");
+    assert_eq!(answer["tried"][1]["because"], "x-tenant is \"7\"");
+    assert_eq!(answer["tried"][3]["because"], "path is \"/a\"");
+    assert_eq!(
+        answer["tried"][4]["because"],
+        "not a gRPC request: content-type is absent, path is \"/a\""
+    );
+    assert_eq!(
+        answer["objectives"],
+        serde_json::json!(["p50 within 18ms", "p99.9 within 2s"])
+    );
+}
+
+#[test]
+fn render_writes_what_envoy_reads_from_a_file() {
+    let render = |format: &str| {
+        let out = headgate(&[
+            "render",
+            "examples/quickstart",
+            "--wasm",
+            "/etc/headgate.wasm",
+            "-o",
+            format,
+        ]);
+        assert_eq!(out.status.code(), Some(0));
+        assert!(
+            text(&out.stderr).starts_with("warning: --wasm /etc/headgate.wasm: no such file here")
+        );
+        text(&out.stdout).to_owned()
+    };
+    let json: serde_json::Value = serde_json::from_str(&render("json")).unwrap();
+    let yaml: serde_json::Value = serde_saphyr::from_str(&render("yaml")).unwrap();
+    assert_eq!(json, yaml);
+    let slot = &json["resources"][0];
+    assert_eq!(slot["name"], "headgate");
+    let plugin = &slot["typed_config"]["config"];
+    assert_eq!(
+        plugin["vm_config"]["code"]["local"]["filename"],
+        "/etc/headgate.wasm"
+    );
+    let config = plugin["configuration"]["value"].as_str().unwrap();
+    let config = headgate_core::config::FilterConfig::from_json(config.as_bytes()).unwrap();
+    assert_eq!(config.stages[0].types.last().unwrap().name, "default");
+}
+
+#[test]
+fn render_writes_a_native_filter_where_it_is_asked_for() {
+    let render = |args: &[&str]| {
+        let all = ["render", "examples/quickstart", "-o", "json"];
+        headgate(&[&all[..], args].concat())
+    };
+    let native = render(&["--filter", "native", "--native", "/etc/headgate.so"]);
+    assert_eq!(native.status.code(), Some(0));
+    let warning = "warning: --native /etc/headgate.so: no such file here";
+    assert!(text(&native.stderr).starts_with(warning));
+    let json: serde_json::Value = serde_json::from_slice(&native.stdout).unwrap();
+    let filter = &json["resources"][0]["typed_config"];
+    let module = &filter["dynamic_module_config"];
+    assert_eq!(module["module"]["local"]["filename"], "/etc/headgate.so");
+    let config = filter["filter_config"]["value"].as_str().unwrap();
+    let config = headgate_core::config::FilterConfig::from_json(config.as_bytes()).unwrap();
+    assert_eq!(config.stages[0].types.last().unwrap().name, "default");
+
+    for (args, message) in [
+        (
+            &["--filter", "lua"][..],
+            "error: invalid value 'lua' for '--filter <KIND>'\n  [possible values: wasm, native]",
+        ),
+        (
+            &["--filter", "native", "--native", "/etc/headgate.wasm"],
+            "error: --native /etc/headgate.wasm: no native module",
+        ),
+        (
+            &["--wasm", "/etc/headgate.so"],
+            "error: --wasm /etc/headgate.so: a native module; name it with --native",
+        ),
+    ] {
+        let refused = render(args);
+        assert_ne!(refused.status.code(), Some(0), "{args:?}");
+        let said = text(&refused.stderr);
+        assert!(said.starts_with(message), "{said}");
+    }
+}
+
+#[test]
+fn bootstrap_asks_for_the_kind_of_filter_or_names_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str, content: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (native, wasm) = (
+        at("libheadgate.so", b"\x7fELF and the rest"),
+        at("headgate.wasm", b"\0asm\x01\0\0\0"),
+    );
+    let installed = folder.path().join("modules");
+    let install = ["--install-module", installed.to_str().unwrap()];
+    let bootstrap = |args: &[&str]| {
+        let all = ["bootstrap", "--upstream", "127.0.0.1:1"];
+        headgate(&[&all[..], args].concat())
+    };
+    let metadata = |args: &[&str]| {
+        let out = bootstrap(args);
+        assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+        let yaml: serde_json::Value = serde_saphyr::from_str(text(&out.stdout)).unwrap();
+        yaml["node"]["metadata"].clone()
+    };
+    assert_eq!(metadata(&[]), serde_json::Value::Null);
+    assert_eq!(metadata(&["--filter", "wasm"]), serde_json::Value::Null);
+    let mut asked = serde_json::json!({"headgate.dev/filter": "native"});
+    if cfg!(target_os = "linux") {
+        asked["headgate.dev/architecture"] = std::env::consts::ARCH.into();
+    }
+    assert_eq!(metadata(&["--filter", "native"]), asked);
+    let yaml = bootstrap(&["--filter", "native"]).stdout;
+    assert!(text(&yaml).contains("dynamic_modules_strip_custom_stat_prefix: true"));
+    let files = ["--wasm", &wasm, "--native", &native];
+    let named = metadata(&[&install[..], &["--filter", "native"], &files].concat());
+    for (key, extension) in [("module", ".wasm"), ("native-module", ".so")] {
+        let path = named[format!("headgate.dev/{key}")].as_str().unwrap();
+        assert!(
+            path.ends_with(extension) && std::fs::exists(path).unwrap(),
+            "{named}"
+        );
+    }
+    let mut rest = named;
+    rest.as_object_mut()
+        .unwrap()
+        .retain(|key, _| !key.ends_with("module"));
+    assert_eq!(rest, asked);
+
+    for (args, message) in [
+        (
+            vec!["--filter", "lua"],
+            "error: invalid value 'lua' for '--filter <KIND>'\n  [possible values: wasm, native]",
+        ),
+        (
+            [
+                &install[..],
+                &["--filter", "native", "--wasm", &wasm, "--native", &wasm],
+            ]
+            .concat(),
+            "no native module, which is a shared object",
+        ),
+        (
+            [&install[..], &["--wasm", &native]].concat(),
+            "a native module; name it with --native",
+        ),
+    ] {
+        let refused = bootstrap(&args);
+        assert_ne!(refused.status.code(), Some(0), "{args:?}");
+        let said = text(&refused.stderr);
+        assert!(said.contains(message), "{said}");
+    }
+}
+
+/// The stage of a rendered file.
+fn rendered(args: &[&str]) -> headgate_core::config::StageConfig {
+    let out = headgate(&[&["render", "-o", "json"], args].concat());
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let plugin = &json["resources"][0]["typed_config"]["config"];
+    let config = plugin["configuration"]["value"].as_str().unwrap();
+    let config = headgate_core::config::FilterConfig::from_json(config.as_bytes()).unwrap();
+    config.stages.into_iter().next().unwrap()
+}
+
+#[test]
+fn render_gives_each_of_several_proxies_its_part() {
+    let folder = tempfile::tempdir().unwrap();
+    let slots = |parallelism: &str, args: &[&str]| {
+        let file = folder.path().join("policy.yaml");
+        let policy = format!(
+            "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: a}}\n\
+             spec:\n  targetRefs: [{{kind: Service, name: a}}]\n  parallelism: {parallelism}\n  \
+             types: [{{name: default, slo: {{p50: 1s}}}}]\n"
+        );
+        std::fs::write(&file, policy).unwrap();
+        rendered(&[&[file.to_str().unwrap()], args].concat()).parallelism
+    };
+    let scale = ["--endpoints", "5", "--proxies", "2"];
+    assert_eq!(slots("{total: 21}", &[]), 21);
+    assert_eq!(slots("{total: 21}", &scale), 10);
+    assert_eq!(slots("{perEndpoint: 8}", &[]), 8);
+    assert_eq!(slots("{perEndpoint: 8}", &scale), 20);
+    let none = headgate(&["render", "examples/quickstart", "--proxies", "0"]);
+    assert_eq!(none.status.code(), Some(2));
+}
+
+#[test]
+fn pods_are_a_workload_like_any_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let policy = folder.path().join("policy.yaml");
+    let yaml = "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {name: a, \
+                namespace: shop}\nspec:\n  targetRefs:\n  - {kind: Pod, matchLabels: {tier: web, \
+                app.kubernetes.io/name: search}}\n  - {kind: Service, name: a}\n  parallelism: \
+                {total: 4}\n  types: [{name: default, slo: {p50: 1s}}]\n";
+    std::fs::write(&policy, yaml).unwrap();
+    let policy = policy.to_str().unwrap();
+    let report = headgate(&["validate", "-o", "json", policy]);
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+    let pods = "Pod/shop/app.kubernetes.io/name=search,tier=web";
+    assert_eq!(report["policies"][0]["targets"][0], pods);
+    for workload in [
+        pods,
+        "Pod/shop/tier=web,app.kubernetes.io/name=search",
+        "Service/shop/a",
+    ] {
+        assert_eq!(rendered(&[policy, "--workload", workload]).policy, "shop/a");
+        let explained = headgate(&["explain", policy, "--workload", workload, "--path", "/a"]);
+        assert_eq!(
+            explained.status.code(),
+            Some(0),
+            "{}",
+            text(&explained.stderr)
+        );
+    }
+    let other = headgate(&["render", policy, "--workload", "Pod/shop/app=ads"]);
+    assert_eq!(
+        text(&other.stderr),
+        format!(
+            "error: --workload Pod/shop/app=ads: no policy targets it; policies target \
+             Service/shop/a, {pods}\n"
+        )
+    );
+}
+
+#[test]
+fn render_refuses_what_validate_refuses() {
+    let bad = headgate(&["render", "tests/bad-policies/slo-zero.yaml"]);
+    assert_eq!((bad.status.code(), text(&bad.stdout)), (Some(1), ""));
+    assert!(text(&bad.stderr).contains("spec.types[1].slo.p50: 0ms"));
+}
+
+#[test]
+fn explain_tells_how_a_workflow_was_found() {
+    let policy = "operator/cli/tests/policies/everything.yaml";
+    let explain = |request: &[&str]| {
+        let args = [
+            "explain",
+            policy,
+            "--workload",
+            "Service/shop/search",
+            "-o",
+            "json",
+        ];
+        let answer = headgate(&[&args[..], request].concat());
+        let answer: serde_json::Value = serde_json::from_slice(&answer.stdout).unwrap();
+        let workflow = &answer["workflow"];
+        let text = |field: &str| workflow[field].as_str().unwrap_or_default().to_owned();
+        (text("name"), text("foundBy"))
+    };
+    let found = |name: &str, by: &str| (name.to_owned(), by.to_owned());
+    let baggage = [
+        "-H",
+        "baggage: user=1, workflow=check%20out;p",
+        "-H",
+        "x-tenant: acme",
+    ];
+    assert_eq!(
+        explain(&baggage),
+        found("check out", "found by baggage member workflow")
+    );
+    assert_eq!(
+        explain(&["-H", "X-Tenant: acme"]),
+        found("acme", "found by header x-tenant")
+    );
+    let claim = "envoy.filters.http.jwt_authn/claims/tenant=acme";
+    assert_eq!(
+        explain(&["--metadata", claim]),
+        found(
+            "acme",
+            "found by metadata envoy.filters.http.jwt_authn/claims/tenant"
+        )
+    );
+    assert_eq!(explain(&[]), found("default", "found by its type"));
+    assert_eq!(explain(&["--path", "/healthz"]), found("", ""));
+    let wrong = headgate(&["explain", policy, "--metadata", "tenant"]);
+    assert!(text(&wrong.stderr).contains("NAMESPACE/KEY=VALUE"));
+}
+
+#[test]
+fn render_writes_the_outbound_slot_too() {
+    let render = |policy: &str, name: &[&str]| {
+        let args = [
+            "render",
+            policy,
+            "--outbound",
+            "-o",
+            "json",
+            "--wasm",
+            "Cargo.toml",
+        ];
+        let out = headgate(&[&args[..], name].concat());
+        let json: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        let resource = &json["resources"][0];
+        let config = &resource["typed_config"]["config"]["configuration"]["value"];
+        let config = config.as_str().unwrap().as_bytes();
+        let config = headgate_core::config::FilterConfig::from_json(config).unwrap();
+        assert!(config.stages.is_empty());
+        let name = resource["name"].as_str().unwrap().to_owned();
+        (name, config.outbound, text(&out.stderr).to_owned())
+    };
+    let (name, outbound, notes) = render("examples/policies/workflows.yaml", &[]);
+    assert_eq!((name.as_str(), notes.as_str()), ("headgate-outbound", ""));
+    let outbound = outbound.unwrap();
+    assert_eq!(outbound.policy, "default/search");
+    assert_eq!(outbound.services["outbound|80||extent-*"], "extent");
+    let (name, outbound, notes) = render("examples/quickstart", &["--name", "headgate-outbound-b"]);
+    assert_eq!((name.as_str(), outbound), ("headgate-outbound-b", None));
+    assert_eq!(
+        notes,
+        "warning: no workflows apply to Service/default/search; its outbound slot does nothing\n"
+    );
+}
+
+#[test]
+fn validate_warns_of_what_is_seldom_meant() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.yaml");
+    let policy = std::fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/policies/workflows.yaml"),
+    );
+    let policy = policy.unwrap();
+    let warned = |policy: &str| {
+        std::fs::write(&file, policy).unwrap();
+        let answer = headgate(&["validate", file.to_str().unwrap()]);
+        assert_eq!(answer.status.code(), Some(0));
+        text(&answer.stderr).replace(&format!("warning: {}: ", file.display()), "")
+    };
+    assert_eq!(warned(&policy), "");
+    assert_eq!(
+        warned(&policy.replace("drr: {by: Workflow}", "drr: {by: Type}")),
+        "default/search: spec.queue.discipline: DRR by Type, which knows no workflows: one with a \
+         steady rate fills the queue, and the bursts of others wait behind it; \
+         with DRR by Workflow they take turns\n"
+    );
+    assert_eq!(
+        warned(&policy.replace("    peers:", "    edge: true\n    peers:")),
+        "default/search: spec.workflows.peers: given with edge, where no caller is believed: they \
+         are those that this service calls\n"
+    );
+    let policy = include_str!("../../../../examples/policies/class-admission.yaml");
+    assert_eq!(warned(policy), "");
+    assert_eq!(
+        warned(&policy.replace("high: 15ms", "high: 5ms")),
+        "default/stock: spec.classAdmission.targets.high: its windows, 500ms, are so short that it \
+         holds at p99 only for callers with 200 calls/s in the class or more; give a longer \
+         target, or more decrease or less increase in classAdmission.distributed\n"
+    );
+    // With the method Centralized, class admission follows misses only while the server is silent,
+    // or never.
+    let central = policy.replace("    # method: Centralized", "    method: Centralized");
+    assert_eq!(warned(&central.replace("high: 15ms", "high: 5ms")), "");
+}
+
+#[test]
+fn inject_prints_all_objects_and_those_of_workloads_with_envoy() {
+    let file = "examples/sidecar/search.yaml";
+    let done = headgate(&["inject", "--image=mine:1", file]);
+    assert_eq!((text(&done.stderr), done.status.code()), ("", Some(0)));
+    let objects: Vec<serde_json::Value> = serde_saphyr::from_multiple(text(&done.stdout)).unwrap();
+    let before = std::fs::read_to_string("../examples/sidecar/search.yaml").unwrap();
+    let before: Vec<serde_json::Value> = serde_saphyr::from_multiple(&before).unwrap();
+    let [service, account, deployment, policy] = &objects[..] else {
+        panic!("{objects:?}");
+    };
+    // Nothing else changes: the Service knows the port by the name that Envoy's has now.
+    assert_eq!([service, account, policy], [0, 1, 3].map(|at| &before[at]));
+    let containers = &deployment["spec"]["template"]["spec"]["initContainers"];
+    assert_eq!(containers[1]["ports"][0]["name"], "http");
+    // And back.
+    let removed = fed(&["uninject"], text(&done.stdout));
+    assert_eq!(
+        (text(&removed.stderr), removed.status.code()),
+        ("", Some(0))
+    );
+    let after: Vec<serde_json::Value> = serde_saphyr::from_multiple(text(&removed.stdout)).unwrap();
+    assert_eq!(after, before);
+    assert_eq!(
+        text(&headgate(&["uninject", file]).stderr),
+        "warning: no object in the input has the annotation headgate.dev/injected\n"
+    );
+
+    // A proxy's own image, a list, and a Service that knows the port by number, from standard
+    // input.
+    let list = r#"{"kind": "List", "items": [
+        {"kind": "Pod", "metadata": {"name": "p", "labels": {"app": "a"}}, "spec": {"containers": [
+            {"name": "c", "ports": [{"containerPort": 80}]}]}},
+        {"kind": "Service", "metadata": {"name": "s"},
+            "spec": {"selector": {"app": "a"}, "ports": [{"port": 80}]}}]}"#;
+    let injected = fed(&["inject", "--image", "mine:1"], list);
+    let objects: Vec<serde_json::Value> =
+        serde_saphyr::from_multiple(text(&injected.stdout)).unwrap();
+    assert_eq!(objects[0]["spec"]["initContainers"][0]["image"], "mine:1");
+    assert_eq!(
+        objects[1]["spec"]["ports"][0]["targetPort"],
+        "headgate-http"
+    );
+    assert_eq!(text(&injected.stderr), "");
+}
+
+#[test]
+fn examples_listen_on_both_families_and_leave_the_admin_interface_on_loopback() {
+    let files = std::fs::read_dir("../examples")
+        .unwrap()
+        .filter_map(|folder| std::fs::read_dir(folder.unwrap().path()).ok())
+        .flatten()
+        .map(|file| file.unwrap().path())
+        .filter(|file| file.extension().is_some_and(|e| e == "yaml"));
+    for file in files {
+        let content = std::fs::read_to_string(&file).unwrap();
+        for part in ["0.0.0.0", "--admin", "9901"] {
+            assert!(!content.contains(part), "{}: {part}", file.display());
+        }
+    }
+}
+
+#[test]
+fn inject_says_what_it_can_not_do() {
+    let refused = |input: &str| {
+        let output = fed(&["inject", "--image=mine:1"], input);
+        assert_eq!((text(&output.stdout), output.status.code()), ("", Some(1)));
+        text(&output.stderr).to_owned()
+    };
+    assert_eq!(
+        refused("kind: ConfigMap"),
+        "error: no workload in the input: a Deployment, StatefulSet, DaemonSet, ReplicaSet or Pod\n"
+    );
+    assert_eq!(
+        refused("metadata: {name: x}"),
+        "error: stdin: kind: missing; each document is a Kubernetes object\n"
+    );
+    assert_eq!(
+        refused("kind: Pod\nmetadata: {name: p}\nspec: {containers: none}"),
+        "error: Pod p: its Pods have no spec.containers\n"
+    );
+    assert_eq!(
+        refused("kind: Pod\nmetadata: {name: p, labels: 3}\nspec: {containers: []}"),
+        "error: Pod p: metadata.labels of its Pods is no mapping\n"
+    );
+    let unreached = fed(
+        &["inject", "--image=mine:1", "--app-port=80"],
+        "kind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c}]}",
+    );
+    assert_eq!(unreached.status.code(), Some(0));
+    assert_eq!(
+        text(&unreached.stderr),
+        "warning: Pod p: no Service in the input reaches its Envoy; those that point at port 80 \
+         pass it by until their targetPort is headgate-http\n"
+    );
+    // No registry has an image of a build like this one.
+    let unnamed = fed(&["inject"], "kind: ConfigMap");
+    assert_eq!(unnamed.status.code(), Some(2));
+    assert!(text(&unnamed.stderr).contains("not provided:\n  --image <IMAGE>"));
+}
+
+#[test]
+fn inject_warns_of_network_policies_that_cut_envoy_off() {
+    let pod = "kind: Pod\nmetadata: {name: p, labels: {app: a}}\nspec: {containers: [{name: c, \
+               ports: [{name: http, containerPort: 80}]}]}";
+    let warned = |rule: &str| {
+        let policy = format!(
+            "kind: NetworkPolicy\nmetadata: {{name: net}}\nspec: {{podSelector: {{}}, \
+             ingress: [{rule}]}}"
+        );
+        let done = fed(
+            &["inject", "--image=mine:1"],
+            &format!("{pod}\n---\n{policy}"),
+        );
+        assert_eq!(done.status.code(), Some(0));
+        text(&done.stderr).to_owned()
+    };
+    assert_eq!(
+        warned("{ports: [{port: 80}]}"),
+        "warning: NetworkPolicy net admits port 80 and not port 10000, where Envoy listens: \
+         requests to Pod p are cut off until the policy admits port http\n"
+    );
+    assert_eq!(warned("{ports: [{port: http}]}"), "");
+}

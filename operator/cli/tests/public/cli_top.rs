@@ -1,0 +1,424 @@
+//! `headgate top` as scripts use it, against admin interfaces that answer what a real Envoy has
+//! answered.
+//!
+//! How it looks in a terminal is tested where it is drawn; `tests/tests/e2e/top.rs` asks real
+//! Envoys.
+
+// Helpers of tests fail a test by panicking, as tests do.
+#![allow(clippy::unwrap_used)]
+
+use std::io::{BufRead as _, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures::{SinkExt as _, StreamExt as _};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
+
+/// Two answers of an Envoy 1.40 under overload.
+const BEFORE: &str = include_str!("../../src/top/recorded/before.txt");
+const AFTER: &str = include_str!("../../src/top/recorded/after.txt");
+/// Requests of type `slow` between them.
+const SLOW: &str = "wasmcustom.headgate.policy.default/search.type.slow.rq_total";
+
+const INFO: &str =
+    r#"{"version": "9e55/1.40.0/Clean/RELEASE/BoringSSL", "node": {"id": "search-1"}}"#;
+
+/// The answers of an admin interface, one text after the other. The last one is repeated.
+#[derive(Clone)]
+struct Answers {
+    texts: Arc<[String]>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Answers {
+    fn new(texts: &[&str]) -> Self {
+        Self {
+            texts: texts.iter().map(|t| (*t).to_owned()).collect(),
+            asked: Arc::default(),
+        }
+    }
+
+    fn to(&self, path: &str) -> (u16, String) {
+        if path == "/server_info" {
+            return (200, INFO.to_owned());
+        }
+        // As with a real Envoy, the recorded texts answer exactly this query.
+        if !path.starts_with("/stats?histogram_buckets=disjoint&filter=%5E%28server%5C.uptime%24") {
+            return (404, String::new());
+        }
+        let at = self.asked.fetch_add(1, Ordering::SeqCst);
+        (200, self.texts[at.min(self.texts.len() - 1)].clone())
+    }
+
+    /// Answers all requests of a connection, which stays open as Envoy's do.
+    fn serve(&self, stream: impl Read, mut out: impl Write) {
+        let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+        while let Some(request) = lines.next() {
+            if lines.by_ref().take_while(|l| !l.is_empty()).count() == 0 {
+                return;
+            }
+            let (code, body) = self.to(request.split(' ').nth(1).unwrap_or_default());
+            if out.write_all(http(code, &body).as_bytes()).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn http(code: u16, body: &str) -> String {
+    format!(
+        "HTTP/1.1 {code} x\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// An admin interface on a free port, until the test's process ends.
+fn admin(texts: &[&str]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let answers = Answers::new(texts);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let answers = answers.clone();
+            std::thread::spawn(move || {
+                answers.serve(stream.try_clone().unwrap(), stream);
+            });
+        }
+    });
+    address
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+    command
+        .arg("top")
+        .args(arguments)
+        .stdin(Stdio::null())
+        .env("HOME", "/nonexistent")
+        .env_remove("KUBECONFIG")
+        .env_remove("KUBERNETES_SERVICE_HOST");
+    command
+}
+
+fn top(arguments: &[&str]) -> Output {
+    command(arguments).output().unwrap()
+}
+
+fn json_of(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn recorded(text: &str, name: &str) -> f64 {
+    let line = text
+        .lines()
+        .find_map(|l| l.strip_prefix(name)?.strip_prefix(": "));
+    line.unwrap().parse().unwrap()
+}
+
+#[test]
+fn once_as_json() {
+    let address = admin(&[BEFORE, AFTER]).to_string();
+    let output = top(&[
+        "--proxy", &address, "--once", "--window", "1s", "-o", "json",
+    ]);
+    assert!(output.status.success(), "{}", errors(&output));
+    let view = json_of(&output);
+    let proxy = &view["proxies"][0];
+    assert_eq!(proxy["proxy"], address.as_str());
+    assert_eq!(proxy["state"], "Answers");
+    assert_eq!(
+        (&proxy["node"], &proxy["version"]),
+        (&json!("search-1"), &json!("1.40.0"))
+    );
+    let policy = &view["policies"][0];
+    assert_eq!(
+        (&policy["policy"], &policy["slots"]),
+        (&json!("default/search"), &json!(4))
+    );
+    let slow = &policy["types"][0];
+    assert_eq!(slow["type"], "slow", "what hurts most comes first");
+    let seconds = view["windowSeconds"].as_f64().unwrap();
+    assert!((0.9..3.0).contains(&seconds), "{seconds}");
+    let arrivals = recorded(AFTER, SLOW) - recorded(BEFORE, SLOW);
+    let counted = slow["arrivalRate"].as_f64().unwrap() * seconds;
+    assert!((counted - arrivals).abs() < 1.0, "{counted}, {arrivals}");
+    assert!(slow["refusedByReason"]["slo_p50"].as_f64() > Some(0.0));
+    assert!(slow["queueWaitMs"]["p99"].as_f64() > slow["queueWaitMs"]["p50"].as_f64());
+    assert_eq!(slow["objectives"][0]["target"], 0.5);
+}
+
+#[test]
+fn once_as_a_table_through_a_unix_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("admin.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let answers = Answers::new(&[BEFORE, AFTER]);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            answers.serve(stream.try_clone().unwrap(), stream);
+        }
+    });
+    let address = format!("unix:{}", path.display());
+    let output = top(&[
+        "--proxy", &address, "--once", "--window", "200ms", "--sort", "name",
+    ]);
+    assert!(output.status.success(), "{}", errors(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("POLICY / TYPE    ARRIVE/s"), "{text}");
+    assert!(lines[1].starts_with("default/search"), "{text}");
+    assert!(lines[2].starts_with("  default"), "{text}");
+    assert!(lines[3].starts_with("  slow"), "{text}");
+    assert!(lines[3].contains("p50 72ms: "), "{text}");
+    assert!(lines[5].starts_with("1 proxy, "), "{text}");
+}
+
+#[test]
+fn a_proxy_that_does_not_answer_is_told_and_the_others_are_shown() {
+    let good = admin(&[BEFORE, AFTER]).to_string();
+    // An address whose listener is closed.
+    let gone = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .to_string();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let other = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(http(404, "not found").as_bytes());
+        }
+    });
+    let output = top(&[
+        "--proxy", &good, "--proxy", &gone, "--proxy", &other, "--once", "--window", "300ms", "-o",
+        "json",
+    ]);
+    assert_eq!(output.status.code(), Some(1));
+    let errors = errors(&output);
+    let expected = format!("warning: {gone}: nothing listens there\n");
+    assert!(errors.contains(&expected), "{errors}");
+    let expected =
+        format!("warning: {other}: it is no Envoy admin address: it answered 404 Not Found\n");
+    assert!(errors.contains(&expected), "{errors}");
+    let view = json_of(&output);
+    assert_eq!(view["policies"][0]["proxies"], 1);
+    let states = view["proxies"].as_array().unwrap().iter();
+    let silent = states.filter(|p| p["state"] == "Unreachable");
+    assert_eq!(silent.count(), 2);
+}
+
+#[test]
+fn lines_of_json_until_nobody_reads() {
+    let restarted = format!("server.uptime: 0\n{}", BEFORE.split_once('\n').unwrap().1);
+    let address = admin(&[BEFORE, AFTER, &restarted]).to_string();
+    let arguments = [
+        "--proxy",
+        &address,
+        "--interval",
+        "200ms",
+        "--output",
+        "json",
+    ];
+    let mut child = command(&arguments).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut restarts = 0;
+    let mut rates = 0;
+    for line in lines.by_ref().take(20) {
+        let view: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        let rate = &view["policies"][0]["traffic"]["arrivalRate"];
+        assert!(rate.as_f64().is_none_or(|r| r >= 0.0), "{rate}");
+        rates += usize::from(rate.is_number());
+        restarts = view["proxies"][0]["restarts"].as_u64().unwrap_or(0);
+        if restarts > 0 && rates > 2 {
+            break;
+        }
+    }
+    assert_eq!(restarts, 1);
+    drop(lines);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn without_a_terminal_it_says_what_to_do() {
+    let output = top(&["--proxy", "127.0.0.1:1"]);
+    assert_eq!(output.status.code(), Some(1));
+    let expected = "error: standard output is no terminal; add --once, or --output json for a line \
+                    at every interval\n";
+    assert_eq!(errors(&output), expected);
+    for (arguments, says) in [
+        (
+            &["--proxy", "nowhere"][..],
+            "write HOST:PORT, such as 127.0.0.1:9901, or unix:/PATH",
+        ),
+        (&["--interval", "5ms"], "at least 100ms"),
+        (&["--proxy", "a:1", "-A"], "cannot be used with"),
+    ] {
+        let output = top(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(errors(&output).contains(says), "{}", errors(&output));
+    }
+}
+
+/// An API server that has one operator, with one proxy in Pod `shop/search-1` and one that names no
+/// Pod; it forwards ports of that Pod.
+async fn api_server(answers: Answers, report: Value) -> (TempDir, String) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let slices = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": [{
+        "metadata": {"name": "s"}, "addressType": "IPv4",
+        "endpoints": [{
+            "addresses": ["10.0.0.1"], "targetRef": {"kind": "Pod", "name": "headgate-1"},
+        }],
+    }]});
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (slices, report) = (slices.to_string(), report.to_string());
+            tokio::spawn(serve(stream, answers.clone(), slices, report));
+        }
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let kubeconfig = folder.path().join("kubeconfig");
+    let text = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "here",
+        "clusters": [{"name": "c", "cluster": {"server": format!("http://{address}")}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{
+            "name": "here", "context": {"cluster": "c", "user": "u", "namespace": "shop"},
+        }],
+    });
+    std::fs::write(&kubeconfig, text.to_string()).unwrap();
+    let path = kubeconfig.to_str().unwrap().to_owned();
+    (folder, path)
+}
+
+async fn serve(stream: tokio::net::TcpStream, answers: Answers, slices: String, report: String) {
+    let mut head = [0; 4096];
+    let length = stream.peek(&mut head).await.unwrap();
+    let head = String::from_utf8_lossy(&head[..length]).into_owned();
+    let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+    if path.starts_with("/api/v1/namespaces/shop/pods/search-1/portforward") {
+        assert!(path.contains("ports=9901"), "{path}");
+        forward(stream, answers).await;
+        return;
+    }
+    let body = match path.split('?').next().unwrap_or_default() {
+        "/apis/discovery.k8s.io/v1/namespaces/headgate-system/endpointslices" => slices,
+        "/api/v1/namespaces/headgate-system/pods/headgate-1:18001/proxy/status" => report,
+        "/api/v1/namespaces/headgate-system/serviceaccounts/headgate-metrics/token" => json!({
+            "metadata": {}, "spec": {"audiences": ["headgate.dev"]},
+            "status": {"token": "t0ken", "expirationTimestamp": "2026-03-01T12:10:00Z"},
+        })
+        .to_string(),
+        _ => String::new(),
+    };
+    let code = if body.is_empty() { 404 } else { 200 };
+    let answer = http(code, &body).replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n");
+    let mut stream = stream;
+    let mut sink = vec![0; 8192];
+    let _ = tokio::io::AsyncReadExt::read(&mut stream, &mut sink).await;
+    let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, answer.as_bytes()).await;
+}
+
+/// The kubelet's side of a forwarded port: messages begin with their channel, and the first of each
+/// channel says which port it is for.
+// The handshake's callback returns a whole response as its error.
+#[allow(clippy::result_large_err)]
+async fn forward(stream: tokio::net::TcpStream, answers: Answers) {
+    let agree = |request: &Request, mut response: Response| {
+        let offered = request.headers()["sec-websocket-protocol"]
+            .to_str()
+            .unwrap();
+        let wanted = "v4.channel.k8s.io";
+        assert!(offered.split(", ").any(|o| o == wanted), "{offered}");
+        let chosen = wanted.parse().unwrap();
+        response
+            .headers_mut()
+            .insert("sec-websocket-protocol", chosen);
+        Ok(response)
+    };
+    let mut socket = tokio_tungstenite::accept_hdr_async(stream, agree)
+        .await
+        .unwrap();
+    for channel in [0, 1] {
+        let port = 9901_u16.to_le_bytes();
+        let first = vec![channel, port[0], port[1]];
+        socket.send(Message::binary(first)).await.unwrap();
+    }
+    let mut request = String::new();
+    while let Some(Ok(message)) = socket.next().await {
+        let Message::Binary(bytes) = message else {
+            continue;
+        };
+        request += &String::from_utf8_lossy(&bytes[1..]);
+        if !request.ends_with("\r\n\r\n") {
+            continue;
+        }
+        let (code, body) = answers.to(request.split(' ').nth(1).unwrap_or_default());
+        request.clear();
+        let answer = [&[0], http(code, &body).as_bytes()].concat();
+        if socket.send(Message::binary(answer)).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn proxy(node: &str, namespace: Option<&str>, disconnected: bool) -> Value {
+    json!({
+        "node": node, "cluster": "headgate", "target": null, "namespace": namespace,
+        "peer": "10.0.0.2:1", "transport": "ECDS", "variant": "SotW", "slots": ["headgate"],
+        "connected": "2026-03-01T12:00:00Z",
+        "disconnected": disconnected.then_some("2026-03-01T12:00:00Z"), "state": "Running",
+        "policies": ["default/search"], "problem": null, "sent": null, "acked": null, "nack": null,
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn proxies_of_a_cluster_are_found_and_reached_through_the_api_server() {
+    let report = json!({
+        "time": "2026-03-01T12:00:00Z", "version": "0.1.0", "policies": [], "problems": [],
+        "module": {"path": "/x", "hash": "0", "bytes": 1},
+        "proxies": [
+            proxy("search-1", Some("shop"), false),
+            proxy("elsewhere-1", Some("mail"), false),
+            proxy("search-0", Some("shop"), true),
+            proxy("nameless", None, false),
+        ],
+    });
+    let (_folder, kubeconfig) = api_server(Answers::new(&[BEFORE, AFTER]), report).await;
+    let output = tokio::task::spawn_blocking(move || {
+        let arguments = [
+            "--kubeconfig",
+            &kubeconfig,
+            "--once",
+            "--window",
+            "500ms",
+            "-o",
+            "json",
+        ];
+        top(&arguments)
+    });
+    let output = output.await.unwrap();
+    let said = errors(&output);
+    assert_eq!(
+        said,
+        "warning: 1 connected proxies don't say which Pod they are in\n"
+    );
+    assert!(output.status.success());
+    let view = json_of(&output);
+    let proxies = view["proxies"].as_array().unwrap();
+    assert_eq!(proxies.len(), 1, "{view:#}");
+    assert_eq!(proxies[0]["proxy"], "shop/search-1");
+    assert_eq!(proxies[0]["state"], "Answers");
+    assert!(view["policies"][0]["traffic"]["arrivalRate"].as_f64() > Some(0.0));
+}

@@ -1,0 +1,330 @@
+//! Bounds of the xDS server: peers that want too much are limited, and good proxies don't notice.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use envoy_types::pb::envoy::service::discovery::v3::DeltaDiscoveryRequest;
+use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient;
+use headgate_controller::xds::Limits;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Code;
+use tonic::metadata::MetadataValue;
+
+use crate::proxies::{Authority, Running, Stream, node, open, plan, spiffe, subscribe, until};
+
+const SHOP: &str = "Service/shop/web";
+/// Good proxies and attackers have addresses of their own.
+const GOOD: &str = "127.0.0.2";
+const BAD: &str = "127.0.0.3";
+
+/// A TCP connection that sends nothing.
+async fn silent(to: SocketAddr, from: &str) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    let from: IpAddr = from.parse().unwrap();
+    socket.bind((from, 0).into()).unwrap();
+    socket.connect(to).await.unwrap()
+}
+
+/// Waits until the other end closes; a reset is an end, too. Servers may greet first.
+async fn closed(mut stream: TcpStream) {
+    let mut rest = Vec::new();
+    let ended = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut rest)).await;
+    assert!(ended.is_ok(), "still open");
+}
+
+async fn good(server: &Running) -> Stream {
+    let channel = server.plain(GOOD).await.unwrap();
+    let mut stream = open(channel, subscribe(node("good", &[]))).await.unwrap();
+    stream.next().await.unwrap();
+    stream
+}
+
+/// An edit reaches the proxy.
+async fn follows(server: &Running, proxy: &mut Stream, revision: &str) {
+    server.plans.send_replace(plan(&[SHOP], revision));
+    let got = proxy.next().await.unwrap();
+    assert!(got.contains(&format!("{revision}-shop")), "{got}");
+}
+
+#[tokio::test]
+async fn connections_are_bounded_in_all_and_for_each_address() {
+    let limits = Limits {
+        connections: 8,
+        connections_per_address: 5,
+        ..Limits::default()
+    };
+    let server = Running::start(plan(&[SHOP], "1"), limits, None).await;
+    let refused = || server.metrics.xds.connections_refused.get();
+    let mut before = good(&server).await;
+
+    let mut flood = Vec::new();
+    for _ in 0..200 {
+        flood.push(silent(server.address, BAD).await);
+    }
+    until("all but five to be turned away", || refused() == 195).await;
+    for stream in flood.drain(5..) {
+        closed(stream).await;
+    }
+    // Another address has room, and connected proxies are not disturbed.
+    let mut during = good(&server).await;
+    follows(&server, &mut before, "2").await;
+    during.next().await.unwrap();
+
+    // With the last place taken, every new connection is refused; with one free again, one gets in.
+    let last = silent(server.address, "127.0.0.4").await;
+    closed(silent(server.address, "127.0.0.5").await).await;
+    follows(&server, &mut before, "3").await;
+    drop((last, flood));
+    let mut after = loop {
+        // Retried until the server has seen that they are gone.
+        if let Ok(channel) = server.plain(BAD).await
+            && let Ok(mut stream) = open(channel, subscribe(node("good", &[]))).await
+            && stream.next().await.is_ok()
+        {
+            break stream;
+        }
+    };
+    follows(&server, &mut after, "4").await;
+}
+
+#[tokio::test]
+async fn peers_that_do_not_finish_their_handshake_are_bounded_and_dropped() {
+    let authority = Authority::new();
+    let limits = Limits {
+        handshakes_per_address: 4,
+        handshake_timeout: Duration::from_secs(1),
+        ..Limits::default()
+    };
+    let pair = authority.server();
+    let server = Running::start(plan(&[SHOP], "1"), limits, Some((&pair, &authority.pem))).await;
+    let flood: Vec<TcpStream> = {
+        let mut flood = Vec::new();
+        for _ in 0..100 {
+            flood.push(silent(server.address, BAD).await);
+        }
+        flood
+    };
+    until("96 to be turned away", || {
+        server.metrics.xds.connections_refused.get() == 96
+    })
+    .await;
+    // Four hang in their handshake; a good proxy (from another address) gets in at once.
+    let own = authority.proxy(&[&spiffe("shop")]);
+    let channel = server.tls(&authority.pem, Some(&own)).await.unwrap();
+    let mut proxy = open(channel, subscribe(node("good", &[]))).await.unwrap();
+    assert!(proxy.next().await.unwrap().contains("shop/policy"));
+    for stream in flood {
+        closed(stream).await;
+    }
+    assert_eq!(server.metrics.xds.handshakes_failed.get(), 4);
+    follows(&server, &mut proxy, "2").await;
+}
+
+/// Silent peers delay no proxy, however many addresses they have.
+#[tokio::test]
+async fn a_good_proxy_does_not_wait_for_those_that_are_silent() {
+    let authority = Authority::new();
+    // No silent connection times out while the test runs.
+    let limits = Limits {
+        handshake_timeout: Duration::from_secs(600),
+        ..Limits::default()
+    };
+    let pair = authority.server();
+    let server = Running::start(plan(&[SHOP], "1"), limits, Some((&pair, &authority.pem))).await;
+    let mut crowd = Vec::new();
+    for address in 3..13 {
+        let address = format!("127.0.0.{address}");
+        for _ in 0..limits.handshakes_per_address {
+            crowd.push(silent(server.address, &address).await);
+        }
+    }
+    let own = authority.proxy(&[&spiffe("shop")]);
+    let served = async {
+        let channel = server.tls(&authority.pem, Some(&own)).await.unwrap();
+        let mut proxy = open(channel, subscribe(node("good", &[]))).await.unwrap();
+        assert!(proxy.next().await.unwrap().contains("shop/policy"));
+    };
+    let served = tokio::time::timeout(Duration::from_secs(60), served).await;
+    assert!(served.is_ok(), "it waits for those that are silent");
+    assert_eq!(crowd.len(), 320);
+    assert_eq!(server.metrics.xds.connections_refused.get(), 0);
+}
+
+/// The streams of one namespace's certificates are bounded, whatever their addresses are; other
+/// namespaces have room.
+#[tokio::test]
+async fn a_namespace_does_not_take_the_streams_of_another() {
+    let authority = Authority::new();
+    let limits = Limits {
+        streams: 8,
+        streams_per_namespace: 4,
+        ..Limits::default()
+    };
+    let pair = authority.server();
+    let server = Running::start(plan(&[SHOP], "1"), limits, Some((&pair, &authority.pem))).await;
+    let rogue = authority.proxy(&[&spiffe("rogue")]);
+    let mut taken = Vec::new();
+    for n in 0..4 {
+        let channel = server.tls(&authority.pem, Some(&rogue)).await.unwrap();
+        let rogue = subscribe(node(&format!("r{n}"), &[]));
+        taken.push(open(channel, rogue).await.unwrap());
+    }
+    let channel = server.tls(&authority.pem, Some(&rogue)).await.unwrap();
+    let Err(over) = open(channel, subscribe(node("r4", &[]))).await else {
+        panic!("a fifth stream");
+    };
+    assert_eq!(over.code(), Code::ResourceExhausted);
+    let own = authority.proxy(&[&spiffe("shop")]);
+    let channel = server.tls(&authority.pem, Some(&own)).await.unwrap();
+    let mut proxy = open(channel, subscribe(node("good", &[]))).await.unwrap();
+    assert!(proxy.next().await.unwrap().contains("shop/policy"));
+}
+
+#[tokio::test]
+async fn connections_without_streams_and_old_ones_are_closed() {
+    let limits = Limits {
+        idle: Duration::from_millis(200),
+        ..Limits::default()
+    };
+    let server = Running::start(plan(&[SHOP], "1"), limits, None).await;
+    let mut proxy = good(&server).await;
+    // One connection sends nothing at all, the other speaks HTTP/2 and opens no stream.
+    let channel = server.plain(BAD).await.unwrap();
+    closed(silent(server.address, BAD).await).await;
+    follows(&server, &mut proxy, "2").await;
+    drop(channel);
+
+    let limits = Limits {
+        max_age: Duration::from_millis(400),
+        ..Limits::default()
+    };
+    let server = Running::start(plan(&[SHOP], "1"), limits, None).await;
+    let mut proxy = good(&server).await;
+    let ended = proxy.next().await.unwrap_err();
+    assert_ne!(ended.code(), Code::Ok);
+    // It comes back and is served again.
+    drop(good(&server).await);
+}
+
+#[tokio::test]
+async fn huge_requests_and_headers_end_their_stream_and_nothing_else() {
+    let limits = Limits {
+        request_bytes: 64 << 10,
+        header_bytes: 8 << 10,
+        ..Limits::default()
+    };
+    let server = Running::start(plan(&[SHOP], "1"), limits, None).await;
+    let mut proxy = good(&server).await;
+
+    let channel = server.plain(BAD).await.unwrap();
+    let huge = node(&"x".repeat(65 << 10), &[]);
+    let outcome = match open(channel.clone(), subscribe(huge)).await {
+        Ok(mut stream) => stream.next().await.unwrap_err(),
+        Err(status) => status,
+    };
+    assert_eq!(outcome.code(), Code::OutOfRange, "{outcome}");
+
+    let (_requests, rx) = mpsc::channel::<DeltaDiscoveryRequest>(1);
+    let mut request = tonic::Request::new(ReceiverStream::new(rx));
+    let value = MetadataValue::try_from("x".repeat(9 << 10)).unwrap();
+    request.metadata_mut().insert("x-huge", value);
+    let refused = ExtensionConfigDiscoveryServiceClient::new(channel)
+        .delta_extension_configs(request)
+        .await;
+    // HTTP status 431, which a gRPC client takes for a stream that breaks.
+    match refused {
+        Err(status) => assert_ne!(status.code(), Code::Ok),
+        Ok(response) => assert!(response.into_inner().message().await.is_err()),
+    }
+    follows(&server, &mut proxy, "2").await;
+    assert_eq!(
+        server.registry.proxies(std::time::SystemTime::now()).len(),
+        1
+    );
+}
+
+#[tokio::test]
+async fn a_stream_that_asks_without_end_is_read_slowly() {
+    let limits = Limits {
+        requests_burst: 5,
+        requests_per_second: 1,
+        ..Limits::default()
+    };
+    let server = Running::start(plan(&[SHOP], "1"), limits, None).await;
+    let mut proxy = good(&server).await;
+    let pushes = server.metrics.xds.pushes.get();
+    let began = Instant::now();
+
+    // Each request asks for the resource again and accepts the one before, so each is worth a push.
+    let channel = server.plain(BAD).await.unwrap();
+    let mut greedy = open(channel, subscribe(node("greedy", &[]))).await.unwrap();
+    for _ in 0..5 {
+        let response = greedy.responses.message().await.unwrap().unwrap();
+        let again = DeltaDiscoveryRequest {
+            response_nonce: response.nonce,
+            resource_names_subscribe: vec!["headgate".to_owned()],
+            ..DeltaDiscoveryRequest::default()
+        };
+        greedy.requests.send(again).await.unwrap();
+    }
+    let requests = greedy.requests.clone();
+    let flood = tokio::spawn(async move {
+        let again = DeltaDiscoveryRequest {
+            resource_names_subscribe: vec!["headgate".to_owned()],
+            ..DeltaDiscoveryRequest::default()
+        };
+        for _ in 0..100_000 {
+            if requests.send(again.clone()).await.is_err() {
+                return;
+            }
+        }
+    });
+    for revision in ["2", "3", "4"] {
+        follows(&server, &mut proxy, revision).await;
+    }
+    let of_good = 3;
+    // The first of a stream, the burst, and one for each second since.
+    let allowed = 6 + began.elapsed().as_secs() + 1;
+    let of_greedy = server.metrics.xds.pushes.get() - pushes - of_good;
+    assert!(
+        of_greedy <= allowed,
+        "{of_greedy} pushes, {allowed} allowed"
+    );
+    assert!(!flood.is_finished(), "its sender is made to wait");
+    flood.abort();
+}
+
+#[tokio::test]
+async fn streams_are_bounded_and_a_silent_one_ends() {
+    let limits = Limits {
+        streams: 3,
+        first_message: Duration::from_millis(300),
+        ..Limits::default()
+    };
+    let server = Running::start(plan(&[SHOP], "1"), limits, None).await;
+    let mut proxy = good(&server).await;
+    let channel = server.plain(BAD).await.unwrap();
+    let mut waiting = Vec::new();
+    let mut senders = Vec::new();
+    for _ in 0..3 {
+        let (requests, rx) = mpsc::channel::<DeltaDiscoveryRequest>(1);
+        senders.push(requests);
+        let mut client = ExtensionConfigDiscoveryServiceClient::new(channel.clone());
+        waiting.push(
+            client
+                .delta_extension_configs(ReceiverStream::new(rx))
+                .await,
+        );
+    }
+    let over = waiting.pop().unwrap().unwrap_err();
+    assert_eq!(over.code(), Code::ResourceExhausted);
+    for silent in waiting {
+        let ended = silent.unwrap().into_inner().message().await.unwrap_err();
+        assert_eq!(ended.code(), Code::DeadlineExceeded);
+    }
+    follows(&server, &mut proxy, "2").await;
+}

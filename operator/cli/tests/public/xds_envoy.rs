@@ -1,0 +1,414 @@
+//! The xDS server, the bootstrap and the module store against a real Envoy (`HEADGATE_ENVOY`).
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+
+use headgate_api::plan::Plan;
+use headgate_controller::bootstrap::{ConfigSource, Outbound};
+use headgate_controller::endpoint::Endpoint;
+use headgate_controller::xds::Limits;
+use headgate_controller::xds::conditions::Type::Programmed;
+use headgate_controller::xds::module::{Module, Modules};
+use headgate_controller::xds::resource::discovery_json;
+use tempfile::TempDir;
+
+use crate::common::{ADS, SEARCH, World, get, module_at, plan, wasm};
+use crate::envoy::{Envoy, backend, backend_at, bootstrap, poll, validate};
+
+/// A module file and the folder that proxies load from.
+struct Store(TempDir);
+
+impl Store {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn install(&self, accept: bool) -> Module {
+        let source = self.0.path().join("filter.wasm");
+        fs::write(&source, wasm(accept)).unwrap();
+        Module::install(&source, &self.0.path().join("modules")).unwrap()
+    }
+}
+
+fn xds(world: &World, ads: bool, delta: bool) -> ConfigSource {
+    ConfigSource::Xds {
+        address: world.xds.to_string().parse().unwrap(),
+        ads,
+        delta,
+        tls: None,
+    }
+}
+
+/// Edit, refusal and recovery, over one transport.
+async fn follows_edits_and_keeps_the_last_good_one(ads: bool, delta: bool) {
+    let store = Store::new();
+    let good = store.install(true);
+    let world = World::start_with(
+        plan(&[(SEARCH, "r1"), (ADS, "a1")]),
+        good.clone(),
+        Limits::default(),
+        0,
+    )
+    .await;
+    let envoy = Envoy::start(&bootstrap(xds(&world, ads, delta), backend().await)).await;
+    let report = world
+        .until("r1 runs", |r| {
+            r.proxies.iter().any(|p| p.state == "Running")
+        })
+        .await;
+    let proxy = &report.proxies[0];
+    assert_eq!(
+        (proxy.node.as_str(), proxy.cluster.as_str()),
+        ("edge-1", "headgate")
+    );
+    assert_eq!(
+        (proxy.target.as_deref(), proxy.policies.as_slice()),
+        (Some(SEARCH), &["default/search".to_owned()][..])
+    );
+    assert_eq!(proxy.transport.as_str(), if ads { "ADS" } else { "ECDS" });
+    assert_eq!(proxy.variant.as_str(), if delta { "delta" } else { "SotW" });
+    assert_eq!(envoy.request().await, 200);
+
+    world
+        .plans
+        .send_replace(Arc::new(plan(&[(SEARCH, "r2"), (ADS, "a1")])));
+    let running = |revision: &'static str| {
+        move |r: &headgate_controller::xds::status::Report| {
+            r.proxies[0].state == "Running"
+                && r.proxies[0]
+                    .acked
+                    .as_ref()
+                    .is_some_and(|a| a.revision == revision)
+        }
+    };
+    world.until("r2 runs", running("r2")).await;
+
+    // A module that refuses every configuration: the NACK comes from Envoy itself.
+    world
+        .modules
+        .send_replace(Arc::new(store.install(false).into()));
+    let report = world
+        .until("refused", |r| r.proxies[0].state == "Rejected")
+        .await;
+    let nack = report.proxies[0].nack.as_ref().unwrap();
+    assert_eq!(
+        (
+            nack.push.revision.as_str(),
+            nack.message
+                .contains("Unable to create Wasm plugin headgate")
+        ),
+        ("r2", true),
+        "{nack:?}"
+    );
+    let programmed = report
+        .policies
+        .iter()
+        .find(|p| p.name == "default/search")
+        .unwrap();
+    assert_eq!(programmed.conditions[Programmed].reason, "EnvoyRejected");
+    assert_eq!(
+        envoy.request().await,
+        200,
+        "the last good configuration stays"
+    );
+
+    world.modules.send_replace(Arc::new(good.into()));
+    world
+        .plans
+        .send_replace(Arc::new(plan(&[(SEARCH, "r3"), (ADS, "a1")])));
+    world.until("r3 runs", running("r3")).await;
+    world.plans.send_replace(Arc::new(Plan::default()));
+    world.until("the policy is gone", running("")).await;
+    assert_eq!(envoy.request().await, 200);
+}
+
+#[tokio::test]
+async fn ecds_state_of_the_world() {
+    follows_edits_and_keeps_the_last_good_one(false, false).await;
+}
+
+#[tokio::test]
+async fn ecds_delta() {
+    follows_edits_and_keeps_the_last_good_one(false, true).await;
+}
+
+#[tokio::test]
+async fn ads_state_of_the_world() {
+    follows_edits_and_keeps_the_last_good_one(true, false).await;
+}
+
+#[tokio::test]
+async fn ads_delta() {
+    follows_edits_and_keeps_the_last_good_one(true, true).await;
+}
+
+#[tokio::test]
+async fn traffic_flows_without_an_operator_and_its_restart_changes_nothing() {
+    for (ads, delta) in [(false, false), (false, true), (true, false), (true, true)] {
+        operator_comes_goes_and_comes_back(ads, delta).await;
+    }
+}
+
+async fn operator_comes_goes_and_comes_back(ads: bool, delta: bool) {
+    const ATTEMPTS: &str = "extension_config_discovery.http_filter.headgate.update_success";
+    let store = Store::new();
+    let good = store.install(true);
+    // Takes a port that stays free: nothing else binds it while it is in use by this test's
+    // servers.
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let address = format!("127.0.0.1:{port}").parse().unwrap();
+    let source = ConfigSource::Xds {
+        address,
+        ads,
+        delta,
+        tls: None,
+    };
+    let envoy = Envoy::start(&bootstrap(source, backend().await)).await;
+    assert_eq!(
+        envoy.request().await,
+        200,
+        "the operator has never answered"
+    );
+
+    let first = World::start_with(
+        plan(&[(SEARCH, "r1")]),
+        good.clone(),
+        Limits::default(),
+        port,
+    )
+    .await;
+    first
+        .until("r1 runs", |r| {
+            r.proxies.iter().any(|p| p.state == "Running")
+        })
+        .await;
+    let updates = envoy.stat(ATTEMPTS).await.unwrap();
+    first.shutdown.send_replace(true);
+    first.served.await.unwrap().unwrap();
+    assert_eq!(envoy.request().await, 200, "the operator is gone");
+
+    let second = World::start_with(plan(&[(SEARCH, "r1")]), good, Limits::default(), port).await;
+    let report = second
+        .until("r1 still runs", |r| {
+            r.proxies.iter().any(|p| p.state == "Running")
+        })
+        .await;
+    assert_eq!(
+        report.proxies[0].sent, None,
+        "nothing was sent again (ads {ads}, delta {delta})"
+    );
+    assert_eq!(envoy.stat(ATTEMPTS).await, Some(updates));
+    assert_eq!(envoy.request().await, 200);
+}
+
+fn write_file(to: &Path, revision: &str, module: &Module) {
+    let config = crate::common::config("default/search", revision);
+    let json = discovery_json(&config, "headgate", &module.path);
+    let partial = to.with_extension("new");
+    fs::write(&partial, json.to_string()).unwrap();
+    fs::rename(partial, to).unwrap();
+}
+
+#[tokio::test]
+async fn a_file_is_followed_too() {
+    const UPDATES: &str = "extension_config_discovery.http_filter.headgate.update_success";
+    let store = Store::new();
+    let good = store.install(true);
+    let file = store.0.path().join("ecds.json");
+    write_file(&file, "r1", &good);
+    let envoy = Envoy::start(&bootstrap(
+        ConfigSource::File(file.clone()),
+        backend().await,
+    ))
+    .await;
+    poll("the file is taken", async || {
+        envoy.stat(UPDATES).await.filter(|n| *n == 1)
+    })
+    .await;
+    assert_eq!(envoy.request().await, 200);
+    write_file(&file, "r2", &good);
+    poll("the new file is taken", async || {
+        envoy.stat(UPDATES).await.filter(|n| *n == 2)
+    })
+    .await;
+    let (_, dump) = get(envoy.admin, "/config_dump?resource=ecds_filters")
+        .await
+        .unwrap();
+    assert!(dump.contains(r#"\"revision\":\"r2\""#), "{dump}");
+}
+
+/// Two services, one of them by names and with two processes.
+fn outbound() -> Outbound {
+    let endpoints = |texts: &[&str]| texts.iter().map(|t| t.parse().unwrap()).collect();
+    Outbound {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        services: [
+            ("cart.shop", endpoints(&["127.0.0.1:1", "cart.example:2"])),
+            ("extent-node", endpoints(&["[::1]:3"])),
+        ]
+        .map(|(name, endpoints)| (name.to_owned(), endpoints))
+        .into(),
+        http2: true,
+        config_file: None,
+    }
+}
+
+#[tokio::test]
+async fn every_bootstrap_is_valid() {
+    let store = Store::new();
+    let file = store.0.path().join("ecds.json");
+    write_file(&file, "r1", &store.install(true));
+    let upstream = "127.0.0.1:8080".parse().unwrap();
+    let mut sources = vec![ConfigSource::File(file)];
+    for (ads, delta) in [(false, false), (false, true), (true, false), (true, true)] {
+        let address = "localhost:18000".parse().unwrap();
+        sources.push(ConfigSource::Xds {
+            address,
+            ads,
+            delta,
+            tls: None,
+        });
+    }
+    for source in sources {
+        for full in [false, true] {
+            let mut bootstrap = bootstrap(source.clone(), upstream);
+            bootstrap.upstream_http2 = full;
+            bootstrap.access_log = full.then(|| "/dev/null".into());
+            bootstrap.outbound = full.then(outbound);
+            bootstrap.stats = full.then(|| "[::]:9902".parse().unwrap());
+            if !full {
+                bootstrap.target = None;
+            }
+            if let Err(log) = validate(&bootstrap, store.0.path()) {
+                panic!("{log}\n{}", bootstrap.to_yaml());
+            }
+        }
+    }
+}
+
+/// A source for tests without an operator.
+fn file_source(store: &Store) -> ConfigSource {
+    let file = store.0.path().join("ecds.json");
+    write_file(&file, "r1", &store.install(true));
+    ConfigSource::File(file)
+}
+
+/// A port at this machine's loopback addresses, one a family.
+fn loopbacks(port: u16) -> Vec<SocketAddr> {
+    let all = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    let all = all.map(|ip: IpAddr| SocketAddr::new(ip, port));
+    let exists = |address: &SocketAddr| TcpListener::bind((address.ip(), 0)).is_ok();
+    all.into_iter().filter(exists).collect()
+}
+
+fn here(endpoint: &str) -> Endpoint {
+    endpoint.parse::<Endpoint>().unwrap().on_this_machine()
+}
+
+#[tokio::test]
+async fn others_reach_statistics_and_readiness_and_nothing_else_of_the_admin_interface() {
+    let store = Store::new();
+    let mut bootstrap = bootstrap(file_source(&store), backend().await);
+    let admin = TcpListener::bind("127.0.0.1:0").unwrap();
+    bootstrap.admin.port = admin.local_addr().unwrap().port();
+    bootstrap.stats = Some(here("[::]:0"));
+    drop(admin);
+    let envoy = Envoy::start(&bootstrap).await;
+    let (_, listeners) = get(envoy.admin, "/listeners").await.unwrap();
+    let stats = listeners
+        .lines()
+        .find(|line| line.starts_with("stats::"))
+        .unwrap();
+    let port = stats.rsplit_once(':').unwrap().1.trim().parse().unwrap();
+    for address in loopbacks(port) {
+        let (status, body) = get(address, "/stats/prometheus?filter=server.live$")
+            .await
+            .unwrap();
+        assert_eq!(status, 200);
+        assert!(body.contains("envoy_server_live{} 1"), "{body}");
+        let (status, body) = get(address, "/ready").await.unwrap();
+        assert_eq!(status, 200);
+        assert!(body.contains("LIVE"), "{body}");
+        for path in [
+            "/",
+            "/quitquitquit",
+            "/config_dump",
+            "/stats",
+            "/ready/",
+            "/ready/../quitquitquit",
+            "/stats/prometheus/../../config_dump",
+            "//config_dump",
+        ] {
+            assert_eq!(get(address, path).await.unwrap().0, 404, "{path}");
+        }
+    }
+    // An admin interface at all addresses would answer here, too.
+    let other = SocketAddr::from(([127, 0, 0, 2], envoy.admin.port()));
+    assert!(TcpStream::connect(envoy.admin).is_ok());
+    assert!(TcpStream::connect(other).is_err());
+}
+
+#[tokio::test]
+async fn both_families_reach_applications_on_either_loopback_address() {
+    let store = Store::new();
+    let mut applications = vec![here("[::]:0").to_string(), "0.0.0.0:0".to_owned()];
+    applications.extend(loopbacks(0).iter().map(SocketAddr::to_string));
+    for application in applications {
+        let upstream = backend_at(&application).await;
+        let mut bootstrap = bootstrap(file_source(&store), upstream);
+        bootstrap.upstream = here(&format!("localhost:{}", upstream.port()));
+        bootstrap.listen = here("[::]:0");
+        let envoy = Envoy::start(&bootstrap).await;
+        for client in loopbacks(envoy.listener.port()) {
+            let (status, _) = get(client, "/q/fast").await.unwrap();
+            assert_eq!(status, 200, "{client} to an application at {application}");
+        }
+    }
+}
+
+/// A sidecar keeps the bootstrap and the module that its Pod started with, and operators change.
+/// The file is what `headgate bootstrap` wrote at commit 3a61e5b, and is never edited.
+#[tokio::test]
+async fn a_sidecar_with_the_bootstrap_of_an_earlier_version_is_programmed() {
+    let store = Store::new();
+    let own = store.0.path().join("own.wasm");
+    fs::write(&own, wasm(true)).unwrap();
+    let own = own.to_str().unwrap();
+    let modules = Modules {
+        native: Some(module_at("/modules/headgate-2.so")),
+        ..store.install(true).into()
+    };
+    let world = World::start_with(plan(&[(SEARCH, "r1")]), modules, Limits::default(), 0).await;
+    let ports = [world.xds, backend().await].map(|address| address.port().to_string());
+    let bootstrap = include_str!("../bootstraps/0.1.yaml")
+        .replace("MODULE", own)
+        .replace("OPERATOR_PORT", &ports[0])
+        .replace("UPSTREAM_PORT", &ports[1]);
+    let envoy = Envoy::start_from(&bootstrap).await;
+    for revision in ["r1", "r2"] {
+        world
+            .plans
+            .send_replace(Arc::new(plan(&[(SEARCH, revision)])));
+        let report = world
+            .until(revision, |r| {
+                let acked = r.proxies.first().and_then(|p| p.acked.as_ref());
+                acked.is_some_and(|a| a.revision == revision)
+            })
+            .await;
+        let proxy = &report.proxies[0];
+        assert_eq!(proxy.state, "Running");
+        assert_eq!(
+            (proxy.filter.as_str(), proxy.fallback.as_deref()),
+            ("wasm", None)
+        );
+        assert_eq!(proxy.module.as_deref(), Some(own));
+    }
+    assert_eq!(envoy.request().await, 200);
+}

@@ -1,0 +1,215 @@
+//! Selection of the native filter by proxy, and what the others and `headgate status` show, over
+//! real connections.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::sync::Arc;
+
+use envoy_types::pb::envoy::config::core::v3::node::UserAgentVersionType;
+use envoy_types::pb::envoy::config::core::v3::{BuildVersion, Extension};
+use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
+use envoy_types::pb::envoy::r#type::v3::SemanticVersion;
+use envoy_types::pb::google::protobuf::value::Kind;
+use envoy_types::pb::google::protobuf::{Struct, Value};
+use headgate_api::plan::{
+    ARCHITECTURE_METADATA, FILTER_METADATA, MODULE_METADATA, NATIVE_MODULE_METADATA,
+    TARGET_METADATA,
+};
+use headgate_controller::xds::Limits;
+use headgate_controller::xds::conditions::Type::Programmed;
+use headgate_controller::xds::module::{Module, Modules};
+
+use crate::common::{SEARCH, World, module_at, plan};
+use crate::wire::{ack, hello, nack, sotw};
+
+const WASM: &str = "/modules/headgate-1.wasm";
+const NATIVE: &str = "/modules/headgate-1.so";
+
+fn native(path: &str) -> Module {
+    Module {
+        architecture: Some("x86_64"),
+        ..module_at(path)
+    }
+}
+
+fn modules(native: Option<Module>) -> Modules {
+    Modules {
+        native,
+        ..module_at(WASM).into()
+    }
+}
+
+async fn world(native: Option<Module>) -> World {
+    World::start_with(
+        plan(&[(SEARCH, "r1")]),
+        modules(native),
+        Limits::default(),
+        0,
+    )
+    .await
+}
+
+/// The first request of an Envoy 1.`minor` with this metadata.
+fn envoy(minor: u32, metadata: &[(&str, &str)]) -> DiscoveryRequest {
+    let mut request = hello(None);
+    let node = request.node.as_mut().unwrap();
+    let value = |text: &str| Value {
+        kind: Some(Kind::StringValue(text.to_owned())),
+    };
+    let fields = [(TARGET_METADATA, SEARCH)]
+        .into_iter()
+        .chain(metadata.iter().copied());
+    node.metadata = Some(Struct {
+        fields: fields
+            .map(|(key, text)| (key.to_owned(), value(text)))
+            .collect(),
+    });
+    let version = Some(SemanticVersion {
+        major_number: 1,
+        minor_number: minor,
+        patch: 0,
+    });
+    node.user_agent_version_type =
+        Some(UserAgentVersionType::UserAgentBuildVersion(BuildVersion {
+            version,
+            metadata: None,
+        }));
+    node.extensions = vec![Extension {
+        name: "envoy.extensions.filters.http.dynamic_modules".to_owned(),
+        category: "envoy.filters.http".to_owned(),
+        ..Extension::default()
+    }];
+    request
+}
+
+/// Whether the response is for a filter of the module at this path.
+fn names(response: &DiscoveryResponse, path: &str) -> bool {
+    let bytes = &response.resources[0].value;
+    bytes.windows(path.len()).any(|w| w == path.as_bytes())
+}
+
+#[tokio::test]
+async fn a_proxy_gets_the_native_filter_where_it_fits_and_wasm_with_the_reason_elsewhere() {
+    let own = "/pod/headgate.wasm";
+    let (own_native, asks) = ("/pod/headgate.so", (FILTER_METADATA, "native"));
+    for (minor, metadata, has_native, path, why) in [
+        (40, &[][..], true, WASM, None),
+        (40, &[asks], true, NATIVE, None),
+        (
+            39,
+            &[asks, (ARCHITECTURE_METADATA, "x86_64")],
+            true,
+            NATIVE,
+            None,
+        ),
+        (
+            40,
+            &[asks],
+            false,
+            WASM,
+            Some("this operator has no native module"),
+        ),
+        (
+            38,
+            &[asks],
+            true,
+            WASM,
+            Some("it is Envoy 1.38, and the native filter needs 1.39"),
+        ),
+        (
+            40,
+            &[asks, (ARCHITECTURE_METADATA, "aarch64")],
+            true,
+            WASM,
+            Some("native module is for x86_64, and the proxy runs on aarch64"),
+        ),
+        (
+            40,
+            &[asks, (MODULE_METADATA, own)],
+            true,
+            own,
+            Some("no native one"),
+        ),
+        (
+            40,
+            &[
+                asks,
+                (MODULE_METADATA, own),
+                (NATIVE_MODULE_METADATA, own_native),
+            ],
+            false,
+            own_native,
+            None,
+        ),
+    ] {
+        let world = world(has_native.then(|| native(NATIVE))).await;
+        let mut proxy = sotw(&world, envoy(minor, metadata)).await;
+        let first = proxy.next().await;
+        assert!(names(&first, path), "{minor} {metadata:?}: not {path}");
+        assert_eq!(world.report().proxies[0].filter, "", "nothing runs yet");
+        proxy.send(ack(&first)).await;
+        let report = world
+            .until("it runs", |r| r.proxies[0].state == "Running")
+            .await;
+        let proxy = &report.proxies[0];
+        let kind = if path.ends_with(".so") {
+            "native"
+        } else {
+            "wasm"
+        };
+        assert_eq!(proxy.filter, kind, "{minor} {metadata:?}");
+        match (why, &proxy.fallback) {
+            (None, None) => {}
+            (Some(why), Some(fallback)) if fallback.contains(why) => {}
+            other => panic!("{minor} {metadata:?}: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_that_refuses_its_first_native_module_gets_wasm_until_there_is_another() {
+    let world = world(Some(native(NATIVE))).await;
+    let mut proxy = sotw(&world, envoy(40, &[(FILTER_METADATA, "native")])).await;
+    let first = proxy.next().await;
+    assert!(names(&first, NATIVE));
+    proxy.send(nack(&first, "")).await;
+    let second = proxy.next().await;
+    assert!(names(&second, WASM));
+    proxy.send(ack(&second)).await;
+    let report = world
+        .until("Wasm runs", |r| r.proxies[0].state == "Running")
+        .await;
+    assert_eq!(report.proxies[0].filter, "wasm");
+    let why = report.proxies[0].fallback.clone().unwrap();
+    assert_eq!(
+        why,
+        "Envoy refused it: Unable to create Wasm plugin headgate"
+    );
+    assert!(report.policies[0].conditions[Programmed].status);
+
+    // An edit changes nothing about that, another module does.
+    world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r2")])));
+    let third = proxy.next().await;
+    assert!(names(&third, WASM));
+    proxy.send(ack(&third)).await;
+    let next = "/modules/headgate-2.so";
+    world
+        .modules
+        .send_replace(Arc::new(modules(Some(native(next)))));
+    let fourth = proxy.next().await;
+    assert!(names(&fourth, next));
+    proxy.send(ack(&fourth)).await;
+    world
+        .until("the native filter runs", |r| {
+            r.proxies[0].filter == "native" && r.proxies[0].fallback.is_none()
+        })
+        .await;
+
+    // Now the configuration may be at fault.
+    world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r3")])));
+    let fifth = proxy.next().await;
+    proxy.send(nack(&fifth, &fourth.version_info)).await;
+    let report = world
+        .until("rejected", |r| r.proxies[0].state == "Rejected")
+        .await;
+    assert_eq!(report.proxies[0].filter, "native");
+}

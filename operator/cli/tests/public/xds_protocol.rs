@@ -1,0 +1,536 @@
+//! The xDS protocol as a proxy sees it: both services, both variants, over real connections.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::sync::Arc;
+
+use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient as AdsClient;
+use envoy_types::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
+use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient as EcdsClient;
+use envoy_types::pb::google::rpc::Status as RpcStatus;
+use headgate_api::plan::{Plan, PolicyState};
+use headgate_controller::xds::conditions::Type::Programmed;
+use headgate_core::config::Direction;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::common::{ADS, SEARCH, World, configuration, module_at, plan, with_workflows};
+use crate::wire::{
+    CDS, Wire, ack, delta, delta_ack, delta_hello, delta_revision, hello, nack, revision, sotw,
+};
+
+#[tokio::test]
+async fn sotw_follows_the_plan_and_reports_what_the_proxy_says() {
+    let world = World::start(plan(&[(SEARCH, "r1")])).await;
+    let mut proxy = sotw(&world, hello(Some(SEARCH))).await;
+    let first = proxy.next().await;
+    assert_eq!(revision(&first), "r1");
+    let report = world
+        .until("pending", |r| {
+            r.policies[0].conditions[Programmed].reason == "Pending"
+        })
+        .await;
+    assert_eq!(
+        report.policies[0].conditions[Programmed].message,
+        "0 of 1 proxies run it"
+    );
+    proxy.send(ack(&first)).await;
+    let report = world
+        .until("programmed", |r| {
+            r.policies[0].conditions[Programmed].status
+        })
+        .await;
+    assert_eq!(report.proxies[0].acked.as_ref().unwrap().revision, "r1");
+    assert_eq!(report.proxies[0].node, "edge-1");
+    assert_eq!(report.proxies[0].target.as_deref(), Some(SEARCH));
+
+    world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r2")])));
+    let second = proxy.next().await;
+    assert_eq!(revision(&second), "r2");
+    proxy.send(nack(&second, &first.version_info)).await;
+    let report = world
+        .until("rejected", |r| r.proxies[0].nack.is_some())
+        .await;
+    assert_eq!(
+        report.policies[0].conditions[Programmed].reason,
+        "EnvoyRejected"
+    );
+    assert_eq!(report.proxies[0].state, "Rejected");
+    assert_eq!(
+        report.proxies[0].acked.as_ref().unwrap().revision,
+        "r1",
+        "the last good one stays"
+    );
+    let refused = report.proxies[0].nack.as_ref().unwrap();
+    assert_eq!(refused.push.revision, "r2");
+    assert_eq!(refused.message, "Unable to create Wasm plugin headgate");
+
+    // The refused version would come before r3, were it sent again.
+    world
+        .plans
+        .send_replace(Arc::new(plan(&[(SEARCH, "r2"), (ADS, "x")])));
+    world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r3")])));
+    let third = proxy.next().await;
+    assert_eq!(revision(&third), "r3");
+    proxy.send(ack(&third)).await;
+    world
+        .until("programmed again", |r| {
+            r.policies[0].conditions[Programmed].status
+        })
+        .await;
+}
+
+/// A sidecar with a slot for requests and one for calls, over plain ECDS: a stream for each, one
+/// connection, one proxy.
+#[tokio::test]
+async fn a_sidecar_with_two_slots_runs_a_policy_when_both_do() {
+    let world = World::start(with_workflows(plan(&[(SEARCH, "r1")]))).await;
+    let channel = world.channel().await;
+    let open = async |slot: &str| {
+        let (requests, rx) = mpsc::channel(16);
+        let first = DiscoveryRequest {
+            resource_names: vec![slot.to_owned()],
+            ..hello(Some(SEARCH))
+        };
+        requests.send(first).await.unwrap();
+        let mut client = EcdsClient::new(channel.clone());
+        let responses = client.stream_extension_configs(ReceiverStream::new(rx));
+        Wire {
+            requests,
+            responses: responses.await.unwrap().into_inner(),
+        }
+    };
+    let (mut inbound, mut outbound) = (open("headgate").await, open("headgate-outbound").await);
+    let (requests, calls) = (inbound.next().await, outbound.next().await);
+    assert_eq!(revision(&requests), "r1");
+    let config = configuration(&calls.resources[0]);
+    assert_eq!(config.revision, "calls of default/search");
+    assert_eq!(config.direction, Direction::Outbound);
+    assert!(config.stages.is_empty());
+
+    let answer = |answer: DiscoveryRequest, slot: &str| DiscoveryRequest {
+        resource_names: vec![slot.to_owned()],
+        ..answer
+    };
+    inbound.send(answer(ack(&requests), "headgate")).await;
+    let report = world
+        .until("one slot runs it", |r| {
+            r.proxies.iter().any(|p| p.state == "Running")
+        })
+        .await;
+    let message = &report.policies[0].conditions[Programmed].message;
+    assert_eq!(message, "0 of 1 proxies run it");
+    outbound
+        .send(answer(nack(&calls, ""), "headgate-outbound"))
+        .await;
+    let report = world
+        .until("rejected", |r| {
+            r.policies[0].conditions[Programmed].reason == "EnvoyRejected"
+        })
+        .await;
+    let refused = report.proxies.iter().find_map(|p| p.nack.as_ref()).unwrap();
+    assert_eq!(refused.push.revision, "calls of default/search");
+
+    // Another number of slots for requests: nothing changes for calls, which stay refused.
+    let mut other = with_workflows(plan(&[(SEARCH, "r2")]));
+    let calls_of = |plan: &mut Plan, revision: &str| {
+        for calls in plan.outbound.values_mut() {
+            let mut config = (**calls).clone();
+            config.revision = revision.to_owned();
+            *calls = Arc::new(config);
+        }
+    };
+    world.plans.send_replace(Arc::new(other.clone()));
+    let second = inbound.next().await;
+    assert_eq!(revision(&second), "r2");
+    inbound.send(answer(ack(&second), "headgate")).await;
+    calls_of(&mut other, "c2");
+    world.plans.send_replace(Arc::new(other));
+    let again = outbound.next().await;
+    assert_eq!(revision(&again), "c2");
+    outbound
+        .send(answer(ack(&again), "headgate-outbound"))
+        .await;
+    let report = world
+        .until("programmed", |r| {
+            r.policies[0].conditions[Programmed].status
+        })
+        .await;
+    assert_eq!(
+        report.policies[0].conditions[Programmed].message,
+        "1 of 1 proxies run it"
+    );
+    assert_eq!(
+        headgate_controller::xds::status::share("default/search", &report.proxies),
+        (1, 1)
+    );
+
+    // Without workflows the slot stays, and does nothing.
+    world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r3")])));
+    let (third, nothing) = (inbound.next().await, outbound.next().await);
+    assert_eq!(revision(&third), "r3");
+    let nothing = configuration(&nothing.resources[0]);
+    assert_eq!(
+        (nothing.direction, nothing.outbound),
+        (Direction::Outbound, None)
+    );
+    inbound.send(answer(ack(&third), "headgate")).await;
+    let report = world
+        .until("programmed without the other", |r| {
+            r.policies[0].conditions[Programmed].status
+        })
+        .await;
+    let of_calls = report
+        .proxies
+        .iter()
+        .find(|p| p.slots == ["headgate-outbound"]);
+    assert_eq!(of_calls.unwrap().policies, [""; 0]);
+}
+
+/// The same over one stream: an answer is for both.
+#[tokio::test]
+async fn both_slots_of_a_sidecar_come_in_one_response_of_delta() {
+    let world = World::start(with_workflows(plan(&[(SEARCH, "r1")]))).await;
+    let both = DeltaDiscoveryRequest {
+        resource_names_subscribe: vec!["headgate".into(), "headgate-outbound".into()],
+        ..delta_hello(Some(SEARCH))
+    };
+    let mut proxy = delta(&world, both).await;
+    let first = proxy.next().await;
+    let revisions: Vec<String> = first
+        .resources
+        .iter()
+        .map(|r| configuration(r.resource.as_ref().unwrap()).revision)
+        .collect();
+    assert_eq!(revisions, ["r1", "calls of default/search"]);
+    proxy.send(delta_ack(&first)).await;
+    let report = world
+        .until("programmed", |r| {
+            r.policies[0].conditions[Programmed].status
+        })
+        .await;
+    assert_eq!(report.proxies[0].slots, ["headgate", "headgate-outbound"]);
+    assert_eq!(report.proxies[0].acked.as_ref().unwrap().revision, "r1");
+    world
+        .plans
+        .send_replace(Arc::new(with_workflows(plan(&[(SEARCH, "r2")]))));
+    let second = proxy.next().await;
+    assert_eq!(second.resources.len(), 1, "calls go on as they are");
+}
+
+#[tokio::test]
+async fn delta_follows_the_plan_and_reports_what_the_proxy_says() {
+    let world = World::start(plan(&[(SEARCH, "r1")])).await;
+    let mut proxy = delta(&world, delta_hello(Some(SEARCH))).await;
+    let first = proxy.next().await;
+    assert_eq!(delta_revision(&first), "r1");
+    proxy.send(delta_ack(&first)).await;
+    world
+        .until("programmed", |r| {
+            r.policies[0].conditions[Programmed].status
+        })
+        .await;
+    world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r2")])));
+    let second = proxy.next().await;
+    assert_eq!(delta_revision(&second), "r2");
+    let error_detail = Some(RpcStatus {
+        message: "no".into(),
+        ..RpcStatus::default()
+    });
+    proxy
+        .send(DeltaDiscoveryRequest {
+            error_detail,
+            ..delta_ack(&second)
+        })
+        .await;
+    world
+        .until("rejected", |r| {
+            r.policies[0].conditions[Programmed].reason == "EnvoyRejected"
+        })
+        .await;
+    world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r3")])));
+    let third = proxy.next().await;
+    assert_eq!(delta_revision(&third), "r3");
+    assert_eq!(world.report().proxies[0].variant.as_str(), "delta");
+}
+
+#[tokio::test]
+async fn a_restarted_operator_sends_nothing_that_the_proxy_has() {
+    let before = World::start(plan(&[(SEARCH, "r1")])).await;
+    let version = sotw(&before, hello(None)).await.next().await.version_info;
+    let of_resource = delta(&before, delta_hello(None))
+        .await
+        .next()
+        .await
+        .resources[0]
+        .version
+        .clone();
+
+    let after = World::start(plan(&[(SEARCH, "r1")])).await;
+    let again = DiscoveryRequest {
+        version_info: version,
+        ..hello(None)
+    };
+    let mut one = sotw(&after, again).await;
+    let mut again = delta_hello(None);
+    again
+        .initial_resource_versions
+        .insert("headgate".into(), of_resource);
+    let mut other = delta(&after, again).await;
+    let report = after
+        .until("both run it", |r| {
+            r.proxies.iter().filter(|p| p.state == "Running").count() == 2
+        })
+        .await;
+    assert!(report.policies[0].conditions[Programmed].status);
+    assert!(report.proxies.iter().all(|p| p.sent.is_none()));
+    after.plans.send_replace(Arc::new(plan(&[(SEARCH, "r2")])));
+    assert_eq!(revision(&one.next().await), "r2");
+    assert_eq!(delta_revision(&other.next().await), "r2");
+}
+
+#[tokio::test]
+async fn a_broken_policy_keeps_no_other_namespace_from_what_is_right_for_it() {
+    let mut broken = Plan::default();
+    broken.policies.push(PolicyState {
+        accepted: Err("spec.parallelism: 0".into()),
+        revision: String::new(),
+        ..plan(&[(SEARCH, "r1")]).policies.remove(0)
+    });
+    let world = World::start(broken).await;
+    let mut other = sotw(
+        &world,
+        DiscoveryRequest {
+            version_info: "before".into(),
+            ..hello(Some("Service/other/search"))
+        },
+    )
+    .await;
+    // Its policy was deleted while no operator ran.
+    assert!(
+        configuration(&other.next().await.resources[0])
+            .stages
+            .is_empty()
+    );
+}
+
+#[tokio::test]
+async fn an_operator_that_starts_over_a_broken_policy_leaves_proxies_alone() {
+    let mut broken = Plan::default();
+    broken.policies.push(PolicyState {
+        accepted: Err("spec.parallelism: 0".into()),
+        revision: String::new(),
+        ..plan(&[(SEARCH, "r1")]).policies.remove(0)
+    });
+    let world = World::start(broken.clone()).await;
+    let mut known = sotw(
+        &world,
+        DiscoveryRequest {
+            version_info: "before".into(),
+            ..hello(Some(SEARCH))
+        },
+    )
+    .await;
+    let mut again = delta_hello(Some(SEARCH));
+    again
+        .initial_resource_versions
+        .insert("headgate".into(), "before".into());
+    let mut known_delta = delta(&world, again).await;
+    let mut new = sotw(&world, hello(Some(SEARCH))).await;
+    assert!(
+        configuration(&new.next().await.resources[0])
+            .stages
+            .is_empty(),
+        "it has nothing to lose"
+    );
+    let kept = |r: &headgate_controller::xds::status::Report| {
+        r.proxies
+            .iter()
+            .filter(|p| p.problem.as_deref().is_some_and(|p| p.contains("it keeps")))
+            .count()
+            == 2
+    };
+    world.until("told", kept).await;
+    world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r1")])));
+    let first = known.next().await;
+    assert_eq!(revision(&first), "r1", "nothing was sent before");
+    assert_eq!(delta_revision(&known_delta.next().await), "r1");
+    known.send(ack(&first)).await;
+    // The proxy's configuration came from this operator, so a deletion takes effect whatever else
+    // is broken.
+    world.plans.send_replace(Arc::new(broken));
+    assert!(
+        configuration(&known.next().await.resources[0])
+            .stages
+            .is_empty()
+    );
+}
+
+#[tokio::test]
+async fn on_ads_types_that_headgate_has_nothing_of_are_left_unanswered() {
+    let world = World::start(plan(&[(SEARCH, "r1")])).await;
+    let (requests, rx) = mpsc::channel(16);
+    let clusters = DiscoveryRequest {
+        type_url: CDS.into(),
+        resource_names: vec![],
+        ..hello(Some(SEARCH))
+    };
+    requests.send(clusters).await.unwrap();
+    let mut client = AdsClient::new(world.channel().await);
+    let responses = client
+        .stream_aggregated_resources(ReceiverStream::new(rx))
+        .await
+        .unwrap();
+    let mut proxy = Wire {
+        requests,
+        responses: responses.into_inner(),
+    };
+    // The node came with the first message only.
+    proxy
+        .send(DiscoveryRequest {
+            node: None,
+            ..hello(None)
+        })
+        .await;
+    let first = proxy.next().await;
+    assert_eq!(revision(&first), "r1");
+    proxy
+        .send(DiscoveryRequest {
+            type_url: CDS.into(),
+            ..ack(&first)
+        })
+        .await;
+    proxy.send(ack(&first)).await;
+    let report = world
+        .until("running", |r| r.proxies[0].state == "Running")
+        .await;
+    assert_eq!(
+        (
+            report.proxies[0].node.as_str(),
+            report.proxies[0].transport.as_str()
+        ),
+        ("edge-1", "ADS")
+    );
+
+    let (requests, rx) = mpsc::channel(16);
+    let clusters = DeltaDiscoveryRequest {
+        type_url: CDS.into(),
+        resource_names_subscribe: vec![],
+        ..delta_hello(Some(SEARCH))
+    };
+    requests.send(clusters).await.unwrap();
+    let responses = client
+        .delta_aggregated_resources(ReceiverStream::new(rx))
+        .await
+        .unwrap();
+    let mut proxy = Wire {
+        requests,
+        responses: responses.into_inner(),
+    };
+    proxy
+        .send(DeltaDiscoveryRequest {
+            node: None,
+            ..delta_hello(None)
+        })
+        .await;
+    assert_eq!(delta_revision(&proxy.next().await), "r1");
+}
+
+#[tokio::test]
+async fn deleting_the_policy_sends_the_empty_configuration() {
+    let world = World::start(plan(&[(SEARCH, "r1")])).await;
+    let mut proxy = sotw(&world, hello(Some(SEARCH))).await;
+    let first = proxy.next().await;
+    proxy.send(ack(&first)).await;
+    world.plans.send_replace(Arc::new(Plan::default()));
+    let second = proxy.next().await;
+    assert!(configuration(&second.resources[0]).stages.is_empty());
+    let report = world.report();
+    let problem = report.proxies[0].problem.as_deref();
+    assert_eq!(
+        problem,
+        Some("no accepted policy targets Service/default/search; no policy is accepted")
+    );
+}
+
+#[tokio::test]
+async fn a_proxy_that_must_name_a_target_gets_nothing_and_is_told_why() {
+    let world = World::start(plan(&[(SEARCH, "r1"), (ADS, "r2")])).await;
+    let mut silent = sotw(&world, hello(None)).await;
+    assert!(
+        configuration(&silent.next().await.resources[0])
+            .stages
+            .is_empty()
+    );
+    let mut wrong = sotw(&world, hello(Some("search"))).await;
+    assert!(
+        configuration(&wrong.next().await.resources[0])
+            .stages
+            .is_empty()
+    );
+    let problems: Vec<String> = world
+        .report()
+        .proxies
+        .into_iter()
+        .filter_map(|p| p.problem)
+        .collect();
+    assert!(
+        problems[0].contains("set node metadata \"headgate.dev/target\" to one of"),
+        "{problems:?}"
+    );
+    assert!(
+        problems[1].contains("\"search\" is no target"),
+        "{problems:?}"
+    );
+    let programmed = &world.report().policies[0].conditions[Programmed];
+    assert_eq!(
+        (programmed.status, programmed.reason.as_str()),
+        (false, "NoProxies")
+    );
+}
+
+#[tokio::test]
+async fn a_new_module_is_pushed_under_its_name() {
+    let world = World::start(plan(&[(SEARCH, "r1")])).await;
+    let mut proxy = sotw(&world, hello(None)).await;
+    let first = proxy.next().await;
+    proxy.send(ack(&first)).await;
+    world
+        .modules
+        .send_replace(Arc::new(module_at("/modules/headgate-2.wasm").into()));
+    let second = proxy.next().await;
+    assert_eq!(revision(&second), "r1");
+    assert_ne!(first.version_info, second.version_info);
+    let bytes = &second.resources[0].value;
+    assert!(bytes.windows(24).any(|w| w == b"/modules/headgate-2.wasm"));
+}
+
+#[tokio::test]
+async fn only_slots_of_headgate_are_filled() {
+    let world = World::start(plan(&[(SEARCH, "r1")])).await;
+    let names = ["headgate", "headgate-admin", "lua"]
+        .map(str::to_owned)
+        .to_vec();
+    let mut proxy = sotw(
+        &world,
+        DiscoveryRequest {
+            resource_names: names.clone(),
+            ..hello(None)
+        },
+    )
+    .await;
+    assert_eq!(proxy.next().await.resources.len(), 2);
+    assert_eq!(
+        world.report().proxies[0].slots,
+        ["headgate", "headgate-admin"]
+    );
+    let subscribe = DeltaDiscoveryRequest {
+        resource_names_subscribe: names,
+        ..delta_hello(None)
+    };
+    let mut proxy = delta(&world, subscribe).await;
+    let response = proxy.next().await;
+    assert_eq!(
+        (response.resources.len(), response.removed_resources),
+        (2, vec!["lua".to_owned()])
+    );
+}

@@ -1,0 +1,225 @@
+//! A proxy with the wrong certificate gets nothing.
+#![allow(clippy::unwrap_used)]
+
+use headgate_api::plan::{NAMESPACE_METADATA, TARGET_METADATA};
+use headgate_controller::xds::Limits;
+use headgate_controller::xds::status::Report;
+use tonic::Code;
+use x509_parser::pem::parse_x509_pem;
+
+use crate::proxies::{
+    Authority, Pair, Running, node, open, plan, spiffe, subscribe, until, write_tls,
+};
+
+const SHOP: &str = "Service/shop/web";
+const BANK: &str = "Service/bank/vault";
+
+struct Rig {
+    authority: Authority,
+    server: Running,
+}
+
+async fn rig(targets: &[&str]) -> Rig {
+    let authority = Authority::new();
+    let pair = authority.server();
+    let server = Running::start(
+        plan(targets, "1"),
+        Limits::default(),
+        Some((&pair, &authority.pem)),
+    )
+    .await;
+    Rig { authority, server }
+}
+
+impl Rig {
+    /// Returns the answer to a proxy with this certificate and metadata.
+    async fn ask(
+        &self,
+        own: Option<&Pair>,
+        metadata: &[(&str, &str)],
+    ) -> Result<String, (Code, String)> {
+        let channel = self.server.tls(&self.authority.pem, own).await;
+        let channel = channel.map_err(|e| (Code::Unavailable, e.to_string()))?;
+        let told = |s: tonic::Status| (s.code(), s.message().to_owned());
+        let mut stream = open(channel, subscribe(node("p", metadata)))
+            .await
+            .map_err(told)?;
+        stream.next().await.map_err(told)
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_gets_what_its_certificate_covers_and_nothing_else() {
+    let rig = rig(&[SHOP, BANK]).await;
+    let shop = rig.authority.proxy(&[&spiffe("shop")]);
+    let claims = [(NAMESPACE_METADATA, "shop"), (TARGET_METADATA, SHOP)];
+    let got = rig.ask(Some(&shop), &claims).await.unwrap();
+    assert!(
+        got.contains("shop/policy") && !got.contains("bank"),
+        "{got}"
+    );
+
+    for metadata in [
+        &[(TARGET_METADATA, BANK)][..],
+        &[(NAMESPACE_METADATA, "bank")],
+        &[(NAMESPACE_METADATA, "shop"), (TARGET_METADATA, BANK)],
+        &[("NAMESPACE", "bank")],
+    ] {
+        let (code, why) = rig.ask(Some(&shop), metadata).await.unwrap_err();
+        assert_eq!(code, Code::PermissionDenied, "{metadata:?}: {why}");
+        assert!(
+            why.contains("\"bank\"") && why.contains("correct the metadata"),
+            "{why}"
+        );
+    }
+    assert_eq!(rig.server.metrics.xds.streams_refused.get(), 4);
+    let nodes = rig.server.registry.proxies(std::time::SystemTime::now());
+    assert_eq!(nodes.len(), 1, "who was denied is not in the status");
+}
+
+/// Metrics have the earliest expiry of the certificates that connected proxies have shown.
+#[tokio::test]
+async fn what_proxies_show_expires_in_the_metrics() {
+    const NAME: &str = "headgate_xds_proxy_certificate_expiry_timestamp_seconds ";
+    let rig = rig(&[SHOP]).await;
+    let shop = rig.authority.proxy(&[&spiffe("shop")]);
+    let expiry = || {
+        let snapshot = std::sync::Arc::clone(&rig.server.snapshots.borrow());
+        let now = std::time::SystemTime::now();
+        let report = Report::new(&snapshot, &rig.server.registry, None, now);
+        let text = rig.server.metrics.render(&report);
+        text.lines()
+            .find_map(|l| l.strip_prefix(NAME))
+            .map(str::to_owned)
+    };
+    assert_eq!(expiry(), None);
+    let channel = rig
+        .server
+        .tls(&rig.authority.pem, Some(&shop))
+        .await
+        .unwrap();
+    let mut stream = open(channel, subscribe(node("p", &[]))).await.unwrap();
+    stream.next().await.unwrap();
+    let (_, pem) = parse_x509_pem(shop.cert.as_bytes()).unwrap();
+    let end = pem.parse_x509().unwrap().validity().not_after.timestamp();
+    assert_eq!(expiry(), Some(end.to_string()));
+}
+
+/// A proxy that names no target gets the folder's only policy, but not across namespaces.
+#[tokio::test]
+async fn the_only_policy_is_not_for_a_certificate_of_another_namespace() {
+    let rig = rig(&[BANK]).await;
+    let shop = rig.authority.proxy(&[&spiffe("shop")]);
+    let got = rig.ask(Some(&shop), &[]).await.unwrap();
+    assert!(!got.contains("bank") && got.contains("headgate"), "{got}");
+    let proxies = rig.server.registry.proxies(std::time::SystemTime::now());
+    let problem = proxies[0].problem.clone().unwrap();
+    assert!(
+        problem.contains("no policy of namespace \"shop\""),
+        "{problem}"
+    );
+    let bank = rig.authority.proxy(&[&spiffe("bank")]);
+    assert!(
+        rig.ask(Some(&bank), &[])
+            .await
+            .unwrap()
+            .contains("bank/policy")
+    );
+}
+
+#[tokio::test]
+async fn who_can_not_prove_a_namespace_gets_nothing() {
+    let rig = rig(&[SHOP]).await;
+    let uri = spiffe("shop");
+    for (name, pair) in [
+        ("no certificate", None),
+        ("another CA", Some(Authority::new().proxy(&[&uri]))),
+        ("expired", Some(rig.authority.expired(&uri))),
+    ] {
+        let (code, why) = rig
+            .ask(pair.as_ref(), &[(TARGET_METADATA, SHOP)])
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(code, Code::Unavailable | Code::Unknown | Code::Cancelled),
+            "{name}: {code:?} {why}"
+        );
+    }
+    until("three handshakes to fail", || {
+        rig.server.metrics.xds.handshakes_failed.get() == 3
+    })
+    .await;
+    for uris in [
+        &[][..],
+        &["https://example.com"],
+        &["spiffe://cluster.local/shop"],
+        &[uri.as_str(), "spiffe://cluster.local/ns/bank/sa/x"],
+    ] {
+        let own = rig.authority.proxy(uris);
+        let (code, why) = rig
+            .ask(Some(&own), &[(TARGET_METADATA, SHOP)])
+            .await
+            .unwrap_err();
+        assert_eq!(code, Code::PermissionDenied, "{uris:?}: {why}");
+        assert!(why.contains("or show a token"), "{why}");
+    }
+    // Without TLS the TCP connection is made, and the server closes it at the first bytes that are
+    // no handshake.
+    let plain = match rig.server.plain("127.0.0.1").await {
+        Ok(channel) => open(channel, subscribe(node("p", &[]))).await.is_ok(),
+        Err(_) => false,
+    };
+    assert!(!plain);
+}
+
+#[tokio::test]
+async fn a_proxy_whose_ca_is_rotated_out_is_disconnected_and_others_stay() {
+    let rig = rig(&[SHOP]).await;
+    let next = Authority::new();
+    let uri = spiffe("shop");
+    let (old, new) = (rig.authority.proxy(&[&uri]), next.proxy(&[&uri]));
+    let server_pair = rig.authority.server();
+    let files = |ca: &str| drop(write_tls(rig.server.dir.path(), &server_pair, ca));
+    let reloads = |n: u64| {
+        let metrics = rig.server.metrics.clone();
+        move || metrics.xds.tls_reloads.get() == n
+    };
+
+    let connect = async |pair: &Pair| {
+        let channel = rig
+            .server
+            .tls(&rig.authority.pem, Some(pair))
+            .await
+            .unwrap();
+        open(channel, subscribe(node("p", &[]))).await
+    };
+    let mut stays = connect(&old).await.unwrap();
+    stays.next().await.unwrap();
+
+    // Both CAs for a while, as a rotation is done.
+    files(&format!("{}{}", rig.authority.pem, next.pem));
+    until("both CAs", reloads(1)).await;
+    let mut newer = connect(&new).await.unwrap();
+    newer.next().await.unwrap();
+    rig.server.plans.send_replace(plan(&[SHOP], "2"));
+    assert!(
+        stays.next().await.unwrap().contains("2-shop"),
+        "still trusted"
+    );
+    assert!(newer.next().await.unwrap().contains("2-shop"));
+
+    files(&next.pem);
+    until("the new CA alone", reloads(2)).await;
+    assert!(stays.next().await.is_err(), "its CA is gone");
+    rig.server.plans.send_replace(plan(&[SHOP], "3"));
+    assert!(newer.next().await.unwrap().contains("3-shop"));
+    let again = rig.server.tls(&rig.authority.pem, Some(&old)).await;
+    let refused = match again {
+        Err(_) => true,
+        Ok(channel) => match open(channel, subscribe(node("p", &[]))).await {
+            Err(_) => true,
+            Ok(mut stream) => stream.next().await.is_err(),
+        },
+    };
+    assert!(refused, "and it can't come back");
+}

@@ -1,0 +1,329 @@
+//! The admin address: status as JSON, health, readiness, and metrics.
+//!
+//! Plain HTTP/1.1 that changes nothing. It listens on the loopback address by default. An operator
+//! in a cluster that listens on another address shows policies and proxies of all namespaces only
+//! to users that the API server authorizes ([`Authorizer`]). Health and readiness are open to every
+//! client.
+//!
+//! Any client may be able to reach the address. So connections have limits on their number, also
+//! for each client address, and on their lifetime. Health and readiness have a second address,
+//! which only the kubelet needs to reach: clients that exhaust the connections of the first address
+//! must not cause a restart of the operator.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use bytes::Bytes;
+use futures::stream;
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use tokio::net::TcpListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, sleep_until};
+
+use crate::http_server::{self, HttpLimits};
+use crate::kubernetes::authorize::{Authorizer, Refusal, TOKEN_HEADER};
+use crate::kubernetes::cluster::ObjectKey;
+use crate::kubernetes::peers::{COUNTS_PATH, Counted, LONGEST_WAIT};
+use crate::kubernetes::review::bearer;
+use crate::kubernetes::status;
+use crate::kubernetes::store::Observations;
+use crate::metrics;
+use crate::xds::registry::Registry;
+use crate::xds::resource::hash;
+use crate::xds::snapshot::Snapshot;
+use crate::xds::status::{Report, Written};
+use crate::xds::tally::Tallies;
+use headgate_api::plan::PolicyState;
+
+/// Limits of the admin address. A connection carries one request; the longest is a long poll.
+const LIMITS: HttpLimits = HttpLimits {
+    connections: 64,
+    connections_per_address: 16,
+    head: Duration::from_secs(5),
+    connection: Duration::from_secs(30),
+    keep_alive: false,
+};
+/// Limits of the probe address. Its requests are tiny and answered at once, so it allows more
+/// connections with shorter lives: a few Pods must not keep the kubelet out.
+const PROBES: HttpLimits = HttpLimits {
+    connections: 1_024,
+    connections_per_address: 16,
+    head: Duration::from_secs(2),
+    connection: Duration::from_secs(4),
+    keep_alive: false,
+};
+/// The number of full reports in memory at once. One has 10 MB with 10,000 proxies.
+const MAX_REPORTS: usize = 4;
+/// The size of a chunk of a report, in bytes.
+const CHUNK: usize = 64 << 10;
+
+/// The number of long polls at once; further ones are answered at once.
+const MAX_WAITING: usize = 16;
+/// The interval at which a long poll checks the proxies.
+const LOOK: Duration = Duration::from_millis(100);
+const JSON: &str = "application/json";
+
+/// The state that the admin address shows.
+#[derive(Debug, Clone)]
+pub struct Admin {
+    view: watch::Receiver<Option<View>>,
+    missing: watch::Receiver<String>,
+    shutdown: watch::Receiver<bool>,
+    instance: Arc<str>,
+    waiting: Arc<Semaphore>,
+    reports: Arc<Semaphore>,
+    authorizer: Option<Authorizer>,
+}
+
+/// A running server.
+#[derive(Debug, Clone)]
+pub struct View {
+    /// Its proxies.
+    pub registry: Arc<Registry>,
+    /// The snapshots that it serves.
+    pub snapshots: watch::Receiver<Arc<Snapshot>>,
+    /// The policies' statuses as observed, if there is an API server.
+    pub statuses: Option<Arc<Observations>>,
+}
+
+impl View {
+    fn report(&self) -> Report {
+        let snapshot = Arc::clone(&self.snapshots.borrow());
+        let written = self.statuses.as_ref().map(|statuses| {
+            |state: &PolicyState| {
+                let (namespace, name) = state.name.split_once('/').unwrap_or_default();
+                let observed = statuses.get(&ObjectKey::new(namespace, name));
+                status::written(state, observed.as_ref().and_then(|o| o.status.as_ref()))
+            }
+        });
+        let written = written.as_ref().map(|w| w as Written<'_>);
+        Report::new(&snapshot, &self.registry, written, SystemTime::now())
+    }
+}
+
+impl Admin {
+    /// Shows the state of a running server. `/readyz` fails once `shutdown` holds `true`, so that
+    /// new proxies connect to other replicas.
+    #[must_use]
+    pub fn new(
+        registry: Arc<Registry>,
+        snapshots: watch::Receiver<Arc<Snapshot>>,
+        shutdown: watch::Receiver<bool>,
+    ) -> Self {
+        let view = View {
+            registry,
+            snapshots,
+            statuses: None,
+        };
+        // Both receivers keep their value after their senders are dropped.
+        let (_, view) = watch::channel(Some(view));
+        let (_, missing) = watch::channel(String::new());
+        Self::starting(view, missing, "", shutdown)
+    }
+
+    /// Shows the state of a server that starts later. Until then, `/readyz` fails and names what is
+    /// `missing`. It fails again once `shutdown` holds `true`, so that new proxies connect to other
+    /// replicas. `instance` names this process among its replicas.
+    #[must_use]
+    pub fn starting(
+        view: watch::Receiver<Option<View>>,
+        missing: watch::Receiver<String>,
+        instance: &str,
+        shutdown: watch::Receiver<bool>,
+    ) -> Self {
+        Self {
+            view,
+            missing,
+            shutdown,
+            instance: instance.into(),
+            waiting: Arc::new(Semaphore::new(MAX_WAITING)),
+            reports: Arc::new(Semaphore::new(MAX_REPORTS)),
+            authorizer: None,
+        }
+    }
+
+    /// Shows policies and proxies only to users whom `authorizer` permits it.
+    #[must_use]
+    pub fn authorized_by(mut self, authorizer: Option<Authorizer>) -> Self {
+        self.authorizer = authorizer;
+        self
+    }
+
+    /// Serves until `shutdown` holds `true`. Connections still open then end with the process.
+    pub async fn serve(self, listener: TcpListener) {
+        let mut shown = Router::new()
+            .route("/status", get(status))
+            .route(COUNTS_PATH, get(counts))
+            .route("/metrics", get(metrics));
+        if let Some(authorizer) = &self.authorizer {
+            shown = shown.route_layer(from_fn_with_state(authorizer.clone(), authorize));
+        }
+        let app = probes().merge(shown).fallback((
+            StatusCode::NOT_FOUND,
+            "not found; try /status, /metrics, /healthz or /readyz\n",
+        ));
+        self.run(listener, LIMITS, app).await;
+    }
+
+    /// Serves `/healthz` and `/readyz` and nothing else, until `shutdown` holds `true`.
+    pub async fn serve_probes(self, listener: TcpListener) {
+        let app = probes().fallback((
+            StatusCode::NOT_FOUND,
+            "not found; try /healthz or /readyz\n",
+        ));
+        self.run(listener, PROBES, app).await;
+    }
+
+    async fn run(self, listener: TcpListener, limits: HttpLimits, app: Router<Self>) {
+        let shutdown = self.shutdown.clone();
+        let app = app.with_state(self);
+        http_server::serve(listener, "admin", limits, app, || {}, shutdown).await;
+    }
+}
+
+fn probes() -> Router<Admin> {
+    Router::new()
+        .route("/healthz", get("ok\n"))
+        .route("/readyz", get(readyz))
+}
+
+async fn authorize(State(authorizer): State<Authorizer>, request: Request, next: Next) -> Response {
+    // Owned, because the request's body isn't `Sync`: a borrow can't be held across an await.
+    let token = token(request.headers()).map(str::to_owned);
+    let path = request.uri().path().to_owned();
+    let refusal = match authorizer.authorize(token.as_deref(), &path).await {
+        Ok(()) => return next.run(request).await,
+        Err(refusal) => refusal,
+    };
+    let code = match &refusal {
+        Refusal::NoToken | Refusal::UnknownToken => StatusCode::UNAUTHORIZED,
+        Refusal::Forbidden { .. } => StatusCode::FORBIDDEN,
+        Refusal::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let mut response = (code, format!("{refusal}\n")).into_response();
+    if code == StatusCode::UNAUTHORIZED {
+        let scheme = HeaderValue::from_static("Bearer");
+        response
+            .headers_mut()
+            .insert(header::WWW_AUTHENTICATE, scheme);
+    }
+    response
+}
+
+fn token(headers: &HeaderMap) -> Option<&str> {
+    let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
+    let token = text(header::AUTHORIZATION.as_str()).and_then(bearer);
+    let token = token.or_else(|| text(TOKEN_HEADER).map(str::trim));
+    token.filter(|token| !token.is_empty())
+}
+
+/// Extracts the view, or answers that the server isn't running yet.
+impl FromRequestParts<Admin> for View {
+    type Rejection = (StatusCode, String);
+
+    async fn from_request_parts(_: &mut Parts, admin: &Admin) -> Result<Self, Self::Rejection> {
+        let view = admin.view.borrow().clone();
+        view.ok_or_else(|| {
+            let text = format!("not ready: waiting for {}\n", *admin.missing.borrow());
+            (StatusCode::SERVICE_UNAVAILABLE, text)
+        })
+    }
+}
+
+async fn readyz(State(admin): State<Admin>, _serving: View) -> (StatusCode, &'static str) {
+    if *admin.shutdown.borrow() {
+        (StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
+    } else {
+        (StatusCode::OK, "ok\n")
+    }
+}
+
+async fn status(State(admin): State<Admin>, view: View) -> Response {
+    let permit = admin.reports.acquire_owned().await.ok();
+    match serde_json::to_string_pretty(&view.report()) {
+        Ok(text) => in_chunks(text + "\n", permit),
+        Err(error) => failed(&error),
+    }
+}
+
+/// A JSON response in chunks. `permit` is held until the client has read nearly all of it, because
+/// the text is in memory until then.
+fn in_chunks(text: String, permit: Option<OwnedSemaphorePermit>) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, JSON.to_owned()),
+        (header::CONTENT_LENGTH, text.len().to_string()),
+    ];
+    let chunks = stream::unfold(
+        (Bytes::from(text), permit),
+        |(mut rest, permit)| async move {
+            let chunk = rest.split_to(rest.len().min(CHUNK));
+            (!chunk.is_empty()).then(|| (Ok::<_, io::Error>(chunk), (rest, permit)))
+        },
+    );
+    (headers, Body::from_stream(chunks)).into_response()
+}
+
+fn failed(error: &serde_json::Error) -> Response {
+    (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response()
+}
+
+async fn metrics(view: View) -> Response {
+    let text = view.registry.metrics.render(&view.report());
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response()
+}
+
+/// Returns the proxies' counts for each policy. A request that names the version it has and asks to
+/// wait (RFC 7240) is answered when a newer version exists.
+async fn counts(State(admin): State<Admin>, view: View, headers: HeaderMap) -> Response {
+    let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
+    let known = text(header::IF_NONE_MATCH.as_str());
+    let wait = text("prefer")
+        .and_then(|p| p.strip_prefix("wait="))
+        .and_then(|s| s.trim().parse().ok())
+        .map_or(Duration::ZERO, Duration::from_secs)
+        .min(LONGEST_WAIT);
+    let permit = admin.waiting.try_acquire().ok();
+    let end = Instant::now() + permit.as_ref().map_or(Duration::ZERO, |_| wait);
+    let mut changes = view.registry.changes();
+    let mut shutdown = admin.shutdown.clone();
+    loop {
+        changes.borrow_and_update();
+        let counted = Counted {
+            instance: admin.instance.to_string(),
+            policies: Tallies::of(&view.registry.proxies(SystemTime::now())),
+        };
+        let body = match serde_json::to_string(&counted) {
+            Ok(body) => body,
+            Err(error) => return failed(&error),
+        };
+        let version = format!("\"{}\"", hash(body.as_bytes()));
+        let is_news = known != Some(version.as_str());
+        if is_news || Instant::now() >= end || *shutdown.borrow() {
+            let headers = [
+                (header::ETAG, version),
+                (header::CONTENT_TYPE, JSON.to_owned()),
+            ];
+            return if is_news {
+                (headers, body).into_response()
+            } else {
+                (StatusCode::NOT_MODIFIED, headers).into_response()
+            };
+        }
+        let next = Instant::now() + LOOK;
+        tokio::select! {
+            _ = changes.changed() => {}
+            _ = shutdown.changed() => {}
+            () = sleep_until(end) => {}
+        }
+        // Reports arrive in bursts, so one answer covers several.
+        sleep_until(next.min(end)).await;
+    }
+}

@@ -1,0 +1,30 @@
+//! One HTTP/1.1 request on a connection of its own, with a bound on the size of its answer.
+
+use anyhow::{Context as _, anyhow};
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::task::AbortOnDropHandle;
+
+/// Sends `request` over `stream` and returns the response. The stream is closed when the response
+/// has arrived or the future is dropped. The caller bounds the time.
+///
+/// # Errors
+/// The connection ended early, the peer speaks something else, or the body has more than `max_body`
+/// bytes.
+pub async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    request: Request<Empty<Bytes>>,
+    max_body: usize,
+) -> anyhow::Result<Response<Bytes>> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
+    let response = sender.send_request(request).await.context("no answer")?;
+    let (head, body) = response.into_parts();
+    let body = Limited::new(body, max_body).collect().await;
+    let body = body.map_err(|error| anyhow!("reading the answer failed: {error}"))?;
+    Ok(Response::from_parts(head, body.to_bytes()))
+}

@@ -1,0 +1,118 @@
+//! The observed cluster at one moment, as plain data without Kubernetes' types. It is the input of
+//! a plan, and small enough to keep for ten thousand Pods.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use super::shared::Shared;
+use headgate_api::plan::{TargetKind, TargetRef};
+use headgate_api::validate::ValidPolicy;
+
+/// Namespace and name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ObjectKey {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl ObjectKey {
+    /// Returns the key of these two.
+    #[must_use]
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// The cluster at one moment. A clone shares unchanged parts with the original.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Cluster {
+    /// Policies.
+    pub policies: Shared<BTreeMap<ObjectKey, Shared<PolicyObject>>>,
+    /// Services.
+    pub services: Shared<BTreeMap<ObjectKey, Service>>,
+    /// The number of ready endpoints of each Service, each counted once over its EndpointSlices.
+    pub ready_endpoints: Shared<BTreeMap<ObjectKey, u32>>,
+    /// Running Pods.
+    pub pods: Shared<BTreeMap<ObjectKey, Pod>>,
+    /// Gateways; empty while Gateway API isn't installed.
+    pub gateways: Shared<BTreeMap<ObjectKey, Gateway>>,
+    /// HTTPRoutes and GRPCRoutes, by their target.
+    pub routes: Shared<BTreeMap<TargetRef, Route>>,
+    /// Kinds of Gateway API that the API server serves; a target of another kind can't be found
+    /// yet.
+    pub served_kinds: Vec<TargetKind>,
+}
+
+/// A policy as observed on the API server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PolicyObject {
+    /// `metadata.uid`, for owner references.
+    pub uid: String,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// The valid targets, even if the policy is invalid.
+    pub targets: Vec<TargetRef>,
+    /// The policy, or its errors, a line each.
+    pub checked: Result<ValidPolicy, Vec<String>>,
+    /// The last valid version, in force while `checked` is an error.
+    pub last_good: Option<ValidPolicy>,
+}
+
+impl PolicyObject {
+    /// Returns the effective version, if there is one.
+    #[must_use]
+    pub fn effective(&self) -> Option<&ValidPolicy> {
+        self.checked.as_ref().ok().or(self.last_good.as_ref())
+    }
+}
+
+/// A Service.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Service {
+    /// `spec.selector`; empty for a Service without one, whose endpoints another controller
+    /// manages.
+    pub selector: BTreeMap<String, String>,
+}
+
+/// A Pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pod {
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// The target that its proxy serves, from the annotation
+    /// [`headgate_api::plan::TARGET_METADATA`].
+    pub target: Option<TargetRef>,
+    /// Whether its condition `Ready` is true and it isn't being deleted.
+    pub ready: bool,
+}
+
+/// A Gateway.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Gateway {
+    /// `spec.gatewayClassName`.
+    pub class: String,
+    /// The names of its listeners.
+    pub listeners: BTreeSet<String>,
+}
+
+/// An HTTPRoute or GRPCRoute.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Route {
+    /// Gateways among its parents; those of other namespaces only if they have accepted it.
+    pub gateways: Vec<ObjectKey>,
+    /// Listeners of its parent Gateways that it refers to; without a name: all of that Gateway's.
+    pub listeners: BTreeSet<(ObjectKey, Option<String>)>,
+    /// Services among its backends, each once.
+    pub backends: Vec<ObjectKey>,
+}

@@ -1,0 +1,398 @@
+//! From watches to plans.
+//!
+//! One task owns the state of the cluster, so nothing here needs a lock. A burst of changes is
+//! taken in as a whole before one plan is made of it. Planning runs on a thread of its own: ten
+//! thousand Pods must not delay the proxies' streams.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{ApiResource, GroupVersionKind};
+use kube::core::PartialObjectMeta;
+use kube::{Api, Client, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout_at};
+use tracing::info;
+
+use super::cluster::Cluster;
+use super::read;
+use super::resolve::Planner;
+use super::resource::PolicyResource;
+use super::store::{Change, Effect, Observations, Store};
+use super::watch::{Seen, Watch, apis, apis_of};
+use crate::metrics::Metrics;
+use crate::source::report;
+use headgate_api::plan::{Plan, TargetKind};
+
+/// The longest gap between two changes that are taken in together.
+const QUIET: Duration = Duration::from_millis(5);
+/// The longest time for which a burst of changes is collected.
+const LONGEST_WAIT: Duration = Duration::from_millis(30);
+/// The number of changes in the queue; watches wait while it is full.
+const BACKLOG: usize = 1_024;
+
+/// The controller's outputs to the rest of the process.
+#[derive(Debug)]
+pub struct Outputs {
+    /// The newest plan; the first one is sent once every resource has been listed.
+    pub plans: watch::Sender<Arc<Plan>>,
+    /// The cluster as observed last, with its plan.
+    pub resolved: watch::Sender<Option<Resolved>>,
+    /// Whether a delivery is on, which reads [`Resolved::cluster`]. Otherwise that cluster is
+    /// empty, because a cluster that is held elsewhere is copied at the next change.
+    pub delivers: bool,
+    /// The resources that the first plan still waits for.
+    pub waiting: watch::Sender<String>,
+    /// Marked when a policy's status has changed on the API server.
+    pub statuses: watch::Sender<()>,
+    /// The addresses of Headgate's ready replicas.
+    pub replicas: watch::Sender<BTreeSet<SocketAddr>>,
+}
+
+/// A cluster with its plan.
+#[derive(Debug, Clone)]
+pub struct Resolved {
+    /// The observed cluster.
+    pub cluster: Arc<Cluster>,
+    /// The plan.
+    pub plan: Arc<Plan>,
+}
+
+/// Watches the cluster and makes plans.
+pub struct Controller {
+    client: Client,
+    namespaces: Vec<String>,
+    store: Store,
+    planner: Planner,
+    metrics: Metrics,
+    outputs: Outputs,
+    changes: mpsc::Receiver<Change>,
+    sender: mpsc::Sender<Change>,
+    gateway_watches: BTreeMap<TargetKind, AbortHandle>,
+    watches: Vec<AbortHandle>,
+    /// Whether every resource has been listed and planned once.
+    is_ready: bool,
+}
+
+impl Controller {
+    /// Returns a controller for these namespaces, all if the list is empty. It starts with
+    /// [`Self::run`].
+    #[must_use]
+    pub fn new(
+        client: Client,
+        namespaces: Vec<String>,
+        store: Store,
+        planner: Planner,
+        metrics: Metrics,
+        outputs: Outputs,
+    ) -> Self {
+        let (sender, changes) = mpsc::channel(BACKLOG);
+        Self {
+            client,
+            namespaces,
+            store,
+            planner,
+            metrics,
+            outputs,
+            changes,
+            sender,
+            gateway_watches: BTreeMap::new(),
+            watches: Vec::new(),
+            is_ready: false,
+        }
+    }
+
+    /// Returns the policies' statuses as observed.
+    #[must_use]
+    pub fn observations(&self) -> Arc<Observations> {
+        self.store.observations()
+    }
+
+    /// Watches and plans until `shutdown` holds `true`.
+    ///
+    /// # Errors
+    /// Only if planning panics.
+    pub async fn run(mut self, mut shutdown: watch::Receiver<bool>) -> anyhow::Result<()> {
+        self.begin();
+        self.tell_what_is_missing();
+        loop {
+            let change = tokio::select! {
+                change = self.changes.recv() => change,
+                _ = shutdown.wait_for(|stop| *stop) => return Ok(()),
+            };
+            // This task keeps a sender itself, so the channel never closes.
+            let Some(change) = change else { return Ok(()) };
+            let effect = self.take_in(change).await;
+            self.pass_on(effect).await?;
+        }
+    }
+
+    /// Applies a change and the changes that follow it closely.
+    async fn take_in(&mut self, first: Change) -> Effect {
+        let mut effect = self.apply(first);
+        let end = Instant::now() + LONGEST_WAIT;
+        loop {
+            let quiet = end.min(Instant::now() + QUIET);
+            match timeout_at(quiet, self.changes.recv()).await {
+                Ok(Some(change)) => effect = effect.and(self.apply(change)),
+                Ok(None) | Err(_) => return effect,
+            }
+            // Queued changes alone could keep this loop busy for ever.
+            if Instant::now() >= end {
+                return effect;
+            }
+        }
+    }
+
+    fn apply(&mut self, change: Change) -> Effect {
+        if let Some(resource) = failed(&change) {
+            self.metrics.kubernetes.watch_restarted(resource);
+        }
+        let effect = self.store.apply(change);
+        match effect.kinds {
+            true => effect.and(self.follow_gateway_api()),
+            false => effect,
+        }
+    }
+
+    async fn pass_on(&mut self, effect: Effect) -> anyhow::Result<()> {
+        if effect.peers {
+            self.outputs.replicas.send_replace(self.store.replicas());
+        }
+        if effect.status {
+            self.outputs.statuses.send_replace(());
+        }
+        if !self.is_ready && !self.tell_what_is_missing() {
+            return Ok(());
+        }
+        if effect.plan || !self.is_ready {
+            self.plan().await?;
+        }
+        Ok(())
+    }
+
+    /// Makes a plan and publishes it if it differs from the last one.
+    async fn plan(&mut self) -> anyhow::Result<()> {
+        let cluster = self.store.cluster();
+        let seen = match self.outputs.delivers {
+            true => Arc::clone(&cluster),
+            false => Arc::default(),
+        };
+        let begun = Instant::now();
+        let mut planner = std::mem::take(&mut self.planner);
+        let (planner, plan) = tokio::task::spawn_blocking(move || {
+            let plan = planner.plan(&cluster);
+            (planner, plan)
+        })
+        .await
+        .context("making a plan failed")?;
+        self.planner = planner;
+        let before = Arc::clone(&self.outputs.plans.borrow());
+        let changed = !self.is_ready || *before != plan;
+        self.metrics.plan.made(begun.elapsed(), changed);
+        let plan = match changed {
+            true => Arc::new(plan),
+            false => before,
+        };
+        if changed {
+            report::log(&self.outputs.plans.borrow(), &plan);
+            self.is_ready = true;
+            self.outputs.plans.send_replace(Arc::clone(&plan));
+        }
+        // Readers may need changes that leave the plan equal, such as a Gateway's class.
+        let resolved = Resolved {
+            cluster: seen,
+            plan,
+        };
+        self.outputs.resolved.send_replace(Some(resolved));
+        Ok(())
+    }
+
+    /// Publishes the resources that haven't been listed yet. Returns whether there are none.
+    fn tell_what_is_missing(&self) -> bool {
+        let missing = self.store.waiting_for().join(", ");
+        let done = missing.is_empty();
+        self.outputs.waiting.send_if_modified(|told| {
+            let changed = *told != missing;
+            *told = missing;
+            changed
+        });
+        done
+    }
+
+    fn begin(&mut self) {
+        let (client, namespaces) = (self.client.clone(), self.namespaces.clone());
+        let policies = Watch::new("admissionpolicies", apis(&client, &namespaces));
+        self.watch(policies, prune, Change::Policies);
+        let services = Watch::new("services", apis(&client, &namespaces));
+        self.watch(services, read::service, Change::Services);
+        // Includes EndpointSlices of the replicas' own namespace, by which replicas find each
+        // other.
+        let own = self.store.own_namespace().to_owned();
+        let mut with_own = namespaces.clone();
+        if !namespaces.is_empty() && !namespaces.contains(&own) {
+            with_own.push(own);
+        }
+        let slices = Watch::new("endpointslices", apis(&client, &with_own));
+        self.watch(slices, read::slice, Change::Slices);
+        let pods = Watch::new("pods", apis(&client, &namespaces));
+        self.watch(pods, read::pod, Change::Pods);
+        let definitions = Api::<PartialObjectMeta<CustomResourceDefinition>>::all(client);
+        let definitions = Watch::new("customresourcedefinitions", vec![definitions]);
+        self.watch(definitions, |object| object.name_any(), Change::Definitions);
+    }
+
+    fn watch<K, V>(
+        &mut self,
+        watch: Watch<K>,
+        read: impl Fn(K) -> V + Send + 'static,
+        wrap: impl Fn(Seen<V>) -> Change + Send + 'static,
+    ) where
+        K: kube::Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+        V: Send + 'static,
+    {
+        let task = tokio::spawn(watch.follow(read, wrap, self.sender.clone()));
+        self.watches.push(task.abort_handle());
+    }
+
+    /// Starts and stops watches as Gateway API's kinds are installed and removed.
+    fn follow_gateway_api(&mut self) -> Effect {
+        let wanted = self.store.wanted_kinds();
+        let mut effect = Effect::default();
+        let gone: Vec<TargetKind> = self
+            .gateway_watches
+            .keys()
+            .filter(|kind| !wanted.contains(kind))
+            .copied()
+            .collect();
+        for kind in gone {
+            if let Some(watch) = self.gateway_watches.remove(&kind) {
+                watch.abort();
+            }
+            info!("{kind} is gone from the API server");
+            effect = effect.and(self.store.watch_ends(kind));
+        }
+        for kind in wanted {
+            if !self.gateway_watches.contains_key(&kind) {
+                info!("the API server has {kind}; watching it");
+                let watch = self.watch_gateway_kind(kind);
+                self.gateway_watches.insert(kind, watch);
+            }
+        }
+        effect
+    }
+
+    fn watch_gateway_kind(&mut self, kind: TargetKind) -> AbortHandle {
+        let number = self.store.watch_begins(kind);
+        let version = GroupVersionKind::gvk(kind.group(), "v1", kind.as_str());
+        let resource = ApiResource::from_gvk_with_plural(&version, plural(kind));
+        let apis = apis_of(&resource, &self.client, &self.namespaces);
+        let watch = Watch::new(plural(kind), apis);
+        let out = self.sender.clone();
+        let task = match kind {
+            TargetKind::Gateway => tokio::spawn(watch.follow(
+                |object| read::gateway(&object),
+                move |seen| Change::Gateways(number, seen),
+                out,
+            )),
+            _ => tokio::spawn(watch.follow(
+                |object| read::route(&object),
+                move |seen| Change::Routes(kind, number, seen),
+                out,
+            )),
+        };
+        task.abort_handle()
+    }
+}
+
+/// Returns the plural of a kind of Gateway API.
+const fn plural(kind: TargetKind) -> &'static str {
+    match kind {
+        TargetKind::Gateway => "gateways",
+        TargetKind::HttpRoute => "httproutes",
+        TargetKind::GrpcRoute => "grpcroutes",
+        TargetKind::Service => "services",
+        TargetKind::Pod => "pods",
+    }
+}
+
+/// Drops metadata of a policy that is never read and may be larger than the rest.
+fn prune(mut policy: PolicyResource) -> Box<PolicyResource> {
+    policy.metadata.managed_fields = None;
+    policy.metadata.annotations = None;
+    Box::new(policy)
+}
+
+/// Returns the resource whose watch failed, if `change` is such a failure.
+fn failed(change: &Change) -> Option<&'static str> {
+    const fn is<V>(seen: &Seen<V>) -> bool {
+        matches!(seen, Seen::Failed { .. })
+    }
+    let (failed, resource) = match change {
+        Change::Policies(seen) => (is(seen), "admissionpolicies"),
+        Change::Services(seen) => (is(seen), "services"),
+        Change::Slices(seen) => (is(seen), "endpointslices"),
+        Change::Pods(seen) => (is(seen), "pods"),
+        Change::Definitions(seen) => (is(seen), "customresourcedefinitions"),
+        Change::Gateways(_, seen) => (is(seen), "gateways"),
+        Change::Routes(kind, _, seen) => (is(seen), plural(*kind)),
+    };
+    failed.then_some(resource)
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        for watch in self.watches.iter().chain(self.gateway_watches.values()) {
+            watch.abort();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+
+    use super::super::cluster::ObjectKey;
+    use super::*;
+
+    fn controller(delivers: bool) -> Controller {
+        let never = |_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>();
+        let outputs = Outputs {
+            plans: watch::channel(Arc::default()).0,
+            resolved: watch::channel(None).0,
+            delivers,
+            waiting: watch::channel(String::new()).0,
+            statuses: watch::channel(()).0,
+            replicas: watch::channel(BTreeSet::new()).0,
+        };
+        Controller::new(
+            Client::new(tower::service_fn(never), "default"),
+            Vec::new(),
+            Store::new(ObjectKey::new("a", "peers")),
+            Planner::default(),
+            Metrics::new(),
+            outputs,
+        )
+    }
+
+    /// Changes are made in place unless a snapshot of the cluster is held elsewhere.
+    #[tokio::test]
+    async fn a_cluster_is_kept_only_for_deliveries() {
+        for (delivers, holders) in [(false, 1), (true, 2)] {
+            let mut controller = controller(delivers);
+            controller.plan().await.unwrap();
+            let cluster = Arc::downgrade(&controller.store.cluster());
+            assert_eq!(cluster.strong_count(), holders, "{delivers}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! ConfigMaps for Envoys that read their filter from a file (`path_config_source`).
+//!
+//! The file is the output of `headgate render`. A Pod mounts the ConfigMap as a folder, and Envoy
+//! follows it with `watched_directory`: the kubelet replaces such a folder by renaming a link.
+//!
+//! The ConfigMap also has the file of the outbound slot, even without workflows. An Envoy
+//! configured to read this file doesn't start without it, and keeps its last configuration when the
+//! file disappears. Proxies of gateways have no such slot.
+
+use std::sync::Arc;
+
+use headgate_core::config::{Direction, FilterConfig};
+use serde_json::json;
+
+use super::object::{Adapter, Object, dns, name};
+use super::workload::Workload;
+use crate::kubernetes::cluster::{Cluster, ObjectKey};
+use crate::xds::resource::discovery_json;
+use crate::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
+use headgate_api::plan::TargetRef;
+
+/// The name of the inbound slot's file in the ConfigMap.
+pub const FILE: &str = "headgate.json";
+/// The name of the outbound slot's file.
+pub const OUTBOUND_FILE: &str = "headgate-outbound.json";
+/// The longest name of a target that is used in a ConfigMap's name unchanged. Kubernetes' bound is
+/// 253 for the whole name.
+const MAX_PLAIN: usize = 200;
+
+/// Returns the ConfigMap of `target`, whose Pods have the module at `module`. `calls` is the
+/// configuration of their outbound side, if they have workflows.
+#[must_use]
+pub fn object(
+    target: &TargetRef,
+    workload: &Workload,
+    calls: Option<&Arc<FilterConfig>>,
+    cluster: &Cluster,
+    module: &str,
+) -> Object {
+    let file = |config: &FilterConfig, slot: &str| {
+        format!("{:#}\n", discovery_json(config, slot, module.as_ref()))
+    };
+    let mut data = json!({FILE: file(&workload.config, DEFAULT_SLOT)});
+    if !target.kind.is_of_gateways() {
+        let none = FilterConfig {
+            direction: Direction::Outbound,
+            ..FilterConfig::default()
+        };
+        let calls = calls.map_or(&none, |calls| &**calls);
+        data[OUTBOUND_FILE] = json!(file(calls, OUTBOUND_SLOT));
+    }
+    let key = ObjectKey::new(&target.namespace, config_map_name(target));
+    let mut of_target = workload.clone();
+    of_target.targets.retain(|t| t != target);
+    of_target.targets.insert(0, target.clone());
+    let content = json!({"data": data});
+    Object::new(Adapter::ConfigMap, key, &of_target, cluster, None, content)
+}
+
+/// Returns a name that users can mount, such as `headgate-service-search`. If the target's name is
+/// too long for that, or the target has none, as Pods, it is `headgate-pod.app-search-1a2b3c4d`,
+/// whose dot keeps it apart from the others.
+#[must_use]
+pub fn config_map_name(target: &TargetRef) -> String {
+    let kind = target.kind.as_str().to_ascii_lowercase();
+    let plain = target.section.is_none()
+        && target.name.len() <= MAX_PLAIN
+        && target
+            .name
+            .split('.')
+            .all(|part| !part.is_empty() && dns(part, MAX_PLAIN) == part);
+    if plain {
+        return format!("headgate-{kind}-{}", target.name);
+    }
+    let hashed = name(&target.name, &target.to_string());
+    hashed.replacen("headgate-", &format!("headgate-{kind}."), 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_can_be_guessed_and_never_meet() {
+        let named = |t: &str| config_map_name(&t.parse().unwrap());
+        assert_eq!(named("Service/a/search"), "headgate-service-search");
+        assert_eq!(
+            named("HTTPRoute/a/edge.shop"),
+            "headgate-httproute-edge.shop"
+        );
+        let pods = named("Pod/a/app=search,tier=web");
+        assert!(
+            pods.starts_with("headgate-pod.app-search-tier-web-"),
+            "{pods}"
+        );
+        assert_ne!(pods, named("Pod/a/app=search,tier=Web"));
+        assert_ne!(
+            named("Service/a/x-1"),
+            named("Pod/a/x=1"),
+            "kinds are apart"
+        );
+        let long = named(&format!("Gateway/a/{}", "x".repeat(253)));
+        assert!(
+            long.len() <= 253 && long.starts_with("headgate-gateway.xxx"),
+            "{long}"
+        );
+    }
+}

@@ -1,0 +1,183 @@
+//! `EnvoyExtensionPolicy` of `gateway.envoyproxy.io/v1alpha1`.
+//!
+//! Constraints, read in the source of Envoy Gateway 1.9: a policy attached to a route replaces that
+//! of its Gateway for the route's requests, and each policy has a VM of its own. Headgate's stages
+//! of a route precede those of the Gateway and share its slots, so all of a Gateway's stages go
+//! into one policy. It attaches to the Gateway's routes if only they have policies, so that
+//! requests of other routes don't run the filter; otherwise it attaches to the Gateway. The filter
+//! itself matches routes by name. The configuration arrives as unchanged JSON.
+//!
+//! The native filter is a `dynamicModule`, by the name under which the operators of the proxies
+//! have registered it in their `EnvoyProxy`. If it isn't registered, Envoy Gateway refuses the
+//! policy and reports this in its status. With `mergeGateways` one process, and so one native
+//! engine, serves several Gateways; the engine distinguishes their configurations by the filter's
+//! name.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::istio::plugin_config;
+use super::object::{Adapter, ModuleRef, Object, name};
+use super::report::State;
+use super::workload::Workload;
+use crate::kubernetes::cluster::{Cluster, ObjectKey};
+use headgate_api::plan::{TargetKind, TargetRef};
+
+/// `spec.controllerName` of Envoy Gateway's GatewayClasses.
+pub const CONTROLLER: &str = "gateway.envoyproxy.io/gatewayclass-controller";
+/// The most targets of a policy here; with more, it attaches to the Gateway.
+const MAX_ROUTES: usize = 16;
+
+/// Returns the policy of `workload`, the proxies of `gateway`.
+#[must_use]
+pub fn object(
+    workload: &Workload,
+    gateway: &ObjectKey,
+    cluster: &Cluster,
+    module: &ModuleRef,
+    native: Option<&str>,
+) -> Object {
+    let reference = |kind: TargetKind, name: &str| {
+        json!({
+            "group": kind.group(),
+            "kind": kind.as_str(),
+            "name": name,
+        })
+    };
+    let target_refs: Vec<Value> = match routes(workload, gateway, cluster) {
+        Some(routes) => routes.iter().map(|r| reference(r.kind, &r.name)).collect(),
+        None => vec![reference(TargetKind::Gateway, &gateway.name)],
+    };
+    let key = ObjectKey::new(
+        &gateway.namespace,
+        name(&gateway.name, &format!("Gateway {gateway}")),
+    );
+    let mut spec = json!({"targetRefs": target_refs});
+    match native {
+        Some(name) => {
+            spec["dynamicModule"] = json!([{
+                "name": name,
+                "filterName": key.name,
+                "config": plugin_config(workload),
+            }]);
+        }
+        None => {
+            spec["wasm"] = json!([{
+                "name": "headgate",
+                "rootID": "headgate",
+                "code": {
+                    "type": "HTTP",
+                    "http": {"url": module.url, "sha256": module.sha256},
+                },
+                "config": plugin_config(workload),
+                "failOpen": true,
+            }]);
+        }
+    }
+    Object::new(
+        Adapter::EnvoyGateway,
+        key,
+        workload,
+        cluster,
+        native.is_none().then(|| module.clone()),
+        json!({"spec": spec}),
+    )
+}
+
+/// Returns the routes to attach to instead of their Gateway, if all policies target routes of its
+/// namespace with no other Gateway, whose proxies may have another share of the slots.
+fn routes<'a>(
+    workload: &'a Workload,
+    gateway: &ObjectKey,
+    cluster: &Cluster,
+) -> Option<BTreeSet<&'a TargetRef>> {
+    if workload.config.stages.iter().any(|s| s.routes.is_empty()) {
+        return None;
+    }
+    let routes: BTreeSet<&TargetRef> = workload.targets.iter().collect();
+    let own = |route: &&TargetRef| {
+        route.namespace == gateway.namespace
+            && matches!(route.kind, TargetKind::HttpRoute | TargetKind::GrpcRoute)
+            && cluster
+                .routes
+                .get(route)
+                .is_some_and(|r| r.gateways.iter().all(|g| g == gateway))
+    };
+    ((1..=MAX_ROUTES).contains(&routes.len()) && routes.iter().all(own)).then_some(routes)
+}
+
+/// Returns the state that Envoy Gateway reports in the object's status.
+///
+/// It covers whether the policy was translated and included in the data plane's configuration, with
+/// the module fetched and its SHA-256 verified, but not whether each Envoy accepted it. The
+/// condition `Overridden` names routes that have a policy of another owner. The other routes still
+/// have this one, so it is no failure.
+#[must_use]
+pub fn state(observed: &Value) -> State {
+    let generation = observed["metadata"]["generation"].as_i64();
+    let ancestors = observed["status"]["ancestors"].as_array();
+    let conditions = ancestors
+        .into_iter()
+        .flatten()
+        .filter_map(|a| a["conditions"].as_array())
+        .flatten();
+    let mut accepted = false;
+    for condition in conditions {
+        if condition["observedGeneration"].as_i64() != generation {
+            continue;
+        }
+        let field = |name: &str| condition[name].as_str().unwrap_or_default();
+        match (field("type"), field("status")) {
+            ("Accepted", "True") => accepted = true,
+            ("Accepted", "False") => {
+                return State::Failed(format!(
+                    "Envoy Gateway refuses it: {}: {}",
+                    field("reason"),
+                    field("message")
+                ));
+            }
+            _ => {}
+        }
+    }
+    match accepted {
+        true => State::Delivered,
+        false => State::Pending("Envoy Gateway has not accepted it yet".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the state of an object of generation 2 whose ancestors have these conditions: type,
+    /// status, generation.
+    fn said(conditions: &[(&str, &str, i64)]) -> State {
+        let condition = |&(kind, status, generation): &(&str, &str, i64)| {
+            json!({
+                "type": kind, "status": status, "reason": "R", "message": "m",
+                "observedGeneration": generation,
+            })
+        };
+        let conditions: Vec<Value> = conditions.iter().map(condition).collect();
+        state(&json!({
+            "metadata": {"generation": 2},
+            "status": {"ancestors": [{"conditions": conditions}]},
+        }))
+    }
+
+    #[test]
+    fn a_policy_that_some_routes_override_is_delivered() {
+        let accepted = ("Accepted", "True", 2);
+        assert_eq!(said(&[accepted]), State::Delivered);
+        assert_eq!(
+            said(&[accepted, ("Overridden", "True", 2)]),
+            State::Delivered
+        );
+        let refused = State::Failed("Envoy Gateway refuses it: R: m".to_owned());
+        assert_eq!(said(&[("Accepted", "False", 2)]), refused);
+        for none in [&[][..], &[("Accepted", "True", 1)]] {
+            assert!(matches!(said(none), State::Pending(_)));
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! A small cluster for this module's tests.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use headgate_core::config::{FilterConfig, Mode, OutboundConfig, StageConfig};
+
+use super::settings::Settings;
+use super::wanted::Installed;
+use super::{envoy_gateway, istio};
+use crate::kubernetes::cluster::{Cluster, Gateway, ObjectKey, Pod, PolicyObject, Route};
+use headgate_api::plan::{
+    Attachment, Endpoints, GATEWAY_NAME_LABEL, Plan, PolicyState, ProxySelector, Share, TargetRef,
+};
+use headgate_api::validate::{Slots, check_file};
+
+/// A plan and its cluster, built step by step.
+#[derive(Default)]
+pub(super) struct Example {
+    pub(super) cluster: Cluster,
+    pub(super) plan: Plan,
+}
+
+/// The SHA-256 of a module.
+pub(super) const SHA256: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+
+pub(super) fn settings() -> Settings {
+    Settings {
+        istio: true,
+        envoy_gateway: true,
+        envoy_gateway_native: None,
+        istio_native: None,
+        envoy_gateway_namespace: super::settings::ENVOY_GATEWAY_NAMESPACE.to_owned(),
+        istio_namespace: super::settings::ISTIO_NAMESPACE.to_owned(),
+        config_map_module: None,
+        keep_leftovers: false,
+        watch_namespaces: Vec::new(),
+        modules_url: "http://headgate.headgate-system.svc:18002".to_owned(),
+        retry: std::time::Duration::from_secs(1),
+    }
+}
+
+pub(super) fn installed() -> Installed {
+    Installed {
+        istio: true,
+        traffic_extension: false,
+        envoy_gateway: true,
+        classes: BTreeMap::from([
+            ("istio".to_owned(), istio::CONTROLLER.to_owned()),
+            ("eg".to_owned(), envoy_gateway::CONTROLLER.to_owned()),
+            ("other".to_owned(), "example.com/controller".to_owned()),
+        ]),
+    }
+}
+
+pub(super) fn labels(text: &str) -> BTreeMap<String, String> {
+    let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
+    pairs.map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+}
+
+/// Returns the stage of the quick start's policy, under another name.
+pub(super) fn stage(policy: &str, routes: &[&str]) -> StageConfig {
+    let file = include_bytes!("../../../../../examples/quickstart/policy.yaml");
+    let report = check_file("policy.yaml", file);
+    let mut stage = report.policies().next().unwrap().stage.clone();
+    stage.policy = policy.to_owned();
+    stage.parallelism = 4;
+    stage.routes = routes.iter().map(|&r| r.to_owned()).collect();
+    stage
+}
+
+impl Example {
+    /// Returns a policy that is accepted and attached at `target` to proxies with `labels` in
+    /// `namespace`.
+    pub(super) fn policy(
+        mut self,
+        policy: &str,
+        target: &str,
+        (namespace, labelled): (&str, &str),
+        routes: &[&str],
+    ) -> Self {
+        let target: TargetRef = target.parse().unwrap();
+        let stage = stage(policy, routes);
+        self.attach(Attachment {
+            target: target.clone(),
+            proxies: ProxySelector {
+                namespace: namespace.to_owned(),
+                labels: labels(labelled),
+            },
+            stage: Arc::new(stage.clone()),
+            share: Share {
+                slots: Slots::Total(4),
+                proxies: 0,
+                endpoints: Endpoints::Own,
+            },
+        });
+        self.plan.in_cluster = true;
+        self.plan.workloads.insert(
+            target.clone(),
+            Arc::new(FilterConfig {
+                revision: "claimed".to_owned(),
+                stages: vec![stage],
+                ..FilterConfig::default()
+            }),
+        );
+        let (at, name) = policy.split_once('/').unwrap();
+        self.cluster.policies.insert(
+            ObjectKey::new(at, name),
+            PolicyObject {
+                uid: format!("uid-of-{name}"),
+                generation: 1,
+                targets: vec![target.clone()],
+                checked: Err(Vec::new()),
+                last_good: None,
+            }
+            .into(),
+        );
+        self.plan.policies.push(PolicyState {
+            name: policy.to_owned(),
+            source: String::new(),
+            generation: 1,
+            targets: vec![target],
+            accepted: Ok(()),
+            conflicts: Vec::new(),
+            overridden: Vec::new(),
+            without_workflows: Vec::new(),
+            warnings: Vec::new(),
+            beyond_limit: BTreeMap::new(),
+            not_found: Vec::new(),
+            mode: Mode::Enforce,
+            revision: "r".to_owned(),
+        });
+        self
+    }
+
+    /// Adds workflows, and an outbound configuration, to the only policy.
+    pub(super) fn with_workflows(mut self) -> Self {
+        let file = include_bytes!("../../../../../examples/policies/workflows.yaml");
+        let report = check_file("policy.yaml", file);
+        let policy = report.policies().next().unwrap().clone();
+        let mut attachment = self.plan.attachments[0].clone();
+        let mut stage = (*attachment.stage).clone();
+        stage.workflows = policy.stage.workflows.clone();
+        let calls = headgate_api::compile::outbound(OutboundConfig {
+            policy: stage.policy.clone(),
+            ..policy.outbound.unwrap()
+        });
+        self.plan
+            .outbound
+            .insert(stage.policy.clone(), Arc::new(calls));
+        attachment.stage = Arc::new(stage);
+        self.plan.attachments = vec![attachment].into();
+        self
+    }
+
+    /// Adds an attachment, with less precedence than the existing ones.
+    pub(super) fn attach(&mut self, attachment: Attachment) {
+        let mut all = self.plan.attachments.to_vec();
+        all.push(attachment);
+        self.plan.attachments = all.into();
+    }
+
+    /// Returns a policy of a Gateway's proxies.
+    pub(super) fn at_gateway(
+        self,
+        policy: &str,
+        target: &str,
+        gateway: &str,
+        routes: &[&str],
+    ) -> Self {
+        let (namespace, name) = gateway.split_once('/').unwrap();
+        let label = format!("{GATEWAY_NAME_LABEL}={name}");
+        self.policy(policy, target, (namespace, &label), routes)
+    }
+
+    pub(super) fn gateway(mut self, gateway: &str, class: &str) -> Self {
+        let (namespace, name) = gateway.split_once('/').unwrap();
+        let class = class.to_owned();
+        self.cluster.gateways.insert(
+            ObjectKey::new(namespace, name),
+            Gateway {
+                class,
+                ..Gateway::default()
+            },
+        );
+        self
+    }
+
+    pub(super) fn route(mut self, route: &str, gateways: &[&str]) -> Self {
+        let key = |g: &&str| {
+            let (namespace, name) = g.split_once('/').unwrap();
+            ObjectKey::new(namespace, name)
+        };
+        let route_at = Route {
+            gateways: gateways.iter().map(key).collect(),
+            ..Route::default()
+        };
+        self.cluster.routes.insert(route.parse().unwrap(), route_at);
+        self
+    }
+
+    pub(super) fn pod(mut self, namespace: &str, name: &str, labelled: &str) -> Self {
+        let pod = Pod {
+            labels: labels(labelled),
+            target: None,
+            ready: true,
+        };
+        self.cluster
+            .pods
+            .insert(ObjectKey::new(namespace, name), pod);
+        self
+    }
+}

@@ -1,0 +1,351 @@
+//! An object to be delivered: its name, labels, owners and content.
+
+use std::collections::BTreeMap;
+
+use kube::core::ApiResource;
+use serde_json::{Value, json};
+
+use super::settings::Settings;
+use super::workload::Workload;
+use crate::kubernetes::cluster::{Cluster, ObjectKey};
+use crate::kubernetes::resource::{GROUP, VERSION};
+use crate::xds::resource::hash;
+use headgate_api::plan::TargetRef;
+
+/// The label of everything that this operator creates, by Kubernetes' convention.
+pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "headgate");
+/// The label of delivered objects with the adapter that made them.
+pub const ADAPTER_LABEL: &str = "headgate.dev/adapter";
+/// The label of delivered objects with the kind of the target with precedence.
+pub const TARGET_KIND_LABEL: &str = "headgate.dev/target-kind";
+/// The label of delivered objects with the name of the target with precedence, if it is a valid
+/// label value.
+pub const TARGET_NAME_LABEL: &str = "headgate.dev/target-name";
+/// The annotation with all targets whose policies are in the object.
+pub const TARGETS_ANNOTATION: &str = "headgate.dev/targets";
+/// The annotation with the policies in the object.
+pub const POLICIES_ANNOTATION: &str = "headgate.dev/policies";
+/// The annotation with the revision of the configuration in the object.
+pub const REVISION_ANNOTATION: &str = "headgate.dev/revision";
+/// The annotation with the time since which the module has been served again, after a time when it
+/// may not have been.
+///
+/// istiod pushes a change of metadata alone to proxies only if the key of a label or annotation
+/// contains `istio.io`.
+pub const SERVED_ANNOTATION: &str = "headgate.dev/istio.io-module-served";
+/// The annotation with a hash of the applied content, which reveals fields that are no longer
+/// wanted.
+pub const CONTENT_ANNOTATION: &str = "headgate.dev/content";
+
+/// The largest object, in bytes: etcd's limit is 1.5 MiB and that of a ConfigMap 1 MiB.
+pub const MAX_BYTES: usize = 1_000_000;
+/// The most characters of a label's value.
+const MAX_LABEL: usize = 63;
+/// The most characters of a target's name in an object's name.
+const MAX_NAME: usize = 30;
+
+/// The writer of objects of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Adapter {
+    /// `ConfigMap` with a `DiscoveryResponse`.
+    ConfigMap,
+    /// `EnvoyExtensionPolicy`.
+    EnvoyGateway,
+    /// `WasmPlugin`.
+    Istio,
+    /// `TrafficExtension`.
+    IstioExtension,
+    /// `EnvoyFilter` with the native filter.
+    IstioNative,
+}
+
+impl Adapter {
+    /// All adapters.
+    pub const ALL: [Self; 5] = [
+        Self::ConfigMap,
+        Self::EnvoyGateway,
+        Self::Istio,
+        Self::IstioExtension,
+        Self::IstioNative,
+    ];
+
+    /// Whether Istio reads its objects. Istio doesn't report whether a proxy accepted one.
+    #[must_use]
+    pub const fn is_of_istio(self) -> bool {
+        matches!(self, Self::Istio | Self::IstioExtension | Self::IstioNative)
+    }
+
+    /// Whether its objects are plugins, whose module Istio's agents fetch.
+    #[must_use]
+    pub const fn is_plugin(self) -> bool {
+        matches!(self, Self::Istio | Self::IstioExtension)
+    }
+
+    /// Returns its name in arguments and labels.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ConfigMap => "config-map",
+            Self::EnvoyGateway => "envoy-gateway",
+            Self::Istio => "istio",
+            Self::IstioExtension => "istio-extension",
+            Self::IstioNative => "istio-native",
+        }
+    }
+
+    /// Returns the kind of its objects.
+    #[must_use]
+    pub const fn kind(self) -> &'static str {
+        match self {
+            Self::ConfigMap => "ConfigMap",
+            Self::EnvoyGateway => "EnvoyExtensionPolicy",
+            Self::Istio => "WasmPlugin",
+            Self::IstioExtension => "TrafficExtension",
+            Self::IstioNative => "EnvoyFilter",
+        }
+    }
+
+    /// Returns the API resource of its objects.
+    #[must_use]
+    pub fn resource(self) -> ApiResource {
+        let (group, version, plural) = match self {
+            Self::ConfigMap => ("", "v1", "configmaps"),
+            Self::EnvoyGateway => (
+                "gateway.envoyproxy.io",
+                "v1alpha1",
+                "envoyextensionpolicies",
+            ),
+            Self::Istio => ("extensions.istio.io", "v1alpha1", "wasmplugins"),
+            Self::IstioExtension => ("extensions.istio.io", "v1alpha1", "trafficextensions"),
+            Self::IstioNative => ("networking.istio.io", "v1alpha3", "envoyfilters"),
+        };
+        ApiResource {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            api_version: match group {
+                "" => version.to_owned(),
+                group => format!("{group}/{version}"),
+            },
+            kind: self.kind().to_owned(),
+            plural: plural.to_owned(),
+        }
+    }
+}
+
+/// A wanted object.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Object {
+    /// The adapter that makes it.
+    pub adapter: Adapter,
+    /// Its namespace and name.
+    pub key: ObjectKey,
+    /// The policies in it, `namespace/name`.
+    pub policies: Vec<String>,
+    /// Whether a proxy of Istio that it selects was observed; meaningless for other adapters.
+    pub seen: bool,
+    /// The URL of the module and its SHA-256 in hex, if the object names a module.
+    pub module: Option<ModuleRef>,
+    /// The whole object, as applied.
+    pub value: Value,
+}
+
+/// A module that an object names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ModuleRef {
+    /// The URL at which it is served.
+    pub url: String,
+    /// Its SHA-256, 64 digits of hex.
+    pub sha256: String,
+}
+
+impl ModuleRef {
+    /// Returns the module with this SHA-256 (64 digits of hex), as this operator serves it.
+    #[must_use]
+    pub fn new(settings: &Settings, sha256: &str) -> Self {
+        Self {
+            url: format!("{}/modules/{sha256}.wasm", settings.modules_url),
+            sha256: sha256.to_owned(),
+        }
+    }
+}
+
+impl Object {
+    /// Returns an object of `adapter` for `workload`, with `content` (`spec` or `data`) beside its
+    /// metadata.
+    #[must_use]
+    pub fn new(
+        adapter: Adapter,
+        key: ObjectKey,
+        workload: &Workload,
+        cluster: &Cluster,
+        module: Option<ModuleRef>,
+        content: Value,
+    ) -> Self {
+        let resource = adapter.resource();
+        let mut value = json!({
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {
+                "name": key.name,
+                "namespace": key.namespace,
+                "labels": labels(adapter, &workload.targets),
+                "annotations": {
+                    TARGETS_ANNOTATION: joined(&workload.targets),
+                    POLICIES_ANNOTATION: workload.policies.join(","),
+                    REVISION_ANNOTATION: workload.config.revision,
+                },
+            },
+        });
+        let owners = owners(&workload.policies, &key.namespace, cluster);
+        if !owners.is_empty() {
+            value["metadata"]["ownerReferences"] = Value::Array(owners);
+        }
+        if let (Value::Object(all), Value::Object(content)) = (&mut value, content) {
+            all.extend(content);
+        }
+        let applied = hash(value.to_string().as_bytes());
+        value["metadata"]["annotations"][CONTENT_ANNOTATION] = Value::String(applied);
+        Self {
+            adapter,
+            key,
+            policies: workload.policies.clone(),
+            seen: workload.seen,
+            module,
+            value,
+        }
+    }
+
+    /// Returns its size as JSON, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.value.to_string().len()
+    }
+
+    /// Returns the error for an object that is too large for the API server: one line, with its
+    /// size, the limit and the remedy.
+    #[must_use]
+    pub fn too_large(&self) -> Option<String> {
+        let bytes = self.bytes();
+        (bytes > MAX_BYTES).then(|| {
+            format!(
+                "{bytes} bytes, of at most {MAX_BYTES}; an object that was applied before stays as \
+                 it is: use fewer types and matches, or shorter ones"
+            )
+        })
+    }
+
+    /// Returns a hash of the applied content.
+    #[must_use]
+    pub fn content(&self) -> &str {
+        self.value["metadata"]["annotations"][CONTENT_ANNOTATION]
+            .as_str()
+            .unwrap_or_default()
+    }
+}
+
+fn labels(adapter: Adapter, targets: &[TargetRef]) -> BTreeMap<&'static str, String> {
+    let mut labels = BTreeMap::from([
+        (MANAGED_BY.0, MANAGED_BY.1.to_owned()),
+        (ADAPTER_LABEL, adapter.as_str().to_owned()),
+    ]);
+    if let Some(first) = targets.first() {
+        labels.insert(TARGET_KIND_LABEL, first.kind.as_str().to_owned());
+        if is_label(&first.name) {
+            labels.insert(TARGET_NAME_LABEL, first.name.clone());
+        }
+    }
+    labels
+}
+
+fn is_label(text: &str) -> bool {
+    let inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let outer = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    text.len() <= MAX_LABEL
+        && text.chars().all(inner)
+        && outer(text.chars().next())
+        && outer(text.chars().last())
+}
+
+fn joined(targets: &[TargetRef]) -> String {
+    let names: Vec<String> = targets.iter().map(ToString::to_string).collect();
+    // Not a comma, which labels of Pods contain.
+    names.join(" ")
+}
+
+/// Returns owner references to the policies in the object's own namespace. Kubernetes treats an
+/// owner of another namespace as nonexistent, and deletes the object.
+fn owners(policies: &[String], namespace: &str, cluster: &Cluster) -> Vec<Value> {
+    let mut owners: Vec<Value> = Vec::new();
+    for policy in policies {
+        let Some((at, name)) = policy.split_once('/') else {
+            continue;
+        };
+        let found = cluster.policies.get(&ObjectKey::new(at, name));
+        if let Some(found) = found.filter(|p| at == namespace && !p.uid.is_empty()) {
+            let owner = json!({
+                "apiVersion": format!("{GROUP}/{VERSION}"),
+                "kind": headgate_api::KIND,
+                "name": name,
+                "uid": found.uid,
+            });
+            if !owners.contains(&owner) {
+                owners.push(owner);
+            }
+        }
+    }
+    owners
+}
+
+/// Returns `headgate-<readable>-<8 digits>`, at most 48 characters. Equal `identity` values have
+/// equal names, and different values have different names.
+#[must_use]
+pub fn name(readable: &str, identity: &str) -> String {
+    let readable = dns(readable, MAX_NAME);
+    let digits = &hash(identity.as_bytes())[..8];
+    match readable.as_str() {
+        "" => format!("headgate-{digits}"),
+        readable => format!("headgate-{readable}-{digits}"),
+    }
+}
+
+/// Returns a part of a DNS label: lower-case letters, digits and inner hyphens, at most `max` of
+/// them.
+#[must_use]
+pub fn dns(text: &str, max: usize) -> String {
+    let allowed = |c: char| match c.to_ascii_lowercase() {
+        c @ ('a'..='z' | '0'..='9') => c,
+        _ => '-',
+    };
+    let text: String = text.chars().map(allowed).take(max).collect();
+    text.trim_matches('-').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_bounded_and_tell_workloads_apart() {
+        assert_eq!(name("search", "x"), "headgate-search-2d711642");
+        let long = name(&"Search.Engine-".repeat(20), "x");
+        assert!(long.len() <= 48, "{long}");
+        assert!(long.starts_with("headgate-search-engine-search"), "{long}");
+        assert_ne!(name("search", "x"), name("search", "y"));
+        assert_eq!(name("…", "x"), "headgate-2d711642");
+    }
+
+    #[test]
+    fn labels_hold_what_a_label_may() {
+        for (text, is) in [
+            ("search", true),
+            ("a.b", true),
+            ("", false),
+            ("app=search", false),
+            ("-a", false),
+            ("a.", false),
+        ] {
+            assert_eq!(is_label(text), is, "{text}");
+        }
+        assert!(is_label(&"a".repeat(63)) && !is_label(&"a".repeat(64)));
+    }
+}

@@ -1,0 +1,441 @@
+//! Reconciliation of the wanted objects with the observed ones.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures::future::{self, FutureExt as _};
+use futures::stream::{self, StreamExt as _};
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use serde_json::Value;
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{info, warn};
+
+use super::apply::{self, Outcome};
+use super::difference::unchanged;
+use super::envoy_gateway;
+use super::mistaken::Mistaken;
+use super::object::{Adapter, ModuleRef, Object, SERVED_ANNOTATION, TARGETS_ANNOTATION};
+use super::observed::Observed;
+use super::report::{Delivered, Delivery, NO_FILTER, State};
+use super::run::View;
+use super::served;
+use super::settings::Settings;
+use super::wanted::{Wanted, wanted};
+use crate::kubernetes::cluster::ObjectKey;
+use crate::kubernetes::watch::Pauses;
+use headgate_api::plan::Plan;
+
+/// The number of writes in flight at once.
+const WRITES: usize = 8;
+/// The time for which a successful check of the module's URL is trusted.
+const BELIEVED: Duration = Duration::from_secs(60);
+
+/// The first pause after a refusal, unless the settings' pause is shorter.
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+/// The longest pause between attempts at a refused write.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+type Key = (Adapter, ObjectKey);
+
+/// The remaining writes.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Steps {
+    pub(super) apply: BTreeSet<Key>,
+    pub(super) delete: BTreeSet<Key>,
+    /// Objects that differ from the wanted ones and stay unchanged, each with the reason.
+    pub(super) kept: BTreeMap<Key, String>,
+}
+
+/// Returns the writes that turn the observed objects into the wanted ones.
+///
+/// An object with an invalid policy whose last valid version this process never saw stays
+/// unchanged: the object holds that version.
+pub(super) fn steps(wanted: &Wanted, observed: &Observed, plan: &Plan) -> Steps {
+    let mistaken = Mistaken::of(plan);
+    let mut steps = Steps::default();
+    for (key, object) in &wanted.objects {
+        let value = observed.get(key.0, &key.1);
+        if value.is_some_and(|value| unchanged(object, value)) {
+            continue;
+        }
+        if let Some(policy) = value.and_then(|value| mistaken.only_in(value, Some(object))) {
+            let why = format!(
+                "it stays as it is, because policy {policy} in it has mistakes, and only this \
+                 object has its last good version; correct or delete that policy"
+            );
+            steps.kept.insert(key.clone(), why);
+        } else {
+            steps.apply.insert(key.clone());
+        }
+    }
+    for (adapter, key, value) in observed.objects() {
+        let key = (adapter, key.clone());
+        if !wanted.objects.contains_key(&key) && mistaken.only_in(value, None).is_none() {
+            steps.delete.insert(key);
+        }
+    }
+    steps
+}
+
+/// A refused write. It is retried when the wanted or the observed object changes or the conflicting
+/// object is gone. Otherwise it is retried with growing pauses, because no event reports that a
+/// quota was raised or a webhook works again.
+#[derive(Debug)]
+struct Refusal {
+    content: String,
+    version: Option<String>,
+    why: String,
+    /// Completes when the foreign object of the same name is gone.
+    gone: Option<AbortOnDropHandle<()>>,
+    /// The time of the next attempt.
+    again: Instant,
+    pauses: Pauses,
+}
+
+/// Brings the API server's objects to the wanted state.
+pub(super) struct Reconciler {
+    client: Client,
+    settings: Settings,
+    refusals: BTreeMap<Key, Refusal>,
+    /// The module whose URL was found to serve it, and the time of that check.
+    served: Option<(ModuleRef, Instant)>,
+    /// The time since which Istio's agents can fetch the module again, if they couldn't before.
+    served_again: Option<String>,
+    /// Whether they couldn't at the last check or, before the first one, may have been unable to.
+    interrupted: bool,
+    /// The reason why they can't.
+    unserved: Option<String>,
+}
+
+impl Reconciler {
+    /// Returns a reconciler. `interrupted` means that there may have been no operator before this
+    /// one for a while.
+    pub(super) fn new(client: Client, settings: Settings, interrupted: bool) -> Self {
+        Self {
+            client,
+            settings,
+            refusals: BTreeMap::new(),
+            served: None,
+            served_again: None,
+            interrupted,
+            unserved: None,
+        }
+    }
+
+    /// Checks whether Istio's agents can fetch the module that plugins name. Returns whether the
+    /// result differs from the last one, so that a round is due.
+    ///
+    /// An agent that starts its proxy while they can't tries a few times, admits every request, and
+    /// never retries by itself. It does when istiod pushes the plugin. A change of the annotation
+    /// suffices for that, and is better than a change of the module's URL. Agents cache modules by
+    /// URL: those that have the module would load it anew, and would replace a working filter if
+    /// that failed.
+    pub(super) async fn look(&mut self, view: &View, observed: &Observed) -> bool {
+        let module = ModuleRef::new(&self.settings, &view.module_sha256);
+        let named = |(adapter, _, value): (Adapter, &ObjectKey, &Value)| {
+            adapter.is_plugin() && names(value, &module)
+        };
+        if !observed.objects().any(named) {
+            return false;
+        }
+        match served::check(&module).await {
+            Ok(()) if std::mem::take(&mut self.interrupted) => {
+                self.unserved = None;
+                info!("the module is served again: Istio's agents are told to fetch it");
+                // A fixed number of digits, so that the newest is the largest text.
+                self.served_again = Some(format!("{:.3}", Timestamp::now()));
+                true
+            }
+            Ok(()) => false,
+            Err(why) => {
+                self.interrupted = true;
+                let is_news = self.unserved.is_none();
+                if is_news {
+                    warn!("Istio's {NO_FILTER}: {why}");
+                    self.unserved = Some(why);
+                }
+                is_news
+            }
+        }
+    }
+
+    /// Waits until a conflicting foreign object is gone; for ever if there is none.
+    pub(super) async fn way_is_free(&mut self) {
+        let waits = self.refusals.iter_mut().filter_map(|(key, refusal)| {
+            let gone = refusal.gone.as_mut()?;
+            Some(gone.map(|_| key.clone()))
+        });
+        let waits: Vec<_> = waits.collect();
+        if waits.is_empty() {
+            return future::pending().await;
+        }
+        let (key, ..) = future::select_all(waits).await;
+        self.refusals.remove(&key);
+    }
+
+    /// Runs one round. Also returns the time at which the next round is due even without a change.
+    pub(super) async fn round(
+        &mut self,
+        view: &View,
+        observed: &mut Observed,
+    ) -> (Delivered, Option<Instant>) {
+        let mut wanted = wanted(
+            &view.plan,
+            &view.cluster,
+            &self.settings,
+            &observed.installed(),
+            observed,
+            &view.module_sha256,
+        );
+        let plugins = observed.objects().filter(|(a, ..)| a.is_plugin());
+        let told = plugins.filter_map(|(_, _, value)| {
+            value["metadata"]["annotations"][SERVED_ANNOTATION].as_str()
+        });
+        self.served_again = told
+            .map(str::to_owned)
+            .chain(self.served_again.take())
+            .max();
+        if let Some(since) = &self.served_again {
+            for plugin in wanted
+                .objects
+                .values_mut()
+                .filter(|o| o.adapter.is_plugin())
+            {
+                plugin.value["metadata"]["annotations"][SERVED_ANNOTATION] = since.as_str().into();
+            }
+        }
+        let steps = steps(&wanted, observed, &view.plan);
+        let kept =
+            { steps.kept.iter() }.map(|(key, why)| (key.clone(), State::Failed(why.clone())));
+        let mut failures: BTreeMap<Key, State> = kept.collect();
+        self.apply(&wanted, &steps, observed, &mut failures).await;
+        // Deletions come last, so that the filter stays in force while an object of another name or
+        // kind takes over.
+        self.delete(&wanted, &steps, observed, &mut failures).await;
+        let again = self.again(&failures);
+        let report = Delivered {
+            unserved: self.unserved.clone(),
+            ..report(&wanted, observed, &failures)
+        };
+        (report, again)
+    }
+
+    /// Returns the time of the first retry among these failures.
+    fn again(&self, failures: &BTreeMap<Key, State>) -> Option<Instant> {
+        let again = |(key, state): (&Key, &State)| match state {
+            State::Pending(_) => Some(Instant::now() + self.settings.retry),
+            _ => self.refusals.get(key).map(|refusal| refusal.again),
+        };
+        failures.iter().filter_map(again).min()
+    }
+
+    async fn delete(
+        &mut self,
+        wanted: &Wanted,
+        steps: &Steps,
+        observed: &mut Observed,
+        failures: &mut BTreeMap<Key, State>,
+    ) {
+        for key in &steps.delete {
+            let (adapter, name) = key;
+            let Some(value) = observed.get(*adapter, name) else {
+                continue;
+            };
+            if waits_for_successor(*adapter, value, wanted, failures) {
+                continue;
+            }
+            match apply::delete(&self.client, *adapter, name, value).await {
+                Ok(()) => {
+                    info!(kind = adapter.kind(), object = %name, "deleted: no policy needs it");
+                    observed.deleted(*adapter, name);
+                }
+                Err(why) => {
+                    warn!(
+                        kind = adapter.kind(),
+                        object = %name,
+                        "deleting failed, and is tried again: {why}"
+                    );
+                    failures.insert(key.clone(), State::Pending(why));
+                }
+            }
+        }
+    }
+
+    async fn apply(
+        &mut self,
+        wanted: &Wanted,
+        steps: &Steps,
+        observed: &mut Observed,
+        failures: &mut BTreeMap<Key, State>,
+    ) {
+        self.refusals.retain(|key, _| steps.apply.contains(key));
+        let mut ready = Vec::new();
+        for key in &steps.apply {
+            let Some(object) = wanted.objects.get(key) else {
+                continue;
+            };
+            if let Some(why) = object.too_large() {
+                failures.insert(key.clone(), State::Failed(why));
+                continue;
+            }
+            let known = observed.get(key.0, &key.1);
+            let version = known.and_then(version);
+            let refusal = self.refusals.get(key);
+            if let Some(refusal) = refusal.filter(|r| {
+                r.content == object.content() && r.version == version && Instant::now() < r.again
+            }) {
+                failures.insert(key.clone(), State::Failed(refusal.why.clone()));
+                continue;
+            }
+            if let Err(why) = self.check_module(object, known).await {
+                failures.insert(key.clone(), State::Pending(why));
+                continue;
+            }
+            ready.push((key, object, version));
+        }
+        let client = &self.client;
+        // A loop rather than a closure over borrowed pairs, which would keep the future from being
+        // `Send`.
+        let mut writes = Vec::with_capacity(ready.len());
+        for (key, object, version) in ready {
+            writes.push(async move {
+                let outcome = apply::apply(client, object, version.as_deref()).await;
+                (key, object, version, outcome)
+            });
+        }
+        let done: Vec<_> = stream::iter(writes)
+            .buffer_unordered(WRITES)
+            .collect()
+            .await;
+        for (key, object, version, outcome) in done {
+            let (kind, name) = (key.0.kind(), &key.1);
+            match outcome {
+                Outcome::Done(value) => {
+                    info!(kind, object = %name, "applied");
+                    self.refusals.remove(key);
+                    observed.wrote(key.0, name.clone(), value);
+                }
+                Outcome::Refused { why, uid } => {
+                    let retry = self.settings.retry;
+                    let before = self.refusals.remove(key);
+                    let before = before.filter(|r| r.content == object.content());
+                    if before.as_ref().is_none_or(|r| r.why != why) {
+                        warn!(kind, object = %name, "not applied, and is tried again: {why}");
+                    }
+                    failures.insert(key.clone(), State::Failed(why.clone()));
+                    let first = || Pauses::new(FIRST_PAUSE.min(retry), LONGEST_PAUSE);
+                    let mut pauses = before.map_or_else(first, |r| r.pauses);
+                    let refusal = Refusal {
+                        content: object.content().to_owned(),
+                        version,
+                        why,
+                        gone: uid.map(|uid| apply::gone(&self.client, object, uid, retry)),
+                        again: Instant::now() + pauses.next().unwrap_or(LONGEST_PAUSE),
+                        pauses,
+                    };
+                    self.refusals.insert(key.clone(), refusal);
+                }
+                Outcome::Failed(why) => {
+                    warn!(kind, object = %name, "applying failed, and is tried again: {why}");
+                    failures.insert(key.clone(), State::Pending(why));
+                }
+            }
+        }
+    }
+
+    /// Whether proxies may be sent to the object's module: they already are, or its URL serves it.
+    async fn check_module(&mut self, object: &Object, known: Option<&Value>) -> Result<(), String> {
+        let Some(module) = &object.module else {
+            return Ok(());
+        };
+        let there = known.is_some_and(|value| names(value, module));
+        let believed =
+            |(served, at): &(ModuleRef, Instant)| served == module && at.elapsed() < BELIEVED;
+        if there || self.served.as_ref().is_some_and(believed) {
+            return Ok(());
+        }
+        served::check_all(module).await?;
+        self.served = Some((module.clone(), Instant::now()));
+        Ok(())
+    }
+}
+
+/// Whether an object refers to `module`.
+fn names(value: &Value, module: &ModuleRef) -> bool {
+    let text = value["spec"].to_string();
+    text.contains(&format!("{:?}", module.url)) && text.contains(&module.sha256)
+}
+
+/// Whether an object to delete is still the only one that a target has, because its successor
+/// couldn't be written.
+fn waits_for_successor(
+    adapter: Adapter,
+    old: &Value,
+    wanted: &Wanted,
+    failures: &BTreeMap<Key, State>,
+) -> bool {
+    let targets = |value: &Value| -> BTreeSet<String> {
+        let all = value["metadata"]["annotations"][TARGETS_ANNOTATION].as_str();
+        let all = all.into_iter().flat_map(|all| all.split(' '));
+        all.map(str::to_owned).collect()
+    };
+    let of_old = targets(old);
+    // A ConfigMap can't replace the object that a mesh's proxies read, nor the other way round.
+    let is_file = |adapter| adapter == Adapter::ConfigMap;
+    let successors = wanted.objects.iter().filter(|(key, new)| {
+        is_file(key.0) == is_file(adapter) && !targets(&new.value).is_disjoint(&of_old)
+    });
+    let mut unwritten = { successors }
+        .map(|(key, _)| failures.contains_key(key))
+        .peekable();
+    unwritten.peek().is_some() && unwritten.all(|is| is)
+}
+
+fn version(value: &Value) -> Option<String> {
+    let version = value["metadata"]["resourceVersion"].as_str();
+    version.map(str::to_owned)
+}
+
+/// Returns the outcome of each policy's objects.
+fn report(wanted: &Wanted, observed: &Observed, failures: &BTreeMap<Key, State>) -> Delivered {
+    let mut policies: BTreeMap<String, BTreeSet<Delivery>> = BTreeMap::new();
+    let mut add = |names: &[String], delivery: Delivery| {
+        for name in names {
+            policies
+                .entry(name.clone())
+                .or_default()
+                .insert(delivery.clone());
+        }
+    };
+    for (key, object) in &wanted.objects {
+        let state = failures.get(key).cloned().unwrap_or_else(|| {
+            let value = observed.get(key.0, &key.1);
+            match (key.0, value) {
+                (Adapter::EnvoyGateway, Some(value)) => envoy_gateway::state(value),
+                (adapter, Some(_)) if adapter.is_of_istio() && !object.seen => State::Unread,
+                (_, Some(_)) => State::Delivered,
+                (_, None) => State::Pending("it is gone, and is made again".to_owned()),
+            }
+        });
+        let delivery = Delivery {
+            adapter: key.0,
+            object: key.1.clone(),
+            state,
+        };
+        add(&object.policies, delivery);
+    }
+    for unwanted in &wanted.unwanted {
+        add(&unwanted.policies, unwanted.delivery.clone());
+    }
+    let list = |(name, set): (String, BTreeSet<Delivery>)| (name, set.into_iter().collect());
+    Delivered {
+        complete: true,
+        policies: policies.into_iter().map(list).collect(),
+        unserved: None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

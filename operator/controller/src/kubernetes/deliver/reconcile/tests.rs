@@ -1,0 +1,249 @@
+use serde_json::json;
+
+use super::super::example::{Example, SHA256, installed, settings};
+use super::super::observed::Source;
+use super::*;
+
+const PLUGINS: Source = Source::Objects(Adapter::Istio);
+
+fn example() -> Example {
+    Example::default().policy("a/p", "Service/a/search", ("a", "app=search"), &[])
+}
+
+fn wish(example: &Example) -> Wanted {
+    wish_after(example, &Observed::default(), SHA256)
+}
+
+/// Returns the wanted objects, with this module, while the API server has `observed`.
+fn wish_after(example: &Example, observed: &Observed, sha256: &str) -> Wanted {
+    let (plan, cluster) = (&example.plan, &example.cluster);
+    wanted(plan, cluster, &settings(), &installed(), observed, sha256)
+}
+
+/// Returns the objects on the API server after all of `wanted` were applied.
+fn applied(wanted: &Wanted) -> Observed {
+    let mut observed = Observed::new(&[PLUGINS]);
+    for (key, object) in &wanted.objects {
+        let mut value = object.value.clone();
+        value["metadata"]["resourceVersion"] = json!("1");
+        value["metadata"]["uid"] = json!("u");
+        observed.wrote(key.0, key.1.clone(), value);
+    }
+    observed
+}
+
+fn key(wanted: &Wanted) -> Key {
+    wanted.objects.keys().next().unwrap().clone()
+}
+
+#[test]
+fn nothing_is_written_at_rest() {
+    let example = example();
+    let wanted = wish(&example);
+    let missing = steps(&wanted, &Observed::new(&[PLUGINS]), &example.plan);
+    assert_eq!(missing.apply, BTreeSet::from([key(&wanted)]));
+    assert_eq!(
+        steps(&wanted, &applied(&wanted), &example.plan),
+        Steps::default()
+    );
+}
+
+#[test]
+fn what_no_policy_needs_goes() {
+    let observed = applied(&wish(&example()));
+    let steps = steps(&Wanted::default(), &observed, &Plan::default());
+    assert_eq!((steps.apply.len(), steps.delete.len()), (0, 1));
+}
+
+#[test]
+fn a_field_that_somebody_changed_is_noticed() {
+    let example = example();
+    let wanted = wish(&example);
+    let mut observed = applied(&wanted);
+    let (adapter, name) = key(&wanted);
+    let mut value = observed.get(adapter, &name).unwrap().clone();
+    value["spec"]["phase"] = json!("AUTHN");
+    observed.wrote(adapter, name, value);
+    assert_eq!(steps(&wanted, &observed, &example.plan).apply.len(), 1);
+}
+
+/// After a restart, only the object has the last valid version of an invalid policy.
+#[test]
+fn the_object_of_a_policy_with_mistakes_stays() {
+    let mut example = example();
+    let before = wish(&example);
+    let observed = applied(&before);
+    example.plan.attachments = Vec::new().into();
+    example.plan.policies[0].accepted = Err("spec.types: none".into());
+    example.plan.policies[0].revision = String::new();
+    assert_eq!(
+        steps(&wish(&example), &observed, &example.plan),
+        Steps::default()
+    );
+    example.plan.policies.clear();
+    assert_eq!(
+        steps(&wish(&example), &observed, &example.plan)
+            .delete
+            .len(),
+        1
+    );
+}
+
+/// One tenant's invalid policy doesn't block another tenant's edit, or a new module, in an object
+/// that both share.
+#[test]
+fn an_object_with_a_mistaken_policy_still_follows_the_others() {
+    let of = |attached: &[&str]| {
+        let edge = Example::default().gateway("a/edge", "eg");
+        let with = |example: Example, name: &&str| {
+            let route = format!("HTTPRoute/a/{name}");
+            let pattern = format!("httproute/a/{name}/*");
+            let example = example.route(&route, &["a/edge"]);
+            example.at_gateway(&format!("a/{name}"), &route, "a/edge", &[&pattern])
+        };
+        attached.iter().fold(edge, with)
+    };
+    let observed = applied(&wish(&of(&["x", "y"])));
+    let mut after = of(&["x", "y"]);
+    let mut all = after.plan.attachments.to_vec();
+    all.truncate(1);
+    let mut stage = (*all[0].stage).clone();
+    stage.parallelism = 7;
+    all[0].stage = std::sync::Arc::new(stage);
+    after.plan.attachments = all.into();
+    after.plan.policies[1].accepted = Err("spec.types: none".into());
+    after.plan.policies[1].revision = String::new();
+    let other = "0".repeat(64);
+    let wanted = wish_after(&after, &observed, &other);
+    let object = wanted.objects.values().next().unwrap();
+    assert_eq!(object.policies, ["a/x", "a/y"]);
+    let spec = &object.value["spec"];
+    assert_eq!(spec["targetRefs"].as_array().unwrap().len(), 2);
+    assert_eq!(spec["wasm"][0]["code"]["http"]["sha256"], other);
+    let stages = &spec["wasm"][0]["config"]["stages"];
+    let slots = [0, 1].map(|i| stages[i]["parallelism"].clone());
+    assert_eq!(slots, [7, 4]);
+    let done = steps(&wanted, &observed, &after.plan);
+    assert_eq!((done.apply.len(), done.kept.len()), (1, 0));
+
+    // Another policy has taken the target since: it is unknown which of the two should be in force.
+    let mut taken = of(&["x", "y"]);
+    taken.plan.policies[1].accepted = Err("spec.types: none".into());
+    taken.plan.policies[1].revision = String::new();
+    let mut all = taken.plan.attachments.to_vec();
+    let mut stage = (*all[1].stage).clone();
+    stage.policy = "a/young".to_owned();
+    all[1].stage = std::sync::Arc::new(stage);
+    taken.plan.attachments = all.into();
+    let wanted = wish_after(&taken, &observed, SHA256);
+    let left = steps(&wanted, &observed, &taken.plan);
+    assert_eq!((left.apply.len(), left.delete.len()), (0, 0));
+    let why = &left.kept[&key(&wanted)];
+    assert!(why.contains("policy a/y in it has mistakes"), "{why}");
+}
+
+#[test]
+fn policies_are_told_what_became_of_their_objects() {
+    let example = Example::default().gateway("a/edge", "eg").at_gateway(
+        "a/p",
+        "Gateway/a/edge",
+        "a/edge",
+        &[],
+    );
+    let wanted = wish(&example);
+    let said = |observed: &Observed, failures: &BTreeMap<Key, State>| {
+        report(&wanted, observed, failures).policies["a/p"][0]
+            .state
+            .clone()
+    };
+    let mut observed = applied(&wanted);
+    let none = BTreeMap::new();
+    assert!(
+        matches!(said(&observed, &none), State::Pending(_)),
+        "Envoy Gateway says nothing"
+    );
+    let (adapter, name) = key(&wanted);
+    let mut status = |generation: i64, kind: &str, status: &str| {
+        let mut value = observed.get(adapter, &name).unwrap().clone();
+        value["metadata"]["generation"] = json!(2);
+        value["status"] = json!({"ancestors": [{"conditions": [{
+            "type": kind, "status": status, "reason": "Invalid", "message": "no such module",
+            "observedGeneration": generation,
+        }]}]});
+        observed.wrote(adapter, name.clone(), value);
+        said(&observed, &none)
+    };
+    assert_eq!(status(2, "Accepted", "True"), State::Delivered);
+    assert!(
+        matches!(status(1, "Accepted", "True"), State::Pending(_)),
+        "of an older version"
+    );
+    assert_eq!(
+        status(2, "Accepted", "False"),
+        State::Failed("Envoy Gateway refuses it: Invalid: no such module".into())
+    );
+    let failures = BTreeMap::from([(key(&wanted), State::Failed("conflict".into()))]);
+    assert_eq!(said(&observed, &failures), State::Failed("conflict".into()));
+}
+
+/// A service's only policy outgrows the size limit: proxies keep the version that they run.
+#[tokio::test]
+async fn the_last_object_that_fit_stays() {
+    let grown = |size: usize| {
+        let mut example = example();
+        let mut attachment = example.plan.attachments[0].clone();
+        let mut stage = (*attachment.stage).clone();
+        stage.routes = vec![format!("httproute/a/{}*", "x".repeat(size))];
+        attachment.stage = std::sync::Arc::new(stage);
+        example.plan.attachments = vec![attachment].into();
+        example
+    };
+    let mut observed = applied(&wish(&grown(1)));
+    let example = grown(1_000_000);
+    let wanted = wish(&example);
+    let steps = steps(&wanted, &observed, &example.plan);
+    assert_eq!((steps.apply.len(), steps.delete.len()), (1, 0));
+    // No request is sent: this address has no API server.
+    let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+    let client = Client::try_from(config).unwrap();
+    let mut reconciler = Reconciler::new(client, settings(), false);
+    let mut failures = BTreeMap::new();
+    reconciler
+        .apply(&wanted, &steps, &mut observed, &mut failures)
+        .await;
+    let delivered = report(&wanted, &observed, &failures);
+    let (status, reason, message) = delivered.programmed("a/p").unwrap();
+    assert_eq!((status, reason), (false, "DeliveryFailed"));
+    assert!(message.contains("of at most 1000000"), "{message}");
+}
+
+/// Istio doesn't report which proxies run a plugin, but its injector labels Pods with a sidecar.
+#[test]
+fn a_plugin_that_no_proxy_reads_is_not_programmed() {
+    let said = |example: &Example| {
+        let wanted = wish(example);
+        let delivered = report(&wanted, &applied(&wanted), &BTreeMap::new());
+        let (status, reason, _) = delivered.programmed("a/p").unwrap();
+        (status, reason)
+    };
+    let none = (false, "NoProxies");
+    let plain = || example().pod("a", "plain", "app=search");
+    assert_eq!(said(&example()), none);
+    assert_eq!(said(&plain()), none);
+    let sidecar = "app=search,security.istio.io/tlsMode=istio";
+    assert_eq!(said(&plain().pod("b", "1", sidecar)), none);
+    let injected = plain().pod("a", "1", sidecar);
+    assert_eq!(said(&injected), (true, "Programmed"));
+
+    let edge = || {
+        Example::default().gateway("a/edge", "istio").at_gateway(
+            "a/p",
+            "Gateway/a/edge",
+            "a/edge",
+            &[],
+        )
+    };
+    let label = format!("{}=edge", headgate_api::plan::GATEWAY_NAME_LABEL);
+    assert_eq!(said(&edge()), none);
+    assert_eq!(said(&edge().pod("a", "1", &label)), (true, "Programmed"));
+}

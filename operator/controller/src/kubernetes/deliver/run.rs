@@ -1,0 +1,183 @@
+//! The reconcile loop: one round after each new plan, and after each change to our own objects.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, sleep_until};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::leftovers;
+use super::observed::{Observed, Source, follow};
+use super::reconcile::Reconciler;
+use super::report::Delivered;
+use super::settings::Settings;
+use crate::kubernetes::cluster::Cluster;
+use headgate_api::plan::Plan;
+
+/// The time for which statuses wait for the API server's first answers about our objects.
+const FIRST_ANSWERS: Duration = Duration::from_secs(10);
+/// The number of changes in the queue; watches wait while it is full.
+const BACKLOG: usize = 64;
+
+/// The input of deliveries.
+#[derive(Debug, Clone)]
+pub struct View {
+    /// The observed cluster.
+    pub cluster: Arc<Cluster>,
+    /// Its plan.
+    pub plan: Arc<Plan>,
+    /// The SHA-256 of the module that this operator serves, 64 digits of hex.
+    pub module_sha256: String,
+}
+
+/// Delivers until `views` has no sender left. Only the leader may run this, and must drop it when
+/// it loses the Lease. A write in flight at that moment is one that the next leader would make too.
+///
+/// `interrupted` means that there may have been no operator before this one to serve the module.
+/// `delivered` gets the outcomes when they change, and keeps the last ones when this ends.
+pub async fn run(
+    client: Client,
+    settings: Settings,
+    interrupted: bool,
+    mut views: watch::Receiver<View>,
+    delivered: watch::Sender<Arc<Delivered>>,
+) {
+    let sources = Source::needed(&settings);
+    let (news, mut seen) = mpsc::channel(BACKLOG);
+    let _watches = follow(&client, &sources, &settings, &news);
+    let mut observed = Observed::new(&sources);
+    let leftovers = leftovers::remove(client.clone(), settings.clone());
+    let _leftovers = AbortOnDropHandle::new(tokio::spawn(leftovers));
+    let retry = settings.retry;
+    let mut reconciler = Reconciler::new(client, settings, interrupted);
+    // An instant, not a pause: the ticks of `looks` would restart a pause before it ends.
+    let mut again: Option<Instant> = None;
+    let mut looks = tokio::time::interval(retry);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut patience = pin!(tokio::time::sleep(FIRST_ANSWERS));
+    let mut waits = true;
+    views.mark_changed();
+    loop {
+        tokio::select! {
+            changed = views.changed() => if changed.is_err() {
+                return;
+            },
+            Some(event) = seen.recv() => observed.see(event),
+            () = sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => {}
+            () = reconciler.way_is_free() => {}
+            () = &mut patience, if waits => waits = false,
+            _ = looks.tick(), if observed.complete() => {
+                let view = views.borrow().clone();
+                if !reconciler.look(&view, &observed).await {
+                    continue;
+                }
+            }
+        }
+        // All queued events share one round.
+        while let Ok(event) = seen.try_recv() {
+            observed.see(event);
+        }
+        if !observed.complete() {
+            if !waits {
+                delivered.send_if_modified(|known| {
+                    let changed = !known.complete;
+                    Arc::make_mut(known).complete = true;
+                    changed
+                });
+            }
+            continue;
+        }
+        let view = views.borrow_and_update().clone();
+        let report;
+        (report, again) = reconciler.round(&view, &mut observed).await;
+        delivered.send_if_modified(|known| {
+            let changed = **known != report;
+            if changed {
+                *known = Arc::new(report);
+            }
+            changed
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use http::{Method, Request, Response};
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::super::example::{Example, SHA256, settings};
+    use super::super::report::State;
+    use super::*;
+
+    /// Returns an API server without objects that serves all kinds, and answers the first write
+    /// with `first`.
+    fn server(first: u16) -> Client {
+        let is_first = Arc::new(AtomicBool::new(true));
+        let answer = move |request: Request<Body>| {
+            let is_first = Arc::clone(&is_first);
+            async move {
+                let query = request.uri().query().unwrap_or_default();
+                if query.contains("watch=true") {
+                    return std::future::pending().await;
+                }
+                let (code, body) = if request.method() != Method::PATCH {
+                    let list = json!({"metadata": {"resourceVersion": "1"}, "items": []});
+                    (200, list)
+                } else if is_first.swap(false, Ordering::Relaxed) {
+                    let message = "exceeded quota: configmaps";
+                    let status = json!({
+                        "kind": "Status", "status": "Failure", "code": first, "message": message,
+                    });
+                    (first, status)
+                } else {
+                    let body = request.into_body().collect_bytes().await.unwrap();
+                    let mut object: Value = serde_json::from_slice(&body).unwrap();
+                    object["metadata"]["uid"] = json!("u");
+                    object["metadata"]["resourceVersion"] = json!("2");
+                    (200, object)
+                };
+                let body = Body::from(body.to_string().into_bytes());
+                Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+            }
+        };
+        Client::new(tower::service_fn(answer), "default")
+    }
+
+    /// No event but the passage of time follows the failed write.
+    #[tokio::test]
+    async fn a_write_that_fails_or_is_refused_is_tried_again() {
+        for code in [500, 400, 403, 413, 422] {
+            let example =
+                Example::default().policy("a/p", "Service/a/search", ("a", "app=search"), &[]);
+            let settings = Settings {
+                istio: false,
+                envoy_gateway: false,
+                config_map_module: Some("/headgate.wasm".to_owned()),
+                retry: Duration::from_millis(20),
+                ..settings()
+            };
+            let (_views, view) = watch::channel(View {
+                cluster: Arc::new(example.cluster),
+                plan: Arc::new(example.plan),
+                module_sha256: SHA256.to_owned(),
+            });
+            let (send, mut delivered) = watch::channel(Arc::default());
+            let run = tokio::spawn(run(server(code), settings, false, view, send));
+            let is_delivered = |now: &Arc<Delivered>| {
+                let objects = now.policies.get("a/p");
+                objects.is_some_and(|o| o.iter().all(|o| o.state == State::Delivered))
+            };
+            let healed = delivered.wait_for(is_delivered);
+            let healed = tokio::time::timeout(Duration::from_secs(60), healed).await;
+            assert!(healed.is_ok_and(|h| h.is_ok()), "{code}");
+            run.abort();
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! All wanted objects, and the reasons why some policies have none.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use headgate_core::config::StageConfig;
+
+use super::fit::Fit;
+use super::mistaken::Mistaken;
+use super::object::{Adapter, MAX_BYTES, ModuleRef, Object};
+use super::observed::Observed;
+use super::report::{Delivery, State};
+use super::settings::Settings;
+use super::workload::{Place, Workload, of_target, workloads};
+use super::{config_map, envoy_gateway, istio, istio_native};
+use crate::kubernetes::cluster::{Cluster, ObjectKey};
+use headgate_api::compile::revision;
+use headgate_api::plan::Plan;
+
+/// The resources of other control planes that the API server serves.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Installed {
+    /// `WasmPlugin` or `TrafficExtension`, and with them `EnvoyFilter`.
+    pub istio: bool,
+    /// `TrafficExtension`.
+    pub traffic_extension: bool,
+    /// `EnvoyExtensionPolicy`.
+    pub envoy_gateway: bool,
+    /// `spec.controllerName` of each GatewayClass.
+    pub classes: BTreeMap<String, String>,
+}
+
+/// All wanted objects.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Wanted {
+    /// The objects, by adapter and key. They include an object that is too large even with a single
+    /// policy, so that the existing one isn't deleted: see [`Object::too_large`].
+    pub objects: BTreeMap<(Adapter, ObjectKey), Object>,
+    /// Policies that their object leaves out, or whose workload can't have an object.
+    pub unwanted: Vec<Unwanted>,
+}
+
+/// Policies that an object should carry but doesn't.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Unwanted {
+    /// The policies.
+    pub policies: Vec<String>,
+    /// The object, and the reason.
+    pub delivery: Delivery,
+}
+
+/// Returns the objects for `plan`, whose proxies run the module with this SHA-256 (64 digits of
+/// hex). `observed` has the last versions of policies that have outgrown their object.
+#[must_use]
+pub fn wanted(
+    plan: &Plan,
+    cluster: &Cluster,
+    settings: &Settings,
+    installed: &Installed,
+    observed: &Observed,
+    sha256: &str,
+) -> Wanted {
+    let mut wanted = Wanted::default();
+    let module = ModuleRef::new(settings, sha256);
+    if let Some(path) = &settings.config_map_module {
+        let path = path.replace("{hash}", sha256.get(..16).unwrap_or(sha256));
+        for target in plan.workloads.keys() {
+            if let Some(workload) = of_target(plan, cluster, target) {
+                wanted.add_fitting(plan, observed, &workload, |workload| {
+                    let calls = plan.outbound_of(&workload.config);
+                    config_map::object(target, workload, calls, cluster, &path)
+                });
+            }
+        }
+    }
+    let istio = settings.istio && installed.istio;
+    let plugin = istio::kind(cluster, installed, &settings.istio_namespace);
+    let of_istio = |workload: &Workload| match &settings.istio_native {
+        Some(path) => istio_native::object(workload, cluster, path),
+        None => istio::object(workload, cluster, &module, plugin),
+    };
+    let envoy_gateway = settings.envoy_gateway && installed.envoy_gateway;
+    if !istio && !envoy_gateway {
+        return wanted;
+    }
+    let controller = |workload: &Workload| match &workload.place {
+        Place::Gateway(key) => {
+            let class = cluster.gateways.get(key).map(|g| g.class.as_str());
+            class.and_then(|c| installed.classes.get(c)).cloned()
+        }
+        Place::Pods => None,
+    };
+    let (workloads, meetings) = workloads(plan, cluster);
+    for workload in &workloads {
+        match (&workload.place, controller(workload).as_deref()) {
+            (Place::Gateway(gateway), Some(envoy_gateway::CONTROLLER)) if envoy_gateway => {
+                let native = settings.envoy_gateway_native.as_deref();
+                wanted.add_fitting(plan, observed, workload, |workload| {
+                    let both = both_ways(workload, plan);
+                    envoy_gateway::object(&both, gateway, cluster, &module, native)
+                });
+            }
+            (Place::Gateway(_), Some(istio::CONTROLLER)) if istio => {
+                wanted.add_fitting(plan, observed, workload, |w| of_istio(&both_ways(w, plan)));
+            }
+            (Place::Pods, _) if istio => {
+                let workload = wanted.add_fitting(plan, observed, workload, of_istio);
+                let calls = plan.outbound_of(&workload.config);
+                wanted.extend(calls.map(|calls| match &settings.istio_native {
+                    Some(path) => istio_native::outbound(&workload, calls, cluster, path),
+                    None => istio::outbound(&workload, calls, cluster, &module, plugin),
+                }));
+            }
+            _ => {}
+        }
+    }
+    for meeting in meetings.iter().filter(|_| istio) {
+        let workload = &meeting.workload;
+        let others: Vec<String> = meeting.with.iter().map(ToString::to_string).collect();
+        let object = of_istio(workload);
+        wanted.unwanted.push(Unwanted {
+            policies: workload.policies.clone(),
+            delivery: Delivery {
+                adapter: object.adapter,
+                state: State::Failed(format!(
+                    "some of its Pods are those of {}, whose policy has precedence, and a {} can't \
+                     leave them out; give the others a label of their own and target it",
+                    others.join(", "),
+                    object.adapter.kind()
+                )),
+                object: object.key,
+            },
+        });
+    }
+    wanted
+}
+
+/// Returns a gateway's `workload` with the outbound configuration of its requests added. One
+/// configuration holds both, because Envoy Gateway gives each of its Wasm extensions a VM of its
+/// own: two would share no state.
+fn both_ways(workload: &Workload, plan: &Plan) -> Workload {
+    let mut workload = workload.clone();
+    // The last version of a policy that fitted has its own calls, or none.
+    let config = &workload.config;
+    let calls = plan.outbound_of(config).filter(|calls| {
+        let of = calls.outbound.as_ref().map(|calls| &calls.policy);
+        let has_calls = |s: &StageConfig| s.workflows.is_some() || s.class_admission.is_some();
+        let mut stages = config.stages.iter();
+        config.outbound.is_none() && stages.any(|s| Some(&s.policy) == of && has_calls(s))
+    });
+    if let Some(calls) = calls {
+        let config = Arc::make_mut(&mut workload.config);
+        config.outbound.clone_from(&calls.outbound);
+        config.revision = String::new();
+        config.revision = revision(config);
+    }
+    workload
+}
+
+impl Wanted {
+    fn extend(&mut self, object: Option<Object>) {
+        if let Some(object) = object {
+            self.add(object);
+        }
+    }
+
+    fn add(&mut self, object: Object) {
+        let key = (object.adapter, object.key.clone());
+        self.objects.insert(key, object);
+    }
+
+    /// Adds the object that `make` builds for `workload`, and returns the part of the workload that
+    /// is in it.
+    ///
+    /// All policies of a workload share one object of at most [`MAX_BYTES`]: see [`Fit`].
+    fn add_fitting(
+        &mut self,
+        plan: &Plan,
+        observed: &Observed,
+        workload: &Workload,
+        make: impl Fn(&Workload) -> Object,
+    ) -> Workload {
+        let mut object = make(workload);
+        let before = observed.last(object.adapter, &object.key);
+        let joined = before.and_then(|value| Mistaken::of(plan).join(workload, value));
+        let workload = joined.as_ref().unwrap_or(workload);
+        if joined.is_some() {
+            object = make(workload);
+        }
+        if object.bytes() <= MAX_BYTES {
+            self.add(object);
+            return workload.clone();
+        }
+        let fit = Fit::find(workload, before, object.bytes(), |cuts| {
+            make(&workload.with(cuts, plan)).bytes()
+        });
+        let fitting = workload.with(&fit.cuts, plan);
+        for (policy, why) in fit.reasons() {
+            self.unwanted.push(Unwanted {
+                policies: vec![policy.to_owned()],
+                delivery: Delivery {
+                    adapter: object.adapter,
+                    object: object.key.clone(),
+                    state: State::Failed(why),
+                },
+            });
+        }
+        self.add(make(&fitting));
+        fitting
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,249 @@
+//! The workloads of a plan: sets of proxies with the same configuration, in the form in which an
+//! object can select them.
+//!
+//! An object of Istio selects proxies by labels, and every object that matches a Pod adds a filter
+//! to it. Two policies with different selectors may overlap on some Pods, where precedence decides
+//! between them; labels can't express "all but those". So of two workloads that overlap, the one
+//! with precedence gets an object, and the other one reports why it has none. A Pod without such an
+//! overlap has all its policies in one object.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use headgate_core::config::FilterConfig;
+
+use super::fit::{Cut, Cuts};
+use crate::kubernetes::cluster::{Cluster, ObjectKey};
+use headgate_api::compile::revision;
+use headgate_api::plan::{
+    GATEWAY_NAME_LABEL, InForce, Plan, ProxyClaims, ProxySelector, TargetKind, TargetRef,
+};
+
+/// Labels that Istio's injector sets on Pods: that of sidecars, and one that its gateways have too.
+const INJECTED: [&str; 2] = [
+    "security.istio.io/tlsMode",
+    "service.istio.io/canonical-revision",
+];
+
+/// Proxies with the same configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Workload {
+    /// The proxies.
+    pub proxies: ProxySelector,
+    /// Their kind.
+    pub place: Place,
+    /// Whether Istio runs any of them, as far as observed: a Pod with its sidecar, or of a gateway.
+    pub seen: bool,
+    /// The configuration that they enforce; it always has stages.
+    pub config: Arc<FilterConfig>,
+    /// The targets whose policies are in it, in order of precedence.
+    pub targets: Vec<TargetRef>,
+    /// The policies in it, `namespace/name`, in the order of the stages.
+    pub policies: Vec<String>,
+}
+
+/// The kind of the proxies of a workload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// The proxies of a Gateway.
+    Gateway(ObjectKey),
+    /// Sidecars of Pods.
+    Pods,
+}
+
+/// A workload that can't have an object of its own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Meeting {
+    /// The workload that is left out.
+    pub workload: Workload,
+    /// The targets of the workload that has the object instead.
+    pub with: Vec<TargetRef>,
+}
+
+impl Workload {
+    /// Returns the workload after these cuts. The other policies keep their slots.
+    #[must_use]
+    pub(super) fn with(&self, cuts: &Cuts<'_>, plan: &Plan) -> Self {
+        let mut rest = self.clone();
+        let is_out = |policy: &str| matches!(cuts.get(policy), Some(Cut::Out));
+        let config = Arc::make_mut(&mut rest.config);
+        config.stages.retain(|s| !is_out(&s.policy));
+        for stage in &mut config.stages {
+            if let Some(Cut::Last(last)) = cuts.get(stage.policy.as_str()) {
+                stage.clone_from(&last.stage);
+                config.outbound = config.outbound.take().or_else(|| last.calls.clone());
+            }
+        }
+        config.revision = String::new();
+        config.revision = revision(config);
+        rest.policies.retain(|p| !is_out(p));
+        let theirs = plan.attachments.iter().filter(|a| is_out(&a.stage.policy));
+        let theirs: BTreeSet<&TargetRef> = theirs.map(|a| &a.target).collect();
+        rest.targets.retain(|t| !theirs.contains(t));
+        rest
+    }
+}
+
+/// Returns the workloads of `plan` in order of precedence, and those that overlap with one of these
+/// and so can't have an object.
+#[must_use]
+pub fn workloads(plan: &Plan, cluster: &Cluster) -> (Vec<Workload>, Vec<Meeting>) {
+    let mut seen = BTreeSet::new();
+    let mut all: Vec<Workload> = Vec::new();
+    for attachment in plan.attachments.iter() {
+        if seen.insert(&attachment.proxies) {
+            all.extend(workload(plan, cluster, &attachment.proxies));
+        }
+    }
+    let (met, seen) = meetings(&all, cluster);
+    for (workload, seen) in all.iter_mut().zip(seen) {
+        workload.seen = seen;
+    }
+    let mut winners: Vec<Option<usize>> = Vec::with_capacity(all.len());
+    for (i, others) in met.iter().enumerate() {
+        let winner = others.iter().find(|&&j| j < i && winners[j].is_none());
+        winners.push(winner.copied());
+    }
+    let mut left_out = Vec::new();
+    for (loser, winner) in all.iter().zip(&winners) {
+        let Some(winner) = winner.map(|w| &all[w]) else {
+            continue;
+        };
+        // The loser lacks nothing if the winner carries its policies, or if it is in force on none
+        // of its own Pods.
+        if loser.policies.iter().any(|p| !winner.policies.contains(p)) {
+            left_out.push(Meeting {
+                workload: loser.clone(),
+                with: winner.targets.clone(),
+            });
+        }
+    }
+    let kept = all.into_iter().zip(winners);
+    let kept = kept.filter_map(|(workload, winner)| winner.is_none().then_some(workload));
+    (kept.collect(), left_out)
+}
+
+/// Returns the workload of proxies with exactly these labels, if any policy applies to them.
+#[must_use]
+pub fn workload(plan: &Plan, cluster: &Cluster, proxies: &ProxySelector) -> Option<Workload> {
+    let enforced = plan.for_proxy(&ProxyClaims {
+        target: None,
+        namespace: Some(&proxies.namespace),
+        labels: &proxies.labels,
+    });
+    if enforced.config.stages.is_empty() {
+        return None;
+    }
+    let mut targets: Vec<TargetRef> = Vec::new();
+    for InForce { target, .. } in &enforced.in_force {
+        if !targets.contains(target) {
+            targets.push(target.clone());
+        }
+    }
+    Some(Workload {
+        place: place(proxies, cluster),
+        seen: false,
+        proxies: proxies.clone(),
+        policies: policies(&enforced.config),
+        config: Arc::clone(&enforced.config),
+        targets,
+    })
+}
+
+fn policies(config: &FilterConfig) -> Vec<String> {
+    config.stages.iter().map(|s| s.policy.clone()).collect()
+}
+
+fn place(proxies: &ProxySelector, cluster: &Cluster) -> Place {
+    let mut labels = proxies.labels.iter();
+    match (labels.next(), labels.next()) {
+        (Some((key, name)), None) if key == GATEWAY_NAME_LABEL => {
+            let gateway = ObjectKey::new(&proxies.namespace, name);
+            match cluster.gateways.contains_key(&gateway) {
+                true => Place::Gateway(gateway),
+                false => Place::Pods,
+            }
+        }
+        _ => Place::Pods,
+    }
+}
+
+/// Returns for each workload those that share a Pod with it: by their selectors, or by an observed
+/// Pod that matches both. Also returns for each whether Istio's proxy runs in one of its Pods.
+fn meetings(all: &[Workload], cluster: &Cluster) -> (Vec<BTreeSet<usize>>, Vec<bool>) {
+    let mut met = vec![BTreeSet::new(); all.len()];
+    let mut meet = |group: &[usize]| {
+        for &i in group {
+            met[i].extend(group.iter().copied().filter(|&j| j != i));
+        }
+    };
+    // Indexed by one label of each: a Pod has few labels, and there may be a thousand workloads.
+    let mut by_label: BTreeMap<(&str, &str, &str), Vec<usize>> = BTreeMap::new();
+    for (i, workload) in all.iter().enumerate() {
+        let ProxySelector { namespace, labels } = &workload.proxies;
+        if let Some((key, value)) = labels.first_key_value() {
+            by_label.entry((namespace, key, value)).or_default().push(i);
+        }
+    }
+    let selecting = |namespace: &str, labels: &BTreeMap<String, String>| -> Vec<usize> {
+        let candidates = labels
+            .iter()
+            .filter_map(|(key, value)| by_label.get(&(namespace, key.as_str(), value.as_str())));
+        let matching = candidates
+            .flatten()
+            .copied()
+            .filter(|&i| all[i].proxies.matches(namespace, labels));
+        matching.collect()
+    };
+    for workload in all {
+        meet(&selecting(
+            &workload.proxies.namespace,
+            &workload.proxies.labels,
+        ));
+    }
+    let mut seen = vec![false; all.len()];
+    for (key, pod) in &cluster.pods {
+        let group = selecting(&key.namespace, &pod.labels);
+        let is_injected = INJECTED.iter().any(|label| pod.labels.contains_key(*label));
+        for &i in &group {
+            seen[i] |= is_injected || all[i].place != Place::Pods;
+        }
+        meet(&group);
+    }
+    (met, seen)
+}
+
+/// Returns the workload whose configuration the file for the proxies of `target` holds: that of
+/// proxies that name the target if there are any, else that of the target's Pods by their labels.
+#[must_use]
+pub fn of_target(plan: &Plan, cluster: &Cluster, target: &TargetRef) -> Option<Workload> {
+    let claimed = cluster
+        .pods
+        .iter()
+        .any(|(key, p)| key.namespace == target.namespace && p.target.as_ref() == Some(target));
+    let by_labels = matches!(
+        target.kind,
+        TargetKind::Service | TargetKind::Pod | TargetKind::Gateway
+    );
+    if by_labels && !claimed {
+        let attachment = plan.attachments.iter().find(|a| &a.target == target);
+        if let Some(found) = attachment.and_then(|a| workload(plan, cluster, &a.proxies)) {
+            return Some(found);
+        }
+    }
+    let config = plan.workloads.get(target)?;
+    if config.stages.is_empty() {
+        return None;
+    }
+    Some(Workload {
+        proxies: ProxySelector {
+            namespace: target.namespace.clone(),
+            labels: BTreeMap::new(),
+        },
+        place: Place::Pods,
+        seen: false,
+        policies: policies(config),
+        targets: vec![target.clone()],
+        config: Arc::clone(config),
+    })
+}

@@ -1,0 +1,251 @@
+//! Events (`events.k8s.io`) on policies, for `kubectl describe` and `kubectl get events`.
+//!
+//! An Event reports a written transition of a policy's status, so a controller that restarts or
+//! takes over reports none twice. Delivery is best effort: Events are dropped while the queue is
+//! full, because a status must not wait for its Event.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tracing::debug;
+
+use super::cluster::ObjectKey;
+use super::resource::{AdmissionPolicyStatus, PolicyAncestorStatus};
+use super::{CONTROLLER_NAME, FIELD_MANAGER};
+use crate::metrics::{Metrics, WriteResult};
+use crate::xds::conditions::Type;
+use crate::xds::node::clip;
+use headgate_api::{API_VERSION, KIND};
+
+/// The number of Events in the queue.
+pub const BACKLOG: usize = 4_096;
+/// The longest note that the API server accepts, in bytes.
+const MAX_NOTE: usize = 1_000;
+/// The timeout of one Event.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// One transition of a policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transition {
+    /// The reason, which is that of the condition.
+    pub reason: String,
+    /// The message, with the target.
+    pub note: String,
+    /// Whether the Event is of type `Warning`.
+    pub is_warning: bool,
+}
+
+/// A transition of one policy.
+#[derive(Debug, Clone)]
+pub struct News {
+    /// The policy.
+    pub policy: ObjectKey,
+    /// Its `metadata.uid`.
+    pub uid: String,
+    /// The transition.
+    pub transition: Transition,
+}
+
+/// Returns the transitions from `old` to `new` that deserve an Event, each reason once.
+#[must_use]
+pub fn transitions(
+    old: Option<&AdmissionPolicyStatus>,
+    new: &AdmissionPolicyStatus,
+) -> Vec<Transition> {
+    let mut told: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
+    for entry in ours(new) {
+        let before = old.and_then(|old| ours(old).find(|e| e.ancestor_ref == entry.ancestor_ref));
+        for condition in &entry.conditions {
+            let reason_before = before
+                .and_then(|e| e.conditions.iter().find(|c| c.type_ == condition.type_))
+                .map(|c| c.reason.as_str());
+            if reason_before == Some(condition.reason.as_str())
+                || !is_told(&condition.type_, &condition.reason)
+            {
+                continue;
+            }
+            let target = &entry.ancestor_ref;
+            let section = target.section_name.iter().map(|s| format!("/{s}"));
+            let name = target.name.clone() + &section.collect::<String>();
+            let note = format!("{} {name}: {}", target.kind, condition.message);
+            let key = (condition.type_.as_str(), condition.reason.as_str());
+            told.entry(key).or_default().push(note);
+        }
+    }
+    told.into_iter()
+        .map(|((_, reason), notes)| Transition {
+            reason: reason.to_owned(),
+            note: clip(&notes.join("; "), MAX_NOTE),
+            is_warning: !matches!(reason, "Accepted" | "Programmed" | "Overridden"),
+        })
+        .collect()
+}
+
+fn ours(status: &AdmissionPolicyStatus) -> impl Iterator<Item = &PolicyAncestorStatus> {
+    status
+        .ancestors
+        .iter()
+        .filter(|e| e.controller_name == CONTROLLER_NAME)
+}
+
+/// Whether a reason deserves an Event. A temporary state (`Pending`) or the reason of another
+/// condition doesn't.
+fn is_told(type_: &str, reason: &str) -> bool {
+    type_ != Type::Programmed.as_str()
+        || matches!(reason, "Programmed" | "EnvoyRejected" | "DeliveryFailed")
+}
+
+/// Writes Events until all senders are dropped.
+pub async fn publish(
+    client: Client,
+    instance: String,
+    mut news: mpsc::Receiver<News>,
+    metrics: Metrics,
+) {
+    let reporter = Reporter {
+        controller: CONTROLLER_NAME.to_owned(),
+        instance: Some(instance),
+    };
+    let recorder = Recorder::new(client, reporter);
+    while let Some(News {
+        policy,
+        uid,
+        transition,
+    }) = news.recv().await
+    {
+        let event = Event {
+            type_: match transition.is_warning {
+                true => EventType::Warning,
+                false => EventType::Normal,
+            },
+            reason: transition.reason,
+            note: Some(transition.note),
+            action: "Reconcile".to_owned(),
+            secondary: None,
+        };
+        let policy = ObjectReference {
+            api_version: Some(API_VERSION.to_owned()),
+            kind: Some(KIND.to_owned()),
+            namespace: Some(policy.namespace),
+            name: Some(policy.name),
+            uid: Some(uid),
+            ..ObjectReference::default()
+        };
+        let result = timeout(WRITE_TIMEOUT, recorder.publish(&event, &policy)).await;
+        let result = match result {
+            Ok(Ok(())) => WriteResult::Applied,
+            Ok(Err(error)) => {
+                debug!(field_manager = FIELD_MANAGER, "an Event was lost: {error}");
+                WriteResult::Error
+            }
+            Err(_) => WriteResult::Error,
+        };
+        metrics.kubernetes.wrote("events", result);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+    use k8s_openapi::jiff::Timestamp;
+
+    use super::super::resource::AncestorReference;
+    use super::*;
+
+    fn status(entries: &[(&str, &str, &str)]) -> AdmissionPolicyStatus {
+        let condition = |of: Type, reason: &str| Condition {
+            type_: of.as_str().to_owned(),
+            status: "True".to_owned(),
+            reason: reason.to_owned(),
+            message: "why".to_owned(),
+            observed_generation: Some(1),
+            last_transition_time: Time(Timestamp::UNIX_EPOCH),
+        };
+        let ancestors = entries
+            .iter()
+            .map(|(name, accepted, programmed)| PolicyAncestorStatus {
+                ancestor_ref: AncestorReference {
+                    group: String::new(),
+                    kind: "Service".to_owned(),
+                    namespace: Some("a".to_owned()),
+                    name: (*name).to_owned(),
+                    section_name: None,
+                },
+                controller_name: CONTROLLER_NAME.to_owned(),
+                conditions: vec![
+                    condition(Type::Accepted, accepted),
+                    condition(Type::Programmed, programmed),
+                ],
+            })
+            .collect();
+        AdmissionPolicyStatus {
+            conditions: Vec::new(),
+            ancestors,
+        }
+    }
+
+    fn told(
+        old: Option<&AdmissionPolicyStatus>,
+        new: &AdmissionPolicyStatus,
+    ) -> Vec<(String, bool)> {
+        transitions(old, new)
+            .into_iter()
+            .map(|t| (t.reason, t.is_warning))
+            .collect()
+    }
+
+    #[test]
+    fn only_transitions_are_told() {
+        let pending = status(&[("s", "Accepted", "Pending")]);
+        let done = status(&[("s", "Accepted", "Programmed")]);
+        let refused = status(&[("s", "Accepted", "EnvoyRejected")]);
+        let invalid = status(&[("s", "Invalid", "Invalid")]);
+        let is = |reason: &str, warning| vec![(reason.to_owned(), warning)];
+        assert_eq!(told(None, &pending), is("Accepted", false));
+        assert_eq!(told(Some(&pending), &done), is("Programmed", false));
+        assert_eq!(told(Some(&done), &done), []);
+        assert_eq!(told(Some(&done), &pending), []);
+        assert_eq!(told(Some(&done), &refused), is("EnvoyRejected", true));
+        assert_eq!(
+            told(Some(&done), &invalid),
+            is("Invalid", true),
+            "told once, not for both conditions"
+        );
+    }
+
+    #[test]
+    fn an_override_is_news_and_no_warning() {
+        let done = status(&[("s", "Accepted", "Programmed")]);
+        let mut overridden = status(&[("s", "Accepted", "Overridden")]);
+        let entry = &mut overridden.ancestors[0];
+        let condition = Condition {
+            type_: Type::Overridden.as_str().to_owned(),
+            ..entry.conditions[1].clone()
+        };
+        entry.conditions.push(condition);
+        let is = vec![("Overridden".to_owned(), false)];
+        assert_eq!(told(Some(&done), &overridden), is, "told once");
+        let over = told(Some(&overridden), &done);
+        assert_eq!(over, [("Programmed".to_owned(), false)]);
+    }
+
+    #[test]
+    fn a_listener_is_named() {
+        let mut new = status(&[("g", "Accepted", "Pending")]);
+        new.ancestors[0].ancestor_ref.section_name = Some("web".to_owned());
+        assert_eq!(transitions(None, &new)[0].note, "Service g/web: why");
+    }
+
+    #[test]
+    fn targets_with_the_same_news_share_an_event() {
+        let new = status(&[("s", "Accepted", "Pending"), ("t", "Accepted", "Pending")]);
+        let told = transitions(None, &new);
+        assert_eq!(told.len(), 1);
+        assert_eq!(told[0].note, "Service s: why; Service t: why");
+    }
+}

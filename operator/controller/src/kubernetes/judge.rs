@@ -1,0 +1,107 @@
+//! Validation of a policy from the API server.
+//!
+//! The API server refuses most errors, but an older schema may have accepted some, and its rules
+//! can't express others. So each object is validated on its own, by the same code and with the same
+//! messages as a file.
+
+use kube::ResourceExt as _;
+use serde_json::json;
+
+use super::cluster::PolicyObject;
+use super::read::key;
+use super::resource::PolicyResource;
+use headgate_api::validate::check_file;
+use headgate_api::{API_VERSION, KIND};
+
+/// Validates one policy. `before` is the known object of this name: its last valid version is kept
+/// if it is the same object.
+#[must_use]
+pub fn judge(policy: &PolicyResource, before: Option<&PolicyObject>) -> PolicyObject {
+    let uid = policy.uid().unwrap_or_default();
+    let generation = policy.metadata.generation.unwrap_or(0);
+    let document = json!({
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {
+            "name": policy.name_any(),
+            "namespace": policy.namespace(),
+            "generation": generation,
+            "creationTimestamp": policy.metadata.creation_timestamp,
+        },
+        "spec": policy.spec,
+    });
+    let name = key(&policy.metadata).to_string();
+    let mut report = check_file(&name, document.to_string().as_bytes());
+    let lost: Vec<String> = report.problems.iter().map(|p| p.text()).collect();
+    let (targets, checked) = match report.documents.pop() {
+        Some(found) => {
+            let checked = found
+                .policy
+                .map_err(|problems| problems.iter().map(|p| p.text()).collect());
+            (found.targets, checked)
+        }
+        None => (Vec::new(), Err(lost)),
+    };
+    let last_good = match (&checked, before.filter(|b| b.uid == uid)) {
+        (Ok(policy), _) => Some(policy.clone()),
+        (Err(_), Some(before)) => before.last_good.clone(),
+        (Err(_), None) => None,
+    };
+    PolicyObject {
+        uid,
+        generation,
+        targets,
+        checked,
+        last_good,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(uid: &str, generation: i64, p50: &str) -> PolicyResource {
+        serde_json::from_value(json!({
+            "metadata": {
+                "name": "p", "namespace": "a", "uid": uid, "generation": generation,
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+            },
+            "spec": {
+                "targetRefs": [{"group": "", "kind": "Service", "name": "s"}],
+                "parallelism": {"total": 4},
+                "types": [{"name": "default", "slo": {"p50": p50}}],
+            },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_policy_is_judged_as_a_file_is() {
+        let good = judge(&policy("1", 3, "10ms"), None);
+        let valid = good.checked.unwrap();
+        assert_eq!((valid.full_name().as_str(), valid.generation), ("a/p", 3));
+        assert_eq!(valid.created.as_deref(), Some("2026-01-01T00:00:00Z"));
+        let bad = judge(&policy("1", 4, "10"), None);
+        let problems = bad.checked.unwrap_err();
+        assert!(
+            problems.len() == 1 && problems[0].starts_with("spec.types[0].slo.p50: "),
+            "{problems:?}"
+        );
+        assert_eq!(bad.targets.len(), 1, "its targets are still known");
+    }
+
+    #[test]
+    fn the_last_good_version_stays_with_its_object() {
+        let good = judge(&policy("1", 1, "10ms"), None);
+        let bad = judge(&policy("1", 2, "ten"), Some(&good));
+        assert_eq!(bad.effective().map(|p| p.generation), Some(1));
+        let worse = judge(&policy("1", 3, "eleven"), Some(&bad));
+        assert_eq!(worse.effective().map(|p| p.generation), Some(1));
+        let other = judge(&policy("2", 1, "ten"), Some(&worse));
+        assert_eq!(
+            other.effective(),
+            None,
+            "an object of the same name, made anew"
+        );
+    }
+}

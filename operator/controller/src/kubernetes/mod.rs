@@ -1,0 +1,38 @@
+//! Headgate in a Kubernetes cluster: the API server's objects are the input; status, Events and
+//! delivered objects are the output.
+//!
+//! The structure is a pure plan and a thin apply. [`cluster`] is the observed state, as plain data;
+//! a pure function ([`resolve`]) turns it into a [`Plan`](headgate_api::plan::Plan), which the xDS
+//! server serves like that of a folder. Only the watches and the writers call the API server, and
+//! only the leader of several replicas writes.
+
+pub mod authority;
+pub mod authorize;
+pub mod client;
+pub mod cluster;
+pub mod controller;
+pub mod crd;
+pub mod deliver;
+pub mod events;
+pub mod judge;
+mod kept;
+pub mod leader;
+pub mod operate;
+pub mod peers;
+pub mod publish;
+pub mod read;
+pub mod requests;
+pub mod resolve;
+pub mod resource;
+pub(crate) mod review;
+pub mod shared;
+pub mod status;
+pub mod store;
+pub mod tokens;
+pub mod watch;
+pub mod writer;
+
+/// `controllerName` in `status.ancestors`, by which this controller recognizes its own entries.
+pub const CONTROLLER_NAME: &str = "headgate.dev/controller";
+/// The field manager of all writes of this controller.
+pub const FIELD_MANAGER: &str = "headgate";

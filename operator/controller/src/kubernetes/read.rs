@@ -1,0 +1,302 @@
+//! The parts of the API server's objects that are kept. The rest is dropped on arrival.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::DynamicObject;
+use kube::core::ObjectMeta;
+use serde_json::Value;
+
+use super::cluster::{Gateway, ObjectKey, Pod, Route, Service};
+use headgate_api::plan::{TARGET_METADATA, TargetKind};
+
+/// An object's namespace and name, and its kept part.
+pub type Keyed<V> = (ObjectKey, V);
+
+/// The label of an EndpointSlice that names its Service.
+const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+
+/// The kept part of an EndpointSlice.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Slice {
+    /// Its Service; `None` if it belongs to none.
+    pub service: Option<ObjectKey>,
+    /// Its ready endpoints.
+    pub ready: BTreeSet<Endpoint>,
+    /// Its ports by name; empty for an unnamed one.
+    pub ports: BTreeMap<String, u16>,
+}
+
+/// A ready endpoint.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Endpoint {
+    /// The identity by which it is counted once: the Pod's name, or the address if it isn't a Pod.
+    /// A Pod with an IPv4 and an IPv6 address is in two slices.
+    pub identity: String,
+    /// Its first address.
+    pub address: String,
+}
+
+/// Returns an object's key.
+#[must_use]
+pub fn key(metadata: &ObjectMeta) -> ObjectKey {
+    ObjectKey::new(
+        metadata.namespace.clone().unwrap_or_default(),
+        metadata.name.clone().unwrap_or_default(),
+    )
+}
+
+/// Returns a Service's selector.
+#[must_use]
+pub fn service(object: core::Service) -> Keyed<Service> {
+    // Kubernetes ignores the selector of an ExternalName Service, which has no Pods.
+    let spec = object
+        .spec
+        .filter(|s| s.type_.as_deref() != Some("ExternalName"));
+    let selector = spec.and_then(|s| s.selector).unwrap_or_default();
+    (key(&object.metadata), Service { selector })
+}
+
+/// Returns the ready endpoints of an EndpointSlice. An endpoint of unknown readiness counts as
+/// ready, as the API's documentation requires.
+#[must_use]
+pub fn slice(object: EndpointSlice) -> Keyed<Slice> {
+    let key = key(&object.metadata);
+    let service = object
+        .metadata
+        .labels
+        .and_then(|mut labels| labels.remove(SERVICE_NAME_LABEL))
+        .map(|name| ObjectKey::new(key.namespace.clone(), name));
+    let ready = object
+        .endpoints
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|e| e.conditions.as_ref().and_then(|c| c.ready) != Some(false))
+        .filter_map(|e| {
+            let address = e.addresses.into_iter().next()?;
+            let pod = e
+                .target_ref
+                .filter(|r| r.kind.as_deref() == Some("Pod"))
+                .and_then(|r| r.name);
+            let identity = pod.unwrap_or_else(|| address.clone());
+            Some(Endpoint { identity, address })
+        })
+        .collect();
+    let ports = object
+        .ports
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|p| Some((p.name.unwrap_or_default(), u16::try_from(p.port?).ok()?)))
+        .collect();
+    (
+        key,
+        Slice {
+            service,
+            ready,
+            ports,
+        },
+    )
+}
+
+/// Returns a Pod's labels and readiness; `None` if it has ended.
+#[must_use]
+pub fn pod(object: core::Pod) -> Keyed<Option<Pod>> {
+    let key = key(&object.metadata);
+    let status = object.status.unwrap_or_default();
+    if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
+        return (key, None);
+    }
+    let is_ready = status
+        .conditions
+        .unwrap_or_default()
+        .iter()
+        .any(|c| c.type_ == "Ready" && c.status == "True");
+    let target = object
+        .metadata
+        .annotations
+        .and_then(|a| a.get(TARGET_METADATA)?.parse().ok());
+    let pod = Pod {
+        labels: object.metadata.labels.unwrap_or_default(),
+        target,
+        ready: is_ready && object.metadata.deletion_timestamp.is_none(),
+    };
+    (key, Some(pod))
+}
+
+/// Returns a Gateway's class and listeners.
+#[must_use]
+pub fn gateway(object: &DynamicObject) -> Keyed<Gateway> {
+    let class = text(&object.data["spec"]["gatewayClassName"]).unwrap_or_default();
+    let listeners = list(&object.data["spec"]["listeners"]);
+    let listeners = listeners.filter_map(|l| text(&l["name"])).collect();
+    (key(&object.metadata), Gateway { class, listeners })
+}
+
+/// Returns a route's Gateways and Services.
+///
+/// A Gateway of another namespace counts only after it has accepted the route. Any user can name it
+/// as a parent, and this must not suffice to put a stage on proxies of another namespace.
+#[must_use]
+pub fn route(object: &DynamicObject) -> Keyed<Route> {
+    let key = key(&object.metadata);
+    let (spec, status) = (&object.data["spec"], &object.data["status"]);
+    let accepted: BTreeSet<ObjectKey> = list(&status["parents"])
+        .filter(|parent| {
+            list(&parent["conditions"]).any(|c| c["type"] == "Accepted" && c["status"] == "True")
+        })
+        .filter_map(|parent| gateway_of(&parent["parentRef"], &key.namespace))
+        .collect();
+    let gateways: BTreeSet<ObjectKey> = list(&spec["parentRefs"])
+        .filter_map(|parent| gateway_of(parent, &key.namespace))
+        .filter(|gateway| gateway.namespace == key.namespace || accepted.contains(gateway))
+        .collect();
+    let backends: BTreeSet<ObjectKey> = list(&spec["rules"])
+        .flat_map(|rule| list(&rule["backendRefs"]))
+        .filter(|backend| is(backend, "", "Service"))
+        .filter_map(|backend| reference(backend, &key.namespace))
+        .collect();
+    let named = list(&spec["parentRefs"]).filter_map(|parent| {
+        let gateway = gateway_of(parent, &key.namespace)?;
+        Some((gateway, text(&parent["sectionName"])))
+    });
+    let route = Route {
+        gateways: gateways.into_iter().collect(),
+        listeners: named.collect(),
+        backends: backends.into_iter().collect(),
+    };
+    (key, route)
+}
+
+fn gateway_of(parent: &Value, namespace: &str) -> Option<ObjectKey> {
+    // A parent without group and kind is a Gateway.
+    let group = text(&parent["group"]);
+    let kind = text(&parent["kind"]);
+    let is_gateway = group.is_none_or(|g| g == TargetKind::Gateway.group())
+        && kind.is_none_or(|k| k == TargetKind::Gateway.as_str());
+    is_gateway.then(|| reference(parent, namespace)).flatten()
+}
+
+/// Whether a backend is of this group and kind; without them it is a Service of the core group.
+fn is(backend: &Value, group: &str, kind: &str) -> bool {
+    text(&backend["group"]).unwrap_or_default() == group
+        && text(&backend["kind"]).is_none_or(|k| k == kind)
+}
+
+fn reference(object: &Value, namespace: &str) -> Option<ObjectKey> {
+    let namespace = text(&object["namespace"]).unwrap_or_else(|| namespace.to_owned());
+    Some(ObjectKey::new(namespace, text(&object["name"])?))
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn text(value: &Value) -> Option<String> {
+    value.as_str().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_pod_with_two_addresses_is_one_endpoint() {
+        let (_, seen) = slice(object(json!({
+            "metadata": {"namespace": "a", "name": "s-1", "labels": {SERVICE_NAME_LABEL: "s"}},
+            "addressType": "IPv4",
+            "endpoints": [
+                {"addresses": ["10.0.0.1"], "targetRef": {"kind": "Pod", "name": "p"}},
+                {"addresses": ["10.0.0.2"], "conditions": {"ready": false}},
+                {"addresses": ["10.0.0.3"], "conditions": {"ready": true}},
+            ],
+            "ports": [{"port": 18001, "name": "admin"}, {"name": "none"}],
+        })));
+        assert_eq!(seen.service, Some(ObjectKey::new("a", "s")));
+        let found: Vec<_> = seen
+            .ready
+            .iter()
+            .map(|e| (e.identity.as_str(), e.address.as_str()))
+            .collect();
+        assert_eq!(found, [("10.0.0.3", "10.0.0.3"), ("p", "10.0.0.1")]);
+        assert_eq!(seen.ports, BTreeMap::from([("admin".to_owned(), 18_001)]));
+    }
+
+    #[test]
+    fn a_pod_that_has_ended_or_is_being_deleted_is_not_ready() {
+        let with = |phase: &str, deleted: bool| {
+            let (_, seen) = pod(object(json!({
+                "metadata": {
+                    "namespace": "a", "name": "p", "labels": {"app": "x"},
+                    "annotations": {TARGET_METADATA: "Service/a/s"},
+                    "deletionTimestamp": deleted.then_some("2026-01-01T00:00:00Z"),
+                },
+                "status": {"phase": phase, "conditions": [{"type": "Ready", "status": "True"}]},
+            })));
+            seen
+        };
+        let running = with("Running", false).unwrap();
+        assert!(running.ready);
+        assert_eq!(running.target, Some("Service/a/s".parse().unwrap()));
+        assert!(!with("Running", true).unwrap().ready);
+        assert_eq!(with("Succeeded", false), None);
+    }
+
+    #[test]
+    fn a_gateway_of_another_namespace_counts_once_it_accepted_the_route() {
+        let with = |status: Value| {
+            let (_, seen) = route(&object(json!({
+                "metadata": {"namespace": "a", "name": "r"},
+                "spec": {
+                    "parentRefs": [
+                        {"name": "own"},
+                        {"name": "edge", "namespace": "infra"},
+                        {"name": "svc", "kind": "Service", "group": ""},
+                    ],
+                    "rules": [
+                        {"backendRefs": [{"name": "b"}, {"name": "c", "namespace": "x"}]},
+                        {"backendRefs": [
+                            {"name": "b"},
+                            {"name": "d", "kind": "Bucket", "group": "z"},
+                        ]},
+                    ],
+                },
+                "status": status,
+            })));
+            seen
+        };
+        let own = ObjectKey::new("a", "own");
+        let seen = with(json!({}));
+        assert_eq!(seen.gateways, std::slice::from_ref(&own));
+        assert_eq!(
+            seen.backends,
+            [ObjectKey::new("a", "b"), ObjectKey::new("x", "c")]
+        );
+        let parent = |status: &str| {
+            json!({"parents": [{
+                "parentRef": {"name": "edge", "namespace": "infra"},
+                "conditions": [{"type": "Accepted", "status": status}],
+            }]})
+        };
+        assert_eq!(with(parent("False")).gateways, std::slice::from_ref(&own));
+        assert_eq!(
+            with(parent("True")).gateways,
+            [own, ObjectKey::new("infra", "edge")]
+        );
+    }
+
+    #[test]
+    fn objects_with_nothing_in_them_are_no_trouble() {
+        let nothing = || json!({"metadata": {"name": "x", "namespace": "y"}});
+        assert_eq!(service(object(nothing())).1, Service::default());
+        assert_eq!(route(&object(nothing())).1, Route::default());
+        assert_eq!(gateway(&object(nothing())).1, Gateway::default());
+        assert_eq!(pod(object(nothing())).1, Some(Pod::default()));
+    }
+}

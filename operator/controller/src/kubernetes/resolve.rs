@@ -1,0 +1,333 @@
+//! Conversion of the observed cluster to a [`Plan`]: the policies in force at each target, with
+//! their slots.
+//!
+//! It is a pure function of the cluster. Its steps: find each target or report what is missing; let
+//! the oldest policy of a target win (GEP-713); count the proxies that the winners reach and the
+//! endpoints behind them; divide the slots among the proxies; find the policies that another one
+//! overrides on all their proxies.
+//!
+//! A change of one Pod or one policy leaves nearly everything else unchanged, and a large cluster
+//! changes all the time. So a [`Planner`] keeps the compiled policies: an unchanged part is the
+//! same [`Arc`] in the next plan. Apart from that a plan takes `O(policies + Pods × labels)`.
+
+mod known;
+mod proxies;
+mod state;
+mod targets;
+#[cfg(test)]
+pub(super) mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use self::known::Known;
+use self::proxies::{Claims, Count, count};
+use self::state::{Fate, state};
+use self::targets::{Finder, Found};
+use super::cluster::{Cluster, ObjectKey};
+use super::deliver::settings::ENVOY_GATEWAY_NAMESPACE;
+use headgate_api::compile::{precedence, promises};
+use headgate_api::plan::{
+    Attachment, Attachments, Bid, Configurations, Conflict, Endpoints, Enforced, InForce, Plan,
+    PolicyState, ProxySelector, Selectors, Share, TargetRef,
+};
+use headgate_api::validate::ValidPolicy;
+
+/// Makes one plan. For consecutive plans, see [`Planner`].
+#[must_use]
+pub fn plan(cluster: &Cluster) -> Plan {
+    Planner::default().plan(cluster)
+}
+
+/// Makes consecutive plans.
+#[derive(Debug)]
+pub struct Planner {
+    /// The namespace of Envoy Gateway.
+    envoy_gateway: String,
+    known: HashMap<ObjectKey, Known>,
+    configurations: Arc<Configurations>,
+}
+
+impl Default for Planner {
+    /// Returns a planner for Envoy Gateway's default namespace.
+    fn default() -> Self {
+        Self::new(ENVOY_GATEWAY_NAMESPACE)
+    }
+}
+
+/// A policy that is in force at the targets that it wins.
+struct Candidate<'a> {
+    key: &'a ObjectKey,
+    policy: &'a ValidPolicy,
+    known: Known,
+    fate: Fate,
+}
+
+/// A target that exists, and the policy that has it.
+struct Won<'a> {
+    /// The index among the candidates.
+    candidate: usize,
+    policy: &'a ValidPolicy,
+    target: &'a TargetRef,
+    found: Found,
+}
+
+/// An attachment without its slots.
+#[derive(Debug)]
+struct Draft<'a> {
+    /// The index among the targets won.
+    won: usize,
+    policy: &'a ValidPolicy,
+    target: &'a TargetRef,
+    proxies: &'a ProxySelector,
+    routes: &'a [String],
+}
+
+impl<'a> Draft<'a> {
+    fn bid(&self) -> Bid<'a> {
+        Bid {
+            policy: &self.policy.stage.policy,
+            routes: self.routes,
+        }
+    }
+}
+
+impl Planner {
+    /// Returns a planner without kept state, for a cluster with Envoy Gateway in this namespace.
+    #[must_use]
+    pub fn new(envoy_gateway: impl Into<String>) -> Self {
+        Self {
+            envoy_gateway: envoy_gateway.into(),
+            known: HashMap::new(),
+            configurations: Arc::default(),
+        }
+    }
+
+    /// Returns the plan for `cluster`. Equal clusters give equal plans, independent of earlier
+    /// ones.
+    #[must_use]
+    pub fn plan(&mut self, cluster: &Cluster) -> Plan {
+        let mut candidates = self.candidates(cluster);
+        let claims = Claims::new(cluster);
+        let won = contest(cluster, &claims, &mut candidates);
+        let drafts = drafts(&won);
+        let selectors = Selectors::new(drafts.iter().map(|d| d.proxies.clone()).collect());
+        let (counts, crowded) = count(cluster, &drafts, &selectors, &self.envoy_gateway);
+
+        let mut of_target: Vec<Vec<&Count>> = vec![Vec::new(); won.len()];
+        for (draft, count) in drafts.iter().zip(&counts) {
+            if let Some(counts) = of_target.get_mut(draft.won) {
+                counts.push(count);
+            }
+        }
+        let mut workloads = BTreeMap::new();
+        let mut shares = Vec::with_capacity(won.len());
+        for (won, counts) in won.iter().zip(&of_target) {
+            let Some(candidate) = candidates.get_mut(won.candidate) else {
+                continue;
+            };
+            let claimed = claimed_share(won, counts, claims.ready(won.target));
+            let config = candidate.known.config(won.policy, claimed.portion());
+            let winner = winner(counts).and_then(|at| drafts.get(at));
+            match winner.filter(|_| !claims.any(won.target)) {
+                Some(winner) => candidate.fate.overridden.push(Conflict {
+                    target: won.target.clone(),
+                    winner: winner.policy.full_name(),
+                }),
+                None if candidate.fate.revision.is_empty() => {
+                    candidate.fate.revision.clone_from(&config.revision);
+                }
+                None => {}
+            }
+            let others = counts.iter().filter_map(|c| c.workflows_of).min();
+            if let Some(other) = others.and_then(|at| drafts.get(at)) {
+                candidate.fate.without_workflows.push(Conflict {
+                    target: won.target.clone(),
+                    winner: other.policy.full_name(),
+                });
+            }
+            workloads.insert(won.target.clone(), config);
+            shares.push(Share {
+                slots: won.policy.slots,
+                proxies: counts.iter().map(|c| c.sharing).sum(),
+                endpoints: won.found.endpoints.clone(),
+            });
+        }
+        let mut attachments = Vec::with_capacity(drafts.len());
+        for draft in &drafts {
+            let (Some(won), Some(share)) = (won.get(draft.won), shares.get(draft.won)) else {
+                continue;
+            };
+            let Some(candidate) = candidates.get_mut(won.candidate) else {
+                continue;
+            };
+            let known = &mut candidate.known;
+            attachments.push(Attachment {
+                target: draft.target.clone(),
+                proxies: draft.proxies.clone(),
+                stage: known.stage(draft.policy, draft.routes, share.portion()),
+                share: share.clone(),
+            });
+        }
+        drop(drafts);
+        drop(won);
+
+        let promises = promises(candidates.iter().map(|c| c.policy));
+        let outbound = candidates.iter_mut().filter_map(|c| {
+            let calls = c.known.outbound(c.policy, &promises)?;
+            Some((c.policy.full_name(), calls))
+        });
+        let outbound = outbound.collect();
+        self.configurations.forget_unused();
+        let attachments =
+            Attachments::new(attachments, selectors, Arc::clone(&self.configurations));
+        let mut fates = self.remember(candidates);
+        let mut policies: Vec<_> = cluster
+            .policies
+            .iter()
+            .map(|(key, object)| state(key, object, fates.remove(key).unwrap_or_default()))
+            .collect();
+        policies.sort_by(|a, b| a.name.cmp(&b.name));
+        for places in crowded {
+            tell_beyond_limit(&attachments.enforced_at(places), &mut policies);
+        }
+        Plan {
+            policies,
+            workloads,
+            attachments,
+            outbound,
+            in_cluster: true,
+            problems: Vec::new(),
+        }
+    }
+
+    /// Returns the effective version of each policy, by precedence.
+    fn candidates<'a>(&mut self, cluster: &'a Cluster) -> Vec<Candidate<'a>> {
+        let mut before = std::mem::take(&mut self.known);
+        let effective = cluster.policies.iter().filter_map(|(key, object)| {
+            let policy = object.effective()?;
+            Some(Candidate {
+                key,
+                policy,
+                known: Known::of(policy, before.remove(key)),
+                fate: Fate::default(),
+            })
+        });
+        let mut candidates: Vec<Candidate<'_>> = effective.collect();
+        candidates.sort_by(|a, b| precedence(a.policy).cmp(&precedence(b.policy)));
+        candidates
+    }
+
+    /// Keeps the compiled policies for the next plan. Returns the policies' outcomes.
+    fn remember<'a>(&mut self, candidates: Vec<Candidate<'a>>) -> HashMap<&'a ObjectKey, Fate> {
+        let mut fates = HashMap::with_capacity(candidates.len());
+        for mut candidate in candidates {
+            candidate.known.forget_old();
+            self.known.insert(candidate.key.clone(), candidate.known);
+            fates.insert(candidate.key, candidate.fate);
+        }
+        fates
+    }
+}
+
+/// Records for each of `policies`, which are ordered by name, the targets at which `enforced` has
+/// no room for it.
+fn tell_beyond_limit(enforced: &Enforced, policies: &mut [PolicyState]) {
+    let beyond: BTreeSet<&str> = { enforced.beyond_limit.iter() }
+        .map(|f| f.policy.as_str())
+        .collect();
+    let applying = enforced.config.stages.len() + beyond.len();
+    for InForce { policy, target } in &enforced.beyond_limit {
+        let at = policies.binary_search_by(|state| state.name.cmp(policy));
+        if let Some(state) = at.ok().and_then(|at| policies.get_mut(at)) {
+            let most = state.beyond_limit.entry(target.clone()).or_default();
+            *most = applying.max(*most);
+        }
+    }
+}
+
+/// Gives each target that exists to the first of `candidates`, and records a conflict for the
+/// others.
+fn contest<'a>(
+    cluster: &'a Cluster,
+    claims: &Claims<'_>,
+    candidates: &mut [Candidate<'a>],
+) -> Vec<Won<'a>> {
+    let finder = Finder::new(cluster);
+    let mut all: Vec<Won<'a>> = Vec::new();
+    let mut winners: HashMap<&TargetRef, usize> = HashMap::new();
+    for (at, candidate) in candidates.iter_mut().enumerate() {
+        let mut names = 0;
+        for target in &candidate.policy.targets {
+            if let Some(winner) = winners.get(target).and_then(|won| all.get(*won)) {
+                candidate.fate.conflicts.push(Conflict {
+                    target: target.clone(),
+                    winner: winner.policy.full_name(),
+                });
+                continue;
+            }
+            let found = finder.find(&candidate.key.namespace, target, claims.any(target));
+            match found.and_then(|found| found.within(&mut names)) {
+                Err(why) => candidate.fate.not_found.push((target.clone(), why)),
+                Ok(mut found) => {
+                    candidate.fate.left_out.extend(found.left_out.take());
+                    winners.insert(target, all.len());
+                    all.push(Won {
+                        candidate: at,
+                        policy: candidate.policy,
+                        target,
+                        found,
+                    });
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Returns the attachments of the winners to proxies selected by labels: those for some routes
+/// before those for all requests, otherwise in the winners' order.
+fn drafts<'a>(won: &'a [Won<'_>]) -> Vec<Draft<'a>> {
+    let of = |(at, won): (usize, &'a Won<'_>)| {
+        won.found.reach.iter().map(move |reach| Draft {
+            won: at,
+            policy: won.policy,
+            target: won.target,
+            proxies: &reach.proxies,
+            routes: &reach.routes,
+        })
+    };
+    let mut drafts: Vec<Draft<'a>> = won.iter().enumerate().flat_map(of).collect();
+    // A route precedes a listener, to which it may belong.
+    drafts.sort_by_key(|d| (d.routes.is_empty(), d.target.section.is_some()));
+    drafts
+}
+
+/// Returns the share of a proxy that names the target. Such proxies are in front of those selected
+/// by labels, so each group shares all slots on its own, unless some of them are the same Pods.
+fn claimed_share(won: &Won<'_>, counts: &[&Count], claimed: u32) -> Share {
+    let sum = |count: fn(&Count) -> u32| counts.iter().map(|c| count(c)).sum::<u32>();
+    let both = sum(|c| c.claiming);
+    let proxies = match both {
+        0 => claimed,
+        both => claimed + sum(|c| c.sharing) - both,
+    };
+    let reached = || {
+        let ready = [(won.target.clone(), sum(|c| c.ready))];
+        Endpoints::Shared(Arc::new(BTreeMap::from(ready)))
+    };
+    Share {
+        slots: won.policy.slots,
+        proxies,
+        endpoints: won.found.claimed_endpoints.clone().unwrap_or_else(reached),
+    }
+}
+
+/// Returns the draft that is in force in place of these; `None` if one of these is in force at some
+/// proxy.
+fn winner(counts: &[&Count]) -> Option<usize> {
+    match counts.iter().any(|c| c.in_force) {
+        true => None,
+        false => counts.iter().filter_map(|c| c.lost_to).min(),
+    }
+}

@@ -1,0 +1,105 @@
+//! The compiled form of one policy, kept from plan to plan.
+
+use std::sync::Arc;
+
+use headgate_core::config::{FilterConfig, StageConfig};
+
+use headgate_api::compile::{self, Promises};
+use headgate_api::plan::Portion;
+use headgate_api::validate::ValidPolicy;
+
+/// The compiled form of a policy. Only the parts that the current plan uses are kept.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// The policy's stage for one endpoint, from which all other parts are derived.
+    base: Option<StageConfig>,
+    stages: Vec<Arc<StageConfig>>,
+    configs: Vec<Arc<FilterConfig>>,
+    /// The configuration of outbound slots.
+    outbound: Option<Arc<FilterConfig>>,
+    /// The parts of the previous plan.
+    old_stages: Vec<Arc<StageConfig>>,
+    old_configs: Vec<Arc<FilterConfig>>,
+}
+
+impl Known {
+    /// Returns the parts of the previous plan for `policy`, if it is unchanged.
+    pub(super) fn of(policy: &ValidPolicy, before: Option<Self>) -> Self {
+        match before {
+            Some(before) if before.base.as_ref() == Some(&policy.stage) => Self {
+                old_stages: before.stages,
+                old_configs: before.configs,
+                stages: Vec::new(),
+                configs: Vec::new(),
+                base: before.base,
+                outbound: before.outbound,
+            },
+            _ => Self {
+                base: Some(policy.stage.clone()),
+                ..Self::default()
+            },
+        }
+    }
+
+    /// Drops the parts that the plan didn't use.
+    pub(super) fn forget_old(&mut self) {
+        self.old_stages = Vec::new();
+        self.old_configs = Vec::new();
+    }
+
+    /// Returns the configuration of outbound slots, if the policy has workflows or class admission.
+    pub(super) fn outbound(
+        &mut self,
+        policy: &ValidPolicy,
+        promises: &Promises<'_>,
+    ) -> Option<Arc<FilterConfig>> {
+        let calls = compile::calls(policy, promises);
+        let known = self.outbound.take();
+        let known = known.filter(|known| known.outbound == calls);
+        self.outbound = known.or_else(|| calls.map(compile::outbound).map(Arc::new));
+        self.outbound.clone()
+    }
+
+    /// Returns the stage for `routes` with this portion of the policy.
+    pub(super) fn stage(
+        &mut self,
+        policy: &ValidPolicy,
+        routes: &[String],
+        portion: Portion,
+    ) -> Arc<StageConfig> {
+        let wanted = StageConfig {
+            routes: routes.to_vec(),
+            ..portion.of(&policy.stage)
+        };
+        let same = |s: &&Arc<StageConfig>| is_same(s, &wanted) && s.routes == routes;
+        if let Some(known) = self.stages.iter().find(same) {
+            return Arc::clone(known);
+        }
+        let stage = match self.old_stages.iter().find(same) {
+            Some(known) => Arc::clone(known),
+            None => Arc::new(wanted),
+        };
+        self.stages.push(Arc::clone(&stage));
+        stage
+    }
+
+    /// Returns the configuration that enforces this portion of the policy alone.
+    pub(super) fn config(&mut self, policy: &ValidPolicy, portion: Portion) -> Arc<FilterConfig> {
+        let wanted = portion.of(&policy.stage);
+        let same = |c: &&Arc<FilterConfig>| c.stages.iter().all(|s| is_same(s, &wanted));
+        if let Some(known) = self.configs.iter().find(same) {
+            return Arc::clone(known);
+        }
+        let config = match self.old_configs.iter().find(same) {
+            Some(known) => Arc::clone(known),
+            None => Arc::new(compile::of_stages(vec![wanted])),
+        };
+        self.configs.push(Arc::clone(&config));
+        config
+    }
+}
+
+/// Whether two stages of one policy have the same portion of it.
+fn is_same(a: &StageConfig, b: &StageConfig) -> bool {
+    a.parallelism == b.parallelism && a.workflows == b.workflows
+}

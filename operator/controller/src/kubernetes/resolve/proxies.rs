@@ -1,0 +1,200 @@
+//! The numbers of proxies that a policy reaches, and of those where it is in force.
+
+use std::collections::{HashMap, HashSet};
+
+use headgate_core::config::MAX_STAGES;
+
+use super::Draft;
+use crate::kubernetes::cluster::{Cluster, ObjectKey, Pod};
+use headgate_api::plan::{GATEWAY_NAME_LABEL, Selectors, TargetRef, winners};
+
+/// The labels by which Envoy Gateway marks the Pods of a Gateway. By default they run in Envoy
+/// Gateway's own namespace, and there they lack the label of all implementations.
+const OWNING_GATEWAY: [&str; 2] = [
+    "gateway.envoyproxy.io/owning-gateway-namespace",
+    "gateway.envoyproxy.io/owning-gateway-name",
+];
+/// The label of the Pods that serve all Gateways of a class (`mergeGateways`).
+const OWNING_CLASS: &str = "gateway.envoyproxy.io/owning-gatewayclass";
+
+/// The numbers of Pods that name a target, ready and in total, by target.
+#[derive(Debug)]
+pub(super) struct Claims<'a>(HashMap<&'a TargetRef, (u32, u32)>);
+
+impl<'a> Claims<'a> {
+    pub(super) fn new(cluster: &'a Cluster) -> Self {
+        let mut claims: HashMap<&TargetRef, (u32, u32)> = HashMap::new();
+        for (key, pod) in &cluster.pods {
+            if let Some(target) = claim(key, pod) {
+                let (ready, all) = claims.entry(target).or_default();
+                *ready += u32::from(pod.ready);
+                *all += 1;
+            }
+        }
+        Self(claims)
+    }
+
+    /// Whether any Pod names `target`.
+    pub(super) fn any(&self, target: &TargetRef) -> bool {
+        self.0.contains_key(target)
+    }
+
+    /// Returns the number of ready Pods that name `target`.
+    pub(super) fn ready(&self, target: &TargetRef) -> u32 {
+        self.0.get(target).map_or(0, |(ready, _)| *ready)
+    }
+}
+
+/// Returns the target that a Pod's proxy names. One of another namespace doesn't count, because
+/// such a proxy gets no policy.
+fn claim<'a>(key: &ObjectKey, pod: &'a Pod) -> Option<&'a TargetRef> {
+    pod.target
+        .as_ref()
+        .filter(|target| target.namespace == key.namespace)
+}
+
+/// The counts of one draft.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Count {
+    /// The number of ready Pods that the selector matches.
+    pub(super) ready: u32,
+    /// The number of those whose proxies have a part of this policy's slots.
+    pub(super) sharing: u32,
+    /// The number of `sharing` that name the target themselves.
+    pub(super) claiming: u32,
+    /// Whether the draft is in force on some proxy.
+    pub(super) in_force: bool,
+    /// The draft that is in force in place of this one; the first of several.
+    pub(super) lost_to: Option<usize>,
+    /// The draft whose workflows are in force on proxies of this one; the first of several.
+    pub(super) workflows_of: Option<usize>,
+}
+
+/// Counts for each of `drafts`, which are in order of precedence and whose selectors were added in
+/// that order. Also returns the sets of drafts that match one proxy, for proxies that match more
+/// policies than they hold. `envoy_gateway` is the namespace of Envoy Gateway.
+pub(super) fn count(
+    cluster: &Cluster,
+    drafts: &[Draft<'_>],
+    selectors: &Selectors,
+    envoy_gateway: &str,
+) -> (Vec<Count>, Vec<Vec<usize>>) {
+    let mut counts = vec![Count::default(); drafts.len()];
+    let mut owned: HashMap<Owner<'_>, u32> = HashMap::new();
+    // Pods of one workload match the same drafts.
+    let mut sets: HashSet<Vec<usize>> = HashSet::new();
+    let mut seen = vec![false; drafts.len()];
+    let mut matching = Vec::new();
+    for (key, pod) in &cluster.pods {
+        if let Some(owner) = owner(key, pod, envoy_gateway) {
+            *owned.entry(owner).or_default() += 1;
+        }
+        selectors.matching(&key.namespace, &pod.labels, &mut matching);
+        let claim = pod.target.as_ref();
+        if claim.is_none() && !matching.is_empty() && !sets.contains(matching.as_slice()) {
+            for at in &matching {
+                if let Some(seen) = seen.get_mut(*at) {
+                    *seen = true;
+                }
+            }
+            sets.insert(matching.clone());
+        }
+        for at in matching.iter().filter(|_| pod.ready) {
+            let (Some(count), Some(draft)) = (counts.get_mut(*at), drafts.get(*at)) else {
+                continue;
+            };
+            let claims_it = claim == Some(draft.target);
+            count.ready += 1;
+            count.sharing += u32::from(claim.is_none() || claims_it);
+            count.claiming += u32::from(claims_it);
+        }
+    }
+    for (draft, count) in drafts.iter().zip(&mut counts) {
+        let labels = &draft.proxies.labels;
+        if draft.target.kind.is_of_gateways()
+            && let Some(name) = labels.get(GATEWAY_NAME_LABEL)
+        {
+            let gateway = ObjectKey::new(&draft.proxies.namespace, name);
+            let class = cluster.gateways.get(&gateway).map(|g| g.class.as_str());
+            let owners = [
+                Some(Owner::Gateway(&gateway.namespace, &gateway.name)),
+                class.map(Owner::Class),
+            ];
+            let owned = owners.iter().flatten().filter_map(|owner| owned.get(owner));
+            let more: u32 = owned.sum();
+            count.ready += more;
+            count.sharing += more;
+        }
+    }
+    // A selector without Pods yet is treated as if there were one Pod with exactly its labels.
+    for (draft, _) in drafts.iter().zip(seen).filter(|(_, seen)| !seen) {
+        let proxies = &draft.proxies;
+        selectors.matching(&proxies.namespace, &proxies.labels, &mut matching);
+        sets.insert(matching.clone());
+    }
+    for set in &sets {
+        settle(set, drafts, &mut counts);
+    }
+    let crowded = sets.into_iter().filter(|set| set.len() > MAX_STAGES);
+    (counts, crowded.collect())
+}
+
+/// Records which drafts are in force on proxies that match those of `set`.
+fn settle(set: &[usize], drafts: &[Draft<'_>], counts: &mut [Count]) {
+    let bids = set.iter().filter_map(|at| drafts.get(*at)).map(Draft::bid);
+    // A proxy follows the workflows of one policy: the first one that has some.
+    let mut first: Option<(usize, &str)> = None;
+    for (at, winner) in set.iter().zip(winners(bids)) {
+        let (Some(count), Some(draft)) = (counts.get_mut(*at), drafts.get(*at)) else {
+            continue;
+        };
+        match winner.and_then(|place| set.get(place)) {
+            None => {
+                count.in_force = true;
+                let stage = &draft.policy.stage;
+                if stage.workflows.is_some() {
+                    let (other, policy) = *first.get_or_insert((*at, &stage.policy));
+                    if policy != stage.policy {
+                        let known = count.workflows_of.map_or(other, |known| known.min(other));
+                        count.workflows_of = Some(known);
+                    }
+                }
+            }
+            Some(winner) => {
+                let first = count.lost_to.map_or(*winner, |known| known.min(*winner));
+                count.lost_to = Some(first);
+            }
+        }
+    }
+}
+
+/// The Gateways that a Pod of Envoy Gateway serves.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Owner<'a> {
+    /// The Gateway of this namespace and name.
+    Gateway(&'a str, &'a str),
+    /// All Gateways of this class.
+    Class(&'a str),
+}
+
+/// Returns the Gateways that a ready Pod of Envoy Gateway serves, unless the Pod is found by the
+/// label of all implementations.
+///
+/// Any user may label Pods of their own namespace. So the labels count only in the namespace of
+/// Envoy Gateway, and for a Gateway in its own namespace, where Envoy Gateway runs its proxies with
+/// `GatewayNamespace`.
+fn owner<'a>(key: &ObjectKey, pod: &'a Pod, envoy_gateway: &str) -> Option<Owner<'a>> {
+    if !pod.ready || pod.target.is_some() {
+        return None;
+    }
+    let is_of_envoy_gateway = key.namespace == envoy_gateway;
+    let [namespace, name] = OWNING_GATEWAY.map(|label| pod.labels.get(label));
+    let (Some(namespace), Some(name)) = (namespace, name) else {
+        let class = pod.labels.get(OWNING_CLASS).filter(|_| is_of_envoy_gateway);
+        return class.map(|class| Owner::Class(class));
+    };
+    let is_of_gateway = key.namespace == *namespace;
+    let is_found = is_of_gateway && pod.labels.get(GATEWAY_NAME_LABEL) == Some(name);
+    let counts = (is_of_envoy_gateway || is_of_gateway) && !is_found;
+    counts.then_some(Owner::Gateway(namespace, name))
+}

@@ -1,0 +1,260 @@
+//! Properties of every cluster.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Names come from a small set, so that policies overlap.
+fn cluster() -> impl Strategy<Value = World> {
+    let namespace = || prop_oneof![Just("a"), Just("b")];
+    let kind = prop_oneof![
+        3 => Just("Service"), 2 => Just("Pod"), 2 => Just("Gateway"), 2 => Just("HTTPRoute"),
+        1 => Just("GRPCRoute"),
+    ];
+    let a_target = (kind, 0..3_u8).prop_map(|(kind, n)| match kind {
+        "Pod" => (kind, format!("app=s{n}")),
+        "Gateway" => (kind, format!("g{n}")),
+        "Service" => (kind, format!("s{n}")),
+        _ => (kind, format!("r{n}")),
+    });
+    let slots = prop_oneof![
+        (1..30_u32).prop_map(|n| format!("total: {n}")),
+        (1..10_u32).prop_map(|n| format!("perEndpoint: {n}")),
+    ];
+    let policies = proptest::collection::vec(
+        (
+            namespace(),
+            0..4_u32,
+            slots,
+            proptest::collection::btree_set(a_target, 1..4),
+        ),
+        0..8,
+    );
+    let services = proptest::collection::btree_map((namespace(), 0..3_u8), 0..5_u32, 0..6);
+    let gateways = proptest::collection::btree_set((namespace(), 0..3_u8), 0..5);
+    let routes = proptest::collection::btree_map(
+        (any::<bool>(), namespace(), 0..3_u8),
+        (
+            proptest::collection::btree_set((namespace(), 0..3_u8), 0..3),
+            proptest::collection::btree_set((namespace(), 0..3_u8), 0..3),
+        ),
+        0..6,
+    );
+    let pods = proptest::collection::vec(
+        (
+            namespace(),
+            proptest::option::of(0..3_u8),
+            proptest::option::of(0..3_u8),
+            proptest::option::weighted(0.2, (namespace(), 0..3_u8)),
+            proptest::bool::weighted(0.8),
+        ),
+        0..14,
+    );
+    (policies, services, gateways, routes, pods).prop_map(
+        |(policies, services, gateways, routes, pods)| {
+            let mut world = World::default();
+            for (i, (namespace, age, slots, targets)) in policies.iter().enumerate() {
+                let targets: Vec<String> = targets
+                    .iter()
+                    .map(|(kind, name)| format!("{kind}/{namespace}/{name}"))
+                    .collect();
+                let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
+                world = world.policy_of_age(&format!("{namespace}/p{i}"), *age, slots, &targets);
+            }
+            for ((namespace, n), ready) in services {
+                world = world.service(&format!("{namespace}/s{n}"), &format!("app=s{n}"), ready);
+            }
+            for (namespace, n) in gateways {
+                world = world.gateway(&format!("{namespace}/g{n}"));
+            }
+            for ((http, namespace, n), (parents, backends)) in routes {
+                let kind = if http { "HTTPRoute" } else { "GRPCRoute" };
+                let name =
+                    |prefix: &str, (namespace, n): &(&str, u8)| format!("{namespace}/{prefix}{n}");
+                let parents: Vec<String> = parents.iter().map(|p| name("g", p)).collect();
+                let backends: Vec<String> = backends.iter().map(|b| name("s", b)).collect();
+                let texts = |of: &'_ [String]| of.iter().map(|s| s.to_owned()).collect::<Vec<_>>();
+                let (parents, backends) = (texts(&parents), texts(&backends));
+                world = world.route(
+                    &format!("{kind}/{namespace}/r{n}"),
+                    &parents.iter().map(String::as_str).collect::<Vec<_>>(),
+                    &backends.iter().map(String::as_str).collect::<Vec<_>>(),
+                );
+            }
+            for (i, (namespace, app, gateway, claim, ready)) in pods.into_iter().enumerate() {
+                let name = format!("{namespace}/pod{i}");
+                let mut with = vec![format!("n={i}")];
+                with.extend(app.map(|n| format!("app=s{n}")));
+                with.extend(gateway.map(|n| format!("{GATEWAY_NAME_LABEL}=g{n}")));
+                world = world.pod(&name, &with.join(","));
+                if let Some((namespace, n)) = claim {
+                    world = world.claims(&name, &format!("Service/{namespace}/s{n}"));
+                }
+                if !ready {
+                    world = world.unready(&name);
+                }
+            }
+            world
+        },
+    )
+}
+
+/// Returns the configuration that each Pod's proxy enforces.
+fn enforced(world: &World, plan: &Plan) -> Vec<(ObjectKey, bool, Arc<Enforced>)> {
+    let of = |(key, pod): (&ObjectKey, &Pod)| {
+        let enforced = plan.for_proxy(&ProxyClaims {
+            target: pod.target.as_ref(),
+            namespace: Some(&key.namespace),
+            labels: &pod.labels,
+        });
+        (key.clone(), pod.ready, enforced)
+    };
+    world.cluster.pods.iter().map(of).collect()
+}
+
+proptest! {
+    #[test]
+    fn only_a_routes_policy_reaches_another_namespace_and_only_its_requests(world in cluster()) {
+        let plan = world.plan();
+        for (pod, _, enforced) in enforced(&world, &plan) {
+            let own = format!("{}/", pod.namespace);
+            for stage in &enforced.config.stages {
+                let is_own = stage.policy.starts_with(&own);
+                prop_assert!(is_own || !stage.routes.is_empty(), "{} at {pod}", stage.policy);
+            }
+        }
+        for attachment in plan.attachments.iter() {
+            let is_own = attachment.target.namespace == attachment.proxies.namespace;
+            prop_assert!(is_own || !attachment.stage.routes.is_empty());
+        }
+    }
+
+    /// Over all ready proxies selected by labels, and over those that name the target.
+    #[test]
+    fn no_more_slots_than_total_unless_proxies_outnumber_them(world in cluster()) {
+        let plan = world.plan();
+        for (key, object) in &world.cluster.policies {
+            let policy = object.effective().unwrap();
+            let Slots::Total(total) = policy.slots else { continue };
+            for target in &policy.targets {
+                let (mut by_labels, mut by_claim) = (Vec::new(), Vec::new());
+                for (pod, ready, enforced) in enforced(&world, &plan) {
+                    let is_by = |f: &&headgate_api::plan::InForce| {
+                        f.policy == key.to_string() && f.target == *target
+                    };
+                    if !ready || enforced.in_force.iter().find(is_by).is_none() {
+                        continue;
+                    }
+                    let stage = enforced.config.stages.iter().find(|s| s.policy == key.to_string());
+                    let claims = world.cluster.pods[&pod].target.is_some();
+                    let slots = if claims { &mut by_claim } else { &mut by_labels };
+                    slots.push(stage.unwrap().parallelism);
+                }
+                for slots in [by_labels, by_claim] {
+                    let all: u32 = slots.iter().sum();
+                    prop_assert!(
+                        all <= total || slots.iter().all(|s| *s == 1),
+                        "{key} at {target}: {slots:?} of {total}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_configuration_is_one_that_the_filter_takes(world in cluster()) {
+        let plan = world.plan();
+        for (_, _, enforced) in enforced(&world, &plan) {
+            prop_assert_eq!(enforced.config.check(), Ok(()));
+            let policies: BTreeSet<&str> =
+                enforced.config.stages.iter().map(|s| s.policy.as_str()).collect();
+            prop_assert_eq!(policies.len(), enforced.config.stages.len(), "one stage a policy");
+            let named: BTreeSet<&str> =
+                enforced.in_force.iter().map(|f| f.policy.as_str()).collect();
+            prop_assert_eq!(policies, named);
+            let for_all = enforced.config.stages.iter().position(|s| s.routes.is_empty());
+            prop_assert!(for_all.is_none_or(|at| at + 1 == enforced.config.stages.len()));
+        }
+    }
+
+    /// Equal clusters give equal plans, byte for byte, independent of earlier plans.
+    #[test]
+    fn plans_do_not_depend_on_history(before in cluster(), world in cluster()) {
+        let afresh = world.plan();
+        let mut planner = Planner::default();
+        let old = planner.plan(&before.cluster);
+        let _held = enforced(&before, &old);
+        let after = planner.plan(&world.cluster);
+        prop_assert_eq!(&after, &afresh);
+        let bytes = |plan: &Plan| -> Vec<String> {
+            let config = |(_, _, e): (ObjectKey, bool, Arc<Enforced>)| {
+                serde_json::to_string(&*e.config).unwrap()
+            };
+            enforced(&world, plan).into_iter().map(config).collect()
+        };
+        prop_assert_eq!(bytes(&after), bytes(&afresh));
+    }
+
+    /// Each target of a policy in force is won, lost or not found, and an overriding policy is in
+    /// force.
+    #[test]
+    fn every_target_has_one_fate(world in cluster()) {
+        let plan = world.plan();
+        for state in &plan.policies {
+            for target in &state.targets {
+                let won = plan.workloads.get(target);
+                let won = won.is_some_and(|c| c.stages[0].policy == state.name);
+                let lost = state.conflicts.iter().filter(|c| c.target == *target).count();
+                let missing = state.not_found.iter().filter(|(t, _)| t == target).count();
+                let fates = usize::from(won) + lost + missing;
+                prop_assert_eq!(fates, 1, "{} at {}", state.name, target);
+            }
+            for lost in &state.overridden {
+                prop_assert_ne!(&lost.winner, &state.name);
+                let winner = plan.policies.iter().find(|p| p.name == lost.winner).unwrap();
+                prop_assert!(winner.overridden.len() < winner.targets.len());
+            }
+            let without_effect =
+                state.conflicts.len() + state.overridden.len() + state.not_found.len();
+            prop_assert_eq!(state.revision.is_empty(), without_effect == state.targets.len());
+        }
+    }
+
+    /// The oldest matching policy is in force, both for all requests and for those of a route.
+    #[test]
+    fn precedence_is_a_total_order(world in cluster()) {
+        let plan = world.plan();
+        let order: Vec<_> = plan
+            .attachments
+            .iter()
+            .map(|a| {
+                let policy = world.cluster.policies[&key(&a.stage.policy)].effective().unwrap();
+                (
+                    a.stage.routes.is_empty(),
+                    policy.created.clone(),
+                    policy.namespace.clone(),
+                    policy.name.clone(),
+                )
+            })
+            .collect();
+        prop_assert!(order.is_sorted(), "{order:?}");
+    }
+
+    #[test]
+    fn slots_follow_scale(world in cluster(), n in 0..3_u8) {
+        let selector = format!("app=s{n}");
+        let slots = |world: &World| {
+            let enforced = by_labels(&world.plan(), "a", &selector);
+            let for_all = enforced.config.stages.iter().find(|s| s.routes.is_empty());
+            for_all.map(|s| (s.policy.clone(), s.parallelism))
+        };
+        let fewer = slots(&world);
+        let more = slots(&world.pod("a/one-more", &selector));
+        if let (Some((was, fewer)), Some((is, more))) = (fewer, more) {
+            prop_assert_eq!(was, is, "scaling changes no winner");
+            prop_assert!(more <= fewer, "{more} slots after {fewer}");
+        }
+    }
+}

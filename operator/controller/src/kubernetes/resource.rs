@@ -1,0 +1,134 @@
+//! `AdmissionPolicy` in its form on the API server.
+//!
+//! The `spec` is kept as JSON here: one object that an older or newer schema accepted must not make
+//! the whole list unreadable. [`headgate_api::validate`] validates each object on its own.
+
+use std::borrow::Cow;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The API group.
+pub const GROUP: &str = "headgate.dev";
+/// The API version.
+pub const VERSION: &str = "v1alpha1";
+/// The plural, as in URLs and `kubectl get`.
+pub const PLURAL: &str = "admissionpolicies";
+
+/// An `AdmissionPolicy` with an unvalidated spec.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PolicyResource {
+    /// Kubernetes' metadata.
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    /// The spec, unvalidated.
+    #[serde(default)]
+    pub spec: serde_json::Value,
+    /// The status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<AdmissionPolicyStatus>,
+}
+
+impl kube::Resource for PolicyResource {
+    type DynamicType = ();
+    type Scope = kube::core::NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        headgate_api::KIND.into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        GROUP.into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        VERSION.into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        PLURAL.into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// The state of a policy, in total and at each object that it attaches to (GEP-713 `PolicyStatus`).
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AdmissionPolicyStatus {
+    /// Its state in total: `Accepted`, `Programmed` and `Overridden` are `True` if they are at each
+    /// target. `Programmed` leaves out overridden targets, unless all are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<ConditionSchema>")]
+    pub conditions: Vec<Condition>,
+    /// One entry for each target, in the order of `spec.targetRefs`.
+    #[serde(default)]
+    pub ancestors: Vec<PolicyAncestorStatus>,
+}
+
+/// The state of a policy at one target.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyAncestorStatus {
+    /// The target that this entry is about.
+    pub ancestor_ref: AncestorReference,
+    /// The controller that wrote this entry; `headgate.dev/controller`.
+    pub controller_name: String,
+    /// `Accepted` tells whether the policy is right and may apply to the target: reasons Accepted,
+    /// Invalid, TargetNotFound and Conflicted (an older policy has the target). `Programmed` tells
+    /// whether all its proxies run it: reasons Programmed, PartiallyProgrammed, Pending, NoProxies,
+    /// LimitReached, EnvoyRejected, DeliveryFailed, Overridden, and those of `Accepted`.
+    /// `Overridden` is present while a policy with precedence is in force on all its proxies.
+    #[serde(default)]
+    #[schemars(with = "Vec<ConditionSchema>")]
+    pub conditions: Vec<Condition>,
+}
+
+/// One aspect of a policy's state.
+// The schema of Kubernetes' own type, which could also give one: compiled with the schemas of all
+// its thousand types.
+#[derive(JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[allow(dead_code)] // only its schema is used
+struct ConditionSchema {
+    /// Which aspect: `Accepted`, `Programmed` or `Overridden`.
+    #[serde(rename = "type")]
+    type_: String,
+    /// Whether it is so: `True`, `False` or `Unknown`.
+    status: String,
+    /// The reason in one word, for programs.
+    reason: String,
+    /// The reason in words, for people.
+    message: String,
+    /// The time at which `status` last changed.
+    #[schemars(extend("format" = "date-time"))]
+    last_transition_time: String,
+    /// `metadata.generation` of the policy that this is about.
+    observed_generation: Option<i64>,
+}
+
+/// An object that a policy attaches to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AncestorReference {
+    /// API group; empty for Kubernetes' core.
+    #[serde(default)]
+    pub group: String,
+    /// Kind, such as `Service`.
+    pub kind: String,
+    /// Namespace; the policy's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Name; of Pods, their labels as `app=search,tier=web`.
+    pub name: String,
+    /// Listener, of a Gateway of which the policy names one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub section_name: Option<String>,
+}

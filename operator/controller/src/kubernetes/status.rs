@@ -1,0 +1,199 @@
+//! A policy's status: its state at each of its targets.
+//!
+//! A pure function of the plan and the proxies' counts. It returns the status to write, and none if
+//! nothing has changed, so that a controller at rest makes no requests.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use super::CONTROLLER_NAME;
+use super::resource::{AdmissionPolicyStatus, AncestorReference, GROUP, PolicyAncestorStatus};
+use crate::xds::conditions::{self, Conditions, Type};
+use crate::xds::node::clip;
+use crate::xds::tally::Tallies;
+use headgate_api::KIND;
+use headgate_api::plan::{PolicyState, TargetRef};
+
+/// The most entries of a status, of all controllers together (GEP-713).
+pub const MAX_ANCESTORS: usize = 16;
+/// The longest message, in bytes.
+const MAX_MESSAGE: usize = 2_048;
+
+/// The inputs of a policy's status.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// The policy in the plan.
+    pub state: &'a PolicyState,
+    /// The counts of its proxies.
+    pub tallies: &'a Tallies,
+    /// The outcome of its deliveries, if another control plane's objects carry it.
+    pub delivered: Option<&'a conditions::Condition>,
+    /// Whether proxies may still be reconnecting.
+    pub settling: Option<Settling>,
+}
+
+/// A time in which proxies may still be reconnecting, as after a change of leader. A target at
+/// which the policy was programmed stays programmed although its proxies are missing.
+#[derive(Debug, Clone, Copy)]
+pub struct Settling {
+    /// Whether a proxy of the policy was observed in this time. If there is none later, waiting
+    /// doesn't help.
+    pub was_seen: bool,
+}
+
+/// The outcome for a status.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Wanted {
+    /// The status to write; `None` if the old one is still right.
+    pub status: Option<AdmissionPolicyStatus>,
+    /// Whether a target stays programmed only because proxies may still be reconnecting.
+    pub holds: bool,
+}
+
+/// Returns the status to write in place of `old`. Entries of other controllers stay as they are.
+#[must_use]
+pub fn wanted(facts: &Facts<'_>, old: Option<&AdmissionPolicyStatus>, now: &Time) -> Wanted {
+    let generation = facts.state.generation;
+    let (old_summary, old) = old.map_or((&[][..], &[][..]), |s| (&s.conditions, &s.ancestors));
+    let (ours, others): (Vec<_>, Vec<_>) = old
+        .iter()
+        .partition(|entry| entry.controller_name == CONTROLLER_NAME);
+    let mut holds = false;
+    let mut of_targets = Vec::new();
+    let mut new = Vec::new();
+    for (ancestor_ref, target) in ancestors(facts.state) {
+        let entry = ours.iter().find(|e| e.ancestor_ref == ancestor_ref);
+        let before = entry.map_or(&[][..], |e| &e.conditions);
+        let mut at = conditions::at(facts.state, target, facts.tallies, facts.delivered);
+        if let Some(kept) = kept(facts, before, &at[Type::Programmed]) {
+            at.set(Type::Programmed, kept);
+            holds = true;
+        }
+        new.push(PolicyAncestorStatus {
+            ancestor_ref,
+            controller_name: CONTROLLER_NAME.to_owned(),
+            conditions: as_written(&at, generation, before, now),
+        });
+        of_targets.push((target.map(ToString::to_string).unwrap_or_default(), at));
+    }
+    new.truncate(MAX_ANCESTORS.saturating_sub(others.len()));
+    let summary = conditions::summary(&of_targets);
+    let summary = as_written(&summary, generation, old_summary, now);
+    let known = |c: &&Condition| Type::ALL.iter().any(|of| of.as_str() == c.type_);
+    let is_new = !ours.iter().copied().eq(&new) || !old_summary.iter().filter(known).eq(&summary);
+    let status = is_new.then(|| AdmissionPolicyStatus {
+        conditions: summary,
+        ancestors: others.into_iter().cloned().chain(new).collect(),
+    });
+    Wanted { status, holds }
+}
+
+/// Returns the condition `Programmed` of `before` if `new` differs from it only because proxies
+/// haven't answered or aren't connected, while they may still be reconnecting.
+fn kept(
+    facts: &Facts<'_>,
+    before: &[Condition],
+    new: &conditions::Condition,
+) -> Option<conditions::Condition> {
+    let settling = facts.settling?;
+    let waits = match new.reason.as_str() {
+        "Pending" | "PartiallyProgrammed" => true,
+        "NoProxies" => !settling.was_seen,
+        _ => false,
+    };
+    let before = find(before, Type::Programmed)?;
+    let same = before.observed_generation == Some(facts.state.generation);
+    (waits && same && before.status == "True").then(|| read(before))
+}
+
+fn find(conditions: &[Condition], of: Type) -> Option<&Condition> {
+    conditions.iter().find(|c| c.type_ == of.as_str())
+}
+
+fn read(written: &Condition) -> conditions::Condition {
+    conditions::Condition::new(written.status == "True", &written.reason, &written.message)
+}
+
+/// Returns the objects that the policy names. A policy without a readable target is its own
+/// ancestor, so that its error is visible somewhere.
+fn ancestors(state: &PolicyState) -> impl Iterator<Item = (AncestorReference, Option<&TargetRef>)> {
+    let itself = state.targets.is_empty().then(|| {
+        let (namespace, name) = state.name.split_once('/').unwrap_or(("", &state.name));
+        let reference = AncestorReference {
+            group: GROUP.to_owned(),
+            kind: KIND.to_owned(),
+            namespace: Some(namespace.to_owned()),
+            name: name.to_owned(),
+            section_name: None,
+        };
+        (reference, None)
+    });
+    let named = state.targets.iter().map(|target| {
+        let reference = AncestorReference {
+            group: target.kind.group().to_owned(),
+            kind: target.kind.as_str().to_owned(),
+            namespace: Some(target.namespace.clone()),
+            name: target.name.clone(),
+            section_name: target.section.clone(),
+        };
+        (reference, Some(target))
+    });
+    itself.into_iter().chain(named)
+}
+
+/// Returns `conditions` for a status whose previous conditions were `before`.
+fn as_written(
+    conditions: &Conditions,
+    generation: i64,
+    before: &[Condition],
+    now: &Time,
+) -> Vec<Condition> {
+    let one = |(of, wanted): (Type, &conditions::Condition)| {
+        let status = if wanted.status { "True" } else { "False" };
+        let since = find(before, of)
+            .filter(|c| c.status == status)
+            .map_or(now, |c| &c.last_transition_time);
+        Condition {
+            type_: of.as_str().to_owned(),
+            status: status.to_owned(),
+            reason: wanted.reason.clone(),
+            message: clip(&wanted.message, MAX_MESSAGE),
+            observed_generation: Some(generation),
+            last_transition_time: since.clone(),
+        }
+    };
+    conditions.iter().map(one).collect()
+}
+
+/// Returns a policy's conditions for all its targets as observed on the API server. They are
+/// pending until one of the plan's generation has been written.
+#[must_use]
+pub fn written(state: &PolicyState, status: Option<&AdmissionPolicyStatus>) -> Conditions {
+    let written = status.map_or(&[][..], |s| &s.conditions);
+    let is_news = |c: &&Condition| c.observed_generation >= Some(state.generation);
+    let found = |of| Some((of, read(find(written, of).filter(is_news)?)));
+    let found: Conditions = Type::ALL.into_iter().filter_map(found).collect();
+    if found.get(Type::Accepted).is_some() {
+        return found;
+    }
+    let why = format!(
+        "no replica has written what becomes of generation {}",
+        state.generation
+    );
+    let pending = conditions::Condition::new(false, "Pending", why);
+    let pair = [Type::Accepted, Type::Programmed].map(|of| (of, pending.clone()));
+    pair.into_iter().collect()
+}
+
+/// Whether some proxy's answer is still pending.
+#[must_use]
+pub fn is_pending(status: &AdmissionPolicyStatus) -> bool {
+    status
+        .ancestors
+        .iter()
+        .filter(|entry| entry.controller_name == CONTROLLER_NAME)
+        .filter_map(|entry| find(&entry.conditions, Type::Programmed))
+        .any(|c| matches!(c.reason.as_str(), "Pending" | "PartiallyProgrammed"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,442 @@
+//! Writes policies' statuses: the leader's task.
+//!
+//! A thousand proxies that answer within a second cause a thousand changes of one policy's status,
+//! but only one or two writes. The task wakes on any relevant change, computes all statuses in one
+//! pass, and writes those that differ, each policy at most once in [`INTERVAL`]; the last state is
+//! always written. A write carries the `resourceVersion` from which its status was computed. So the
+//! API server refuses a write that is based on an old version, and one of a replica that no longer
+//! leads.
+//!
+//! Proxies reconnect one by one to an operator that has started, and to the remaining replicas when
+//! one stops. So within [`SETTLE`] of such a change, a programmed policy doesn't lose its condition
+//! because proxies are missing, unless it had some in this time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::{debug, warn};
+
+use super::FIELD_MANAGER;
+use super::cluster::ObjectKey;
+use super::deliver::Delivered;
+use super::events::{News, transitions};
+use super::leader::{Leadership, may_write};
+use super::peers::Peers;
+use super::resource::{AdmissionPolicyStatus, PolicyResource};
+use super::status::{Facts, Settling, is_pending, wanted};
+use super::store::{Observations, Observed};
+use crate::metrics::{Metrics, WriteResult};
+use crate::xds::conditions::Condition;
+use crate::xds::registry::Registry;
+use crate::xds::tally::Tallies;
+use headgate_api::plan::{Plan, PolicyState};
+use headgate_api::{API_VERSION, KIND};
+
+/// The shortest interval between two writes of one policy's status.
+pub const INTERVAL: Duration = Duration::from_secs(1);
+/// The time for which a status waits for pending answers of proxies: most edits then are one write.
+const ANSWERS: Duration = Duration::from_millis(200);
+/// The shortest interval between two passes over all policies.
+const PASS: Duration = Duration::from_millis(50);
+/// The time that proxies have to reconnect after an operator starts, becomes the leader, or
+/// observes other replicas than before. Envoy retries after 5 s at the latest with the settings of
+/// `headgate bootstrap`, after 30 s with its own.
+const SETTLE: Duration = Duration::from_secs(60);
+/// The longest interval between attempts of a write that keeps failing, as with a missing
+/// permission.
+const MAX_INTERVAL: Duration = Duration::from_secs(64);
+/// The timeout of one write.
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(4);
+/// The number of writes in flight at once.
+const CONCURRENT: usize = 32;
+
+/// The inputs of statuses.
+pub struct Inputs {
+    /// The newest plan.
+    pub plans: watch::Receiver<Arc<Plan>>,
+    /// The statuses as observed.
+    pub observations: Arc<Observations>,
+    /// Marked when one of them has changed.
+    pub observed: watch::Receiver<()>,
+    /// This replica's proxies.
+    pub registry: Arc<Registry>,
+    /// Other replicas' proxies.
+    pub peers: watch::Receiver<Peers>,
+    /// The outcomes of deliveries.
+    pub deliveries: watch::Receiver<Arc<Delivered>>,
+    /// Whether this replica writes.
+    pub leadership: Leadership,
+}
+
+/// The task.
+pub struct Writer {
+    client: Client,
+    inputs: Inputs,
+    events: mpsc::Sender<News>,
+    metrics: Metrics,
+    /// Policies with a pending write, or with a recent one.
+    pace: BTreeMap<ObjectKey, Pace>,
+    writes: JoinSet<Written>,
+    /// Replicas whose proxies were counted in the last pass; `None` if this leader has had no pass
+    /// yet.
+    heard: Option<BTreeSet<SocketAddr>>,
+    /// The time until which proxies may be reconnecting.
+    settled: Instant,
+    /// Policies that had a proxy in this time.
+    seen: BTreeSet<ObjectKey>,
+}
+
+/// The pace of a policy's writes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pace {
+    in_flight: bool,
+    /// The start of the last write.
+    last: Option<Instant>,
+    /// The time at which a status was first found to differ, if it hasn't been written since.
+    differs_since: Option<Instant>,
+    /// The number of consecutive failures, other than conflicts.
+    failures: u32,
+}
+
+impl Pace {
+    /// Returns the time at which a differing status may be written. `pending` means that proxies
+    /// haven't answered.
+    fn due(&self, pending: bool, now: Instant) -> Instant {
+        let patience = if pending { ANSWERS } else { Duration::ZERO };
+        let ready = self.differs_since.unwrap_or(now) + patience;
+        self.last
+            .map_or(ready, |last| ready.max(last + self.interval()))
+    }
+
+    /// Returns the interval to the next write, which doubles with each consecutive failure.
+    fn interval(&self) -> Duration {
+        let doubled = INTERVAL.saturating_mul(1 << self.failures.min(16));
+        doubled.min(MAX_INTERVAL)
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        !self.in_flight
+            && self.differs_since.is_none()
+            && self.last.is_none_or(|last| last + self.interval() <= now)
+    }
+}
+
+/// The outcome of a write.
+struct Written {
+    key: ObjectKey,
+    before: Arc<Observed>,
+    status: AdmissionPolicyStatus,
+    result: Result<Observed, Failure>,
+}
+
+enum Failure {
+    /// The write was based on an old version.
+    Conflict,
+    /// The policy was deleted.
+    Gone,
+    Other(String),
+}
+
+impl Writer {
+    /// Returns a writer that hasn't started.
+    #[must_use]
+    pub fn new(
+        client: Client,
+        inputs: Inputs,
+        events: mpsc::Sender<News>,
+        metrics: Metrics,
+    ) -> Self {
+        Self {
+            client,
+            inputs,
+            events,
+            metrics,
+            pace: BTreeMap::new(),
+            writes: JoinSet::new(),
+            heard: None,
+            settled: Instant::now(),
+            seen: BTreeSet::new(),
+        }
+    }
+
+    /// Writes until `shutdown` holds `true`, and returns once no write is in flight.
+    pub async fn run(mut self, mut shutdown: watch::Receiver<bool>) {
+        let mut proxies = self.inputs.registry.changes();
+        let mut next_pass = Instant::now();
+        loop {
+            let now = Instant::now();
+            let mut wake = None;
+            if now >= next_pass {
+                next_pass = now + PASS;
+                wake = match may_write(&self.inputs.leadership, now) {
+                    true => self.pass(now),
+                    false => {
+                        self.heard = None;
+                        None
+                    }
+                };
+            }
+            let inputs = &mut self.inputs;
+            let sleep = async {
+                match wake {
+                    Some(wake) => sleep_until(wake.max(next_pass)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = shutdown.wait_for(|stop| *stop) => break,
+                Some(written) = self.writes.join_next() => {
+                    if let Ok(written) = written {
+                        self.written(written);
+                    }
+                }
+                Ok(()) = inputs.plans.changed() => {}
+                Ok(()) = inputs.observed.changed() => {}
+                Ok(()) = proxies.changed() => {}
+                Ok(()) = inputs.peers.changed() => {}
+                Ok(()) = inputs.deliveries.changed() => {}
+                Ok(()) = inputs.leadership.changed() => {}
+                () = sleep => {}
+            }
+            // The next pass handles all changes until then.
+            tokio::select! {
+                _ = shutdown.wait_for(|stop| *stop) => break,
+                () = sleep_until(next_pass) => {}
+            }
+        }
+        while self.writes.join_next().await.is_some() {}
+    }
+
+    /// Computes all statuses and starts the writes that are due. Returns the time of the next pass.
+    fn pass(&mut self, now: Instant) -> Option<Instant> {
+        let peers = self.inputs.peers.borrow().clone();
+        if !peers.complete {
+            // The proxies of a replica that hasn't answered don't count as "none".
+            return Some(now + INTERVAL);
+        }
+        let heard: BTreeSet<SocketAddr> = peers.tallies.keys().copied().collect();
+        if self.heard.as_ref() != Some(&heard) {
+            self.heard = Some(heard);
+            self.settled = now + SETTLE;
+            self.seen.clear();
+        }
+        let plan = Arc::clone(&self.inputs.plans.borrow());
+        let deliveries = Arc::clone(&self.inputs.deliveries.borrow());
+        let is_delivering = self.inputs.deliveries.has_changed().is_ok();
+        if is_delivering && !deliveries.complete {
+            // A new leader's missing delivery doesn't mean "not delivered".
+            return Some(now + INTERVAL);
+        }
+        let mut tallies = Tallies::of(&self.inputs.registry.proxies(SystemTime::now()));
+        for of_peer in peers.tallies.values() {
+            tallies.merge(of_peer);
+        }
+        let mut wake: Option<Instant> = None;
+        for state in &plan.policies {
+            let delivered = deliveries
+                .programmed(&state.name)
+                .map(|(status, reason, message)| Condition::new(status, reason, message));
+            if let Some(due) = self.consider(state, &tallies, delivered.as_ref(), now) {
+                wake = Some(wake.map_or(due, |w| w.min(due)));
+            }
+        }
+        self.pace.retain(|_, pace| !pace.is_over(now));
+        wake
+    }
+
+    /// Starts the write of one status if it differs and is due. Returns the time of the next check.
+    fn consider(
+        &mut self,
+        state: &PolicyState,
+        tallies: &Tallies,
+        delivered: Option<&Condition>,
+        now: Instant,
+    ) -> Option<Instant> {
+        let (namespace, name) = state.name.split_once('/')?;
+        let key = ObjectKey::new(namespace, name);
+        // The plan is ahead of the observed version or behind it; both change soon.
+        let before = self.inputs.observations.get(&key)?;
+        if before.generation != state.generation {
+            return None;
+        }
+        let settling = (now < self.settled).then(|| {
+            if tallies.of_policy(&state.name).total > 0 {
+                self.seen.insert(key.clone());
+            }
+            Settling {
+                was_seen: self.seen.contains(&key),
+            }
+        });
+        let facts = Facts {
+            state,
+            tallies,
+            delivered,
+            settling,
+        };
+        let time = Time(second(Timestamp::now()));
+        let wanted = wanted(&facts, before.status.as_ref(), &time);
+        // A target that waits for its proxies delays no other target.
+        let looks_again = wanted.holds.then_some(self.settled);
+        let Some(status) = wanted.status else {
+            if let Some(pace) = self.pace.get_mut(&key) {
+                pace.differs_since = None;
+            }
+            return looks_again;
+        };
+        let full = self.writes.len() >= CONCURRENT;
+        let pace = self.pace.entry(key.clone()).or_default();
+        pace.differs_since.get_or_insert(now);
+        if pace.in_flight {
+            return looks_again;
+        }
+        let due = pace.due(is_pending(&status), now);
+        if due > now {
+            return Some(due);
+        }
+        // The end of a write wakes this task.
+        if full {
+            return looks_again;
+        }
+        *pace = Pace {
+            in_flight: true,
+            last: Some(now),
+            differs_since: None,
+            failures: pace.failures,
+        };
+        let write = write(self.client.clone(), key, before, status);
+        self.writes.spawn(write);
+        looks_again
+    }
+
+    /// Applies the outcome of a write.
+    fn written(&mut self, written: Written) {
+        if let Some(pace) = self.pace.get_mut(&written.key) {
+            pace.in_flight = false;
+            pace.failures = match written.result {
+                Err(Failure::Other(_)) => pace.failures.saturating_add(1),
+                _ => 0,
+            };
+        }
+        let result = match written.result {
+            Ok(observed) => {
+                let (policy, uid) = (written.key.clone(), observed.uid.clone());
+                self.inputs.observations.newer(written.key, observed);
+                for transition in transitions(written.before.status.as_ref(), &written.status) {
+                    let news = News {
+                        policy: policy.clone(),
+                        uid: uid.clone(),
+                        transition,
+                    };
+                    if self.events.try_send(news).is_err() {
+                        debug!("too many Events at once; one is left out");
+                    }
+                }
+                WriteResult::Applied
+            }
+            Err(Failure::Conflict) => WriteResult::Conflict,
+            Err(Failure::Gone) => {
+                debug!(policy = %written.key, "deleted before its status was written");
+                WriteResult::Conflict
+            }
+            Err(Failure::Other(why)) => {
+                warn!(policy = %written.key, "writing its status failed, it is tried again: {why}");
+                WriteResult::Error
+            }
+        };
+        self.metrics.kubernetes.wrote("admissionpolicies", result);
+    }
+}
+
+/// Statuses have whole seconds, like all times that Kubernetes writes.
+fn second(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+async fn write(
+    client: Client,
+    key: ObjectKey,
+    before: Arc<Observed>,
+    status: AdmissionPolicyStatus,
+) -> Written {
+    let api: Api<PolicyResource> = Api::namespaced(client, &key.namespace);
+    let body = json!({
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {
+            "name": key.name,
+            "namespace": key.namespace,
+            "resourceVersion": before.resource_version,
+        },
+        "status": status,
+    });
+    // The list includes other controllers' entries unchanged; the version ensures that they are the
+    // newest.
+    let params = PatchParams::apply(FIELD_MANAGER).force();
+    let patch = Patch::Apply(&body);
+    let patched = timeout(WRITE_TIMEOUT, api.patch_status(&key.name, &params, &patch)).await;
+    let result = match patched {
+        Ok(Ok(policy)) => Ok(Observed::new(&policy)),
+        Ok(Err(kube::Error::Api(status))) if status.code == 409 => Err(Failure::Conflict),
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Err(Failure::Gone),
+        Ok(Err(error)) => Err(Failure::Other(error.to_string())),
+        Err(_) => Err(Failure::Other("no answer in time".to_owned())),
+    };
+    Written {
+        key,
+        before,
+        status,
+        result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_waits_for_answers_and_for_its_turn() {
+        let now = Instant::now();
+        let fresh = Pace {
+            differs_since: Some(now),
+            ..Pace::default()
+        };
+        assert_eq!(fresh.due(false, now), now);
+        assert_eq!(fresh.due(true, now), now + ANSWERS);
+        let written = Pace {
+            last: Some(now),
+            ..fresh
+        };
+        assert_eq!(written.due(false, now), now + INTERVAL);
+        assert!(!written.is_over(now + INTERVAL), "it still differs");
+        let done = Pace {
+            differs_since: None,
+            ..written
+        };
+        assert!(!done.is_over(now) && done.is_over(now + INTERVAL));
+    }
+
+    #[test]
+    fn a_write_that_fails_each_time_is_tried_less_and_less() {
+        let now = Instant::now();
+        let after = |failures: u32| {
+            let pace = Pace {
+                last: Some(now),
+                failures,
+                ..Pace::default()
+            };
+            pace.due(false, now) - now
+        };
+        assert_eq!([0, 1, 2].map(after), [1, 2, 4].map(Duration::from_secs));
+        assert_eq!(after(u32::MAX), MAX_INTERVAL);
+    }
+}

@@ -1,0 +1,251 @@
+//! The plan of a folder of policy files, given its earlier content.
+//!
+//! For each file the last good version of each of its policies is kept. A policy whose document
+//! becomes wrong stays as it was. So do all policies of a file that can no longer be read as YAML,
+//! because it is unknown which of them it still holds. A policy is removed when its file is
+//! deleted, or when a file without such mistakes no longer holds it.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use headgate_core::config::Mode;
+use sha2::{Digest, Sha256};
+
+use super::read::Scan;
+use headgate_api::compile::{Compiled, compile};
+use headgate_api::plan::{Plan, PolicyState, SourceProblem};
+use headgate_api::validate::{
+    Document, FileReport, Problem, ValidPolicy, check_file, refuse_duplicates,
+};
+
+/// The policies of a folder and their last good versions.
+#[derive(Debug, Default)]
+pub struct Folder {
+    files: BTreeMap<PathBuf, PolicyFile>,
+    /// The reason why the folder can't be read.
+    problem: Option<String>,
+}
+
+#[derive(Debug)]
+struct PolicyFile {
+    content: Content,
+    report: FileReport,
+    /// Last good version of each of its policies.
+    good: Vec<ValidPolicy>,
+}
+
+/// The content of a file, kept to detect changes.
+#[derive(Debug, PartialEq, Eq)]
+enum Content {
+    Read([u8; 32]),
+    Failed(String),
+}
+
+impl Folder {
+    /// Updates the folder with the result of a scan and returns the new plan; `None` if the scan is
+    /// the same as before. A folder that can't be read keeps all its policies.
+    pub fn update(&mut self, dir: &Path, scan: Scan) -> Option<Plan> {
+        let mut changed = false;
+        match scan {
+            Ok(scan) => {
+                changed |= self.problem.take().is_some();
+                let known = self.files.len();
+                self.files.retain(|path, _| scan.contains_key(path));
+                changed |= self.files.len() != known;
+                for (path, content) in scan {
+                    changed |= self.take_in(path, content);
+                }
+            }
+            Err(problem) => {
+                changed |= self.problem.as_ref() != Some(&problem);
+                self.problem = Some(problem);
+            }
+        }
+        changed.then(|| self.plan(dir))
+    }
+
+    fn take_in(&mut self, path: PathBuf, content: Result<Vec<u8>, String>) -> bool {
+        let name = path.display().to_string();
+        let (content, report) = match content {
+            Ok(bytes) => {
+                let content = Content::Read(Sha256::digest(&bytes).into());
+                if self.files.get(&path).is_some_and(|f| f.content == content) {
+                    return false;
+                }
+                (content, check_file(&name, &bytes))
+            }
+            Err(problem) => {
+                let content = Content::Failed(problem.clone());
+                if self.files.get(&path).is_some_and(|f| f.content == content) {
+                    return false;
+                }
+                let problems = vec![Problem::of_file(&name, problem)];
+                (
+                    content,
+                    FileReport {
+                        file: name,
+                        documents: Vec::new(),
+                        problems,
+                    },
+                )
+            }
+        };
+        let good = self.files.remove(&path).map(|f| f.good).unwrap_or_default();
+        self.files.insert(
+            path,
+            PolicyFile {
+                content,
+                report,
+                good,
+            },
+        );
+        true
+    }
+
+    fn plan(&mut self, dir: &Path) -> Plan {
+        let mut reports: Vec<FileReport> = self.files.values().map(|f| f.report.clone()).collect();
+        refuse_duplicates(&mut reports);
+        self.keep_last_good(&reports);
+
+        let effective: Vec<&ValidPolicy> = self.files.values().flat_map(|f| &f.good).collect();
+        let compiled = compile(&effective, |policy, _| policy.slots.portion(1));
+        let mut plan = Plan::default();
+        plan.problems
+            .extend(self.problem.iter().map(|message| SourceProblem {
+                source: dir.display().to_string(),
+                message: message.clone(),
+            }));
+        for (file, report) in self.files.values().zip(&reports) {
+            describe(&file.good, report, &compiled, &mut plan);
+        }
+        plan.policies
+            .sort_by(|a, b| (&a.name, &a.source).cmp(&(&b.name, &b.source)));
+        plan.workloads = compiled.workloads;
+        plan.outbound = compiled.outbound;
+        plan
+    }
+
+    /// Replaces the last good version of each policy that is valid in `reports`. Keeps that of a
+    /// policy whose document is wrong, or whose file is unclear.
+    fn keep_last_good(&mut self, reports: &[FileReport]) {
+        let valid = reports
+            .iter()
+            .flat_map(FileReport::policies)
+            .map(ValidPolicy::full_name);
+        let mut taken: HashSet<String> = valid.collect();
+        for (file, report) in self.files.values_mut().zip(reports) {
+            let unclear = is_unclear(report);
+            let refused: HashSet<&String> = report
+                .documents
+                .iter()
+                .filter(|d| d.policy.is_err())
+                .filter_map(|d| d.name.as_ref())
+                .collect();
+            let kept = std::mem::take(&mut file.good).into_iter().filter(|policy| {
+                let name = policy.full_name();
+                (unclear || refused.contains(&name)) && taken.insert(name)
+            });
+            file.good = report.policies().cloned().chain(kept).collect();
+        }
+    }
+}
+
+/// Whether a file has mistakes that belong to an unknown policy.
+fn is_unclear(report: &FileReport) -> bool {
+    !report.problems.is_empty()
+        || report
+            .documents
+            .iter()
+            .any(|d| d.policy.is_err() && d.name.is_none())
+}
+
+/// Adds the policies and problems of one file to `plan`.
+fn describe(good: &[ValidPolicy], report: &FileReport, compiled: &Compiled, plan: &mut Plan) {
+    let mut described: HashSet<String> = HashSet::new();
+    for document in &report.documents {
+        let problems = document.policy.as_ref().err();
+        let Some(name) = &document.name else {
+            plan.problems
+                .extend(problems.into_iter().flatten().map(source_problem));
+            continue;
+        };
+        let enforced = good.iter().find(|p| p.full_name() == *name);
+        let accepted = problems.map_or(Ok(()), |problems| Err(lines(problems)));
+        let state = state(name, report, Some(document), enforced, accepted, compiled);
+        plan.policies.push(state);
+        described.insert(name.clone());
+    }
+    plan.problems
+        .extend(report.problems.iter().map(source_problem));
+    // Policies of a file whose policies can no longer be listed.
+    for policy in good {
+        let name = policy.full_name();
+        if described.insert(name.clone()) {
+            let why: Vec<&Problem> = report.all_problems().collect();
+            let accepted = Err(lines(why));
+            plan.policies
+                .push(state(&name, report, None, Some(policy), accepted, compiled));
+        }
+    }
+}
+
+fn state(
+    name: &str,
+    report: &FileReport,
+    document: Option<&Document>,
+    enforced: Option<&ValidPolicy>,
+    accepted: Result<(), String>,
+    compiled: &Compiled,
+) -> PolicyState {
+    let targets = match (enforced, document) {
+        (Some(policy), _) => policy.targets.clone(),
+        (None, Some(document)) => document.targets.clone(),
+        (None, None) => Vec::new(),
+    };
+    let workloads = enforced
+        .into_iter()
+        .flat_map(|p| p.targets.iter().filter_map(|t| compiled.workloads.get(t)));
+    let own = workloads.filter(|config| config.stages.iter().any(|s| s.policy == name));
+    PolicyState {
+        name: name.to_owned(),
+        source: report.file.clone(),
+        generation: document
+            .map(|d| d.generation)
+            .or(enforced.map(|p| p.generation))
+            .unwrap_or(0),
+        targets,
+        accepted,
+        conflicts: match enforced {
+            Some(_) => compiled.conflicts.get(name).cloned().unwrap_or_default(),
+            None => Vec::new(),
+        },
+        overridden: Vec::new(),
+        without_workflows: Vec::new(),
+        warnings: enforced.map_or_else(Vec::new, |p| p.warnings.clone()),
+        beyond_limit: BTreeMap::new(),
+        not_found: Vec::new(),
+        mode: enforced.map_or(Mode::default(), |p| p.stage.mode),
+        revision: own
+            .map(|config| config.revision.clone())
+            .next()
+            .unwrap_or_default(),
+    }
+}
+
+fn source_problem(problem: &Problem) -> SourceProblem {
+    SourceProblem {
+        source: problem.place(),
+        message: problem.text(),
+    }
+}
+
+fn lines<'a>(problems: impl IntoIterator<Item = &'a Problem>) -> String {
+    problems
+        .into_iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,270 @@
+//! The server of centralized class admission ([`headgate_core::class_admission::Server`]) over
+//! HTTP/2, with the connections, the bounds and the TLS of xDS.
+//!
+//! Reports about a service must meet in one process. So one operator of a cluster serves at a time,
+//! its leader: the others don't listen, and a proxy that one of them rejects connects again,
+//! perhaps to another. A new leader starts without state and soon catches up: the paper's state is
+//! that of a period, or of recent calls.
+//!
+//! A report about misses can deny a class to all callers of a service. So over TLS,
+//! `classAdmission.peers` of the service's policy (`workflows.peers`, if it has workflows) lists
+//! the namespaces whose reports are accepted.
+//!
+//! No lock is held while waiting for a proxy. An exchange takes some µs of computation, so one lock
+//! serves all.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant as Clock};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Extension, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use headgate_core::class_admission::Server;
+use headgate_core::class_admission::protocol::{MAX_BYTES, PATH, Report};
+use headgate_core::time::{Instant, nanos};
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderMap, StatusCode};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tonic::service::Routes;
+
+use super::limits::Limits;
+use super::listen::incoming;
+use super::node::clip;
+use super::peer::{Peer, Spiffe};
+use super::registry::Registry;
+use super::stream::stopped;
+use super::tls::Trust;
+use crate::kubernetes::review::bearer;
+use crate::kubernetes::tokens::{ProxyTokens, Refusal};
+use headgate_api::plan::{Plan, TargetKind, TargetRef};
+
+/// The time that connections have to end when another replica becomes the leader.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// A server that isn't listening yet.
+#[derive(Debug, Clone)]
+pub struct AdmissionServer {
+    plans: watch::Receiver<Arc<Plan>>,
+    registry: Arc<Registry>,
+    trust: Option<watch::Receiver<Arc<Trust>>>,
+    tokens: Option<ProxyTokens>,
+    limits: Limits,
+}
+
+/// The shared state of the handlers.
+#[derive(Clone)]
+struct Shared {
+    plans: watch::Receiver<Arc<Plan>>,
+    tokens: Option<ProxyTokens>,
+    state: Arc<Mutex<Server>>,
+    began: Clock,
+}
+
+impl AdmissionServer {
+    /// Returns a server for the services of the newest of `plans`, which counts its connections in
+    /// `registry`. With `trust` it serves over TLS only.
+    #[must_use]
+    pub fn new(
+        plans: watch::Receiver<Arc<Plan>>,
+        registry: Arc<Registry>,
+        trust: Option<watch::Receiver<Arc<Trust>>>,
+        limits: Limits,
+    ) -> Self {
+        Self {
+            plans,
+            registry,
+            trust,
+            tokens: None,
+            limits,
+        }
+    }
+
+    /// Over TLS, accepts proxies without a certificate if `tokens` accepts their token.
+    #[must_use]
+    pub fn with_tokens(mut self, tokens: Option<ProxyTokens>) -> Self {
+        self.tokens = tokens;
+        self
+    }
+
+    /// Serves until `end`, and then connected proxies for a grace period. It starts without state.
+    ///
+    /// # Errors
+    /// The listener failed.
+    pub async fn serve(
+        &self,
+        listener: TcpListener,
+        end: impl Future<Output = ()>,
+    ) -> Result<(), tonic::transport::Error> {
+        let limits = self.limits;
+        let shared = Shared {
+            plans: self.plans.clone(),
+            tokens: self.tokens.clone(),
+            state: Arc::default(),
+            began: Clock::now(),
+        };
+        let app = Router::new()
+            .route(PATH, post(exchange))
+            .layer(DefaultBodyLimit::max(MAX_BYTES))
+            .with_state(shared);
+        let (trust, registry) = (self.trust.clone(), Arc::clone(&self.registry));
+        let connections = incoming(listener, limits, trust, registry);
+        let (ending, mut told) = watch::channel(false);
+        let server = tonic::transport::Server::builder()
+            .max_concurrent_streams(limits.streams_per_connection)
+            .http2_max_header_list_size(limits.header_bytes)
+            .http2_keepalive_interval(Some(limits.keepalive_interval))
+            .http2_keepalive_timeout(Some(limits.keepalive_timeout))
+            .add_routes(Routes::from(app))
+            .serve_with_incoming_shutdown(connections, async move {
+                stopped(&mut told).await;
+            });
+        let over = async {
+            end.await;
+            ending.send_replace(true);
+            tokio::time::sleep(GRACE).await;
+        };
+        tokio::select! {
+            served = server => served,
+            () = over => Ok(()),
+        }
+    }
+}
+
+/// Answers one report.
+async fn exchange(
+    State(shared): State<Shared>,
+    Extension(peer): Extension<Peer>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let _open = peer.activity.open();
+    let refused = |problem: String| (StatusCode::BAD_REQUEST, problem).into_response();
+    let mut report: Report<'_> = match serde_json::from_slice(&body) {
+        Ok(report) => report,
+        Err(error) => return refused(format!("no report: {error}")),
+    };
+    let token = headers.get(AUTHORIZATION);
+    let token = token.and_then(|value| bearer(value.to_str().ok()?));
+    let token = token.map(str::to_owned);
+    let peer = match peer.with_token(token, shared.tokens.as_ref()).await {
+        Ok(peer) => peer,
+        Err(refusal) => {
+            let code = match refusal {
+                Refusal::Invalid(_) => StatusCode::UNAUTHORIZED,
+                Refusal::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            return (code, refusal.to_string()).into_response();
+        }
+    };
+    if let Some(proven) = &peer.proven {
+        let plan = Arc::clone(&shared.plans.borrow());
+        if let Err(why) = keep_believed(&plan, &mut report, proven) {
+            return (StatusCode::FORBIDDEN, why).into_response();
+        }
+    }
+    let now = Instant::from_nanos(nanos(shared.began.elapsed()));
+    let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+    let answer = state.exchange(now, &report);
+    drop(state);
+    match answer {
+        // The answer has no maps and no numbers that JSON lacks.
+        Ok(answer) => {
+            let json = serde_json::to_vec(&answer).unwrap_or_default();
+            ([(CONTENT_TYPE, "application/json")], json).into_response()
+        }
+        Err(error) => refused(error.to_string()),
+    }
+}
+
+/// Removes the services from `report` whose policy doesn't accept the sender's reports.
+///
+/// # Errors
+/// One line: the peer proves no namespace, or no service is left.
+fn keep_believed(
+    plan: &Plan,
+    report: &mut Report<'_>,
+    proven: &Result<Spiffe, String>,
+) -> Result<(), String> {
+    let sender = proven.as_ref().map_err(Clone::clone)?;
+    let Some(first) = report.services.first().map(|s| s.service.to_string()) else {
+        return Ok(());
+    };
+    report
+        .services
+        .retain(|told| believes(plan, &told.service, sender));
+    match report.services.is_empty() {
+        false => Ok(()),
+        true => Err(format!(
+            "{first}: its policy does not exist, or its classAdmission.peers does not have the \
+             namespace of {}",
+            clip(&sender.id, 256)
+        )),
+    }
+}
+
+/// Whether the policy of `service`, `namespace/name`, accepts reports of `sender`. Without peers,
+/// it accepts all.
+fn believes(plan: &Plan, service: &str, sender: &Spiffe) -> bool {
+    let Some((namespace, name)) = service.split_once('/') else {
+        return false;
+    };
+    let target = TargetRef {
+        kind: TargetKind::Service,
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        section: None,
+    };
+    let stages = plan.workloads.get(&target).into_iter();
+    let mut stages = stages.flat_map(|config| &config.stages);
+    stages.any(|stage| {
+        let of_classes = stage.class_admission.as_ref().filter(|a| a.receives);
+        let peers = of_classes.map(|classes| match &stage.workflows {
+            Some(workflows) => &workflows.peers,
+            None => &classes.peers,
+        });
+        peers.is_some_and(|peers| peers.is_empty() || peers.iter().any(|p| is_of(p, sender)))
+    })
+}
+
+/// Whether `peer`, a SPIFFE id or a prefix followed by `*`, names a workload of the sender's
+/// namespace. Accounts are not compared, because the proxy's certificate for Headgate may name
+/// another account than the workload's.
+fn is_of(peer: &str, sender: &Spiffe) -> bool {
+    let namespace = sender.id.rsplit_once("/sa/");
+    let namespace = namespace.map_or(sender.id.clone(), |(id, _)| format!("{id}/"));
+    match peer.strip_suffix('*') {
+        Some(start) => namespace.starts_with(start) || start.starts_with(&namespace),
+        None => peer.starts_with(&namespace),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_of_peers_admits_the_proxies_of_its_namespaces() {
+        let sender = Spiffe {
+            id: "spiffe://cluster.local/ns/shop/sa/proxy".to_owned(),
+            namespace: "shop".to_owned(),
+            expires: None,
+        };
+        for (peer, is) in [
+            ("spiffe://cluster.local/ns/shop/sa/engine", true),
+            ("spiffe://cluster.local/ns/shop/sa/eng*", true),
+            ("spiffe://cluster.local/ns/shop/*", true),
+            ("spiffe://cluster.local/ns/shop*", true),
+            ("spiffe://cluster.local/*", true),
+            ("spiffe://cluster.local/ns/shopping/*", false),
+            ("spiffe://cluster.local/ns/sho/sa/proxy", false),
+            ("spiffe://cluster.local/ns/bank/sa/engine", false),
+            ("spiffe://elsewhere/ns/shop/*", false),
+        ] {
+            assert_eq!(is_of(peer, &sender), is, "{peer}");
+        }
+    }
+}

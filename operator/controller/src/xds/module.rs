@@ -1,0 +1,454 @@
+//! The filter module on disk, under a name that changes with its content.
+//!
+//! Envoy caches code by file name and ignores new bytes under an old one. So the module is copied
+//! to `headgate-<sha256>.wasm` (or `.so`), and proxies get the new name when the file is replaced.
+//! The copy is complete before its name exists. Old copies stay for a day, for proxies that are
+//! slow to follow.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use clap::ValueEnum;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::resource::sha256;
+
+/// The largest module accepted, in bytes.
+const MAX_BYTES: u64 = 64 << 20;
+/// The time for which a copy that is no longer served is kept.
+const KEEP_OLD: Duration = Duration::from_secs(24 * 3_600);
+/// The interval at which the source file is checked.
+const POLL: Duration = Duration::from_millis(500);
+/// The number of hex digits of the SHA-256 in a copy's name.
+const HASH: usize = 16;
+/// The prefix of every ELF file, such as a dynamic module of Envoy.
+const ELF: [u8; 4] = *b"\x7fELF";
+/// The prefix of every WebAssembly binary: magic number and version 1.
+const PREAMBLE: [u8; 8] = *b"\0asm\x01\0\0\0";
+
+/// The form of the filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Kind {
+    /// A WebAssembly module: one engine for each worker thread of a proxy.
+    #[default]
+    Wasm,
+    /// A dynamic module of Envoy, which is a shared object: one engine for the whole process, at
+    /// less cost.
+    Native,
+}
+
+impl Kind {
+    /// Returns the kind of a module file, by its name.
+    #[must_use]
+    pub fn of(path: &Path) -> Self {
+        match path.extension() {
+            Some(extension) if extension == Self::Native.extension() => Self::Native,
+            _ => Self::Wasm,
+        }
+    }
+
+    /// Returns the kind of this name in [`headgate_api::plan::FILTER_METADATA`].
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Wasm, Self::Native]
+            .into_iter()
+            .find(|kind| kind.name() == name)
+    }
+
+    /// Returns the kind's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Wasm => "wasm",
+            Self::Native => "native",
+        }
+    }
+
+    /// Returns the extension of the kind's files.
+    #[must_use]
+    pub fn extension(self) -> &'static str {
+        match self {
+            Self::Wasm => "wasm",
+            Self::Native => "so",
+        }
+    }
+}
+
+/// A module that proxies can load.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Module {
+    /// The absolute path of the content-addressed copy.
+    pub path: PathBuf,
+    /// The first 64 bits of its SHA-256, in hex.
+    pub hash: String,
+    /// Its whole SHA-256, in hex.
+    pub sha256: String,
+    /// The size in bytes.
+    pub bytes: u64,
+    /// The processor architecture of a native module, as in [`std::env::consts::ARCH`]; `None` if
+    /// it runs on any, or if its name isn't known.
+    pub architecture: Option<&'static str>,
+}
+
+/// The modules that proxies load.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Modules {
+    /// The module of every proxy that doesn't request a native filter, or can't load it.
+    pub wasm: Module,
+    /// The module of proxies that request a native filter, if there is one.
+    pub native: Option<Module>,
+}
+
+/// The reason why a module can't be served. Each names the file and the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum ModuleError {
+    /// The file doesn't exist.
+    #[error(
+        "filter module {0} does not exist; build it with scripts/build, or name it with --wasm PATH"
+    )]
+    Missing(PathBuf),
+    /// The file can't be read.
+    #[error("filter module {0}: {1}")]
+    Unreadable(PathBuf, io::Error),
+    /// The file isn't a module.
+    #[error(
+        "filter module {0} is neither a WebAssembly module nor a shared object: {1}; build it with \
+         scripts/build"
+    )]
+    Invalid(PathBuf, &'static str),
+    /// The copy can't be written.
+    #[error("module folder {0}: {1}; name a folder that can be written with --module-dir DIR")]
+    Folder(PathBuf, io::Error),
+}
+
+/// Returns the default folder of copies: `$XDG_STATE_HOME/headgate/modules`, usually
+/// `~/.local/state/headgate/modules`, else a folder in the system's temporary one.
+#[must_use]
+pub fn default_folder() -> PathBuf {
+    let set = |name: &str| {
+        std::env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
+    set("XDG_STATE_HOME")
+        .or_else(|| set("HOME").map(|home| home.join(".local/state")))
+        .unwrap_or_else(std::env::temp_dir)
+        .join("headgate/modules")
+}
+
+impl From<Module> for Modules {
+    fn from(wasm: Module) -> Self {
+        Self { wasm, native: None }
+    }
+}
+
+impl Modules {
+    /// Returns an iterator over the modules.
+    pub fn iter(&self) -> impl Iterator<Item = &Module> {
+        [&self.wasm].into_iter().chain(&self.native)
+    }
+
+    /// Replaces the module of the same kind by `module`; returns `false` if it is the same.
+    fn replace(&mut self, module: Module) -> bool {
+        let known = match module.kind() {
+            Kind::Wasm => &mut self.wasm,
+            Kind::Native => self.native.get_or_insert_default(),
+        };
+        let is_new = *known != module;
+        *known = module;
+        is_new
+    }
+}
+
+impl Module {
+    /// Returns its kind.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        Kind::of(&self.path)
+    }
+
+    /// Copies `source` into `folder` under its content's name, unless that copy exists already.
+    ///
+    /// # Errors
+    /// See [`ModuleError`]. A truncated module is refused, such as one still being written.
+    pub fn install(source: &Path, folder: &Path) -> Result<Self, ModuleError> {
+        let unreadable = |e: io::Error| match e.kind() {
+            io::ErrorKind::NotFound => ModuleError::Missing(source.to_owned()),
+            _ => ModuleError::Unreadable(source.to_owned(), e),
+        };
+        if fs::metadata(source).map_err(unreadable)?.len() > MAX_BYTES {
+            return Err(ModuleError::Invalid(
+                source.to_owned(),
+                "larger than 64 MiB",
+            ));
+        }
+        let code = fs::read(source).map_err(unreadable)?;
+        check(&code).map_err(|why| ModuleError::Invalid(source.to_owned(), why))?;
+        let sha256 = sha256(&code);
+        let hash = sha256[..HASH].to_owned();
+        let unwritable = |e: io::Error| ModuleError::Folder(folder.to_owned(), e);
+        let path = store(&code, &hash, folder).map_err(unwritable)?;
+        prune(folder, &path, SystemTime::now());
+        Ok(Self {
+            path,
+            hash,
+            sha256,
+            bytes: code.len() as u64,
+            architecture: architecture(&code),
+        })
+    }
+}
+
+/// Writes the copy under another name, then renames it: the name never refers to a partial file.
+fn store(code: &[u8], hash: &str, folder: &Path) -> io::Result<PathBuf> {
+    fs::create_dir_all(folder)?;
+    let folder = folder.canonicalize()?;
+    let kind = match code.starts_with(&ELF) {
+        true => Kind::Native,
+        false => Kind::Wasm,
+    };
+    let path = folder.join(format!("headgate-{hash}.{}", kind.extension()));
+    if fs::read(&path).is_ok_and(|old| old == code) {
+        fs::File::options()
+            .append(true)
+            .open(&path)?
+            .set_modified(SystemTime::now())?;
+        return Ok(path);
+    }
+    let partial = folder.join(format!(".headgate-{hash}.{}", std::process::id()));
+    let mut file = fs::File::create(&partial)?;
+    // Envoy often runs as another user.
+    file.set_permissions(fs::Permissions::from_mode(0o644))?;
+    file.write_all(code)?;
+    file.sync_all()?;
+    fs::rename(&partial, &path)?;
+    Ok(path)
+}
+
+/// Removes copies unused for [`KEEP_OLD`]. A failure leaves a file behind, with no other effect.
+fn prune(folder: &Path, current: &Path, now: SystemTime) {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let ours = name.trim_start_matches('.').starts_with("headgate-");
+        let old = entry
+            .metadata()
+            .and_then(|m| m.modified())
+            .is_ok_and(|at| now.duration_since(at).unwrap_or_default() > KEEP_OLD);
+        if ours && old && entry.file_name() != current.file_name().unwrap_or_default() {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Returns the processor architecture of a shared object (ELF, `e_machine`).
+fn architecture(code: &[u8]) -> Option<&'static str> {
+    match (code.starts_with(&ELF), code.get(18..20)?) {
+        (true, [0x3e, 0]) => Some("x86_64"),
+        (true, [0xb7, 0]) => Some("aarch64"),
+        _ => None,
+    }
+}
+
+/// Checks the outline of a WebAssembly binary: preamble, then sections whose sizes add up to the
+/// end. A shared object has its tables at its end: the proxy refuses a truncated one and keeps its
+/// present module.
+fn check(code: &[u8]) -> Result<(), &'static str> {
+    if code.starts_with(&ELF) {
+        return Ok(());
+    }
+    let Some(mut rest) = code.strip_prefix(&PREAMBLE) else {
+        return Err("it does not start with the WebAssembly magic number and version 1");
+    };
+    while let Some((_, after_id)) = rest.split_first() {
+        rest = leb128(after_id)
+            .and_then(|(size, content)| content.get(size..))
+            .ok_or("it is cut short")?;
+    }
+    Ok(())
+}
+
+/// Returns an unsigned LEB128 number of at most 32 bits, and the bytes that follow it.
+fn leb128(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let mut value = 0_u64;
+    for (i, byte) in bytes.iter().take(5).enumerate() {
+        value |= u64::from(byte & 0x7f) << (7 * i);
+        if byte & 0x80 == 0 {
+            return Some((usize::try_from(value).ok()?, &bytes[i + 1..]));
+        }
+    }
+    None
+}
+
+/// Publishes new [`Modules`] whenever `source`, the file of the module of this kind, is replaced,
+/// until all receivers are dropped.
+///
+/// The file is read once it is unchanged in two consecutive checks: a copy in progress has a new
+/// size each time. A file that is no module of its kind changes nothing and is reported once.
+pub async fn watch(
+    kind: Kind,
+    source: PathBuf,
+    folder: PathBuf,
+    modules: watch::Sender<Arc<Modules>>,
+) {
+    let mut settled = stamp(&source);
+    let mut before = settled;
+    let mut tick = tokio::time::interval(POLL);
+    loop {
+        tokio::select! {
+            _ = tick.tick() => {}
+            () = modules.closed() => return,
+        }
+        let now = stamp(&source);
+        let changed = now != settled && now == before;
+        before = now;
+        if !changed || now.is_none() {
+            continue;
+        }
+        settled = now;
+        let (from, to) = (source.clone(), folder.clone());
+        match tokio::task::spawn_blocking(move || Module::install(&from, &to)).await {
+            Ok(Ok(module)) if module.kind() != kind => {
+                let (source, kind) = (source.display(), kind.name());
+                warn!("filter module {source}: not {kind}; proxies keep the module they have");
+            }
+            Ok(Ok(module)) => {
+                let path = module.path.clone();
+                if modules.send_if_modified(|known| Arc::make_mut(known).replace(module)) {
+                    info!(
+                        module = %path.display(),
+                        "the filter module was replaced; proxies get the new one"
+                    );
+                }
+            }
+            Ok(Err(error)) => warn!("{error}; proxies keep the module they have"),
+            Err(error) => warn!("reading the filter module failed: {error}"),
+        }
+    }
+}
+
+/// Returns modification time and size, which change when a file is replaced.
+fn stamp(path: &Path) -> Option<(SystemTime, u64)> {
+    let metadata = fs::metadata(path).ok()?;
+    Some((metadata.modified().ok()?, metadata.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a module of one custom section with this content.
+    fn module(content: &[u8]) -> Vec<u8> {
+        let mut code = PREAMBLE.to_vec();
+        code.extend([0, u8::try_from(content.len() + 2).unwrap(), 1, b'x']);
+        code.extend(content);
+        code
+    }
+
+    #[test]
+    fn copies_are_named_by_content() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, folder) = (dir.path().join("f.wasm"), dir.path().join("modules"));
+        fs::write(&source, module(b"one")).unwrap();
+        let one = Module::install(&source, &folder).unwrap();
+        assert_eq!(one, Module::install(&source, &folder).unwrap());
+        fs::write(&source, module(b"two")).unwrap();
+        let two = Module::install(&source, &folder).unwrap();
+        assert_ne!(one.path, two.path);
+        assert_eq!(
+            fs::read(&one.path).unwrap(),
+            module(b"one"),
+            "the old copy stays for a while"
+        );
+        assert_eq!(fs::read(&two.path).unwrap(), module(b"two"));
+        assert_eq!(
+            fs::read_dir(&folder).unwrap().count(),
+            2,
+            "nothing partial is left"
+        );
+    }
+
+    #[test]
+    fn a_shared_object_keeps_its_kind_and_is_for_one_processor() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, folder) = (dir.path().join("libheadgate.so"), dir.path().join("m"));
+        for (machine, architecture) in [
+            (0x3e, Some("x86_64")),
+            (0xb7, Some("aarch64")),
+            (0xf3, None),
+        ] {
+            let code = [&ELF[..], &[0; 14], &[machine, 0], b"rest"].concat();
+            fs::write(&source, &code).unwrap();
+            let module = Module::install(&source, &folder).unwrap();
+            assert_eq!(
+                (module.kind(), module.architecture),
+                (Kind::Native, architecture)
+            );
+            assert_eq!(fs::read(&module.path).unwrap(), code);
+        }
+    }
+
+    #[test]
+    fn old_copies_go_and_the_current_one_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, folder) = (dir.path().join("f.wasm"), dir.path().join("modules"));
+        fs::write(&source, module(b"one")).unwrap();
+        let one = Module::install(&source, &folder).unwrap();
+        fs::write(&source, module(b"two")).unwrap();
+        let two = Module::install(&source, &folder).unwrap();
+        prune(
+            &folder,
+            &two.path,
+            SystemTime::now() + KEEP_OLD + Duration::from_secs(60),
+        );
+        assert!(!one.path.exists() && two.path.exists());
+    }
+
+    #[test]
+    fn what_is_no_module_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, folder) = (dir.path().join("f.wasm"), dir.path().join("modules"));
+        let refused = |content: &[u8]| {
+            fs::write(&source, content).unwrap();
+            Module::install(&source, &folder).unwrap_err().to_string()
+        };
+        assert!(refused(b"").contains("magic number"));
+        assert!(refused(b"<html>").contains("scripts/build"));
+        let whole = module(b"content");
+        for cut in PREAMBLE.len() + 1..whole.len() {
+            assert!(refused(&whole[..cut]).contains("cut short"), "{cut}");
+        }
+        fs::remove_file(&source).unwrap();
+        let missing = Module::install(&source, &folder).unwrap_err().to_string();
+        assert!(
+            missing.contains("does not exist; build it with scripts/build"),
+            "{missing}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_replaced_file_is_published_and_a_broken_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, folder) = (dir.path().join("f.wasm"), dir.path().join("modules"));
+        fs::write(&source, module(b"one")).unwrap();
+        let one = Module::install(&source, &folder).unwrap();
+        let (tx, mut rx) = watch::channel(Arc::new(Modules::from(one)));
+        let task = tokio::spawn(super::watch(Kind::Wasm, source.clone(), folder, tx));
+        tokio::task::yield_now().await;
+        fs::write(&source, b"broken, and of another size").unwrap();
+        fs::write(&source, module(b"three")).unwrap();
+        rx.changed().await.unwrap();
+        let path = rx.borrow().wasm.path.clone();
+        assert_eq!(fs::read(path).unwrap(), module(b"three"));
+        drop(rx);
+        task.await.unwrap();
+    }
+}

@@ -1,0 +1,283 @@
+//! The other end of a connection, and the identity that it may claim.
+//!
+//! A proxy's metadata is only a claim. Over TLS, the token of its service account proves a
+//! namespace, or its certificate does (SPIFFE, as issued by Istio). No claim may leave that
+//! namespace: a compromised workload can't read another team's policies or appear in their status.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
+
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use super::node::{Identity, TargetClaim, clip};
+use crate::kubernetes::tokens::{ProxyTokens, Refusal};
+use headgate_api::plan::{NAMESPACE_METADATA, TARGET_METADATA};
+
+/// The longest SPIFFE id (the specification's bound), in bytes.
+const MAX_SPIFFE: usize = 2_048;
+/// The trust domain of accounts of this cluster.
+const TRUST_DOMAIN: &str = "cluster.local";
+
+/// The other end of a connection.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    /// Its address.
+    pub address: SocketAddr,
+    /// The identity that its certificate or token proves; `None` without TLS. `Err` is one line
+    /// that says why it proves nothing.
+    pub proven: Option<Arc<Result<Spiffe, String>>>,
+    pub(super) activity: Arc<Activity>,
+}
+
+/// A workload's identity: `spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spiffe {
+    /// The whole id.
+    pub id: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// The expiry of its certificate; `None` for a token, which the kubelet renews.
+    pub expires: Option<SystemTime>,
+}
+
+/// The number of streams of a connection.
+#[derive(Debug, Default)]
+pub(super) struct Activity {
+    open: AtomicUsize,
+    opened: AtomicUsize,
+}
+
+/// Counts as an open stream until it is dropped.
+#[derive(Debug)]
+pub(super) struct OpenStream(Arc<Activity>);
+
+impl Activity {
+    /// Records that a stream began.
+    pub(super) fn open(self: &Arc<Self>) -> OpenStream {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        OpenStream(Arc::clone(self))
+    }
+
+    /// Returns the number of open streams, and of streams opened since the start.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (
+            self.open.load(Ordering::Relaxed),
+            self.opened.load(Ordering::Relaxed),
+        )
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Spiffe {
+    /// Returns the id in a certificate.
+    ///
+    /// # Errors
+    /// One line: it has none, several, or one without a namespace.
+    pub fn of_certificate(der: &[u8]) -> Result<Self, String> {
+        const DO: &str =
+            "issue one for spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT, or show a token";
+        let (_, certificate) = X509Certificate::from_der(der)
+            .map_err(|e| format!("the client certificate can't be read: {e}; {DO}"))?;
+        let names = certificate
+            .subject_alternative_name()
+            .ok()
+            .flatten()
+            .map(|e| e.value.general_names.as_slice())
+            .unwrap_or_default();
+        let mut uris = names.iter().filter_map(|name| match name {
+            GeneralName::URI(uri) => Some(*uri),
+            _ => None,
+        });
+        let end = certificate.validity().not_after.timestamp();
+        let end = Duration::from_secs(u64::try_from(end).unwrap_or_default());
+        match (uris.next(), uris.next()) {
+            (Some(only), None) => {
+                Self::parse(only, SystemTime::UNIX_EPOCH + end).ok_or_else(|| {
+                    format!(
+                        "the client certificate's URI {:?} names no namespace; {DO}",
+                        clip(only, 256)
+                    )
+                })
+            }
+            (None, _) => Err(format!(
+                "the client certificate has no URI (SPIFFE id) that says its namespace; {DO}"
+            )),
+            (Some(_), Some(_)) => Err(format!(
+                "the client certificate has several URIs; a SPIFFE id is the only one; {DO}"
+            )),
+        }
+    }
+
+    fn parse(uri: &str, expires: SystemTime) -> Option<Self> {
+        if uri.len() > MAX_SPIFFE {
+            return None;
+        }
+        let mut parts = uri.strip_prefix("spiffe://")?.split('/');
+        let (domain, ns, namespace) = (parts.next()?, parts.next()?, parts.next()?);
+        let (sa, account) = (parts.next()?, parts.next()?);
+        let right = ns == "ns" && sa == "sa" && parts.next().is_none();
+        let full = ![domain, namespace, account].iter().any(|s| s.is_empty());
+        (right && full).then(|| Self {
+            id: uri.to_owned(),
+            namespace: namespace.to_owned(),
+            expires: Some(expires),
+        })
+    }
+}
+
+impl Peer {
+    /// Returns the peer with the identity that `token` proves, if its certificate proves none.
+    ///
+    /// # Errors
+    /// The token isn't valid, or the API server doesn't answer.
+    pub(super) async fn with_token(
+        mut self,
+        token: Option<String>,
+        tokens: Option<&ProxyTokens>,
+    ) -> Result<Self, Refusal> {
+        let needs_token = self.proven.as_deref().is_some_and(Result::is_err);
+        if let (true, Some(token), Some(tokens)) = (needs_token, token, tokens) {
+            let account = tokens.account(&token).await?;
+            let (namespace, name) = (account.namespace, account.name);
+            self.proven = Some(Arc::new(Ok(Spiffe {
+                id: format!("spiffe://{TRUST_DOMAIN}/ns/{namespace}/sa/{name}"),
+                namespace,
+                expires: None,
+            })));
+        }
+        Ok(self)
+    }
+
+    /// Checks that the certificate or token covers all claims of `identity`, and adds the proven
+    /// facts. Without TLS, claims are trusted.
+    ///
+    /// # Errors
+    /// One line that says which claim isn't covered, with the remedy.
+    pub fn authorize(&self, identity: &mut Identity) -> Result<(), String> {
+        let Some(proven) = &self.proven else {
+            return Ok(());
+        };
+        let proven = proven.as_ref().as_ref().map_err(Clone::clone)?;
+        let claimed = [
+            (NAMESPACE_METADATA, identity.namespace.as_deref()),
+            (
+                TARGET_METADATA,
+                match &identity.target {
+                    TargetClaim::Target(target) => Some(target.namespace.as_str()),
+                    TargetClaim::None | TargetClaim::Invalid(_) => None,
+                },
+            ),
+        ];
+        for (key, namespace) in claimed {
+            if let Some(namespace) = namespace.filter(|n| *n != proven.namespace) {
+                return Err(format!(
+                    "node metadata {key:?} is of namespace {namespace:?}, but the client's \
+                     certificate or token is of {:?} ({}); correct the metadata, or give the proxy \
+                     an identity of namespace {namespace:?}",
+                    proven.namespace, proven.id
+                ));
+            }
+        }
+        identity.namespace = Some(proven.namespace.clone());
+        identity.certificate = Some(proven.id.clone());
+        identity.expires = proven.expires;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair, SanType};
+
+    use super::*;
+
+    fn certificate(uris: &[&str]) -> Vec<u8> {
+        let mut params = CertificateParams::new(vec!["proxy.example".to_owned()]).unwrap();
+        let uri = |u: &&str| SanType::URI((*u).try_into().unwrap());
+        params.subject_alt_names.extend(uris.iter().map(uri));
+        let key = KeyPair::generate().unwrap();
+        params.self_signed(&key).unwrap().der().to_vec()
+    }
+
+    fn peer(namespace: &str) -> Peer {
+        let uri = format!("spiffe://cluster.local/ns/{namespace}/sa/default");
+        Peer {
+            address: ([127, 0, 0, 1], 1).into(),
+            proven: Some(Arc::new(Spiffe::of_certificate(&certificate(&[&uri])))),
+            activity: Arc::default(),
+        }
+    }
+
+    #[test]
+    fn the_namespace_is_read_from_the_only_uri() {
+        let found = Spiffe::of_certificate(&certificate(&["spiffe://td/ns/shop/sa/web"])).unwrap();
+        assert_eq!(found.namespace, "shop");
+        for (uris, says) in [
+            (&[][..], "has no URI"),
+            (
+                &["spiffe://td/ns/a/sa/b", "spiffe://td/ns/c/sa/d"][..],
+                "several URIs",
+            ),
+            (&["https://td/ns/a/sa/b"][..], "names no namespace"),
+            (&["spiffe://td/ns/a"][..], "names no namespace"),
+            (&["spiffe://td/ns//sa/b"][..], "names no namespace"),
+            (&["spiffe://td/ns/a/sa/b/c"][..], "names no namespace"),
+        ] {
+            let why = Spiffe::of_certificate(&certificate(uris)).unwrap_err();
+            assert!(
+                why.contains(says) && why.contains("or show a token"),
+                "{uris:?}: {why}"
+            );
+        }
+        assert!(Spiffe::of_certificate(b"nonsense").is_err());
+    }
+
+    #[test]
+    fn no_claim_leaves_the_certificates_namespace() {
+        let claims = |namespace: Option<&str>, target: Option<&str>| Identity {
+            namespace: namespace.map(str::to_owned),
+            target: target.map_or(TargetClaim::None, |t| {
+                TargetClaim::Target(t.parse().unwrap())
+            }),
+            ..Identity::default()
+        };
+        let check =
+            |mut identity: Identity| peer("shop").authorize(&mut identity).map(|()| identity);
+        let silent = check(claims(None, None)).unwrap();
+        assert_eq!(silent.namespace.as_deref(), Some("shop"));
+        assert!(silent.certificate.unwrap().ends_with("/ns/shop/sa/default"));
+        assert!(check(claims(Some("shop"), Some("Service/shop/web"))).is_ok());
+        for wrong in [
+            claims(Some("bank"), None),
+            claims(None, Some("Service/bank/web")),
+            claims(Some("shop"), Some("Service/bank/web")),
+        ] {
+            let why = check(wrong).unwrap_err();
+            assert!(
+                why.contains("\"bank\"") && why.contains("correct the metadata"),
+                "{why}"
+            );
+        }
+    }
+
+    #[test]
+    fn without_tls_claims_are_believed() {
+        let mut plain = peer("shop");
+        plain.proven = None;
+        let mut identity = Identity {
+            namespace: Some("bank".into()),
+            ..Identity::default()
+        };
+        plain.authorize(&mut identity).unwrap();
+        assert_eq!(identity.certificate, None);
+    }
+}

@@ -1,0 +1,164 @@
+//! The record of one stream of one proxy.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use headgate_core::config::{Direction, FilterConfig, StageConfig};
+use serde::{Deserialize, Serialize};
+
+use super::direction;
+use super::module::Kind;
+use super::node::Identity;
+use headgate_api::plan::{InForce, TargetRef};
+
+/// The gRPC service that a stream uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Transport {
+    /// Extension config discovery, one stream for each slot.
+    Ecds,
+    /// Aggregated discovery, one stream for each proxy.
+    Ads,
+}
+
+impl Transport {
+    /// Returns its usual abbreviation.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ecds => "ECDS",
+            Self::Ads => "ADS",
+        }
+    }
+}
+
+/// The protocol variant that a stream speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Variant {
+    /// State of the world.
+    #[serde(rename = "SotW")]
+    StateOfTheWorld,
+    /// Incremental.
+    #[serde(rename = "delta")]
+    Delta,
+}
+
+impl Variant {
+    /// Returns its usual abbreviation.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::StateOfTheWorld => "SotW",
+            Self::Delta => "delta",
+        }
+    }
+}
+
+/// A version that was sent to a proxy, or that the proxy runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Push {
+    /// The xDS version: a hash of configuration, module and slot names.
+    pub version: String,
+    /// [`FilterConfig::revision`] of the inbound slots, or of the outbound ones if there are no
+    /// others; empty for the empty configuration.
+    pub revision: String,
+    /// The kind of filter in it.
+    pub filter: Kind,
+    /// The time at which it was sent or accepted.
+    pub at: SystemTime,
+}
+
+/// A proxy's last refusal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nack {
+    /// The refused version.
+    pub push: Push,
+    /// Envoy's reason.
+    pub message: String,
+}
+
+/// One stream of one proxy.
+#[derive(Debug, Clone)]
+pub struct Proxy {
+    /// The proxy's identity.
+    pub identity: Identity,
+    /// The address from which it connected.
+    pub peer: String,
+    /// The service in use.
+    pub transport: Transport,
+    /// The protocol variant in use.
+    pub variant: Variant,
+    /// Subscribed filter slots that are Headgate's.
+    pub slots: BTreeSet<String>,
+    /// The time at which the stream began.
+    pub connected: SystemTime,
+    /// The time at which it ended.
+    pub disconnected: Option<SystemTime>,
+    /// The version that it should run, with the configuration of its inbound slots.
+    pub assigned: Option<(String, Arc<FilterConfig>)>,
+    /// The policies of that configuration, each with the target by which it reaches the proxy.
+    pub in_force: Vec<InForce>,
+    /// The reason why no policy applies to it.
+    pub problem: Option<String>,
+    /// The reason why it gets the Wasm filter although it requests the native one.
+    pub fallback: Option<String>,
+    /// The version that it was last sent.
+    pub sent: Option<Push>,
+    /// The version that it runs, by its own account.
+    pub acked: Option<Push>,
+    /// Its last refusal.
+    pub nack: Option<Nack>,
+}
+
+/// The progress of a proxy towards its assigned version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RunState {
+    /// It runs that version.
+    Running,
+    /// It hasn't answered.
+    Pending,
+    /// It refused that version, for this reason.
+    Rejected(String),
+}
+
+/// Whether all of these slots are outbound, and there is at least one.
+pub(super) fn is_outbound<'a>(slots: impl IntoIterator<Item = &'a String>) -> bool {
+    let mut slots = slots.into_iter().peekable();
+    slots.peek().is_some() && slots.all(|name| direction(name) == Direction::Outbound)
+}
+
+impl Proxy {
+    /// Returns the stages of this stream's policies. A stream of outbound slots only has that of
+    /// the policy whose workflows its calls belong to.
+    pub fn stages(&self) -> impl Iterator<Item = &StageConfig> {
+        let outbound = is_outbound(&self.slots);
+        let assigned = self.assigned.iter();
+        let stages = assigned.flat_map(|(_, config)| &config.stages);
+        let calls = |s: &StageConfig| s.workflows.is_some() || s.class_admission.is_some();
+        stages.filter(move |s| !outbound || calls(s))
+    }
+
+    /// Returns the targets by which `policy` reaches it.
+    pub fn targets_of(&self, policy: &str) -> impl Iterator<Item = &TargetRef> {
+        self.in_force
+            .iter()
+            .filter(move |f| f.policy == policy)
+            .map(|f| &f.target)
+    }
+
+    /// Returns its progress towards its assigned version.
+    #[must_use]
+    pub fn run_state(&self) -> RunState {
+        let Some((version, _)) = &self.assigned else {
+            return RunState::Pending;
+        };
+        if self.acked.as_ref().is_some_and(|p| p.version == *version) {
+            return RunState::Running;
+        }
+        match &self.nack {
+            Some(nack) if nack.push.version == *version => RunState::Rejected(nack.message.clone()),
+            _ => RunState::Pending,
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The server: combines plan and modules into snapshots, and listens.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
+use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_server::ExtensionConfigDiscoveryServiceServer;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::cache::ResourceCache;
+use super::limits::Limits;
+use super::listen::incoming;
+use super::module::Modules;
+use super::registry::Registry;
+use super::service::Service;
+use super::snapshot::Snapshot;
+use super::stream::{Context, stopped};
+use super::tls::Tls;
+use crate::kubernetes::tokens::ProxyTokens;
+use crate::metrics::{Metrics, XdsMetrics};
+use headgate_api::plan::Plan;
+
+/// An xDS server that isn't listening yet.
+#[derive(Debug)]
+pub struct Server {
+    snapshots: watch::Sender<Arc<Snapshot>>,
+    plans: watch::Receiver<Arc<Plan>>,
+    modules: watch::Receiver<Arc<Modules>>,
+    cache: Arc<ResourceCache>,
+    registry: Arc<Registry>,
+    tls: Option<Tls>,
+    tokens: Option<ProxyTokens>,
+    limits: Limits,
+}
+
+impl Server {
+    /// Returns a server of the current and later values of `plans` and `modules`.
+    ///
+    /// The current plan is served at once. Pass a loaded plan: an empty one would switch off
+    /// enforcement on every proxy that reconnects.
+    #[must_use]
+    pub fn new(
+        mut plans: watch::Receiver<Arc<Plan>>,
+        mut modules: watch::Receiver<Arc<Modules>>,
+        limits: Limits,
+        metrics: Metrics,
+    ) -> Self {
+        let cache = Arc::new(ResourceCache::new(limits.cache_bytes));
+        let snapshot = current(&mut plans, &mut modules, &cache);
+        Self {
+            snapshots: watch::Sender::new(snapshot),
+            plans,
+            modules,
+            cache,
+            registry: Arc::new(Registry::new(limits.proxies, limits.keep, metrics)),
+            tls: None,
+            tokens: None,
+            limits,
+        }
+    }
+
+    /// Serves over TLS only, to proxies whose certificate is signed by the files' CA, and reloads
+    /// the files when they change.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Over TLS, accepts proxies without a certificate if `tokens` accepts their token.
+    #[must_use]
+    pub fn with_tokens(mut self, tokens: Option<ProxyTokens>) -> Self {
+        self.tokens = tokens;
+        self
+    }
+
+    /// Returns the registry of proxies.
+    #[must_use]
+    pub fn registry(&self) -> Arc<Registry> {
+        Arc::clone(&self.registry)
+    }
+
+    /// Returns the served snapshots.
+    #[must_use]
+    pub fn snapshots(&self) -> watch::Receiver<Arc<Snapshot>> {
+        self.snapshots.subscribe()
+    }
+
+    /// Serves until `shutdown` holds `true` or its sender is dropped.
+    ///
+    /// # Errors
+    /// The listener failed.
+    pub async fn serve(
+        self,
+        listener: TcpListener,
+        shutdown: watch::Receiver<bool>,
+    ) -> Result<(), tonic::transport::Error> {
+        let limits = self.limits;
+        let context = Context {
+            snapshots: self.snapshots.subscribe(),
+            registry: Arc::clone(&self.registry),
+            shutdown: shutdown.clone(),
+            limits,
+        };
+        let service = Service::new(context, self.tokens);
+        let ecds = ExtensionConfigDiscoveryServiceServer::new(service.clone())
+            .max_decoding_message_size(limits.request_bytes);
+        let ads = AggregatedDiscoveryServiceServer::new(service)
+            .max_decoding_message_size(limits.request_bytes);
+        let mut stop = shutdown;
+        let trust = self.tls.as_ref().map(Tls::subscribe);
+        let connections = incoming(listener, limits, trust, Arc::clone(&self.registry));
+        let server = tonic::transport::Server::builder()
+            .max_concurrent_streams(limits.streams_per_connection)
+            .http2_max_header_list_size(limits.header_bytes)
+            .http2_keepalive_interval(Some(limits.keepalive_interval))
+            .http2_keepalive_timeout(Some(limits.keepalive_timeout))
+            .add_service(ecds)
+            .add_service(ads)
+            .serve_with_incoming_shutdown(connections, async move { stopped(&mut stop).await });
+        tokio::select! {
+            served = server => served,
+            never = combine(self.plans, self.modules, self.cache, self.snapshots) => match never {},
+            never = follow(self.tls, &self.registry.metrics.xds) => match never {},
+        }
+    }
+}
+
+fn current(
+    plans: &mut watch::Receiver<Arc<Plan>>,
+    modules: &mut watch::Receiver<Arc<Modules>>,
+    cache: &Arc<ResourceCache>,
+) -> Arc<Snapshot> {
+    let plan = Arc::clone(&plans.borrow_and_update());
+    let modules = Arc::clone(&modules.borrow_and_update());
+    Arc::new(Snapshot::new(plan, modules, Arc::clone(cache)))
+}
+
+async fn follow(tls: Option<Tls>, metrics: &XdsMetrics) -> Infallible {
+    if let Some(tls) = tls {
+        tls.follow(metrics).await;
+    }
+    std::future::pending().await
+}
+
+/// Publishes a snapshot for each change of plan or modules. A source that ends leaves its last
+/// value.
+async fn combine(
+    mut plans: watch::Receiver<Arc<Plan>>,
+    mut modules: watch::Receiver<Arc<Modules>>,
+    cache: Arc<ResourceCache>,
+    snapshots: watch::Sender<Arc<Snapshot>>,
+) -> Infallible {
+    loop {
+        tokio::select! {
+            Ok(()) = plans.changed() => {}
+            Ok(()) = modules.changed() => {}
+            else => std::future::pending().await,
+        }
+        snapshots.send_replace(current(&mut plans, &mut modules, &cache));
+    }
+}

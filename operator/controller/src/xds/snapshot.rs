@@ -1,0 +1,246 @@
+//! The desired state of every proxy at one moment: the plan, the modules, and the resources built
+//! from them.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use headgate_core::config::{Direction, FilterConfig};
+
+use super::cache::ResourceCache;
+use super::dialect::Offer;
+use super::module::{Kind, Modules};
+use super::node::{Identity, TargetClaim};
+use super::{direction, is_headgate_slot};
+use headgate_api::plan::{
+    Enforced, InForce, NATIVE_MODULE_METADATA, Plan, PolicyState, ProxyClaims,
+};
+
+/// The plan and modules at one moment. Resources are built when a proxy first needs them and are
+/// shared by all proxies.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// The plan.
+    pub plan: Arc<Plan>,
+    /// The modules that proxies run.
+    pub modules: Arc<Modules>,
+    /// The time at which it was made.
+    pub made: Instant,
+    /// The namespaces in which less may be enforced than intended.
+    incomplete: Incomplete,
+    /// The configuration of a proxy to which no policy applies.
+    empty: Arc<FilterConfig>,
+    /// The configuration of an outbound slot without workflows.
+    no_calls: Arc<FilterConfig>,
+    cache: Arc<ResourceCache>,
+}
+
+/// The namespaces in which a policy is refused and has no valid version, or a source can't be read.
+#[derive(Debug)]
+enum Incomplete {
+    /// A file that can't be read may hold policies of any namespace.
+    Everywhere,
+    /// These namespaces only: an error in one must not affect the proxies of others.
+    In(BTreeSet<String>),
+}
+
+impl Incomplete {
+    fn new(plan: &Plan) -> Self {
+        if !plan.problems.is_empty() {
+            return Self::Everywhere;
+        }
+        let lost = |p: &&PolicyState| p.accepted.is_err() && p.revision.is_empty();
+        let namespace = |p: &PolicyState| p.name.split_once('/').map(|(ns, _)| ns.to_owned());
+        let lost = plan.policies.iter().filter(lost);
+        Self::In(lost.filter_map(namespace).collect())
+    }
+}
+
+/// The assigned configuration of one proxy, and the reason if it is empty.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Assignment {
+    /// The configuration of its inbound slots; empty if no policy applies.
+    pub config: Arc<FilterConfig>,
+    /// The configuration of its outbound slots, which follows from the inbound one; empty if that
+    /// has no workflows.
+    pub outbound: Arc<FilterConfig>,
+    /// The policies in force, each with the target by which it reaches the proxy.
+    pub in_force: Vec<InForce>,
+    /// The reason why no policy applies, with the remedy.
+    pub problem: Option<String>,
+    /// The module file that it should load.
+    pub module: PathBuf,
+    /// The reason why that is the Wasm module, if the proxy requests a native one.
+    pub fallback: Option<String>,
+}
+
+impl Snapshot {
+    /// Returns the snapshot of `plan` and `modules`.
+    #[must_use]
+    pub fn new(plan: Arc<Plan>, modules: Arc<Modules>, cache: Arc<ResourceCache>) -> Self {
+        let incomplete = Incomplete::new(&plan);
+        Self {
+            plan,
+            modules,
+            made: Instant::now(),
+            incomplete,
+            empty: Arc::default(),
+            no_calls: Arc::new(FilterConfig {
+                direction: Direction::Outbound,
+                ..FilterConfig::default()
+            }),
+            cache,
+        }
+    }
+
+    /// Returns the module file that this proxy should load, and the reason why it is the Wasm
+    /// module if the proxy requests a native one.
+    fn module_of(&self, identity: &Identity) -> (PathBuf, Option<String>) {
+        let wasm = || identity.module.as_ref().unwrap_or(&self.modules.wasm.path);
+        match (identity.filter, self.native_of(identity)) {
+            (Kind::Wasm, _) => (wasm().clone(), None),
+            (Kind::Native, Ok(native)) => (native.to_owned(), None),
+            (Kind::Native, Err(why)) => (wasm().clone(), Some(why)),
+        }
+    }
+
+    /// Returns the native module file that this proxy can load, or the reason why it has none.
+    fn native_of<'a>(&'a self, identity: &'a Identity) -> Result<&'a Path, String> {
+        let native = match (&identity.native_module, &self.modules.native) {
+            (Some(own), _) => own,
+            (None, _) if identity.module.is_some() => {
+                return Err(format!(
+                    "it has a Wasm module of its own and no native one (node metadata \
+                     {NATIVE_MODULE_METADATA:?}); headgate bootstrap --install-module --filter \
+                     native installs both"
+                ));
+            }
+            (None, None) => {
+                return Err("this operator has no native module; headgate run --native".to_owned());
+            }
+            (None, Some(native)) => {
+                if let (Some(has), Some(needs)) = (&identity.architecture, native.architecture)
+                    && has != needs
+                {
+                    return Err(format!(
+                        "this operator's native module is for {needs}, and the proxy runs on {has}"
+                    ));
+                }
+                &native.path
+            }
+        };
+        if let Some(why) = &identity.no_native {
+            return Err(why.clone());
+        }
+        match &identity.refused {
+            Some((path, why)) if path == native => Err(format!("Envoy refused it: {why}")),
+            _ => Ok(native),
+        }
+    }
+
+    /// Returns the configuration for this proxy.
+    ///
+    /// A proxy to which no policy applies gets the empty configuration, so that the deletion of a
+    /// policy takes effect: a resource that merely disappeared would leave the last one in force.
+    #[must_use]
+    pub fn assign(&self, identity: &Identity) -> Assignment {
+        let (module, fallback) = self.module_of(identity);
+        match self.find(identity) {
+            Ok(enforced) => Assignment {
+                config: match enforced.config.stages.is_empty() {
+                    true => Arc::clone(&self.empty),
+                    false => Arc::clone(&enforced.config),
+                },
+                outbound: (self.plan.outbound_of(&enforced.config))
+                    .map_or_else(|| Arc::clone(&self.no_calls), Arc::clone),
+                in_force: enforced.in_force.clone(),
+                problem: enforced.problem.clone(),
+                module,
+                fallback,
+            },
+            Err(why) => Assignment {
+                config: Arc::clone(&self.empty),
+                outbound: Arc::clone(&self.no_calls),
+                in_force: Vec::new(),
+                problem: Some(why),
+                module,
+                fallback,
+            },
+        }
+    }
+
+    fn find(&self, identity: &Identity) -> Result<Arc<Enforced>, String> {
+        if let Some(why) = &identity.invalid {
+            return Err(why.clone());
+        }
+        let target = match &identity.target {
+            TargetClaim::None => None,
+            TargetClaim::Target(target) => Some(target),
+            TargetClaim::Invalid(why) => return Err(why.clone()),
+        };
+        let enforced = self.plan.for_proxy(&ProxyClaims {
+            target,
+            namespace: identity.namespace.as_deref(),
+            labels: &identity.labels,
+        });
+        // By its labels, a proxy only gets the policies that the cluster attaches to Pods of its
+        // namespace. These include policies of other namespaces for routes that its Gateway has
+        // accepted.
+        if target.is_some() || !self.plan.in_cluster {
+            within_namespace(&enforced.config, identity)?;
+        }
+        Ok(enforced)
+    }
+
+    /// Whether a proxy without policies might need some: a policy of its namespace is refused and
+    /// has no valid version, or a source can't be read.
+    #[must_use]
+    pub fn is_incomplete_for(&self, identity: &Identity) -> bool {
+        let namespace = match (&identity.namespace, &identity.target) {
+            (Some(namespace), _) => Some(namespace),
+            (None, TargetClaim::Target(target)) => Some(&target.namespace),
+            (None, _) => None,
+        };
+        match (&self.incomplete, namespace) {
+            (Incomplete::Everywhere, _) => true,
+            (Incomplete::In(some), Some(namespace)) => some.contains(namespace),
+            // It might be of any of these namespaces.
+            (Incomplete::In(some), None) => !some.is_empty(),
+        }
+    }
+
+    /// Returns the resources that make slots `names` of this proxy run its assigned configuration.
+    #[must_use]
+    pub fn offer(&self, assignment: &Assignment, names: &BTreeSet<String>) -> Offer {
+        let (ours, others): (Vec<&String>, Vec<&String>) =
+            names.iter().partition(|n| is_headgate_slot(n));
+        let resources = ours
+            .into_iter()
+            .map(|name| {
+                let config = match direction(name) {
+                    Direction::Inbound => &assignment.config,
+                    Direction::Outbound => &assignment.outbound,
+                };
+                self.cache.get(config, name, &assignment.module)
+            })
+            .collect();
+        Offer::new(resources, others.into_iter().cloned().collect())
+    }
+}
+
+/// Refuses a configuration of another namespace than the one that the proxy proves. The proxy must
+/// not read that namespace's policies and limits.
+fn within_namespace(config: &FilterConfig, identity: &Identity) -> Result<(), String> {
+    let (Some(certificate), Some(namespace)) = (&identity.certificate, &identity.namespace) else {
+        return Ok(());
+    };
+    let foreign = |policy: &str| policy.split_once('/').map(|(ns, _)| ns) != Some(namespace);
+    if config.stages.iter().any(|s| foreign(&s.policy)) {
+        return Err(format!(
+            "no policy of namespace {namespace:?} applies to this proxy, and its identity \
+             ({certificate}) is for no other"
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,297 @@
+//! The report of `headgate status` and the admin address: policies, proxies, problems.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use headgate_core::config::Mode;
+use serde::{Deserialize, Serialize};
+
+use super::conditions::{self, Conditions};
+use super::module::Module;
+use super::node::TargetClaim;
+use super::proxy::{Proxy, RunState, Transport, Variant};
+use super::registry::Registry;
+use super::snapshot::Snapshot;
+use super::tally::Tallies;
+use super::timestamp::rfc3339;
+use headgate_api::plan::{PolicyState, TargetRef};
+
+/// The state of the operator at one moment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// The time of the report, RFC 3339.
+    pub time: String,
+    /// Headgate's version.
+    pub version: String,
+    /// The Wasm module.
+    pub module: ModuleReport,
+    /// The native module, for proxies that request a native filter and can load it, if there is
+    /// one.
+    #[serde(default)]
+    pub native: Option<ModuleReport>,
+    /// Policies by name.
+    pub policies: Vec<PolicyReport>,
+    /// Streams of proxies: connected ones first, then by node id.
+    pub proxies: Vec<ProxyReport>,
+    /// Problems of the source that belong to no policy.
+    pub problems: Vec<ProblemReport>,
+}
+
+/// The module that proxies run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModuleReport {
+    /// The path of its file.
+    pub path: String,
+    /// The first 64 bits of its SHA-256, in hex.
+    pub hash: String,
+    /// The size in bytes.
+    pub bytes: u64,
+}
+
+/// A policy.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PolicyReport {
+    /// `namespace/name`.
+    pub name: String,
+    /// The file that it comes from.
+    pub source: String,
+    /// Its generation.
+    pub generation: i64,
+    /// Whether it enforces or only counts.
+    pub mode: Mode,
+    /// The targets that it applies to.
+    pub targets: Vec<TargetRef>,
+    /// The revision of the configuration that contains it; empty if nothing is enforced.
+    pub revision: String,
+    /// The conditions of all targets, see [`conditions::summary`].
+    #[serde(flatten)]
+    pub conditions: Conditions,
+}
+
+/// One stream of a proxy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProxyReport {
+    /// The node id.
+    pub node: String,
+    /// The service cluster.
+    pub cluster: String,
+    /// The target that it serves, if it names one.
+    pub target: Option<String>,
+    /// The namespace of its Pod, by its certificate, its token or its metadata.
+    #[serde(default)]
+    pub namespace: Option<String>,
+    /// The SPIFFE id that its certificate or token proves.
+    #[serde(default)]
+    pub certificate: Option<String>,
+    /// The expiry of its certificate.
+    #[serde(default)]
+    pub expires: Option<String>,
+    /// The module file that it loads, if it names one of its own.
+    #[serde(default)]
+    pub module: Option<String>,
+    /// The kind of filter that it runs, `wasm` or `native`; empty while it has accepted none.
+    #[serde(default)]
+    pub filter: String,
+    /// The reason why it gets the Wasm filter although it requests the native one.
+    #[serde(default)]
+    pub fallback: Option<String>,
+    /// The address from which it connected.
+    pub peer: String,
+    /// `ECDS` or `ADS`.
+    pub transport: Transport,
+    /// `SotW` or `delta`.
+    pub variant: Variant,
+    /// Filter slots.
+    pub slots: Vec<String>,
+    /// The time at which the stream began.
+    pub connected: String,
+    /// The time at which it ended.
+    pub disconnected: Option<String>,
+    /// `Running`, `Pending`, `Rejected` or `Disconnected`.
+    pub state: String,
+    /// Policies that it should enforce.
+    pub policies: Vec<String>,
+    /// The reason why no policy applies to it.
+    pub problem: Option<String>,
+    /// The version that it was last sent.
+    pub sent: Option<PushReport>,
+    /// The version that it runs.
+    pub acked: Option<PushReport>,
+    /// Its last refusal.
+    pub nack: Option<NackReport>,
+}
+
+/// A version sent or accepted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PushReport {
+    /// The xDS version.
+    pub version: String,
+    /// The revision of the configuration; empty if nothing is enforced.
+    pub revision: String,
+    /// The time of the push or of its acceptance.
+    pub time: String,
+}
+
+/// A refusal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NackReport {
+    /// The refused version, and the time.
+    #[serde(flatten)]
+    pub push: PushReport,
+    /// Envoy's reason.
+    pub message: String,
+}
+
+/// A problem of the source.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProblemReport {
+    /// The file or folder.
+    pub source: String,
+    /// The problem in one line.
+    pub message: String,
+}
+
+/// Returns a policy's conditions as written.
+pub type Written<'a> = &'a dyn Fn(&PolicyState) -> Conditions;
+
+impl Report {
+    /// Returns the report of `snapshot` and of the proxies in `registry`. `written` returns a
+    /// policy's conditions as observed on the API server, which cover the proxies of all replicas
+    /// and delivered objects; without it there is no other replica.
+    #[must_use]
+    pub fn new(
+        snapshot: &Snapshot,
+        registry: &Registry,
+        written: Option<Written<'_>>,
+        now: SystemTime,
+    ) -> Self {
+        let proxies = registry.proxies(now);
+        let policies = &snapshot.plan.policies;
+        let policies = match written {
+            Some(written) => policies.iter().map(|p| policy(p, written(p))).collect(),
+            None => {
+                let tallies = Tallies::of(&proxies);
+                let policies = policies.iter();
+                policies.map(|p| policy(p, counted(p, &tallies))).collect()
+            }
+        };
+        Self {
+            time: rfc3339(now),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            module: ModuleReport::of(&snapshot.modules.wasm),
+            native: snapshot.modules.native.as_ref().map(ModuleReport::of),
+            policies,
+            proxies: proxies.iter().map(proxy).collect(),
+            problems: snapshot
+                .plan
+                .problems
+                .iter()
+                .map(|p| ProblemReport {
+                    source: p.source.clone(),
+                    message: p.message.clone(),
+                })
+                .collect(),
+        }
+    }
+}
+
+/// Returns, of the proxies that `policy` applies to, the number that run it, and the total. A proxy
+/// with several streams, one for each of its slots, counts once, and runs the policy when all of
+/// them do.
+#[must_use]
+pub fn share<'a>(
+    policy: &str,
+    streams: impl IntoIterator<Item = &'a ProxyReport>,
+) -> (usize, usize) {
+    let mut proxies: BTreeMap<(&str, &str), bool> = BTreeMap::new();
+    for stream in streams {
+        if stream.policies.iter().any(|p| p == policy) {
+            let runs = proxies.entry((&stream.node, &stream.peer)).or_insert(true);
+            *runs &= stream.state == "Running";
+        }
+    }
+    let running = proxies.values().filter(|runs| **runs).count();
+    (running, proxies.len())
+}
+
+fn policy(state: &PolicyState, conditions: Conditions) -> PolicyReport {
+    PolicyReport {
+        name: state.name.clone(),
+        source: state.source.clone(),
+        generation: state.generation,
+        mode: state.mode,
+        targets: state.targets.clone(),
+        revision: state.revision.clone(),
+        conditions,
+    }
+}
+
+/// Returns the conditions of a policy from `tallies`, for a source without written conditions.
+fn counted(state: &PolicyState, tallies: &Tallies) -> Conditions {
+    let at = |target: &TargetRef| {
+        let conditions = conditions::at(state, Some(target), tallies, None);
+        (target.to_string(), conditions)
+    };
+    let of_targets: Vec<_> = state.targets.iter().map(at).collect();
+    match of_targets.is_empty() {
+        true => conditions::at(state, None, tallies, None),
+        false => conditions::summary(&of_targets),
+    }
+}
+
+impl ModuleReport {
+    fn of(module: &Module) -> Self {
+        Self {
+            path: module.path.display().to_string(),
+            hash: module.hash.clone(),
+            bytes: module.bytes,
+        }
+    }
+}
+
+fn proxy(p: &Proxy) -> ProxyReport {
+    let push = |push: &super::proxy::Push| PushReport {
+        version: push.version.clone(),
+        revision: push.revision.clone(),
+        time: rfc3339(push.at),
+    };
+    let state = match (p.disconnected, p.run_state()) {
+        (Some(_), _) => "Disconnected",
+        (None, RunState::Running) => "Running",
+        (None, RunState::Pending) => "Pending",
+        (None, RunState::Rejected(_)) => "Rejected",
+    };
+    ProxyReport {
+        node: p.identity.id.clone(),
+        cluster: p.identity.cluster.clone(),
+        target: match &p.identity.target {
+            TargetClaim::Target(target) => Some(target.to_string()),
+            TargetClaim::None | TargetClaim::Invalid(_) => None,
+        },
+        namespace: p.identity.namespace.clone(),
+        certificate: p.identity.certificate.clone(),
+        expires: p.identity.expires.map(rfc3339),
+        module: p
+            .identity
+            .module
+            .as_ref()
+            .map(|path| path.display().to_string()),
+        filter: p.acked.as_ref().map_or("", |a| a.filter.name()).to_owned(),
+        fallback: p.fallback.clone(),
+        peer: p.peer.clone(),
+        transport: p.transport,
+        variant: p.variant,
+        slots: p.slots.iter().cloned().collect(),
+        connected: rfc3339(p.connected),
+        disconnected: p.disconnected.map(rfc3339),
+        state: state.to_owned(),
+        policies: p.stages().map(|s| s.policy.clone()).collect(),
+        problem: p.problem.clone(),
+        sent: p.sent.as_ref().map(push),
+        acked: p.acked.as_ref().map(push),
+        nack: p.nack.as_ref().map(|n| NackReport {
+            push: push(&n.push),
+            message: n.message.clone(),
+        }),
+    }
+}

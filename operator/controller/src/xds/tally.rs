@@ -1,0 +1,328 @@
+//! The counts of proxies for each policy, of one replica or of all.
+//!
+//! A policy's `Programmed` condition covers every proxy that should enforce it, on any replica. So
+//! each replica counts its own proxies, in one pass for all policies, and the leader adds up all
+//! counts. Counts are small, unlike lists of proxies.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::proxy::{Proxy, RunState};
+use headgate_api::plan::TargetRef;
+
+/// Counts of all policies, by `namespace/name`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Tallies(BTreeMap<String, Counts>);
+
+/// Counts of one policy.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+struct Counts {
+    /// Every proxy that should enforce any generation of it, counted once.
+    #[serde(flatten)]
+    all: Tally,
+    /// The same proxies by generation and target; one that two targets reach is in both entries.
+    by_target: Vec<Entry>,
+}
+
+/// Proxies that should enforce one generation of a policy, by one of its targets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Entry {
+    generation: i64,
+    /// The target by which the policy reaches them; `None` if a proxy doesn't report it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<TargetRef>,
+    #[serde(flatten)]
+    tally: Tally,
+}
+
+/// The progress of proxies towards the version that they should enforce.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Tally {
+    /// The number of proxies that should enforce it.
+    pub total: u64,
+    /// The number of those that report that they do.
+    pub running: u64,
+    /// A refusal of it. Of several the first by name, so that the same refusals give the same text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejected: Option<Rejection>,
+}
+
+/// A proxy's refusal.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Rejection {
+    /// The node id.
+    pub node: String,
+    /// Envoy's reason.
+    pub message: String,
+}
+
+impl Tally {
+    fn add(&mut self, other: &Self) {
+        self.total += other.total;
+        self.running += other.running;
+        let refusals = [self.rejected.take(), other.rejected.clone()];
+        self.rejected = refusals.into_iter().flatten().min();
+    }
+}
+
+impl Tallies {
+    /// Returns the counts of the proxies with these streams, in `O(streams × policies of a proxy)`.
+    /// Streams of one node over one connection belong to one proxy.
+    pub fn of<'a>(streams: impl IntoIterator<Item = &'a Proxy>) -> Self {
+        let mut proxies: BTreeMap<(&str, &str), Vec<&Proxy>> = BTreeMap::new();
+        for stream in streams {
+            if stream.disconnected.is_none() && stream.assigned.is_some() {
+                let proxy = (stream.identity.id.as_str(), stream.peer.as_str());
+                proxies.entry(proxy).or_default().push(stream);
+            }
+        }
+        let mut tallies = Self::default();
+        for streams in proxies.values() {
+            tallies.count(streams);
+        }
+        tallies
+    }
+
+    /// Counts one proxy. It runs a policy once all its streams with a part of the policy do.
+    fn count(&mut self, streams: &[&Proxy]) {
+        let mut of_policy: BTreeMap<&str, (i64, &Proxy, Tally)> = BTreeMap::new();
+        for stream in streams {
+            let (running, rejected) = match stream.run_state() {
+                RunState::Running => (1, None),
+                RunState::Pending => (0, None),
+                RunState::Rejected(message) => {
+                    let node = stream.identity.id.clone();
+                    (0, Some(Rejection { node, message }))
+                }
+            };
+            for stage in stream.stages() {
+                let one = Tally {
+                    total: 1,
+                    running: 1,
+                    rejected: None,
+                };
+                let start = (stage.generation, *stream, one);
+                let (_, _, tally) = of_policy.entry(&stage.policy).or_insert(start);
+                tally.running = tally.running.min(running);
+                let refusals = [tally.rejected.take(), rejected.clone()];
+                tally.rejected = refusals.into_iter().flatten().min();
+            }
+        }
+        for (policy, (generation, stream, one)) in of_policy {
+            let counts = self.0.entry(policy.to_owned()).or_default();
+            counts.all.add(&one);
+            let mut targets = stream.targets_of(policy).peekable();
+            if targets.peek().is_none() {
+                counts.add(generation, None, &one);
+            }
+            for target in targets {
+                counts.add(generation, Some(target), &one);
+            }
+        }
+    }
+
+    /// Adds the counts of another replica.
+    pub fn merge(&mut self, other: &Self) {
+        for (policy, counts) in &other.0 {
+            let sum = self.0.entry(policy.clone()).or_default();
+            sum.all.add(&counts.all);
+            for e in &counts.by_target {
+                sum.add(e.generation, e.target.as_ref(), &e.tally);
+            }
+        }
+    }
+
+    /// Returns the count of proxies that enforce `generation` of `policy` by `target`. Those to
+    /// which their replica hasn't assigned this generation yet count as not running it.
+    #[must_use]
+    pub fn of_generation(&self, policy: &str, generation: i64, target: &TargetRef) -> Tally {
+        let mut sum = Tally::default();
+        for entry in self.by_target(policy, target) {
+            if entry.generation == generation {
+                sum.add(&entry.tally);
+            } else {
+                sum.total += entry.tally.total;
+            }
+        }
+        sum
+    }
+
+    /// Returns the count of proxies that enforce any generation of `policy` by `target`.
+    #[must_use]
+    pub fn of_target(&self, policy: &str, target: &TargetRef) -> Tally {
+        let mut sum = Tally::default();
+        for entry in self.by_target(policy, target) {
+            sum.add(&entry.tally);
+        }
+        sum
+    }
+
+    fn by_target(&self, policy: &str, target: &TargetRef) -> impl Iterator<Item = &Entry> {
+        let entries = self.0.get(policy).into_iter().flat_map(|c| &c.by_target);
+        entries.filter(move |e| e.target.as_ref().is_none_or(|t| t == target))
+    }
+
+    /// Returns the count of proxies that enforce any generation of `policy`, by any target.
+    #[must_use]
+    pub fn of_policy(&self, policy: &str) -> Tally {
+        self.0
+            .get(policy)
+            .map(|c| c.all.clone())
+            .unwrap_or_default()
+    }
+}
+
+impl Counts {
+    fn add(&mut self, generation: i64, target: Option<&TargetRef>, more: &Tally) {
+        let known = self
+            .by_target
+            .iter_mut()
+            .find(|e| e.generation == generation && e.target.as_ref() == target);
+        match known {
+            Some(entry) => entry.tally.add(more),
+            None => self.by_target.push(Entry {
+                generation,
+                target: target.cloned(),
+                tally: more.clone(),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::SystemTime;
+
+    use headgate_core::config::FilterConfig;
+
+    use super::super::node::Identity;
+    use super::super::proxy::{Nack, Push, Transport, Variant};
+    use super::*;
+
+    const SEARCH: &str = "Service/a/search";
+
+    fn target(text: &str) -> TargetRef {
+        text.parse().unwrap()
+    }
+
+    fn tally(running: u64, total: u64, rejected: Option<&str>) -> Tally {
+        Tally {
+            total,
+            running,
+            rejected: rejected.map(|node| Rejection {
+                node: node.to_owned(),
+                message: "why".to_owned(),
+            }),
+        }
+    }
+
+    fn one(generation: i64, by: Option<&str>, counted: &Tally) -> Tallies {
+        let mut tallies = Tallies::default();
+        let counts = tallies.0.entry("a/p".to_owned()).or_default();
+        counts.all.add(counted);
+        counts.add(generation, by.map(target).as_ref(), counted);
+        tallies
+    }
+
+    /// Returns a stream of the proxy `node` at `peer` for `slot`, of a policy with workflows.
+    fn stream(node: &str, peer: &str, slot: &str, acked: bool, refused: bool) -> Proxy {
+        let json = r#"{"stages": [{"policy": "a/p", "parallelism": 1,
+            "queue": {"max_length": 1, "timeout_us": 1}, "types": [{"name": "default"}],
+            "strategy": {"type": "MaxQueueLength"}, "workflows": {"identify": [{"type": "Type"}],
+            "quantile": 0.5, "interval_us": 100000, "rate_ttl_us": 1000000, "max_workflows": 1,
+            "sharing": {"type": "StaticGuarantees"}, "max_queue_length": 1}}]}"#;
+        let config = Arc::new(FilterConfig::from_json(json.as_bytes()).unwrap());
+        let push = || Push {
+            version: "2".to_owned(),
+            revision: String::new(),
+            filter: Default::default(),
+            at: SystemTime::UNIX_EPOCH,
+        };
+        Proxy {
+            identity: Identity {
+                id: node.to_owned(),
+                ..Identity::default()
+            },
+            peer: peer.to_owned(),
+            transport: Transport::Ecds,
+            variant: Variant::Delta,
+            slots: [slot.to_owned()].into(),
+            connected: SystemTime::UNIX_EPOCH,
+            disconnected: None,
+            assigned: Some(("2".to_owned(), config)),
+            in_force: Vec::new(),
+            problem: None,
+            fallback: None,
+            sent: None,
+            acked: acked.then(push),
+            nack: refused.then(|| Nack {
+                push: push(),
+                message: "why".to_owned(),
+            }),
+        }
+    }
+
+    #[test]
+    fn a_proxy_with_two_slots_is_one_proxy_and_runs_what_both_run() {
+        let inbound = stream("x", "1", "headgate", true, false);
+        let outbound = |acked, refused| stream("x", "1", "headgate-outbound", acked, refused);
+        let counted = |streams: &[Proxy]| Tallies::of(streams).of_policy("a/p");
+        let both = |calls: Proxy| counted(&[inbound.clone(), calls]);
+        assert_eq!(both(outbound(true, false)), tally(1, 1, None));
+        assert_eq!(both(outbound(false, false)), tally(0, 1, None));
+        assert_eq!(both(outbound(false, true)), tally(0, 1, Some("x")));
+        let elsewhere = stream("x", "2", "headgate", true, false);
+        assert_eq!(
+            counted(&[inbound.clone(), outbound(true, false), elsewhere]),
+            tally(2, 2, None),
+            "two Envoys of one name"
+        );
+    }
+
+    #[test]
+    fn replicas_add_up() {
+        let mut all = one(3, Some(SEARCH), &tally(2, 2, None));
+        all.merge(&one(3, Some(SEARCH), &tally(1, 3, Some("b"))));
+        all.merge(&one(3, Some(SEARCH), &tally(0, 1, Some("a"))));
+        assert_eq!(
+            all.of_generation("a/p", 3, &target(SEARCH)),
+            tally(3, 6, Some("a"))
+        );
+        assert_eq!(all.of_policy("a/other"), Tally::default());
+    }
+
+    #[test]
+    fn a_replica_that_lags_does_not_count_as_running() {
+        let mut all = one(3, Some(SEARCH), &tally(2, 2, None));
+        all.merge(&one(2, Some(SEARCH), &tally(4, 4, Some("old"))));
+        assert_eq!(
+            all.of_generation("a/p", 3, &target(SEARCH)),
+            tally(2, 6, None)
+        );
+    }
+
+    #[test]
+    fn targets_are_counted_apart() {
+        let mut all = one(1, Some(SEARCH), &tally(1, 1, None));
+        all.merge(&one(1, Some("Gateway/a/edge"), &tally(0, 2, None)));
+        assert_eq!(
+            all.of_generation("a/p", 1, &target(SEARCH)),
+            tally(1, 1, None)
+        );
+        assert_eq!(all.of_policy("a/p"), tally(1, 3, None));
+    }
+
+    #[test]
+    fn counts_survive_the_wire() {
+        let all = one(1, Some(SEARCH), &tally(1, 2, Some("x")));
+        let text = serde_json::to_string(&all).unwrap();
+        assert_eq!(serde_json::from_str::<Tallies>(&text).unwrap(), all);
+        assert_eq!(
+            text,
+            r#"{"a/p":{"total":2,"running":1,"rejected":{"node":"x","message":"why"},"by_target":[{"generation":1,"target":"Service/a/search","total":2,"running":1,"rejected":{"node":"x","message":"why"}}]}}"#
+        );
+    }
+}

@@ -1,7 +1,0 @@
-//! The `headgate` binary; everything is in the library.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    headgate::cli::main()
-}
