@@ -16,11 +16,11 @@ use clap::Args;
 
 use super::Output;
 use super::run::{install, module_file};
-use crate::bootstrap::{
+use headgate_controller::bootstrap::{
     Admission, Bootstrap, ConfigSource, Outbound, Pod, ProxyIdentity, SdsFiles, Uploads, XdsTls,
 };
-use crate::endpoint::Endpoint;
-use crate::xds::module::Kind;
+use headgate_controller::endpoint::Endpoint;
+use headgate_controller::xds::module::Kind;
 use headgate_api::plan::TargetRef;
 
 /// Prints a complete Envoy bootstrap: a listener, an upstream and the slot that Headgate fills.

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::Output;
 use super::input::text_of;
-use crate::inject::{self, INJECTED_ANNOTATION, Injected, Outcome, Settings};
+use headgate_controller::inject::{self, INJECTED_ANNOTATION, Injected, Outcome, Settings};
 
 /// Adds an Envoy with a Headgate slot to the Pods of Deployments, StatefulSets, DaemonSets,
 /// ReplicaSets and Pods, and prints them with all other objects: `headgate inject app.yaml |

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::endpoint::Endpoint;
+use headgate_controller::endpoint::Endpoint;
 
 /// Clusters of the bootstrap that have another purpose.
 const TAKEN: [&str; 3] = ["upstream", "headgate_xds", "headgate_admin"];

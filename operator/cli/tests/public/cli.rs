@@ -664,7 +664,7 @@ fn inject_prints_all_objects_and_those_of_workloads_with_envoy() {
     let done = headgate(&["inject", "--image=mine:1", file]);
     assert_eq!((text(&done.stderr), done.status.code()), ("", Some(0)));
     let objects: Vec<serde_json::Value> = serde_saphyr::from_multiple(text(&done.stdout)).unwrap();
-    let before = std::fs::read_to_string("../examples/sidecar/search.yaml").unwrap();
+    let before = std::fs::read_to_string("../../examples/sidecar/search.yaml").unwrap();
     let before: Vec<serde_json::Value> = serde_saphyr::from_multiple(&before).unwrap();
     let [service, account, deployment, policy] = &objects[..] else {
         panic!("{objects:?}");
@@ -706,7 +706,7 @@ fn inject_prints_all_objects_and_those_of_workloads_with_envoy() {
 
 #[test]
 fn examples_listen_on_both_families_and_leave_the_admin_interface_on_loopback() {
-    let files = std::fs::read_dir("../examples")
+    let files = std::fs::read_dir("../../examples")
         .unwrap()
         .filter_map(|folder| std::fs::read_dir(folder.unwrap().path()).ok())
         .flatten()

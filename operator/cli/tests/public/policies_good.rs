@@ -47,7 +47,7 @@ fn examples_are_right() {
         .collect();
     names.sort();
     for name in &names {
-        let policy = policy(&format!("../examples/policies/{name}"));
+        let policy = policy(&format!("../../examples/policies/{name}"));
         let stage = configuration(&policy, 1).stages.remove(0);
         let name = name.trim_end_matches(".yaml");
         insta::assert_json_snapshot!(format!("example_{name}"), stage);
@@ -98,7 +98,7 @@ fn a_list_is_read_as_its_items() {
 
 #[test]
 fn the_quick_start_is_right() {
-    let policy = policy("../examples/quickstart/policy.yaml");
+    let policy = policy("../../examples/quickstart/policy.yaml");
     assert_eq!(policy.full_name(), "default/search");
     assert!(policy.stage.auto_parallelism.is_some());
 }

@@ -23,10 +23,10 @@ use headgate_core::config::{ServiceAdmissionConfig, StageConfig};
 use super::path::Path;
 use super::schema::Place;
 
-pub use identity::{identity, targets};
+pub(crate) use identity::{identity, targets};
 use setting::VALUE;
 pub(in crate::validate) use setting::{Real, Time, Whole};
-pub use stage::{Meaning, stage};
+pub(crate) use stage::{Meaning, stage};
 
 /// Notes settings that are valid and yet seldom intended.
 pub(crate) fn warnings(

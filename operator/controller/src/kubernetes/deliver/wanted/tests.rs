@@ -351,7 +351,7 @@ fn the_configuration_survives_numbers_that_are_doubles() {
         }
     }
     let mut seen = 0;
-    for entry in std::fs::read_dir("../examples/policies").unwrap() {
+    for entry in std::fs::read_dir("../../examples/policies").unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_none_or(|e| e != "yaml") {
             continue;
