@@ -94,7 +94,7 @@ impl Fleet {
         arguments.extend(self.pki.proxy_arguments(namespace)?);
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let (upstream, xds) = (self.backend.addr(), self.headgate.xds());
-        let mut bootstrap = headgate_controller::bootstrap(upstream, xds, &arguments)?;
+        let mut bootstrap = headgate::bootstrap(upstream, xds, &arguments)?;
         // Histograms move with it: the default of 5 s would be the slowest thing in a test.
         bootstrap.root()["stats_flush_interval"] = json!("1s");
         let listener = bootstrap.listener_name()?;

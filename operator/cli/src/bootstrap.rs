@@ -16,12 +16,12 @@ use clap::Args;
 
 use super::Output;
 use super::run::{install, module_file};
+use headgate_api::plan::TargetRef;
 use headgate_controller::bootstrap::{
     Admission, Bootstrap, ConfigSource, Outbound, Pod, ProxyIdentity, SdsFiles, Uploads, XdsTls,
 };
 use headgate_controller::endpoint::Endpoint;
 use headgate_controller::xds::module::Kind;
-use headgate_api::plan::TargetRef;
 
 /// Prints a complete Envoy bootstrap: a listener, an upstream and the slot that Headgate fills.
 #[derive(Debug, Clone, Args)]

@@ -70,8 +70,7 @@ impl Fleet {
             format!("--filter={filter}"),
         ];
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let bootstrap =
-            headgate_controller::bootstrap(backend.addr(), self.headgate.xds(), &arguments)?;
+        let bootstrap = headgate::bootstrap(backend.addr(), self.headgate.xds(), &arguments)?;
         let envoy = EnvoyProcess::start(&bootstrap, 2)?;
         let addr = envoy.listener(&bootstrap.listener_name()?)?;
         self.proxies.push(Proxy {

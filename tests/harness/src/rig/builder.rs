@@ -138,7 +138,7 @@ impl RigBuilder {
         let filter = format!("--filter={tested}");
         let arguments = self.bootstrap_arguments.iter().map(String::as_str);
         let arguments: Vec<&str> = arguments.chain([filter.as_str()]).collect();
-        let mut bootstrap = headgate_controller::bootstrap(backend.addr(), xds, &arguments)?;
+        let mut bootstrap = headgate::bootstrap(backend.addr(), xds, &arguments)?;
         for change in self.changes {
             change(&mut bootstrap)?;
         }
