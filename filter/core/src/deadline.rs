@@ -1,6 +1,7 @@
 //! A request's own deadline, from the headers in which clients and proxies state it.
 //!
-//! Always relative to now, so that clocks needn't agree. Where several are stated the shortest counts.
+//! Always relative to now, so that clocks needn't agree. Where several are stated the shortest
+//! counts.
 
 use std::time::Duration;
 
@@ -22,8 +23,8 @@ pub fn own_deadline(request: &impl RequestView) -> Option<Duration> {
     ]
     .into_iter()
     .flatten()
-    // Both of Envoy's and gRPC's conventions use 0 for "no limit" or an already spent one; neither is
-    // a deadline that could still be met or missed here.
+    // Both of Envoy's and gRPC's conventions use 0 for "no limit" or an already spent one; neither
+    // is a deadline that could still be met or missed here.
     .filter(|deadline| !deadline.is_zero())
     .min()
 }

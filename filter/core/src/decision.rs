@@ -1,4 +1,5 @@
-//! The decision about a request, in the types that strategies, stages, engines and the proxy's glue share.
+//! The decision about a request, in the types that strategies, stages, engines and the proxy's glue
+//! share.
 
 use crate::refusal::{Origin, Refusal};
 use crate::request::Attributes;
@@ -7,8 +8,8 @@ use crate::request::Attributes;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PolicyId(pub u32);
 
-/// A request's place in the table of its policy, from its arrival to its end. Once that is over the ticket
-/// is void: its slot is reused under another generation.
+/// A request's place in the table of its policy, from its arrival to its end. Once that is over the
+/// ticket is void: its slot is reused under another generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {
     /// The policy that decided.
@@ -24,7 +25,8 @@ pub struct Arrival {
     pub stream: u32,
     /// What it says of itself, with its type and class.
     pub attributes: Attributes,
-    /// Its workflow and the process that sent it; without meaning where the policy has no workflows.
+    /// Its workflow and the process that sent it; without meaning where the policy has no
+    /// workflows.
     pub origin: Origin,
 }
 

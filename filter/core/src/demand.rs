@@ -4,9 +4,9 @@
 //! (60 s and 1 s there). Sums in D/Δ buckets: counting and reading cost the same however much the
 //! window holds, 24 bytes a bucket.
 //!
-//! Averages are over the part of the window that has passed since the first request. Dividing by all of
-//! D from the start would see a sixtieth of the demand in the first second, and let a queue build up
-//! that takes minutes to drain.
+//! Averages are over the part of the window that has passed since the first request. Dividing by
+//! all of D from the start would see a sixtieth of the demand in the first second, and let a queue
+//! build up that takes minutes to drain.
 
 use std::time::Duration;
 
@@ -47,7 +47,8 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// A window of `duration` in steps of `step`. Zero arguments count as the least that makes sense.
+    /// A window of `duration` in steps of `step`. Zero arguments count as the least that makes
+    /// sense.
     #[must_use]
     pub fn new(duration: Duration, step: Duration) -> Self {
         let step_nanos = nanos(step).max(1);
@@ -62,7 +63,8 @@ impl Demand {
         }
     }
 
-    /// Counts `received` arrivals, and `completed` ends of service that took `processing_us` together.
+    /// Counts `received` arrivals, and `completed` ends of service that took `processing_us`
+    /// together.
     pub fn add(&mut self, now: Instant, received: u64, completed: u64, processing_us: u64) {
         self.advance(now);
         let more = Bucket {
@@ -89,8 +91,8 @@ impl Demand {
         Some(Duration::from_micros(micros))
     }
 
-    /// `qps_mavg × pt_mavg`: slots that the arrivals of the window keep busy (dpc of §5.2.3); 0 when
-    /// nothing arrived or nothing was completed.
+    /// `qps_mavg × pt_mavg`: slots that the arrivals of the window keep busy (dpc of §5.2.3); 0
+    /// when nothing arrived or nothing was completed.
     pub fn slots(&mut self, now: Instant) -> f64 {
         self.advance(now);
         let Some(origin) = self.origin else {

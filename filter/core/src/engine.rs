@@ -1,8 +1,8 @@
 //! One worker's engine: the stages of its configuration, and its membership in the process.
 //!
-//! The filter's glue holds one of these per VM and forwards Envoy's callbacks to it. An engine joins
-//! the process at its first request, not at its configuration: Envoy also configures VMs that never see
-//! one (a canary for every update, a base VM on the main thread).
+//! The filter's glue holds one of these per VM and forwards Envoy's callbacks to it. An engine
+//! joins the process at its first request, not at its configuration: Envoy also configures VMs that
+//! never see one (a canary for every update, a base VM on the main thread).
 
 mod admission;
 mod central;
@@ -37,8 +37,8 @@ pub use central::Callout;
 pub use mesh::{Calling, Reply, named};
 pub use prepared::Prepared;
 
-/// Between ticks while somebody waits: they expire deadlines and repair lost wake-ups. Nothing in the
-/// normal course of a request waits for a tick.
+/// Between ticks while somebody waits: they expire deadlines and repair lost wake-ups. Nothing in
+/// the normal course of a request waits for a tick.
 pub const FAST_TICK: Duration = Duration::from_millis(10);
 /// Between ticks otherwise; well below a lease.
 pub const SLOW_TICK: Duration = Duration::from_millis(50);
@@ -52,7 +52,8 @@ pub struct Words<'a> {
     pub kind: &'a str,
 }
 
-/// The stages for the requests of one listener, in matching order. Their policies may be another listener's newer ones.
+/// The stages for the requests of one listener, in matching order. Their policies may be another
+/// listener's newer ones.
 #[derive(Debug)]
 struct Listener {
     name: String,
@@ -87,8 +88,9 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine without configuration: every request passes by. `seed` differs between the workers of
-    /// a process; it names them in the list of members and makes their random decisions repeatable.
+    /// An engine without configuration: every request passes by. `seed` differs between the workers
+    /// of a process; it names them in the list of members and makes their random decisions
+    /// repeatable.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -147,9 +149,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes the inbound configurations of all listeners over, each with its listener's name, oldest first. A request is
-    /// decided by that of its own ([`RequestView::listener`]). A policy that several have is one, with the settings that
-    /// it has in the newest and the routes that it has in each. All or, on error, nothing, as with [`Engine::configure`].
+    /// Takes the inbound configurations of all listeners over, each with its listener's name,
+    /// oldest first. A request is decided by that of its own ([`RequestView::listener`]). A policy
+    /// that several have is one, with the settings that it has in the newest and the routes that it
+    /// has in each. All or, on error, nothing, as with [`Engine::configure`].
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.
@@ -213,8 +216,8 @@ impl Engine {
             .transpose()
     }
 
-    /// Makes the running stages those of the configuration, keeping the ones that stay. A stage that
-    /// can't be changed stays as it was.
+    /// Makes the running stages those of the configuration, keeping the ones that stay. A stage
+    /// that can't be changed stays as it was.
     fn build(
         &mut self,
         host: &impl Host,
@@ -252,7 +255,8 @@ impl Engine {
         done
     }
 
-    /// The policies that requests here belong to, also those that are gone but whose requests are not.
+    /// The policies that requests here belong to, also those that are gone but whose requests are
+    /// not.
     pub(crate) fn policies(&self) -> impl Iterator<Item = &str> {
         let policies = self.running.iter().chain(&self.retired);
         policies.map(|policy| policy.stage.config().policy.as_str())
@@ -337,7 +341,8 @@ impl Engine {
                 .and_then(|name| work::cost(request.header(name)?)),
             progress: if Order::needs_progress(&compiled.config.queue.discipline) {
                 Progress {
-                    // Anybody's word may do for the order, but not for a controller that refuses others.
+                    // Anybody's word may do for the order, but not for a controller that refuses
+                    // others.
                     age: Duration::ZERO,
                     ..progress(request)
                 }
@@ -369,7 +374,8 @@ impl Engine {
         decision
     }
 
-    /// A request arrives of which the caller knows what [`Engine::arrive`] finds out: the simulator's.
+    /// A request arrives of which the caller knows what [`Engine::arrive`] finds out: the
+    /// simulator's.
     ///
     /// # Errors
     /// As [`Engine::arrive`].
@@ -448,15 +454,16 @@ impl Engine {
         }
     }
 
-    /// Whether the answer to this request is worth measuring; see [`crate::stage::Stage::wants_sample`].
+    /// Whether the answer to this request is worth measuring; see
+    /// [`crate::stage::Stage::wants_sample`].
     pub fn wants_sample(&mut self, ticket: Ticket) -> bool {
         let policy = self.policy_mut(ticket.policy);
         policy.is_none_or(|policy| policy.stage.wants_sample(ticket))
     }
 
-    /// Whether the first byte of the response's body ends this request's processing time. If more follows, the caller
-    /// then calls [`Engine::first_byte`] where the policy [holds streams](Engine::holds_streams), and
-    /// [`Engine::finish`] elsewhere.
+    /// Whether the first byte of the response's body ends this request's processing time. If more
+    /// follows, the caller then calls [`Engine::first_byte`] where the policy [holds
+    /// streams](Engine::holds_streams), and [`Engine::finish`] elsewhere.
     #[must_use]
     pub fn measures_first_byte(&self, ticket: Ticket) -> bool {
         let policy = self.policy(ticket.policy);
@@ -470,8 +477,8 @@ impl Engine {
         policy.is_some_and(|policy| policy.stage.config().holds_streams())
     }
 
-    /// The first byte of the response's body is there, and more follows: ends the request's processing time. Its slot is
-    /// held until [`Engine::finish`]. Safe to call twice.
+    /// The first byte of the response's body is there, and more follows: ends the request's
+    /// processing time. Its slot is held until [`Engine::finish`]. Safe to call twice.
     ///
     /// # Errors
     /// [`HostError`].
@@ -557,8 +564,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives back at once what is booked under `dead`, a worker of which the caller knows that it will never report again;
-    /// others wait for the end of its lease.
+    /// Gives back at once what is booked under `dead`, a worker of which the caller knows that it
+    /// will never report again; others wait for the end of its lease.
     ///
     /// # Errors
     /// [`HostError`]; the lease then runs out instead.
@@ -626,15 +633,15 @@ impl Engine {
             .map_or(Ok(()), |membership| membership.leave(host))
     }
 
-    /// The part of the requests that was refused lately, ratio 0..=1, if the clients of this policy are to
-    /// be told.
+    /// The part of the requests that was refused lately, ratio 0..=1, if the clients of this policy
+    /// are to be told.
     #[must_use]
     pub fn rejection_rate(&self, policy: PolicyId) -> Option<f64> {
         self.policy(policy)?.stage.rejection_rate()
     }
 
-    /// The rate up to which requests of this type and class are admitted, requests/s; `None` where the
-    /// strategy sets no rate.
+    /// The rate up to which requests of this type and class are admitted, requests/s; `None` where
+    /// the strategy sets no rate.
     #[must_use]
     pub fn admission_rate(&self, policy: PolicyId, kind: TypeId, class: ClassId) -> Option<f64> {
         self.policy(policy)?.stage.admission_rate(kind, class)

@@ -1,16 +1,16 @@
 //! Histograms of durations with a bounded relative error and bounded memory.
 //!
-//! A mean and a few percentiles are all that decisions need, but they must be mergeable over workers
-//! and evaluable later at percentiles that nobody asked for while recording (a policy edit). Sampling
-//! loses the tail, fixed buckets need to know the range, and quantile sketches such as P² don't merge.
-//! So: log-linear integer buckets as in `HdrHistogram`, 64 per power of two, of which only the occupied
-//! ones are stored, sorted.
+//! A mean and a few percentiles are all that decisions need, but they must be mergeable over
+//! workers and evaluable later at percentiles that nobody asked for while recording (a policy
+//! edit). Sampling loses the tail, fixed buckets need to know the range, and quantile sketches such
+//! as P² don't merge. So: log-linear integer buckets as in `HdrHistogram`, 64 per power of two, of
+//! which only the occupied ones are stored, sorted.
 //!
-//! - Resolution: a value is reported as its bucket's midpoint, at most 1/128 = 0.79% off (values under
-//!   1.024 µs: at most 8 ns off).
+//! - Resolution: a value is reported as its bucket's midpoint, at most 1/128 = 0.79% off (values
+//!   under 1.024 µs: at most 8 ns off).
 //! - Range: 0 to 2⁴² ns = 73 min; longer durations count as the longest.
-//! - Memory: at most [`BUCKETS`] entries of 8 bytes, 17 KB; service times that spread over three powers
-//!   of ten occupy about 400.
+//! - Memory: at most [`BUCKETS`] entries of 8 bytes, 17 KB; service times that spread over three
+//!   powers of ten occupy about 400.
 //! - The mean is exact: it comes from a running sum.
 
 use std::time::Duration;
@@ -130,8 +130,8 @@ impl Histogram {
             .map(Duration::from_nanos)
     }
 
-    /// The smallest value that at least `percentile` percent of the values don't exceed (nearest rank);
-    /// `None` when nothing was recorded.
+    /// The smallest value that at least `percentile` percent of the values don't exceed (nearest
+    /// rank); `None` when nothing was recorded.
     #[must_use]
     pub fn quantile(&self, percentile: f64) -> Option<Duration> {
         let rank = rank(percentile, self.count);
@@ -145,8 +145,8 @@ impl Histogram {
             .map(|&(bucket, _)| Duration::from_nanos(midpoint(bucket)))
     }
 
-    /// Mean time that is left of a value at a random moment within it: E\[x²\] / (2 E\[x\]), which is how
-    /// long a busy server still needs for what it is doing. Zero when nothing was recorded.
+    /// Mean time that is left of a value at a random moment within it: E\[x²\] / (2 E\[x\]), which
+    /// is how long a busy server still needs for what it is doing. Zero when nothing was recorded.
     #[must_use]
     pub fn mean_residual(&self) -> Duration {
         let (mut first, mut second) = (0.0, 0.0);
@@ -162,8 +162,8 @@ impl Histogram {
         }
     }
 
-    /// Appends the compact form: sum, number of buckets, then each bucket's distance to the one before
-    /// and its count, all as LEB128. Two to four bytes a bucket.
+    /// Appends the compact form: sum, number of buckets, then each bucket's distance to the one
+    /// before and its count, all as LEB128. Two to four bytes a bucket.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put_varint(out, self.sum_nanos);
         put_varint(out, self.buckets.len() as u64);
@@ -175,7 +175,8 @@ impl Histogram {
         }
     }
 
-    /// Reads what [`Histogram::encode`] wrote and advances `input` past it; `None` for anything else.
+    /// Reads what [`Histogram::encode`] wrote and advances `input` past it; `None` for anything
+    /// else.
     #[must_use]
     pub fn decode(input: &mut &[u8]) -> Option<Self> {
         let sum_nanos = take_varint(input)?;

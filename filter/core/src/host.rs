@@ -1,10 +1,11 @@
-//! What the engine needs from the process that it runs in: [`Metrics`] that people read, and state that decides
-//! ([`Shared`]).
+//! What the engine needs from the process that it runs in: [`Metrics`] that people read, and state
+//! that decides ([`Shared`]).
 //!
-//! Envoy runs one WebAssembly VM per worker thread, and every decision needs the state of the whole process. Three
-//! facilities cross threads: numbers (Envoy's gauges are process-wide atomics), blobs with compare-and-swap (shared
-//! data), and a wake-up of another worker (shared queues). `Shared` is all of them and nothing more. Where one engine
-//! serves the whole process, the same state lives in plain cells: [`Local`]. [`memory`] is Envoy for tests.
+//! Envoy runs one WebAssembly VM per worker thread, and every decision needs the state of the whole
+//! process. Three facilities cross threads: numbers (Envoy's gauges are process-wide atomics),
+//! blobs with compare-and-swap (shared data), and a wake-up of another worker (shared queues).
+//! `Shared` is all of them and nothing more. Where one engine serves the whole process, the same
+//! state lives in plain cells: [`Local`]. [`memory`] is Envoy for tests.
 
 mod local;
 pub mod memory;
@@ -99,10 +100,12 @@ pub trait Metrics {
 
 /// State shared by all workers of one process. Every call is `Result`-checked and none panics.
 pub trait Shared {
-    /// What to add to this process's clock for one that other processes agree with; zero if there is no such clock.
+    /// What to add to this process's clock for one that other processes agree with; zero if there
+    /// is no such clock.
     fn wall_clock_offset(&self) -> Duration;
 
-    /// A number that decisions depend on, 0 at first. The same name gives the same number in every worker.
+    /// A number that decisions depend on, 0 at first. The same name gives the same number in every
+    /// worker.
     ///
     /// # Errors
     /// [`HostError::Call`] when the host refuses the name.
@@ -132,15 +135,16 @@ pub trait Shared {
     /// [`HostError::Call`] when the host refuses.
     fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError>;
 
-    /// Stores a blob if it is still as expected: at the version that [`Shared::load`] gave, or absent.
-    /// There is no unconditional store: it would overwrite what another worker stored meanwhile.
+    /// Stores a blob if it is still as expected: at the version that [`Shared::load`] gave, or
+    /// absent. There is no unconditional store: it would overwrite what another worker stored
+    /// meanwhile.
     ///
     /// # Errors
     /// [`HostError::Conflict`] when it is not, [`HostError::Call`] when the host refuses.
     fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError>;
 
-    /// Wakes worker `worker` (see [`crate::workers`]): its [`crate::stage::Stage::dispatch`] will run
-    /// soon. A lost wake-up is repaired by the next tick.
+    /// Wakes worker `worker` (see [`crate::workers`]): its [`crate::stage::Stage::dispatch`] will
+    /// run soon. A lost wake-up is repaired by the next tick.
     ///
     /// # Errors
     /// [`HostError::Call`] when that worker is gone.

@@ -6,8 +6,8 @@
 //! x-headgate-progress: elapsed=12.5, total=40, work=12.5, total-work=55, age=20
 //! ```
 //!
-//! Members that aren't known are skipped, for what later versions add. A header that is no dictionary
-//! says nothing: progress is a hint about order, never a reason to refuse.
+//! Members that aren't known are skipped, for what later versions add. A header that is no
+//! dictionary says nothing: progress is a hint about order, never a reason to refuse.
 
 use std::time::Duration;
 
@@ -56,7 +56,8 @@ pub(crate) fn parse(dictionary: &str) -> Option<Progress> {
     Some(progress)
 }
 
-/// What became of a request's time at the process that answered it. Members of the header in responses:
+/// What became of a request's time at the process that answered it. Members of the header in
+/// responses:
 ///
 /// ```text
 /// x-headgate-progress: elapsed=12.5, work=12.5, wait=40.2, slot=12.5

@@ -4,13 +4,14 @@
 //! goes first (FIFO's rank is the arrival). The process-wide order then needs no shared queue: each
 //! worker publishes the rank of its first waiter, and the smallest of those goes first.
 //!
-//! An indexed binary heap, because clients leave from anywhere in the queue and must not linger in it.
-//! Equal ranks keep their order of arrival.
+//! An indexed binary heap, because clients leave from anywhere in the queue and must not linger in
+//! it. Equal ranks keep their order of arrival.
 //!
-//! Waiters may stand in *lines* (the flows of a fair queue). A line is served first come, first served, and only its
-//! first waiter is in the heap. Turns are the line's and not its waiters': whoever leaves a line gives its turn to the one
-//! behind, and the last turn is void. Else the early turns would be lost with the clients that give up, and a flow whose
-//! clients do so would not be served until all others have used as many rounds as it has waiters. What rank a turn has
+//! Waiters may stand in *lines* (the flows of a fair queue). A line is served first come, first
+//! served, and only its first waiter is in the heap. Turns are the line's and not its waiters':
+//! whoever leaves a line gives its turn to the one behind, and the last turn is void. Else the
+//! early turns would be lost with the clients that give up, and a flow whose clients do so would
+//! not be served until all others have used as many rounds as it has waiters. What rank a turn has
 //! is known when it comes up: the caller ranks the next of a line when the one before it is served.
 
 use std::collections::VecDeque;
@@ -50,7 +51,8 @@ pub struct First {
     pub slot: Slot,
     /// Its rank.
     pub rank: u64,
-    /// The request that is now the first of its line, and its turn: to be ranked with [`Queue::push`].
+    /// The request that is now the first of its line, and its turn: to be ranked with
+    /// [`Queue::push`].
     pub next: Option<(Slot, i64)>,
 }
 
@@ -119,8 +121,8 @@ impl Queue {
         self.rise(self.heap.len() - 1);
     }
 
-    /// Adds a waiter to the end of `line`, with one more turn for it. Whether it is the first there, and is to be ranked
-    /// with [`Queue::push`].
+    /// Adds a waiter to the end of `line`, with one more turn for it. Whether it is the first
+    /// there, and is to be ranked with [`Queue::push`].
     #[must_use]
     pub fn line_up(&mut self, line: u16, slot: Slot, turn: i64) -> bool {
         let needed = slot as usize + 1;
@@ -184,7 +186,8 @@ impl Queue {
         true
     }
 
-    /// Closes the gap that `slot` leaves in its line. Returns who is first there now, if it was `slot` before.
+    /// Closes the gap that `slot` leaves in its line. Returns who is first there now, if it was
+    /// `slot` before.
     fn leave_line(&mut self, slot: Slot, link: Link) -> Option<Slot> {
         let Link {
             line,
@@ -298,7 +301,8 @@ mod tests {
             }
         }
 
-        /// Against the obvious model: for each line, waiters in their order of arrival and turns in theirs.
+        /// Against the obvious model: for each line, waiters in their order of arrival and turns in
+        /// theirs.
         #[test]
         fn a_line_passes_its_turns_on(steps in prop::collection::vec((0_u8..5, 0_u32..24, 0_u64..9), 1..200)) {
             let mut queue = Queue::default();

@@ -18,7 +18,8 @@ macro_rules! reasons {
         /// Why a request was turned away.
         #[derive(Debug, Clone, Copy, PartialEq)]
         pub enum Reason {
-            /// The estimated response time at this percentile misses its objective (Bouncer Alg. 1).
+            /// The estimated response time at this percentile misses its objective (Bouncer Alg.
+            /// 1).
             Objective(f64),
             $($(#[$doc])+ $reason,)+
         }
@@ -50,8 +51,8 @@ pub struct Answer {
     pub http: u32,
     /// gRPC status code.
     pub grpc: i32,
-    /// Whether it is about response times rather than lack of room, so that starvation avoidance may
-    /// override it.
+    /// Whether it is about response times rather than lack of room, so that starvation avoidance
+    /// may override it.
     pub about_objectives: bool,
 }
 
@@ -221,8 +222,8 @@ impl Refusal {
         }
     }
 
-    /// For `retry-after`, which counts whole seconds: at least 1, and jittered again because a drain of
-    /// milliseconds would round to the same second for everybody.
+    /// For `retry-after`, which counts whole seconds: at least 1, and jittered again because a
+    /// drain of milliseconds would round to the same second for everybody.
     #[must_use]
     pub fn retry_after_secs(&self, rng: &mut Rng) -> u64 {
         let secs = self.retry_after.as_secs_f64().ceil().max(1.0);

@@ -6,8 +6,8 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TypeId(pub u16);
 
-/// A class of a stage, as index into its configured classes: 0 is the highest priority, and the only
-/// class where none are configured.
+/// A class of a stage, as index into its configured classes: 0 is the highest priority, and the
+/// only class where none are configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ClassId(pub u8);
 
@@ -20,7 +20,8 @@ pub struct Attributes {
     pub class: ClassId,
     /// The time that it gives itself, from now.
     pub own_deadline: Option<Duration>,
-    /// Flow of its workflow in fair queues: an id of its own, or 0 for those that have none, and where nobody asks.
+    /// Flow of its workflow in fair queues: an id of its own, or 0 for those that have none, and
+    /// where nobody asks.
     pub workflow: u16,
     /// Weight of its workflow in fair queues, above 0.
     pub weight: f64,
@@ -49,8 +50,8 @@ impl Attributes {
     }
 }
 
-/// Progress metrics of the tree of calls that a request is part of (Wisp §4.2, Table 2). Processing times
-/// and work, without waiting, but for the age.
+/// Progress metrics of the tree of calls that a request is part of (Wisp §4.2, Table 2). Processing
+/// times and work, without waiting, but for the age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
     /// Service time so far.
@@ -61,8 +62,8 @@ pub struct Progress {
     pub work: Duration,
     /// Expected work of the whole tree.
     pub total_work: Option<Duration>,
-    /// Time since it entered the mesh, waits included, but for what it spent between proxies (SEDA §3.2). Zero where it
-    /// enters, and where it says nothing that is believed.
+    /// Time since it entered the mesh, waits included, but for what it spent between proxies (SEDA
+    /// §3.2). Zero where it enters, and where it says nothing that is believed.
     pub age: Duration,
 }
 

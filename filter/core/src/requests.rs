@@ -12,7 +12,8 @@ use crate::workflows::Part;
 /// How far a request has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Not in the stage yet: the limiter of its workflow holds it, or a decision about it is under way.
+    /// Not in the stage yet: the limiter of its workflow holds it, or a decision about it is under
+    /// way.
     Arriving,
     /// Waits for a slot.
     Queued,
@@ -53,7 +54,8 @@ pub(crate) struct Request {
     pub(crate) turn: Option<Turn>,
     /// Its part of the queued work, in the unit of [`crate::work::Work`].
     pub(crate) work: i64,
-    /// Estimated queue wait at its arrival if the queue were a FIFO; `None` where no service time was known then.
+    /// Estimated queue wait at its arrival if the queue were a FIFO; `None` where no service time
+    /// was known then.
     pub(crate) fifo_wait: Option<Duration>,
     /// Answers that its own stands for.
     pub(crate) weight: u32,

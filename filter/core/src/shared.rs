@@ -1,25 +1,27 @@
-//! State that all workers of a process share: counters that each adds its part to, and records that each
-//! may change.
+//! State that all workers of a process share: counters that each adds its part to, and records that
+//! each may change.
 //!
-//! A [`Counter`] costs no lock and no message: a worker adds what it counted to a process-wide number and
-//! learns from its growth what the others counted. That number is no counter of Envoy's: those are reset by
-//! `POST /reset_counters`, and a stats matcher may reject them. A [`Shared::number`] is neither.
+//! A [`Counter`] costs no lock and no message: a worker adds what it counted to a process-wide
+//! number and learns from its growth what the others counted. That number is no counter of Envoy's:
+//! those are reset by `POST /reset_counters`, and a stats matcher may reject them. A
+//! [`Shared::number`] is neither.
 //!
 //! A record is for more than a sum. It is a value in shared data that is only ever changed by
-//! compare-and-swap, so nobody leads and nobody waits: a change that meets another worker's is made again
-//! on the newer value. Each failed attempt is another worker's success.
+//! compare-and-swap, so nobody leads and nobody waits: a change that meets another worker's is made
+//! again on the newer value. Each failed attempt is another worker's success.
 //!
-//! A record's bytes don't describe themselves, and during an upgrade workers of two versions share the process. So each
-//! layout has an id, [`Record::SCHEMA`], in the record's key and in its first bytes: two versions with different
-//! layouts keep a record each, and neither reads nor overwrites the other's.
+//! A record's bytes don't describe themselves, and during an upgrade workers of two versions share
+//! the process. So each layout has an id, [`Record::SCHEMA`], in the record's key and in its first
+//! bytes: two versions with different layouts keep a record each, and neither reads nor overwrites
+//! the other's.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::host::{Expected, HostError, Number, Shared};
 
-/// How often a change that meets another worker's is made again before it is left to the next occasion: few, as a record
-/// of thousands of workflows takes milliseconds to read and write.
+/// How often a change that meets another worker's is made again before it is left to the next
+/// occasion: few, as a record of thousands of workflows takes milliseconds to read and write.
 pub(crate) const ATTEMPTS: u32 = 8;
 
 /// A value that workers share by [`load`] and [`change`]. Implemented by [`record!`].
@@ -28,8 +30,9 @@ pub(crate) trait Record: Serialize + DeserializeOwned {
     const SCHEMA: u32;
 }
 
-/// Gives a record type the id of its layout, and tests that the layout is the one of `tests/record_layouts/ID.txt`. When
-/// fields or their meaning change, take the number after the largest one there; the test then writes the new file.
+/// Gives a record type the id of its layout, and tests that the layout is the one of
+/// `tests/record_layouts/ID.txt`. When fields or their meaning change, take the number after the
+/// largest one there; the test then writes the new file.
 macro_rules! record {
     ($record:ty, $schema:literal) => {
         impl $crate::shared::Record for $record {
@@ -106,7 +109,8 @@ impl Counter {
     /// What the others added since the last call.
     pub(crate) fn others(&mut self, host: &impl Shared) -> Result<u64, HostError> {
         let total = host.get(self.number)?;
-        // Less than what was seen: another worker tested whether the host keeps the number (`host::unfiltered`).
+        // Less than what was seen: another worker tested whether the host keeps the number
+        // (`host::unfiltered`).
         let others = total.saturating_sub(self.seen);
         self.seen = total;
         Ok(others)
@@ -123,7 +127,8 @@ pub(crate) fn decode<T: Record>(bytes: &[u8]) -> Option<T> {
 pub(crate) fn encode<T: Record>(value: &T, bytes: &mut Vec<u8>) {
     bytes.clear();
     bytes.extend_from_slice(&header(T::SCHEMA));
-    // Fails only for values of unknown length, which no record has; nothing reads the rest as a record.
+    // Fails only for values of unknown length, which no record has; nothing reads the rest as a
+    // record.
     *bytes = postcard::to_extend(value, std::mem::take(bytes)).unwrap_or_default();
 }
 
@@ -135,11 +140,12 @@ pub(crate) fn load<T: Record + Default>(host: &impl Shared, name: &str) -> Resul
         .unwrap_or_default())
 }
 
-/// Changes the record `name`. `change` gets it as [`load`] returns it, and returns whether it changed it, beside
-/// its own result. Returns the record as it is now, and that result.
+/// Changes the record `name`. `change` gets it as [`load`] returns it, and returns whether it
+/// changed it, beside its own result. Returns the record as it is now, and that result.
 ///
 /// # Errors
-/// [`HostError`]; the record is as it was. [`HostError::Conflict`] where other workers kept changing it.
+/// [`HostError`]; the record is as it was. [`HostError::Conflict`] where other workers kept
+/// changing it.
 pub(crate) fn change<T: Record + Default, R>(
     host: &impl Shared,
     name: &str,
@@ -155,8 +161,8 @@ pub(crate) fn change<T: Record + Default, R>(
     })
 }
 
-/// As [`change`], for the blob at `key`, at most `attempts` times. `change` reads and writes the bytes itself, and returns
-/// whether they are to be stored.
+/// As [`change`], for the blob at `key`, at most `attempts` times. `change` reads and writes the
+/// bytes itself, and returns whether they are to be stored.
 pub(crate) fn change_bytes<R>(
     host: &impl Shared,
     key: &str,
@@ -191,7 +197,8 @@ mod tests {
     use crate::host::memory::{Fault, MemoryHost};
 
     fn every_worker_learns_what_the_others_counted_once(memory: &MemoryHost) {
-        // A host of its own for each: so each tests whether the number is kept, if nothing was counted yet.
+        // A host of its own for each: so each tests whether the number is kept, if nothing was
+        // counted yet.
         let worker = || {
             let host = Unfiltered::new(memory);
             (Counter::new(&host, "c").unwrap(), host, 0)

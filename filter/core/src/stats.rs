@@ -1,6 +1,7 @@
 //! A stage's stats: every name in one place, all defined when the stage is configured.
 //!
-//! Names follow Envoy's style and carry policy and type, so that `stats_tags` turn them into labels:
+//! Names follow Envoy's style and carry policy and type, so that `stats_tags` turn them into
+//! labels:
 //!
 //! ```text
 //! headgate.policy.<namespace>/<name>.slots                               gauge      P: requests that may be in the backend at once
@@ -25,11 +26,11 @@
 //! headgate.policy.<namespace>/<name>.type.<type>.quality_permille[.class.<class>]    gauge      1000: full
 //! ```
 //!
-//! `<reason>` is [`Reason`]'s name. A type has one for each of its objectives, and for those of `default`: while the type
-//! is cold, these are what it is judged by.
+//! `<reason>` is [`Reason`]'s name. A type has one for each of its objectives, and for those of
+//! `default`: while the type is cold, these are what it is judged by.
 //!
-//! The last three are the response time controller's; one controller for all types has them without the
-//! type. Bouncer's value cut has
+//! The last three are the response time controller's; one controller for all types has them without
+//! the type. Bouncer's value cut has
 //!
 //! ```text
 //! headgate.policy.<namespace>/<name>.type.<type>.value_admitted_permille    gauge      part of the requests above the cut
@@ -49,8 +50,8 @@
 //! headgate.policy.<namespace>/<name>.admission_reports_lost    counter    of these, without an answer
 //! ```
 //!
-//! Counters are tallied in the worker and added to the host's once a tick: a host call per tick instead
-//! of several per request. Distributions are recorded as they happen.
+//! Counters are tallied in the worker and added to the host's once a tick: a host call per tick
+//! instead of several per request. Distributions are recorded as they happen.
 
 mod controllers;
 mod objectives;
@@ -84,12 +85,13 @@ pub enum Count {
     RejectedEnforced,
     /// Answered by the backend and measured.
     Completed,
-    /// Left the stage without an answer of the backend, and for no fault of its own: client gone, local reply.
+    /// Left the stage without an answer of the backend, and for no fault of its own: client gone,
+    /// local reply.
     Unmeasured,
     /// Of those, left while queued.
     Abandoned,
-    /// Answered with an error, or not at all: a status that the policy counts as one, a timeout, a reset. An estimate
-    /// where answers are sampled: one counts for those that it stands for.
+    /// Answered with an error, or not at all: a status that the policy counts as one, a timeout, a
+    /// reset. An estimate where answers are sampled: one counts for those that it stands for.
     Failed,
     /// Answered while the type was answered more than 800 times a second
     /// ([`crate::stage::SAMPLES_PER_SECOND`]); not measured.
@@ -357,8 +359,8 @@ impl StageStats {
         self.controllers.publish(host, strategy)
     }
 
-    /// Publishes what is configured, P and the objectives, and takes back the objectives of `before` that
-    /// are gone.
+    /// Publishes what is configured, P and the objectives, and takes back the objectives of
+    /// `before` that are gone.
     ///
     /// # Errors
     /// [`HostError`].
@@ -400,7 +402,8 @@ impl StageStats {
 }
 
 impl TypeStats {
-    /// A type with `objectives`; while it is cold, those of `default`, `general`, are what it is refused for.
+    /// A type with `objectives`; while it is cold, those of `default`, `general`, are what it is
+    /// refused for.
     fn new(
         host: &impl Metrics,
         prefix: &str,

@@ -1,24 +1,28 @@
 //! Who takes part: one record of the VMs that share a process, and leases that outlive a crash.
 //!
 //! Slots and queued work are process-wide numbers, so a VM that dies (a trap under load) would take
-//! its share of them to the grave. Each VM therefore claims a number, keeps its own share in gauges of
-//! that number ([`crate::ledger`]), and renews a heartbeat. When a heartbeat is older than [`LEASE`],
-//! one of the others — a compare-and-swap decides which — gives the dead VM's share back.
+//! its share of them to the grave. Each VM therefore claims a number, keeps its own share in gauges
+//! of that number ([`crate::ledger`]), and renews a heartbeat. When a heartbeat is older than
+//! [`LEASE`], one of the others — a compare-and-swap decides which — gives the dead VM's share
+//! back.
 //!
-//! The lease is long against any pause of a healthy thread and against the service times of requests
-//! that a dead VM left in the backend: a slot is given back late rather than twice. A VM that comes back
-//! after its lease ran out notices, joins again under another number and books its share anew.
+//! The lease is long against any pause of a healthy thread and against the service times of
+//! requests that a dead VM left in the backend: a slot is given back late rather than twice. A VM
+//! that comes back after its lease ran out notices, joins again under another number and books its
+//! share anew.
 //!
-//! A VM may come back at the very moment in which another buries it. It writes its heartbeat before it reads the list;
-//! the other marks the list before it reads the heartbeat a second time. One of the two sees the other.
+//! A VM may come back at the very moment in which another buries it. It writes its heartbeat before
+//! it reads the list; the other marks the list before it reads the heartbeat a second time. One of
+//! the two sees the other.
 //!
-//! A number may become free with a share still booked under it: whoever buried it may not have had the stage. Members
-//! look through free numbers in turn, under the same mark as a burial.
+//! A number may become free with a share still booked under it: whoever buried it may not have had
+//! the stage. Members look through free numbers in turn, under the same mark as a burial.
 //!
-//! Several lists of VMs may be in one process: Envoy keeps shared data per `vm_id`, but numbers for all of them. Totals are
-//! then of all lists, so no two VMs may have the same worker number. A VM therefore takes a number only if no VM of any
-//! list renews its heartbeat, and an audit covers all numbers that any list gave out. A number whose VMs are all of other
-//! lists looks free here: it is swept when its heartbeat has been silent for longer than its own list needs to bury it.
+//! Several lists of VMs may be in one process: Envoy keeps shared data per `vm_id`, but numbers for
+//! all of them. Totals are then of all lists, so no two VMs may have the same worker number. A VM
+//! therefore takes a number only if no VM of any list renews its heartbeat, and an audit covers all
+//! numbers that any list gave out. A number whose VMs are all of other lists looks free here: it is
+//! swept when its heartbeat has been silent for longer than its own list needs to bury it.
 
 use std::time::Duration;
 
@@ -30,7 +34,8 @@ use crate::time::Instant;
 pub const LEASE: Duration = Duration::from_secs(3);
 /// Heartbeats are renewed this often.
 const RENEW: Duration = Duration::from_millis(100);
-/// Most VMs at once: worker threads, times two while code is being upgraded. The list is as long as there were VMs.
+/// Most VMs at once: worker threads, times two while code is being upgraded. The list is as long as
+/// there were VMs.
 pub const MAX_WORKERS: u32 = 1024;
 
 const KEY: &str = "headgate/workers/1";
@@ -67,16 +72,17 @@ pub struct Membership {
 /// What [`Membership::tick`] found.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// VMs that died. The caller is the only one that was told: it gives their share back, then calls
-    /// [`Membership::buried`].
+    /// VMs that died. The caller is the only one that was told: it gives their share back, then
+    /// calls [`Membership::buried`].
     pub dead: Vec<WorkerId>,
-    /// Numbers that nobody has, marked as if they were of dead VMs: whatever is booked under them is to be given back, and
-    /// [`Membership::buried`] called.
+    /// Numbers that nobody has, marked as if they were of dead VMs: whatever is booked under them
+    /// is to be given back, and [`Membership::buried`] called.
     pub free: Vec<WorkerId>,
     /// Our own lease had run out and we have a new number: book our share again.
     pub rejoined: bool,
-    /// Gauges read as more than this process wrote: after a hot restart Envoy adds the gauges of its parent process to those
-    /// of the same name, in intervals and without a sign. Totals, shares and heads are as wrong.
+    /// Gauges read as more than this process wrote: after a hot restart Envoy adds the gauges of
+    /// its parent process to those of the same name, in intervals and without a sign. Totals,
+    /// shares and heads are as wrong.
     pub hot_restart: bool,
 }
 
@@ -90,8 +96,8 @@ fn millis(now: Instant) -> u64 {
 }
 
 impl Membership {
-    /// Claims a number. `nonce` tells VMs apart and must not be 0: any value that no other VM of the
-    /// process draws.
+    /// Claims a number. `nonce` tells VMs apart and must not be 0: any value that no other VM of
+    /// the process draws.
     ///
     /// # Errors
     /// [`HostError`] when shared data is out of reach, or all numbers are taken.
@@ -127,8 +133,8 @@ impl Membership {
         self.id
     }
 
-    /// How often we joined. A ledger that was opened at another count has its bookings under a number
-    /// that was taken from us.
+    /// How often we joined. A ledger that was opened at another count has its bookings under a
+    /// number that was taken from us.
     #[must_use]
     pub fn joins(&self) -> u32 {
         self.joins
@@ -151,15 +157,16 @@ impl Membership {
         let ours = (list.len() as u32).max(self.id + 1);
         let known = host.get(self.all_numbers)?;
         if known < u64::from(ours) {
-            // A lower value may overwrite a higher one that another list writes now; its next tick writes it again.
+            // A lower value may overwrite a higher one that another list writes now; its next tick
+            // writes it again.
             host.set(self.all_numbers, u64::from(ours))?;
         }
         self.numbers = ours.max(known.min(u64::from(MAX_WORKERS)) as u32);
         Ok(())
     }
 
-    /// Whether our lease may have run out, so that numbers booked under our id can't be trusted before
-    /// the next [`Membership::tick`]. Free of host calls.
+    /// Whether our lease may have run out, so that numbers booked under our id can't be trusted
+    /// before the next [`Membership::tick`]. Free of host calls.
     #[must_use]
     pub fn is_doubtful(&self, now: Instant) -> bool {
         now.since(self.renewed) > LEASE / 2
@@ -232,21 +239,22 @@ impl Membership {
         }
         let heartbeat = heartbeat_number(host, other)?;
         let stale = |last| is_older(last, LEASE, now);
-        // Marked as ours before it is freed: nobody can claim the number while its share is still booked, and should we
-        // die over it, somebody else finds the mark of a VM that is gone.
+        // Marked as ours before it is freed: nobody can claim the number while its share is still
+        // booked, and should we die over it, somebody else finds the mark of a VM that is gone.
         if !stale(host.get(heartbeat)?) || !replace(other, entry, mark, host)? {
             return Ok(false);
         }
         if stale(host.get(heartbeat)?) {
             return Ok(true);
         }
-        // It came back. If it saw our mark already, it has another number by now and this one's lease runs out.
+        // It came back. If it saw our mark already, it has another number by now and this one's
+        // lease runs out.
         replace(other, mark, entry, host)?;
         Ok(false)
     }
 
-    /// Marks worker `dead` as being buried by us, whatever its heartbeat says; false where it has left, is being buried,
-    /// or is this one.
+    /// Marks worker `dead` as being buried by us, whatever its heartbeat says; false where it has
+    /// left, is being buried, or is this one.
     ///
     /// # Errors
     /// [`HostError`]; its lease then runs out instead.
@@ -351,7 +359,8 @@ fn claim(now: Instant, nonce: u64, host: &impl Shared) -> Result<WorkerId, HostE
             let is_free = |id: &WorkerId| list.get(*id as usize).is_none_or(|&nonce| nonce == 0);
             let id = (from..MAX_WORKERS).find(is_free)?;
             list.resize(list.len().max(id as usize + 1), 0);
-            // Marked until it has a heartbeat: its last owner's is stale, by which others would bury us at once.
+            // Marked until it has a heartbeat: its last owner's is stale, by which others would
+            // bury us at once.
             list[id as usize] = mark;
             Some(id)
         })?;
@@ -372,8 +381,9 @@ fn claim(now: Instant, nonce: u64, host: &impl Shared) -> Result<WorkerId, HostE
     })
 }
 
-/// Begins the heartbeat of worker `id`, unless a VM of another list has that number. Of two VMs that begin it at once at
-/// most one succeeds, as each adds before it reads; the other one takes its addition back before the first renewal.
+/// Begins the heartbeat of worker `id`, unless a VM of another list has that number. Of two VMs
+/// that begin it at once at most one succeeds, as each adds before it reads; the other one takes
+/// its addition back before the first renewal.
 fn occupy(id: WorkerId, now: Instant, host: &impl Shared) -> Result<bool, HostError> {
     let heartbeat = heartbeat_number(host, id)?;
     let last = host.get(heartbeat)?;
@@ -394,7 +404,8 @@ fn is_older(last: u64, age: Duration, now: Instant) -> bool {
     last == 0 || millis(now).saturating_sub(last) > age.as_millis() as u64
 }
 
-/// Replaces the entry of `id` if it is still `from`, 0 where the list is shorter; true for the one caller that did.
+/// Replaces the entry of `id` if it is still `from`, 0 where the list is shorter; true for the one
+/// caller that did.
 fn replace(id: WorkerId, from: u64, to: u64, host: &impl Shared) -> Result<bool, HostError> {
     let replaced = update(host, |list| {
         let at = id as usize;

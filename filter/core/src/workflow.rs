@@ -1,20 +1,21 @@
-//! The workflow that a request belongs to, as its headers tell (Wisp §3: an id that travels with every
-//! request of the tree).
+//! The workflow that a request belongs to, as its headers tell (Wisp §3: an id that travels with
+//! every request of the tree).
 //!
-//! Applications that propagate trace context carry it already, in W3C Baggage; others may send a header:
+//! Applications that propagate trace context carry it already, in W3C Baggage; others may send a
+//! header:
 //!
 //! ```text
 //! baggage: workflow=checkout;ttl=3,user=4711
 //! x-headgate-workflow: checkout
 //! ```
 //!
-//! The header wins: a proxy can set it without taking a baggage apart. Of the baggage this reads what the
-//! recommendation's grammar (§3.2.1) says of a list of members `key=value;properties`, with optional white
-//! space around every delimiter, values percent-encoded, and nothing beyond its limits (§3.3.2): 8,192
-//! bytes and 64 members. What is no baggage names no workflow.
+//! The header wins: a proxy can set it without taking a baggage apart. Of the baggage this reads
+//! what the recommendation's grammar (§3.2.1) says of a list of members `key=value;properties`,
+//! with optional white space around every delimiter, values percent-encoded, and nothing beyond its
+//! limits (§3.3.2): 8,192 bytes and 64 members. What is no baggage names no workflow.
 //!
-//! Names are believed as they come: an edge strips those of strangers. Which flow of a fair queue a name gets, the engine's
-//! table of names says (`engine::flows`).
+//! Names are believed as they come: an edge strips those of strangers. Which flow of a fair queue a
+//! name gets, the engine's table of names says (`engine::flows`).
 
 use crate::classify::RequestView;
 

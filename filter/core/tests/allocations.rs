@@ -1,7 +1,7 @@
 //! A decision, a place in the queue and a measurement allocate nothing once warm.
 //!
-//! The data path runs inside a proxy's worker thread, where an allocation costs more than the decision.
-//! One test only: the counter is the process's.
+//! The data path runs inside a proxy's worker thread, where an allocation costs more than the
+//! decision. One test only: the counter is the process's.
 
 // A global allocator can't be written without `unsafe`; this one forwards to the system's.
 #![allow(unsafe_code)]
@@ -62,7 +62,8 @@ static GLOBAL: Counting = Counting;
 
 const TYPES: u16 = 20;
 
-/// Decides about and measures requests of all types from `begin` to `end` (ms); the allocations of it.
+/// Decides about and measures requests of all types from `begin` to `end` (ms); the allocations of
+/// it.
 fn run(
     strategy: &mut Strategy,
     times: &mut ServiceTimes,
@@ -205,8 +206,8 @@ fn run_queue(discipline: &str) -> u64 {
     counted
 }
 
-/// Two workers identify, limit, hold, serve and refuse requests of three workflows, one of which is over its
-/// rate; the allocations of it. What is exchanged at ticks may allocate.
+/// Two workers identify, limit, hold, serve and refuse requests of three workflows, one of which is
+/// over its rate; the allocations of it. What is exchanged at ticks may allocate.
 fn run_workflows() -> u64 {
     let json = r#"{"stages":[{"policy":"ns/p","parallelism":64,
         "queue":{"max_length":100,"timeout_us":1000000},"strategy":{"type":"MaxQueueLength"},
@@ -308,7 +309,8 @@ impl Stream for Bare {
     }
 }
 
-/// Requests from headers to end, as a host reports them; the allocations of them, without those of [`Bare`].
+/// Requests from headers to end, as a host reports them; the allocations of them, without those of
+/// [`Bare`].
 fn run_requests() -> u64 {
     let config = br#"{"stages":[{"policy":"ns/p","parallelism":4,
         "queue":{"max_length":100,"timeout_us":60000000},"strategy":{"type":"MaxQueueLength"},

@@ -1,4 +1,5 @@
-//! A run of Algorithm 1 allocates nothing once warm, whatever it is told, and its state fits into a stated memory.
+//! A run of Algorithm 1 allocates nothing once warm, whatever it is told, and its state fits into a
+//! stated memory.
 //!
 //! One test only: the counter is the process's.
 

@@ -1,25 +1,28 @@
-//! A server decides by admit probabilities that follow the *average* delay of incast at each receiver (centralized
-//! Aequitas §3.2).
+//! A server decides by admit probabilities that follow the *average* delay of incast at each
+//! receiver (centralized Aequitas §3.2).
 //!
-//! The latency of a call is the round trip, which belongs to the pair of sender and receiver, and what all senders
-//! together cause at the receiver: the wait in its queue, and the wait for the congestion window that this queue keeps
-//! small. The server averages the latter over all senders and puts each sender's own round trip back:
+//! The latency of a call is the round trip, which belongs to the pair of sender and receiver, and
+//! what all senders together cause at the receiver: the wait in its queue, and the wait for the
+//! congestion window that this queue keeps small. The server averages the latter over all senders
+//! and puts each sender's own round trip back:
 //!
 //! ```text
 //! I[receiver] = w · I[receiver] + (1 − w) · (ℓ − RTT)          I starts with the first call's
 //! p[sender, receiver, class] moves by the law, with RTT + I in place of ℓ
 //! ```
 //!
-//! With w = 0 it is [`Distributed`] with one state for all senders. The closer w is to 1, the fewer single misses are
-//! left in I: a mean held against a target that is meant for the 99.9th percentile, so a w near 1 admits everything
-//! and loses the target.
+//! With w = 0 it is [`Distributed`] with one state for all senders. The closer w is to 1, the fewer
+//! single misses are left in I: a mean held against a target that is meant for the 99.9th
+//! percentile, so a w near 1 admits everything and loses the target.
 //!
-//! Reports of many calls ([`Incast::completed_together`]) have a mean from the start: there targets hold for the mean,
-//! whatever w is. Their w is the weight that is left after a second. Weights per call would make the average as short
-//! as the last report: 0.5 to the power of the ten calls in it.
+//! Reports of many calls ([`Incast::completed_together`]) have a mean from the start: there targets
+//! hold for the mean, whatever w is. Their w is the weight that is left after a second. Weights per
+//! call would make the average as short as the last report: 0.5 to the power of the ten calls in
+//! it.
 //!
-//! The paper uses w twice, as the weight of the past and as a factor before the incast delay; only the former is
-//! meant here. It doesn't say how RTT is measured: it is given with each report, and is no longer than the latency.
+//! The paper uses w twice, as the weight of the past and as a factor before the incast delay; only
+//! the former is meant here. It doesn't say how RTT is measured: it is given with each report, and
+//! is no longer than the latency.
 
 use std::hash::Hash;
 use std::num::NonZeroU32;
@@ -52,8 +55,8 @@ struct Average {
 }
 
 impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
-    /// With the weight `past` of what was known before a call ([`Incast::completed`]) or a second ago
-    /// ([`Incast::completed_together`]), a ratio.
+    /// With the weight `past` of what was known before a call ([`Incast::completed`]) or a second
+    /// ago ([`Incast::completed_together`]), a ratio.
     ///
     /// # Errors
     /// [`SettingsError::Smoothing`] if it is not at least 0 and less than 1.
@@ -69,8 +72,8 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         })
     }
 
-    /// The class in which a call from `source` to `destination` is to run that asks for class `wanted`: this one or
-    /// the lowest.
+    /// The class in which a call from `source` to `destination` is to run that asks for class
+    /// `wanted`: this one or the lowest.
     pub fn class_for(
         &mut self,
         now: Instant,
@@ -83,7 +86,8 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
             .class_for(now, (source, destination), wanted, rng)
     }
 
-    /// A call from `source` to `destination` completed, between which a round trip takes `round_trip`.
+    /// A call from `source` to `destination` completed, between which a round trip takes
+    /// `round_trip`.
     pub fn completed(
         &mut self,
         now: Instant,
@@ -96,9 +100,10 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         self.completed_by(now, source, destination, call, round_trip, average);
     }
 
-    /// `calls` from `source` to `destination` completed since the last time: `mean` has their mean latency and, as its
-    /// size, the cost of those of them that missed their target. They are `calls` samples of the average, and move the
-    /// probability once: by what missed, where the average misses as well.
+    /// `calls` from `source` to `destination` completed since the last time: `mean` has their mean
+    /// latency and, as its size, the cost of those of them that missed their target. They are
+    /// `calls` samples of the average, and move the probability once: by what missed, where the
+    /// average misses as well.
     ///
     /// ```text
     /// m = wᵗ · m                                     t seconds since the last report of anybody
@@ -116,7 +121,8 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
     ) {
         let calls = f64::from(calls.get());
         let average = |known: Average, past: f64| {
-            // Without a past nothing is left of what was reported at the same moment, either: 0⁰ is 1.
+            // Without a past nothing is left of what was reported at the same moment, either: 0⁰ is
+            // 1.
             let seconds = now.since(known.at).as_secs_f64().max(f64::MIN_POSITIVE);
             let kept = known.calls * past.powf(seconds);
             (kept / (kept + calls), kept + calls)
@@ -124,7 +130,8 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         self.completed_by(now, source, destination, mean, round_trip, average);
     }
 
-    /// `average` returns the weight of the known average and the new average's calls, from the former and w.
+    /// `average` returns the weight of the known average and the new average's calls, from the
+    /// former and w.
     fn completed_by(
         &mut self,
         now: Instant,
@@ -165,8 +172,9 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
             .completed(now, (source, destination), &averaged);
     }
 
-    /// Calls from `source` to `destination` in `class`, which cost `size`, were refused for lack of room or not
-    /// answered in time: misses whose latency nobody knows, so that they are not in the average.
+    /// Calls from `source` to `destination` in `class`, which cost `size`, were refused for lack of
+    /// room or not answered in time: misses whose latency nobody knows, so that they are not in the
+    /// average.
     pub fn failed(&mut self, now: Instant, source: S, destination: D, class: ClassId, size: u32) {
         let miss = Completion {
             class,
@@ -176,7 +184,8 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         self.channels.completed(now, (source, destination), &miss);
     }
 
-    /// Probability with which a call from `source` to `destination` that asks for `class` runs in it.
+    /// Probability with which a call from `source` to `destination` that asks for `class` runs in
+    /// it.
     #[must_use]
     pub fn probability(&self, now: Instant, source: S, destination: D, class: ClassId) -> f64 {
         self.channels.probability(now, (source, destination), class)
@@ -238,7 +247,8 @@ mod tests {
             (100.0 * state.probability(at(2), source, 9, HIGH)).round() as u64
         };
         assert_eq!([p(&state, 1), p(&state, 2)], [100, 93]);
-        // A fast call is judged by the average: (14 + 16)/2 = 15, a miss with a round trip of 1 µs or more.
+        // A fast call is judged by the average: (14 + 16)/2 = 15, a miss with a round trip of 1 µs
+        // or more.
         state.completed(at(2), 1, 9, &call(HIGH, 17), us(1));
         assert_eq!([p(&state, 1), p(&state, 2)], [93, 93]);
         // And a slow one after fast ones isn't a miss: 7.5, 3.75, 1.875, then (1.875 + 16)/2.
@@ -275,7 +285,8 @@ mod tests {
         let now = at(9 * SECOND);
         let p = |state: &Incast<u8, u8>| (100.0 * state.probability(now, 1, 9, HIGH)).round();
         let delay = |state: &Incast<u8, u8>| state.delay(now, 9, HIGH);
-        // I = (10 + 6) / 2 = 8 µs, and after a second, in which half is forgotten, (3 · 8 + 3 · 16) / 6 = 12.
+        // I = (10 + 6) / 2 = 8 µs, and after a second, in which half is forgotten, (3 · 8 + 3 · 16)
+        // / 6 = 12.
         state.completed_together(at(SECOND), 1, 9, &batch(12, 2), us(2), three);
         state.completed_together(at(SECOND), 2, 9, &batch(8, 0), us(2), three);
         assert_eq!(delay(&state), Some(us(8)));
@@ -293,7 +304,8 @@ mod tests {
         assert_eq!(delay(&state), before);
     }
 
-    /// Many small reports leave as much of the past as few large ones: a second's weight, not a call's.
+    /// Many small reports leave as much of the past as few large ones: a second's weight, not a
+    /// call's.
     #[test]
     fn the_average_forgets_in_time() {
         let delay = |reports: u64, calls: u32| {
@@ -321,7 +333,8 @@ mod tests {
     }
 
     proptest! {
-        /// Without a past it is the distributed algorithm, to the last bit and draw, whatever the round trip.
+        /// Without a past it is the distributed algorithm, to the last bit and draw, whatever the
+        /// round trip.
         #[test]
         fn without_a_past_it_is_the_distributed_algorithm(
             calls in prop::collection::vec(

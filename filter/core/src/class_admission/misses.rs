@@ -1,4 +1,5 @@
-//! A server grants every receiver K misses in each period, to all senders together (centralized Aequitas §3.1).
+//! A server grants every receiver K misses in each period, to all senders together (centralized
+//! Aequitas §3.1).
 //!
 //! ```text
 //! period k = ⌊t / T⌋: when it changes, all counts are 0
@@ -6,12 +7,14 @@
 //! a call asks for a class                   runs in it as long as m[receiver] < K, else in the lowest class
 //! ```
 //!
-//! It is a bucket of K tokens for each receiver, filled at the begin of each period, from which misses take one. There
-//! is no probability and no memory beyond the period: after the K-th miss *all* senders are downgraded until it ends,
-//! those that send little like those that caused it. That settles at once, and is what the paper finds too aggressive.
+//! It is a bucket of K tokens for each receiver, filled at the begin of each period, from which
+//! misses take one. There is no probability and no memory beyond the period: after the K-th miss
+//! *all* senders are downgraded until it ends, those that send little like those that caused it.
+//! That settles at once, and is what the paper finds too aggressive.
 //!
-//! The paper leaves T open. K misses are what a target at percentile π allows of T · λ calls, so T = K / ((1 − π) · λ)
-//! with λ the calls/s to a receiver in the class. It says "fail to miss" where it must mean "fail to meet".
+//! The paper leaves T open. K misses are what a target at percentile π allows of T · λ calls, so T
+//! = K / ((1 − π) · λ) with λ the calls/s to a receiver in the class. It says "fail to miss" where
+//! it must mean "fail to meet".
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -40,8 +43,8 @@ pub struct Misses<D> {
 }
 
 impl<D: Copy + Eq + Hash> Misses<D> {
-    /// `allowed` misses in each `period`, which is at least 1 ns. Of more receivers than [`Limits::channels`] with
-    /// misses in one period, the others are not counted.
+    /// `allowed` misses in each `period`, which is at least 1 ns. Of more receivers than
+    /// [`Limits::channels`] with misses in one period, the others are not counted.
     #[must_use]
     pub fn new(
         law: Law,
@@ -61,8 +64,9 @@ impl<D: Copy + Eq + Hash> Misses<D> {
         }
     }
 
-    /// The class in which a call to `destination` is to run that asks for class `wanted`: this one or the lowest.
-    /// The answer may change at any miss, and does so at the end of the period ([`Misses::period_end`]).
+    /// The class in which a call to `destination` is to run that asks for class `wanted`: this one
+    /// or the lowest. The answer may change at any miss, and does so at the end of the period
+    /// ([`Misses::period_end`]).
     pub fn class_for(&mut self, now: Instant, destination: D, wanted: ClassId) -> ClassId {
         self.roll(now);
         let missed = self
@@ -182,8 +186,8 @@ mod tests {
     }
 
     proptest! {
-        /// As many are downgraded as a list of all misses says; the state is bounded, and what doesn't fit into it is
-        /// admitted.
+        /// As many are downgraded as a list of all misses says; the state is bounded, and what
+        /// doesn't fit into it is admitted.
         #[test]
         fn counts_every_period_by_itself(
             steps in prop::collection::vec((0_u32..4, 0_u8..3, 1_u64..40, 0_u64..9), 1..300),

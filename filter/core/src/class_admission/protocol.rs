@@ -10,9 +10,10 @@
 //! {"services":[{"service":"shop/stock","classes":[{"admit":1}]}]}
 //! ```
 //!
-//! A report has what completed since the last one, and asks for decisions at once. Classes are listed by place, the
-//! highest first. The rules travel with each report: the server needs to know no policies, and one that was started a
-//! moment ago answers like any other. Rules that differ, as while a new policy spreads, have states of their own.
+//! A report has what completed since the last one, and asks for decisions at once. Classes are
+//! listed by place, the highest first. The rules travel with each report: the server needs to know
+//! no policies, and one that was started a moment ago answers like any other. Rules that differ, as
+//! while a new policy spreads, have states of their own.
 //!
 //! Reports may be lost; they are never sent again. Fields that a reader doesn't know are skipped.
 
@@ -35,8 +36,8 @@ pub const MAX_SERVICES: usize = 256;
 /// Largest report and largest answer, bytes.
 pub const MAX_BYTES: usize = 1 << 20;
 
-/// What the server needs to know of a service. Targets are for a call, or for a unit of its cost: senders divide what
-/// they report.
+/// What the server needs to know of a service. Targets are for a call, or for a unit of its cost:
+/// senders divide what they report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rules {
     /// L: target of each class but the lowest, µs.

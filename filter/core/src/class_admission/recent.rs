@@ -1,8 +1,9 @@
 //! A map that forgets what was not used for long, and never holds more than it may.
 //!
-//! Two generations: entries go into the young one, and when that is full it becomes the old one and the old one is
-//! dropped. An entry that is used moves to the young one. So an entry survives until as many others as a generation
-//! holds were used after it, each step costs O(1) on average, and there is no list to maintain at every use.
+//! Two generations: entries go into the young one, and when that is full it becomes the old one and
+//! the old one is dropped. An entry that is used moves to the young one. So an entry survives until
+//! as many others as a generation holds were used after it, each step costs O(1) on average, and
+//! there is no list to maintain at every use.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -88,8 +89,8 @@ mod tests {
     };
 
     proptest! {
-        /// A lookup returns the value that was put in, and nothing that is too old. As many entries as a generation
-        /// holds are found whatever else was used, and the bound holds.
+        /// A lookup returns the value that was put in, and nothing that is too old. As many entries
+        /// as a generation holds are found whatever else was used, and the bound holds.
         #[test]
         fn keeps_what_is_used_and_nothing_beyond_its_bound(
             steps in prop::collection::vec((0_u8..12, any::<bool>(), 0_u64..4), 1..200),

@@ -1,15 +1,18 @@
-//! The server of centralized class admission: the state of all services, and what a report makes of it.
+//! The server of centralized class admission: the state of all services, and what a report makes of
+//! it.
 //!
 //! ```text
 //! report of process s on service d          d's state changes by its method: Misses or Incast
 //! answer                                    for each class, the part of s' calls that runs in it
 //! ```
 //!
-//! The paper has each sender ask before each call. Here a sender asks with its report, and draws by the answer until
-//! the next: a call waits for nobody. Under method 1 the answer is 0 or 1, and ends with the period.
+//! The paper has each sender ask before each call. Here a sender asks with its report, and draws by
+//! the answer until the next: a call waits for nobody. Under method 1 the answer is 0 or 1, and
+//! ends with the period.
 //!
-//! State is bounded, whatever is reported: [`SERVICES`] services, and of each the [`CHANNELS`] pairs of sender and
-//! class below p = 1 that were used last. Who can report is trusted not to lie; the server's TLS says who that is.
+//! State is bounded, whatever is reported: [`SERVICES`] services, and of each the [`CHANNELS`]
+//! pairs of sender and class below p = 1 that were used last. Who can report is trusted not to lie;
+//! the server's TLS says who that is.
 
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
@@ -270,7 +273,8 @@ mod tests {
     }
 
     proptest! {
-        /// Reports of single calls to a server without a past do what each sender would do by itself.
+        /// Reports of single calls to a server without a past do what each sender would do by
+        /// itself.
         #[test]
         fn single_calls_without_a_past_are_the_distributed_algorithm(
             calls in prop::collection::vec((0_usize..3, 0_u8..2, 1_u64..40, 1_u32..9, 0_u64..9_000), 1..200),
@@ -345,7 +349,8 @@ mod tests {
         }
     }
 
-    /// Ten thousand senders report every 100 ms, one in ten of them a miss: each keeps its own probability.
+    /// Ten thousand senders report every 100 ms, one in ten of them a miss: each keeps its own
+    /// probability.
     #[test]
     fn ten_thousand_senders_have_each_their_own_state() {
         const SENDERS: u64 = 10_000;

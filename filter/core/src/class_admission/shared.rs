@@ -1,4 +1,5 @@
-//! [`Distributed`](super::Distributed) for one receiver, with a state that all workers of a process share.
+//! [`Distributed`](super::Distributed) for one receiver, with a state that all workers of a process
+//! share.
 //!
 //! Two numbers of the host for each class:
 //!
@@ -7,13 +8,14 @@
 //! since     begin of the window, µs
 //! ```
 //!
-//! A record with compare-and-swap would be exact, but is read at each call and changed at each miss, and misses come
-//! together. Numbers cost no lock: a miss of any worker counts at the next call of every other. What two workers do at
-//! the same moment may leave p above 1 or below the floor by a step; it is read as if it were not, and the next change
-//! puts it right. Two that see one window end may both raise p for it.
+//! A record with compare-and-swap would be exact, but is read at each call and changed at each
+//! miss, and misses come together. Numbers cost no lock: a miss of any worker counts at the next
+//! call of every other. What two workers do at the same moment may leave p above 1 or below the
+//! floor by a step; it is read as if it were not, and the next change puts it right. Two that see
+//! one window end may both raise p for it.
 //!
-//! State is bounded by the configuration, so nothing is evicted. What was not used for [`IDLE`] after its window ended
-//! is at p = 1 again: a channel with calls ends its windows.
+//! State is bounded by the configuration, so nothing is evicted. What was not used for [`IDLE`]
+//! after its window ended is at p = 1 again: a channel with calls ends its windows.
 
 use std::time::Duration;
 

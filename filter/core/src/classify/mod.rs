@@ -1,13 +1,14 @@
 //! Which query type is this request?
 //!
-//! Types are tried in the order in which the policy lists them and the first that matches wins; the last,
-//! `default`, takes the rest. Trying a thousand types one after the other would cost more than the whole
-//! admission decision, so matches are filed under the path that they ask for and a request looks only
-//! into the drawers that its own path opens (`index`). What order means is defined by the plain scan
-//! in [`trace`], which `headgate explain` prints, and a property test holds both to the same answer.
+//! Types are tried in the order in which the policy lists them and the first that matches wins; the
+//! last, `default`, takes the rest. Trying a thousand types one after the other would cost more
+//! than the whole admission decision, so matches are filed under the path that they ask for and a
+//! request looks only into the drawers that its own path opens (`index`). What order means is
+//! defined by the plain scan in [`trace`], which `headgate explain` prints, and a property test
+//! holds both to the same answer.
 //!
-//! Values are bytes: what arrives on the wire need not be UTF-8. A regular expression never matches a
-//! value that is not. Nothing is allocated for a request.
+//! Values are bytes: what arrives on the wire need not be UTF-8. A regular expression never matches
+//! a value that is not. Nothing is allocated for a request.
 
 mod condition;
 mod index;
@@ -34,8 +35,8 @@ pub use condition::{Condition, MAX_PATTERN, check_pattern};
 /// The header that tells a gRPC request.
 pub const CONTENT_TYPE: &str = "content-type";
 
-/// What the rules may look at. Every method is called at most a few times for a request, and only for what
-/// some rule looks at.
+/// What the rules may look at. Every method is called at most a few times for a request, and only
+/// for what some rule looks at.
 pub trait RequestView {
     /// `:path`, with its query string.
     fn path(&self) -> Option<&[u8]>;
@@ -45,7 +46,8 @@ pub trait RequestView {
     fn header(&self, name: &str) -> Option<&[u8]>;
     /// Name of the Envoy route that was selected; asked for last, when all else matched.
     fn route_name(&self) -> Option<&[u8]>;
-    /// Name of the listener that it came through, as in [`Engine::listen`](crate::engine::Engine::listen).
+    /// Name of the listener that it came through, as in
+    /// [`Engine::listen`](crate::engine::Engine::listen).
     fn listener(&self) -> &str {
         ""
     }

@@ -1,19 +1,21 @@
 //! The time that the requests of a flow hold a slot, against the time that was expected of them.
 //!
-//! A fair queue charges a flow before its request is served, so it needs the request's cost in advance. The mean of the
-//! request's type knows nothing of who sends it: where tenants share a type, one tenant's requests may take a hundred
-//! times as long as another's. A mean for each flow knows nothing of the type. So the type's mean is corrected by a
-//! ratio that each flow learns from its own requests,
+//! A fair queue charges a flow before its request is served, so it needs the request's cost in
+//! advance. The mean of the request's type knows nothing of who sends it: where tenants share a
+//! type, one tenant's requests may take a hundred times as long as another's. A mean for each flow
+//! knows nothing of the type. So the type's mean is corrected by a ratio that each flow learns from
+//! its own requests,
 //!
 //! ```text
 //! ratio = (Σ taken + k x̄) / (Σ expected + k x̄)        x̄ = mean expected cost of the flow's requests, µs
 //! ```
 //!
-//! with k requests assumed that took what was expected, so that the first few decide nothing alone. Sums decay with
-//! each request. Every end of a request counts, failures too: what is shared is slots' time, whatever came of it.
+//! with k requests assumed that took what was expected, so that the first few decide nothing alone.
+//! Sums decay with each request. Every end of a request counts, failures too: what is shared is
+//! slots' time, whatever came of it.
 //!
-//! Each worker learns from its own requests. An error here is no error of shares: [`super::fair`] corrects each charge
-//! when its request ends.
+//! Each worker learns from its own requests. An error here is no error of shares: [`super::fair`]
+//! corrects each charge when its request ends.
 
 /// Part of the past that a request leaves.
 const KEPT: f64 = 1.0 - 1.0 / 64.0;
@@ -29,8 +31,9 @@ pub(super) struct Cost {
 }
 
 impl Cost {
-    /// A request of a type that takes `expected_us` held its slot for `taken_us`. One of a type that is not known tells
-    /// nothing: beside the mean of all types, the flow would be charged for what its types take as for what it takes.
+    /// A request of a type that takes `expected_us` held its slot for `taken_us`. One of a type
+    /// that is not known tells nothing: beside the mean of all types, the flow would be charged for
+    /// what its types take as for what it takes.
     pub(super) fn learn(&mut self, expected_us: u64, taken_us: u64) {
         if expected_us == 0 {
             return;

@@ -1,9 +1,9 @@
 //! Queue disciplines: in which order waiting requests get slots.
 //!
-//! Where Wisp (§5) has a scheduler between the sub-tasks of a request inside a process, a proxy orders
-//! requests as a whole, once each. A discipline is a *rank*, given to a request when it joins the queue; the
-//! smallest rank goes first, over all workers (`queue`, `stage::dispatch`). No shared queue is needed, and
-//! every discipline gets the same order across worker threads.
+//! Where Wisp (§5) has a scheduler between the sub-tasks of a request inside a process, a proxy
+//! orders requests as a whole, once each. A discipline is a *rank*, given to a request when it
+//! joins the queue; the smallest rank goes first, over all workers (`queue`, `stage::dispatch`). No
+//! shared queue is needed, and every discipline gets the same order across worker threads.
 //!
 //! | discipline | rank | source |
 //! |---|---|---|
@@ -18,14 +18,14 @@
 //! | Priority | number of its class | Wisp §3.1 |
 //! | Slack | latest start: arrival + min over percentiles p of (objective_p − pt_p) | `slack` |
 //!
-//! The deadline is the request's own; without one it is its type's objective at the highest percentile,
-//! and without objectives `queue.timeout`. What a request doesn't say of its tree is what is measured
-//! here: the mean processing time of its type is all that is ahead of it. How numbers become ranks that
-//! keep the order of arrival among equals is told in `rank`.
+//! The deadline is the request's own; without one it is its type's objective at the highest
+//! percentile, and without objectives `queue.timeout`. What a request doesn't say of its tree is
+//! what is measured here: the mean processing time of its type is all that is ahead of it. How
+//! numbers become ranks that keep the order of arrival among equals is told in `rank`.
 //!
-//! A queue that is only watched (`queue.mode: Observe`, `mode: DryRun`) is in the backend, where the
-//! discipline has no say: there the order is FIFO and waits are estimated as in a FIFO, whatever is
-//! configured.
+//! A queue that is only watched (`queue.mode: Observe`, `mode: DryRun`) is in the backend, where
+//! the discipline has no say: there the order is FIFO and waits are estimated as in a FIFO,
+//! whatever is configured.
 
 mod cost;
 mod fair;
@@ -58,7 +58,8 @@ pub(crate) struct Turn {
     pub(crate) flow: u16,
     /// The charge of the flow for this request, rounds (fixed point).
     pub(crate) share: u64,
-    /// When it is, rounds (fixed point), but for what the flow's earlier charges turn out to be wrong by.
+    /// When it is, rounds (fixed point), but for what the flow's earlier charges turn out to be
+    /// wrong by.
     pub(crate) at: i64,
 }
 
@@ -109,8 +110,8 @@ impl Order {
         })
     }
 
-    /// Requests of one group stand alike in the queue: those of a type, of a class, or of a flow. A number below
-    /// [`Order::groups`].
+    /// Requests of one group stand alike in the queue: those of a type, of a class, or of a flow. A
+    /// number below [`Order::groups`].
     pub(crate) fn group(&self, request: &Attributes) -> u16 {
         match (&self.fair, &self.discipline) {
             (Some(fair), _) => fair.flow_of(request),
@@ -133,8 +134,8 @@ impl Order {
         rank::announce(rank, self.number())
     }
 
-    /// The rank that another worker announced; `None` while it has another order than this one, because
-    /// an edit has reached only one of the two.
+    /// The rank that another worker announced; `None` while it has another order than this one,
+    /// because an edit has reached only one of the two.
     pub(crate) fn heard(&self, announced: u64) -> Option<u64> {
         rank::heard(announced, self.number())
     }
@@ -161,9 +162,9 @@ impl Order {
         self.discipline != config::Discipline::Fifo
     }
 
-    /// The steepest growth of a type's wait with a FIFO's wait, ratio. Orders by limits (slack, deadlines) overtake
-    /// no request for long. In a short queue a wait is mostly the rest of requests in service, which a longer queue
-    /// does not multiply.
+    /// The steepest growth of a type's wait with a FIFO's wait, ratio. Orders by limits (slack,
+    /// deadlines) overtake no request for long. In a short queue a wait is mostly the rest of
+    /// requests in service, which a longer queue does not multiply.
     #[must_use]
     pub fn steepest_wait(&self) -> f64 {
         if self.admits_by_drain() {
@@ -173,22 +174,23 @@ impl Order {
         }
     }
 
-    /// Whether requests are to be admitted by the time in which all that is queued drains, rather than by
-    /// the wait that each can expect for itself.
+    /// Whether requests are to be admitted by the time in which all that is queued drains, rather
+    /// than by the wait that each can expect for itself.
     ///
-    /// Orders by deadline or slack even out how close requests come to their limits: one that has time
-    /// waits for one that has none. So under overload *every* type's own wait ends near its limit, and
-    /// admission by it refuses all alike, the many cheap requests like the few expensive ones. At 1.5
-    /// times the full load Bouncer with an allowance of 0.3 then rejects 40% of all requests, where a FIFO
-    /// rejects 13.7%. The drain time says who has room to spare: a request whose slack doesn't cover it
-    /// is served in time only at the expense of others' slack. Judged by that, the same strategy
-    /// rejects 13.7% and keeps all objectives (simulator, `slack-order`).
+    /// Orders by deadline or slack even out how close requests come to their limits: one that has
+    /// time waits for one that has none. So under overload *every* type's own wait ends near its
+    /// limit, and admission by it refuses all alike, the many cheap requests like the few expensive
+    /// ones. At 1.5 times the full load Bouncer with an allowance of 0.3 then rejects 40% of all
+    /// requests, where a FIFO rejects 13.7%. The drain time says who has room to spare: a request
+    /// whose slack doesn't cover it is served in time only at the expense of others' slack. Judged
+    /// by that, the same strategy rejects 13.7% and keeps all objectives (simulator,
+    /// `slack-order`).
     ///
     /// Below a value cut the queue holds little that has room to spare
     /// ([`ValueCut`](crate::strategy::ValueCut)): there each type is judged by its own wait.
     ///
-    /// Orders by size, attained service, class or turn give each type its own place in the queue whatever the
-    /// others' limits, and are judged by that place.
+    /// Orders by size, attained service, class or turn give each type its own place in the queue
+    /// whatever the others' limits, and are judged by that place.
     #[must_use]
     pub fn admits_by_drain(&self) -> bool {
         match self.discipline {
@@ -205,8 +207,9 @@ impl Order {
         }
     }
 
-    /// The place of a request that came at `arrived`, meets `queued` others, and of which `expected_us` of a slot's time
-    /// is expected. Fair queues charge the request's flow: [`Order::left`] takes it back, [`Order::ended`] corrects it.
+    /// The place of a request that came at `arrived`, meets `queued` others, and of which
+    /// `expected_us` of a slot's time is expected. Fair queues charge the request's flow:
+    /// [`Order::left`] takes it back, [`Order::ended`] corrects it.
     pub(crate) fn place(
         &mut self,
         host: &impl Host,
@@ -229,8 +232,8 @@ impl Order {
         })
     }
 
-    /// The rank of the first request of `flow` on this worker, which came at `arrived` and has the turn `at`
-    /// ([`Turn::at`]).
+    /// The rank of the first request of `flow` on this worker, which came at `arrived` and has the
+    /// turn `at` ([`Turn::at`]).
     pub(crate) fn rank_of_turn(
         &mut self,
         host: &impl Host,
@@ -244,8 +247,8 @@ impl Order {
         }
     }
 
-    /// A request ended that held a slot for `taken`, where requests like it take `usual_us`, or 0 if that is not known.
-    /// `turn` is what it was charged for.
+    /// A request ended that held a slot for `taken`, where requests like it take `usual_us`, or 0
+    /// if that is not known. `turn` is what it was charged for.
     pub(crate) fn ended(
         &mut self,
         host: &impl Host,

@@ -1,9 +1,9 @@
 //! What a rank is made of.
 //!
-//! A rank is a `u64`, the smallest goes first. An order by an instant takes the instant itself, ns of the
-//! monotonic clock. Every other order puts its measure in front and the arrival behind, so that equal
-//! ones keep their order of arrival on all workers. Both read as time in the lower bits, so a span of time
-//! is a number to add to a rank ([`Layout::tolerance`]).
+//! A rank is a `u64`, the smallest goes first. An order by an instant takes the instant itself, ns
+//! of the monotonic clock. Every other order puts its measure in front and the arrival behind, so
+//! that equal ones keep their order of arrival on all workers. Both read as time in the lower bits,
+//! so a span of time is a number to add to a rank ([`Layout::tolerance`]).
 //!
 //! | layout | measure | arrival |
 //! |---|---|---|
@@ -14,9 +14,9 @@
 //!
 //! When the arrival wraps, requests of equal measure before and after it change places, once.
 //!
-//! Ranks of different orders say nothing to each other, and while a policy is edited two workers may have
-//! two orders. So what a worker [`announce`]s of its first waiter carries the order's number in the
-//! lowest four bits, and others read a rank from it only if it is theirs ([`heard`]).
+//! Ranks of different orders say nothing to each other, and while a policy is edited two workers
+//! may have two orders. So what a worker [`announce`]s of its first waiter carries the order's
+//! number in the lowest four bits, and others read a rank from it only if it is theirs ([`heard`]).
 
 use std::time::Duration;
 

@@ -1,18 +1,21 @@
-//! Class admission of calls: the class in which each runs, and what its answer teaches ([`crate::class_admission`]).
+//! Class admission of calls: the class in which each runs, and what its answer teaches
+//! ([`crate::class_admission`]).
 //!
-//! A call asks for the class that it names (header [`wire::CLASS`]), else for that of the request that it is part of,
-//! else for the one whose matches it meets: those of the called service's policy, so that both sides agree. One that is
-//! downgraded says so to the called process in the same header, which is why this one must believe it.
+//! A call asks for the class that it names (header [`wire::CLASS`]), else for that of the request
+//! that it is part of, else for the one whose matches it meets: those of the called service's
+//! policy, so that both sides agree. One that is downgraded says so to the called process in the
+//! same header, which is why this one must believe it.
 //!
 //! ```text
 //! ℓ = time from the call to the begin of its answer − time in the slot of the called process
 //! ```
 //!
-//! What the service works is no part of a class's promise. A process that doesn't say how long that was teaches
-//! nothing, except by a refusal for lack of room, or by no answer in time: both are misses, of whatever size.
+//! What the service works is no part of a class's promise. A process that doesn't say how long that
+//! was teaches nothing, except by a refusal for lack of room, or by no answer in time: both are
+//! misses, of whatever size.
 //!
-//! Where a server decides for all senders ([`super::central`]), this goes on learning: it is what is left when the
-//! server is silent.
+//! Where a server decides for all senders ([`super::central`]), this goes on learning: it is what
+//! is left when the server is silent.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -167,8 +170,8 @@ impl Service {
 }
 
 impl Admission {
-    /// The services of `config` that promise something; `None` if there are none. `seed` makes its random decisions
-    /// repeatable.
+    /// The services of `config` that promise something; `None` if there are none. `seed` makes its
+    /// random decisions repeatable.
     ///
     /// # Errors
     /// [`ConfigError`] with the setting at fault, or that the host refuses a number.
@@ -222,8 +225,8 @@ impl Admission {
         self.names.get(name).copied()
     }
 
-    /// Decides in which class `call` runs. `inherited` is the class of the request that it is part of, by name. Beside
-    /// the call returns the class that it is to name, if any.
+    /// Decides in which class `call` runs. `inherited` is the class of the request that it is part
+    /// of, by name. Beside the call returns the class that it is to name, if any.
     ///
     /// # Errors
     /// [`HostError`]; the call goes on as it is.

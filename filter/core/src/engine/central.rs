@@ -1,7 +1,8 @@
-//! The sender's side of centralized class admission ([`protocol`]): what is reported, and what the server decided.
+//! The sender's side of centralized class admission ([`protocol`]): what is reported, and what the
+//! server decided.
 //!
-//! Both are numbers that all workers share. A call reads the decision and adds to the report; it never waits for the
-//! server. One worker exchanges them for all:
+//! Both are numbers that all workers share. A call reads the decision and adds to the report; it
+//! never waits for the server. One worker exchanges them for all:
 //!
 //! ```text
 //! a worker's tick finds a report due      it takes all that was added, sends it, and the next is due an interval later
@@ -9,8 +10,8 @@
 //! no decision holds                       the fallback decides: the sender by what it saw itself, or nobody
 //! ```
 //!
-//! A report that gets lost is not repeated. Services that were not called for [`KEEP`] are not asked about; the first
-//! call after that is up to the fallback.
+//! A report that gets lost is not repeated. Services that were not called for [`KEEP`] are not
+//! asked about; the first call after that is up to the fallback.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -96,7 +97,8 @@ fn add(host: &impl Shared, number: Number, amount: u64) -> Result<(), HostError>
 
 /// What was added to `number` since the last time.
 fn take(host: &impl Shared, number: Number) -> Result<u64, HostError> {
-    // Below 0 where a worker that starts tested meanwhile whether the host keeps the number (`host::unfiltered`).
+    // Below 0 where a worker that starts tested meanwhile whether the host keeps the number
+    // (`host::unfiltered`).
     let amount = host.get(number)?.cast_signed().max(0);
     if amount > 0 {
         // What others add meanwhile stays.
@@ -148,8 +150,8 @@ impl Class {
 }
 
 impl Central {
-    /// `None` where no server decides. `prefix` is what the service's numbers are called, `shown` the gauges of its
-    /// classes' probabilities.
+    /// `None` where no server decides. `prefix` is what the service's numbers are called, `shown`
+    /// the gauges of its classes' probabilities.
     pub(super) fn new(
         host: &impl Host,
         config: &ServiceAdmissionConfig,
@@ -179,7 +181,8 @@ impl Central {
         Ok(host.get(self.heard)? > clock(now))
     }
 
-    /// The class in which a call is to run that asks for `wanted`; `None` where the sender is to decide.
+    /// The class in which a call is to run that asks for `wanted`; `None` where the sender is to
+    /// decide.
     pub(super) fn class_for(
         &self,
         host: &impl Shared,
@@ -206,8 +209,8 @@ impl Central {
         Ok(Some(if admitted { wanted } else { ClassId(lowest) }))
     }
 
-    /// A call completed, and `missed` its target or not. `waited` is how long it did at the service; `None` if it was
-    /// refused there or not answered in time.
+    /// A call completed, and `missed` its target or not. `waited` is how long it did at the
+    /// service; `None` if it was refused there or not answered in time.
     pub(super) fn completed(
         &self,
         host: &impl Shared,
@@ -366,8 +369,8 @@ impl Engine {
         }))
     }
 
-    /// The server's answer to a report; `None` where none came in time, or it was another than 200. Returns whether its
-    /// decisions are in force; `None` where nobody wants them any more.
+    /// The server's answer to a report; `None` where none came in time, or it was another than 200.
+    /// Returns whether its decisions are in force; `None` where nobody wants them any more.
     ///
     /// # Errors
     /// [`HostError`]; decisions may be in force in part.

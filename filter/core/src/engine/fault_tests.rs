@@ -1,4 +1,5 @@
-//! Regressions of an adversarial review: failing host calls here, edits at bad moments and leases beside.
+//! Regressions of an adversarial review: failing host calls here, edits at bad moments and leases
+//! beside.
 
 mod edits;
 mod leases;
@@ -11,7 +12,8 @@ use crate::host::*;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-/// Envoy's rules: counters refuse 0 and below. Fails one chosen metric call; runs a hook before or after a store.
+/// Envoy's rules: counters refuse 0 and below. Fails one chosen metric call; runs a hook before or
+/// after a store.
 #[derive(Default)]
 struct H<'a> {
     m: Option<&'a MemoryHost>,
@@ -248,7 +250,8 @@ fn scenario(fail_at: u64, discipline: &Discipline) -> (u64, Option<String>) {
         act(&mut a, &mut streams);
     }
     let calls = h.calls.get();
-    // healthy again for long: nobody may still be held (queue.timeout is 1 s), and after the end nothing is booked
+    // healthy again for long: nobody may still be held (queue.timeout is 1 s), and after the end
+    // nothing is booked
     for _ in 0..300 {
         now += 10;
         let _ = o.tick(&h2, t(now), &mut a);

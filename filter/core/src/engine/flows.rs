@@ -1,14 +1,16 @@
 //! The flows of a fair queue by workflow: which one a request belongs to, and its weight.
 //!
-//! Names come from outside and there is no end of them. Hashed into a fixed number of flows, two names may share one, and
-//! whoever knows the hash finds a name that shares the flow of a chosen victim. So each name has an id of its own in a
-//! bounded directory that all workers share ([`Directory`]); those beyond the bound share flow 0 with the requests that
-//! name no workflow, never that of another name. Where the policy has workflows, ids are theirs
+//! Names come from outside and there is no end of them. Hashed into a fixed number of flows, two
+//! names may share one, and whoever knows the hash finds a name that shares the flow of a chosen
+//! victim. So each name has an id of its own in a bounded directory that all workers share
+//! ([`Directory`]); those beyond the bound share flow 0 with the requests that name no workflow,
+//! never that of another name. Where the policy has workflows, ids are theirs
 //! ([`crate::workflows::Workflows::identify`]).
 //!
-//! Without, nobody counts who is idle. A full directory is then cleared once in [`RECLAIM`] of the names whose flows
-//! have nothing to remember: who comes back starts as if it had never been away, which is what its queue says anyway. Who
-//! floods a proxy with names can take the free places of a minute. Those who wait, or owe something, keep theirs.
+//! Without, nobody counts who is idle. A full directory is then cleared once in [`RECLAIM`] of the
+//! names whose flows have nothing to remember: who comes back starts as if it had never been away,
+//! which is what its queue says anyway. Who floods a proxy with names can take the free places of a
+//! minute. Those who wait, or owe something, keep theirs.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -30,7 +32,8 @@ const RECLAIM: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Flows {
     weights: HashMap<Box<[u8]>, f64>,
-    /// Ids of names, kept here for a stage whose policy has no workflows; else the workflows keep them.
+    /// Ids of names, kept here for a stage whose policy has no workflows; else the workflows keep
+    /// them.
     names: Option<Directory>,
     reclaimed: Option<Instant>,
     /// Buffer, so that nothing is allocated for a request.
@@ -58,7 +61,8 @@ impl Flows {
         let names = match &stage.workflows {
             Some(_) => None,
             None => {
-                // The one that the policy's workflows would have, so that ids stay when it gets some.
+                // The one that the policy's workflows would have, so that ids stay when it gets
+                // some.
                 let key = format!("headgate/workflows/{}/names", stage.policy);
                 let changes = format!("{}.names_changes", stats::prefix(&stage.policy));
                 let mut names = Directory::new(host, key, &changes, MAX_WORKFLOWS)?;
@@ -75,8 +79,8 @@ impl Flows {
         }))
     }
 
-    /// Flow and weight of `request`, where the policy has no workflows. A name that is known costs no host call, nor does
-    /// one beyond the bound.
+    /// Flow and weight of `request`, where the policy has no workflows. A name that is known costs
+    /// no host call, nor does one beyond the bound.
     pub(super) fn find(
         &mut self,
         host: &impl Host,

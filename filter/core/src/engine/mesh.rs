@@ -2,10 +2,11 @@
 //!
 //! There are two reasons to: workflows, and class admission. Each works without the other.
 //!
-//! The inbound side of a sidecar learns from a request which workflow it belongs to, who sent it and how far
-//! the whole has come; it tells the application a token, and the sender, with the response, what it may
-//! send. The outbound side finds the request of a call by that token, hands its workflow, deadline, class and
-//! progress on, and takes note of what the called process answers.
+//! The inbound side of a sidecar learns from a request which workflow it belongs to, who sent it
+//! and how far the whole has come; it tells the application a token, and the sender, with the
+//! response, what it may send. The outbound side finds the request of a call by that token, hands
+//! its workflow, deadline, class and progress on, and takes note of what the called process
+//! answers.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -133,7 +134,8 @@ fn fits(pattern: &str, text: &[u8]) -> bool {
     }
 }
 
-/// Whether `peer` is one of `peers`, each exact or with a trailing `*`. Where none are named all are.
+/// Whether `peer` is one of `peers`, each exact or with a trailing `*`. Where none are named all
+/// are.
 fn is_one_of(peers: &[String], peer: Option<&[u8]>) -> bool {
     peers.is_empty() || peer.is_some_and(|peer| peers.iter().any(|pattern| fits(pattern, peer)))
 }
@@ -155,7 +157,8 @@ pub(super) fn named_class(config: &StageConfig, request: &impl RequestView) -> O
     is_peer(&admission.peers, request).then_some(class)
 }
 
-/// Where `request` comes from. Adds to its attributes what it says in Headgate's headers, if it is believed.
+/// Where `request` comes from. Adds to its attributes what it says in Headgate's headers, if it is
+/// believed.
 pub(super) fn origin(
     workflows: &mut Workflows,
     host: &impl Host,
@@ -190,8 +193,8 @@ pub(super) fn origin(
     Origin { workflow, upstream }
 }
 
-/// Name of the workflow of `request`, which is of type `kind`, and which source gave it, by place: for people who ask.
-/// `None` where it has none, and shares [`OTHER`]. Callers are taken for peers.
+/// Name of the workflow of `request`, which is of type `kind`, and which source gave it, by place:
+/// for people who ask. `None` where it has none, and shares [`OTHER`]. Callers are taken for peers.
 #[must_use]
 pub fn named(
     config: &WorkflowsConfig,
@@ -205,8 +208,8 @@ pub fn named(
     Some((at, found))
 }
 
-/// The class of the parent, else a sub-request could wait behind what its parent went before; or the one to which the
-/// sender downgraded it.
+/// The class of the parent, else a sub-request could wait behind what its parent went before; or
+/// the one to which the sender downgraded it.
 fn inherited_class(config: &StageConfig, request: &impl RequestView) -> Option<ClassId> {
     if config.classes.is_empty() {
         return None;
@@ -219,7 +222,8 @@ fn inherited_class(config: &StageConfig, request: &impl RequestView) -> Option<C
     u8::try_from(at).ok().map(ClassId)
 }
 
-/// Writes the name of the workflow that `source` gives `request` to `out`; false when it gives none.
+/// Writes the name of the workflow that `source` gives `request` to `out`; false when it gives
+/// none.
 fn name(
     source: &WorkflowSource,
     request: &impl RequestView,
@@ -283,8 +287,9 @@ pub struct Reply<'a> {
 }
 
 impl Engine {
-    /// Whether what a request says in Headgate's headers is believed. If it is not, they are nobody's to see; if it is,
-    /// they are for the proxy and none of the application's business. `None`: they stay as they are.
+    /// Whether what a request says in Headgate's headers is believed. If it is not, they are
+    /// nobody's to see; if it is, they are for the proxy and none of the application's business.
+    /// `None`: they stay as they are.
     #[must_use]
     pub fn believes(&self, request: &impl RequestView) -> Option<bool> {
         // Before the first request of a worker nothing runs yet.
@@ -299,14 +304,15 @@ impl Engine {
         } = &compiled.config;
         match (workflows, class_admission) {
             (Some(workflows), _) => Some(is_believed(workflows, request)),
-            // A class that is believed is the application's business, too: it hands it on with its calls.
+            // A class that is believed is the application's business, too: it hands it on with its
+            // calls.
             (None, Some(a)) if a.receives && !is_peer(&a.peers, request) => Some(false),
             (None, _) => None,
         }
     }
 
-    /// How long the request waited and has been worked on, for the process that sent it; `None` where the stage has no
-    /// class admission, or nobody can tell. Asked when its response begins.
+    /// How long the request waited and has been worked on, for the process that sent it; `None`
+    /// where the stage has no class admission, or nobody can tell. Asked when its response begins.
     #[must_use]
     pub fn spent(&self, now: Instant, ticket: Ticket) -> Option<Spent> {
         let stage = &self.policy(ticket.policy)?.stage;
@@ -326,9 +332,9 @@ impl Engine {
         })
     }
 
-    /// What the application is to hand on with its calls for a request: asked when the request goes to the
-    /// backend, at [`crate::decision::Decision::Forward`] or [`Action::Resume`]. `None` where it has no
-    /// workflow.
+    /// What the application is to hand on with its calls for a request: asked when the request goes
+    /// to the backend, at [`crate::decision::Decision::Forward`] or [`Action::Resume`]. `None`
+    /// where it has no workflow.
     #[must_use]
     pub fn token(&self, ticket: Ticket) -> Option<Token> {
         self.policy(ticket.policy)?.token(ticket)
@@ -358,7 +364,8 @@ impl Engine {
         }
     }
 
-    /// The response of the backend to a request begins: what it tells the process of the mesh that sent it.
+    /// The response of the backend to a request begins: what it tells the process of the mesh that
+    /// sent it.
     pub fn answer(&mut self, host: &impl Host, now: Instant, ticket: Ticket) -> Option<Answer> {
         let policy = self.policy_mut(ticket.policy)?;
         let requests = &mut policy.stage.requests;
@@ -416,8 +423,9 @@ impl Engine {
         self.outbound = None;
     }
 
-    /// Whether the proxy is a gateway: each request that it lets go on is a call as well ([`Engine::call`] with the
-    /// request's own [`Engine::token`]), and there is no application that makes others.
+    /// Whether the proxy is a gateway: each request that it lets go on is a call as well
+    /// ([`Engine::call`] with the request's own [`Engine::token`]), and there is no application
+    /// that makes others.
     #[must_use]
     pub fn is_gateway(&self) -> bool {
         self.gateway
@@ -444,10 +452,11 @@ impl Engine {
         outbound.is_some_and(|o| !o.config.peers.is_empty())
     }
 
-    /// The process calls somebody, by way of Envoy's `cluster`: sets headers on the call. Where the caller doesn't know
-    /// the `token` of the request that it is for, it is read from the call (headers [`wire::REQUEST`] and, in the
-    /// baggage, see [`crate::workflows::baggage`]), and removed by the caller. `None` where nobody waits for what the answer says; else it is
-    /// to be [`Engine::answered`].
+    /// The process calls somebody, by way of Envoy's `cluster`: sets headers on the call. Where the
+    /// caller doesn't know the `token` of the request that it is for, it is read from the call
+    /// (headers [`wire::REQUEST`] and, in the baggage, see [`crate::workflows::baggage`]), and
+    /// removed by the caller. `None` where nobody waits for what the answer says; else it is to be
+    /// [`Engine::answered`].
     ///
     /// # Errors
     /// [`HostError`]; the call goes on as it is.
@@ -483,8 +492,8 @@ impl Engine {
         Ok(is_any.then_some(calling))
     }
 
-    /// The part of [`Engine::call`] that is about class admission; `call` is the other one. `None` where the service
-    /// promises nothing to classes.
+    /// The part of [`Engine::call`] that is about class admission; `call` is the other one. `None`
+    /// where the service promises nothing to classes.
     fn admit_call(
         &mut self,
         host: &impl Host,
@@ -543,7 +552,8 @@ impl Engine {
             None => {
                 let name = service(&outbound.config, cluster);
                 let service = workflows.service(host, now, name.as_bytes());
-                // Id 0 is for services beyond the last id, and for a moment in which the host fails.
+                // Id 0 is for services beyond the last id, and for a moment in which the host
+                // fails.
                 if service != ServiceId(0) && outbound.services.len() < MAX_CLUSTERS {
                     outbound.services.insert(cluster.to_owned(), service);
                 }
@@ -587,8 +597,8 @@ impl Engine {
         Some((running.id, call))
     }
 
-    /// A call ended; `None`: without a response. What the response says is read here; the caller removes
-    /// it.
+    /// A call ended; `None`: without a response. What the response says is read here; the caller
+    /// removes it.
     ///
     /// # Errors
     /// [`HostError`]; what the answer says of its class is lost.
@@ -648,7 +658,8 @@ impl Engine {
         outbound.admission.as_ref()?.downgraded(call)
     }
 
-    /// The time left to the request of `token` until its deadline; `None` where there is none, or nobody knows it.
+    /// The time left to the request of `token` until its deadline; `None` where there is none, or
+    /// nobody knows it.
     pub(super) fn time_left(&self, now: Instant, token: &[u8]) -> Option<Duration> {
         let outbound = self.outbound.as_ref()?;
         let mut policies = self.running.iter();

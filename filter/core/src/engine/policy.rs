@@ -4,8 +4,8 @@
 //! request ─► limiter (Wisp §4.1, §4.3) ─► stage (strategy, queue, slots) ─► backend
 //! ```
 //!
-//! Both know a request by the same [`Ticket`]: the table of requests is the stage's, and a row has a part for
-//! the workflow.
+//! Both know a request by the same [`Ticket`]: the table of requests is the stage's, and a row has
+//! a part for the workflow.
 
 use std::sync::Arc;
 
@@ -32,8 +32,8 @@ pub(super) struct Policy {
 }
 
 impl Policy {
-    /// The policy of `compiled` on the worker that `membership` names. `seed` makes its random decisions
-    /// repeatable.
+    /// The policy of `compiled` on the worker that `membership` names. `seed` makes its random
+    /// decisions repeatable.
     ///
     /// # Errors
     /// [`HostError`] when the host refuses a metric.
@@ -182,7 +182,8 @@ impl Policy {
         })
     }
 
-    /// What the application is to hand on with its calls for a request; `None` before it goes to the backend.
+    /// What the application is to hand on with its calls for a request; `None` before it goes to
+    /// the backend.
     pub(super) fn token(&self, ticket: Ticket) -> Option<Token> {
         let requests = &self.stage.requests;
         let (request, part) = (requests.of(ticket)?, requests.part(ticket)?);

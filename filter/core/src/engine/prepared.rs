@@ -1,6 +1,8 @@
-//! A configuration, with all of it that can be made without the engine: rules are compiled, and stats defined.
+//! A configuration, with all of it that can be made without the engine: rules are compiled, and
+//! stats defined.
 //!
-//! That takes milliseconds with hundreds of types. Where one engine serves several threads, they go on meanwhile.
+//! That takes milliseconds with hundreds of types. Where one engine serves several threads, they go
+//! on meanwhile.
 
 use std::sync::Arc;
 

@@ -1,12 +1,15 @@
-//! Calls that wait before they are sent, as the called service refuses others ([`crate::smoothing`]).
+//! Calls that wait before they are sent, as the called service refuses others
+//! ([`crate::smoothing`]).
 //!
-//! A sidecar is the client of Chronos §3.2 for its application. It hears p with the answers of a service, and delays the
-//! next calls to it with that probability. The last p that was heard counts: each answer tells that of the process it came
-//! from, and the share of delayed calls is linear in p, so that over many calls it is the mean of what all processes say,
-//! weighted by calls. Each worker goes by the answers to its own calls.
+//! A sidecar is the client of Chronos §3.2 for its application. It hears p with the answers of a
+//! service, and delays the next calls to it with that probability. The last p that was heard
+//! counts: each answer tells that of the process it came from, and the share of delayed calls is
+//! linear in p, so that over many calls it is the mean of what all processes say, weighted by
+//! calls. Each worker goes by the answers to its own calls.
 //!
-//! A call that waits has no slot anywhere, and is nothing to workflows and class admission yet: they see it when it is
-//! sent. It waits no longer than its own deadline allows, and only so many do.
+//! A call that waits has no slot anywhere, and is nothing to workflows and class admission yet:
+//! they see it when it is sent. It waits no longer than its own deadline allows, and only so many
+//! do.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
@@ -27,8 +30,8 @@ use crate::workflows::stat_name;
 
 /// Most calls that wait in a worker; those beyond are sent at once.
 const MAX_HELD: usize = 4096;
-/// After so long without an answer, a rejection rate is about other traffic: it covers the last two periods of the service,
-/// of 1 s unless set otherwise.
+/// After so long without an answer, a rejection rate is about other traffic: it covers the last two
+/// periods of the service, of 1 s unless set otherwise.
 const STALE: Duration = Duration::from_secs(10);
 /// Stats of services that have no name in the configuration.
 const OTHER: &str = "_other";
@@ -112,7 +115,8 @@ impl Smoother {
         }))
     }
 
-    /// The place of the service that `cluster` leads to, whose name `service` finds; `None` where there are too many.
+    /// The place of the service that `cluster` leads to, whose name `service` finds; `None` where
+    /// there are too many.
     pub(super) fn place<'a>(
         &mut self,
         cluster: &str,
@@ -202,8 +206,9 @@ impl Engine {
         smoother.is_some_and(|smoother| smoother.enforced)
     }
 
-    /// The process is about to call somebody, by way of Envoy's `cluster`. True: the call is to wait for an
-    /// [`Action::Send`] with its `stream`; false: it is sent now, with [`Engine::call`].
+    /// The process is about to call somebody, by way of Envoy's `cluster`. True: the call is to
+    /// wait for an [`Action::Send`] with its `stream`; false: it is sent now, with
+    /// [`Engine::call`].
     ///
     /// # Errors
     /// [`HostError`]; the call doesn't wait.

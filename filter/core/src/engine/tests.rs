@@ -277,8 +277,9 @@ fn a_cold_type_is_refused_for_the_objective_that_it_was_judged_by() {
     assert_eq!((rejected("p50"), rejected("p99")), (1, 0));
 }
 
-/// One slot; forty requests that end with `outcome` after `left`, and forty that are answered after `answered`, if any. How
-/// many of six requests at once are then let in, with an objective of 70 ms.
+/// One slot; forty requests that end with `outcome` after `left`, and forty that are answered after
+/// `answered`, if any. How many of six requests at once are then let in, with an objective of 70
+/// ms.
 fn let_in_after(outcome: Outcome, left: Duration, answered: Option<Duration>) -> usize {
     let config = config(1, |stage| {
         stage.strategy = StrategyConfig::Bouncer {
@@ -662,7 +663,8 @@ fn dry_run_refuses_and_holds_nothing_but_counts_what_it_would() {
         process.finish(stream, Outcome::Completed);
     }
     process.run_for(Duration::from_millis(20));
-    // Service 20 ms, objective 55 ms: one in service, then waits of 0 and 20 ms meet it, 40 ms doesn't.
+    // Service 20 ms, objective 55 ms: one in service, then waits of 0 and 20 ms meet it, 40 ms
+    // doesn't.
     assert_eq!(process.gauge("type.slow.rq_rejected"), 17);
     assert_eq!(process.gauge("type.slow.rq_rejected_enforced"), 0);
     assert_eq!(process.gauge("type.slow.rq_total"), 50);
@@ -693,7 +695,8 @@ fn a_burst_spends_the_error_budget_of_its_type_and_no_more() {
         }
         process
     };
-    // Service 20 ms, objective 55 ms: one in service, then waits of 0 and 20 ms meet it, 40 ms doesn't.
+    // Service 20 ms, objective 55 ms: one in service, then waits of 0 and 20 ms meet it, 40 ms
+    // doesn't.
     assert_eq!(process(false).refused.len(), 17);
     // 3.3% of the latest 100 may exceed it.
     assert_eq!(process(true).refused.len(), 13);
@@ -774,8 +777,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Whatever happens: never above P, nobody waits beside a free slot, all that was booked is what is
-    /// there, and nothing is booked when all is over.
+    /// Whatever happens: never above P, nobody waits beside a free slot, all that was booked is
+    /// what is there, and nothing is booked when all is over.
     #[test]
     fn slots_are_conserved_and_never_idle_beside_a_waiter(steps in steps()) {
         let mut p = 2;

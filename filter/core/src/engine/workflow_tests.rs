@@ -1,5 +1,5 @@
-//! Workflows over several workers of a process, and between processes: rates, and what becomes of them when
-//! workers die, stand still and are configured anew.
+//! Workflows over several workers of a process, and between processes: rates, and what becomes of
+//! them when workers die, stand still and are configured anew.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -332,7 +332,8 @@ fn a_request_that_cannot_meet_its_deadline_takes_no_number_of_its_workflow() {
     proxy.assert_nothing_is_left();
 }
 
-/// Else those that announce rates are not called any more before a caller that says nothing gives up, and rates expire.
+/// Else those that announce rates are not called any more before a caller that says nothing gives
+/// up, and rates expire.
 #[test]
 fn without_a_deadline_nobody_waits_longer_than_a_rate_lives() {
     let mut proxy = Proxy::new(

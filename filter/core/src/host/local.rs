@@ -1,7 +1,8 @@
 //! Shared state where one engine serves the whole process: plain cells.
 //!
-//! There is no other worker, so nothing is atomic and nobody is woken. Who shares the engine between threads locks it,
-//! and this with it. The engine asks its host several times a request, so this decides how fast a simulation runs.
+//! There is no other worker, so nothing is atomic and nobody is woken. Who shares the engine
+//! between threads locks it, and this with it. The engine asks its host several times a request, so
+//! this decides how fast a simulation runs.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -9,7 +10,8 @@ use std::time::Duration;
 
 use super::{Expected, HostError, MetricId, MetricKind, Metrics, Number, Shared, Version};
 
-/// What [`HostError::Call`] reports of a number that nobody defined: proxy-wasm's `Status::NotFound`.
+/// What [`HostError::Call`] reports of a number that nobody defined: proxy-wasm's
+/// `Status::NotFound`.
 const NOT_FOUND: u32 = 1;
 
 /// See the module. `M`: where metrics go; `()` where nobody reads them.

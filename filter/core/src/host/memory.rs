@@ -1,8 +1,9 @@
-//! A [`Host`](super::Host) in memory: several workers, which may be threads, share it through an `Arc`.
+//! A [`Host`](super::Host) in memory: several workers, which may be threads, share it through an
+//! `Arc`.
 //!
-//! It keeps to what Envoy does, down to the details that bite: gauges wrap below zero, counters refuse
-//! negative deltas, histograms can't be read, every store gives a blob a new version. On demand it
-//! misbehaves ([`Fault`]), so that tests can show what the engine makes of it.
+//! It keeps to what Envoy does, down to the details that bite: gauges wrap below zero, counters
+//! refuse negative deltas, histograms can't be read, every store gives a blob a new version. On
+//! demand it misbehaves ([`Fault`]), so that tests can show what the engine makes of it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -88,13 +89,14 @@ impl MemoryHost {
         self.faults[fault as usize].store(n, Ordering::SeqCst);
     }
 
-    /// Metrics that are defined from now on with `part` in their name drop what is written and read 0: Envoy's stats
-    /// matcher rejects them.
+    /// Metrics that are defined from now on with `part` in their name drop what is written and read
+    /// 0: Envoy's stats matcher rejects them.
     pub fn reject(&self, part: &str) {
         self.rejected().push(part.to_owned());
     }
 
-    /// From now on `name` reads as its own value plus `value`: Envoy imported it from its parent process.
+    /// From now on `name` reads as its own value plus `value`: Envoy imported it from its parent
+    /// process.
     pub fn import(&self, name: &str, value: u64) {
         let metrics = self.metrics();
         if let Some(&at) = metrics.ids.get(name) {
@@ -131,7 +133,8 @@ impl MemoryHost {
         (metric.kind != MetricKind::Histogram).then(|| metric.value.load(Ordering::SeqCst))
     }
 
-    /// Number and sum of the values in the histogram `name`; `None` when there is no such histogram.
+    /// Number and sum of the values in the histogram `name`; `None` when there is no such
+    /// histogram.
     #[must_use]
     pub fn recorded(&self, name: &str) -> Option<(u64, u64)> {
         let metrics = self.metrics();

@@ -3,10 +3,12 @@
 use crate::config::ErrorsConfig;
 use crate::stage::Outcome;
 
-/// What `%RESPONSE_CODE_DETAILS%` says: whether the backend answered, failed to answer, or had no part in it.
+/// What `%RESPONSE_CODE_DETAILS%` says: whether the backend answered, failed to answer, or had no
+/// part in it.
 ///
-/// `upstream_` begins the details of timeouts and resets between Envoy and the backend. All others, but for the one of a
-/// response from the backend, are of Envoy (no route, no cluster), of other filters, or of the client.
+/// `upstream_` begins the details of timeouts and resets between Envoy and the backend. All others,
+/// but for the one of a response from the backend, are of Envoy (no route, no cluster), of other
+/// filters, or of the client.
 pub(super) fn of_details(details: Option<&[u8]>) -> Outcome {
     match details {
         Some(b"via_upstream") => Outcome::Completed,

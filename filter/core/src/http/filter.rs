@@ -27,7 +27,8 @@ const COMPLAIN: Duration = Duration::from_secs(10);
 /// The request header that tells the application the quality to deliver: 1.00 is full.
 const QUALITY: &str = "x-headgate-quality";
 
-/// Where gRPC answers have their status: in the trailers, or in the headers of an answer without anything else.
+/// Where gRPC answers have their status: in the trailers, or in the headers of an answer without
+/// anything else.
 const GRPC_STATUS: &str = "grpc-status";
 
 /// The engine, its host, and the rules by which both meet requests and responses.
@@ -47,7 +48,8 @@ pub struct Filter<H> {
     pub(super) classes: bool,
     /// Baggage with a token in it, or without.
     pub(super) baggage: Vec<u8>,
-    /// Calls that were held, and at a gateway requests, which went on and aren't answered yet, by stream.
+    /// Calls that were held, and at a gateway requests, which went on and aren't answered yet, by
+    /// stream.
     pub(super) forwarded: HashMap<u32, Calling>,
     complained: Option<Instant>,
     /// Whether the server of class admission answered the last report; `None` before the first.
@@ -57,7 +59,8 @@ pub struct Filter<H> {
 }
 
 impl<H: Host> Filter<H> {
-    /// A filter without configuration: every request passes by. `seed` differs between the engines of a process.
+    /// A filter without configuration: every request passes by. `seed` differs between the engines
+    /// of a process.
     pub fn new(host: H, seed: u64) -> Self {
         Self {
             host,
@@ -91,8 +94,8 @@ impl<H: Host> Filter<H> {
         &self.listeners
     }
 
-    /// The policies of the proxy's configurations and of requests under way. A host may forget the metrics of others:
-    /// nothing here has their ids.
+    /// The policies of the proxy's configurations and of requests under way. A host may forget the
+    /// metrics of others: nothing here has their ids.
     pub fn policies(&self) -> impl Iterator<Item = &str> {
         self.listeners.policies().chain(self.engine.policies())
     }
@@ -104,9 +107,9 @@ impl<H: Host> Filter<H> {
 
     /// What the caller is to do to held requests, oldest first; it takes them out.
     ///
-    /// For an [`Action::Resume`] it calls [`Filter::resume`] with the request's stream and lets the request go on. For
-    /// an [`Action::Refuse`] it answers with [`Filter::reply`]. For an [`Action::Send`] it calls [`Filter::send`] with
-    /// the call's stream and lets the call go on.
+    /// For an [`Action::Resume`] it calls [`Filter::resume`] with the request's stream and lets the
+    /// request go on. For an [`Action::Refuse`] it answers with [`Filter::reply`]. For an
+    /// [`Action::Send`] it calls [`Filter::send`] with the call's stream and lets the call go on.
     pub fn actions(&mut self) -> &mut Vec<Action> {
         &mut self.actions
     }
@@ -126,10 +129,10 @@ impl<H: Host> Filter<H> {
         self.take_over(proxy, now, (id, name), prepared)
     }
 
-    /// Takes configuration `id` over, which is for `name`, and logs which. On error, nothing: the last good one stays, and
-    /// `id` is unknown unless the caller says that it was [`Filter::refused`]. Configurations of one name follow each
-    /// other; those of different names are in force side by side, each for the streams that say so
-    /// ([`Stream::listener`]).
+    /// Takes configuration `id` over, which is for `name`, and logs which. On error, nothing: the
+    /// last good one stays, and `id` is unknown unless the caller says that it was
+    /// [`Filter::refused`]. Configurations of one name follow each other; those of different names
+    /// are in force side by side, each for the streams that say so ([`Stream::listener`]).
     ///
     /// # Errors
     /// [`ConfigError`]: that of `prepared`, or of the host.
@@ -208,8 +211,9 @@ impl<H: Host> Filter<H> {
         self.listeners.refused((id, name), direction);
     }
 
-    /// Configuration `id` is gone: after its last stream, or because the proxy's update failed elsewhere. The newest that
-    /// is left of its name is in force. With the last for requests the filter leaves the process, if no request is under way.
+    /// Configuration `id` is gone: after its last stream, or because the proxy's update failed
+    /// elsewhere. The newest that is left of its name is in force. With the last for requests the
+    /// filter leaves the process, if no request is under way.
     pub fn gone(&mut self, proxy: &impl Proxy, id: u32) {
         let mut left = self.listeners.clone();
         let Some(direction) = left.gone(id) else {
@@ -226,7 +230,8 @@ impl<H: Host> Filter<H> {
         }
     }
 
-    /// Makes what is in force that of the engine. It was taken over before, so that only the host may refuse.
+    /// Makes what is in force that of the engine. It was taken over before, so that only the host
+    /// may refuse.
     fn apply_again(&mut self, proxy: &impl Proxy, direction: Direction) {
         let now = match proxy.now() {
             Ok(now) => now,
@@ -259,10 +264,11 @@ impl<H: Host> Filter<H> {
         self.check(proxy, joined);
     }
 
-    /// Starts over on the same host after the engine panicked: nothing of it is used again, as it may be inconsistent.
-    /// The new engine takes the configurations in force over, joins the process, and gives back what the old one had
-    /// booked. Requests of the old one are unknown to it: the caller lets them go on, and reports their ends no more.
-    /// `seed` is another than before.
+    /// Starts over on the same host after the engine panicked: nothing of it is used again, as it
+    /// may be inconsistent. The new engine takes the configurations in force over, joins the
+    /// process, and gives back what the old one had booked. Requests of the old one are unknown to
+    /// it: the caller lets them go on, and reports their ends no more. `seed` is another than
+    /// before.
     pub fn restart(&mut self, proxy: &impl Proxy, seed: u64) {
         let failed = self.engine.worker();
         self.engine = Engine::new(seed);
@@ -317,7 +323,8 @@ impl<H: Host> Filter<H> {
         asked: &mut Asked,
     ) -> Result<Decision, HostError> {
         if self.engine.degrades() && headers.any_of_ours() && headers.header(QUALITY).is_some() {
-            // Of whatever becomes of the request: qualities are Headgate's to tell, and no client's.
+            // Of whatever becomes of the request: qualities are Headgate's to tell, and no
+            // client's.
             let removed = stream.remove_request_header(QUALITY.as_bytes());
             self.check(stream, removed);
         }
@@ -369,7 +376,8 @@ impl<H: Host> Filter<H> {
 
     /// Point 3: the request of `ticket`, which is that of `stream`, ended.
     pub(super) fn finish(&mut self, stream: &impl Stream, ticket: Ticket, outcome: Outcome) {
-        // A slot comes back whatever the clock says; the times of such a request are wrong, and it isn't measured.
+        // A slot comes back whatever the clock says; the times of such a request are wrong, and it
+        // isn't measured.
         let (now, outcome) = match stream.now() {
             Ok(now) => (now, outcome),
             Err(error) => {
@@ -384,8 +392,8 @@ impl<H: Host> Filter<H> {
         self.check(stream, done);
     }
 
-    /// The first byte of the response's body to the request of `ticket` is there, and its slot stays held. Returns what
-    /// the end of the response will mean.
+    /// The first byte of the response's body to the request of `ticket` is there, and its slot
+    /// stays held. Returns what the end of the response will mean.
     pub(super) fn first_byte(
         &mut self,
         stream: &impl Stream,
@@ -405,7 +413,8 @@ impl<H: Host> Filter<H> {
         }
     }
 
-    /// Puts the rejection rate on the response to the request of `ticket`, if clients are to be told.
+    /// Puts the rejection rate on the response to the request of `ticket`, if clients are to be
+    /// told.
     pub(super) fn hint(&mut self, stream: &impl Stream, ticket: Ticket) {
         if let Some(rate) = self.engine.rejection_rate(ticket.policy) {
             // The backend's own, if it has one, is about another queue than ours.
@@ -414,8 +423,8 @@ impl<H: Host> Filter<H> {
         }
     }
 
-    /// What the headers of the backend's answer to the request of `ticket` mean; `alone` if nothing comes after them,
-    /// where gRPC then has its status.
+    /// What the headers of the backend's answer to the request of `ticket` mean; `alone` if nothing
+    /// comes after them, where gRPC then has its status.
     pub(super) fn judge(&self, stream: &impl Stream, ticket: Ticket, alone: bool) -> Outcome {
         let Some(errors) = self.engine.errors(ticket) else {
             return Outcome::Completed;

@@ -1,8 +1,8 @@
 //! Headers as a host hands them over, read in place.
 //!
-//! The serialized map is a number of pairs, their lengths, then names and values with a zero byte after each, all
-//! lengths 32-bit little-endian: the form of proxy-wasm. One pass finds what every request is asked for; other names
-//! are looked up when a rule wants them.
+//! The serialized map is a number of pairs, their lengths, then names and values with a zero byte
+//! after each, all lengths 32-bit little-endian: the form of proxy-wasm. One pass finds what every
+//! request is asked for; other names are looked up when a rule wants them.
 //!
 //! Headgate's own headers are what sidecars say to each other. From a stranger they are nothing:
 //! [`Headers::disown`] hides them from whoever asks, so that no rule can be reached through them.
@@ -69,7 +69,8 @@ pub(super) enum Upgrade {
 }
 
 impl Upgrade {
-    /// Whether it became so, by the response's status. The backend may as well answer as if it hadn't been asked.
+    /// Whether it became so, by the response's status. The backend may as well answer as if it
+    /// hadn't been asked.
     pub(super) fn happened(self, status: &[u8]) -> bool {
         match self {
             Self::Protocol => status == b"101",
@@ -150,8 +151,8 @@ impl<'a, S: Stream> Headers<'a, S> {
         self.disowned = true;
     }
 
-    /// Names of what is to be removed before the application sees the request: what sidecars said, or all of
-    /// Headgate's own after [`Headers::disown`].
+    /// Names of what is to be removed before the application sees the request: what sidecars said,
+    /// or all of Headgate's own after [`Headers::disown`].
     pub(super) fn internal(&self) -> impl Iterator<Item = &[u8]> {
         let all = self.disowned && self.ours;
         let ours = pairs(&self.bytes)
@@ -180,7 +181,8 @@ impl<'a, S: Stream> Headers<'a, S> {
         baggage::token(there)
     }
 
-    /// Writes the baggage with `token` to `out`; false, and without one, if there is no room for it.
+    /// Writes the baggage with `token` to `out`; false, and without one, if there is no room for
+    /// it.
     pub(super) fn baggage_with(&self, token: &[u8], out: &mut Vec<u8>) -> bool {
         baggage::with_token(self.values(wire::BAGGAGE), token, out)
     }

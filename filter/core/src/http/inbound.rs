@@ -26,7 +26,8 @@ pub struct Inbound {
 pub(super) struct Asked {
     /// What its connection is to become.
     pub(super) upgrade: Option<Upgrade>,
-    /// It is from a process of the mesh, which is believed and wants to know what became of its time.
+    /// It is from a process of the mesh, which is believed and wants to know what became of its
+    /// time.
     pub(super) by_peer: bool,
 }
 
@@ -55,7 +56,8 @@ impl Inbound {
         self.ticket.is_some()
     }
 
-    /// The request's headers are there. The caller lets it go on, holds it, or answers it with [`Filter::reply`].
+    /// The request's headers are there. The caller lets it go on, holds it, or answers it with
+    /// [`Filter::reply`].
     pub fn request_headers(
         &mut self,
         filter: &mut Filter<impl Host>,
@@ -67,7 +69,8 @@ impl Inbound {
         self.request(filter, stream, Headers::of_request(stream))
     }
 
-    /// As [`Inbound::request_headers`], for a caller that read the headers before it locked the filter.
+    /// As [`Inbound::request_headers`], for a caller that read the headers before it locked the
+    /// filter.
     pub fn request<S: Stream>(
         &mut self,
         filter: &mut Filter<impl Host>,
@@ -120,7 +123,8 @@ impl Inbound {
         }
     }
 
-    /// Whether to call [`Inbound::response_begins`] when the first byte of the response's body is there.
+    /// Whether to call [`Inbound::response_begins`] when the first byte of the response's body is
+    /// there.
     #[must_use]
     pub fn awaits_first_byte(&self) -> bool {
         self.awaits_first_byte && self.is_pending()
@@ -154,8 +158,8 @@ impl Inbound {
         self.finish(filter, stream, self.outcome);
     }
 
-    /// The stream ends: normally after its response, early when the client left or the backend failed. Safe to call
-    /// twice.
+    /// The stream ends: normally after its response, early when the client left or the backend
+    /// failed. Safe to call twice.
     pub fn done(&mut self, filter: &mut Filter<impl Host>, stream: &impl Stream) {
         filter.forwarded_ended(stream);
         if self.ticket.is_some() {

@@ -1,7 +1,8 @@
-//! Workflows and class admission: what requests and calls say in Headgate's headers, and what they are told.
+//! Workflows and class admission: what requests and calls say in Headgate's headers, and what they
+//! are told.
 //!
-//! Reading and writing headers is what costs here, so that nothing is asked for that the map of a request's headers
-//! doesn't show to be there, and nothing is removed that isn't.
+//! Reading and writing headers is what costs here, so that nothing is asked for that the map of a
+//! request's headers doesn't show to be there, and nothing is removed that isn't.
 
 use crate::config::{Direction, ResourceReport};
 use crate::decision::Ticket;
@@ -22,12 +23,14 @@ use super::{Filter, Property, Stream, answer};
 pub(super) enum Standing {
     /// None, or the application may see them: they stay as they are.
     Plain,
-    /// Those of a sidecar that is believed, or of a stranger whose headers are hidden. They are to be removed.
+    /// Those of a sidecar that is believed, or of a stranger whose headers are hidden. They are to
+    /// be removed.
     Mesh,
 }
 
 impl<H: Host> Filter<H> {
-    /// Who speaks in Headgate's headers of a request. A stranger's are hidden from all that follows.
+    /// Who speaks in Headgate's headers of a request. A stranger's are hidden from all that
+    /// follows.
     pub(super) fn standing(&self, headers: &mut Headers<'_, impl Stream>) -> Standing {
         let speaks = || headers.any_of_ours() || headers.token_in_baggage().is_some();
         if !(self.workflows || self.classes) || !speaks() {
@@ -75,8 +78,8 @@ impl<H: Host> Filter<H> {
     }
 
     /// The request of `stream` goes on: tells the application the token by which its calls will be
-    /// known; at a gateway it is the call. Without `headers` they are read again: those of a request that was held are
-    /// gone.
+    /// known; at a gateway it is the call. Without `headers` they are read again: those of a
+    /// request that was held are gone.
     pub(super) fn hand_on<S: Stream>(
         &mut self,
         stream: &S,
@@ -146,7 +149,8 @@ impl<H: Host> Filter<H> {
         }
     }
 
-    /// A request that a gateway may have forwarded ended; if it wasn't answered by then, it is lost.
+    /// A request that a gateway may have forwarded ended; if it wasn't answered by then, it is
+    /// lost.
     pub(super) fn forwarded_ended(&mut self, stream: &impl Stream) {
         if let Some(calling) = self.forwarded.remove(&stream.id()) {
             self.unanswered(stream, calling);
@@ -159,8 +163,8 @@ impl<H: Host> Filter<H> {
         self.forwarded_ended(stream);
     }
 
-    /// The response of the backend to the request of `ticket` begins: tells the sender what it may send, and
-    /// learns what the request used. `peer`: the sender named itself, and is believed.
+    /// The response of the backend to the request of `ticket` begins: tells the sender what it may
+    /// send, and learns what the request used. `peer`: the sender named itself, and is believed.
     pub(super) fn answer(&mut self, stream: &impl Stream, ticket: Ticket, peer: bool) {
         let has_workflow = self.engine.has_workflow(ticket);
         if !has_workflow && !peer {
@@ -218,8 +222,8 @@ impl<H: Host> Filter<H> {
         let matters = self.workflows && self.engine.has_outbound()
             || self.engine.admits_calls()
             || self.engine.smooths_calls();
-        // Ticks, which send calls that wait, are those of a listener for requests. At a gateway the request was its own call
-        // already.
+        // Ticks, which send calls that wait, are those of a listener for requests. At a gateway the
+        // request was its own call already.
         let served = self.listeners.newest(Direction::Inbound).is_some();
         if !matters || !served || self.engine.is_gateway() {
             return Called::Sent(None);
@@ -244,7 +248,8 @@ impl<H: Host> Filter<H> {
                 Err(error) => self.complain(stream, &error),
             }
         }
-        // What the application copied from the request it got, or made up: only what follows counts.
+        // What the application copied from the request it got, or made up: only what follows
+        // counts.
         let mut told: Result<(), HostError> = Ok(());
         for name in headers.internal().take_while(|_| self.workflows) {
             told = told.and(stream.remove_request_header(name));
@@ -328,8 +333,9 @@ impl<H: Host> Filter<H> {
     }
 }
 
-/// Whether a response says that there was no room for the call, or that nobody answered in time. Not so if it exceeded
-/// the rate of its workflow, or was served: then the refusal is one that the application passes on.
+/// Whether a response says that there was no room for the call, or that nobody answered in time.
+/// Not so if it exceeded the rate of its workflow, or was served: then the refusal is one that the
+/// application passes on.
 fn has_failed(stream: &impl Stream, response: &Response) -> bool {
     if response.header(wire::PROGRESS).is_some() {
         return false;

@@ -1,8 +1,9 @@
 //! One call that the process behind the proxy makes: from its headers to its answer's.
 //!
-//! It counts as answered when the headers of its response come, which is when the called proxy wrote what it announces;
-//! a response that streams for minutes would bring an announcement that expired long ago. A call that is tried again by
-//! Envoy is one call: nobody but the last process answers.
+//! It counts as answered when the headers of its response come, which is when the called proxy
+//! wrote what it announces; a response that streams for minutes would bring an announcement that
+//! expired long ago. A call that is tried again by Envoy is one call: nobody but the last process
+//! answers.
 //!
 //! It may have to wait before it is sent.
 

@@ -1,4 +1,5 @@
-//! Reports to the server of class admission, and its answers: beside all streams, so that none waits for it.
+//! Reports to the server of class admission, and its answers: beside all streams, so that none
+//! waits for it.
 
 use crate::engine::Callout;
 use crate::host::Host;
@@ -6,8 +7,8 @@ use crate::host::Host;
 use super::{Filter, Level, Proxy};
 
 impl<H: Host> Filter<H> {
-    /// What the host is to send now, if anything; asked at each tick. Its answer goes to [`Filter::reported`], also
-    /// where there is none.
+    /// What the host is to send now, if anything; asked at each tick. Its answer goes to
+    /// [`Filter::reported`], also where there is none.
     pub fn report(&mut self, proxy: &impl Proxy) -> Option<Callout> {
         let due = proxy
             .now()

@@ -558,7 +558,8 @@ fn a_configuration_that_is_dropped_gives_way_to_the_one_before() {
     for request in &mut requests {
         proxy.done(request);
     }
-    // Of the edit that is meant to stay nothing changes when the old one goes, and all when it goes itself.
+    // Of the edit that is meant to stay nothing changes when the old one goes, and all when it goes
+    // itself.
     proxy.filter.gone(&stream, 3);
     assert_eq!(
         proxy.filter.listeners().newest(Direction::Inbound),
@@ -613,7 +614,8 @@ fn listeners_with_different_policies_are_in_force_side_by_side() {
     configure(&mut proxy, 4, "b", &routed("ns/b", r#""y""#));
     assert_eq!(*proxy.filter.actions(), []);
 
-    // A listener's requests are decided by its own policies, also where those of another are for any route.
+    // A listener's requests are decided by its own policies, also where those of another are for
+    // any route.
     let (mut waits, decision) = arrive(&mut proxy, "a", "y");
     assert!(matches!(decision, Decision::Hold(_)), "{decision:?}");
     let (mut of_b, decision) = arrive(&mut proxy, "b", "y");

@@ -171,8 +171,8 @@ fn a_total_below_zero_is_an_empty_queue() {
     );
 }
 
-/// A worker that contends for slots: it adds to the total just before another's read, and steps back just after that
-/// one's step back.
+/// A worker that contends for slots: it adds to the total just before another's read, and steps
+/// back just after that one's step back.
 struct Contended<'a> {
     host: &'a MemoryHost,
     total: Number,

@@ -8,17 +8,19 @@
 //! e_down = −β_d / ln(base / (base − down))            the same, between below and base
 //! ```
 //!
-//! 0: a slot more does not slow the others down, so it adds throughput. 1: service times grow as the slots do, so
-//! it adds waiting only (Little's law: throughput = slots / service time). A queue in the backend adds the same
-//! wait to short and to long requests, which is more than 1 on the logarithmic mean; a shared processor
-//! stretches all alike, which is 1 exactly. The logarithm keeps one slow answer from outweighing a thousand.
+//! 0: a slot more does not slow the others down, so it adds throughput. 1: service times grow as
+//! the slots do, so it adds waiting only (Little's law: throughput = slots / service time). A queue
+//! in the backend adds the same wait to short and to long requests, which is more than 1 on the
+//! logarithmic mean; a shared processor stretches all alike, which is 1 exactly. The logarithm
+//! keeps one slow answer from outweighing a thousand.
 //!
-//! Nothing here knows a rate or an absolute time, so neither the load nor the mix of types enters: types are
-//! normalised one by one, and what a type's own mean drifts is the same above and below.
+//! Nothing here knows a rate or an absolute time, so neither the load nor the mix of types enters:
+//! types are normalised one by one, and what a type's own mean drifts is the same above and below.
 //!
-//! **Errors.** Requests that ran at the same time waited behind the same others, so their times are no
-//! independent samples; the usual formula understates the error by a factor of up to four. The deviation of each
-//! block's own slope (the cluster-robust "sandwich" estimate, Liang and Zeger 1986) gives the factor.
+//! **Errors.** Requests that ran at the same time waited behind the same others, so their times are
+//! no independent samples; the usual formula understates the error by a factor of up to four. The
+//! deviation of each block's own slope (the cluster-robust "sandwich" estimate, Liang and Zeger
+//! 1986) gives the factor.
 
 use serde::{Deserialize, Serialize};
 
@@ -86,8 +88,8 @@ impl Estimate {
 /// Second moments within blocks, over the blocks that count.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Moments {
-    /// Degrees of freedom, S_uu, S_dd, S_ud, S_uy, S_dy, S_yy; then over blocks, with x = u − d: Σ S_xy²,
-    /// Σ S_xy S_xx, Σ S_xx²; blocks.
+    /// Degrees of freedom, S_uu, S_dd, S_ud, S_uy, S_dy, S_yy; then over blocks, with x = u − d: Σ
+    /// S_xy², Σ S_xy S_xx, Σ S_xx²; blocks.
     pub of: [f64; 11],
 }
 
@@ -129,8 +131,8 @@ impl Moments {
         }
     }
 
-    /// `(e_up, e_down)`, given the logarithms of the two steps; `None` while the levels were not visited enough.
-    /// With a step of 0 there is no such level.
+    /// `(e_up, e_down)`, given the logarithms of the two steps; `None` while the levels were not
+    /// visited enough. With a step of 0 there is no such level.
     #[must_use]
     pub fn elasticities(&self, ln_up: f64, ln_down: f64) -> Option<(Estimate, Estimate)> {
         let [n, uu, dd, ud, uy, dy, yy, num2, cross, den2, blocks] = self.of;

@@ -2,20 +2,20 @@
 //! allocates nor calls the host.
 //!
 //! Of a busy type only a sample of the answers is measured (see `stage/sampling.rs`). For its own
-//! histogram that changes nothing. In the general one, which is over *all* requests, it would count for
-//! less than its traffic: with 10,000 requests/s of 1 ms, of which 800 are measured, and 200 requests/s of
-//! 20 ms, the mean over all requests is 1.4 ms, the mean over all samples 4.8 ms. So every type also
-//! counts the answers that its samples stand for, and the general histogram takes each sample as often as
-//! is needed. They are spread evenly over the type's samples of an exchange: which of them came just after
-//! those that were left out says nothing about them.
+//! histogram that changes nothing. In the general one, which is over *all* requests, it would count
+//! for less than its traffic: with 10,000 requests/s of 1 ms, of which 800 are measured, and 200
+//! requests/s of 20 ms, the mean over all requests is 1.4 ms, the mean over all samples 4.8 ms. So
+//! every type also counts the answers that its samples stand for, and the general histogram takes
+//! each sample as often as is needed. They are spread evenly over the type's samples of an
+//! exchange: which of them came just after those that were left out says nothing about them.
 
 use std::time::Duration;
 
 use crate::histogram::Histogram;
 use crate::time::nanos;
 
-/// Samples that are kept between two exchanges. More are left out; at an exchange every 10 ms that is
-/// beyond 800,000 requests/s of one worker.
+/// Samples that are kept between two exchanges. More are left out; at an exchange every 10 ms that
+/// is beyond 800,000 requests/s of one worker.
 pub(super) const CAPACITY: usize = 8_192;
 /// A sample: the type above, nanoseconds below.
 const NANOS_BITS: u32 = 48;
@@ -53,8 +53,8 @@ impl Log {
         }
     }
 
-    /// Keeps a sample of type `kind`, which stands for `weight` answers, itself included. False when there
-    /// is no room; later samples then stand for this one, too.
+    /// Keeps a sample of type `kind`, which stands for `weight` answers, itself included. False
+    /// when there is no room; later samples then stand for this one, too.
     pub(super) fn push(&mut self, kind: usize, processing: Duration, weight: u32) -> bool {
         let fresh = &mut self.fresh[kind];
         if self.samples.len() >= CAPACITY {
@@ -81,7 +81,8 @@ impl Log {
         self.left_out
     }
 
-    /// What is new for the general histogram, each sample as often as the answers that it stands for.
+    /// What is new for the general histogram, each sample as often as the answers that it stands
+    /// for.
     pub(super) fn for_general(&mut self) -> Histogram {
         let mut all = Histogram::default();
         let samples = &mut self.samples[self.in_general..];
@@ -117,7 +118,8 @@ impl Log {
     }
 
     /// Hands the samples of at most `most` types to `merge`, and forgets those of a type when that
-    /// succeeded. The turn goes round, so that every type has one. All must be in the general histogram.
+    /// succeeded. The turn goes round, so that every type has one. All must be in the general
+    /// histogram.
     pub(super) fn drain_types<E>(
         &mut self,
         most: usize,

@@ -5,28 +5,29 @@
 //!          └───── readable ────┘   (new samples)
 //! ```
 //!
-//! New samples go into `populating`. At the first visit after a step's end it becomes the newest of the
-//! closed steps, and what lies behind the window is forgotten. Decisions are based on the sum of the
-//! closed steps: always the last n whole steps, n · step = interval, so that estimates follow a change
-//! within a step and have forgotten what was before it after n + 1 of them (Bouncer §7: "update processing
-//! time histograms in a sliding window, instead of nonoverlapping windows").
+//! New samples go into `populating`. At the first visit after a step's end it becomes the newest of
+//! the closed steps, and what lies behind the window is forgotten. Decisions are based on the sum
+//! of the closed steps: always the last n whole steps, n · step = interval, so that estimates
+//! follow a change within a step and have forgotten what was before it after n + 1 of them (Bouncer
+//! §7: "update processing time histograms in a sliding window, instead of nonoverlapping windows").
 //!
-//! **Dual buffers** (§3, footnote 4) are the same with n = 1: what was populated in one interval is read
-//! in the next.
+//! **Dual buffers** (§3, footnote 4) are the same with n = 1: what was populated in one interval is
+//! read in the next.
 //!
-//! **Lulls** (Appendix A prefers old data to none). `populating` closes only with 1/n of `min_samples`,
-//! else it goes on over the next step; and the oldest step is forgotten only if the rest has
-//! `min_samples`. So the window of a rare type reaches back as far as it needs to, and moves on with every
-//! n-th part of `min_samples`. With n = 1 that is the retained histogram of Appendix A.
+//! **Lulls** (Appendix A prefers old data to none). `populating` closes only with 1/n of
+//! `min_samples`, else it goes on over the next step; and the oldest step is forgotten only if the
+//! rest has `min_samples`. So the window of a rare type reaches back as far as it needs to, and
+//! moves on with every n-th part of `min_samples`. With n = 1 that is the retained histogram of
+//! Appendix A.
 //!
 //! **Nothing readable, or readable but condemned** (see [`super`]): as soon as `populating` has
 //! `min_samples`, it takes the place of everything.
 //!
-//! Closed steps are kept encoded: adding samples must not cost more for a window of many steps. Their
-//! sum is built once a step, by who wants to read it.
+//! Closed steps are kept encoded: adding samples must not cost more for a window of many steps.
+//! Their sum is built once a step, by who wants to read it.
 //!
-//! The alternative, one sum from which the step that ends is subtracted, needs the steps as well (what
-//! else to subtract), so it is more memory and not less.
+//! The alternative, one sum from which the step that ends is subtracted, needs the steps as well
+//! (what else to subtract), so it is more memory and not less.
 //!
 //! Times are absolute, not numbers of steps: a record stays readable when interval, step or kind of
 //! window change, and takes the new shape within one interval.
@@ -99,8 +100,8 @@ impl Record {
         self.populated = now;
     }
 
-    /// Closes and forgets steps if it is time to. `condemned`: the generation of which somebody knows that
-    /// it misses an objective by itself. Returns whether what is readable changed.
+    /// Closes and forgets steps if it is time to. `condemned`: the generation of which somebody
+    /// knows that it misses an objective by itself. Returns whether what is readable changed.
     pub(super) fn advance(
         &mut self,
         now: Instant,
@@ -147,8 +148,9 @@ impl Record {
         self.closed = now;
     }
 
-    /// Steps that are kept: those of the window, and the one that has begun if some of it is readable already. Without
-    /// that one, the oldest would make room for it too early; for dual buffers there is no such thing as a part.
+    /// Steps that are kept: those of the window, and the one that has begun if some of it is
+    /// readable already. Without that one, the oldest would make room for it too early; for dual
+    /// buffers there is no such thing as a part.
     fn most(&self, now: Instant, window: &Window) -> usize {
         let begun = |s: &Step| epoch(s.last, window.step) == epoch(now, window.step);
         let early = window.steps > 1 && self.steps.back().is_some_and(begun);
@@ -172,7 +174,8 @@ impl Record {
         newer >= window.enough()
     }
 
-    /// Whether time alone will change it: samples wait for the end of a step, or old ones for theirs.
+    /// Whether time alone will change it: samples wait for the end of a step, or old ones for
+    /// theirs.
     pub(super) fn is_moving(&self, window: &Window) -> bool {
         !self.populating.is_empty() || self.can_forget(window)
     }
@@ -187,7 +190,8 @@ impl Record {
     pub(super) fn readable(&self) -> Histogram {
         let mut sum = Histogram::default();
         for step in &self.steps {
-            // Nobody but us writes these bytes. If somebody did, the step is missing until it is past.
+            // Nobody but us writes these bytes. If somebody did, the step is missing until it is
+            // past.
             if let Some(histogram) = Histogram::decode(&mut step.histogram.as_slice()) {
                 sum.merge(&histogram);
             }

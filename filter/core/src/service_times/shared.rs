@@ -8,8 +8,8 @@ use crate::host::{HostError, Shared};
 use crate::shared;
 use crate::time::{Instant, nanos};
 
-/// Number of the step that `at` lies in. Steps are aligned to the epoch of the clock, so that all workers,
-/// whenever they started, agree on them.
+/// Number of the step that `at` lies in. Steps are aligned to the epoch of the clock, so that all
+/// workers, whenever they started, agree on them.
 pub(super) fn epoch(at: Instant, step: Duration) -> u64 {
     at.as_nanos() / nanos(step).max(1)
 }
@@ -18,14 +18,15 @@ pub(super) fn epoch(at: Instant, step: Duration) -> u64 {
 pub(super) struct Visit<'a> {
     pub(super) now: Instant,
     pub(super) window: Window,
-    /// Generation of a readable histogram that condemns its own type: don't wait for the step's end.
+    /// Generation of a readable histogram that condemns its own type: don't wait for the step's
+    /// end.
     pub(super) condemned: Option<u64>,
     /// Samples to add.
     pub(super) delta: Option<&'a Histogram>,
 }
 
-/// Loads the record at `key`, moves it on if it is time, adds the samples, and stores the result. Returns
-/// the record as it is now, and whether this call changed what is readable.
+/// Loads the record at `key`, moves it on if it is time, adds the samples, and stores the result.
+/// Returns the record as it is now, and whether this call changed what is readable.
 ///
 /// # Errors
 /// [`HostError::Conflict`] when other workers kept getting in between: nothing was added.

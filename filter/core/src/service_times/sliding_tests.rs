@@ -95,7 +95,8 @@ fn a_rare_type_is_read_from_as_far_back_as_it_needs() {
         let readable = record(&host).readable().count();
         match tick {
             0..49 => assert!(!times.estimate(SLOW).is_own()),
-            // What is needed, and less than a step more. (The first 50 stay until 50 others are there.)
+            // What is needed, and less than a step more. (The first 50 stay until 50 others are
+            // there.)
             120.. => assert!((50..=55).contains(&readable), "{readable} at {tick}"),
             _ => {}
         }

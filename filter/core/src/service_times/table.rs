@@ -67,7 +67,8 @@ impl Settings {
     }
 }
 
-/// Percentile of processing times that leaves a request which has no more time little chance (Wisp §4.3).
+/// Percentile of processing times that leaves a request which has no more time little chance (Wisp
+/// §4.3).
 const LITTLE_CHANCE: f64 = 10.0;
 
 /// Where an [`Estimate`] comes from.
@@ -90,18 +91,19 @@ pub struct Estimate<'a> {
     pub mean: Duration,
     /// One for each of `objectives`; empty with [`Source::None`].
     pub quantiles: &'a [Duration],
-    /// What response times are to be held against: the type's own objectives with [`Source::Own`], else
-    /// those of `default`.
+    /// What response times are to be held against: the type's own objectives with [`Source::Own`],
+    /// else those of `default`.
     pub objectives: &'a [Objective],
     /// A quantile misses its objective even without queue wait.
     pub condemned: bool,
-    /// Mean of the type's first samples, while they are too few for a histogram of its own; `None` as well with fewer than
-    /// [`PRELIMINARY`](Estimate::PRELIMINARY).
+    /// Mean of the type's first samples, while they are too few for a histogram of its own; `None`
+    /// as well with fewer than [`PRELIMINARY`](Estimate::PRELIMINARY).
     pub preliminary: Option<Duration>,
 }
 
 impl Estimate<'_> {
-    /// Samples of which a mean says how much a type costs beside others, though not yet how its times scatter.
+    /// Samples of which a mean says how much a type costs beside others, though not yet how its
+    /// times scatter.
     pub const PRELIMINARY: u64 = 20;
 
     /// Whether it comes from the type's own histogram.
@@ -155,7 +157,8 @@ impl Row {
     pub(super) fn adopt(&mut self, record: &Record, window: &Window) -> bool {
         self.moving = record.is_moving(window);
         let news = self.generation != Some(record.generation) && self.read(record);
-        // Where most requests are refused for the time that they would take, few samples come: the first must count.
+        // Where most requests are refused for the time that they would take, few samples come: the
+        // first must count.
         let latest = record.populating.quantile(LITTLE_CHANCE);
         self.at_least = latest.map_or(self.tenth, |latest| latest.min(self.tenth));
         news

@@ -1,11 +1,12 @@
 //! Starvation avoidance: overrides some refusals of the base strategy, so that no type is shut out
 //! (Bouncer §4).
 //!
-//! Both rules compare acceptance ratios over one sliding [`Window`] of decisions. The window is over all
-//! workers' decisions (`stage::acceptance`): own ones count at once, those of the others a tick later.
+//! Both rules compare acceptance ratios over one sliding [`Window`] of decisions. The window is
+//! over all workers' decisions (`stage::acceptance`): own ones count at once, those of the others a
+//! tick later.
 //!
-//! The base is asked first, which changes no acceptance, so that a refusal for lack of room can stand:
-//! leave to break an objective is no leave to break a limit.
+//! The base is asked first, which changes no acceptance, so that a refusal for lack of room can
+//! stand: leave to break an objective is no leave to break a limit.
 
 use std::time::Duration;
 

@@ -4,12 +4,12 @@
 //! ewt_mean = l · pt_mavg / P        accept if ewt_mean ≤ T        (Eq. 5)
 //! ```
 //!
-//! l is the queue's length and `pt_mavg` the mean processing time over all types in a sliding window.
-//! With one T it knows no types; with a limit per type (§5.5), a type that is slow itself can be given
-//! less time to wait, which comes close to Bouncer where somebody tunes it.
+//! l is the queue's length and `pt_mavg` the mean processing time over all types in a sliding
+//! window. With one T it knows no types; with a limit per type (§5.5), a type that is slow itself
+//! can be given less time to wait, which comes close to Bouncer where somebody tunes it.
 //!
-//! The estimate is Eq. 5 on purpose, not the stage's own (Eq. 2, which knows what waits): it is what the
-//! paper compares Bouncer with. Before anything was measured everything is admitted.
+//! The estimate is Eq. 5 on purpose, not the stage's own (Eq. 2, which knows what waits): it is
+//! what the paper compares Bouncer with. Before anything was measured everything is admitted.
 
 use std::time::Duration;
 

@@ -1,12 +1,12 @@
 //! Admission strategies: may a request of this type enter the queue now?
 //!
-//! A strategy decides at point 1 of Bouncer's Figure 1 and learns at points 2 and 3. It holds no slots
-//! and no queue; what it may look at is [`View`]. A [`Strategy`] is a base, which implements [`Admission`],
-//! and optionally [`Avoidance`], which overrides some of the base's refusals.
+//! A strategy decides at point 1 of Bouncer's Figure 1 and learns at points 2 and 3. It holds no
+//! slots and no queue; what it may look at is [`View`]. A [`Strategy`] is a base, which implements
+//! [`Admission`], and optionally [`Avoidance`], which overrides some of the base's refusals.
 //!
-//! To add a base: a file here with its algorithm, a case in [`base`], and a row in the conformance suite
-//! (`tests/strategy_conformance.rs`). To add a rule of starvation avoidance: a file with its algorithm and
-//! a case in [`avoidance`].
+//! To add a base: a file here with its algorithm, a case in [`base`], and a row in the conformance
+//! suite (`tests/strategy_conformance.rs`). To add a rule of starvation avoidance: a file with its
+//! algorithm and a case in [`avoidance`].
 
 mod accept_fraction;
 mod acceptance_allowance;
@@ -61,9 +61,10 @@ pub struct View<'a> {
     pub queue_work: u64,
     /// What this request would add to it.
     pub work: u64,
-    /// Mean queue wait that this request is to be judged by: Bouncer's Eq. 2, or what fits the discipline
-    /// that the queue really uses ([`Order::admits_by_drain`](crate::discipline::Order::admits_by_drain));
-    /// below a value cut the wait that this request can expect.
+    /// Mean queue wait that this request is to be judged by: Bouncer's Eq. 2, or what fits the
+    /// discipline that the queue really uses
+    /// ([`Order::admits_by_drain`](crate::discipline::Order::admits_by_drain)); below a value cut
+    /// the wait that this request can expect.
     pub queue_wait: Duration,
     /// That of its rival under a value cut ([`ValueCut::rival`]); zero without one.
     pub rival_wait: Duration,
@@ -73,8 +74,8 @@ pub struct View<'a> {
 
 /// What every base does. No method allocates or calls the host.
 pub trait Admission: std::fmt::Debug + Send {
-    /// Point 1: admits a request that arrives at `view.now`, or says why not. `rng` is the only source of
-    /// chance.
+    /// Point 1: admits a request that arrives at `view.now`, or says why not. `rng` is the only
+    /// source of chance.
     fn decide(
         &mut self,
         request: &Attributes,
@@ -82,17 +83,18 @@ pub trait Admission: std::fmt::Debug + Send {
         rng: &mut Rng,
     ) -> Result<(), Reason>;
 
-    /// Whether the decision about a request of `work` looks at [`View::slots_in_use`], which costs a host
-    /// call.
+    /// Whether the decision about a request of `work` looks at [`View::slots_in_use`], which costs
+    /// a host call.
     fn needs_slots_in_use(&self, _queue_length: u32, _work: u64) -> bool {
         false
     }
 
-    /// The request that was just admitted was refused after all: the queue is full, or its deadline too
-    /// near.
+    /// The request that was just admitted was refused after all: the queue is full, or its deadline
+    /// too near.
     fn withdrawn(&mut self, _request: &Attributes) {}
 
-    /// The stage decided about a request, all things considered: also what no strategy has a say in.
+    /// The stage decided about a request, all things considered: also what no strategy has a say
+    /// in.
     fn decided(&mut self, _admitted: bool) {}
 
     /// A request that was admitted ran out of time in the queue, and is refused after all.
@@ -135,31 +137,32 @@ pub trait Admission: std::fmt::Debug + Send {
         None
     }
 
-    /// Time that a unit of work takes in a slot, s; `None` where work is time, or until it was measured.
+    /// Time that a unit of work takes in a slot, s; `None` where work is time, or until it was
+    /// measured.
     fn time_per_work(&self) -> Option<f64> {
         None
     }
 
-    /// The quality in which the application should answer requests of this type and class, ratio; `None`
-    /// where the strategy doesn't degrade service.
+    /// The quality in which the application should answer requests of this type and class, ratio;
+    /// `None` where the strategy doesn't degrade service.
     fn quality(&self, _kind: TypeId, _class: ClassId) -> Option<f64> {
         None
     }
 
-    /// The rate up to which requests of this type and class are admitted, requests/s; `None` where the
-    /// strategy sets no rate.
+    /// The rate up to which requests of this type and class are admitted, requests/s; `None` where
+    /// the strategy sets no rate.
     fn admission_rate(&self, _kind: TypeId, _class: ClassId) -> Option<f64> {
         None
     }
 
-    /// The measured response time, smoothed, by which the rate for requests of this type and class follows; `None` until
-    /// there is one, and where the strategy measures none.
+    /// The measured response time, smoothed, by which the rate for requests of this type and class
+    /// follows; `None` until there is one, and where the strategy measures none.
     fn controlled_response_time(&self, _kind: TypeId, _class: ClassId) -> Option<Duration> {
         None
     }
 
-    /// Time after which a request like `request`, which was just refused for `reason`, is admitted: the
-    /// estimated queue wait, unless the strategy knows better.
+    /// Time after which a request like `request`, which was just refused for `reason`, is admitted:
+    /// the estimated queue wait, unless the strategy knows better.
     fn retry_after(
         &self,
         _request: &Attributes,
@@ -170,7 +173,8 @@ pub trait Admission: std::fmt::Debug + Send {
         queue_wait
     }
 
-    /// The bound on the queue that a feedback controller sets, for stats; `None` until there is one.
+    /// The bound on the queue that a feedback controller sets, for stats; `None` until there is
+    /// one.
     fn controlled_bound(&self) -> Option<Bound> {
         None
     }

@@ -1,5 +1,5 @@
-//! The tree of calls that a request is part of: its progress metrics (Wisp §4.2, Table 2), and how a call finds
-//! the request that it is part of.
+//! The tree of calls that a request is part of: its progress metrics (Wisp §4.2, Table 2), and how
+//! a call finds the request that it is part of.
 //!
 //! A process adds to what it was told what it does itself and what its children report:
 //!
@@ -9,17 +9,18 @@
 //! parallelism = Σ duration(child) / time with a child under way, at least 1
 //! ```
 //!
-//! Calls leave by another listener, often on another worker than the one that has the request. They find it by
-//! a [`Token`] that the application hands on. All that the request knew when it went to the backend is in the
-//! token; what its calls add up to is in a *branch*, a blob that the first of them makes. Branches are used
-//! again, so each carries the number of its request ([`Branch::generation`]), and there are at most
-//! [`MAX_BRANCHES`] for each worker: a request beyond has none, and its children don't show in its progress.
+//! Calls leave by another listener, often on another worker than the one that has the request. They
+//! find it by a [`Token`] that the application hands on. All that the request knew when it went to
+//! the backend is in the token; what its calls add up to is in a *branch*, a blob that the first of
+//! them makes. Branches are used again, so each carries the number of its request
+//! ([`Branch::generation`]), and there are at most [`MAX_BRANCHES`] for each worker: a request
+//! beyond has none, and its children don't show in its progress.
 //!
-//! Elapsed time ends at the response headers. Work is slot time, summed as it is: the paper divides it by the
-//! capacity of the resource.
+//! Elapsed time ends at the response headers. Work is slot time, summed as it is: the paper divides
+//! it by the capacity of the resource.
 //!
-//! A call whose answer says nothing of progress, or that got none, counts as what it took: whoever did it, the
-//! request waited for it.
+//! A call whose answer says nothing of progress, or that got none, counts as what it took: whoever
+//! did it, the request waited for it.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -43,8 +44,8 @@ const OLD: u64 = (1 << 18) - 1;
 /// Largest span in a token, µs: 71 minutes, which a duration that isn't known is, too.
 const UNKNOWN: u64 = (1 << 32) - 1;
 
-/// What a request gives to the application, which hands it on with each call that it makes for it: at most
-/// [`Token::MAX`] bytes. Opaque to everybody but the engines of its process.
+/// What a request gives to the application, which hands it on with each call that it makes for it:
+/// at most [`Token::MAX`] bytes. Opaque to everybody but the engines of its process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Token {
     bytes: [u8; Self::MAX],
@@ -137,8 +138,9 @@ fn micros(span: Duration) -> u64 {
 }
 
 impl Parent {
-    /// The token that says this: 3 digits of the process, 2 + 3 + 6 for the branch, 3 for the workflow, 2 for the class, 9 each for
-    /// points in time (µs, 571 years), but for times that aren't known 6 each for spans, and 3 for the age.
+    /// The token that says this: 3 digits of the process, 2 + 3 + 6 for the branch, 3 for the
+    /// workflow, 2 for the class, 9 each for points in time (µs, 571 years), but for times that
+    /// aren't known 6 each for spans, and 3 for the age.
     pub(super) fn token(&self) -> Token {
         let mut digits = Digits {
             token: Token {
@@ -321,8 +323,9 @@ impl Branches {
         Ok(Some(found).filter(|found| found.generation == branch.generation))
     }
 
-    /// Changes what the calls of a request add up to. Where it made none before, `begins` is when it went to
-    /// the backend. Returns what it was; `None` if the place is a later request's already.
+    /// Changes what the calls of a request add up to. Where it made none before, `begins` is when
+    /// it went to the backend. Returns what it was; `None` if the place is a later request's
+    /// already.
     fn update(
         &mut self,
         host: &impl Host,
@@ -350,7 +353,8 @@ impl Branches {
         Ok(before)
     }
 
-    /// A call begins of the request that went to the backend at `started`; what the earlier ones add up to.
+    /// A call begins of the request that went to the backend at `started`; what the earlier ones
+    /// add up to.
     ///
     /// # Errors
     /// [`HostError`]; it doesn't count.

@@ -1,5 +1,5 @@
-//! Calls between processes: what a request hands on with its calls, what its response tells who asked, and
-//! what is learned from the answers of those that it calls.
+//! Calls between processes: what a request hands on with its calls, what its response tells who
+//! asked, and what is learned from the answers of those that it calls.
 
 use std::time::Duration;
 
@@ -69,7 +69,8 @@ impl Workflows {
         children.unwrap_or_default().progress(started, now)
     }
 
-    /// What the application is to hand on with its calls for a request; `None` before it goes to the backend.
+    /// What the application is to hand on with its calls for a request; `None` before it goes to
+    /// the backend.
     #[must_use]
     pub(crate) fn token(&self, request: &Request, part: &Part) -> Option<Token> {
         let started = part.started?;
@@ -87,8 +88,8 @@ impl Workflows {
         Some(parent.token())
     }
 
-    /// The response to a request begins: what it tells the process that asked; `None` where no process of
-    /// the mesh did.
+    /// The response to a request begins: what it tells the process that asked; `None` where no
+    /// process of the mesh did.
     pub(crate) fn answer(
         &mut self,
         host: &impl Host,
@@ -133,8 +134,8 @@ impl Workflows {
         Parent::of_token(self.process, token)?.deadline
     }
 
-    /// The process calls `service` for the request of `token`; where that is nowhere to be found, for
-    /// nobody knows which of `workflow`. Every call is to be [`Workflows::answered`].
+    /// The process calls `service` for the request of `token`; where that is nowhere to be found,
+    /// for nobody knows which of `workflow`. Every call is to be [`Workflows::answered`].
     pub fn called(
         &mut self,
         host: &impl Host,
@@ -165,7 +166,8 @@ impl Workflows {
             let found = self.branches.began(host, now, branch, parent.started);
             (branch, found.ok().flatten())
         });
-        // A place that is another's already, or a host that fails: the call doesn't show in the progress.
+        // A place that is another's already, or a host that fails: the call doesn't show in the
+        // progress.
         let children = begun.and_then(|(_, children)| children);
         let branch = begun.and_then(|(branch, children)| children.map(|_| branch));
         let so_far = children.unwrap_or_default().progress(parent.started, now);
@@ -186,8 +188,8 @@ impl Workflows {
         }
     }
 
-    /// A call ended; `heard` is what the other process announced with its answer, `progress` what it says
-    /// that the call took. `None`: it was lost, or said nothing.
+    /// A call ended; `heard` is what the other process announced with its answer, `progress` what
+    /// it says that the call took. `None`: it was lost, or said nothing.
     pub fn answered(
         &mut self,
         host: &impl Host,

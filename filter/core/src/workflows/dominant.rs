@@ -1,18 +1,19 @@
-//! Dominant resource fairness over two resources (A. Ghodsi et al., "Dominant Resource Fairness", NSDI '11, §4.1; Wisp
-//! §4.3 names it among its policies).
+//! Dominant resource fairness over two resources (A. Ghodsi et al., "Dominant Resource Fairness",
+//! NSDI '11, §4.1; Wisp §4.3 names it among its policies).
 //!
-//! A request of workflow i uses rᵢₖ of resource k, of which there is Cₖ a second. Its *dominant share* at x requests/s is
-//! the largest part of a resource that it uses, x · sᵢ with sᵢ = maxₖ rᵢₖ / Cₖ. Progressive filling raises the dominant
-//! shares of all together, in proportion to their weights, until a resource is used up; who uses it stops there, and the
-//! others go on with the other one. With the level L of dominant share by weight that is, for each resource, the water
+//! A request of workflow i uses rᵢₖ of resource k, of which there is Cₖ a second. Its *dominant
+//! share* at x requests/s is the largest part of a resource that it uses, x · sᵢ with sᵢ = maxₖ rᵢₖ
+//! / Cₖ. Progressive filling raises the dominant shares of all together, in proportion to their
+//! weights, until a resource is used up; who uses it stops there, and the others go on with the
+//! other one. With the level L of dominant share by weight that is, for each resource, the water
 //! filling of [`super::shares`] with growth wᵢ · rᵢₖ / sᵢ:
 //!
 //! ```text
 //! xᵢ(L) = clamp(L · wᵢ / sᵢ, guaranteeᵢ, λᵢ)        Fₖ(L) = Σ xᵢ(L) · rᵢₖ = Cₖ
 //! ```
 //!
-//! The resource with the lower level is used up first. What stays below its level is then filled again, for those that
-//! use the other resource alone.
+//! The resource with the lower level is used up first. What stays below its level is then filled
+//! again, for those that use the other resource alone.
 
 use super::shares::{Claim, WaterFill};
 
@@ -44,7 +45,8 @@ pub struct DominantShares {
 }
 
 impl DominantShares {
-    /// Shares `capacity` (units/s) out among `claims`. Numbers are finite and 0 or more, but for demands.
+    /// Shares `capacity` (units/s) out among `claims`. Numbers are finite and 0 or more, but for
+    /// demands.
     pub fn fill(
         &mut self,
         capacity: [f64; RESOURCES],
@@ -89,8 +91,8 @@ impl DominantShares {
         self.claims[claim].at(level, &self.capacity)
     }
 
-    /// Requests/s of a claim if it asked for more than there is and the others for what they ask; infinite if it uses
-    /// nothing.
+    /// Requests/s of a claim if it asked for more than there is and the others for what they ask;
+    /// infinite if it uses nothing.
     #[must_use]
     pub fn rate_if_unbounded(&self, claim: usize) -> f64 {
         let unbounded = |fill: &WaterFill| fill.level_if_unbounded(claim);
@@ -115,7 +117,8 @@ impl DominantShares {
             only => {
                 let k = usize::from(only[1]);
                 let level = of(&self.fills[k]);
-                // The other resource, which this claim has no part in, is used up before: its users leave something.
+                // The other resource, which this claim has no part in, is used up before: its users
+                // leave something.
                 if level > self.fills[1 - k].level() {
                     of_rest(&self.rest[k])
                 } else {
@@ -257,11 +260,13 @@ mod tests {
                 // Who wants more lacks a resource: Pareto efficiency.
                 prop_assert!((0..RESOURCES).any(|k| claim.cost[k] > 0.0 && full(k)), "{}", i);
                 let level = rates[i] * claim.dominant(&capacity) / claim.weight;
-                // The share guarantee (Ghodsi §3, sharing incentive): its weight's part of a resource at least.
+                // The share guarantee (Ghodsi §3, sharing incentive): its weight's part of a
+                // resource at least.
                 if no_floors {
                     prop_assert!(level >= (1.0 - 1e-6) / weights, "{} of {}", level, weights);
                 }
-                // Backlogged users of the same resources have equal dominant shares by weight, but for floors.
+                // Backlogged users of the same resources have equal dominant shares by weight, but
+                // for floors.
                 for (j, other) in claims.iter().enumerate() {
                     let same = (0..RESOURCES).all(|k| (other.cost[k] > 0.0) == (claim.cost[k] > 0.0));
                     if same && rates[j] > other.floor {

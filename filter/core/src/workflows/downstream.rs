@@ -6,22 +6,25 @@
 //! α = calls / requests completed       σ_d ← GetRates(d) / α        limit = min over services D of Q(σ_d (d ∈ D), q)
 //! ```
 //!
-//! Calls are those that the application makes and that were answered; Envoy's own retries behind the filter don't show.
+//! Calls are those that the application makes and that were answered; Envoy's own retries behind
+//! the filter don't show.
 //!
-//! A rate that nobody renews runs out after its time to live, so that a process that is gone, or a path on which
-//! announcements are lost, holds nobody back: the local limits remain. Who may send one request in ten seconds can't hear
-//! more often than that, so a low rate lives for [`RENEWALS`] of its requests, up to [`LONGEST`] times the configured
-//! time.
+//! A rate that nobody renews runs out after its time to live, so that a process that is gone, or a
+//! path on which announcements are lost, holds nobody back: the local limits remain. Who may send
+//! one request in ten seconds can't hear more often than that, so a low rate lives for [`RENEWALS`]
+//! of its requests, up to [`LONGEST`] times the configured time.
 //!
-//! A process that was called a moment ago and announces nothing has no limit as far as anybody knows: it may not run
-//! Headgate. One that was not called for the time to live has vanished, and takes no part, unless another process of its
-//! service announced a rate low enough to live longer than that.
+//! A process that was called a moment ago and announces nothing has no limit as far as anybody
+//! knows: it may not run Headgate. One that was not called for the time to live has vanished, and
+//! takes no part, unless another process of its service announced a rate low enough to live longer
+//! than that.
 //!
-//! Calls whose process no answer named (it is lost, or the process runs no Headgate) count for the service; they are
-//! spread over the processes that are known, in proportion to the calls known to be theirs.
+//! Calls whose process no answer named (it is lost, or the process runs no Headgate) count for the
+//! service; they are spread over the processes that are known, in proportion to the calls known to
+//! be theirs.
 //!
-//! Bounded: [`PER_WORKFLOW`] processes of a workflow, [`TOTAL`] pairs in all (see [`super::pairs`]); those that find no
-//! room are passed over until they come again.
+//! Bounded: [`PER_WORKFLOW`] processes of a workflow, [`TOTAL`] pairs in all (see
+//! [`super::pairs`]); those that find no room are passed over until they come again.
 
 use std::time::Duration;
 
@@ -140,7 +143,8 @@ impl Downstream {
         }
     }
 
-    /// Begins an interval: lets the calls of earlier ones count for less, for `keep(workflow)` of what they did.
+    /// Begins an interval: lets the calls of earlier ones count for less, for `keep(workflow)` of
+    /// what they did.
     pub fn decay(&mut self, keep: impl Fn(WorkflowId) -> f64) {
         self.entries.begin();
         for entry in self.entries.iter_mut() {
@@ -189,8 +193,8 @@ impl Downstream {
             .all(|entry| entry.calls <= NO_CALLS)
     }
 
-    /// Lines 2 to 5: the least Q of the services that requests of `workflow` call, of which `completed` count beside the
-    /// calls. `None`: none of them has a limit that is known.
+    /// Lines 2 to 5: the least Q of the services that requests of `workflow` call, of which
+    /// `completed` count beside the calls. `None`: none of them has a limit that is known.
     pub fn limit(
         &mut self,
         workflow: WorkflowId,
@@ -213,8 +217,8 @@ impl Downstream {
             let named = |entry: &&Entry| entry.key.2 != ProcessId::UNKNOWN;
             let all: f64 = processes.iter().map(|entry| entry.calls).sum();
             let known: f64 = processes.iter().filter(named).map(|e| e.calls).sum();
-            // A low rate keeps its hearer from calling the others, and so from hearing them. Those who were there in its
-            // time are still to be counted: alone it would be every quantile.
+            // A low rate keeps its hearer from calling the others, and so from hearing them. Those
+            // who were there in its time are still to be counted: alone it would be every quantile.
             let lasts = |(rate, _): (f64, Instant)| lifetime(rate, ttl) > ttl;
             let lasting = processes.iter().filter_map(|p| p.heard).any(lasts);
             let there = if lasting { ttl * LONGEST } else { ttl };
@@ -373,7 +377,8 @@ mod tests {
             down.heard(key(1, process), rate, at(0));
         }
         assert_eq!(limit(&mut down, 0.5, at(0)), limited(50.0, 1));
-        // Nothing is sent for a while. Who then calls the first again has not called the others yet.
+        // Nothing is sent for a while. Who then calls the first again has not called the others
+        // yet.
         assert_eq!(limit(&mut down, 0.5, at(12_000)), None);
         for (process, seen) in [(2, 13_000), (3, 13_000), (1, 14_500)] {
             down.called(key(1, process), 10, at(seen));

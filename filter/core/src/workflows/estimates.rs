@@ -1,9 +1,10 @@
-//! What Algorithm 1 assumes to be known (Wisp §5): arrival rates, calls per request, load per request and completion
-//! times, each an exponentially weighted moving average over control intervals.
+//! What Algorithm 1 assumes to be known (Wisp §5): arrival rates, calls per request, load per
+//! request and completion times, each an exponentially weighted moving average over control
+//! intervals.
 //!
-//! All of them are quotients: requests by seconds, slot-seconds by requests, calls by requests. Averaging the quotients of
-//! single intervals would be wrong where intervals hold few requests, or none. So numerator and denominator are averaged,
-//! and then divided:
+//! All of them are quotients: requests by seconds, slot-seconds by requests, calls by requests.
+//! Averaging the quotients of single intervals would be wrong where intervals hold few requests, or
+//! none. So numerator and denominator are averaged, and then divided:
 //!
 //! ```text
 //! S ← S · keep + s        N ← N · keep + n        keep = e^(−Δt/τ)        estimate = S / N
@@ -11,9 +12,10 @@
 //!
 //! which is unbiased from the first interval on, and right for intervals of any length Δt.
 //!
-//! Averages over requests keep a *least number* of requests in mind, whatever their age. A workflow of one request in two
-//! seconds, each of which makes hundreds of calls in the intervals that follow, would otherwise seem to make none or
-//! thousands of calls per request, depending on the moment.
+//! Averages over requests keep a *least number* of requests in mind, whatever their age. A workflow
+//! of one request in two seconds, each of which makes hundreds of calls in the intervals that
+//! follow, would otherwise seem to make none or thousands of calls per request, depending on the
+//! moment.
 
 use std::time::Duration;
 
@@ -32,7 +34,8 @@ pub fn keep(elapsed: Duration, time_constant: Duration) -> f64 {
     (-elapsed.as_secs_f64() / time_constant.as_secs_f64().max(1e-6)).exp()
 }
 
-/// The same for an average over requests of which `requests` are remembered: no fewer than ten remain.
+/// The same for an average over requests of which `requests` are remembered: no fewer than ten
+/// remain.
 #[must_use]
 pub fn keep_requests(keep: f64, requests: f64) -> f64 {
     if requests > LEAST_REQUESTS {

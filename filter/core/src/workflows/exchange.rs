@@ -1,5 +1,6 @@
-//! What [`Workflows`] does between requests: it lets those go whom the limiter held, exchanges what was measured
-//! with the other workers, runs Algorithm 1 if that is due, and takes changes of its configuration over.
+//! What [`Workflows`] does between requests: it lets those go whom the limiter held, exchanges what
+//! was measured with the other workers, runs Algorithm 1 if that is due, and takes changes of its
+//! configuration over.
 
 use std::time::Duration;
 
@@ -27,8 +28,8 @@ impl Workflows {
         format!("{}/record", self.key)
     }
 
-    /// Housekeeping on `worker`: releases whom the limiter held, exchanges what was measured with the other
-    /// workers, and runs Algorithm 1 if that is due.
+    /// Housekeeping on `worker`: releases whom the limiter held, exchanges what was measured with
+    /// the other workers, and runs Algorithm 1 if that is due.
     ///
     /// # Errors
     /// [`HostError`]; the next tick continues.
@@ -100,7 +101,8 @@ impl Workflows {
         self.named = None;
     }
 
-    /// Adds what was measured here to the record. Who comes first after the interval's end runs Algorithm 1.
+    /// Adds what was measured here to the record. Who comes first after the interval's end runs
+    /// Algorithm 1.
     fn exchange(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
         let key = self.record();
         let (tally, adaptation, limiter) = (&self.tally, &mut self.adaptation, &mut self.limiter);
@@ -284,8 +286,8 @@ impl Workflows {
         self.retired
     }
 
-    /// Whether ticks should come soon: the limiter holds somebody, or intervals are short and there are
-    /// requests.
+    /// Whether ticks should come soon: the limiter holds somebody, or intervals are short and there
+    /// are requests.
     #[must_use]
     pub(crate) fn is_busy(&self, requests: &Requests) -> bool {
         let short = interval(&self.config) < SLOW_TICK;

@@ -1,25 +1,27 @@
-//! The shaping rate limiter (Wisp §4.1, §4.3): each workflow gets on at its rate σ, in its order of arrival,
-//! over all workers of a process.
+//! The shaping rate limiter (Wisp §4.1, §4.3): each workflow gets on at its rate σ, in its order of
+//! arrival, over all workers of a process.
 //!
-//! Requests draw *tickets*: consecutive numbers from one gauge of the process per workflow. The rate issues
-//! numbers, too, and whose number it has reached may go:
+//! Requests draw *tickets*: consecutive numbers from one gauge of the process per workflow. The
+//! rate issues numbers, too, and whose number it has reached may go:
 //!
 //! ```text
 //! level(t) = tickets(t0) + σ · (t − t0)          request n may go when n ≤ level(t)
 //! wait(n)  = (n − level(t)) / σ
 //! ```
 //!
-//! Each run of Algorithm 1 publishes (t0, tickets(t0), σ), so a new rate holds for those that wait, too. Since numbers are
-//! drawn process-wide, no more than σ·t requests go in the long run and no worker has a share of its own
-//! that others could use better; and a worker that dies takes only its waiters' numbers along.
+//! Each run of Algorithm 1 publishes (t0, tickets(t0), σ), so a new rate holds for those that wait,
+//! too. Since numbers are drawn process-wide, no more than σ·t requests go in the long run and no
+//! worker has a share of its own that others could use better; and a worker that dies takes only
+//! its waiters' numbers along.
 //!
-//! **Burst.** A workflow that sent less than it might finds at most `max(1, σ · `[`BURST`]`)` numbers left over,
-//! so in any time t at most `σ·t + max(1, σ·BURST)` requests go, and what waiters of other ticks add: they are
-//! let go by ticks ([`crate::engine::FAST_TICK`]), up to a tick late and several at once. Two workers that find the
-//! workflow idle at the same instant may both fill it up again: one request more for each worker.
+//! **Burst.** A workflow that sent less than it might finds at most `max(1, σ · `[`BURST`]`)`
+//! numbers left over, so in any time t at most `σ·t + max(1, σ·BURST)` requests go, and what
+//! waiters of other ticks add: they are let go by ticks ([`crate::engine::FAST_TICK`]), up to a
+//! tick late and several at once. Two workers that find the workflow idle at the same instant may
+//! both fill it up again: one request more for each worker.
 //!
-//! **Numbers aren't lost.** Who leaves the queue leaves its number to those behind it on its worker, and the
-//! last one is kept for the next that comes, until it would exceed the burst.
+//! **Numbers aren't lost.** Who leaves the queue leaves its number to those behind it on its
+//! worker, and the last one is kept for the next that comes, until it would exceed the burst.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -190,8 +192,8 @@ impl Limiter {
         Ok(gauge)
     }
 
-    /// A request arrives, where at most `longest` may wait, and this one tolerates to wait for `tolerance`.
-    /// Where nothing limits its workflow there is no host call.
+    /// A request arrives, where at most `longest` may wait, and this one tolerates to wait for
+    /// `tolerance`. Where nothing limits its workflow there is no host call.
     ///
     /// # Errors
     /// [`HostError`]; let it pass.
@@ -275,8 +277,8 @@ impl Limiter {
         });
     }
 
-    /// Takes back the number that [`Limiter::arrive`] gave to a request that is not held: it goes on at
-    /// once, and others wait for what it uses.
+    /// Takes back the number that [`Limiter::arrive`] gave to a request that is not held: it goes
+    /// on at once, and others wait for what it uses.
     pub fn use_up(&mut self, workflow: WorkflowId) {
         let line = self.line(workflow);
         let at = line.waiters.len();

@@ -1,11 +1,14 @@
-//! Names and their ids, one directory for a process: of workflows, and of the services that it calls.
+//! Names and their ids, one directory for a process: of workflows, and of the services that it
+//! calls.
 //!
-//! Names come from outside and there is no end of them, so only so many get an id of their own; the others
-//! share id 0, and cost no host call once the directory is full. The directory is a record ([`crate::shared`]);
-//! each worker keeps a copy, which a tick renews when a gauge says that something changed.
+//! Names come from outside and there is no end of them, so only so many get an id of their own; the
+//! others share id 0, and cost no host call once the directory is full. The directory is a record
+//! ([`crate::shared`]); each worker keeps a copy, which a tick renews when a gauge says that
+//! something changed.
 //!
-//! An id that was idle for long may be freed and given to another name. Until their next tick other workers
-//! may then still take the old name for the new one: some milliseconds after minutes without a request.
+//! An id that was idle for long may be freed and given to another name. Until their next tick other
+//! workers may then still take the old name for the new one: some milliseconds after minutes
+//! without a request.
 //!
 //! **Bound.** A name is at most [`MAX_NAME`] bytes; a longer one shares id 0. For n names a worker
 //! keeps at most [`bytes_for`]`(n)` bytes, and the blob has at most `8 + n · (MAX_NAME + 3)`.
@@ -23,8 +26,8 @@ use crate::time::Instant;
 /// After a failure no name is added for this long, lest every request runs into it.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// What a worker's copy of `names` names takes at most, bytes: each name twice, its places in both tables,
-/// and what tables keep free to grow.
+/// What a worker's copy of `names` names takes at most, bytes: each name twice, its places in both
+/// tables, and what tables keep free to grow.
 #[must_use]
 pub const fn bytes_for(names: usize) -> usize {
     1024 + names * (2 * MAX_NAME + 160)
@@ -87,8 +90,8 @@ impl Directory {
         self.seen = None;
     }
 
-    /// Id of `name`, 1..; `None` for one that is empty, too long or beyond the cap, and for a while after
-    /// the host failed. A name that is known costs no host call.
+    /// Id of `name`, 1..; `None` for one that is empty, too long or beyond the cap, and for a while
+    /// after the host failed. A name that is known costs no host call.
     pub fn id(&mut self, host: &impl Shared, now: Instant, name: &[u8]) -> Option<u16> {
         if let Some(&id) = self.by_name.get(name) {
             return Some(id);

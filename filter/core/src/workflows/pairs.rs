@@ -1,7 +1,9 @@
-//! What is kept for each pair of a workflow and a process: in order, found quickly, and bounded whatever arrives.
+//! What is kept for each pair of a workflow and a process: in order, found quickly, and bounded
+//! whatever arrives.
 //!
-//! At most so many processes of a workflow, and so many pairs in all. Of more, the longest silent gives way, up to
-//! [`EVICTIONS`] times an interval, and no more than [`ARRIVALS`] come in one, since each moves others.
+//! At most so many processes of a workflow, and so many pairs in all. Of more, the longest silent
+//! gives way, up to [`EVICTIONS`] times an interval, and no more than [`ARRIVALS`] come in one,
+//! since each moves others.
 
 use std::ops::{Deref, DerefMut};
 
@@ -10,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::WorkflowId;
 use crate::time::Instant;
 
-/// Pairs that give way to others in one interval: whatever arrives, a run takes its time and no more.
+/// Pairs that give way to others in one interval: whatever arrives, a run takes its time and no
+/// more.
 pub const EVICTIONS: u32 = 16;
 /// Pairs that are taken in in one interval.
 pub const ARRIVALS: u32 = 512;

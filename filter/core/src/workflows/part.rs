@@ -6,8 +6,9 @@ use crate::request::Progress;
 use crate::requests::Request;
 use crate::time::Instant;
 
-/// See the module. The request's attributes are what the stage is to know of it: what it said, with the
-/// deadline of its workflow where it named none and the totals of its workflow where it enters the mesh.
+/// See the module. The request's attributes are what the stage is to know of it: what it said, with
+/// the deadline of its workflow where it named none and the totals of its workflow where it enters
+/// the mesh.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
     pub(crate) origin: Origin,

@@ -1,7 +1,7 @@
 //! What one worker holds of the workflows of one stage.
 //!
-//! Time, membership and the host are arguments, as everywhere. Nothing here fails: where the host does,
-//! requests pass as if their workflow had no limit.
+//! Time, membership and the host are arguments, as everywhere. Nothing here fails: where the host
+//! does, requests pass as if their workflow had no limit.
 
 use std::time::Duration;
 
@@ -107,8 +107,8 @@ pub struct Workflows {
     pub(super) retired: bool,
 }
 
-/// Of numbers that differ in a bit, numbers that have nothing to do with each other (`splitmix64`, G. Steele et
-/// al., OOPSLA '14).
+/// Of numbers that differ in a bit, numbers that have nothing to do with each other (`splitmix64`,
+/// G. Steele et al., OOPSLA '14).
 fn mix(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -132,8 +132,9 @@ pub(crate) fn process(host: &impl Host, key: &str, seed: u64) -> Result<ProcessI
 }
 
 impl Workflows {
-    /// The workflows of `stage` on the worker that `membership` names; `None` if it has none configured.
-    /// `seed` differs between processes: the first worker of each draws its name with it.
+    /// The workflows of `stage` on the worker that `membership` names; `None` if it has none
+    /// configured. `seed` differs between processes: the first worker of each draws its name with
+    /// it.
     ///
     /// # Errors
     /// [`HostError`] when the host refuses a metric or a blob.
@@ -200,8 +201,8 @@ impl Workflows {
         self.process
     }
 
-    /// The workflow `name`; [`OTHER`] for one that is empty, too long, or beyond the cap. One that is known
-    /// costs no host call, nor does one beyond the cap.
+    /// The workflow `name`; [`OTHER`] for one that is empty, too long, or beyond the cap. One that
+    /// is known costs no host call, nor does one beyond the cap.
     pub fn identify(&mut self, host: &impl Host, now: Instant, name: &[u8]) -> WorkflowId {
         self.names.id(host, now, name).map_or(OTHER, WorkflowId)
     }
@@ -214,7 +215,8 @@ impl Workflows {
         }
     }
 
-    /// Ids of workflows that stand for nothing or for another workflow than before, since the last call.
+    /// Ids of workflows that stand for nothing or for another workflow than before, since the last
+    /// call.
     pub(crate) fn take_freed(&mut self) -> Vec<u16> {
         self.names.take_freed()
     }
@@ -224,7 +226,8 @@ impl Workflows {
         ServiceId(self.services.id(host, now, name).unwrap_or(0))
     }
 
-    /// Adds to a request that enters the mesh here what is known of its workflow: deadline and totals.
+    /// Adds to a request that enters the mesh here what is known of its workflow: deadline and
+    /// totals.
     pub(crate) fn complete(&self, request: &mut Arrival) {
         let Origin { workflow, upstream } = request.origin;
         if upstream.is_some() {
@@ -240,12 +243,13 @@ impl Workflows {
         }
     }
 
-    /// A request arrives. With [`Passage::Forward`] and [`Passage::Hold`] it is in the table, and is to be
-    /// [`Workflows::ended`].
+    /// A request arrives. With [`Passage::Forward`] and [`Passage::Hold`] it is in the table, and
+    /// is to be [`Workflows::ended`].
     ///
-    /// The drop policy (§4.3): a request waits only if what is left of its deadline, less the mean time that
-    /// its workflow takes from here on, is more than the wait that is expected. `hopeless`: it has little chance even
-    /// without a wait ([`crate::stage::Stage::is_hopeless`]), and takes no number of the limiter.
+    /// The drop policy (§4.3): a request waits only if what is left of its deadline, less the mean
+    /// time that its workflow takes from here on, is more than the wait that is expected.
+    /// `hopeless`: it has little chance even without a wait ([`crate::stage::Stage::is_hopeless`]),
+    /// and takes no number of the limiter.
     pub(crate) fn arrive(
         &mut self,
         host: &impl Host,
@@ -267,8 +271,9 @@ impl Workflows {
         let attributes = request.attributes;
         let ahead = row.and_then(|row| row.completion).unwrap_or_default();
         let own = attributes.own_deadline.map(|own| own.saturating_sub(ahead));
-        // Who says nothing of a deadline may have given up long before the queue's timeout. Then nobody is left to hear
-        // what answers say of rates, they expire, and everything is let in that is lost further down.
+        // Who says nothing of a deadline may have given up long before the queue's timeout. Then
+        // nobody is left to hear what answers say of rates, they expire, and everything is let in
+        // that is lost further down.
         let patience = own.unwrap_or(Duration::from_micros(self.config.rate_ttl_us));
         let tolerance = patience.min(self.longest_wait);
         let hasty = own.is_some_and(|own| own < self.longest_wait);
@@ -350,8 +355,8 @@ impl Workflows {
         self.accounted = self.accounted.max(now);
     }
 
-    /// The request of `ticket` ended. `served` is when it got its slot: `None` within where nobody can tell,
-    /// `None` where it was not served (its client gone).
+    /// The request of `ticket` ended. `served` is when it got its slot: `None` within where nobody
+    /// can tell, `None` where it was not served (its client gone).
     pub(crate) fn ended(
         &mut self,
         host: &impl Host,

@@ -1,8 +1,9 @@
 //! What all workers of a process know of its workflows together: one record ([`crate::shared`]).
 //!
-//! Each worker adds what it measured once an interval. The one that comes first after the interval's end runs
-//! Algorithm 1 on all that was added, and leaves the rates, and what they were found from, for the others and for
-//! the next run. Nobody leads, so nobody has to notice that a leader died.
+//! Each worker adds what it measured once an interval. The one that comes first after the
+//! interval's end runs Algorithm 1 on all that was added, and leaves the rates, and what they were
+//! found from, for the others and for the next run. Nobody leads, so nobody has to notice that a
+//! leader died.
 
 use std::time::Duration;
 
@@ -234,15 +235,16 @@ impl Record {
     }
 }
 
-/// Adds to what other workers measured, up to the bound of one worker: of a flood, a part tells as much.
+/// Adds to what other workers measured, up to the bound of one worker: of a flood, a part tells as
+/// much.
 fn append<T>(sum: &mut Vec<T>, more: impl Iterator<Item = T>) {
     let room = MAX_PAIRS.saturating_sub(sum.len());
     sum.extend(more.take(room));
 }
 
-/// Numbers that count as issued at `now`: what the rate so far issued. Where there was none, what was drawn and
-/// what an idle workflow finds left over; and never so few that more numbers were drawn than can wait, as when a
-/// gauge outlived what knew of it.
+/// Numbers that count as issued at `now`: what the rate so far issued. Where there was none, what
+/// was drawn and what an idle workflow finds left over; and never so few that more numbers were
+/// drawn than can wait, as when a gauge outlived what knew of it.
 fn tickets(
     before: Option<Level>,
     now: Instant,

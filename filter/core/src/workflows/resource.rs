@@ -2,8 +2,9 @@
 //!
 //! Two conventions that backends speak already:
 //!
-//! - An ORCA load report for one request (Open Request Cost Aggregation): header `endpoint-load-metrics`, as
-//!   `TEXT request_cost.cpu=0.25, cpu_utilization=0.4` or `JSON {"request_cost": {"cpu": 0.25}}`.
+//! - An ORCA load report for one request (Open Request Cost Aggregation): header
+//!   `endpoint-load-metrics`, as `TEXT request_cost.cpu=0.25, cpu_utilization=0.4` or `JSON
+//!   {"request_cost": {"cpu": 0.25}}`.
 //! - `server-timing` (W3C Server Timing): `cpu;dur=12.5, db;desc="two queries";dur=53`.
 //!
 //! A report that can't be read, or that is negative or not finite, says nothing.

@@ -1,16 +1,18 @@
 //! Weighted max-min fair shares of one resource (Wisp §4.3), by water filling.
 //!
-//! All shares grow together, each in proportion to its weight, until their owner has what it asks for or the resource is
-//! used up (D. Bertsekas and R. Gallager, Data Networks, 2nd ed., §6.5.2). With the level L of the water:
+//! All shares grow together, each in proportion to its weight, until their owner has what it asks
+//! for or the resource is used up (D. Bertsekas and R. Gallager, Data Networks, 2nd ed., §6.5.2).
+//! With the level L of the water:
 //!
 //! ```text
 //! xᵢ(L) = clamp(L · gᵢ, fᵢ, dᵢ)        F(L) = Σ xᵢ(L) = capacity
 //! ```
 //!
-//! gᵢ is the *growth*, the weight for max-min fairness, fᵢ a *floor* (a guarantee, of which no more than is asked for
-//! counts), dᵢ the *demand*. F is piecewise linear, so with its corners in ascending order the level is found by bisection.
-//! The same table answers what each claimant would get if it asked for more than there is and the others for what they
-//! ask now, which is what a process announces to those that may send more: O(log n) each, after O(n log n) for the table.
+//! gᵢ is the *growth*, the weight for max-min fairness, fᵢ a *floor* (a guarantee, of which no more
+//! than is asked for counts), dᵢ the *demand*. F is piecewise linear, so with its corners in
+//! ascending order the level is found by bisection. The same table answers what each claimant would
+//! get if it asked for more than there is and the others for what they ask now, which is what a
+//! process announces to those that may send more: O(log n) each, after O(n log n) for the table.
 //!
 //! Where the floors alone exceed the capacity, all get their floors.
 
@@ -131,7 +133,8 @@ impl WaterFill {
         self.solve(Some(&self.claims[claim]))
     }
 
-    /// The share of a claim if it asked for more than there is and the others for what they ask: at least its share.
+    /// The share of a claim if it asked for more than there is and the others for what they ask: at
+    /// least its share.
     #[must_use]
     pub fn share_if_unbounded(&self, claim: usize) -> f64 {
         let claim = &self.claims[claim];
@@ -253,8 +256,8 @@ mod tests {
             let satisfied = |i: usize| shares[i] >= claims[i].demand;
             let all = (0..claims.len()).all(satisfied);
             prop_assert!(near(used, capacity.max(floors)) || all && used <= capacity + 1e-6, "{} of {}", used, capacity);
-            // Nobody who wants more is below another by weight, but for that one's floor: so nobody can gain
-            // unless someone loses who has no more.
+            // Nobody who wants more is below another by weight, but for that one's floor: so nobody
+            // can gain unless someone loses who has no more.
             for i in (0..claims.len()).filter(|&i| !satisfied(i)) {
                 for j in 0..claims.len() {
                     let levels = (shares[i] / claims[i].growth, shares[j] / claims[j].growth);

@@ -17,11 +17,11 @@
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.limiter_wait_us  histogram  wait in the limiter, of requests that waited
 //! ```
 //!
-//! Beside these the policy has gauges that only engines read: `{names,services,rates}_changes`, by which workers
-//! notice what others changed, and `limiter.<id>.tickets` (see [`super::limiter`]).
+//! Beside these the policy has gauges that only engines read: `{names,services,rates}_changes`, by
+//! which workers notice what others changed, and `limiter.<id>.tickets` (see [`super::limiter`]).
 //!
-//! A metric once defined stays for the life of the process, so there are never more names than may have ids
-//! at once: an id that was given to a second name counts as `_other`.
+//! A metric once defined stays for the life of the process, so there are never more names than may
+//! have ids at once: an id that was given to a second name counts as `_other`.
 
 use std::time::Duration;
 
@@ -182,7 +182,8 @@ impl WorkflowStats {
         Ok(())
     }
 
-    /// Tells what `bottleneck` calls the downstream services. One whose id went to another is no longer named.
+    /// Tells what `bottleneck` calls the downstream services. One whose id went to another is no
+    /// longer named.
     pub(super) fn name_services(
         &mut self,
         host: &impl Metrics,

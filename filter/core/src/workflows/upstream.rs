@@ -1,21 +1,24 @@
-//! How an announced rate is split over those that call (Wisp §4.1.1: in proportion to their demands).
+//! How an announced rate is split over those that call (Wisp §4.1.1: in proportion to their
+//! demands).
 //!
-//! What is asked for, min(σ, λ), is split in proportion to what each process was seen to send. Up to σ, what nobody asks
-//! for is split evenly, so that each has the same room to grow:
+//! What is asked for, min(σ, λ), is split in proportion to what each process was seen to send. Up
+//! to σ, what nobody asks for is split evenly, so that each has the same room to grow:
 //!
 //! ```text
 //! σᵢ = min(σ, λ) · ((1 − ε) · dᵢ / Σd + ε / n) + max(0, σ − λ) / n        Σ σᵢ = σ
 //! ```
 //!
-//! Proportion alone would keep what a throttled process gets at what it got before: its demand is seen only after its own
-//! limiter has cut it, so any split would confirm itself, and a process that comes new would stay at nothing. The part ε
-//! that all get evenly lets the splits of processes that want more meet in the middle.
+//! Proportion alone would keep what a throttled process gets at what it got before: its demand is
+//! seen only after its own limiter has cut it, so any split would confirm itself, and a process
+//! that comes new would stay at nothing. The part ε that all get evenly lets the splits of
+//! processes that want more meet in the middle.
 //!
-//! A process that was not seen yet is told σ / (n + 1), until the next interval knows better. Requests that name no
-//! process are one of them, [`super::ProcessId::UNKNOWN`]: clients that know nothing of rates have a part in the demand.
+//! A process that was not seen yet is told σ / (n + 1), until the next interval knows better.
+//! Requests that name no process are one of them, [`super::ProcessId::UNKNOWN`]: clients that know
+//! nothing of rates have a part in the demand.
 //!
-//! Bounded: [`PER_WORKFLOW`] processes of a workflow, [`TOTAL`] pairs in all (see [`super::pairs`]); those that find no
-//! room are told what newcomers are.
+//! Bounded: [`PER_WORKFLOW`] processes of a workflow, [`TOTAL`] pairs in all (see
+//! [`super::pairs`]); those that find no room are told what newcomers are.
 
 use std::time::Duration;
 
@@ -93,7 +96,8 @@ impl Upstream {
         self.entries.is_valid()
     }
 
-    /// Begins an interval: lets what was sent in earlier ones count for less, and forgets those that fell silent.
+    /// Begins an interval: lets what was sent in earlier ones count for less, and forgets those
+    /// that fell silent.
     pub fn decay(&mut self, keep: f64, now: Instant) {
         self.entries.begin();
         self.entries.retain(|e| now.since(e.last) <= SILENT);
@@ -138,7 +142,8 @@ impl Upstream {
         }
     }
 
-    /// What a process may send, requests/s, infinite without limit; of a workflow whose rate is `rate`.
+    /// What a process may send, requests/s, infinite without limit; of a workflow whose rate is
+    /// `rate`.
     #[must_use]
     pub fn announced(&self, workflow: WorkflowId, process: ProcessId, rate: f64) -> f64 {
         let key = (workflow, process);
@@ -148,7 +153,8 @@ impl Upstream {
         }
     }
 
-    /// What a process that was not seen yet may send, requests/s, of a workflow whose rate is `rate`.
+    /// What a process that was not seen yet may send, requests/s, of a workflow whose rate is
+    /// `rate`.
     #[must_use]
     pub fn newcomer(&self, workflow: WorkflowId, rate: f64) -> f64 {
         rate / (self.entries.range(workflow).len() + 1) as f64

@@ -11,9 +11,9 @@
 //! response   x-headgate-downgraded: gold                            to the application: the class that its call asked for
 //! ```
 //!
-//! Dictionaries are those of RFC 9651. Members that aren't known are skipped, for what later versions add;
-//! what can't be read otherwise, or is longer than [`MAX_VALUE`], says nothing. Encoding appends to a buffer
-//! of the caller, decoding allocates nothing.
+//! Dictionaries are those of RFC 9651. Members that aren't known are skipped, for what later
+//! versions add; what can't be read otherwise, or is longer than [`MAX_VALUE`], says nothing.
+//! Encoding appends to a buffer of the caller, decoding allocates nothing.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -29,9 +29,11 @@ pub use crate::workflow::{BAGGAGE, HEADER as WORKFLOW};
 pub const PROCESS: &str = "x-headgate-process";
 /// What a process lets the one that called it send.
 pub const RATE: &str = "x-headgate-rate";
-/// The class in which a request is to run, by name: that of its parent, or the one that class admission gave it.
+/// The class in which a request is to run, by name: that of its parent, or the one that class
+/// admission gave it.
 pub const CLASS: &str = "x-headgate-class";
-/// The class that a call asked for and class admission didn't give it; in the answer that the application gets.
+/// The class that a call asked for and class admission didn't give it; in the answer that the
+/// application gets.
 pub const DOWNGRADED: &str = "x-headgate-downgraded";
 /// What is left of the deadline, ms.
 pub const TIMEOUT: &str = "x-headgate-timeout-ms";
@@ -181,8 +183,8 @@ pub fn put_name(out: &mut String, name: &[u8]) {
     }
 }
 
-/// Writes the name that `value` encodes to `out`, which is emptied before; false when it is empty or too
-/// long.
+/// Writes the name that `value` encodes to `out`, which is emptied before; false when it is empty
+/// or too long.
 pub fn parse_name(value: &[u8], out: &mut Vec<u8>) -> bool {
     out.clear();
     let value = value.trim_ascii();
@@ -193,8 +195,8 @@ pub fn parse_name(value: &[u8], out: &mut Vec<u8>) -> bool {
     !out.is_empty() && out.len() <= MAX_VALUE
 }
 
-/// The value of the first member `key` of a W3C Baggage, still percent-encoded; `None` where there is none,
-/// or no baggage.
+/// The value of the first member `key` of a W3C Baggage, still percent-encoded; `None` where there
+/// is none, or no baggage.
 #[must_use]
 pub fn member<'a>(baggage: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     crate::workflow::member(baggage, key)

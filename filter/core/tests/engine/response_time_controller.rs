@@ -1,5 +1,5 @@
-//! The response time controller in a closed loop: requests of a Poisson process, several workers, one
-//! backend of P servers with exponential service times, and the whole engine between them.
+//! The response time controller in a closed loop: requests of a Poisson process, several workers,
+//! one backend of P servers with exponential service times, and the whole engine between them.
 
 // Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -331,7 +331,8 @@ fn response_times_are_held_at_the_target_and_the_spike_is_forgotten() {
         let seen = run(workers, &settings(), spike(300.0));
         let (before, refused) = summary(&seen, 0..20, any);
         assert!(before < 0.5 && refused == 0.0, "{before} s, {refused}");
-        // Once the queue of the first seconds is gone: a sawtooth below and a little above the target.
+        // Once the queue of the first seconds is gone: a sawtooth below and a little above the
+        // target.
         let (p90, refused) = summary(&seen, 120..320, any);
         assert!((0.5..1.3).contains(&p90), "{workers} workers: {p90} s");
         // Two thirds is all that is too much.

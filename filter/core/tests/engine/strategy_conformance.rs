@@ -328,7 +328,8 @@ fn max_queue_wait_refuses_beyond_the_limit_of_the_type() {
 
 #[test]
 fn accept_fraction_accepts_what_there_is_capacity_for() {
-    // 1,000 requests a second of 2 to 16 ms ask for 2 to 16 slots; half of eight are to be used, or of |PU|.
+    // 1,000 requests a second of 2 to 16 ms ask for 2 to 16 slots; half of eight are to be used, or
+    // of |PU|.
     for (processing, given, fraction) in [
         (2, None, 1.0),
         (4, None, 1.0),
@@ -366,8 +367,8 @@ fn accept_fraction_accepts_what_there_is_capacity_for() {
     }
 }
 
-/// Serves everything that is admitted with a response time of `response_ms`, 100 requests a second of each type
-/// for `seconds`; the shares that were admitted.
+/// Serves everything that is admitted with a response time of `response_ms`, 100 requests a second
+/// of each type for `seconds`; the shares that were admitted.
 fn serve(
     strategy: &mut Strategy,
     config: &StageConfig,

@@ -1,4 +1,5 @@
-//! Edits at bad moments: while requests wait, while a dry run only watches, and when a host call fails amid one.
+//! Edits at bad moments: while requests wait, while a dry run only watches, and when a host call
+//! fails amid one.
 
 use super::*;
 
@@ -143,8 +144,8 @@ fn a_failed_rebuild_keeps_the_last_good_one() {
     assert_eq!(e.pending(), 2);
 }
 
-/// Whatever call fails during an edit, types are those of the stage that classifies: the old ones or the
-/// new ones, and never the old stage's numbers in the new stage's tables.
+/// Whatever call fails during an edit, types are those of the stage that classifies: the old ones
+/// or the new ones, and never the old stage's numbers in the new stage's tables.
 #[test]
 fn an_edit_that_fails_is_made_or_not_made() {
     let (mut made, mut not_made) = (0, 0);

@@ -65,7 +65,8 @@ fn all_workers_fill_one_backlog_and_tell_one_rejection_rate() {
     assert!(room >= 1);
     process.arrive_as(2, &costing("1"), None);
     assert_eq!(process.queued().len() as u64, admitted);
-    // Everybody's counts are in the record after the first tick, and with everybody after the second.
+    // Everybody's counts are in the record after the first tick, and with everybody after the
+    // second.
     process.run_for(Duration::from_millis(20));
     let rate = (20 - admitted) as f64 / 21.0;
     for told in rates(&process) {

@@ -26,8 +26,8 @@ fn serve_slowly(process: &mut Process, requests: usize) {
     process.run_for(Duration::from_millis(50));
 }
 
-/// In a dry run no rate has an effect, so it falls as long as the target is missed. Enforced, that rate
-/// would refuse all but three requests a minute.
+/// In a dry run no rate has an effect, so it falls as long as the target is missed. Enforced, that
+/// rate would refuse all but three requests a minute.
 #[test]
 fn enforcement_does_not_begin_where_a_dry_run_ended() {
     const RATE: &str = "type.default.admission_rate_mhz";
@@ -59,8 +59,8 @@ fn enforcement_does_not_begin_where_a_dry_run_ended() {
     assert!(known.abs_diff(learned) <= 4_000, "{known} of {learned}");
 }
 
-/// While requests are under way and none comes back nothing is known, and the rate stays: also where an
-/// edit made the controller anew meanwhile.
+/// While requests are under way and none comes back nothing is known, and the rate stays: also
+/// where an edit made the controller anew meanwhile.
 #[test]
 fn requests_under_way_are_known_to_the_strategy_that_an_edit_makes() {
     const RATE: &str = "type.default.admission_rate_mhz";
@@ -137,8 +137,8 @@ fn wait_estimates_follow_the_groups_of_an_order_that_is_enforced_from_now_on() {
     assert!(wait > Duration::from_millis(500), "{wait:?}");
 }
 
-/// Work that was counted in µs is no number of rows: whoever waits or runs while the unit changes is
-/// counted anew.
+/// Work that was counted in µs is no number of rows: whoever waits or runs while the unit changes
+/// is counted anew.
 #[test]
 fn work_is_counted_anew_when_its_unit_changes() {
     let by = |cost: &str| {
@@ -234,8 +234,8 @@ fn moves() -> impl proptest::strategy::Strategy<Value = Vec<Move>> {
 }
 
 proptest! {
-    /// Edits of all kinds reach each worker at another time, in any order. Once all have the same, slots
-    /// are as they would be without.
+    /// Edits of all kinds reach each worker at another time, in any order. Once all have the same,
+    /// slots are as they would be without.
     #[test]
     fn edits_that_reach_workers_one_by_one_lose_nobody(moves in moves(), last in 0_usize..4) {
         let mut process = Process::new(3, &edited(0));

@@ -141,7 +141,8 @@ fn state_in_shared_data_fails_as_shared_data_does() {
     );
 }
 
-/// Proxies agree on the phases of their experiments by the wall clock, so its offset must get through.
+/// Proxies agree on the phases of their experiments by the wall clock, so its offset must get
+/// through.
 #[test]
 fn the_wall_clock_is_the_hosts() {
     let memory = MemoryHost::new();

@@ -106,7 +106,8 @@ fn a_downgraded_call_is_served_by_the_share_of_its_new_class() {
     let (mut waiting, decision) = receiver.arrives(&other.0, peer);
     assert!(matches!(decision, Decision::Hold(_)), "{decision:?}");
 
-    // The receiver says what became of the time: 7 ms in the slot, then 30 ms of wait for the next one.
+    // The receiver says what became of the time: 7 ms in the slot, then 30 ms of wait for the next
+    // one.
     receiver.ms += 7;
     let now = Instant::default() + Duration::from_millis(receiver.ms);
     running.stream.now.set(Some(now));
@@ -224,7 +225,8 @@ fn a_strangers_class_counts_for_nothing() {
     );
     stranger.answered(&mut proxy.filter, "200", true);
     assert_eq!(stranger.stream.in_response(wire::PROGRESS), None);
-    // Of a peer the class stays for the application, which hands it on; a client without a process is told nothing.
+    // Of a peer the class stays for the application, which hands it on; a client without a process
+    // is told nothing.
     let (mut peer, _) = proxy.arrives(&says, "spiffe://mesh/front");
     assert_eq!(peer.stream.in_request(wire::CLASS).as_deref(), Some("high"));
     peer.answered(&mut proxy.filter, "200", true);

@@ -1,7 +1,7 @@
 //! The knee: the number of slots above which more only add waiting.
 //!
-//! With the slots full and `e_up`, `e_down` as in [`elasticity`](crate::parallelism::elasticity); z = 1.3, and 2 where P
-//! rests:
+//! With the slots full and `e_up`, `e_down` as in [`elasticity`](crate::parallelism::elasticity); z
+//! = 1.3, and 2 where P rests:
 //!
 //! ```text
 //! e_up   + z σ < 0.8      more slots add throughput        P grows to the level above
@@ -10,15 +10,18 @@
 //! not sharp (σ > 0.7)     not known                        P stays, and the reach grows to 50%
 //! ```
 //!
-//! N sleeping workers have e = 0 up to N slots and e ≥ 1 above: P = N. A core that is shared has 1 throughout.
+//! N sleeping workers have e = 0 up to N slots and e ≥ 1 above: P = N. A core that is shared has 1
+//! throughout.
 //!
-//! The question is asked every block. Two rules keep chance from answering it. Throughput is concave in the slots, so
-//! where `e_up` seems less than `e_down` both are taken for measurements of one number (isotonic regression). And
-//! growing starts from what is to be expected of any backend, e = 0.7 ± 0.5; where P rests, what looks like room for
-//! more slots, but not by two standard errors, first widens the reach.
+//! The question is asked every block. Two rules keep chance from answering it. Throughput is
+//! concave in the slots, so where `e_up` seems less than `e_down` both are taken for measurements
+//! of one number (isotonic regression). And growing starts from what is to be expected of any
+//! backend, e = 0.7 ± 0.5; where P rests, what looks like room for more slots, but not by two
+//! standard errors, first widens the reach.
 //!
-//! The first move stops short of the level, and those that follow in the same direction go further each time (the
-//! reach up to ±50%, the move up to 1.6 and twice of it): twice or half of the right number takes some ten blocks.
+//! The first move stops short of the level, and those that follow in the same direction go further
+//! each time (the reach up to ±50%, the move up to 1.6 and twice of it): twice or half of the right
+//! number takes some ten blocks.
 
 use super::sharing::SHARED;
 use super::{CONFIDENCE, FEW, Law, REACH, View, mean, reach_at_first};
@@ -26,14 +29,17 @@ use crate::parallelism::dither::Dither;
 use crate::parallelism::elasticity::{Estimate, Moments};
 use crate::time::Instant;
 
-/// The same for fewer slots at the knee: the question is asked again every block, and being wrong costs throughput.
+/// The same for fewer slots at the knee: the question is asked again every block, and being wrong
+/// costs throughput.
 const CONFIDENCE_AT_REST: f64 = 2.0;
-/// Elasticities below which P grows and above which it shrinks. A core that is shared has 1 exactly.
+/// Elasticities below which P grows and above which it shrinks. A core that is shared has 1
+/// exactly.
 const GROW: f64 = 0.8;
 const SHRINK: f64 = 0.75;
 /// Blocks after which an undecided law reaches further.
 const UNDECIDED: f64 = 16.0;
-/// Standard errors below which an elasticity says something, and below which it says all that there is to say.
+/// Standard errors below which an elasticity says something, and below which it says all that there
+/// is to say.
 const SHARP: f64 = 0.7;
 const CERTAIN: f64 = 0.2;
 const FEWEST_BLOCKS: f64 = 4.0;
@@ -62,7 +68,8 @@ impl Law {
             self.moments = Moments::default();
             return;
         }
-        // Throughput is concave in the slots: elasticity doesn't fall with them. Where it seems to, both measure one.
+        // Throughput is concave in the slots: elasticity doesn't fall with them. Where it seems to,
+        // both measure one.
         let (up, down) = if up.value < down.value && dither.down > 0 && dither.up > 0 {
             let both = mean(up, down);
             (both, both)
@@ -108,7 +115,8 @@ impl Law {
             self.turn(-1.0);
             let further = [0.5, 1.0, 1.2, 1.4, 1.6];
             let step = f64::from(dither.down) * further[self.run_length()];
-            // Too few slots cost their part of the throughput, and are left more slowly than too many.
+            // Too few slots cost their part of the throughput, and are left more slowly than too
+            // many.
             let most = if self.base > FEW { STEP_DOWN } else { 1.0 };
             let step = step.min(most * self.base);
             self.go((self.base - step.ceil()).max(1.0), now, view);

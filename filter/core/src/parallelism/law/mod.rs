@@ -1,9 +1,9 @@
 //! The law that moves the number of slots, by the elasticity of service times.
 //!
-//! Five parts, in the order in which a backend meets them: the law is [`open`] until objectives are about to be missed,
-//! a [`start`] doubles few slots where hardly anything is known by then, the [`knee`] moves to where more slots only add
-//! waiting, [`sharing`] keeps a slot or two above it where short requests pass long ones, and a [`jump`] follows a
-//! capacity that has halved.
+//! Five parts, in the order in which a backend meets them: the law is [`open`] until objectives are
+//! about to be missed, a [`start`] doubles few slots where hardly anything is known by then, the
+//! [`knee`] moves to where more slots only add waiting, [`sharing`] keeps a slot or two above it
+//! where short requests pass long ones, and a [`jump`] follows a capacity that has halved.
 
 mod jump;
 mod knee;
@@ -25,7 +25,8 @@ const CONFIDENCE: f64 = 1.3;
 const REACH: (f64, f64) = (0.12, 0.5);
 /// Reach after the law closed or jumped.
 const REACH_AT_FIRST: f64 = 0.3;
-/// Slots of which a few make such a difference to service times that it takes a wide reach to see it.
+/// Slots of which a few make such a difference to service times that it takes a wide reach to see
+/// it.
 const FEW: f64 = 12.0;
 /// Throughput that may be spent on time below the knee, ratio.
 const LOSS: f64 = 0.03;
@@ -52,8 +53,8 @@ pub struct Fresh {
     pub requests: f64,
     /// See `requests`.
     pub refused: f64,
-    /// Of those that started under this schedule: samples, Σ pt and Σ reference pt, s, Σ of the references' standard
-    /// errors, s, Σ pt², s².
+    /// Of those that started under this schedule: samples, Σ pt and Σ reference pt, s, Σ of the
+    /// references' standard errors, s, Σ pt², s².
     pub times: [f64; 5],
     /// Answers, and by how much they are late ([`open`]).
     pub late: [f64; 2],
@@ -96,7 +97,8 @@ pub struct Law {
     found: f64,
     /// Average of the latest answers.
     late: f64,
-    /// While there is a limit: slot time that refused requests would have taken, s, and the last look at slots in use.
+    /// While there is a limit: slot time that refused requests would have taken, s, and the last
+    /// look at slots in use.
     shed: f64,
     looked: f64,
     /// Answers so far.
@@ -106,8 +108,8 @@ pub struct Law {
     /// When the law opened, and the time that it was open before it closed, s.
     opened: f64,
     lasted: f64,
-    /// While the law is open: Σ of the references of requests that ended; else slots in use × time; and the time that
-    /// it is of, s.
+    /// While the law is open: Σ of the references of requests that ended; else slots in use × time;
+    /// and the time that it is of, s.
     work: f64,
     watched: f64,
     /// The most slots' work that ended of late.
@@ -202,7 +204,8 @@ impl Law {
         (self.rebased, self.ln_scale)
     }
 
-    /// Whether P is at the knee and service times are what they were, so that references may follow them.
+    /// Whether P is at the knee and service times are what they were, so that references may follow
+    /// them.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.resting > 0.0 && self.stretch < STRETCHED
@@ -326,7 +329,8 @@ impl Law {
                 0.0
             };
             let wanted = (1.5e9 * view.mean).max(filled);
-            // Powers of two, so that proxies that measure a little differently have the same schedule.
+            // Powers of two, so that proxies that measure a little differently have the same
+            // schedule.
             let doublings = (wanted.clamp(SLOT.0, SLOT.1) / SLOT.0).log2().round();
             self.slot = SLOT.0 * doublings.exp2();
         }

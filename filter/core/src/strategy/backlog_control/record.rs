@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::pi::Control;
 use crate::time::{Instant, nanos};
 
-/// Counted since some moment: in the record since the period began, in a worker since its last sync.
+/// Counted since some moment: in the record since the period began, in a worker since its last
+/// sync.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Sums {
     /// Requests decided about.
@@ -121,8 +122,8 @@ impl Record {
         all.all(|number| number.is_finite())
     }
 
-    /// Whether the period is over. One that has more than twice its length to go was begun by another clock;
-    /// up to once, by a worker that read the same clock a little later.
+    /// Whether the period is over. One that has more than twice its length to go was begun by
+    /// another clock; up to once, by a worker that read the same clock a little later.
     pub(super) fn is_due(&self, now: Instant, period: Duration) -> bool {
         nanos_f64(now) >= self.ends || self.ends > nanos_f64(now + period * 2)
     }

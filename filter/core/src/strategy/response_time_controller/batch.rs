@@ -1,17 +1,17 @@
-//! Response times on their way to the controller: up to `nreq` samples, then their percentile (SEDA §3.2,
-//! the monitor of Figure 3).
+//! Response times on their way to the controller: up to `nreq` samples, then their percentile (SEDA
+//! §3.2, the monitor of Figure 3).
 //!
-//! "Records up to nreq response-time samples and calculates the 90th-percentile sample by sorting the
-//! samples and taking the (0.9 × nreq)-th". A busy stage measures one answer for several; such a sample
-//! counts as often as it stands for. So that a percentile is never one of a handful, a batch isn't
-//! complete before it has [`LEAST_SAMPLES`], or `nreq` where that is less.
+//! "Records up to nreq response-time samples and calculates the 90th-percentile sample by sorting
+//! the samples and taking the (0.9 × nreq)-th". A busy stage measures one answer for several; such
+//! a sample counts as often as it stands for. So that a percentile is never one of a handful, a
+//! batch isn't complete before it has [`LEAST_SAMPLES`], or `nreq` where that is less.
 
 use std::time::Duration;
 
 /// Samples for a percentile worth the name: of 20, the 90th percentile leaves two above it.
 const LEAST_SAMPLES: u64 = 20;
-/// Percentiles that wait for the next tick. A stage measures some 800 answers a second and worker, so
-/// that it is two or three; more than these are left out.
+/// Percentiles that wait for the next tick. A stage measures some 800 answers a second and worker,
+/// so that it is two or three; more than these are left out.
 const WAITING: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

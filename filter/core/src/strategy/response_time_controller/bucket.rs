@@ -1,29 +1,29 @@
-//! One token bucket for all workers (SEDA §3.2: "the rate at which new tokens are generated in a token
-//! bucket"), without a host call at a decision.
+//! One token bucket for all workers (SEDA §3.2: "the rate at which new tokens are generated in a
+//! token bucket"), without a host call at a decision.
 //!
-//! The bucket's level is in the shared record, and every worker books there at its tick what it spent
-//! since the last. Between ticks it decides by what it saw then. With `s` the worker's share of the
-//! controller's arrivals lately, `L` the level that it saw, `D` the depth, `r` the rate and `t` the time
-//! since, it may spend
+//! The bucket's level is in the shared record, and every worker books there at its tick what it
+//! spent since the last. Between ticks it decides by what it saw then. With `s` the worker's share
+//! of the controller's arrivals lately, `L` the level that it saw, `D` the depth, `r` the rate and
+//! `t` the time since, it may spend
 //!
 //! ```text
 //! s·r·t + L·(s + (1 − s)·L/D)      0 ≤ L ≤ D
 //! s·r·t + s·L                      L < 0
 //! ```
 //!
-//! and of that never more than `D`. While the bucket is full nobody is short, and whichever worker the
-//! next requests come to may draw on all of it; the emptier it is, the more strictly it is divided by
-//! shares, which sum up to 1. What workers draw at once beyond that is booked all the same: the level
-//! falls below zero, and they wait. So the rate is kept on average however arrivals are spread, and a
-//! worker alone (`s = 1`) has exactly the paper's bucket.
+//! and of that never more than `D`. While the bucket is full nobody is short, and whichever worker
+//! the next requests come to may draw on all of it; the emptier it is, the more strictly it is
+//! divided by shares, which sum up to 1. What workers draw at once beyond that is booked all the
+//! same: the level falls below zero, and they wait. So the rate is kept on average however arrivals
+//! are spread, and a worker alone (`s = 1`) has exactly the paper's bucket.
 //!
-//! `s` is a ratio of arrivals that count less the older they are, by a factor of e in [`FORGET`]: a worker
-//! that gets all requests of a sudden has two thirds of the rate one slow tick later. While nobody gets
-//! requests, the shares stay.
+//! `s` is a ratio of arrivals that count less the older they are, by a factor of e in [`FORGET`]: a
+//! worker that gets all requests of a sudden has two thirds of the rate one slow tick later. While
+//! nobody gets requests, the shares stay.
 //!
-//! **The depth** is 1 + r·[`SLACK`]; the paper gives none. A token can't be spent in parts, and what
-//! accrues between the ticks of two workers must find room, or the rate would not be reached. More would
-//! only let bursts into the queue that the rate is there to keep out.
+//! **The depth** is 1 + r·[`SLACK`]; the paper gives none. A token can't be spent in parts, and
+//! what accrues between the ticks of two workers must find room, or the rate would not be reached.
+//! More would only let bursts into the queue that the rate is there to keep out.
 
 use std::time::Duration;
 
@@ -116,8 +116,8 @@ impl Bucket {
         self.arrived > 0 || self.refused > 0 || self.spent != 0.0
     }
 
-    /// Brings the shared accounts up to `now` and adds this worker's. Nothing is forgotten here before
-    /// [`Bucket::stored`].
+    /// Brings the shared accounts up to `now` and adds this worker's. Nothing is forgotten here
+    /// before [`Bucket::stored`].
     pub(super) fn book(&mut self, now: Instant, shared: &mut Controller) {
         let now = seconds(now);
         let elapsed = (now - shared.accounted).max(0.0);

@@ -1,23 +1,26 @@
 //! Less quality before fewer requests (SEDA §3.4, §4.5).
 //!
-//! The controller's output is first a quality q that the application is told with each request: 1 is full
-//! quality, and what less means is the application's affair. By the same errors as the rate:
+//! The controller's output is first a quality q that the application is told with each request: 1
+//! is full quality, and what less means is the application's affair. By the same errors as the
+//! rate:
 //!
 //! ```text
 //! err > err_d   →   q = q / decrease          not below the lowest
 //! err < err_i   →   q = q + increase          not above 1
 //! ```
 //!
-//! §4.5 raises quality "slowly when the response time is below the limit": here at most once a timeout,
-//! however often the controller runs, as what a change does is seen only a response time later. It knows
-//! no band between the rules; with that of §3.2 the application doesn't change its mind in every run.
+//! §4.5 raises quality "slowly when the response time is below the limit": here at most once a
+//! timeout, however often the controller runs, as what a change does is seen only a response time
+//! later. It knows no band between the rules; with that of §3.2 the application doesn't change its
+//! mind in every run.
 //!
-//! "The stage optionally re-enables the admission controller when the quality factor is at its lowest
-//! setting and response times continue to exceed the target." With `admission`, the rate is decreased
-//! only then. The way back is the same in reverse: while requests are refused the rate is increased, and
-//! once nobody is, the door is opened and quality rises. Raising quality first would switch the admission
-//! controller off in the middle of the overload that it holds back. Behind the open door the rate stays
-//! what it was, since it had come to suit the demand, until quality is full again.
+//! "The stage optionally re-enables the admission controller when the quality factor is at its
+//! lowest setting and response times continue to exceed the target." With `admission`, the rate is
+//! decreased only then. The way back is the same in reverse: while requests are refused the rate is
+//! increased, and once nobody is, the door is opened and quality rises. Raising quality first would
+//! switch the admission controller off in the middle of the overload that it holds back. Behind the
+//! open door the rate stays what it was, since it had come to suit the demand, until quality is
+//! full again.
 //!
 //! Quality is each controller's own affair; among classes, §3.3 holds for rates.
 

@@ -9,18 +9,19 @@
 //!
 //! The rate stays within its least and its greatest. `cur` begins with the first sample.
 //!
-//! Figure 4 as printed has err_i = 0.5; it must be −0.5. At +0.5 both rules would hold between 0 and 0.5,
-//! and the increase would be negative wherever err > c_i = −0.1, which the text calls the point at which
-//! "the rate adjustment is 0". At −0.5 there is a band from half the target to the target in which the
-//! rate stays as it is.
+//! Figure 4 as printed has err_i = 0.5; it must be −0.5. At +0.5 both rules would hold between 0
+//! and 0.5, and the increase would be negative wherever err > c_i = −0.1, which the text calls the
+//! point at which "the rate adjustment is 0". At −0.5 there is a band from half the target to the
+//! target in which the rate stays as it is.
 //!
-//! **Idle time.** The paper's controller also runs after a timeout, but with no response there is no
-//! sample, and the text doesn't say what it does then. Here a run without samples decreases nothing. It
-//! takes place only when no request of the controller has been waiting or running for a timeout: what
-//! made it slow is over, and `cur` fades as if responses had taken no time, so the rate comes back. A
-//! rate at its minimum would otherwise stay there for as long as nobody came, and let those who come then
-//! in at one in 20 s. The first sample that is worse than the faded `cur` replaces it. While requests
-//! are under way and none comes back, nothing is known and nothing changes.
+//! **Idle time.** The paper's controller also runs after a timeout, but with no response there is
+//! no sample, and the text doesn't say what it does then. Here a run without samples decreases
+//! nothing. It takes place only when no request of the controller has been waiting or running for a
+//! timeout: what made it slow is over, and `cur` fades as if responses had taken no time, so the
+//! rate comes back. A rate at its minimum would otherwise stay there for as long as nobody came,
+//! and let those who come then in at one in 20 s. The first sample that is worse than the faded
+//! `cur` replaces it. While requests are under way and none comes back, nothing is known and
+//! nothing changes.
 
 use super::record::Controller;
 use super::{classes, degradation};
@@ -89,8 +90,8 @@ impl Law {
         controller.quality = controller.quality.clamp(lowest, 1.0);
     }
 
-    /// Runs the controller of `class` on a percentile in seconds, or on idle time. `classes` are those of
-    /// its type, the highest first.
+    /// Runs the controller of `class` on a percentile in seconds, or on idle time. `classes` are
+    /// those of its type, the highest first.
     pub(super) fn run(
         &self,
         classes: &mut [Controller],

@@ -1,35 +1,37 @@
-//! Admission by measured response times: SEDA's overload controller (Welsh, Culler: "Adaptive Overload
-//! Control for Busy Internet Servers", USITS 2003, §3.2–3.4).
+//! Admission by measured response times: SEDA's overload controller (Welsh, Culler: "Adaptive
+//! Overload Control for Busy Internet Servers", USITS 2003, §3.2–3.4).
 //!
-//! Estimates can be wrong, and a backend's capacity may change under a policy's feet. This controller
-//! estimates nothing: it measures the 90th percentile of response times, compares it with the target, and
-//! adjusts the rate at which requests are let in, additive upwards and multiplicative downwards. It needs
-//! no model of the service, and it reacts only after response times have suffered.
+//! Estimates can be wrong, and a backend's capacity may change under a policy's feet. This
+//! controller estimates nothing: it measures the 90th percentile of response times, compares it
+//! with the target, and adjusts the rate at which requests are let in, additive upwards and
+//! multiplicative downwards. It needs no model of the service, and it reacts only after response
+//! times have suffered.
 //!
-//! A response time begins where the request entered the service (§3.2, Figure 3), which the policies of workflows
-//! hand on with its calls ([`Progress::age`](crate::request::Progress)): it has the stages before this one and the wait
-//! for a workflow's rate in it. Where nobody says that, it begins with the arrival at this stage. Requests that ran
-//! out of time in the queue or were given up don't count, so under overload the percentile is that of the answered.
-//! One controller for each type is SEDA's one per stage (§4.4 finds that a single one for all lets a few
-//! expensive requests close the door to everybody); times classes. The parts: [`law`] what a run decides,
-//! [`classes`] and [`degradation`] its extensions, [`batch`] what it is run on, [`bucket`] what enforces
-//! the rate.
+//! A response time begins where the request entered the service (§3.2, Figure 3), which the
+//! policies of workflows hand on with its calls ([`Progress::age`](crate::request::Progress)): it
+//! has the stages before this one and the wait for a workflow's rate in it. Where nobody says that,
+//! it begins with the arrival at this stage. Requests that ran out of time in the queue or were
+//! given up don't count, so under overload the percentile is that of the answered. One controller
+//! for each type is SEDA's one per stage (§4.4 finds that a single one for all lets a few expensive
+//! requests close the door to everybody); times classes. The parts: [`law`] what a run decides,
+//! [`classes`] and [`degradation`] its extensions, [`batch`] what it is run on, [`bucket`] what
+//! enforces the rate.
 //!
 //! **Workers.** Each collects batches of its own, as a batch of any worker's requests has the same
-//! percentile, and runs the law on the controllers of the process in the shared record
-//! (see [`Controlled`]). So the law runs as often per request as with one worker. At a few requests a
+//! percentile, and runs the law on the controllers of the process in the shared record (see
+//! [`Controlled`]). So the law runs as often per request as with one worker. At a few requests a
 //! second, where it runs on the timeout, a run sees the samples of one worker only.
 //!
-//! A rate starts at its greatest: nothing says yet that it must be lower. From far above the demand it
-//! takes a decrease after the other until one has an effect, while a queue builds up. The paper doesn't
-//! say where its rates start; a `max_rate` near what the backend can do makes it short.
+//! A rate starts at its greatest: nothing says yet that it must be lower. From far above the demand
+//! it takes a decrease after the other until one has an effect, while a queue builds up. The paper
+//! doesn't say where its rates start; a `max_rate` near what the backend can do makes it short.
 //!
-//! **Increases.** A run adds up to 0.9 `increase`, about once a second, until response times say that it
-//! was too much, and they say so as late as they are long. So a target of many seconds needs an
-//! `increase` that is small beside what the stage serves: scenario `seda-fig8` has both.
+//! **Increases.** A run adds up to 0.9 `increase`, about once a second, until response times say
+//! that it was too much, and they say so as late as they are long. So a target of many seconds
+//! needs an `increase` that is small beside what the stage serves: scenario `seda-fig8` has both.
 //!
-//! **A dry run** has no effect on response times. Where they miss the target, the rate (and quality) falls
-//! to its least, so it shows that requests would be refused, and not how many.
+//! **A dry run** has no effect on response times. Where they miss the target, the rate (and
+//! quality) falls to its least, so it shows that requests would be refused, and not how many.
 
 mod batch;
 mod bucket;
@@ -314,8 +316,8 @@ impl Controlled for ResponseTimeController {
     }
 }
 
-/// A number that two configurations share only if their controllers are the same in number and meaning:
-/// FNV-1a of scope and names.
+/// A number that two configurations share only if their controllers are the same in number and
+/// meaning: FNV-1a of scope and names.
 fn fingerprint(scope: ControlScope, config: &StageConfig) -> u64 {
     let kinds = config.types.iter().map(|kind| kind.name.as_str());
     let kinds = kinds.filter(|_| scope == ControlScope::Type);

@@ -405,7 +405,8 @@ fn other_types_in_the_record_are_not_taken_for_ours() {
     }
     let learned = rates(&worker);
     assert!(learned[0] < 2_000.0);
-    // The same controllers with another target go on; controllers of types don't take those of none.
+    // The same controllers with another target go on; controllers of types don't take those of
+    // none.
     let mut again = controller(&ResponseTimeControllerConfig {
         targets_us: vec![vec![500_000]],
         ..settings()

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::time::Instant;
 use crate::workflows::{ProcessId, ServiceId, WorkflowId};
 
-/// What [`super::Adaptation::run`] is told. In each slice an id may appear more than once, as when several workers
-/// measured: sums add up, and of several rates of a process the one that was heard last counts.
+/// What [`super::Adaptation::run`] is told. In each slice an id may appear more than once, as when
+/// several workers measured: sums add up, and of several rates of a process the one that was heard
+/// last counts.
 #[derive(Debug, Clone, Copy)]
 pub struct Interval<'a> {
     /// When it ended.
@@ -72,8 +73,8 @@ pub struct Heard {
     pub service: ServiceId,
     /// Who said it.
     pub process: ProcessId,
-    /// Requests/s of the workflow that it takes from this process; infinite: it has no limit. Anything that is no
-    /// rate (negative, not a number) is passed over.
+    /// Requests/s of the workflow that it takes from this process; infinite: it has no limit.
+    /// Anything that is no rate (negative, not a number) is passed over.
     pub rate: f64,
     /// When it was heard.
     pub at: Instant,

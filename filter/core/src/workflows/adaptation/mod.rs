@@ -10,12 +10,12 @@
 //! 5      σ ← min(σ, Q(σ_d (d ∈ D), q))                        quantile
 //! ```
 //!
-//! GetRates is not a call: processes announce their rates with every response, and the last one heard counts
-//! (§5 names that alternative). What this process announces is σ split over those that call it, by their demand
-//! ([`super::upstream`]).
+//! GetRates is not a call: processes announce their rates with every response, and the last one
+//! heard counts (§5 names that alternative). What this process announces is σ split over those that
+//! call it, by their demand ([`super::upstream`]).
 //!
-//! Left out on purpose: probing per process of a service, and any agreement between processes. Each acts on what it last
-//! heard; a chain of n hops needs at least n intervals to pass a change on.
+//! Left out on purpose: probing per process of a service, and any agreement between processes. Each
+//! acts on what it last heard; a chain of n hops needs at least n intervals to pass a change on.
 
 mod interval;
 
@@ -251,8 +251,8 @@ impl Adaptation {
         adaptation
     }
 
-    /// Goes on from `state`; returns what was known before. Names of workflows and services are to be assigned
-    /// again; what was measured under an id stays if it is assigned the same name.
+    /// Goes on from `state`; returns what was known before. Names of workflows and services are to
+    /// be assigned again; what was measured under an id stays if it is assigned the same name.
     pub fn exchange(&mut self, state: State) -> State {
         let before = std::mem::replace(&mut self.state, state);
         let policy = hash(&format!("{:?}", self.config.sharing));
@@ -264,7 +264,8 @@ impl Adaptation {
         before
     }
 
-    /// Goes on with another configuration. Estimates stay; a change of the sharing policy starts that anew.
+    /// Goes on with another configuration. Estimates stay; a change of the sharing policy starts
+    /// that anew.
     pub fn reconfigure(&mut self, config: &WorkflowsConfig) {
         if self.config == *config {
             return;
@@ -283,8 +284,8 @@ impl Adaptation {
         }
     }
 
-    /// Says which workflow an id stands for, so that it gets its settings. An id that stood for another one loses
-    /// what was measured. Cheap when nothing changes.
+    /// Says which workflow an id stands for, so that it gets its settings. An id that stood for
+    /// another one loses what was measured. Cheap when nothing changes.
     pub fn assign(&mut self, workflow: WorkflowId, name: &str) {
         let settings = settings(&self.config, name);
         let Some(known) = self.workflow(workflow) else {
@@ -321,7 +322,8 @@ impl Adaptation {
         }
     }
 
-    /// Algorithm 1, once an interval. Allocates nothing once it has seen as many workflows and processes before.
+    /// Algorithm 1, once an interval. Allocates nothing once it has seen as many workflows and
+    /// processes before.
     pub fn run(&mut self, interval: &Interval<'_>) {
         let elapsed = interval.elapsed.max(SHORTEST);
         let configured = Duration::from_micros(self.config.interval_us);
@@ -343,8 +345,9 @@ impl Adaptation {
                 let service = services.get(usize::from(service.0));
                 service.and_then(|known| known.quantile).unwrap_or(own)
             };
-            // Calls are counted when they are answered, so they are those of requests that have come to an end. By
-            // requests admitted, α would be too small, and rates too high, as long as latencies grow.
+            // Calls are counted when they are answered, so they are those of requests that have
+            // come to an end. By requests admitted, α would be too small, and rates too high, as
+            // long as latencies grow.
             let completed = workflow.estimates.completed;
             let limit = self
                 .state
@@ -370,8 +373,8 @@ impl Adaptation {
         self.seen(workflow).map_or(f64::INFINITY, |w| w.rate)
     }
 
-    /// What `upstream` may send of `workflow`, requests/s; `None`: no limit. A process that was not seen yet gets an
-    /// even part.
+    /// What `upstream` may send of `workflow`, requests/s; `None`: no limit. A process that was not
+    /// seen yet gets an even part.
     #[must_use]
     pub fn announced(&self, workflow: WorkflowId, upstream: ProcessId) -> Option<f64> {
         let rate = self.rate(workflow);
@@ -386,7 +389,8 @@ impl Adaptation {
         announced.is_finite().then_some(announced)
     }
 
-    /// All limits that upstream processes are told, by workflow and process, ascending. Allocates nothing.
+    /// All limits that upstream processes are told, by workflow and process, ascending. Allocates
+    /// nothing.
     pub fn announcements(&self) -> impl Iterator<Item = (WorkflowId, ProcessId, f64)> + '_ {
         self.state
             .upstream
@@ -394,7 +398,8 @@ impl Adaptation {
             .filter(|(_, _, rate)| rate.is_finite())
     }
 
-    /// Mean time of a request of `workflow` from its admission to its end; `None` as long as none has completed.
+    /// Mean time of a request of `workflow` from its admission to its end; `None` as long as none
+    /// has completed.
     #[must_use]
     pub fn completion(&self, workflow: WorkflowId) -> Option<Duration> {
         seconds(self.seen(workflow)?.estimates.completion()?)

@@ -1,4 +1,5 @@
-//! Whole processes in memory: Figure 3 of the paper in lockstep, handing over, and what must hold whatever is measured.
+//! Whole processes in memory: Figure 3 of the paper in lockstep, handing over, and what must hold
+//! whatever is measured.
 
 use proptest::prelude::*;
 
@@ -41,7 +42,8 @@ fn at(interval: u64) -> Instant {
     Instant::from_nanos(7_000_000 + interval * 100_000_000)
 }
 
-/// One workflow of `rps` that takes 2 ms of one slot, from `upstream`, and calls `process` of service 1 twice.
+/// One workflow of `rps` that takes 2 ms of one slot, from `upstream`, and calls `process` of
+/// service 1 twice.
 fn step(adaptation: &mut Adaptation, now: Instant, workflow: u16, rps: u64, heard: Option<f64>) {
     let workflow = WorkflowId(workflow);
     let (service, process) = (ServiceId(1), ProcessId(77));

@@ -224,8 +224,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Over three workers: in no stretch of time do more go than σ·t + burst, with what waiters of a late
-    /// tick add; waiters of one worker go in their order; and the numbers that are used are all different.
+    /// Over three workers: in no stretch of time do more go than σ·t + burst, with what waiters of
+    /// a late tick add; waiters of one worker go in their order; and the numbers that are used are
+    /// all different.
     #[test]
     fn never_above_the_rate_and_in_order(steps in steps(), rate in 1.0..500.0_f64, longest in 0_u32..40) {
         let host = MemoryHost::new();

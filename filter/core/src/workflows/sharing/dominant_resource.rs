@@ -1,8 +1,8 @@
-//! Dominant resource fairness over the slots and a second resource that the backend reports (Wisp §4.3; Ghodsi et al.,
-//! NSDI '11).
+//! Dominant resource fairness over the slots and a second resource that the backend reports (Wisp
+//! §4.3; Ghodsi et al., NSDI '11).
 //!
-//! As [`super::BottleneckFairness`], with shares by [`crate::workflows::dominant`]. The process is overloaded when one of
-//! the two resources is; spare is what is spare of the scarcer one.
+//! As [`super::BottleneckFairness`], with shares by [`crate::workflows::dominant`]. The process is
+//! overloaded when one of the two resources is; spare is what is spare of the scarcer one.
 
 use super::probing::{Probing, cost, weight};
 use super::{Capacity, Load, Memory, number};
@@ -18,8 +18,8 @@ pub struct DominantResource {
 }
 
 impl DominantResource {
-    /// With β, requests/s in an interval when everything is spare, the part of each resource that may be in use, and
-    /// what there is of the second one, units/s.
+    /// With β, requests/s in an interval when everything is spare, the part of each resource that
+    /// may be in use, and what there is of the second one, units/s.
     #[must_use]
     pub fn new(probe: f64, max_utilization: f64, resource: f64) -> Self {
         Self {

@@ -1,9 +1,9 @@
 //! The local policy: how a process shares what it has among workflows (Wisp Alg. 1 line 1, §4.3).
 //!
-//! A policy sees, once an interval, what each workflow asks for and what a request of it costs, and says how many
-//! requests/s of it the process can take: σ, before those that it calls have their say. Whatever it is told, a rate is
-//! never negative or not a number, and never below the workflow's guarantee. Where nothing is known of what requests
-//! cost, there is no limit.
+//! A policy sees, once an interval, what each workflow asks for and what a request of it costs, and
+//! says how many requests/s of it the process can take: σ, before those that it calls have their
+//! say. Whatever it is told, a rate is never negative or not a number, and never below the
+//! workflow's guarantee. Where nothing is known of what requests cost, there is no limit.
 
 mod bottleneck_fairness;
 mod dominant_resource;
@@ -40,10 +40,11 @@ pub struct Load {
     pub workflow: WorkflowId,
     /// λ: requests/s that arrive, those that are refused included.
     pub demand: f64,
-    /// Requests/s that the processes it calls take, as of the last run; infinite: as many as one likes. More than that
-    /// is not admitted here, whatever is asked for.
+    /// Requests/s that the processes it calls take, as of the last run; infinite: as many as one
+    /// likes. More than that is not admitted here, whatever is asked for.
     pub downstream: f64,
-    /// Slot-seconds of a request, and units of the second resource; `None` as long as nothing at all was measured.
+    /// Slot-seconds of a request, and units of the second resource; `None` as long as nothing at
+    /// all was measured.
     pub cost: Option<[f64; RESOURCES]>,
     /// It calls nobody.
     pub leaf: bool,
@@ -109,8 +110,8 @@ impl Sharing {
         }
     }
 
-    /// Line 1: sets `rates[i]`, requests/s, of `loads[i]`; infinite: no limit. `memory` is indexed by workflow, and has
-    /// a place for each of `loads`.
+    /// Line 1: sets `rates[i]`, requests/s, of `loads[i]`; infinite: no limit. `memory` is indexed
+    /// by workflow, and has a place for each of `loads`.
     pub fn run(
         &mut self,
         capacity: &Capacity,
@@ -127,7 +128,8 @@ impl Sharing {
     }
 }
 
-/// Intervals that passed, as a policy counts them: a long pause is no reason to raise rates by a leap.
+/// Intervals that passed, as a policy counts them: a long pause is no reason to raise rates by a
+/// leap.
 #[must_use]
 pub fn intervals(elapsed: Duration, interval: Duration) -> f64 {
     (elapsed.as_secs_f64() / interval.as_secs_f64().max(1e-6)).min(10.0)

@@ -1,12 +1,14 @@
-//! What bottleneck fairness and dominant resource fairness have in common: when a process counts as overloaded, who wants
-//! more than it gets, and how rates rise again (Wisp §4.3).
+//! What bottleneck fairness and dominant resource fairness have in common: when a process counts as
+//! overloaded, who wants more than it gets, and how rates rise again (Wisp §4.3).
 
 use super::{Capacity, LEAST_COST, Load, Memory, number};
 
-/// A workflow that asks for this part of its rate may want more: what it sends was cut to that by its upstream.
+/// A workflow that asks for this part of its rate may want more: what it sends was cut to that by
+/// its upstream.
 const WANTS_MORE: f64 = 0.95;
-/// It wants no more once it asks for less than this part. In between it is what it was, so that noise in λ doesn't
-/// change who counts as throttled, and with that everybody's shares, from one interval to the next.
+/// It wants no more once it asks for less than this part. In between it is what it was, so that
+/// noise in λ doesn't change who counts as throttled, and with that everybody's shares, from one
+/// interval to the next.
 const WANTS_NO_MORE: f64 = 0.8;
 
 /// The rule, over N resources.
@@ -35,9 +37,9 @@ impl Probing {
         }
     }
 
-    /// Overloaded is a process of whose resources one is in use for more than allowed, or asked for: requests that were
-    /// refused use nothing, and yet show that there is too much. A rate rises by β for each part of the allowed use
-    /// that is spare, of the resource that has least.
+    /// Overloaded is a process of whose resources one is in use for more than allowed, or asked
+    /// for: requests that were refused use nothing, and yet show that there is too much. A rate
+    /// rises by β for each part of the allowed use that is spare, of the resource that has least.
     pub(super) fn state<const N: usize>(
         &self,
         capacity: &Capacity,
@@ -67,9 +69,9 @@ impl Probing {
 }
 
 impl<const N: usize> State<N> {
-    /// Requests/s that `load` counts for in fair shares. While there is too little, one that was cut to its rate may
-    /// want any amount: what it asks for now says nothing, and shares that believed it would swing between cutting and
-    /// probing.
+    /// Requests/s that `load` counts for in fair shares. While there is too little, one that was
+    /// cut to its rate may want any amount: what it asks for now says nothing, and shares that
+    /// believed it would swing between cutting and probing.
     pub(super) fn demand(&self, load: &Load, memory: &mut Memory) -> f64 {
         let demand = load.admissible();
         if let Some(rate) = memory.rate {
@@ -83,12 +85,14 @@ impl<const N: usize> State<N> {
         }
     }
 
-    /// The rate of a workflow whose fair share, if it wants all that it can get, is `fair` requests/s.
+    /// The rate of a workflow whose fair share, if it wants all that it can get, is `fair`
+    /// requests/s.
     ///
-    /// Of a leaf the rate rises towards that step by step, so that those upstream have time to follow, and what it
-    /// causes is seen before the next step. It doesn't rise beyond (the paper names no bound): a process with room to
-    /// spare would else announce all that it has to everybody, and with q above 0 pull requests to those that have none.
-    /// Of others it is the fair share at once: those downstream probe for them, and two ramps after each other would
+    /// Of a leaf the rate rises towards that step by step, so that those upstream have time to
+    /// follow, and what it causes is seen before the next step. It doesn't rise beyond (the paper
+    /// names no bound): a process with room to spare would else announce all that it has to
+    /// everybody, and with q above 0 pull requests to those that have none. Of others it is the
+    /// fair share at once: those downstream probe for them, and two ramps after each other would
     /// only take longer.
     pub(super) fn rate(&self, load: &Load, memory: &mut Memory, fair: f64) -> f64 {
         let Some(cost) = cost(load) else {

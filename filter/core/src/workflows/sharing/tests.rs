@@ -280,7 +280,8 @@ proptest! {
         }
     }
 
-    /// Whoever sends what it may, up to what it has: the slots are used as allowed, and shared fairly.
+    /// Whoever sends what it may, up to what it has: the slots are used as allowed, and shared
+    /// fairly.
     #[test]
     fn closed_loop_settles_on_fair_shares(
         wanted in prop::collection::vec(10.0..1_000.0_f64, 2..8), max_utilization in 0.5..1.0_f64,

@@ -92,7 +92,8 @@ impl RequestView for Sent {
     }
 }
 
-/// P slots; `a` has 19 ms of slack by its objectives and 200 ms to its deadline, `b` 2 ms and 100 ms.
+/// P slots; `a` has 19 ms of slack by its objectives and 200 ms to its deadline, `b` 2 ms and 100
+/// ms.
 pub(crate) fn config(parallelism: u32, discipline: &Discipline) -> FilterConfig {
     let discipline = serde_json::to_string(discipline).unwrap();
     let json = format!(
@@ -331,7 +332,8 @@ impl Process {
         assert!(self.workers.iter().all(|engine| engine.pending() == 0));
     }
 
-    /// Serves one after the other whoever is in the backend, each for its time; who starts, in order.
+    /// Serves one after the other whoever is in the backend, each for its time; who starts, in
+    /// order.
     pub(crate) fn drain(&mut self) -> Vec<u32> {
         let before = self.started.len();
         while let Some(stream) = self.in_backend().first().copied() {

@@ -1,5 +1,5 @@
-//! Whatever the order: slots are conserved and never idle beside a waiter, nobody is lost, served twice or
-//! too late, and no worker's waiter overtakes another's by more than the tolerance.
+//! Whatever the order: slots are conserved and never idle beside a waiter, nobody is lost, served
+//! twice or too late, and no worker's waiter overtakes another's by more than the tolerance.
 
 use headgate_core::config::{Discipline, QueueMode};
 use headgate_core::stage::{ORDER_TOLERANCE, Outcome};
@@ -134,7 +134,8 @@ proptest! {
     }
 }
 
-/// Deadlines of requests that are not first pass, too: they leave at the next tick and never get a slot.
+/// Deadlines of requests that are not first pass, too: they leave at the next tick and never get a
+/// slot.
 #[test]
 fn the_late_leave_wherever_they_stand() {
     for discipline in all() {

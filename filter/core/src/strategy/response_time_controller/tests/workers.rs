@@ -13,8 +13,8 @@ fn fixed(rate: f64) -> ResponseTimeControllerConfig {
     }
 }
 
-/// Arrivals at `workers` workers, each millisecond those that `arrivals` says, with a tick of each worker
-/// every `tick` ms; admitted requests by millisecond.
+/// Arrivals at `workers` workers, each millisecond those that `arrivals` says, with a tick of each
+/// worker every `tick` ms; admitted requests by millisecond.
 fn drive(
     workers: &mut [ResponseTimeController],
     (begin, end): (u64, u64),
@@ -97,8 +97,9 @@ fn without_overload_no_worker_is_short_whoever_gets_the_requests() {
 }
 
 proptest! {
-    /// However requests are spread over workers and time, the process lets in what the rate gives and what
-    /// the workers' views of the bucket may hold at once, and no less than the rate where all ask.
+    /// However requests are spread over workers and time, the process lets in what the rate gives
+    /// and what the workers' views of the bucket may hold at once, and no less than the rate where
+    /// all ask.
     #[test]
     fn the_rate_is_kept_over_all_workers(
         rate in prop::sample::select(vec![0.5, 5.0, 50.0, 500.0]),

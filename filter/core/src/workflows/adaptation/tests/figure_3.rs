@@ -1,12 +1,13 @@
-//! The paper's example (§4.1.2, Figure 3): three workflows of 100 requests/s each enter at a₁; of w₁, 400 requests/s
-//! reach each of e₁ and e₂, of w₂ 100 each, of w₃ 100 at e₂ alone. Every process takes 500 requests/s.
+//! The paper's example (§4.1.2, Figure 3): three workflows of 100 requests/s each enter at a₁; of
+//! w₁, 400 requests/s reach each of e₁ and e₂, of w₂ 100 each, of w₃ 100 at e₂ alone. Every process
+//! takes 500 requests/s.
 //!
 //! ```text
 //! w₁: a₁ ─2→ b₁ ─1→ c₁, c₂ ─1→ e₁, e₂        w₂: a₁ ─1→ b₁ ─1→ e₁, e₂        w₃: a₁ ─1→ b₁ ─1→ e₂
 //! ```
 //!
-//! Processes run in lockstep, requests flow as fluid: whole requests are handed on, fractions kept for the next interval.
-//! Each limits what it admits to its σ exactly, and refuses the rest.
+//! Processes run in lockstep, requests flow as fluid: whole requests are handed on, fractions kept
+//! for the next interval. Each limits what it admits to its σ exactly, and refuses the rest.
 
 use std::collections::BTreeMap;
 
@@ -198,7 +199,8 @@ fn observe(mesh: &mut Mesh, intervals: u64, demand: [u64; 3]) -> Seen {
 fn the_quantile_trades_utilization_for_dropped_requests() {
     for (q, sigma, dropped, spare) in [
         (0.0, 75.0, 0.0, 100.0),
-        // Q interpolates between the 75 that c₁ and c₂ would have of e₂ and the 100 that they have of e₁.
+        // Q interpolates between the 75 that c₁ and c₂ would have of e₂ and the 100 that they have
+        // of e₁.
         (0.5, 87.5, 50.0, 50.0),
         (1.0, 100.0, 100.0, 0.0),
     ] {
