@@ -23,7 +23,7 @@ pub struct Ticket {
 pub struct Arrival {
     /// The caller's name for it, unique among those that are under way.
     pub stream: u32,
-    /// What it says of itself, with its type and class.
+    /// The request's attributes, with its type and class.
     pub attributes: Attributes,
     /// Its workflow and the process that sent it; without meaning where the policy has no
     /// workflows.
@@ -57,7 +57,7 @@ pub enum Action {
     Refuse {
         /// The caller's name for the request.
         stream: u32,
-        /// What to answer.
+        /// The answer.
         refusal: Refusal,
     },
     /// Send it: a call of the process, whose delay is over.

@@ -6,12 +6,12 @@
 //! it completes in class q      p[receiver, q] moves by the law (`law`)
 //! ```
 //!
-//! Calls that ran in the lowest class say nothing of the class that they asked for and move
-//! nothing. Senders need not talk to each other to be fair: each lowers its probability at its own
-//! misses, and whoever sends more sees more of them, so all end at the same rate of admitted calls,
-//! or at p = 1 with less.
+//! Calls that ran in the lowest class carry no information about the class that they asked for, and
+//! change nothing. Senders are fair without talking to each other. Each lowers its probability at
+//! its own misses, and a sender with more calls sees more of them. So all end at the same rate of
+//! admitted calls, or at p = 1 with less.
 //!
-//! Only channels with p < 1 take memory. Left out: what [`Limits`] forgets is at p = 1 again.
+//! Only channels with p < 1 take memory. A channel that [`Limits`] evicts is at p = 1 again.
 
 use std::hash::Hash;
 

@@ -1,10 +1,10 @@
 //! A server decides by admit probabilities that follow the *average* delay of incast at each
 //! receiver (centralized Aequitas §3.2).
 //!
-//! The latency of a call is the round trip, which belongs to the pair of sender and receiver, and
-//! what all senders together cause at the receiver: the wait in its queue, and the wait for the
-//! congestion window that this queue keeps small. The server averages the latter over all senders
-//! and puts each sender's own round trip back:
+//! The latency of a call has two parts: the round trip, which belongs to the pair of sender and
+//! receiver, and the delay that all senders cause together at the receiver. The latter is the wait
+//! in its queue, and the wait for the congestion window that this queue keeps small. The server
+//! averages it over all senders and adds each sender's own round trip again:
 //!
 //! ```text
 //! I[receiver] = w · I[receiver] + (1 − w) · (ℓ − RTT)          I starts with the first call's
@@ -49,17 +49,17 @@ pub struct Incast<S, D> {
 #[derive(Debug, Clone, Copy)]
 struct Average {
     delay_ns: f64,
-    /// Weight of what it was made of at `at`, calls.
+    /// The weight of the average at `at`, calls.
     calls: f64,
     at: Instant,
 }
 
 impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
-    /// With the weight `past` of what was known before a call ([`Incast::completed`]) or a second
-    /// ago ([`Incast::completed_together`]), a ratio.
+    /// Creates the state. `past` is the weight of the average before a call ([`Incast::completed`])
+    /// or of that of a second ago ([`Incast::completed_together`]), a ratio.
     ///
     /// # Errors
-    /// [`SettingsError::Smoothing`] if it is not at least 0 and less than 1.
+    /// [`SettingsError::Smoothing`] unless 0 ≤ `past` < 1.
     pub fn new(law: Law, past: f64, scope: Scope, limits: Limits) -> Result<Self, SettingsError> {
         if !(0.0..1.0).contains(&past) {
             return Err(SettingsError::Smoothing(past));
@@ -100,10 +100,10 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         self.completed_by(now, source, destination, call, round_trip, average);
     }
 
-    /// `calls` from `source` to `destination` completed since the last time: `mean` has their mean
-    /// latency and, as its size, the cost of those of them that missed their target. They are
-    /// `calls` samples of the average, and move the probability once: by what missed, where the
-    /// average misses as well.
+    /// Records `calls` from `source` to `destination` that completed since the last report. `mean`
+    /// has their mean latency and, as its size, the cost of those that missed their target. They
+    /// are `calls` samples of the average. They move the probability once, by the cost of the
+    /// misses, and only if the average misses as well.
     ///
     /// ```text
     /// m = wᵗ · m                                     t seconds since the last report of anybody
@@ -121,8 +121,8 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
     ) {
         let calls = f64::from(calls.get());
         let average = |known: Average, past: f64| {
-            // Without a past nothing is left of what was reported at the same moment, either: 0⁰ is
-            // 1.
+            // With `past` = 0, earlier reports of the same moment must lose their weight too, but
+            // 0⁰ is 1.
             let seconds = now.since(known.at).as_secs_f64().max(f64::MIN_POSITIVE);
             let kept = known.calls * past.powf(seconds);
             (kept / (kept + calls), kept + calls)
@@ -172,9 +172,9 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
             .completed(now, (source, destination), &averaged);
     }
 
-    /// Calls from `source` to `destination` in `class`, which cost `size`, were refused for lack of
-    /// room or not answered in time: misses whose latency nobody knows, so that they are not in the
-    /// average.
+    /// Records calls from `source` to `destination` in `class`, of cost `size`, that were refused
+    /// for lack of room or not answered in time. They are misses without a known latency, so they
+    /// aren't in the average.
     pub fn failed(&mut self, now: Instant, source: S, destination: D, class: ClassId, size: u32) {
         let miss = Completion {
             class,
@@ -238,7 +238,8 @@ mod tests {
     #[test]
     fn averages_by_hand() {
         let mut state = incast(0.5, Scope::Destination);
-        // I = 2 µs, then (2 + 26)/2 = 14: with a round trip of 4 µs a miss, whoever was slow.
+        // I = 2 µs, then (2 + 26)/2 = 14: with a round trip of 4 µs a miss, even for the sender
+        // that was fast.
         state.completed(at(1), 1, 9, &call(HIGH, 6), us(4));
         assert_eq!(state.delay(at(1), 9, HIGH), Some(us(2)));
         state.completed(at(2), 2, 9, &call(HIGH, 30), us(4));

@@ -11,11 +11,11 @@
 //! ```
 //!
 //! With α = β = 0.01 and one miss a window, p rises by 0.01 and falls by 0.01 for each unit of
-//! size: calls that are large give way sooner. p moves with completions only; a channel without
-//! calls stays where it is until it is forgotten.
+//! size: large calls give way sooner. p moves with completions only. A channel without calls keeps
+//! its p until it is forgotten.
 //!
-//! p rests where what misses take away is what windows add: with x calls/s of one sender in the
-//! class, the share
+//! p is in balance when misses take away as much as windows add. With x calls/s of one sender in
+//! the class, the share
 //!
 //! ```text
 //! m = α / (β·n·W·x)

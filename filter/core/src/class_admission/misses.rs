@@ -7,14 +7,14 @@
 //! a call asks for a class                   runs in it as long as m[receiver] < K, else in the lowest class
 //! ```
 //!
-//! It is a bucket of K tokens for each receiver, filled at the begin of each period, from which
-//! misses take one. There is no probability and no memory beyond the period: after the K-th miss
-//! *all* senders are downgraded until it ends, those that send little like those that caused it.
-//! That settles at once, and is what the paper finds too aggressive.
+//! It is a bucket of K tokens for each receiver, filled at the beginning of each period; each miss
+//! takes one. It has no probability and no memory beyond the period. After the K-th miss *all*
+//! senders are downgraded until it ends, also those that send little. That settles at once, and is
+//! what the paper finds too aggressive.
 //!
-//! The paper leaves T open. K misses are what a target at percentile π allows of T · λ calls, so T
-//! = K / ((1 − π) · λ) with λ the calls/s to a receiver in the class. It says "fail to miss" where
-//! it must mean "fail to meet".
+//! The paper leaves T open. A target at percentile π allows K misses of T · λ calls, so T = K / ((1
+//! − π) · λ) with λ the calls/s to a receiver in the class. It says "fail to miss" where it must
+//! mean "fail to meet".
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(state.class_for(at(1), 2, HIGH), HIGH);
         assert_eq!(state.class_for(at(24), 1, HIGH), LOW);
         assert_eq!(state.period_end(at(24)), at(25));
-        // The next period begins with all of them, whoever looks first.
+        // The next period begins with all of them, whichever receiver is read first.
         assert_eq!(state.class_for(at(25), 1, HIGH), HIGH);
         state.completed(at(50), 1, &call(HIGH, 15));
         assert_eq!(state.missed.len(), 1);

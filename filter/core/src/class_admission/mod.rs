@@ -1,12 +1,12 @@
 //! Class admission: a sender runs a call in a lower class when the class that it asks for misses
 //! its target.
 //!
-//! Weighted fair queues give each class a share of a receiver, and latency targets hold as long as
-//! the classes above the lowest stay within their shares. Nothing in the queue keeps them there:
-//! every sender may ask for the highest class. Refusing what is too much would lose calls that the
-//! lowest class has room for. So admission *downgrades*: the call is always sent, in its own class
-//! or in the lowest one, which promises nothing. Classes in between are no fallback, since their
-//! targets are at stake as well.
+//! Weighted fair queues give each class a share of a receiver. Latency targets hold as long as the
+//! classes above the lowest stay within their shares, but no queue keeps them there: every sender
+//! may ask for the highest class. Refusing the excess would lose calls that the lowest class has
+//! room for. So admission *downgrades*: the call is always sent, in its own class or in the lowest
+//! one, which has no target. Classes in between are no fallback, since their targets are at stake
+//! as well.
 //!
 //! Each method learns from the latencies of the calls that ran in their class:
 //!
@@ -21,11 +21,11 @@
 //! Datacenters", SIGCOMM '22, with the constants of its simulator. *Centralized Aequitas* is D.
 //! Chowdary, W. Xie, Y. Zhong: "Centralize the Aequitas Admission Control Mechanism".
 //!
-//! A [`Server`] holds the state of the latter two for many services. Senders exchange with it what
-//! [`protocol`] has, in batches.
+//! A [`Server`] holds the state of the latter two for many services. Senders exchange batches of
+//! reports and decisions with it ([`protocol`]).
 //!
-//! All state is bounded ([`Limits`]). What doesn't fit is forgotten, and what is forgotten is
-//! admitted.
+//! All state is bounded ([`Limits`]). An entry that doesn't fit is forgotten, and its calls are
+//! then admitted.
 
 mod distributed;
 mod incast;

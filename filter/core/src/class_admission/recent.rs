@@ -1,9 +1,9 @@
-//! A map that forgets what was not used for long, and never holds more than it may.
+//! A bounded map that forgets entries that were not used for long.
 //!
-//! Two generations: entries go into the young one, and when that is full it becomes the old one and
-//! the old one is dropped. An entry that is used moves to the young one. So an entry survives until
-//! as many others as a generation holds were used after it, each step costs O(1) on average, and
-//! there is no list to maintain at every use.
+//! It has two generations. Entries go into the young one; when that is full, it becomes the old one
+//! and the former old one is dropped. An entry that is used moves to the young one. So an entry
+//! survives until a generation's capacity of other entries was used after it. Each step costs O(1)
+//! on average, and no list has to be maintained at every use.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::Limits;
 use crate::time::Instant;
 
-/// See the module.
+/// A bounded map of two generations.
 #[derive(Debug, Clone)]
 pub(super) struct Recent<K, V> {
     /// Entries of a generation.

@@ -108,9 +108,9 @@ impl Index {
     }
 }
 
-/// `path` up to each of its slashes, and whole: of `/a/b` the empty one (which stands for `/`),
-/// `/a` and `/a/b`. Those are its prefixes of whole path elements, each one slash longer than the
-/// one before.
+/// Yields `path` up to each of its slashes, and whole: for `/a/b` the empty path (for `/`), `/a`
+/// and `/a/b`. Those are its prefixes of whole path elements, each one slash longer than the one
+/// before.
 fn prefixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     let slashes = path
         .iter()

@@ -2,7 +2,7 @@
 
 use super::RequestView;
 
-/// What rules may look at. By default, nothing.
+/// A [`RequestView`] in memory. By default, all fields are absent.
 #[derive(Debug, Default, Clone)]
 pub struct MemoryRequest {
     /// `:path`.
