@@ -60,7 +60,7 @@ struct Listener {
     stages: Vec<Arc<Compiled>>,
 }
 
-/// See the module.
+/// One worker's engine: all listeners' stages, and the calls of the process.
 #[derive(Debug, Default)]
 pub struct Engine {
     seed: u64,
@@ -71,14 +71,14 @@ pub struct Engine {
     /// Policies of the current configurations, before the first request.
     compiled: Vec<Arc<Compiled>>,
     running: Vec<Policy>,
-    /// Policies that are gone but whose requests are not.
+    /// Removed policies that still have requests.
     retired: Vec<Policy>,
     next_policy: u32,
-    /// What calls of the process belong to, once an outbound listener was configured.
+    /// State of the process's calls, once an outbound listener was configured.
     outbound: Option<mesh::Outbound>,
-    /// Of that, how often it was configured.
+    /// The number of times that `outbound` was configured.
     generation: u32,
-    /// Whether that came with the stages: requests are calls as well.
+    /// Whether `outbound` came with the stages, so that requests are calls as well.
     gateway: bool,
     /// Whether any stage degrades service.
     degrades: bool,
@@ -163,7 +163,8 @@ impl Engine {
         listeners: &[(&str, &Prepared)],
         actions: &mut Vec<Action>,
     ) -> Result<(), ConfigError> {
-        // A listener for calls, if there is one, has told on its own.
+        // Only a gateway's `outbound` comes with the stages; a listener for calls has its own
+        // configuration.
         let mut newest_first = listeners.iter().rev().map(|(_, p)| &p.config);
         let gateway = newest_first.find(|config| config.outbound.is_some());
         if gateway.is_some() || self.gateway {
@@ -255,8 +256,7 @@ impl Engine {
         done
     }
 
-    /// The policies that requests here belong to, also those that are gone but whose requests are
-    /// not.
+    /// Yields the policies of requests here, also those that were removed but still have requests.
     pub(crate) fn policies(&self) -> impl Iterator<Item = &str> {
         let policies = self.running.iter().chain(&self.retired);
         policies.map(|policy| policy.stage.config().policy.as_str())
@@ -285,7 +285,7 @@ impl Engine {
         self.compiled.is_empty() && self.running.is_empty()
     }
 
-    /// The name of the policy whose stage is for `request`.
+    /// Returns the name of the policy whose stage covers `request`.
     fn policy_for(&self, request: &impl RequestView) -> Option<&str> {
         let name = request.listener();
         let listener = self.listeners.iter().find(|l| l.name == name)?;
@@ -477,8 +477,8 @@ impl Engine {
         policy.is_some_and(|policy| policy.stage.config().holds_streams())
     }
 
-    /// The first byte of the response's body is there, and more follows: ends the request's
-    /// processing time. Its slot is held until [`Engine::finish`]. Safe to call twice.
+    /// Ends a request's processing time at the first byte of the response's body, if more follows.
+    /// Its slot is held until [`Engine::finish`]. Safe to call twice.
     ///
     /// # Errors
     /// [`HostError`].
@@ -495,13 +495,14 @@ impl Engine {
         }
     }
 
-    /// The quality that the application is to be told for this request, ratio; `None`: nothing.
+    /// Returns the quality to pass to the application with this request, ratio; `None` without
+    /// degradation.
     #[must_use]
     pub fn quality(&self, ticket: Ticket) -> Option<f64> {
         self.policy(ticket.policy)?.stage.quality(ticket)
     }
 
-    /// Whether applications are told qualities at all, which only Headgate may then do.
+    /// Whether applications get qualities, which then only Headgate may set.
     #[must_use]
     pub fn degrades(&self) -> bool {
         self.degrades
@@ -564,8 +565,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives back at once what is booked under `dead`, a worker of which the caller knows that it
-    /// will never report again; others wait for the end of its lease.
+    /// Gives back at once all bookings of `dead`, a worker that will certainly never report again.
+    /// The bookings of other dead workers are given back at the end of their leases.
     ///
     /// # Errors
     /// [`HostError`]; the lease then runs out instead.
@@ -611,7 +612,7 @@ impl Engine {
         done
     }
 
-    /// The VM ends: publishes what is pending and leaves, if no request is under way.
+    /// Publishes pending counts when the VM ends, and leaves if no request is under way.
     ///
     /// # Errors
     /// [`HostError`]; the lease then runs out instead.
@@ -633,8 +634,8 @@ impl Engine {
             .map_or(Ok(()), |membership| membership.leave(host))
     }
 
-    /// The part of the requests that was refused lately, ratio 0..=1, if the clients of this policy
-    /// are to be told.
+    /// Returns the part of the requests that was refused lately, ratio 0..=1; `None` if the policy
+    /// doesn't announce it to clients.
     #[must_use]
     pub fn rejection_rate(&self, policy: PolicyId) -> Option<f64> {
         self.policy(policy)?.stage.rejection_rate()

@@ -1,10 +1,10 @@
 //! Histograms of durations with a bounded relative error and bounded memory.
 //!
-//! A mean and a few percentiles are all that decisions need, but they must be mergeable over
-//! workers and evaluable later at percentiles that nobody asked for while recording (a policy
-//! edit). Sampling loses the tail, fixed buckets need to know the range, and quantile sketches such
-//! as P² don't merge. So: log-linear integer buckets as in `HdrHistogram`, 64 per power of two, of
-//! which only the occupied ones are stored, sorted.
+//! Decisions need a mean and a few percentiles. They must be mergeable over workers, and a policy
+//! edit may ask later for percentiles that no configuration named during recording. Sampling loses
+//! the tail, fixed buckets need to know the range, and quantile sketches such as P² don't merge.
+//! So: log-linear integer buckets as in `HdrHistogram`, 64 per power of two, of which only the
+//! occupied ones are stored, sorted.
 //!
 //! - Resolution: a value is reported as its bucket's midpoint, at most 1/128 = 0.79% off (values
 //!   under 1.024 µs: at most 8 ns off).
@@ -145,8 +145,9 @@ impl Histogram {
             .map(|&(bucket, _)| Duration::from_nanos(midpoint(bucket)))
     }
 
-    /// Mean time that is left of a value at a random moment within it: E\[x²\] / (2 E\[x\]), which
-    /// is how long a busy server still needs for what it is doing. Zero when nothing was recorded.
+    /// Returns the mean remaining part of a value at a random moment within it: E\[x²\] / (2
+    /// E\[x\]). That is the mean residual service time of a busy server. Zero when nothing was
+    /// recorded.
     #[must_use]
     pub fn mean_residual(&self) -> Duration {
         let (mut first, mut second) = (0.0, 0.0);
@@ -269,7 +270,7 @@ mod tests {
         h
     }
 
-    /// Durations whose magnitude is uniform, so that every octave is met.
+    /// Durations whose magnitude is uniform, so that every octave occurs.
     fn a_duration() -> impl Strategy<Value = u64> {
         (0..42_u32, any::<u64>()).prop_map(|(bits, x)| x & ((1 << bits) - 1))
     }

@@ -1,11 +1,11 @@
-//! What the engine needs from the process that it runs in: [`Metrics`] that people read, and state
-//! that decides ([`Shared`]).
+//! The engine's interface to its process: [`Metrics`] for dashboards, and [`Shared`] state that
+//! decisions depend on.
 //!
 //! Envoy runs one WebAssembly VM per worker thread, and every decision needs the state of the whole
 //! process. Three facilities cross threads: numbers (Envoy's gauges are process-wide atomics),
 //! blobs with compare-and-swap (shared data), and a wake-up of another worker (shared queues).
-//! `Shared` is all of them and nothing more. Where one engine serves the whole process, the same
-//! state lives in plain cells: [`Local`]. [`memory`] is Envoy for tests.
+//! `Shared` is all of them and nothing more. With one engine for the whole process, the same state
+//! lives in plain cells: [`Local`]. [`memory`] is Envoy for tests.
 
 mod local;
 pub mod memory;
@@ -20,12 +20,12 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MetricId(pub u32);
 
-/// What a metric counts.
+/// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MetricKind {
     /// Only grows.
     Counter,
-    /// A level, for people: a process may be configured not to have it, and then nobody is told.
+    /// A gauge for dashboards. The stats matcher may reject it; writes are then dropped silently.
     Gauge,
     /// A distribution.
     Histogram,
@@ -39,10 +39,10 @@ pub struct Number(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version(pub u32);
 
-/// What must hold for a [`Shared::store`] to happen.
+/// The condition for a [`Shared::store`] to happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
-    /// Nobody stored the blob yet.
+    /// The blob was never stored.
     Absent,
     /// The blob has this version.
     Version(Version),
@@ -77,7 +77,8 @@ pub enum HostError {
     },
 }
 
-/// What people read. Write-only for the engine. Every call is `Result`-checked and none panics.
+/// Metrics for dashboards; the engine can't read them. Every call is `Result`-checked and none
+/// panics.
 pub trait Metrics {
     /// Defines a metric. The same name gives the same metric in every worker.
     ///
@@ -100,12 +101,12 @@ pub trait Metrics {
 
 /// State shared by all workers of one process. Every call is `Result`-checked and none panics.
 pub trait Shared {
-    /// What to add to this process's clock for one that other processes agree with; zero if there
-    /// is no such clock.
+    /// Returns the duration to add to this process's clock to get one that other processes agree
+    /// with; zero without such a clock.
     fn wall_clock_offset(&self) -> Duration;
 
-    /// A number that decisions depend on, 0 at first. The same name gives the same number in every
-    /// worker.
+    /// Returns the number `name`, which decisions depend on; 0 at first. The same name gives the
+    /// same number in every worker.
     ///
     /// # Errors
     /// [`HostError::Call`] when the host refuses the name.
@@ -129,15 +130,15 @@ pub trait Shared {
     /// [`HostError::Call`] for an unknown number.
     fn get(&self, number: Number) -> Result<u64, HostError>;
 
-    /// Loads a blob with its version; `None` when nobody stored it yet.
+    /// Loads a blob with its version; `None` if it was never stored.
     ///
     /// # Errors
     /// [`HostError::Call`] when the host refuses.
     fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError>;
 
     /// Stores a blob if it is still as expected: at the version that [`Shared::load`] gave, or
-    /// absent. There is no unconditional store: it would overwrite what another worker stored
-    /// meanwhile.
+    /// absent. An unconditional store isn't offered, since it would overwrite another worker's
+    /// value.
     ///
     /// # Errors
     /// [`HostError::Conflict`] when it is not, [`HostError::Call`] when the host refuses.
@@ -156,7 +157,7 @@ pub trait Host: Metrics + Shared {}
 
 impl<H: Metrics + Shared> Host for H {}
 
-/// Metrics that nobody reads.
+/// Metrics that are discarded.
 impl Metrics for () {
     fn define(&self, _kind: MetricKind, _name: &str) -> Result<MetricId, HostError> {
         Ok(MetricId(0))

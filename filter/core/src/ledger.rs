@@ -1,15 +1,15 @@
 //! The numbers that decide: slots and queued work of one stage, over all workers of the process.
 //!
-//! Two atomic gauges of the host per stage serve the decisions: the slots in use, and the queue,
-//! whose length and work share one gauge (length in the upper 20 bits, work in the lower 44)
-//! because they change and are asked for together and every host call counts. Beside them every
-//! worker keeps its own share of both, so that a dead worker's share can be given back
+//! Decisions read two atomic gauges of the host per stage: the slots in use, and the queue. The
+//! queue's length and work share one gauge (length in the upper 20 bits, work in the lower 44),
+//! because they change together and are read together, and every host call counts. Beside them
+//! every worker keeps its own share of both, so that a dead worker's share can be given back
 //! ([`Ledger::give_back`]).
 //!
-//! **Never above P.** [`Ledger::try_acquire`] first adds one and then reads: whoever reads a total
-//! of at most P owns a slot, everybody else takes the one back. Every owner's addition precedes its
-//! own read, so the last of them to add has seen all others; hence owners never exceed P. Two
-//! workers that add at the same moment for the last slot may both step back; each then looks
+//! **Never above P.** [`Ledger::try_acquire`] first adds one and then reads. A worker that reads a
+//! total of at most P owns a slot; any other takes its one back. Every owner's addition precedes
+//! its own read, so the last of them to add has seen all others; hence owners never exceed P. Two
+//! workers that add at the same moment for the last slot may both step back; each then checks
 //! whether one is free, and tries again.
 //!
 //! **No slot idles beside a waiter.** A waiter announces itself before it looks for a free slot; a
@@ -154,7 +154,7 @@ pub struct Ledger {
     workers: Vec<Option<WorkerGauges>>,
     own_id: WorkerId,
     own: WorkerGauges,
-    /// What this worker has booked and not taken back.
+    /// This worker's bookings.
     booked: Share,
 }
 
@@ -174,8 +174,8 @@ impl Ledger {
         };
         this.workers.resize(own_id as usize + 1, None);
         this.workers[own_id as usize] = Some(this.own);
-        // The number may be that of a dead worker whose share nobody gave back: whoever buried it
-        // may not have had this stage.
+        // The number may be that of a dead worker whose share is still booked: the worker that
+        // buried it may not have had this stage.
         this.give_back(host, own_id)?;
         Ok(this)
     }
@@ -231,7 +231,7 @@ impl Ledger {
         host.get(self.total.queue).map(QueueState::unpack)
     }
 
-    /// What this worker has booked.
+    /// Returns this worker's bookings.
     #[must_use]
     pub fn booked(&self) -> Share {
         self.booked
@@ -320,7 +320,7 @@ impl Ledger {
         )
     }
 
-    /// The work of a queued request is `more` than what was announced.
+    /// Adds `more` to the announced work of a queued request.
     ///
     /// # Errors
     /// [`HostError`]; the audit corrects the total.
@@ -334,12 +334,12 @@ impl Ledger {
         )
     }
 
-    /// Tells the others the rank of this worker's first waiter; `None` when nobody waits here.
+    /// Publishes the rank of this worker's first waiter; `None` without a waiter.
     ///
     /// # Errors
     /// [`HostError`].
     pub fn publish_head(&self, host: &impl Shared, rank: Option<u64>) -> Result<(), HostError> {
-        // 0 is "nobody": the gauge's value before anybody wrote it.
+        // 0 means "no waiter": the gauge's initial value.
         host.set(self.own.head, rank.map_or(0, |rank| rank.saturating_add(1)))
     }
 
@@ -419,19 +419,20 @@ impl Ledger {
         let new = self.worker(host, own_id)?;
         let old = std::mem::replace(&mut self.own, new);
         self.own_id = own_id;
-        // A worker that still sees us under the old number waits for no waiter of it.
+        // A worker that still sees us under the old number must not wait for our first waiter
+        // there.
         host.set(old.head, 0)?;
-        // What we booked under this number after it was taken from us, or its last owner left
-        // behind.
+        // Bookings that we made under this number after it was taken from us, or that its last
+        // owner left.
         self.give_back(host, own_id)?;
         self.own.share.set(host, self.booked, self.booked)?;
         self.total.book(host, self.booked)
     }
 
-    /// The difference between the total and the sum of the shares of workers 0 up to `numbers`;
-    /// zero but for moments in which somebody is between two bookings, and after a VM died between
-    /// two bookings. A number that nobody has counts too: what is booked under it is given back by
-    /// whoever gets it, or sweeps it.
+    /// Returns the difference between the total and the sum of the shares of workers 0 up to
+    /// `numbers`. It is zero except while a worker is between two bookings, and after a VM died
+    /// between two bookings. A free number counts too: its bookings are given back by the worker
+    /// that claims or sweeps it.
     ///
     /// # Errors
     /// [`HostError`].

@@ -1,4 +1,4 @@
-//! One worker's part of a stage's queue: who waits here, in the order of the discipline.
+//! One worker's part of a stage's queue, in the order of the discipline.
 //!
 //! Every discipline is a *rank*: a number given to a request when it arrives, and the smallest rank
 //! goes first (FIFO's rank is the arrival). The process-wide order then needs no shared queue: each
@@ -8,11 +8,12 @@
 //! it. Equal ranks keep their order of arrival.
 //!
 //! Waiters may stand in *lines* (the flows of a fair queue). A line is served first come, first
-//! served, and only its first waiter is in the heap. Turns are the line's and not its waiters':
-//! whoever leaves a line gives its turn to the one behind, and the last turn is void. Else the
-//! early turns would be lost with the clients that give up, and a flow whose clients do so would
-//! not be served until all others have used as many rounds as it has waiters. What rank a turn has
-//! is known when it comes up: the caller ranks the next of a line when the one before it is served.
+//! served, and only its first waiter is in the heap. Turns belong to the line and not to its
+//! waiters: a waiter that leaves a line gives its turn to the one behind, and the last turn is
+//! void. Otherwise early turns would be lost with clients that give up, and a flow of such clients
+//! would not be served until all others have used as many rounds as it has waiters. The rank of a
+//! turn is only known when it comes up: the caller ranks the next of a line when the one before it
+//! is served.
 
 use std::collections::VecDeque;
 
@@ -36,7 +37,7 @@ struct Line {
     turns: VecDeque<i64>,
 }
 
-/// Where a slot stands in its line.
+/// The neighbours of a slot in its line.
 #[derive(Debug, Clone, Copy)]
 struct Link {
     line: u16,
@@ -77,7 +78,7 @@ impl Queue {
         self.heap.len() + self.behind
     }
 
-    /// Whether nobody waits.
+    /// Whether the queue has no waiter.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
@@ -186,8 +187,8 @@ impl Queue {
         true
     }
 
-    /// Closes the gap that `slot` leaves in its line. Returns who is first there now, if it was
-    /// `slot` before.
+    /// Closes the gap that `slot` leaves in its line. If `slot` was the first there, returns the
+    /// new first one.
     fn leave_line(&mut self, slot: Slot, link: Link) -> Option<Slot> {
         let Link {
             line,

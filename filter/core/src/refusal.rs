@@ -1,7 +1,7 @@
-//! What a refused client is told: why, and when it is worth coming back.
+//! A refusal's reason and the time after which a retry is worthwhile.
 //!
-//! The wait to come back is the time the queue needs to drain until the same request would be
-//! admitted, with jitter on top so that refused clients don't return together.
+//! That is the time that the queue needs to drain until the same request would be admitted, with
+//! jitter so that refused clients don't return together.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::rng::Rng;
 use crate::stats::percentile_name;
 use crate::workflows::{OTHER, ProcessId, WorkflowId};
 
-/// Defines [`Reason`] and, from the same list, what is said of each reason.
+/// Defines [`Reason`] and, from the same list, the answer for each reason.
 macro_rules! reasons {
     ($($(#[$doc:meta])+ $reason:ident { $($field:ident: $value:expr,)+ })+) => {
         /// Why a request was turned away.
@@ -28,7 +28,7 @@ macro_rules! reasons {
             /// All but [`Reason::Objective`], in the order of their stats.
             pub const FIXED: &[Self] = &[$(Self::$reason),+];
 
-            /// What is said of it.
+            /// Returns the reason's name and answer.
             #[must_use]
             pub const fn answer(self) -> &'static Answer {
                 match self {
@@ -40,7 +40,7 @@ macro_rules! reasons {
     };
 }
 
-/// What a reason is called and how it is answered.
+/// The name of a reason and the answer to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
     /// Name in headers, response code details and stats.
@@ -68,7 +68,7 @@ const RESOURCE_EXHAUSTED: i32 = 8;
 const UNAVAILABLE: i32 = 14;
 
 reasons! {
-    /// It is worth less per slot time than what the slots are needed for (`strategy::value_cut`).
+    /// Other requests are worth more per slot time (`strategy::value_cut`).
     Value {
         name: "value",
         text: "the slots are needed for requests that are worth more of their time",
@@ -169,7 +169,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Whose request it was: a refusal, too, tells the process that sent it what it may send.
+/// The origin of a request. A refusal, too, announces a rate to the process that sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
     /// Its workflow.
@@ -197,7 +197,7 @@ pub struct Refusal {
     pub reason: Reason,
     /// When coming back is worth it; jitter included, never zero.
     pub retry_after: Duration,
-    /// Whose request it was, where its stage has workflows.
+    /// The request's origin, if its stage has workflows.
     pub origin: Option<Origin>,
 }
 

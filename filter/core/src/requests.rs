@@ -19,12 +19,12 @@ pub(crate) enum Phase {
     Queued,
     /// Holds a slot.
     Running {
-        /// When it got the slot; `None` when nobody can tell, so that it can't be measured.
+        /// The time at which it got the slot; `None` if unknown, so that it can't be measured.
         dequeued: Option<Instant>,
     },
 }
 
-/// As what a request enters the strategy's measurements.
+/// The way in which a request counts in the strategy's measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counts {
     /// As it was served.
@@ -40,7 +40,7 @@ pub(crate) enum Counts {
 pub(crate) struct Request {
     /// The caller's name for it.
     pub(crate) stream: u32,
-    /// What it said at its arrival, with its type and class of today.
+    /// Its attributes at its arrival, with its type and class of today.
     pub(crate) attributes: Attributes,
     /// When it came to the stage.
     pub(crate) arrived: Instant,
@@ -57,7 +57,7 @@ pub(crate) struct Request {
     /// Estimated queue wait at its arrival if the queue were a FIFO; `None` where no service time
     /// was known then.
     pub(crate) fifo_wait: Option<Duration>,
-    /// Answers that its own stands for.
+    /// The number of answers that its own counts for.
     pub(crate) weight: u32,
     /// When its processing time ended, of a stream that goes on.
     pub(crate) first_byte: Option<Instant>,
@@ -99,7 +99,7 @@ impl Request {
 struct Row {
     generation: u32,
     request: Option<Request>,
-    /// What its workflow has to know of it.
+    /// Its workflow's state.
     part: Option<Part>,
 }
 
@@ -187,7 +187,7 @@ impl Requests {
         Some((row.request.as_mut()?, row.part.as_mut()?))
     }
 
-    /// Whose request it is, where it has a workflow.
+    /// Returns the request's origin, if it has a workflow.
     pub(crate) fn origin(&self, ticket: Ticket) -> Option<Origin> {
         self.part(ticket).map(|part| part.origin)
     }

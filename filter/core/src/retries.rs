@@ -11,11 +11,11 @@
 //! while all are admitted. Refused retries count as no demand: the value cut and the search for P
 //! see first attempts only.
 //!
-//! **What a retry is.** Envoy numbers attempts from 1 in `x-envoy-attempt-count` (a route with
+//! **Retries.** Envoy numbers attempts from 1 in `x-envoy-attempt-count` (a route with
 //! `include_request_attempt_count`, as Istio's have). gRPC clients count the attempts before this
 //! one in `grpc-previous-rpc-attempts` (gRFC A6). Other clients and gateways have other headers; a
-//! policy may name one of them (`retries.header`). A client that says so of a first attempt harms
-//! only itself.
+//! policy may name one of them (`retries.header`). A client that marks a first attempt as a retry
+//! harms only itself.
 //!
 //! Each worker goes by its own refusals: in an overload all workers refuse.
 

@@ -1,8 +1,7 @@
-//! Fair queues: every flow of requests gets the same share of the slots' time, or its weight's, by
-//! turns.
+//! Fair queues: every flow of requests gets the same share of slot time, or its weight's.
 //!
-//! Each flow spends time of the slots, weighted, and the next request is that of the flow that has
-//! spent least when it is served. Two disciplines differ in how finely that is counted:
+//! Each flow uses slot time, weighted. The next request is that of the flow that will have used the
+//! least when it is served. Two disciplines differ in how finely they count:
 //!
 //! - *Deficit round robin* (M. Shreedhar, G. Varghese: "Efficient Fair Queueing using Deficit Round
 //!   Robin", SIGCOMM '95; Wisp §4.2 shares services among workflows by it) counts rounds, in each
@@ -14,8 +13,8 @@
 //!   requests that are small beside any quantum, such as 0.4 ms at weights of 8 : 4 : 1.
 //!
 //! Both are one formula. Request n of a flow is served in the round in which the sum of quanta
-//! first covers all that the flow has asked for since it became active, so that the round can be
-//! told when the request arrives:
+//! first covers all that the flow has asked for since it became active. So the round is known when
+//! the request arrives:
 //!
 //! ```text
 //! start  = max(finish, round now − 1)
@@ -26,51 +25,50 @@
 //! A weighted fair queue is that with a Q below every cost: 16 µs at the least weight of all flows.
 //!
 //! *Round now* is the smallest rank that waited on any worker when a request last left the queue
-//! for a slot. That is mostly the rank of this request. It is not where a worker serves a request
-//! before its turn, because the worker of the first one was woken and has not answered yet: were it
-//! taken for the round, all flows would lose what they have not spent by then, to one whose single
-//! request takes many rounds. The maximum takes away what a flow did not spend while it had nothing
-//! to send: one that was away for longer has one quantum for the round in progress, one that comes
-//! back within the round has what it left of it. (The textbook of deficit round robin takes the
-//! rest away at once and puts the flow at the end of its list, into the round in progress or the
-//! next: to know that here, all workers would have to agree on when a flow is empty.)
+//! for a slot. That is mostly the rank of this request. It is not if a worker serves a request
+//! before its turn, because the worker of the first one was woken and has not answered yet. With
+//! that rank as the round, all flows would lose their unused quanta to one whose single request
+//! takes many rounds. The maximum takes away the quantum that a flow did not use while it had no
+//! requests. One that was away for longer has one quantum for the round in progress; one that comes
+//! back within the round has the rest of its quantum. (The textbook of deficit round robin takes
+//! the rest away at once and puts the flow at the end of its list, into the round in progress or
+//! the next. That would require all workers to agree on when a flow is empty.)
 //!
-//! **Cost.** Both disciplines were made for packets, whose length is known. What a request takes of
-//! a slot is known when it ends. So a flow is charged twice, as J. Mace et al. do it ("2DFQ:
+//! **Cost.** Both disciplines were made for packets, whose length is known. The slot time of a
+//! request is only known when it ends. So a flow is charged twice, as J. Mace et al. do it ("2DFQ:
 //! Two-Dimensional Fair Queuing for Multi-Tenant Cloud Services", SIGCOMM '16: retroactive
-//! charging). Before, with an estimate: the mean processing time of the request's type, or what its
-//! stated cost comes to ([`crate::work::Work`]), times what the flow's requests were found to take
-//! of it ([`super::cost`]; where flows are types, their means say that already). At the end, with
-//! what the time of the slot was more or less. Shares are therefore those of slots' time, whatever
-//! the estimates were, also among flows whose requests have one type. So Wisp §4.3 asks: a request
-//! uses up what its workflow costs. What it costs elsewhere in its tree doesn't count: slots are
-//! what is shared here.
+//! charging). The first charge is an estimate: the mean processing time of the request's type, or
+//! the time of its stated cost ([`crate::work::Work`]), times the ratio of actual to expected time
+//! of the flow's requests ([`super::cost`]; where flows are types, their means already contain it).
+//! The second charge, at the end, is the difference to the actual slot time. Shares are therefore
+//! shares of slot time, whatever the estimates were, also among flows whose requests have one type.
+//! Wisp §4.3 asks for this: a request uses up its workflow's cost. Its cost elsewhere in its tree
+//! doesn't count, since slots are the shared resource here.
 //!
-//! A correction counts for the requests that wait already: it is added to *corrected* of its flow,
-//! and a request that becomes the first of its flow on its worker gets the rank
+//! A correction also counts for requests that are waiting already. It is added to *corrected* of
+//! its flow, and a request that becomes the first of its flow on its worker gets the rank
 //!
 //! ```text
 //! rank = ⌈finish at its arrival + corrected now − corrected at its arrival⌉
 //! ```
 //!
-//! Else a flow whose requests turn out dear would be served a whole queue of them before it pays.
-//! Before anything was measured all costs are 0 and the order is a FIFO's. A request that finds a
-//! slot free is not charged: nobody waited.
+//! Otherwise a flow whose requests turn out to be expensive would be served a whole queue of them
+//! before it pays. Before any measurement all costs are 0 and the order is a FIFO's. A request that
+//! finds a free slot is not charged, since no other request waited.
 //!
 //! Wisp's credits follow the workflow's share as bottleneck fairness finds it. A fair queue needs
-//! no such share: among those who wait it is max-min fair by itself, in proportion to their
+//! no such share: among the waiting flows it is max-min fair by itself, in proportion to their
 //! weights. Left out are the shares of dominant resource fairness.
 //!
-//! Two flows that have requests waiting all the time are served in proportion to their weights:
-//! what each got, divided by its weight, differs by at most Q + the largest cost / the smaller
-//! weight, and by what the estimates of requests that have a slot are wrong by. Workers among which
-//! the flows' requests are spread add to it what they overtake by
-//! ([`crate::stage::ORDER_TOLERANCE`]).
+//! Two flows that always have requests waiting are served in proportion to their weights. The
+//! service that each got, divided by its weight, differs by at most Q + the largest cost / the
+//! smaller weight, and by the error of the estimates of requests that have a slot. With the flows'
+//! requests spread over several workers, overtaking adds up to [`crate::stage::ORDER_TOLERANCE`].
 //!
-//! Shared by all workers, as gauges: round now, `finish` and `corrected` of each flow (fixed
-//! point). Four host calls when a request is queued, two or three when it gets its slot, two or
-//! three when it ends, none for requests that find a slot free. Gauges of flows are defined when
-//! first needed. What can go wrong with numbers that nobody locks, and what bounds it:
+//! All workers share, as gauges: round now, `finish` and `corrected` of each flow (fixed point).
+//! That is four host calls when a request is queued, two or three when it gets its slot, two or
+//! three when it ends, none for requests that find a free slot. Gauges of flows are defined when
+//! first needed. Numbers without a lock can go wrong in these ways, all bounded:
 //!
 //! - Two workers raise an idle flow at the same moment: one of the two costs is lost, once.
 //! - Requests leave the queue early: their cost is taken back, and their turn goes to the next of
@@ -134,7 +132,7 @@ impl Grain {
         }
     }
 
-    /// A weighted fair queue of flows whose least weight is `least_weight`.
+    /// A weighted fair queue whose flows' least weight is `least_weight`.
     fn tags(least_weight: f64) -> Self {
         Self {
             quantum_us: TAG_US / least_weight,
@@ -172,7 +170,7 @@ struct Gauges {
     corrected: Number,
 }
 
-/// See the module.
+/// A fair queue, by rounds or by finish tags.
 #[derive(Debug)]
 pub(super) struct Fair {
     by: Flow,
@@ -209,7 +207,7 @@ impl Fair {
         Self::new(host, prefix, stage, by, weights, Grain::tags)
     }
 
-    /// `grain` is told the least weight.
+    /// `grain` gets the least weight.
     fn new(
         host: &impl Shared,
         prefix: &str,
@@ -355,12 +353,13 @@ impl Fair {
         (us as f64 * per_us).clamp(least, most) as u64
     }
 
-    /// What `span` of arrival time is in ranks.
+    /// Returns `span` of arrival time in ranks.
     pub(super) fn tolerance(&self, span: Duration) -> u64 {
         self.grain.layout.tolerance(span)
     }
 
-    /// A request left the queue for a slot. `least` is the smallest rank of all that waited then.
+    /// Records that a request left the queue for a slot. `least` is the smallest rank of all
+    /// waiting requests at that time.
     pub(super) fn started(&self, host: &impl Shared, least: u64) -> Result<(), HostError> {
         let round = self.grain.layout.measure(least);
         if host.get(self.round)? < round {
@@ -414,8 +413,7 @@ impl Fair {
         Ok(host.get(gauges.finish)? <= round.saturating_sub(1) << self.grain.fraction)
     }
 
-    /// The requests of `flow` are others' from now on: what was learned from them says nothing
-    /// more.
+    /// Resets the learned cost of `flow`, whose id now belongs to other requests.
     pub(super) fn forget(&mut self, flow: u16) {
         if let Some(state) = self.flows.get_mut(usize::from(flow)) {
             state.cost = Cost::default();

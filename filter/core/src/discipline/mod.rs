@@ -19,12 +19,12 @@
 //! | Slack | latest start: arrival + min over percentiles p of (objective_p − pt_p) | `slack` |
 //!
 //! The deadline is the request's own; without one it is its type's objective at the highest
-//! percentile, and without objectives `queue.timeout`. What a request doesn't say of its tree is
-//! what is measured here: the mean processing time of its type is all that is ahead of it. How
-//! numbers become ranks that keep the order of arrival among equals is told in `rank`.
+//! percentile, and without objectives `queue.timeout`. Progress that a request doesn't carry is
+//! measured here: its remaining work is the mean processing time of its type. `rank` turns numbers
+//! into ranks that keep the order of arrival among equals.
 //!
 //! A queue that is only watched (`queue.mode: Observe`, `mode: DryRun`) is in the backend, where
-//! the discipline has no say: there the order is FIFO and waits are estimated as in a FIFO,
+//! the discipline has no effect. There the order is FIFO and waits are estimated as in a FIFO,
 //! whatever is configured.
 
 mod cost;
@@ -58,8 +58,7 @@ pub(crate) struct Turn {
     pub(crate) flow: u16,
     /// The charge of the flow for this request, rounds (fixed point).
     pub(crate) share: u64,
-    /// When it is, rounds (fixed point), but for what the flow's earlier charges turn out to be
-    /// wrong by.
+    /// Its turn, rounds (fixed point), before later corrections of the flow's earlier charges.
     pub(crate) at: i64,
 }
 
@@ -78,7 +77,7 @@ impl Order {
     /// # Errors
     /// [`HostError`] when the host refuses a metric.
     pub fn new(host: &impl Host, prefix: &str, stage: &StageConfig) -> Result<Self, HostError> {
-        // What is only watched is ordered by whoever holds it.
+        // A queue that is only watched is ordered by the backend.
         let holds = stage.mode == Mode::Enforce && stage.queue.mode == QueueMode::Hold;
         let discipline = if holds {
             stage.queue.discipline.clone()
@@ -120,7 +119,7 @@ impl Order {
         }
     }
 
-    /// How many groups there are in `stage`, whose order this is.
+    /// Returns the number of groups in `stage`, whose order this is.
     pub(crate) fn groups(&self, stage: &StageConfig) -> usize {
         match (&self.fair, &self.discipline) {
             (Some(fair), _) => fair.flows(),
@@ -129,7 +128,7 @@ impl Order {
         }
     }
 
-    /// What the other workers are told of a first waiter of `rank`.
+    /// Returns the value by which other workers learn that the first waiter has `rank`.
     pub(crate) fn announce(&self, rank: u64) -> u64 {
         rank::announce(rank, self.number())
     }
@@ -177,17 +176,17 @@ impl Order {
     /// Whether requests are to be admitted by the time in which all that is queued drains, rather
     /// than by the wait that each can expect for itself.
     ///
-    /// Orders by deadline or slack even out how close requests come to their limits: one that has
-    /// time waits for one that has none. So under overload *every* type's own wait ends near its
-    /// limit, and admission by it refuses all alike, the many cheap requests like the few expensive
-    /// ones. At 1.5 times the full load Bouncer with an allowance of 0.3 then rejects 40% of all
-    /// requests, where a FIFO rejects 13.7%. The drain time says who has room to spare: a request
-    /// whose slack doesn't cover it is served in time only at the expense of others' slack. Judged
-    /// by that, the same strategy rejects 13.7% and keeps all objectives (simulator,
+    /// Orders by deadline or slack even out how close requests come to their limits: one with time
+    /// left waits for one without. So under overload *every* type's own wait ends near its limit,
+    /// and admission by it refuses all alike, the many cheap requests like the few expensive ones.
+    /// At 1.5 times the full load Bouncer with an allowance of 0.3 then rejects 40% of all
+    /// requests, where a FIFO rejects 13.7%. The drain time shows which requests have slack to
+    /// spare: one whose slack doesn't cover it is served in time only at the expense of others'
+    /// slack. Judged by that, the same strategy rejects 13.7% and keeps all objectives (simulator,
     /// `slack-order`).
     ///
-    /// Below a value cut the queue holds little that has room to spare
-    /// ([`ValueCut`](crate::strategy::ValueCut)): there each type is judged by its own wait.
+    /// Below a value cut few queued requests have slack to spare
+    /// ([`ValueCut`](crate::strategy::ValueCut)). There each type is judged by its own wait.
     ///
     /// Orders by size, attained service, class or turn give each type its own place in the queue
     /// whatever the others' limits, and are judged by that place.
@@ -247,8 +246,8 @@ impl Order {
         }
     }
 
-    /// A request ended that held a slot for `taken`, where requests like it take `usual_us`, or 0
-    /// if that is not known. `turn` is what it was charged for.
+    /// Records the end of a request that held a slot for `taken`, where requests like it take
+    /// `usual_us`, or 0 if that is not known. `turn` is its charge.
     pub(crate) fn ended(
         &mut self,
         host: &impl Host,
@@ -264,7 +263,7 @@ impl Order {
         }
     }
 
-    /// Whether a flow of a fair queue has nothing to remember; true under orders without turns.
+    /// Whether a flow of a fair queue has no state to keep; true under orders without turns.
     pub(crate) fn is_idle(&mut self, host: &impl Host, flow: u16) -> Result<bool, HostError> {
         match &mut self.fair {
             Some(fair) => fair.is_idle(host, flow),
@@ -272,7 +271,7 @@ impl Order {
         }
     }
 
-    /// A flow of a fair queue stands for other requests from now on.
+    /// Resets a flow of a fair queue, whose id now belongs to other requests.
     pub(crate) fn forget(&mut self, flow: u16) {
         if let Some(fair) = &mut self.fair {
             fair.forget(flow);
@@ -341,7 +340,7 @@ impl Order {
         }
     }
 
-    /// What `span` of arrival time is in ranks.
+    /// Returns `span` of arrival time in ranks.
     #[must_use]
     pub fn tolerance(&self, span: Duration) -> u64 {
         match self.discipline {

@@ -177,7 +177,7 @@ fn avoidance_with_envoys_counters() {
     assert_eq!(failed, 0);
 }
 
-/// Fails metric call number `fail_at` of a busy life; what is left booked afterwards.
+/// Fails metric call number `fail_at` of a busy life. Returns the bookings that remain afterwards.
 fn scenario(fail_at: u64, discipline: &Discipline) -> (u64, Option<String>) {
     let m = MemoryHost::new();
     let h = H::new(&m);
@@ -250,8 +250,8 @@ fn scenario(fail_at: u64, discipline: &Discipline) -> (u64, Option<String>) {
         act(&mut a, &mut streams);
     }
     let calls = h.calls.get();
-    // healthy again for long: nobody may still be held (queue.timeout is 1 s), and after the end
-    // nothing is booked
+    // healthy again for long: no request may be held any more (queue.timeout is 1 s), and after the
+    // end no booking remains
     for _ in 0..300 {
         now += 10;
         let _ = o.tick(&h2, t(now), &mut a);

@@ -1,16 +1,16 @@
-//! The flows of a fair queue by workflow: which one a request belongs to, and its weight.
+//! The flows of a fair queue by workflow: the flow of a request, and its weight.
 //!
-//! Names come from outside and there is no end of them. Hashed into a fixed number of flows, two
-//! names may share one, and whoever knows the hash finds a name that shares the flow of a chosen
+//! Names come from clients and are unbounded. With a hash into a fixed number of flows, two names
+//! may share one, and a client that knows the hash finds a name that shares the flow of a chosen
 //! victim. So each name has an id of its own in a bounded directory that all workers share
-//! ([`Directory`]); those beyond the bound share flow 0 with the requests that name no workflow,
-//! never that of another name. Where the policy has workflows, ids are theirs
+//! ([`Directory`]). Names beyond the bound share flow 0 with the requests that name no workflow,
+//! never the flow of another name. Where the policy has workflows, ids are theirs
 //! ([`crate::workflows::Workflows::identify`]).
 //!
-//! Without, nobody counts who is idle. A full directory is then cleared once in [`RECLAIM`] of the
-//! names whose flows have nothing to remember: who comes back starts as if it had never been away,
-//! which is what its queue says anyway. Who floods a proxy with names can take the free places of a
-//! minute. Those who wait, or owe something, keep theirs.
+//! Without workflows, idle names aren't tracked. A full directory is then cleared once in
+//! [`RECLAIM`] of the names whose flows have no state. A flow that comes back starts as if it had
+//! never been away, which is correct for its queue. A client that floods a proxy with names can
+//! take the free places of a minute. Flows that wait or have a debt keep their places.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -28,15 +28,14 @@ use crate::workflows::names::Directory;
 /// Between two clearances of a full directory.
 const RECLAIM: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// The flows by workflow of one stage.
 #[derive(Debug)]
 pub(super) struct Flows {
     weights: HashMap<Box<[u8]>, f64>,
-    /// Ids of names, kept here for a stage whose policy has no workflows; else the workflows keep
-    /// them.
+    /// Ids of names; `None` if the policy has workflows, which then keep the ids.
     names: Option<Directory>,
     reclaimed: Option<Instant>,
-    /// Buffer, so that nothing is allocated for a request.
+    /// Buffer reused by all requests, so that none allocates.
     name: Vec<u8>,
 }
 

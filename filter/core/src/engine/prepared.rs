@@ -11,7 +11,7 @@ use crate::config::{ConfigError, CostConfig, FilterConfig, StageConfig, Strategy
 use crate::host::Metrics;
 use crate::stats::StageStats;
 
-/// See the module.
+/// A checked configuration with its compiled stages.
 #[derive(Debug)]
 pub struct Prepared {
     pub(crate) config: FilterConfig,
@@ -29,7 +29,7 @@ pub(super) struct Compiled {
 }
 
 impl Prepared {
-    /// Prepares what the control plane sent.
+    /// Prepares a configuration of the control plane.
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.

@@ -1,15 +1,14 @@
-//! Calls that wait before they are sent, as the called service refuses others
-//! ([`crate::smoothing`]).
+//! Calls that are delayed while the called service refuses others ([`crate::smoothing`]).
 //!
-//! A sidecar is the client of Chronos §3.2 for its application. It hears p with the answers of a
-//! service, and delays the next calls to it with that probability. The last p that was heard
-//! counts: each answer tells that of the process it came from, and the share of delayed calls is
-//! linear in p, so that over many calls it is the mean of what all processes say, weighted by
-//! calls. Each worker goes by the answers to its own calls.
+//! A sidecar is the client of Chronos §3.2 for its application. It reads p from the answers of a
+//! service, and delays the next calls to it with that probability. The last p counts. Each answer
+//! has the p of its process, and the share of delayed calls is linear in p, so over many calls it
+//! is the mean of all processes' p, weighted by calls. Each worker uses the answers to its own
+//! calls.
 //!
-//! A call that waits has no slot anywhere, and is nothing to workflows and class admission yet:
-//! they see it when it is sent. It waits no longer than its own deadline allows, and only so many
-//! do.
+//! A delayed call has no slot anywhere, and workflows and class admission don't know it before it
+//! is sent. It waits no longer than its own deadline allows, and the number of delayed calls is
+//! bounded.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
@@ -36,7 +35,7 @@ const STALE: Duration = Duration::from_secs(10);
 /// Stats of services that have no name in the configuration.
 const OTHER: &str = "_other";
 
-/// What services told, of one configuration.
+/// The services' last rejection rates, under one configuration.
 #[derive(Debug)]
 pub(super) struct Smoother {
     law: Smoothing,
@@ -115,8 +114,8 @@ impl Smoother {
         }))
     }
 
-    /// The place of the service that `cluster` leads to, whose name `service` finds; `None` where
-    /// there are too many.
+    /// Returns the index of the service of `cluster`, whose name `service` finds; `None` if there
+    /// are too many services.
     pub(super) fn place<'a>(
         &mut self,
         cluster: &str,
@@ -142,10 +141,10 @@ impl Smoother {
         Some(place)
     }
 
-    /// A service told its rejection rate.
+    /// Records a service's rejection rate.
     ///
     /// # Errors
-    /// [`HostError`]: it doesn't show.
+    /// [`HostError`]; the gauge isn't updated.
     pub(super) fn heard(
         &mut self,
         host: &impl Metrics,
@@ -180,7 +179,7 @@ impl Held {
         self.0.is_empty()
     }
 
-    /// Those whose time has come are sent.
+    /// Sends the calls whose delay is over.
     pub(super) fn send_due(&mut self, now: Instant, actions: &mut Vec<Action>) {
         while let Some(Reverse((at, stream))) = self.0.peek().copied()
             && at <= now
@@ -221,7 +220,7 @@ impl Engine {
         actions: &mut Vec<Action>,
     ) -> Result<bool, HostError> {
         if self.is_idle() {
-            // Without stages nobody ticks, and nobody would send it.
+            // Without stages no tick would send it.
             return Ok(false);
         }
         self.be_member(host, now, actions)?;

@@ -33,7 +33,7 @@ fn config(parallelism: u32, change: impl FnOnce(&mut StageConfig)) -> FilterConf
     config
 }
 
-/// Where a request is.
+/// The position of a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum At {
     Queue(Ticket),
@@ -163,7 +163,7 @@ impl Process {
         });
     }
 
-    /// Delivers wake-ups until nobody has any.
+    /// Delivers wake-ups until none is left.
     fn settle(&mut self) {
         let mut again = true;
         while again {
@@ -419,7 +419,7 @@ fn slots_that_get_free_at_once_do_not_wait_for_one_wake_up_after_the_other() {
     assert_eq!(process.queued(), own[4..]);
 }
 
-/// A backend that starts to fail answers at once. Nobody may take that for a fast service.
+/// A backend that starts to fail answers at once. That must not count as a fast service.
 #[test]
 fn answers_that_are_errors_free_their_slot_and_are_learned_from_by_nobody() {
     let objective = Objective {
@@ -495,7 +495,7 @@ fn a_dead_workers_slots_come_back_after_its_lease() {
         "its slots are in the backend for all we know"
     );
     process.run_for(Duration::from_secs(10));
-    // Its queue.timeout was a second; what counts is that new requests find the slots.
+    // Its queue.timeout was a second; new requests must find the slots.
     let new: Vec<u32> = (0..2).map(|_| process.arrive(2, "/")).collect();
     assert!(new.iter().all(|stream| process.started.contains(stream)));
     for stream in new {
@@ -777,8 +777,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Whatever happens: never above P, nobody waits beside a free slot, all that was booked is
-    /// what is there, and nothing is booked when all is over.
+    /// Under any steps: never more than P in the backend, no request waits beside a free slot, the
+    /// bookings match the requests, and none remains at the end.
     #[test]
     fn slots_are_conserved_and_never_idle_beside_a_waiter(steps in steps()) {
         let mut p = 2;

@@ -1,5 +1,5 @@
-//! Workflows over several workers of a process, and between processes: rates, and what becomes of
-//! them when workers die, stand still and are configured anew.
+//! Workflows over several workers of a process, and between processes: rates, and their fate when
+//! workers die, pause and are reconfigured.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,7 +39,7 @@ struct Proxy {
     workers: Vec<Option<Engine>>,
     ms: u64,
     next: u32,
-    /// Where each request is: its worker, whether the limiter or the queue holds it, and its pass.
+    /// Held requests: the worker and the ticket of each, in the limiter or the queue.
     held: BTreeMap<u32, (usize, Ticket)>,
     running: BTreeMap<u32, (usize, Ticket, u64)>,
     refused: Vec<Refusal>,
@@ -131,7 +131,7 @@ impl Proxy {
         let running = self.running.remove(&stream).map(|(w, pass, _)| (w, pass));
         if let Some((worker, pass)) = held.or(running) {
             let done = self.with(worker, |e, h, now, a| e.finish(h, now, pass, outcome, a));
-            // An injected fault; what it left is put right by the next tick.
+            // An injected fault; the next tick repairs its effects.
             let _ = done;
         }
     }
@@ -352,7 +352,7 @@ fn without_a_deadline_nobody_waits_longer_than_a_rate_lives() {
     assert!((4..=6).contains(&proxy.held.len()), "{}", proxy.held.len());
     let limited = |r: &Refusal| r.reason == Reason::RateLimited;
     assert!(proxy.refused.len() >= 13 && proxy.refused.iter().all(limited));
-    // Who says that it has time is taken at its word.
+    // A request's own deadline is believed.
     for _ in 0..10 {
         let deadline = Some(Duration::from_millis(2_500));
         proxy.arrive(0, &of("a"), deadline);
@@ -401,7 +401,7 @@ fn a_dry_run_counts_and_holds_nobody() {
     let admitted = proxy.stat("workflow.a.rq_admitted");
     assert_eq!(limited + admitted, 900);
     assert_eq!(proxy.stat("workflow.a.rq_rejected_enforced"), 0);
-    // As if it were enforced: what came before there was a rate, 50/s, and a queue that fills once.
+    // As if it were enforced: requests before the first rate, 50/s, and a queue that fills once.
     assert!((150..=225).contains(&admitted), "{admitted}");
     proxy.assert_nothing_is_left();
 }
@@ -482,7 +482,7 @@ fn response_times_begin_where_a_request_entered_the_mesh() {
     let aged = of("a")
         .with(wire::PROCESS, "0000000000000007")
         .with(wire::PROGRESS, "elapsed=1, age=2000");
-    // The backend takes 5 ms. Who isn't believed enters here.
+    // The backend takes 5 ms. A request that isn't trusted enters here.
     for (edge, expected) in [(false, 2_005_000_u64), (true, 5_000)] {
         let mut proxy = Proxy::new(2, &controlled(edge));
         for n in 0..60 {

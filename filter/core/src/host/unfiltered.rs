@@ -29,7 +29,7 @@ const PROBES: i64 = 4;
 /// succeeded.
 const ATTEMPTS: u32 = 1_000;
 
-/// A [`Host`] whose numbers hold, whatever stats the process rejects.
+/// A [`Host`] whose numbers keep their values even if the process rejects their stats.
 #[derive(Debug, Default)]
 pub struct Unfiltered<H> {
     host: H,
@@ -61,11 +61,11 @@ impl<H: Host> Unfiltered<H> {
         self.rejected.borrow_mut().take()
     }
 
-    /// Whether a gauge holds what is written to it.
+    /// Whether a gauge keeps written values.
     ///
-    /// Other workers may use it meanwhile, so the test only adds and takes back. A gauge that is
-    /// rejected reads 0 always. One that is not could read 0 after an addition, if it was negative
-    /// or somebody took something out just then; it can't after several different additions.
+    /// Other workers may use it meanwhile, so the test only adds and takes back. A rejected gauge
+    /// always reads 0. Another gauge could read 0 after an addition, if it was negative or another
+    /// worker subtracted just then; it can't after several different additions.
     fn holds(&self, gauge: Number) -> Result<bool, HostError> {
         for amount in 1..=PROBES {
             if self.host.get(gauge)? != 0 {

@@ -1,4 +1,4 @@
-//! What all streams of an engine have in common.
+//! The state that all streams of an engine share.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -27,11 +27,11 @@ const COMPLAIN: Duration = Duration::from_secs(10);
 /// The request header that tells the application the quality to deliver: 1.00 is full.
 const QUALITY: &str = "x-headgate-quality";
 
-/// Where gRPC answers have their status: in the trailers, or in the headers of an answer without
-/// anything else.
+/// The header of a gRPC status: in the trailers, or in the headers of an answer that has nothing
+/// else.
 const GRPC_STATUS: &str = "grpc-status";
 
-/// The engine, its host, and the rules by which both meet requests and responses.
+/// An engine, its host, and the rules for requests and responses.
 ///
 /// After each call the caller carries out [`Filter::actions`].
 #[derive(Debug)]
@@ -42,11 +42,11 @@ pub struct Filter<H> {
     pub(super) actions: Vec<Action>,
     pub(super) listeners: Listeners,
     configured: bool,
-    /// Whether any stage has workflows; without, nothing is asked or told about them.
+    /// Whether any stage has workflows. Otherwise their headers are neither read nor written.
     pub(super) workflows: bool,
-    /// Whether any stage has class admission, and so believes senders.
+    /// Whether any stage has class admission, and so trusts senders' headers.
     pub(super) classes: bool,
-    /// Baggage with a token in it, or without.
+    /// Buffer for baggage, with or without a token.
     pub(super) baggage: Vec<u8>,
     /// Calls that were held, and at a gateway requests, which went on and aren't answered yet, by
     /// stream.
@@ -105,7 +105,7 @@ impl<H: Host> Filter<H> {
         self.last
     }
 
-    /// What the caller is to do to held requests, oldest first; it takes them out.
+    /// Returns the pending actions for held requests, oldest first; the caller takes them out.
     ///
     /// For an [`Action::Resume`] it calls [`Filter::resume`] with the request's stream and lets the
     /// request go on. For an [`Action::Refuse`] it answers with [`Filter::reply`]. For an
@@ -114,7 +114,7 @@ impl<H: Host> Filter<H> {
         &mut self.actions
     }
 
-    /// As [`Filter::take_over`], of what the control plane sent.
+    /// As [`Filter::take_over`], with a configuration of the control plane.
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.
@@ -230,8 +230,8 @@ impl<H: Host> Filter<H> {
         }
     }
 
-    /// Makes what is in force that of the engine. It was taken over before, so that only the host
-    /// may refuse.
+    /// Applies the configurations in force to the engine. They were taken over before, so only the
+    /// host may refuse.
     fn apply_again(&mut self, proxy: &impl Proxy, direction: Direction) {
         let now = match proxy.now() {
             Ok(now) => now,
@@ -243,7 +243,7 @@ impl<H: Host> Filter<H> {
         }
     }
 
-    /// As [`Filter::gone`], of a filter whose engine failed: [`Filter::restart`] is not to find it.
+    /// As [`Filter::gone`], for a filter whose engine failed: [`Filter::restart`] must not find it.
     pub fn forget(&mut self, id: u32) {
         self.listeners.gone(id);
     }
@@ -264,11 +264,11 @@ impl<H: Host> Filter<H> {
         self.check(proxy, joined);
     }
 
-    /// Starts over on the same host after the engine panicked: nothing of it is used again, as it
-    /// may be inconsistent. The new engine takes the configurations in force over, joins the
-    /// process, and gives back what the old one had booked. Requests of the old one are unknown to
-    /// it: the caller lets them go on, and reports their ends no more. `seed` is another than
-    /// before.
+    /// Starts over on the same host after the engine panicked. The old engine may be inconsistent,
+    /// so none of its state is reused. The new engine takes over the configurations in force, joins
+    /// the process, and gives back the old one's bookings. It doesn't know the old one's requests:
+    /// the caller lets them go on and doesn't report their ends. `seed` must differ from the
+    /// previous one.
     pub fn restart(&mut self, proxy: &impl Proxy, seed: u64) {
         let failed = self.engine.worker();
         self.engine = Engine::new(seed);
@@ -302,7 +302,8 @@ impl<H: Host> Filter<H> {
         self.check(proxy, left);
     }
 
-    /// Point 1: request headers. Notes what the response has to know of the request.
+    /// Point 1: request headers. Records in `asked` the properties of the request that its response
+    /// depends on.
     pub(super) fn request<S: Stream>(
         &mut self,
         stream: &S,
@@ -369,7 +370,7 @@ impl<H: Host> Filter<H> {
         }
     }
 
-    /// A held request goes on: its headers are made what the application is to see.
+    /// Prepares the headers of a held request for the application when it goes on.
     pub fn resume(&mut self, stream: &impl Stream, ticket: Ticket) {
         self.hand_on(stream, ticket, None);
     }
@@ -392,8 +393,8 @@ impl<H: Host> Filter<H> {
         self.check(stream, done);
     }
 
-    /// The first byte of the response's body to the request of `ticket` is there, and its slot
-    /// stays held. Returns what the end of the response will mean.
+    /// Ends the processing time of the request of `ticket` at the first byte of its response's
+    /// body; its slot stays held. Returns the outcome for the end of the response.
     pub(super) fn first_byte(
         &mut self,
         stream: &impl Stream,
@@ -413,18 +414,18 @@ impl<H: Host> Filter<H> {
         }
     }
 
-    /// Puts the rejection rate on the response to the request of `ticket`, if clients are to be
-    /// told.
+    /// Sets the rejection rate on the response to the request of `ticket`, if its policy announces
+    /// it.
     pub(super) fn hint(&mut self, stream: &impl Stream, ticket: Ticket) {
         if let Some(rate) = self.engine.rejection_rate(ticket.policy) {
-            // The backend's own, if it has one, is about another queue than ours.
+            // The backend's own header, if any, is about another queue than ours.
             let set = stream.set_response_header(hint::HEADER, hint::value(rate).as_bytes());
             self.check(stream, set);
         }
     }
 
-    /// What the headers of the backend's answer to the request of `ticket` mean; `alone` if nothing
-    /// comes after them, where gRPC then has its status.
+    /// Returns the outcome of the request of `ticket` by the headers of the backend's answer.
+    /// `alone` means that nothing comes after them; gRPC then has its status there.
     pub(super) fn judge(&self, stream: &impl Stream, ticket: Ticket, alone: bool) -> Outcome {
         let Some(errors) = self.engine.errors(ticket) else {
             return Outcome::Completed;
@@ -438,7 +439,7 @@ impl<H: Host> Filter<H> {
         }
     }
 
-    /// What the trailers of the backend's answer to the request of `ticket` mean.
+    /// Returns the outcome of the request of `ticket` by the trailers of the backend's answer.
     pub(super) fn judge_trailers(&self, stream: &impl Stream, ticket: Ticket) -> Outcome {
         let Some(errors) = self.engine.errors(ticket) else {
             return Outcome::Completed;
@@ -463,7 +464,7 @@ impl<H: Host> Filter<H> {
         self.check(proxy, done);
     }
 
-    /// A refusal as a response, with what clients are told beside it.
+    /// Returns a refusal as a response, with the headers for clients.
     pub fn reply(&mut self, refusal: &Refusal) -> LocalReply {
         let mut announced = None;
         self.engine.announce(refusal, |name, value| {

@@ -1,5 +1,5 @@
-//! A [`Stream`] in memory, for tests: what a filter reads of it is set beforehand, what the filter
-//! writes is seen afterwards.
+//! A [`Stream`] in memory, for tests: the filter's inputs are set beforehand, and its outputs are
+//! recorded.
 
 use std::cell::{Cell, RefCell};
 

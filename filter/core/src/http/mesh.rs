@@ -1,8 +1,8 @@
-//! Workflows and class admission: what requests and calls say in Headgate's headers, and what they
-//! are told.
+//! Workflows and class admission: reading and writing Headgate's headers of requests, calls and
+//! responses.
 //!
-//! Reading and writing headers is what costs here, so that nothing is asked for that the map of a
-//! request's headers doesn't show to be there, and nothing is removed that isn't.
+//! Reading and writing headers dominates the cost here. So a header is only read or removed if the
+//! map of the request's headers shows that it is present.
 
 use crate::config::{Direction, ResourceReport};
 use crate::decision::Ticket;
@@ -18,19 +18,18 @@ use super::outbound::Called;
 use super::reply::REFUSED;
 use super::{Filter, Property, Stream, answer};
 
-/// Whose Headgate headers a request has.
+/// The origin of a request's Headgate headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// None, or the application may see them: they stay as they are.
+    /// No headers, or ones that the application may see: they stay as they are.
     Plain,
-    /// Those of a sidecar that is believed, or of a stranger whose headers are hidden. They are to
-    /// be removed.
+    /// Headers of a trusted sidecar, or hidden ones of an untrusted client. They must be removed.
     Mesh,
 }
 
 impl<H: Host> Filter<H> {
-    /// Who speaks in Headgate's headers of a request. A stranger's are hidden from all that
-    /// follows.
+    /// Returns the origin of a request's Headgate headers. Those of an untrusted client are hidden
+    /// from all later rules.
     pub(super) fn standing(&self, headers: &mut Headers<'_, impl Stream>) -> Standing {
         let speaks = || headers.any_of_ours() || headers.token_in_baggage().is_some();
         if !(self.workflows || self.classes) || !speaks() {
@@ -47,7 +46,7 @@ impl<H: Host> Filter<H> {
         }
     }
 
-    /// Takes from a request what is none of the application's business.
+    /// Removes Headgate's headers from a request before the application sees it.
     pub(super) fn strip<S: Stream>(
         &mut self,
         stream: &S,
@@ -163,8 +162,9 @@ impl<H: Host> Filter<H> {
         self.forwarded_ended(stream);
     }
 
-    /// The response of the backend to the request of `ticket` begins: tells the sender what it may
-    /// send, and learns what the request used. `peer`: the sender named itself, and is believed.
+    /// Announces the rate to the sender when the backend's response to the request of `ticket`
+    /// begins, and records the request's use of the second resource. `peer` means that the sender
+    /// named itself and is trusted.
     pub(super) fn answer(&mut self, stream: &impl Stream, ticket: Ticket, peer: bool) {
         let has_workflow = self.engine.has_workflow(ticket);
         if !has_workflow && !peer {
@@ -248,8 +248,8 @@ impl<H: Host> Filter<H> {
                 Err(error) => self.complain(stream, &error),
             }
         }
-        // What the application copied from the request it got, or made up: only what follows
-        // counts.
+        // Headers that the application copied from its own request, or made up. Only those set
+        // below count.
         let mut told: Result<(), HostError> = Ok(());
         for name in headers.internal().take_while(|_| self.workflows) {
             told = told.and(stream.remove_request_header(name));
@@ -311,9 +311,9 @@ impl<H: Host> Filter<H> {
         };
         let heard = self.engine.answered(&self.host, now, calling, Some(&reply));
         self.check(stream, heard);
-        // What the called application copied from a call of its own.
+        // Headers that the called application copied from a call of its own.
         let copied = (!is_downgraded).then_some(wire::DOWNGRADED);
-        // An application that delays its requests as well would do it twice.
+        // With this header, an application that delays its requests too would delay them twice.
         let obeyed = self.engine.delays_calls().then_some(hint::HEADER);
         let hidden = [wire::RATE, wire::PROGRESS].into_iter();
         for name in hidden.chain(copied).chain(obeyed) {
@@ -333,9 +333,9 @@ impl<H: Host> Filter<H> {
     }
 }
 
-/// Whether a response says that there was no room for the call, or that nobody answered in time.
-/// Not so if it exceeded the rate of its workflow, or was served: then the refusal is one that the
-/// application passes on.
+/// Whether the call was refused for lack of room or not answered in time. Not if it exceeded the
+/// rate of its workflow. Not if it was served either: then the application passes on a refusal that
+/// it received itself.
 fn has_failed(stream: &impl Stream, response: &Response) -> bool {
     if response.header(wire::PROGRESS).is_some() {
         return false;

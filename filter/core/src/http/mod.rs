@@ -1,4 +1,4 @@
-//! What the filter does with requests and responses, for any proxy.
+//! The filter's handling of requests and responses, for any proxy.
 //!
 //! ```text
 //! Envoy ─► host (Wasm) ─► Inbound, Outbound ─► Filter ─► Engine
@@ -61,7 +61,7 @@ pub trait Proxy {
     fn log(&self, level: Level, message: &str);
 }
 
-/// What the proxy knows about a stream beside its headers.
+/// A property of a stream that isn't a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Property<'a> {
     /// Name of the route that was selected.
@@ -93,8 +93,8 @@ pub trait Stream: Proxy {
         ""
     }
 
-    /// All request headers, in the form that [`Headers`] reads: one call and one allocation for
-    /// what would otherwise cost one of each per header.
+    /// Returns all request headers, in the form that [`Headers`] reads: with one call and one
+    /// allocation instead of one of each per header.
     fn request_headers(&self) -> Result<Vec<u8>, HostError>;
 
     /// As [`Stream::request_headers`], of the response.

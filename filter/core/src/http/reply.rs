@@ -25,7 +25,7 @@ pub struct LocalReply {
 }
 
 impl LocalReply {
-    /// `refusal` as a response, with what clients are `told` beside it.
+    /// Returns `refusal` as a response, with the headers `told`.
     pub(super) fn new(
         words: Words<'_>,
         refusal: &Refusal,

@@ -7,8 +7,8 @@ use crate::host::Host;
 use super::{Filter, Level, Proxy};
 
 impl<H: Host> Filter<H> {
-    /// What the host is to send now, if anything; asked at each tick. Its answer goes to
-    /// [`Filter::reported`], also where there is none.
+    /// Returns the request that the host must send now, if any. Call it at each tick. The answer,
+    /// or its absence, goes to [`Filter::reported`].
     pub fn report(&mut self, proxy: &impl Proxy) -> Option<Callout> {
         let due = proxy
             .now()
@@ -19,7 +19,8 @@ impl<H: Host> Filter<H> {
         })
     }
 
-    /// The answer to what was sent: its body if it was 200, `None` if it was not, or none came.
+    /// Handles the answer to a report: its body if the status was 200, else `None`, also without an
+    /// answer.
     pub fn reported(&mut self, proxy: &impl Proxy, answer: Option<&[u8]>) {
         let heard = proxy
             .now()

@@ -255,7 +255,7 @@ fn an_engine_that_failed_leaves_nothing_booked_to_the_next() {
     let _second = proxy.held(&[]);
     proxy.done(&mut first);
     assert_eq!(proxy.in_use(), 1);
-    // Nobody is buried twice.
+    // No worker is buried twice.
     let (host, dead) = (&proxy.filter.host, proxy.filter.engine.worker());
     let own = dead.expect("it joined");
     for gone in [1 - own, own, 7] {
@@ -303,7 +303,7 @@ fn response_headers_end_a_request_where_nothing_of_the_backend_follows() {
         (MAX_QUEUE_LENGTH, &get[..], "200", VIA_UPSTREAM, false),
         // Headers are no byte of the body.
         (&first_byte, &get[..], "200", VIA_UPSTREAM, false),
-        // What Envoy answers itself.
+        // An answer of Envoy itself.
         (
             MAX_QUEUE_LENGTH,
             &get[..],
@@ -313,7 +313,7 @@ fn response_headers_end_a_request_where_nothing_of_the_backend_follows() {
         ),
         (MAX_QUEUE_LENGTH, &get[..], "504", "response_timeout", true),
         (MAX_QUEUE_LENGTH, &upgrade[..], "101", VIA_UPSTREAM, true),
-        // The backend ignores what it is asked to become.
+        // The backend ignores the requested upgrade.
         (MAX_QUEUE_LENGTH, &upgrade[..], "200", VIA_UPSTREAM, false),
         (MAX_QUEUE_LENGTH, &connect[..], "200", VIA_UPSTREAM, true),
         (MAX_QUEUE_LENGTH, &connect[..], "404", VIA_UPSTREAM, false),
@@ -323,7 +323,7 @@ fn response_headers_end_a_request_where_nothing_of_the_backend_follows() {
     }
 }
 
-/// Where streams end their processing time at their first byte.
+/// A stage whose streams end their processing time at their first byte.
 fn streaming(more: &str) -> Proxy {
     Proxy::new(&stage(&format!(
         r#"{MAX_QUEUE_LENGTH},"measure":"FirstByte"{more}"#
@@ -659,7 +659,7 @@ fn a_configuration_that_was_refused_is_that_of_no_engine_to_come() {
         .configure(&stream, Instant::default(), (3, ""), b"{\"stages\":0}");
     assert!(refused.is_err());
     assert_eq!(proxy.filter.listeners().last(), Some(IN));
-    // Where the proxy keeps its listener, the last good one is that listener's as well.
+    // If the proxy keeps its listener, the last good configuration is that listener's as well.
     proxy.filter.refused((3, ""), Direction::Inbound);
     proxy.filter.gone(&stream, IN);
     proxy.forwarded(&[]);
@@ -705,14 +705,14 @@ fn no_client_tells_a_quality_where_headgate_tells_none() {
     let (unmanaged, decision) = proxy.arrive(&[("x-headgate-quality", "7")]);
     assert_eq!(decision, Decision::PassBy);
     assert_eq!(unmanaged.stream.in_request("x-headgate-quality"), None);
-    // Where no stage degrades service, the header is the application's.
+    // If no stage degrades service, the header is the application's.
     let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
     let request = proxy.forwarded(&[("x-headgate-quality", "7")]);
     let told = request.stream.in_request("x-headgate-quality");
     assert_eq!(told.as_deref(), Some("7"));
 }
 
-/// What sidecars say to each other.
+/// Headers between sidecars.
 const FROM_MESH: [(&str, &str); 4] = [
     (wire::WORKFLOW, "a"),
     (wire::PROCESS, "00000000000000ff"),
@@ -772,7 +772,7 @@ fn where_nobody_knows_workflows_headers_stay_as_they_are() {
     assert_eq!(*request.stream.request.borrow(), pairs(&FROM_MESH));
 }
 
-/// What a process behind says of itself.
+/// Sets the announcement of a process behind a gateway.
 fn announcement(response: &MemoryStream) {
     *response.response.borrow_mut() = pairs(&[
         (":status", "200"),

@@ -66,7 +66,7 @@ impl Estimate {
         error: 1e6,
     };
 
-    /// With what is to be expected of any backend: N(0.7, 0.5²).
+    /// Combines the estimate with the prior for any backend: N(0.7, 0.5²).
     #[must_use]
     pub fn with_prior(self) -> Self {
         let (own, prior) = (self.error.max(1e-3).powi(-2), PRIOR.1.powi(-2));

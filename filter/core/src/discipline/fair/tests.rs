@@ -115,8 +115,8 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Deficit counters and a list of active flows, as the algorithm's authors print it, but for one
-/// thing: a flow that becomes active is visited in the round in progress, with what it left of its
+/// Deficit counters and a list of active flows, as the algorithm's authors print it, with one
+/// exception. A flow that becomes active is visited in the round in progress, with the rest of its
 /// quantum.
 struct Textbook {
     quanta: [u64; 3],
@@ -210,8 +210,8 @@ proptest! {
         }
     }
 
-    /// As long as two flows have requests waiting, what was served of them, each divided by its
-    /// weight, differs by no more than a quantum and the largest request over the smaller weight.
+    /// As long as two flows have requests waiting, their service, divided by their weights, differs
+    /// by no more than a quantum and the largest request over the smaller weight.
     #[test]
     fn backlogged_flows_get_the_shares_of_their_weights(
         quantum in 100_u64..20_000,
@@ -229,8 +229,8 @@ proptest! {
             largest = largest.max(a).max(b);
         }
         for (n, (a, b, c)) in costs.enumerate() {
-            // Whoever was served comes again, so that both wait all the time; a third comes and
-            // goes.
+            // A flow that was served sends again, so that both always have requests waiting; a
+            // third comes and goes.
             let first = line.serve().unwrap();
             match first.flow {
                 2 => {}
@@ -306,8 +306,8 @@ fn costs() -> impl Strategy<Value = u64> {
 }
 
 proptest! {
-    /// Flows that wait all the time have what an ideal fluid server gives them, at all times: their
-    /// weights' shares of all that was served, but for a request of each flow and a tag.
+    /// Flows that always have requests waiting get at all times the service of an ideal fluid
+    /// server, their weights' shares of all service, but for a request of each flow and a tag.
     #[test]
     fn tags_share_as_a_fluid_does(
         weights in weights(),
@@ -325,7 +325,7 @@ proptest! {
                 first.flow
             });
             for flow in 0..3 {
-                // Whoever was served comes again.
+                // A flow that was served sends again.
                 if served_last.is_none_or(|last| last == flow) {
                     line.arrive(flow, costs[flow]);
                     largest[flow] = largest[flow].max(costs[flow]);
@@ -483,7 +483,7 @@ fn rounds_start_over_before_they_end() {
     assert!(line.round_of(first) <= 3);
 }
 
-/// Somebody who waits, so that the queue isn't empty.
+/// A waiter that keeps the queue non-empty.
 fn line_filler() -> Waiter {
     Waiter {
         number: usize::MAX,
@@ -555,9 +555,8 @@ fn what_a_request_took_counts_for_those_that_wait() {
     assert_eq!(line.finish(1), 19 << 19);
 }
 
-/// Requests of a type that ended before its mean was known were charged as the mean of all types.
-/// The mean tells now what they take; a ratio to what was expected of them would count that once
-/// more.
+/// Requests of a type that ended before its mean was known were charged the mean of all types. The
+/// type's mean now includes their actual time; a ratio to the expected time would count that twice.
 #[test]
 fn a_flow_that_is_a_type_is_charged_its_mean() {
     let host = MemoryHost::new();

@@ -205,7 +205,7 @@ fn an_edit_that_fails_is_made_or_not_made() {
     assert!(made > 0 && not_made > 0, "{made} {not_made}");
 }
 
-/// Who is let go above P when nobody is held any more gives back what it has, and no more.
+/// A request that an edit lets go above P gives back its slot only if it has one.
 #[test]
 fn who_is_let_go_by_a_failing_edit_gives_no_slot_back_that_it_has_not() {
     let observe = |s: &mut StageConfig| s.queue.mode = QueueMode::Observe;

@@ -1,4 +1,4 @@
-//! What a dry run says of a policy is what enforcing it would do.
+//! A dry run's decisions are those of enforcement.
 
 use super::*;
 use crate::config::{Mode, Objective, StrategyConfig};

@@ -1,4 +1,4 @@
-//! What of a strategy's state outlives an edit of its policy, and what must not.
+//! The state of a strategy that survives an edit of its policy, and the state that must not.
 
 use super::*;
 use crate::config::{Mode, StrategyConfig};
@@ -46,7 +46,7 @@ fn enforcement_does_not_begin_where_a_dry_run_ended() {
     process.run_for(Duration::from_millis(50));
     assert_eq!(process.gauge(RATE), 2_000_000);
 
-    // What enforcement has learned is still known after another dry run.
+    // The state that enforcement has learned survives another dry run.
     serve_slowly(&mut process, 100);
     let learned = process.gauge(RATE);
     assert!((51..1_000_000).contains(&learned), "{learned}");
@@ -91,7 +91,7 @@ fn by_class(stage: &mut StageConfig) {
             .unwrap();
 }
 
-/// Nobody becomes `gold` because there were no classes when it came.
+/// A request that came before there were classes doesn't become `gold`.
 #[test]
 fn who_waits_while_classes_are_introduced_is_of_the_lowest() {
     let mut process = Process::new(1, &config(1, |_| {}));
@@ -137,8 +137,8 @@ fn wait_estimates_follow_the_groups_of_an_order_that_is_enforced_from_now_on() {
     assert!(wait > Duration::from_millis(500), "{wait:?}");
 }
 
-/// Work that was counted in µs is no number of rows: whoever waits or runs while the unit changes
-/// is counted anew.
+/// Work in µs can't be added to work in rows: requests that wait or run while the unit changes are
+/// counted anew.
 #[test]
 fn work_is_counted_anew_when_its_unit_changes() {
     let by = |cost: &str| {

@@ -22,7 +22,7 @@ fn front() -> FilterConfig {
     config(|stage| {
         let workflows = stage.workflows.as_mut().unwrap();
         workflows.workflows.get_mut("a").unwrap().guarantee = Some(1_000.0);
-        // Who is held makes no calls in these tests.
+        // Held requests make no calls in these tests.
         workflows.max_queue_length = 0;
     })
 }
@@ -254,7 +254,7 @@ fn a_gateway_learns_from_the_answers_to_its_own_requests() {
         let calling = gateway.with(worker, |e, h, now, acts| {
             assert!(e.is_gateway());
             let token = e.token(ticket).unwrap();
-            // What a client made up is not asked.
+            // A token made up by the client is ignored.
             let request = of("a").with(wire::REQUEST, "nonsense");
             let call = (&request, Some(token.as_bytes()));
             e.call(h, now, call, "b", acts, |name, value: &str| {

@@ -74,7 +74,7 @@ fn state_that_is_not_rejected_stays_in_gauges() {
     );
 }
 
-/// The test of a gauge is done by adding: a worker that joins may define what others use.
+/// A gauge is tested by adding: a worker that joins may define gauges that others use.
 #[test]
 fn defining_state_leaves_it_as_it_was() {
     let memory = MemoryHost::new();

@@ -55,8 +55,8 @@ impl Law {
             self.go(from, now, view);
             return true;
         }
-        // By Little's law; samples may stand for more requests than one, but not for more than
-        // slots.
+        // By Little's law. A sample may have the weight of several requests, but not of more than
+        // the slots.
         let in_flight = (pt * 1e9 / elapsed).min(self.base);
         let is_full = in_flight > 0.7 * self.base;
         let is_stretched =

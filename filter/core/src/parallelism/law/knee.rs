@@ -1,4 +1,4 @@
-//! The knee: the number of slots above which more only add waiting.
+//! The knee: the number of slots above which more slots only add waiting.
 //!
 //! With the slots full and `e_up`, `e_down` as in [`elasticity`](crate::parallelism::elasticity); z
 //! = 1.3, and 2 where P rests:
@@ -14,10 +14,10 @@
 //! throughout.
 //!
 //! The question is asked every block. Two rules keep chance from answering it. Throughput is
-//! concave in the slots, so where `e_up` seems less than `e_down` both are taken for measurements
-//! of one number (isotonic regression). And growing starts from what is to be expected of any
-//! backend, e = 0.7 ± 0.5; where P rests, what looks like room for more slots, but not by two
-//! standard errors, first widens the reach.
+//! concave in the slots, so if `e_up` seems less than `e_down`, both count as measurements of one
+//! number (isotonic regression). And growing starts from the prior for any backend, e = 0.7 ± 0.5.
+//! Where P rests, apparent room for more slots that isn't significant by two standard errors first
+//! widens the reach.
 //!
 //! The first move stops short of the level, and those that follow in the same direction go further
 //! each time (the reach up to ±50%, the move up to 1.6 and twice of it): twice or half of the right
@@ -93,7 +93,7 @@ impl Law {
             ..up
         };
         let both = mean(bounded, down);
-        // At the knee, what is measured above it would speak for what is measured below.
+        // At the knee, the estimate above it would bias the one below.
         let far_above =
             self.resting <= 0.0 && both.value - 1.5 * z * both.error > 0.7 && down.value > 0.5;
         let shrinks =

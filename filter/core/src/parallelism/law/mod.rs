@@ -128,7 +128,7 @@ pub struct Law {
     rebased: f64,
     /// Σ ln of the factors that the reference was multiplied by.
     ln_scale: f64,
-    /// Requests per ns, and what is counted towards it.
+    /// Requests per ns, and the count for the next value.
     rate: f64,
     counted: f64,
     counted_since: f64,
@@ -204,7 +204,7 @@ impl Law {
         (self.rebased, self.ln_scale)
     }
 
-    /// Whether P is at the knee and service times are what they were, so that references may follow
+    /// Whether P is at the knee and service times are unchanged, so that references may follow
     /// them.
     #[must_use]
     pub fn is_settled(&self) -> bool {
@@ -243,7 +243,7 @@ impl Law {
         }
     }
 
-    /// Adds what a worker measured. What belongs to another schedule only counts as load.
+    /// Adds a worker's measurements. Those of another schedule only count as load.
     pub fn add(&mut self, fresh: &Fresh) {
         self.counted += fresh.requests;
         self.ended += fresh.requests;
@@ -264,7 +264,7 @@ impl Law {
         }
     }
 
-    /// Runs what is due.
+    /// Runs the steps that are due.
     pub fn step(&mut self, now: Instant, view: &View, seed: u64) {
         self.count_rate(now);
         let (least, most) = view.bounds;
@@ -354,7 +354,7 @@ fn reach_at_first(slots: f64) -> f64 {
     }
 }
 
-/// The mean of two estimates, weighted by what is known of each.
+/// Returns the mean of two estimates, weighted by their precision.
 fn mean(a: Estimate, b: Estimate) -> Estimate {
     let weight = |estimate: Estimate| estimate.error.max(1e-3).powi(-2);
     let all = weight(a) + weight(b);
