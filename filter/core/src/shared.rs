@@ -1,14 +1,14 @@
-//! State that all workers of a process share: counters that each adds its part to, and records that
-//! each may change.
+//! State that all workers of a process share: counters to which each adds its part, and records
+//! that each may change.
 //!
-//! A [`Counter`] costs no lock and no message: a worker adds what it counted to a process-wide
-//! number and learns from its growth what the others counted. That number is no counter of Envoy's:
-//! those are reset by `POST /reset_counters`, and a stats matcher may reject them. A
-//! [`Shared::number`] is neither.
+//! A [`Counter`] costs no lock and no message: a worker adds its count to a process-wide number and
+//! learns the others' counts from its growth. That number is no counter of Envoy's: those are reset
+//! by `POST /reset_counters`, and a stats matcher may reject them. A [`Shared::number`] has neither
+//! problem.
 //!
 //! A record is for more than a sum. It is a value in shared data that is only ever changed by
-//! compare-and-swap, so nobody leads and nobody waits: a change that meets another worker's is made
-//! again on the newer value. Each failed attempt is another worker's success.
+//! compare-and-swap, so no worker leads or waits: a change that conflicts with another worker's is
+//! made again on the newer value. Each failed attempt is another worker's success.
 //!
 //! A record's bytes don't describe themselves, and during an upgrade workers of two versions share
 //! the process. So each layout has an id, [`Record::SCHEMA`], in the record's key and in its first
@@ -64,9 +64,9 @@ pub(crate) fn key(name: &str, schema: u32) -> String {
 #[derive(Debug)]
 pub(crate) struct Counter {
     number: Number,
-    /// Counted here and not yet added.
+    /// This worker's count that isn't added yet.
     fresh: u64,
-    /// The counter as last read, and what was added here since.
+    /// The number as last read, with this worker's additions since.
     seen: u64,
 }
 
@@ -76,7 +76,7 @@ impl Counter {
         Ok(Self {
             number,
             fresh: 0,
-            // What was counted before this worker came is no news.
+            // Counts from before this worker came are no growth.
             seen: host.get(number)?,
         })
     }
@@ -86,17 +86,17 @@ impl Counter {
         self.fresh = self.fresh.saturating_add(n);
     }
 
-    /// Returns what this worker counted and has not published yet.
+    /// Returns this worker's count that isn't published yet.
     pub(crate) fn fresh(&self) -> u64 {
         self.fresh
     }
 
-    /// Returns the sum that all workers counted, as far as this worker knows it.
+    /// Returns the sum of all workers' counts, as far as this worker knows it.
     pub(crate) fn seen(&self) -> u64 {
         self.seen
     }
 
-    /// Adds what was counted here.
+    /// Adds this worker's count to the number.
     pub(crate) fn publish(&mut self, host: &impl Shared) -> Result<(), HostError> {
         if self.fresh > 0 {
             host.add_to(self.number, self.fresh.cast_signed())?;
@@ -106,10 +106,10 @@ impl Counter {
         Ok(())
     }
 
-    /// What the others added since the last call.
+    /// Returns the others' count since the last call.
     pub(crate) fn others(&mut self, host: &impl Shared) -> Result<u64, HostError> {
         let total = host.get(self.number)?;
-        // Less than what was seen: another worker tested whether the host keeps the number
+        // Less than `seen`: another worker tested whether the host keeps the number
         // (`host::unfiltered`).
         let others = total.saturating_sub(self.seen);
         self.seen = total;
@@ -132,7 +132,7 @@ pub(crate) fn encode<T: Record>(value: &T, bytes: &mut Vec<u8>) {
     *bytes = postcard::to_extend(value, std::mem::take(bytes)).unwrap_or_default();
 }
 
-/// Returns the record `name`; the default if nobody stored one yet.
+/// Returns the record `name`; the default if it was never stored.
 pub(crate) fn load<T: Record + Default>(host: &impl Shared, name: &str) -> Result<T, HostError> {
     let loaded = host.load(&key(name, T::SCHEMA))?;
     Ok(loaded
@@ -222,7 +222,7 @@ mod tests {
             }
         }
         assert_eq!(workers.map(|(_, _, known)| known), [90; 3]);
-        // What was counted before a worker came is no news.
+        // Counts from before a worker came are no growth.
         let (mut late, host, _) = worker();
         assert_eq!(late.others(&host), Ok(0));
     }

@@ -27,7 +27,7 @@
 //! ```
 //!
 //! `<reason>` is [`Reason`]'s name. A type has one for each of its objectives, and for those of
-//! `default`: while the type is cold, these are what it is judged by.
+//! `default`, by which a cold type is judged.
 //!
 //! The last three are the response time controller's; one controller for all types has them without
 //! the type. Bouncer's value cut has
@@ -91,7 +91,7 @@ pub enum Count {
     /// Of those, left while queued.
     Abandoned,
     /// Answered with an error, or not at all: a status that the policy counts as one, a timeout, a
-    /// reset. An estimate where answers are sampled: one counts for those that it stands for.
+    /// reset. An estimate where answers are sampled: each counts with its weight.
     Failed,
     /// Answered while the type was answered more than 800 times a second
     /// ([`crate::stage::SAMPLES_PER_SECOND`]); not measured.
@@ -121,7 +121,7 @@ pub enum StageCount {
     LedgerCorrected,
     /// Dead workers whose share was given back.
     WorkersLost,
-    /// Named no cost that can be read, where `cost` says to look for one: counted as 1.
+    /// Requests without a readable cost, although the policy's `cost` names a header: counted as 1.
     CostUnknown,
 }
 
@@ -331,7 +331,7 @@ impl StageStats {
         host.record(self.slots, u64::from(slots))
     }
 
-    /// Publishes the queue, which decisions read from a gauge that nobody else can read.
+    /// Publishes the queue for dashboards. Decisions read one packed number instead.
     ///
     /// # Errors
     /// [`HostError`].
@@ -340,7 +340,7 @@ impl StageStats {
         host.record(self.queued_work, micros(work))
     }
 
-    /// Publishes what the strategy's feedback controllers have set.
+    /// Publishes the outputs of the strategy's feedback controllers.
     ///
     /// # Errors
     /// [`HostError`].
@@ -359,8 +359,8 @@ impl StageStats {
         self.controllers.publish(host, strategy)
     }
 
-    /// Publishes what is configured, P and the objectives, and takes back the objectives of
-    /// `before` that are gone.
+    /// Publishes the configured P and objectives, and resets the gauges of objectives of `before`
+    /// that were removed.
     ///
     /// # Errors
     /// [`HostError`].
@@ -375,7 +375,7 @@ impl StageStats {
             .publish(host, before.map(|before| &before.objectives))
     }
 
-    /// Takes back what was configured: the policy is gone.
+    /// Resets the gauges of P and objectives when the policy is removed.
     ///
     /// # Errors
     /// [`HostError`].
@@ -384,10 +384,10 @@ impl StageStats {
         self.objectives.withdraw(host)
     }
 
-    /// Adds what was tallied since the last call to the host's counters.
+    /// Adds the counts since the last call to the host's counters.
     ///
     /// # Errors
-    /// [`HostError`]; what was not added stays tallied.
+    /// [`HostError`]; counts that were not added are kept.
     pub fn flush(&mut self, host: &impl Metrics) -> Result<(), HostError> {
         while let Some(&kind) = self.dirty.last() {
             let stats = &mut self.types[kind as usize];
@@ -402,8 +402,8 @@ impl StageStats {
 }
 
 impl TypeStats {
-    /// A type with `objectives`; while it is cold, those of `default`, `general`, are what it is
-    /// refused for.
+    /// Creates the stats of a type with `objectives`. A cold type is refused for those of
+    /// `default`, `general`.
     fn new(
         host: &impl Metrics,
         prefix: &str,

@@ -108,7 +108,7 @@ impl Window {
         (self.active > 0).then(|| self.ratios as f64 / RATIO_ONE as f64 / f64::from(self.active))
     }
 
-    /// Moves on to `now`: forgets what is older than D. A clock that stepped back changes nothing.
+    /// Moves on to `now` and drops buckets older than D. A clock that stepped back changes nothing.
     pub fn advance(&mut self, now: Instant) {
         let origin = *self.origin.get_or_insert(now);
         let Ok(step) = u32::try_from(nanos(now.since(origin)) / self.step_nanos) else {

@@ -1,9 +1,9 @@
-//! Who takes part: one record of the VMs that share a process, and leases that outlive a crash.
+//! Membership: one record of the VMs that share a process, and leases that outlive a crash.
 //!
-//! Slots and queued work are process-wide numbers, so a VM that dies (a trap under load) would take
-//! its share of them to the grave. Each VM therefore claims a number, keeps its own share in gauges
-//! of that number ([`crate::ledger`]), and renews a heartbeat. When a heartbeat is older than
-//! [`LEASE`], one of the others — a compare-and-swap decides which — gives the dead VM's share
+//! Slots and queued work are process-wide numbers, so the share of a VM that dies (a trap under
+//! load) would stay booked forever. Each VM therefore claims a number, keeps its own share in
+//! gauges of that number ([`crate::ledger`]), and renews a heartbeat. When a heartbeat is older
+//! than [`LEASE`], one of the others (a compare-and-swap decides which) gives the dead VM's share
 //! back.
 //!
 //! The lease is long against any pause of a healthy thread and against the service times of
@@ -15,8 +15,8 @@
 //! it reads the list; the other marks the list before it reads the heartbeat a second time. One of
 //! the two sees the other.
 //!
-//! A number may become free with a share still booked under it: whoever buried it may not have had
-//! the stage. Members look through free numbers in turn, under the same mark as a burial.
+//! A number may become free with a share still booked under it: the VM that buried it may not have
+//! had the stage. Members check free numbers in turn, under the same mark as a burial.
 //!
 //! Several lists of VMs may be in one process: Envoy keeps shared data per `vm_id`, but numbers for
 //! all of them. Totals are then of all lists, so no two VMs may have the same worker number. A VM
@@ -69,14 +69,14 @@ pub struct Membership {
     sweep_from: WorkerId,
 }
 
-/// What [`Membership::tick`] found.
+/// The result of [`Membership::tick`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// VMs that died. The caller is the only one that was told: it gives their share back, then
-    /// calls [`Membership::buried`].
+    /// VMs that died. Only this caller gets them: it gives their share back, then calls
+    /// [`Membership::buried`].
     pub dead: Vec<WorkerId>,
-    /// Numbers that nobody has, marked as if they were of dead VMs: whatever is booked under them
-    /// is to be given back, and [`Membership::buried`] called.
+    /// Free numbers, marked as if they were of dead VMs. The caller gives back their bookings, then
+    /// calls [`Membership::buried`].
     pub free: Vec<WorkerId>,
     /// Our own lease had run out and we have a new number: book our share again.
     pub rejoined: bool,
@@ -186,7 +186,7 @@ impl Membership {
         if now.since(self.renewed) < RENEW {
             return Ok(changes);
         }
-        // Before the list is read: see the module.
+        // Before the list is read: either this VM or the one that buries it sees the other.
         host.set(self.heartbeat, millis(now))?;
         host.set(self.processes, 1)?;
         let list = entries(host)?;
@@ -239,8 +239,8 @@ impl Membership {
         }
         let heartbeat = heartbeat_number(host, other)?;
         let stale = |last| is_older(last, LEASE, now);
-        // Marked as ours before it is freed: nobody can claim the number while its share is still
-        // booked, and should we die over it, somebody else finds the mark of a VM that is gone.
+        // Marked as ours before it is freed: no VM can claim the number while its share is still
+        // booked. If we die meanwhile, another VM finds the mark of a dead VM.
         if !stale(host.get(heartbeat)?) || !replace(other, entry, mark, host)? {
             return Ok(false);
         }
@@ -295,7 +295,7 @@ impl Membership {
     /// Frees the number of a dead VM whose share has been given back.
     ///
     /// # Errors
-    /// [`HostError`]; somebody buries it again when the lease runs out.
+    /// [`HostError`]; another VM buries it again when the lease runs out.
     pub fn buried(&mut self, dead: WorkerId, host: &impl Shared) -> Result<(), HostError> {
         self.others.retain(|&other| other != dead);
         replace(dead, self.nonce | BURIAL, 0, host).map(drop)

@@ -6,13 +6,13 @@
 //! ```
 //!
 //! New samples go into `populating`. At the first visit after a step's end it becomes the newest of
-//! the closed steps, and what lies behind the window is forgotten. Decisions are based on the sum
-//! of the closed steps: always the last n whole steps, n · step = interval, so that estimates
-//! follow a change within a step and have forgotten what was before it after n + 1 of them (Bouncer
-//! §7: "update processing time histograms in a sliding window, instead of nonoverlapping windows").
+//! the closed steps, and steps that have left the window are dropped. Decisions are based on the
+//! sum of the closed steps: always the last n whole steps, n · step = interval. So estimates follow
+//! a change within a step, and have forgotten the time before it after n + 1 of them (Bouncer §7:
+//! "update processing time histograms in a sliding window, instead of nonoverlapping windows").
 //!
-//! **Dual buffers** (§3, footnote 4) are the same with n = 1: what was populated in one interval is
-//! read in the next.
+//! **Dual buffers** (§3, footnote 4) are the same with n = 1: samples of one interval are read in
+//! the next.
 //!
 //! **Lulls** (Appendix A prefers old data to none). `populating` closes only with 1/n of
 //! `min_samples`, else it goes on over the next step; and the oldest step is forgotten only if the
@@ -24,10 +24,10 @@
 //! `min_samples`, it takes the place of everything.
 //!
 //! Closed steps are kept encoded: adding samples must not cost more for a window of many steps.
-//! Their sum is built once a step, by who wants to read it.
+//! Their sum is built once a step, by the worker that reads it.
 //!
 //! The alternative, one sum from which the step that ends is subtracted, needs the steps as well
-//! (what else to subtract), so it is more memory and not less.
+//! (for the subtraction), so it is more memory and not less.
 //!
 //! Times are absolute, not numbers of steps: a record stays readable when interval, step or kind of
 //! window change, and takes the new shape within one interval.
@@ -62,7 +62,7 @@ impl Window {
         self.enough().div_ceil(u64::from(self.steps.max(1)))
     }
 
-    /// Whether at `now` it has moved past what was measured at `then`.
+    /// Whether at `now` the window has moved past samples of `then`.
     fn is_past(&self, then: Instant, now: Instant) -> bool {
         epoch(then, self.step) + u64::from(self.steps) < epoch(now, self.step)
     }
@@ -77,10 +77,10 @@ struct Step {
     histogram: Vec<u8>,
 }
 
-/// What the workers share about one type.
+/// The workers' shared samples of one type.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// Counts the changes of what is readable; tells a worker whether it has seen that.
+    /// The number of changes of the readable part, by which a worker notices one.
     pub(super) generation: u64,
     /// When the newest step was closed.
     closed: Instant,
@@ -100,8 +100,8 @@ impl Record {
         self.populated = now;
     }
 
-    /// Closes and forgets steps if it is time to. `condemned`: the generation of which somebody
-    /// knows that it misses an objective by itself. Returns whether what is readable changed.
+    /// Closes and drops steps that are due. `condemned` is the generation of a readable part that
+    /// is known to miss an objective by itself. Returns whether the readable part changed.
     pub(super) fn advance(
         &mut self,
         now: Instant,
@@ -186,12 +186,12 @@ impl Record {
         self.steps.len()
     }
 
-    /// What decisions are to be based on.
+    /// Returns the histogram for decisions.
     pub(super) fn readable(&self) -> Histogram {
         let mut sum = Histogram::default();
         for step in &self.steps {
-            // Nobody but us writes these bytes. If somebody did, the step is missing until it is
-            // past.
+            // Only Headgate writes these bytes. A damaged step is missing until it leaves the
+            // window.
             if let Some(histogram) = Histogram::decode(&mut step.histogram.as_slice()) {
                 sum.merge(&histogram);
             }

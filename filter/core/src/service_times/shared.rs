@@ -14,7 +14,7 @@ pub(super) fn epoch(at: Instant, step: Duration) -> u64 {
     at.as_nanos() / nanos(step).max(1)
 }
 
-/// What [`update`] is to do.
+/// The parameters of [`update`].
 pub(super) struct Visit<'a> {
     pub(super) now: Instant,
     pub(super) window: Window,
@@ -25,8 +25,8 @@ pub(super) struct Visit<'a> {
     pub(super) delta: Option<&'a Histogram>,
 }
 
-/// Loads the record at `key`, moves it on if it is time, adds the samples, and stores the result.
-/// Returns the record as it is now, and whether this call changed what is readable.
+/// Loads the record at `key`, moves it on if that is due, adds the samples, and stores the result.
+/// Returns the record as it is now, and whether this call changed the readable part.
 ///
 /// # Errors
 /// [`HostError::Conflict`] when other workers kept getting in between: nothing was added.
@@ -50,7 +50,7 @@ pub(super) fn load_change(host: &impl Shared, key: &str) -> Result<u64, HostErro
     shared::load(host, key)
 }
 
-/// Changes that number; returns what it is now.
+/// Increments the number of changes; returns the new value.
 pub(super) fn announce_change(host: &impl Shared, key: &str) -> Result<u64, HostError> {
     let (number, ()) = shared::change(host, key, |number: &mut u64| {
         *number = number.wrapping_add(1);

@@ -27,17 +27,17 @@ pub enum Rule {
     HelpingTheUnderserved(HelpingTheUnderserved),
 }
 
-/// See the module.
+/// A rule of starvation avoidance, with the latest decisions that it depends on.
 #[derive(Debug)]
 pub struct Avoidance {
-    /// When a refusal is overridden.
+    /// The rule that overrides a refusal.
     pub rule: Rule,
-    /// What was decided lately, by type.
+    /// The latest decisions, by type.
     pub window: Window,
 }
 
 impl Avoidance {
-    /// What a checked configuration asks for.
+    /// Returns the avoidance of a checked configuration, if it has one.
     pub(super) fn from_config(config: &StageConfig) -> Option<Self> {
         let (rule, window_us, step_us) = match config.starvation_avoidance.clone()? {
             StarvationAvoidance::AcceptanceAllowance {

@@ -1,10 +1,10 @@
-//! Error budget: how many requests of a type may exceed an objective.
+//! Error budget: the number of requests of a type that may exceed an objective.
 //!
 //! An objective at percentile p lets a part 1 − p of the answers exceed it. Alg. 1 of Bouncer uses
-//! none of that: it compares every request with every percentile, so that a burst which keeps half
-//! of the requests waiting for longer than the p50 objective for a moment is refused, although half
-//! of all requests may wait for longer. A backend with one core and some long requests sees such
-//! bursts at any load.
+//! none of that: it compares every request with every percentile. So a burst that keeps half of the
+//! requests waiting for longer than the p50 objective for a moment is refused, although half of all
+//! requests may wait for longer. A backend with one core and some long requests sees such bursts at
+//! any load.
 //!
 //! With `spent` the part of a type's latest admissions (exponential average over 100) whose
 //! estimated response time exceeded the objective at p,
@@ -13,11 +13,11 @@
 //! spent_p < ⅓ (1 − p)      the objective at p does not refuse
 //! ```
 //!
-//! The rest of the budget is for what estimates don't say: service times scatter around their
+//! The rest of the budget is for the error of estimates: service times scatter around their
 //! percentiles. Estimates are counted rather than answers, because these come too late: a queue
 //! grows within milliseconds.
 //!
-//! **What was measured** (engine in simulated time, P found, natural objectives as in
+//! **Measurements** (engine in simulated time, P found, natural objectives as in
 //! [`super::value_cut`]; part of the requests answered within p90 and part refused, without → with
 //! the budget; by the shared core without a filter):
 //!
@@ -30,10 +30,10 @@
 //!   no filter   in time    0.99             0.81             0.47             0.03
 //! ```
 //!
-//! Most of what is still refused there would miss its objectives. Under overload, with P fixed, the
-//! mean over 72 cases (three mixes, eight backends, loads of 1.2 to 2) rose from 0.773 to 0.785.
-//! The whole of the budget in place of a third, or 300 requests in place of 100, refuse less and
-//! answer less in time.
+//! Most of the requests that are still refused there would miss their objectives. Under overload,
+//! with P fixed, the mean over 72 cases (three mixes, eight backends, loads of 1.2 to 2) rose from
+//! 0.773 to 0.785. The whole of the budget in place of a third, or 300 requests in place of 100,
+//! refuse less and answer less in time.
 //!
 //! Every worker keeps the account of its own requests; the parts are the same as those of all
 //! requests.
@@ -45,7 +45,7 @@ const USABLE: f64 = 1.0 / 3.0;
 /// Weight of the newest request.
 const GAIN: f64 = 0.01;
 
-/// See the module.
+/// The spent part of each objective's budget.
 #[derive(Debug)]
 pub struct ErrorBudget {
     /// By type, then objective: the part of the latest admissions that were expected to exceed it.

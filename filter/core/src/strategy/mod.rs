@@ -1,7 +1,7 @@
-//! Admission strategies: may a request of this type enter the queue now?
+//! Admission strategies: the decision whether a request of a type may enter the queue now.
 //!
 //! A strategy decides at point 1 of Bouncer's Figure 1 and learns at points 2 and 3. It holds no
-//! slots and no queue; what it may look at is [`View`]. A [`Strategy`] is a base, which implements
+//! slots and no queue; its inputs are in [`View`]. A [`Strategy`] is a base, which implements
 //! [`Admission`], and optionally [`Avoidance`], which overrides some of the base's refusals.
 //!
 //! To add a base: a file here with its algorithm, a case in [`base`], and a row in the conformance
@@ -46,7 +46,7 @@ pub use value_cut::ValueCut;
 
 pub use crate::request::TypeId;
 
-/// What a strategy sees of the stage when a request arrives.
+/// The stage when a request arrives, as strategies see it.
 #[derive(Debug)]
 pub struct View<'a> {
     /// The request's arrival.
@@ -59,10 +59,10 @@ pub struct View<'a> {
     pub queue_length: u32,
     /// Their work, in the unit of [`crate::work::Work`].
     pub queue_work: u64,
-    /// What this request would add to it.
+    /// The work that this request would add to it.
     pub work: u64,
-    /// Mean queue wait that this request is to be judged by: Bouncer's Eq. 2, or what fits the
-    /// discipline that the queue really uses
+    /// Mean queue wait by which this request is judged: Bouncer's Eq. 2, or the estimate that fits
+    /// the actual discipline of the queue
     /// ([`Order::admits_by_drain`](crate::discipline::Order::admits_by_drain)); below a value cut
     /// the wait that this request can expect.
     pub queue_wait: Duration,
@@ -72,10 +72,10 @@ pub struct View<'a> {
     pub service_times: &'a ServiceTimes,
 }
 
-/// What every base does. No method allocates or calls the host.
+/// The behaviour of every base. No method allocates or calls the host.
 pub trait Admission: std::fmt::Debug + Send {
-    /// Point 1: admits a request that arrives at `view.now`, or says why not. `rng` is the only
-    /// source of chance.
+    /// Point 1: admits a request that arrives at `view.now`, or returns the reason of its refusal.
+    /// `rng` is the only source of randomness.
     fn decide(
         &mut self,
         request: &Attributes,
@@ -93,14 +93,13 @@ pub trait Admission: std::fmt::Debug + Send {
     /// too near.
     fn withdrawn(&mut self, _request: &Attributes) {}
 
-    /// The stage decided about a request, all things considered: also what no strategy has a say
-    /// in.
+    /// Records the stage's final decision about a request, also if the strategy had no part in it.
     fn decided(&mut self, _admitted: bool) {}
 
-    /// A request that was admitted ran out of time in the queue, and is refused after all.
+    /// Records that an admitted request ran out of time in the queue, and is refused after all.
     fn expired(&mut self) {}
 
-    /// A request is in the stage now: it waits, or was sent to the backend.
+    /// Records that a request entered the stage: it waits, or was sent to the backend.
     fn entered(&mut self, _kind: TypeId, _class: ClassId) {}
 
     /// A request that entered is gone, served or not.
@@ -112,7 +111,7 @@ pub trait Admission: std::fmt::Debug + Send {
     /// Time passed: about every 10 ms, irregularly.
     fn tick(&mut self, _now: Instant) {}
 
-    /// The demand that the strategy measures, for what other workers measured.
+    /// The strategy's measured demand, to add other workers' measurements.
     fn demand_mut(&mut self) -> Option<&mut Demand> {
         None
     }
@@ -127,12 +126,13 @@ pub trait Admission: std::fmt::Debug + Send {
         None
     }
 
-    /// The value cut of the strategy, for what was measured.
+    /// The value cut of the strategy, to update it from measurements.
     fn value_cut_mut(&mut self) -> Option<&mut ValueCut> {
         None
     }
 
-    /// The part of the requests that was refused lately, ratio 0..=1, if clients are to be told.
+    /// The part of the requests that was refused lately, ratio 0..=1; `None` if the policy doesn't
+    /// announce it to clients.
     fn rejection_rate(&self) -> Option<f64> {
         None
     }
@@ -189,10 +189,11 @@ pub struct Bound {
     pub service_delay: Duration,
 }
 
-/// A base, and what protects types from starving under it.
+/// A base, with its protection against starvation of types.
 #[derive(Debug)]
 pub struct Strategy {
-    /// The strategy proper. [`Strategy::decide`] and [`Strategy::withdrawn`] come before its own.
+    /// The strategy proper. Call [`Strategy::decide`] and [`Strategy::withdrawn`] instead of its
+    /// own.
     pub base: Box<dyn Admission>,
     /// Bouncer Alg. 2 or 3.
     pub avoidance: Option<Avoidance>,
@@ -222,7 +223,7 @@ impl Strategy {
         }
     }
 
-    /// Tells the value cut, if there is one, what it goes by: before every run of the law.
+    /// Updates the inputs of the value cut, if any: before every run of the law.
     pub fn learn(&mut self, now: Instant, slots: u32, is_open: bool, times: &ServiceTimes) {
         let Self { base, avoidance } = self;
         if let Some(cut) = base.value_cut_mut().filter(|cut| cut.due(now)) {

@@ -1,15 +1,14 @@
-//! The hint: clients are told which part of the requests is refused, and come less often (Chronos
-//! §3.2).
+//! The hint: clients learn the rejection rate, and send fewer requests (Chronos §3.2).
 //!
 //! The paper's database piggybacks the rejection rate on its answers and its busy messages; here it
-//! is a header on responses and refusals. Clients decide what they do with it; a client's sidecar
-//! can do what the paper's clients do ([`crate::smoothing`]).
+//! is a header on responses and refusals. Clients are free to use or ignore it; a client's sidecar
+//! can act as the paper's clients do ([`crate::smoothing`]).
 
 /// Name of the header.
 pub const HEADER: &str = "x-headgate-rejection-rate";
 
-/// The header's value for a rejection rate: a ratio 0..=1 with at most three digits behind the
-/// point, and not 0 where anybody was refused.
+/// Returns the header's value for a rejection rate: a ratio 0..=1 with at most three digits behind
+/// the point, and not 0 if any request was refused.
 #[must_use]
 pub fn value(rate: f64) -> String {
     let thousandths = (rate.clamp(0.0, 1.0) * 1e3).ceil();

@@ -1,4 +1,4 @@
-//! What all workers know of the control together: one record, and what it says of the past.
+//! The record of the control that all workers share.
 
 use std::time::Duration;
 
@@ -25,9 +25,9 @@ pub(super) struct Sums {
     pub(super) processing: f64,
     /// The times for which they held their slots, s.
     pub(super) slot: f64,
-    /// What they added to the signal that is controlled.
+    /// Their cost in the controlled signal.
     pub(super) cost: f64,
-    /// What they added to the work of the queue.
+    /// Their work in the queue.
     pub(super) work: f64,
 }
 
@@ -52,7 +52,7 @@ impl Sums {
 /// The record of `strategy::controlled`, by name.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// Says whose record it is and what its numbers count.
+    /// Identifies the configuration and the units of the numbers.
     pub(super) signature: f64,
     /// When the period ends, ns.
     pub(super) ends: f64,
@@ -128,8 +128,8 @@ impl Record {
         nanos_f64(now) >= self.ends || self.ends > nanos_f64(now + period * 2)
     }
 
-    /// Begins the next period where the last one ended, or now if that is long ago. Takes what was
-    /// counted in the last.
+    /// Begins the next period at the end of the last one, or now if that is long ago. Returns the
+    /// sums of the last period.
     pub(super) fn turn(&mut self, now: Instant, period: Duration) -> Sums {
         let next = self.ends + nanos(period) as f64;
         self.ends = if next > nanos_f64(now) && next <= nanos_f64(now + period) {

@@ -1,4 +1,4 @@
-//! The controller proper: what a run makes of a percentile (SEDA §3.2).
+//! The control law: the effect of a percentile on the rate (SEDA §3.2).
 //!
 //! ```text
 //! cur = α·cur + (1 − α)·samp
@@ -15,13 +15,12 @@
 //! target in which the rate stays as it is.
 //!
 //! **Idle time.** The paper's controller also runs after a timeout, but with no response there is
-//! no sample, and the text doesn't say what it does then. Here a run without samples decreases
-//! nothing. It takes place only when no request of the controller has been waiting or running for a
-//! timeout: what made it slow is over, and `cur` fades as if responses had taken no time, so the
-//! rate comes back. A rate at its minimum would otherwise stay there for as long as nobody came,
-//! and let those who come then in at one in 20 s. The first sample that is worse than the faded
-//! `cur` replaces it. While requests are under way and none comes back, nothing is known and
-//! nothing changes.
+//! no sample, and the text leaves that case open. Here a run without samples decreases nothing. It
+//! takes place only when no request of the controller has been waiting or running for a timeout:
+//! the cause of the slowness is over, and `cur` fades as if responses had taken no time, so the
+//! rate comes back. Otherwise a rate at its minimum would stay there as long as no request came,
+//! and then let in one in 20 s. The first sample that is worse than the faded `cur` replaces it.
+//! While requests are under way and none comes back, nothing is known and nothing changes.
 
 use super::record::Controller;
 use super::{classes, degradation};
@@ -63,7 +62,7 @@ impl Law {
         }
     }
 
-    /// A controller that has measured nothing: it lets in what it may.
+    /// Returns a controller without measurements, at the greatest rate.
     pub(super) fn initial(&self, now: f64) -> Controller {
         Controller {
             rate: self.max_rate,
@@ -83,7 +82,7 @@ impl Law {
         }
     }
 
-    /// Keeps what another configuration left in the record within this one's bounds.
+    /// Clamps values that another configuration left in the record to this one's bounds.
     pub(super) fn clamp(&self, controller: &mut Controller) {
         controller.rate = controller.rate.clamp(self.min_rate, self.max_rate);
         let lowest = self.degradation.map_or(1.0, |d| d.min_quality);

@@ -7,31 +7,31 @@
 //! multiplicative downwards. It needs no model of the service, and it reacts only after response
 //! times have suffered.
 //!
-//! A response time begins where the request entered the service (§3.2, Figure 3), which the
-//! policies of workflows hand on with its calls ([`Progress::age`](crate::request::Progress)): it
-//! has the stages before this one and the wait for a workflow's rate in it. Where nobody says that,
-//! it begins with the arrival at this stage. Requests that ran out of time in the queue or were
-//! given up don't count, so under overload the percentile is that of the answered. One controller
-//! for each type is SEDA's one per stage (§4.4 finds that a single one for all lets a few expensive
-//! requests close the door to everybody); times classes. The parts: [`law`] what a run decides,
-//! [`classes`] and [`degradation`] its extensions, [`batch`] what it is run on, [`bucket`] what
-//! enforces the rate.
+//! A response time begins when the request entered the service (§3.2, Figure 3), which the policies
+//! of workflows pass on with its calls ([`Progress::age`](crate::request::Progress)): it includes
+//! the stages before this one and the wait for a workflow's rate. Without that, it begins with the
+//! arrival at this stage. Requests that ran out of time in the queue or were given up don't count,
+//! so under overload the percentile is that of the answered. One controller for each type is SEDA's
+//! one per stage (§4.4 finds that a single one for all lets a few expensive requests close the door
+//! to all others); times classes. The parts: [`law`] is a run's decision, [`classes`] and
+//! [`degradation`] are its extensions, [`batch`] is its input, [`bucket`] enforces the rate.
 //!
 //! **Workers.** Each collects batches of its own, as a batch of any worker's requests has the same
 //! percentile, and runs the law on the controllers of the process in the shared record (see
 //! [`Controlled`]). So the law runs as often per request as with one worker. At a few requests a
 //! second, where it runs on the timeout, a run sees the samples of one worker only.
 //!
-//! A rate starts at its greatest: nothing says yet that it must be lower. From far above the demand
-//! it takes a decrease after the other until one has an effect, while a queue builds up. The paper
-//! doesn't say where its rates start; a `max_rate` near what the backend can do makes it short.
+//! A rate starts at its greatest, since nothing requires a lower one yet. From far above the
+//! demand, decreases follow each other until one has an effect, while a queue builds up. The paper
+//! doesn't say where its rates start; a `max_rate` near the backend's capacity makes that phase
+//! short.
 //!
-//! **Increases.** A run adds up to 0.9 `increase`, about once a second, until response times say
-//! that it was too much, and they say so as late as they are long. So a target of many seconds
-//! needs an `increase` that is small beside what the stage serves: scenario `seda-fig8` has both.
+//! **Increases.** A run adds up to 0.9 `increase`, about once a second, until response times show
+//! that it was too much, which takes as long as they are. So a target of many seconds needs an
+//! `increase` that is small beside the stage's goodput: scenario `seda-fig8` has both.
 //!
-//! **A dry run** has no effect on response times. Where they miss the target, the rate (and
-//! quality) falls to its least, so it shows that requests would be refused, and not how many.
+//! **A dry run** has no effect on response times. If they miss the target, the rate (and quality)
+//! falls to its least. So it shows that requests would be refused, and not how many.
 
 mod batch;
 mod bucket;
@@ -56,20 +56,20 @@ use bucket::Bucket;
 use law::Law;
 use record::{Controller, seconds};
 
-/// See the module.
+/// Rates set by feedback, one for each controller.
 #[derive(Debug)]
 pub struct ResponseTimeController {
     law: Law,
     scope: ControlScope,
     classes: usize,
-    /// Names what the numbers in the record belong to.
+    /// Identifies the types and classes that the record's numbers belong to.
     fingerprint: u64,
     /// By type, then by class; so are the next two.
     targets: Vec<f64>,
     parts: Vec<Part>,
     /// As this worker saw them last.
     controllers: Vec<Controller>,
-    /// Whose token the request has that was just admitted.
+    /// The controller that gave a token to the request that was just admitted.
     taken: Option<usize>,
 }
 
@@ -269,7 +269,7 @@ impl Controlled for ResponseTimeController {
 
     fn sync(&mut self, now: Instant, record: &mut Vec<u8>) -> bool {
         let secs = seconds(now);
-        // Where types or classes have changed, the controllers are somebody else's.
+        // If types or classes have changed, the record's controllers are others.
         let ours = |(fingerprint, controllers): &(u64, Vec<Controller>)| {
             *fingerprint == self.fingerprint
                 && controllers.len() == self.parts.len()

@@ -1,4 +1,4 @@
-//! What the workers share of a controller in the record of [`Controlled`].
+//! The workers' shared state of a controller, in the record of [`Controlled`].
 //!
 //! [`Controlled`]: crate::strategy::Controlled
 

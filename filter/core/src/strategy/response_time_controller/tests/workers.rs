@@ -97,9 +97,9 @@ fn without_overload_no_worker_is_short_whoever_gets_the_requests() {
 }
 
 proptest! {
-    /// However requests are spread over workers and time, the process lets in what the rate gives
-    /// and what the workers' views of the bucket may hold at once, and no less than the rate where
-    /// all ask.
+    /// For any spread of requests over workers and time, the process admits no more than the rate
+    /// and the workers' views of the bucket allow together, and no less than the rate if all
+    /// workers have requests.
     #[test]
     fn the_rate_is_kept_over_all_workers(
         rate in prop::sample::select(vec![0.5, 5.0, 50.0, 500.0]),
