@@ -109,7 +109,8 @@ fn run(
         }
         strategy.base.tick(now);
         counted += ALLOCATIONS.load(Ordering::Relaxed) - before;
-        // Sharing what was measured may allocate: it is the tick's, once in a tenth of an interval.
+        // Sharing measurements may allocate: it belongs to the tick, once in a tenth of an
+        // interval.
         times.sync(now, host, "test").unwrap();
         strategy.learn(now, 8, false, times);
         if let Some(controlled) = strategy.base.controlled_mut()
@@ -180,7 +181,7 @@ fn run_queue(discipline: &str) -> u64 {
             passes.push_back((worker, pass));
         }
         if passes.len() > 40 {
-            // From the queue or from the backend, whoever it is.
+            // From the queue or from the backend.
             for at in [0, passes.len() / 2] {
                 let (worker, pass) = passes.remove(at).unwrap();
                 let engine = &mut engines[worker];
@@ -207,7 +208,7 @@ fn run_queue(discipline: &str) -> u64 {
 }
 
 /// Two workers identify, limit, hold, serve and refuse requests of three workflows, one of which is
-/// over its rate; the allocations of it. What is exchanged at ticks may allocate.
+/// over its rate. Returns the number of allocations. The exchange at ticks may allocate.
 fn run_workflows() -> u64 {
     let json = r#"{"stages":[{"policy":"ns/p","parallelism":64,
         "queue":{"max_length":100,"timeout_us":1000000},"strategy":{"type":"MaxQueueLength"},
@@ -263,7 +264,7 @@ fn run_workflows() -> u64 {
     counted
 }
 
-/// A stream that allocates what a proxy does: a value that it hands over is the caller's.
+/// A stream that allocates as a proxy does: values that it returns are owned by the caller.
 struct Bare(Instant);
 
 impl Proxy for Bare {

@@ -35,7 +35,7 @@ struct Seen {
     missed: f64,
 }
 
-/// Senders of `demand` calls/s each share what the class has of a receiver, `room` calls/s, in the
+/// Senders of `demand` calls/s each share the class's part of a receiver, `room` calls/s, in the
 /// order of arrival.
 fn run(demand: &[f64], room: f64, seconds: u64) -> Seen {
     let mut rng = Rng::new(7);

@@ -1,11 +1,11 @@
-//! The token in W3C Baggage: how a call is found to belong to the request that it is made for.
+//! The token in W3C Baggage, by which a call finds the request that it is made for.
 //!
 //! A proxy sees the requests of its application and the calls that the application makes, and
 //! nothing between them. Applications that propagate trace context copy the baggage of a request to
 //! its calls, so the inbound side puts a member `headgate=<token>` into it and the outbound side
-//! takes it out again. Other members are the application's: their bytes stay as they are. The
-//! recommendation's limits (§3.3.2) hold for what is written: where a token would exceed them it is
-//! left out, and the header of its own is all there is.
+//! takes it out again. Other members are the application's: their bytes stay as they are. Written
+//! baggage stays within the recommendation's limits (§3.3.2): a token that would exceed them is
+//! left out, and only the header of its own carries it.
 //!
 //! A request may have several `baggage` headers, which together are one list (RFC 9110 §5.3).
 

@@ -1,5 +1,5 @@
-//! Calls between processes: what a request hands on with its calls, what its response tells who
-//! asked, and what is learned from the answers of those that it calls.
+//! Calls between processes: the headers of a request's calls, the announcement in its response, and
+//! the effect of the answers of called processes.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ use crate::request::{ClassId, Progress};
 use crate::requests::{Request, Requests};
 use crate::time::Instant;
 
-/// What a response tells the process that asked (headers [`super::wire::RATE`] and
+/// A response's announcement to the calling process (headers [`super::wire::RATE`] and
 /// [`super::wire::PROGRESS`]).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Answer {
-    /// Who answers, and what it lets that process send.
+    /// This process, and the rate that it allows the caller.
     pub announcement: Announcement,
     /// Service time and work of the request and all calls below it.
     pub progress: Progress,
@@ -34,7 +34,7 @@ pub struct Call {
     service: ServiceId,
     began: Instant,
     branch: Option<Branch>,
-    /// What is left of the deadline.
+    /// The remaining time until the deadline.
     pub deadline: Option<Duration>,
     /// Progress of the whole so far.
     pub progress: Progress,
@@ -51,7 +51,7 @@ impl Call {
 }
 
 impl Workflows {
-    /// What the request and the calls below it have done.
+    /// Returns the progress of the request and the calls below it.
     pub(super) fn done(
         &mut self,
         host: &impl Host,
@@ -59,7 +59,7 @@ impl Workflows {
         part: &Part,
         started: Instant,
     ) -> Progress {
-        // Nothing is looked up for workflows that call nobody.
+        // Skip the look-up for workflows without calls.
         let calls = self
             .published
             .row(part.origin.workflow)
@@ -69,8 +69,8 @@ impl Workflows {
         children.unwrap_or_default().progress(started, now)
     }
 
-    /// What the application is to hand on with its calls for a request; `None` before it goes to
-    /// the backend.
+    /// Returns the token that the application copies to its calls for a request; `None` before it
+    /// goes to the backend.
     #[must_use]
     pub(crate) fn token(&self, request: &Request, part: &Part) -> Option<Token> {
         let started = part.started?;
@@ -88,8 +88,8 @@ impl Workflows {
         Some(parent.token())
     }
 
-    /// The response to a request begins: what it tells the process that asked; `None` where no
-    /// process of the mesh did.
+    /// Returns the announcement for the process that sent a request, when its response begins;
+    /// `None` for a client outside the mesh.
     pub(crate) fn answer(
         &mut self,
         host: &impl Host,
@@ -115,8 +115,8 @@ impl Workflows {
         }
     }
 
-    /// What the sender of a request may send of its workflow, for answers that are no backend's
-    /// (refusals). A dry run asks nobody to send less.
+    /// Returns the rate of the workflow that a request's sender may send, for answers that are no
+    /// backend's (refusals). A dry run announces no limit.
     #[must_use]
     pub fn announcement(&self, origin: Origin) -> Announcement {
         let sender = origin.upstream.unwrap_or(ProcessId::UNKNOWN);
@@ -134,8 +134,9 @@ impl Workflows {
         Parent::of_token(self.process, token)?.deadline
     }
 
-    /// The process calls `service` for the request of `token`; where that is nowhere to be found,
-    /// for nobody knows which of `workflow`. Every call is to be [`Workflows::answered`].
+    /// Records a call to `service` for the request of `token`. Without a valid token the call
+    /// counts for `workflow` alone. The caller must report the end of every call to
+    /// [`Workflows::answered`].
     pub fn called(
         &mut self,
         host: &impl Host,
@@ -188,8 +189,8 @@ impl Workflows {
         }
     }
 
-    /// A call ended; `heard` is what the other process announced with its answer, `progress` what
-    /// it says that the call took. `None`: it was lost, or said nothing.
+    /// Records the end of a call. `heard` is the announcement in the answer, `progress` the
+    /// progress in it; both are `None` if the call was lost or the answer has none.
     pub fn answered(
         &mut self,
         host: &impl Host,
@@ -203,7 +204,7 @@ impl Workflows {
         } = call;
         if let Some(branch) = call.branch {
             let took = now.since(call.began);
-            // Where the host fails, the call doesn't show in the progress.
+            // On a host error, the call is missing in the progress.
             self.branches
                 .ended(host, now, branch, took, progress)
                 .unwrap_or(());
@@ -212,7 +213,7 @@ impl Workflows {
         self.tally.called(workflow, service, process, 1);
         if let Some(heard) = heard {
             let ttl = Duration::from_micros(self.config.rate_ttl_us);
-            // Who announces a shorter life was heard so much earlier.
+            // A shorter time to live counts as an earlier announcement.
             let sooner = heard
                 .ttl
                 .map_or(Duration::ZERO, |own| ttl.saturating_sub(own));

@@ -1,39 +1,39 @@
 //! Dominant resource fairness over two resources (A. Ghodsi et al., "Dominant Resource Fairness",
 //! NSDI '11, §4.1; Wisp §4.3 names it among its policies).
 //!
-//! A request of workflow i uses rᵢₖ of resource k, of which there is Cₖ a second. Its *dominant
+//! A request of workflow i uses rᵢₖ of resource k, whose capacity is Cₖ a second. Its *dominant
 //! share* at x requests/s is the largest part of a resource that it uses, x · sᵢ with sᵢ = maxₖ rᵢₖ
 //! / Cₖ. Progressive filling raises the dominant shares of all together, in proportion to their
-//! weights, until a resource is used up; who uses it stops there, and the others go on with the
-//! other one. With the level L of dominant share by weight that is, for each resource, the water
-//! filling of [`super::shares`] with growth wᵢ · rᵢₖ / sᵢ:
+//! weights, until a resource is used up. The workflows that use it stop there, and the others go on
+//! with the other one. With the level L of dominant share by weight that is, for each resource, the
+//! water filling of [`super::shares`] with growth wᵢ · rᵢₖ / sᵢ:
 //!
 //! ```text
 //! xᵢ(L) = clamp(L · wᵢ / sᵢ, guaranteeᵢ, λᵢ)        Fₖ(L) = Σ xᵢ(L) · rᵢₖ = Cₖ
 //! ```
 //!
-//! The resource with the lower level is used up first. What stays below its level is then filled
-//! again, for those that use the other resource alone.
+//! The resource with the lower level is used up first. The rest of the other resource is then
+//! filled again, for the workflows that use it alone.
 
 use super::shares::{Claim, WaterFill};
 
-/// Resources.
+/// The number of resources.
 pub const RESOURCES: usize = 2;
 
-/// What one workflow asks for.
+/// One workflow's claim.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DominantClaim {
     /// Its weight, above 0.
     pub weight: f64,
     /// Guaranteed requests/s.
     pub floor: f64,
-    /// Requests/s asked for; infinite: all that it can get.
+    /// Its demand, requests/s; infinite for as much as possible.
     pub demand: f64,
-    /// r: what a request uses of each resource, 0 or more.
+    /// r: the cost of a request in each resource, 0 or more.
     pub cost: [f64; RESOURCES],
 }
 
-/// Dominant shares; their memory is used again.
+/// Dominant shares; their memory is reused.
 #[derive(Debug, Default)]
 pub struct DominantShares {
     claims: Vec<DominantClaim>,
@@ -91,7 +91,7 @@ impl DominantShares {
         self.claims[claim].at(level, &self.capacity)
     }
 
-    /// Requests/s of a claim if it asked for more than there is and the others for what they ask;
+    /// Returns the requests/s of a claim with unlimited demand, beside the others' actual demands;
     /// infinite if it uses nothing.
     #[must_use]
     pub fn rate_if_unbounded(&self, claim: usize) -> f64 {
@@ -257,7 +257,7 @@ mod tests {
                 if rates[i] >= claim.demand {
                     continue;
                 }
-                // Who wants more lacks a resource: Pareto efficiency.
+                // A workflow that wants more lacks a resource: Pareto efficiency.
                 prop_assert!((0..RESOURCES).any(|k| claim.cost[k] > 0.0 && full(k)), "{}", i);
                 let level = rates[i] * claim.dominant(&capacity) / claim.weight;
                 // The share guarantee (Ghodsi §3, sharing incentive): its weight's part of a

@@ -2,8 +2,8 @@
 //! the last.
 //!
 //! A *workflow* is a class of requests (a tenant, a feature) that crosses services. Each process
-//! finds a rate for each of its workflows from what it measures itself and from what the processes
-//! that it calls announce, enforces it, and announces it to those who call it (Algorithm 1). No
+//! finds a rate for each of its workflows from its own measurements and from the announcements of
+//! the processes that it calls, enforces it, and announces it to its callers (Algorithm 1). No
 //! process knows more than its neighbours.
 
 pub mod adaptation;
@@ -60,7 +60,7 @@ pub struct ProcessId(pub u64);
 crate::shared::record!(ProcessId, 2);
 
 impl ProcessId {
-    /// Whoever it was: a process that didn't name itself. No process draws this one.
+    /// A process that didn't name itself. No process draws this id.
     pub const UNKNOWN: Self = Self(0);
 }
 

@@ -26,8 +26,8 @@ use crate::time::Instant;
 /// After a failure no name is added for this long, lest every request runs into it.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// What a worker's copy of `names` names takes at most, bytes: each name twice, its places in both
-/// tables, and what tables keep free to grow.
+/// Returns the most memory of a worker's copy of `names` names, bytes: each name twice, its places
+/// in both tables, and the tables' spare capacity.
 #[must_use]
 pub const fn bytes_for(names: usize) -> usize {
     1024 + names * (2 * MAX_NAME + 160)
@@ -42,7 +42,7 @@ struct Id {
 
 crate::shared::record!(Vec<Id>, 9);
 
-/// See the module.
+/// A worker's copy of the directory of names.
 #[derive(Debug)]
 pub struct Directory {
     key: String,
@@ -61,7 +61,8 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// The directory at the blob `key`, whose changes the gauge `changes` counts, for `cap` names.
+    /// Creates a directory of `cap` names at the blob `key`. The gauge `changes` counts its
+    /// changes.
     ///
     /// # Errors
     /// [`HostError`] when the host refuses the gauge.
@@ -122,7 +123,8 @@ impl Directory {
         self.ids.get(usize::from(id).checked_sub(1)?)
     }
 
-    /// Ids that stand for nothing or for another name than before, since the last call.
+    /// Returns the ids that lost their name since the last call. Each is free or has another name
+    /// now.
     pub fn take_freed(&mut self) -> Vec<u16> {
         std::mem::take(&mut self.freed)
     }
@@ -173,7 +175,7 @@ impl Directory {
         Ok(true)
     }
 
-    /// Frees ids whose names were idle, so that others get them.
+    /// Frees ids of idle names for other names.
     ///
     /// # Errors
     /// [`HostError`]; nothing is freed then.
@@ -233,7 +235,7 @@ impl Directory {
 
     fn learn(&mut self, mut ids: Vec<Id>) {
         ids.truncate(usize::from(self.cap));
-        // Nobody stores such a name.
+        // Headgate stores no such name.
         for id in &mut ids {
             id.name
                 .take_if(|name| !(1..=MAX_NAME).contains(&name.len()));

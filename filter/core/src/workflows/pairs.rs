@@ -1,9 +1,8 @@
-//! What is kept for each pair of a workflow and a process: in order, found quickly, and bounded
-//! whatever arrives.
+//! Entries for pairs of a workflow and a process: sorted, found quickly, and bounded.
 //!
-//! At most so many processes of a workflow, and so many pairs in all. Of more, the longest silent
-//! gives way, up to [`EVICTIONS`] times an interval, and no more than [`ARRIVALS`] come in one,
-//! since each moves others.
+//! The number of processes of a workflow and of all pairs is bounded. Beyond the bound, the pair
+//! that was silent for longest gives way, up to [`EVICTIONS`] times an interval. No more than
+//! [`ARRIVALS`] come in an interval, since each moves others.
 
 use std::ops::{Deref, DerefMut};
 
@@ -18,9 +17,9 @@ pub const EVICTIONS: u32 = 16;
 /// Pairs that are taken in in one interval.
 pub const ARRIVALS: u32 = 512;
 
-/// One of them.
+/// An entry for a pair.
 pub(super) trait Pair {
-    /// What tells it from the others. Ordered by the workflow first.
+    /// Identifies the pair. Ordered by the workflow first.
     type Key: Ord + Copy;
     /// Most processes of one workflow.
     const PER_WORKFLOW: usize;
@@ -37,7 +36,7 @@ pub(super) trait Pair {
     fn is_valid(&self) -> bool;
 }
 
-/// See the module. In ascending order of keys.
+/// A bounded set of pairs, in ascending order of keys.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Pairs<P> {
     pairs: Vec<P>,
@@ -45,7 +44,7 @@ pub(super) struct Pairs<P> {
     evicted: u32,
     #[serde(skip)]
     arrived: u32,
-    /// Where the last one was found: what is counted often comes in order.
+    /// The place of the last look-up: counts often come in order.
     #[serde(skip)]
     place: usize,
 }
@@ -94,7 +93,7 @@ impl<P: Pair> Pairs<P> {
         self.pairs.retain(keep);
     }
 
-    /// Where those of a workflow are.
+    /// Returns the places of a workflow's pairs.
     pub(super) fn range(&self, workflow: WorkflowId) -> std::ops::Range<usize> {
         let of = |pair: &P| P::workflow(pair.key());
         let begin = self.partition_point(|pair| of(pair) < workflow);

@@ -12,12 +12,12 @@
 //! the rates, it moves continuously when a rate or q does: a process whose rate crosses its
 //! neighbour's doesn't make the caller jump. It never falls when q rises (§4.1.3 rests on that).
 //!
-//! Infinite rates, of processes that know no limit, can't be interpolated with. Between a finite
-//! rate and an infinite one the finite one counts: no limit is adopted only from position on where
-//! the quantile meets an infinite rate.
+//! Infinite rates, of processes without a limit, can't be interpolated with. Between a finite rate
+//! and an infinite one the finite one counts: the result is infinite only from the position on at
+//! which the quantile meets an infinite rate.
 
-/// The q-quantile of `rates`, which it sorts; `None` if there are none. Rates are 0 or more, or
-/// infinite; a `q` outside of 0..=1 counts as the nearer end.
+/// Returns the q-quantile of `rates`, which it sorts; `None` if there are no rates. Rates are 0 or
+/// more, or infinite; a `q` outside of 0..=1 counts as the nearer end.
 #[must_use]
 pub fn quantile(rates: &mut [f64], q: f64) -> Option<f64> {
     let last = rates.len().checked_sub(1)?;

@@ -1,29 +1,29 @@
 //! Weighted max-min fair shares of one resource (Wisp §4.3), by water filling.
 //!
-//! All shares grow together, each in proportion to its weight, until their owner has what it asks
-//! for or the resource is used up (D. Bertsekas and R. Gallager, Data Networks, 2nd ed., §6.5.2).
-//! With the level L of the water:
+//! All shares grow together, each in proportion to its weight, until their owner's demand is met or
+//! the resource is used up (D. Bertsekas and R. Gallager, Data Networks, 2nd ed., §6.5.2). With the
+//! level L of the water:
 //!
 //! ```text
 //! xᵢ(L) = clamp(L · gᵢ, fᵢ, dᵢ)        F(L) = Σ xᵢ(L) = capacity
 //! ```
 //!
-//! gᵢ is the *growth*, the weight for max-min fairness, fᵢ a *floor* (a guarantee, of which no more
-//! than is asked for counts), dᵢ the *demand*. F is piecewise linear, so with its corners in
-//! ascending order the level is found by bisection. The same table answers what each claimant would
-//! get if it asked for more than there is and the others for what they ask now, which is what a
-//! process announces to those that may send more: O(log n) each, after O(n log n) for the table.
+//! gᵢ is the *growth*, the weight for max-min fairness, fᵢ a *floor* (a guarantee, capped at the
+//! demand), dᵢ the *demand*. F is piecewise linear, so with its corners in ascending order the
+//! level is found by bisection. The same table gives each claimant's share under unlimited demand
+//! beside the others' actual demands. A process announces that share to its callers, which may send
+//! more: O(log n) each, after O(n log n) for the table.
 //!
 //! Where the floors alone exceed the capacity, all get their floors.
 
-/// What one claimant asks for.
+/// One claimant's claim.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Claim {
-    /// What its share grows by with the level: 0 or more.
+    /// The growth of its share with the level: 0 or more.
     pub growth: f64,
-    /// What it gets, if it asks for it, however little there is.
+    /// Its guaranteed share, as far as it asks for it, however small the capacity.
     pub floor: f64,
-    /// What it asks for; infinite: all that it can get.
+    /// Its demand; infinite for as much as possible.
     pub demand: f64,
 }
 
@@ -39,7 +39,7 @@ impl Claim {
         grown.max(self.floor).min(self.demand)
     }
 
-    /// What it gets at `level` if it asks for more than there is.
+    /// Returns its share at `level` under unlimited demand.
     #[must_use]
     pub fn unbounded_at(&self, level: f64) -> f64 {
         Self {
@@ -56,17 +56,17 @@ impl Claim {
     }
 }
 
-/// Where the slope of F changes.
+/// A level at which the slope of F changes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Corner {
     level: f64,
-    /// F there.
+    /// F at the level.
     used: f64,
-    /// Its slope from there on; while the table is made, what the slope changes by.
+    /// The slope of F from there on; the change of the slope while the table is built.
     slope: f64,
 }
 
-/// The table; its memory is used again by the next one.
+/// The table; its memory is reused by the next one.
 #[derive(Debug, Default)]
 pub struct WaterFill {
     capacity: f64,
@@ -133,7 +133,7 @@ impl WaterFill {
         self.solve(Some(&self.claims[claim]))
     }
 
-    /// The share of a claim if it asked for more than there is and the others for what they ask: at
+    /// Returns the share of a claim with unlimited demand, beside the others' actual demands: at
     /// least its share.
     #[must_use]
     pub fn share_if_unbounded(&self, claim: usize) -> f64 {
@@ -224,7 +224,7 @@ mod tests {
             claim(1.0, 0.0, inf),
         ];
         assert_eq!(shares(100.0, &guaranteed), [60.0, 20.0, 20.0]);
-        // A guarantee that nobody asks for is the others'.
+        // An unclaimed guarantee goes to the others.
         let idle = [claim(1.0, 60.0, 10.0), claim(1.0, 0.0, inf)];
         assert_eq!(shares(100.0, &idle), [10.0, 90.0]);
         assert_eq!(unbounded(100.0, &idle), [60.0, 90.0]);
@@ -252,12 +252,12 @@ mod tests {
                 prop_assert!(share >= 0.0 && share <= claim.demand, "capped by its demand");
                 prop_assert!(share >= claim.floor.min(claim.demand), "never below its floor");
             }
-            // Work conserving: all is used, or all have what they ask for.
+            // Work conserving: all is used, or all demands are met.
             let satisfied = |i: usize| shares[i] >= claims[i].demand;
             let all = (0..claims.len()).all(satisfied);
             prop_assert!(near(used, capacity.max(floors)) || all && used <= capacity + 1e-6, "{} of {}", used, capacity);
-            // Nobody who wants more is below another by weight, but for that one's floor: so nobody
-            // can gain unless someone loses who has no more.
+            // No claimant with unmet demand is below another by weight, except for that one's
+            // floor: so none can gain unless another loses that has no more.
             for i in (0..claims.len()).filter(|&i| !satisfied(i)) {
                 for j in 0..claims.len() {
                     let levels = (shares[i] / claims[i].growth, shares[j] / claims[j].growth);

@@ -1,4 +1,4 @@
-//! What sidecars say to each other about workflows, as headers.
+//! The headers of workflows between sidecars.
 //!
 //! ```text
 //! request    x-headgate-workflow: check%20out                       percent-encoded outside of visible ASCII
@@ -11,9 +11,9 @@
 //! response   x-headgate-downgraded: gold                            to the application: the class that its call asked for
 //! ```
 //!
-//! Dictionaries are those of RFC 9651. Members that aren't known are skipped, for what later
-//! versions add; what can't be read otherwise, or is longer than [`MAX_VALUE`], says nothing.
-//! Encoding appends to a buffer of the caller, decoding allocates nothing.
+//! Dictionaries are those of RFC 9651. Unknown members are skipped, for later versions. A value
+//! that is invalid, or longer than [`MAX_VALUE`], is ignored. Encoding appends to a buffer of the
+//! caller, decoding allocates nothing.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -27,15 +27,15 @@ pub use crate::workflow::{BAGGAGE, HEADER as WORKFLOW};
 
 /// The process that calls, 16 hexadecimal digits.
 pub const PROCESS: &str = "x-headgate-process";
-/// What a process lets the one that called it send.
+/// The rate that a process allows its caller.
 pub const RATE: &str = "x-headgate-rate";
-/// The class in which a request is to run, by name: that of its parent, or the one that class
+/// The class in which a request must run, by name: that of its parent, or the one that class
 /// admission gave it.
 pub const CLASS: &str = "x-headgate-class";
-/// The class that a call asked for and class admission didn't give it; in the answer that the
+/// The class that a call asked for and didn't get from class admission; in the answer that the
 /// application gets.
 pub const DOWNGRADED: &str = "x-headgate-downgraded";
-/// What is left of the deadline, ms.
+/// The remaining time until the deadline, ms.
 pub const TIMEOUT: &str = "x-headgate-timeout-ms";
 /// The token by which an outgoing call finds the request that it is part of.
 pub const REQUEST: &str = "x-headgate-request";
@@ -45,14 +45,14 @@ pub const MAX_VALUE: usize = 256;
 /// Largest decimal that RFC 9651 can write.
 const MAX_DECIMAL: f64 = 999_999_999_999.0;
 
-/// What a process announces to one that called it.
+/// A process's announcement to its caller.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Announcement {
-    /// Who announces.
+    /// The process that announces.
     pub process: ProcessId,
-    /// Requests/s of the workflow that the receiver may send to it; `None`: it knows of no limit.
+    /// Requests/s of the workflow that the receiver may send to it; `None` for no limit.
     pub rate: Option<f64>,
-    /// How long that holds without renewal; `None`: as long as the receiver thinks.
+    /// The time to live without renewal; `None` for the receiver's default.
     pub ttl: Option<Duration>,
 }
 
@@ -63,7 +63,7 @@ fn put(out: &mut String, what: std::fmt::Arguments<'_>) {
 
 /// A decimal with at most three digits behind the point, none of them a trailing zero.
 fn put_decimal(out: &mut String, value: f64) {
-    // What is no number becomes zero.
+    // Negative values and NaN become zero.
     let value = if value > 0.0 {
         value.min(MAX_DECIMAL)
     } else {

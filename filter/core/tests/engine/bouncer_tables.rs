@@ -2,8 +2,8 @@
 //! from a discrete event simulation of its §5.3 with this crate's decisions and histograms.
 //!
 //! The paper's Table 1 lost its medians in the text that we have; those here reproduce Table 3's
-//! basic rows. That, and the random histograms of a type that is near its objective, is what the
-//! tolerances are for; they are narrow enough that each algorithm fails with another's formula (see
+//! basic rows. The tolerances cover that, and the random histograms of a type that is near its
+//! objective. They are narrow enough that each algorithm fails with another's formula (see
 //! [`the_cells_tell_the_algorithms_apart`]).
 
 // Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.

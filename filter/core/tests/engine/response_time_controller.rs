@@ -65,7 +65,7 @@ struct Stream {
     ticket: Option<Ticket>,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 struct Seen {
     gold: bool,
     arrived: u64,
@@ -279,7 +279,8 @@ impl World {
     }
 }
 
-/// The 90th percentile of those who arrived within `when`, s, and the share that was refused.
+/// Returns the 90th percentile of the requests that arrived within `when`, s, and the share that
+/// was refused.
 fn summary(seen: &[Seen], when: std::ops::Range<u64>, class: impl Fn(bool) -> bool) -> (f64, f64) {
     let within = |s: &&Seen| when.contains(&(s.arrived / SECOND)) && class(s.gold);
     let all: Vec<&Seen> = seen.iter().filter(within).collect();
@@ -292,7 +293,7 @@ fn summary(seen: &[Seen], when: std::ops::Range<u64>, class: impl Fn(bool) -> bo
     )
 }
 
-/// Mean quality of those who arrived within `when`.
+/// Returns the mean quality of the requests that arrived within `when`.
 fn quality(seen: &[Seen], when: std::ops::Range<u64>) -> f64 {
     let within = seen.iter().filter(|s| when.contains(&(s.arrived / SECOND)));
     let qualities: Vec<f64> = within.filter_map(|s| s.served.map(|s| s.0)).collect();

@@ -1,4 +1,4 @@
-//! What every strategy must do, whatever it is: one suite, run over all of them.
+//! The common behaviour of all strategies: one suite, run over each.
 
 // Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
 #![allow(clippy::unwrap_used, clippy::panic)]

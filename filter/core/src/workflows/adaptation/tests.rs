@@ -1,5 +1,5 @@
-//! Whole processes in memory: Figure 3 of the paper in lockstep, handing over, and what must hold
-//! whatever is measured.
+//! Whole processes in memory: Figure 3 of the paper in lockstep, hand-over, and invariants under
+//! any measurements.
 
 use proptest::prelude::*;
 
@@ -110,7 +110,7 @@ fn adopts_what_is_announced_downstream_until_it_runs_out() {
     assert_eq!(seen[0].bottleneck, Some(Bottleneck::Service(ServiceId(1))));
     assert!((seen[0].local_rate - 450.0).abs() < 1e-6);
     assert!((seen[0].demand - 100.0).abs() < 1e-6);
-    // Nobody says anything any more: the local limit remains.
+    // No announcement any more: the local limit remains.
     for n in 20..31 {
         step(&mut adaptation, at(n), 1, 100, None);
     }
@@ -286,7 +286,7 @@ fn another_worker_goes_on_where_one_stopped() {
             assert!((one.demand - two.demand).abs() < 1e-3 * (1.0 + one.demand));
         }
     }
-    // An id that stands for something else by now begins anew.
+    // An id that got another name meanwhile begins anew.
     let mut third = going_on(&state);
     third.assign(WorkflowId(1), "one");
     third.assign(WorkflowId(2), "three");
@@ -456,11 +456,11 @@ proptest! {
         }
     }
 
-    /// §4.1.3: what is advertised does not fall when q rises.
+    /// §4.1.3: announced rates do not fall when q rises.
     #[test]
     fn rates_never_fall_as_q_rises(rounds in prop::collection::vec(round(), 1..10), qs in [0.0..=1.0_f64, 0.0..=1.0_f64]) {
         let run = |q: f64| {
-            // A policy without memory: what differs is Q alone.
+            // A policy without memory: the runs differ in Q alone.
             let mut adaptation = Adaptation::new(&config(q, SharingConfig::StaticGuarantees));
             let mut now = at(0);
             for round in &rounds {

@@ -15,12 +15,12 @@
 use super::probing::{cost, weight};
 use super::{Capacity, Load, number};
 
-/// Part of the slots that workflows without a guarantee share at least.
+/// The least part of the slots for workflows without a guarantee.
 const BEST_EFFORT: f64 = 0.01;
-/// Who sends less than this, requests/s, leaves its part to the others.
+/// A workflow with a lower arrival rate, requests/s, leaves its part to the others.
 const SENDS: f64 = 0.01;
 
-/// See the module.
+/// The policy of static guarantees.
 #[derive(Debug, Default)]
 pub struct StaticGuarantees {}
 

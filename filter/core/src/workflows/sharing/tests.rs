@@ -81,7 +81,7 @@ fn overload_shares_the_slots_and_leaves_the_others_room() {
             assert!((rate - expected).abs() < 1e-6, "{rates:?}");
         }
     }
-    // The throttled one sends what it may from now on, and keeps its share.
+    // The throttled workflow sends at its rate from now on, and keeps its share.
     let cut = [load(1, 300.0, 0.002), loads[1], loads[2]];
     for _ in 0..10 {
         let rates = process.run(&capacity(1.0, 1.0), &cut);
@@ -105,7 +105,7 @@ fn leaves_probe_by_what_is_spare_and_others_go_ahead() {
     let throttled = [load(1, 800.0, 0.002), load(2, 800.0, 0.002)];
     let before = process.run(&capacity(1.0, 1.0), &throttled);
     assert!((before[0] - 225.0).abs() < 1e-9);
-    // A third of what may be in use is: two thirds of β.
+    // A third of the allowed use is in use: two thirds of β.
     let inner = Load {
         leaf: false,
         ..load(2, 75.0, 0.002)
@@ -280,8 +280,8 @@ proptest! {
         }
     }
 
-    /// Whoever sends what it may, up to what it has: the slots are used as allowed, and shared
-    /// fairly.
+    /// Workflows send at their rates, up to their demands: the slots are used as allowed, and
+    /// shared fairly.
     #[test]
     fn closed_loop_settles_on_fair_shares(
         wanted in prop::collection::vec(10.0..1_000.0_f64, 2..8), max_utilization in 0.5..1.0_f64,

@@ -47,11 +47,11 @@ fn expected(discipline: &Discipline) -> [usize; 5] {
         Discipline::Fifo => [0, 1, 2, 3, 4],
         // Deadlines at 100, 92, 104, 98 and 158 ms.
         Discipline::Edf => [1, 3, 0, 2, 4],
-        // Less what is ahead: 25, 70, 10, 1 and 55 ms.
+        // Less the remaining work: 25, 70, 10, 1 and 55 ms.
         Discipline::Lstf => [1, 0, 2, 3, 4],
         // Total work 80, 50, 10, 1 and 25 ms.
         Discipline::Sjf => [3, 2, 4, 1, 0],
-        // 25, 70, 10, 1 and 55 ms are ahead.
+        // Remaining work 25, 70, 10, 1 and 55 ms.
         Discipline::Srtf => [3, 2, 0, 4, 1],
         // 7, 3, 0, 0 and 20 ms are done.
         Discipline::Lasf => [2, 3, 1, 0, 4],

@@ -1,4 +1,4 @@
-//! A process of several workers in deterministic time, and what its clients and its backend see.
+//! A process of several workers in deterministic time, as its clients and its backend see it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -56,7 +56,7 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// What requests of its type take.
+    /// Returns the service time of requests of its type.
     pub(crate) fn takes(&self) -> Duration {
         ms(if self.path == "/a" { 1 } else { 10 })
     }
@@ -112,7 +112,7 @@ pub(crate) fn config(parallelism: u32, discipline: &Discipline) -> FilterConfig 
     FilterConfig::from_json(json.as_bytes()).unwrap()
 }
 
-/// Where a request is.
+/// The position of a request.
 #[derive(Debug, Clone, Copy)]
 enum At {
     Queue(Ticket),
@@ -132,7 +132,7 @@ pub(crate) struct Process {
     pub(crate) now: Instant,
     workers: Vec<Engine>,
     requests: BTreeMap<u32, Held>,
-    /// Everybody who got a slot, in that order.
+    /// All requests that got a slot, in that order.
     pub(crate) started: Vec<u32>,
     ever_started: BTreeSet<u32>,
     pub(crate) refused: Vec<(u32, Reason)>,
@@ -250,7 +250,7 @@ impl Process {
         self.act();
     }
 
-    /// Delivers wake-ups until nobody has any.
+    /// Delivers wake-ups until none is left.
     pub(crate) fn settle(&mut self) {
         while (0..self.workers.len()).any(|worker| self.wake(worker)) {}
     }
@@ -301,12 +301,12 @@ impl Process {
         streams.map(|(stream, _)| *stream).collect()
     }
 
-    /// Worker whose request `stream` is.
+    /// Returns the worker that has request `stream`.
     pub(crate) fn worker_of(&self, stream: u32) -> Option<usize> {
         self.requests.get(&stream).map(|held| held.worker)
     }
 
-    /// What each worker announced of its first waiter.
+    /// Returns the announced rank of each worker's first waiter.
     pub(crate) fn heads(&self) -> Vec<Option<u64>> {
         let head = |engine: &Engine| {
             let id = engine.worker()?;
@@ -332,8 +332,8 @@ impl Process {
         assert!(self.workers.iter().all(|engine| engine.pending() == 0));
     }
 
-    /// Serves one after the other whoever is in the backend, each for its time; who starts, in
-    /// order.
+    /// Serves the requests in the backend one after the other, each for its time. Returns those
+    /// that start, in order.
     pub(crate) fn drain(&mut self) -> Vec<u32> {
         let before = self.started.len();
         while let Some(stream) = self.in_backend().first().copied() {

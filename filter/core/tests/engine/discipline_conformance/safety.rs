@@ -1,4 +1,4 @@
-//! Whatever the order: slots are conserved and never idle beside a waiter, nobody is lost, served
+//! In any order: slots are conserved and never idle beside a waiter, no request is lost, served
 //! twice or too late, and no worker's waiter overtakes another's by more than the tolerance.
 
 use headgate_core::config::{Discipline, QueueMode};
@@ -61,7 +61,7 @@ fn tolerance(discipline: &Discipline) -> u64 {
     }
 }
 
-/// If exactly one waiter started and nobody was refused: it was first, within the tolerance.
+/// If exactly one waiter started and none was refused: it was first, within the tolerance.
 fn assert_in_order(
     process: &Process,
     heads: &[Option<u64>],
@@ -165,7 +165,7 @@ fn the_late_leave_wherever_they_stand() {
     }
 }
 
-/// The same without a tick in between: a slot that gets free goes to somebody who still has time.
+/// The same without a tick in between: a freed slot goes to a request that still has time.
 #[test]
 fn a_slot_that_gets_free_goes_to_nobody_who_is_late() {
     for discipline in all() {
@@ -195,7 +195,7 @@ fn a_slot_that_gets_free_goes_to_nobody_who_is_late() {
     }
 }
 
-/// What is only watched is in the backend, which has an order of its own.
+/// A queue that is only watched is in the backend, which has an order of its own.
 #[test]
 fn a_watched_queue_is_a_fifo_whatever_is_configured() {
     for discipline in all() {

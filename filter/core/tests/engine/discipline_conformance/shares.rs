@@ -1,5 +1,5 @@
-//! What fair queues share over several workers, and what clients that give up and dear requests
-//! can't take.
+//! The shares of fair queues over several workers, which clients that give up and expensive
+//! requests can't change.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,8 +22,8 @@ fn drr(quantum_us: u64, weight_of_a: f64) -> Discipline {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Two flows that always wait, on any workers: what each got, divided by its weight, differs by
-    /// at most a quantum and the largest cost over the smaller weight.
+    /// Two flows that always wait, on any workers: their service, divided by their weights, differs
+    /// by at most a quantum and the largest cost over the smaller weight.
     #[test]
     fn backlogged_flows_share_by_weight_over_all_workers(
         workers in 1_usize..=4,
@@ -50,7 +50,7 @@ proptest! {
             let flow = flows[&running];
             takes = if flow == 0 { ms(1) } else { ms(10) };
             served[flow] += if flow == 0 { 1.0 / weight } else { 10.0 };
-            // Whoever was served comes again.
+            // A flow that was served sends again.
             let (a, b) = at[n % at.len()];
             let (sent, worker) = if flow == 0 { (A, a) } else { (B, b) };
             flows.insert(process.arrive(worker % workers, sent), flow);
@@ -159,7 +159,7 @@ fn a_request_that_finds_a_slot_free_takes_no_turn() {
     assert_eq!(calls(&drr(10_000, 1.0)), calls(&Discipline::Fifo));
 }
 
-/// Who sends requests of one type: tenant 0's take a hundred times as long as those of the others.
+/// Senders of requests of one type: tenant 0's take a hundred times as long as those of the others.
 const TENANTS: [Sent; 3] = [
     tenant("high", "workflow=dear"),
     tenant("low", "workflow=tenant-1397"),
@@ -181,7 +181,7 @@ struct Backend {
     process: Process,
     workers: usize,
     arrivals: usize,
-    /// When requests end, by stream: and whose they are.
+    /// The times at which requests end, by stream, with their senders.
     ends: BTreeMap<(Instant, u32), (usize, u64)>,
     tenants: BTreeMap<u32, usize>,
     seen: usize,
@@ -325,8 +325,8 @@ fn a_tenant_whose_requests_turn_dear_pays_for_them() {
     }
 }
 
-/// A worker that doesn't answer its wake-up is passed over, for a request whose turn is ten rounds
-/// later. The rounds between are still those of the flows that wait.
+/// A worker that doesn't answer its wake-up is skipped, for a request whose turn is ten rounds
+/// later. The rounds between still belong to the waiting flows.
 #[test]
 fn a_request_that_is_served_before_its_turn_moves_no_round() {
     let mut process = Process::new(2, &config(1, &drr(1_000, 1.0)));
@@ -362,8 +362,8 @@ fn shares_are_kept_where_workers_are_slow_to_wake_up() {
     }
 }
 
-/// Three workflows are three flows, whatever their names: of a hash of names into 1,024 flows,
-/// somebody who knows it can choose a name that shares the flow of another's.
+/// Three workflows are three flows, whatever their names. With a hash of names into 1,024 flows, a
+/// client that knows it could choose a name that shares the flow of another's.
 #[test]
 fn no_workflow_shares_anothers_turn() {
     for discipline in fair(Flow::Workflow, &[]) {
