@@ -326,7 +326,10 @@ mod tests {
             let rank = (per_mille * values.len()).div_ceil(1_000).max(1);
             let exact = values[rank - 1];
             let estimate = h.quantile(per_mille as f64 / 10.0).unwrap().as_nanos() as u64;
-            prop_assert!(estimate.abs_diff(exact) <= (exact / 100).max(8), "{estimate} for {exact}");
+            prop_assert!(
+                estimate.abs_diff(exact) <= (exact / 100).max(8),
+                "{estimate} for {exact}"
+            );
             let mean = values.iter().sum::<u64>() / values.len() as u64;
             prop_assert_eq!(h.mean().unwrap().as_nanos() as u64, mean);
         }

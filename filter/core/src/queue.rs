@@ -277,7 +277,9 @@ mod tests {
     proptest! {
         /// Against the obvious model: a vector, sorted by rank and then arrival.
         #[test]
-        fn behaves_like_a_sorted_list(steps in prop::collection::vec((0u8..4, 0u32..24, 0u64..6), 1..200)) {
+        fn behaves_like_a_sorted_list(
+            steps in prop::collection::vec((0u8..4, 0u32..24, 0u64..6), 1..200),
+        ) {
             let mut queue = Queue::default();
             let mut model: Vec<(u64, usize, Slot)> = Vec::new();
             for (n, (step, slot, rank)) in steps.into_iter().enumerate() {
@@ -289,7 +291,14 @@ mod tests {
                     },
                     2 => {
                         let expected = if model.is_empty() { None } else { Some(model.remove(0)) };
-                        prop_assert_eq!(queue.pop(), expected.map(|(rank, _, slot)| First { slot, rank, next: None }));
+                        prop_assert_eq!(
+                            queue.pop(),
+                            expected.map(|(rank, _, slot)| First {
+                                slot,
+                                rank,
+                                next: None
+                            })
+                        );
                     }
                     _ => {
                         let there = model.iter().position(|&(_, _, s)| s == slot);
@@ -305,7 +314,9 @@ mod tests {
         /// Against the obvious model: for each line, waiters in their order of arrival and turns in
         /// theirs.
         #[test]
-        fn a_line_passes_its_turns_on(steps in prop::collection::vec((0_u8..5, 0_u32..24, 0_u64..9), 1..200)) {
+        fn a_line_passes_its_turns_on(
+            steps in prop::collection::vec((0_u8..5, 0_u32..24, 0_u64..9), 1..200),
+        ) {
             let mut queue = Queue::default();
             let mut model: [(Vec<Slot>, Vec<u64>); 3] = Default::default();
             for (step, slot, rank) in steps {
@@ -323,7 +334,11 @@ mod tests {
                         turns.push(turn);
                     },
                     3 => {
-                        let least = model.iter().filter_map(|(_, turns)| turns.first()).min().copied();
+                        let least = model
+                            .iter()
+                            .filter_map(|(_, turns)| turns.first())
+                            .min()
+                            .copied();
                         let popped = queue.pop();
                         prop_assert_eq!(popped.map(|first| first.rank), least);
                         if let Some(First { slot, rank, next }) = popped {
@@ -347,7 +362,10 @@ mod tests {
                 }
                 let mut slots: Vec<Slot> = queue.slots().collect();
                 slots.sort_unstable();
-                let mut expected: Vec<Slot> = model.iter().flat_map(|(waiters, _)| waiters.clone()).collect();
+                let mut expected: Vec<Slot> = model
+                    .iter()
+                    .flat_map(|(waiters, _)| waiters.clone())
+                    .collect();
                 expected.sort_unstable();
                 prop_assert_eq!(queue.len(), expected.len());
                 prop_assert_eq!(slots, expected);

@@ -157,7 +157,10 @@ mod tests {
     proptest! {
         /// Whatever bytes a name has, percent-encoded in a baggage it is the same name.
         #[test]
-        fn a_name_survives_its_encoding(id in prop::collection::vec(any::<u8>(), 1..80), plain in any::<bool>()) {
+        fn a_name_survives_its_encoding(
+            id in prop::collection::vec(any::<u8>(), 1..80),
+            plain in any::<bool>(),
+        ) {
             let encode = |byte: &u8| match byte {
                 b'a'..=b'z' | b'0'..=b'9' if plain => char::from(*byte).to_string(),
                 byte => format!("%{byte:02X}"),

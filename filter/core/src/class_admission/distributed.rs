@@ -227,7 +227,10 @@ mod tests {
         /// state for every channel from the start, and stay between the floor and 1.
         #[test]
         fn follows_the_published_algorithm(
-            calls in prop::collection::vec((0_u32..3, 0_u8..4, 1_u64..40, 0_u32..9, 0_u64..9_000), 1..300),
+            calls in prop::collection::vec(
+                (0_u32..3, 0_u8..4, 1_u64..40, 0_u32..9, 0_u64..9_000),
+                1..300,
+            ),
         ) {
             let mut state = distributed();
             let mut model: BTreeMap<(u32, u8), (f64, u64)> = BTreeMap::new();

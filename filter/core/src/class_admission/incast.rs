@@ -350,8 +350,15 @@ mod tests {
                 now += later;
                 let (now, wanted) = (Instant::from_nanos(now), ClassId(class));
                 let ran = state.class_for(now, source, destination, wanted, &mut ours);
-                prop_assert_eq!(ran, baseline.class_for(now, (source, destination), wanted, &mut theirs));
-                let call = Completion { class: ran, latency: Duration::from_nanos(latency), size: 7 };
+                prop_assert_eq!(
+                    ran,
+                    baseline.class_for(now, (source, destination), wanted, &mut theirs)
+                );
+                let call = Completion {
+                    class: ran,
+                    latency: Duration::from_nanos(latency),
+                    size: 7,
+                };
                 state.completed(now, source, destination, &call, Duration::from_nanos(round_trip));
                 baseline.completed(now, (source, destination), &call);
                 let found = state.probability(now, source, destination, wanted);

@@ -277,7 +277,10 @@ mod tests {
         /// distributed algorithm.
         #[test]
         fn single_calls_without_a_past_are_the_distributed_algorithm(
-            calls in prop::collection::vec((0_usize..3, 0_u8..2, 1_u64..40, 1_u32..9, 0_u64..9_000), 1..200),
+            calls in prop::collection::vec(
+                (0_usize..3, 0_u8..2, 1_u64..40, 1_u32..9, 0_u64..9_000),
+                1..200,
+            ),
         ) {
             let rules = rules(Method::Incast { smoothing: 0.0 });
             let law = rules.law().unwrap();

@@ -218,7 +218,10 @@ mod tests {
         /// Two workers that take turns have the same effect as one process of the simulator.
         #[test]
         fn workers_together_are_one_sender(
-            calls in prop::collection::vec((0_usize..2, 0_u8..3, 1_u64..40, 0_u32..9, 0_u64..9_000), 1..300),
+            calls in prop::collection::vec(
+                (0_usize..2, 0_u8..3, 1_u64..40, 0_u32..9, 0_u64..9_000),
+                1..300,
+            ),
         ) {
             let host = MemoryHost::new();
             let workers = [channels(&host), channels(&host)];

@@ -188,7 +188,10 @@ mod tests {
         /// No name ever gets the flow of another, whatever names are sent to any worker.
         #[test]
         fn no_name_shares_the_flow_of_another(
-            chosen in prop::collection::vec((prop::collection::vec(any::<u8>(), 1..140), 0_usize..2), 1..300),
+            chosen in prop::collection::vec(
+                (prop::collection::vec(any::<u8>(), 1..140), 0_usize..2),
+                1..300,
+            ),
             flood in 0_usize..2_000,
         ) {
             let host = MemoryHost::new();

@@ -793,7 +793,11 @@ proptest! {
                 Step::Complete(n) | Step::Leave(n) => {
                     let all: Vec<u32> = process.requests.keys().copied().collect();
                     if !all.is_empty() {
-                        let outcome = if matches!(step, Step::Complete(_)) { Outcome::Completed } else { Outcome::Unmeasured };
+                        let outcome = if matches!(step, Step::Complete(_)) {
+                            Outcome::Completed
+                        } else {
+                            Outcome::Unmeasured
+                        };
                         process.finish(all[n % all.len()], outcome);
                     }
                 }
@@ -806,7 +810,10 @@ proptest! {
             }
             process.settle();
             let in_backend = process.in_backend();
-            prop_assert!(in_backend <= (p as usize).max(before), "{in_backend} in the backend, P is {p}");
+            prop_assert!(
+                in_backend <= (p as usize).max(before),
+                "{in_backend} in the backend, P is {p}"
+            );
             prop_assert!(in_backend >= p as usize || process.queued().is_empty(),
                 "{:?} wait while {in_backend} of {p} slots are in use", process.queued());
             prop_assert_eq!(process.gauge("slots_in_use"), in_backend as u64);

@@ -247,7 +247,10 @@ mod tests {
                 claims.iter().map(|c| c.cost[k] * c.floor.min(c.demand)).sum()
             };
             for k in 0..RESOURCES {
-                prop_assert!(used(k) <= capacity[k].max(floors(k)) * (1.0 + 1e-6) + 1e-6 || floors(1 - k) > capacity[1 - k]);
+                prop_assert!(
+                    used(k) <= capacity[k].max(floors(k)) * (1.0 + 1e-6) + 1e-6
+                        || floors(1 - k) > capacity[1 - k]
+                );
             }
             let full = |k: usize| used(k) >= capacity[k] * (1.0 - 1e-6);
             let weights: f64 = claims.iter().map(|c| c.weight).sum();
@@ -268,7 +271,8 @@ mod tests {
                 // Backlogged users of the same resources have equal dominant shares by weight, but
                 // for floors.
                 for (j, other) in claims.iter().enumerate() {
-                    let same = (0..RESOURCES).all(|k| (other.cost[k] > 0.0) == (claim.cost[k] > 0.0));
+                    let same =
+                        (0..RESOURCES).all(|k| (other.cost[k] > 0.0) == (claim.cost[k] > 0.0));
                     if same && rates[j] > other.floor {
                         let theirs = rates[j] * other.dominant(&capacity) / other.weight;
                         prop_assert!(theirs <= level * (1.0 + 1e-6) + 1e-9, "{} {}", i, j);
@@ -288,7 +292,13 @@ mod tests {
                 claims[i].demand = INF;
                 let slow = rates(capacity, &claims)[i];
                 let quick = before.rate_if_unbounded(i);
-                prop_assert!((quick - slow).abs() <= 1e-6 * (1.0 + slow), "{}: {} or {}", i, quick, slow);
+                prop_assert!(
+                    (quick - slow).abs() <= 1e-6 * (1.0 + slow),
+                    "{}: {} or {}",
+                    i,
+                    quick,
+                    slow
+                );
             }
         }
     }

@@ -389,7 +389,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200), ours in any::<bool>()) {
+        fn any_bytes_are_survived(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+            ours in any::<bool>(),
+        ) {
             let mut blob = if ours { shared::header(9).to_vec() } else { Vec::new() };
             blob.extend(bytes);
             let host = MemoryHost::new();

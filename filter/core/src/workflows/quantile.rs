@@ -91,7 +91,10 @@ mod tests {
 
         #[test]
         fn never_falls_when_a_rate_rises(
-            rates in prop::collection::vec(rate(), 1..20), q in 0.0..=1.0_f64, at in 0..20_usize, by in 0.0..1e6_f64,
+            rates in prop::collection::vec(rate(), 1..20),
+            q in 0.0..=1.0_f64,
+            at in 0..20_usize,
+            by in 0.0..1e6_f64,
         ) {
             let mut more = rates.clone();
             let at = at % more.len();

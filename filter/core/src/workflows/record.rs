@@ -387,12 +387,33 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_published_is_found(limits in prop::collection::vec((prop::option::of((0.0..1e9_f64, 0.0..1e15_f64)), prop::option::of(0.0..1e9_f64)), 0..20), processes in prop::collection::vec((any::<u64>(), 0.0..1e9_f64), 0..20)) {
-            let row = |(id, (limit, newcomers))| Row { workflow: WorkflowId(id), limit, newcomers, ..Row::default() };
-            let mut announced: Vec<_> = processes.iter().map(|&(p, rate)| (W, ProcessId(p), rate)).collect();
+        fn what_is_published_is_found(
+            limits in prop::collection::vec(
+                (
+                    prop::option::of((0.0..1e9_f64, 0.0..1e15_f64)),
+                    prop::option::of(0.0..1e9_f64),
+                ),
+                0..20,
+            ),
+            processes in prop::collection::vec((any::<u64>(), 0.0..1e9_f64), 0..20),
+        ) {
+            let row = |(id, (limit, newcomers))| Row {
+                workflow: WorkflowId(id),
+                limit,
+                newcomers,
+                ..Row::default()
+            };
+            let mut announced: Vec<_> = processes
+                .iter()
+                .map(|&(p, rate)| (W, ProcessId(p), rate))
+                .collect();
             announced.sort_unstable_by_key(|&(w, p, _)| (w, p));
             announced.dedup_by_key(|&mut (w, p, _)| (w, p));
-            let published = Published { at: Instant::from_nanos(7), rows: (0_u16..).zip(limits).map(row).collect(), announced };
+            let published = Published {
+                at: Instant::from_nanos(7),
+                rows: (0_u16..).zip(limits).map(row).collect(),
+                announced,
+            };
             let record = Record { published: published.clone(), ..Record::default() };
             let mut bytes = Vec::new();
             shared::encode(&record, &mut bytes);
@@ -402,7 +423,12 @@ mod tests {
             }
             for row in &published.rows {
                 prop_assert_eq!(read.published.row(row.workflow), Some(row));
-                prop_assert_eq!(read.published.level(row.workflow).map(|l| (l.rate, l.tickets)), row.limit);
+                prop_assert_eq!(
+                    read.published
+                        .level(row.workflow)
+                        .map(|l| (l.rate, l.tickets)),
+                    row.limit
+                );
             }
             for cut in 0..bytes.len() {
                 prop_assert_eq!(shared::decode::<Record>(&bytes[..cut]), None);

@@ -243,7 +243,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn max_min_fair(claims in prop::collection::vec(any_claim(), 1..30), capacity in 0.0..1_000.0_f64) {
+        fn max_min_fair(
+            claims in prop::collection::vec(any_claim(), 1..30),
+            capacity in 0.0..1_000.0_f64,
+        ) {
             let shares = shares(capacity, &claims);
             let near = |a: f64, b: f64| (a - b).abs() <= 1e-6 * (1.0 + a.abs().min(1e9));
             let floors: f64 = claims.iter().map(|c| c.floor.min(c.demand)).sum();
@@ -255,7 +258,12 @@ mod tests {
             // Work conserving: all is used, or all demands are met.
             let satisfied = |i: usize| shares[i] >= claims[i].demand;
             let all = (0..claims.len()).all(satisfied);
-            prop_assert!(near(used, capacity.max(floors)) || all && used <= capacity + 1e-6, "{} of {}", used, capacity);
+            prop_assert!(
+                near(used, capacity.max(floors)) || all && used <= capacity + 1e-6,
+                "{} of {}",
+                used,
+                capacity
+            );
             // No claimant with unmet demand is below another by weight, except for that one's
             // floor: so none can gain unless another loses that has no more.
             for i in (0..claims.len()).filter(|&i| !satisfied(i)) {
@@ -278,7 +286,14 @@ mod tests {
                 let mut claims = claims.clone();
                 claims[i].demand = f64::INFINITY;
                 let slow = shares(capacity, &claims)[i];
-                prop_assert!((quick - slow).abs() <= 1e-6 * (1.0 + slow), "{} {}: {} or {}", i, capacity, quick, slow);
+                prop_assert!(
+                    (quick - slow).abs() <= 1e-6 * (1.0 + slow),
+                    "{} {}: {} or {}",
+                    i,
+                    capacity,
+                    quick,
+                    slow
+                );
             }
         }
     }

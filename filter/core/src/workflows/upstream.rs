@@ -258,7 +258,9 @@ mod tests {
     proptest! {
         #[test]
         fn parts_sum_to_the_rate(
-            sent in prop::collection::vec(0..1_000_u64, 1..100), rate in 0.0..1e6_f64, demand in 0.0..1e6_f64,
+            sent in prop::collection::vec(0..1_000_u64, 1..100),
+            rate in 0.0..1e6_f64,
+            demand in 0.0..1e6_f64,
         ) {
             let mut up = Upstream::default();
             for (process, &sent) in sent.iter().enumerate() {

@@ -272,8 +272,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(process in any::<u64>(), rate in prop::option::of(0.0..1e12_f64), ttl in prop::option::of(0_u64..1_000_000)) {
-            let written = Announcement { process: ProcessId(process), rate, ttl: ttl.map(Duration::from_millis) };
+        fn what_is_written_is_read(
+            process in any::<u64>(),
+            rate in prop::option::of(0.0..1e12_f64),
+            ttl in prop::option::of(0_u64..1_000_000),
+        ) {
+            let written = Announcement {
+                process: ProcessId(process),
+                rate,
+                ttl: ttl.map(Duration::from_millis),
+            };
             let value = rate_of(&written);
             prop_assert!(value.len() <= MAX_VALUE);
             let read = parse_rate(value.as_bytes());
@@ -291,7 +299,10 @@ mod tests {
         }
 
         #[test]
-        fn a_process_and_a_name_survive(process in any::<u64>(), name in prop::collection::vec(any::<u8>(), 1..=MAX_VALUE)) {
+        fn a_process_and_a_name_survive(
+            process in any::<u64>(),
+            name in prop::collection::vec(any::<u8>(), 1..=MAX_VALUE),
+        ) {
             let mut out = String::new();
             put_process(&mut out, ProcessId(process));
             prop_assert_eq!(parse_process(out.as_bytes()), Some(ProcessId(process)));

@@ -521,7 +521,9 @@ proptest! {
         };
         for (name, config) in all().into_iter().filter(|(name, _)| !keeps_a_rate(name)) {
             let mut times = cold(&config);
-            samples.iter().for_each(|&(kind, processing)| times.record(TypeId(kind), ms(processing), 1));
+            samples
+                .iter()
+                .for_each(|&(kind, processing)| times.record(TypeId(kind), ms(processing), 1));
             times.sync(at(0), &MemoryHost::new(), "test").unwrap();
             let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(1));
             let (mut now, mut record) = (0, Vec::new());

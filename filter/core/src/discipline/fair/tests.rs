@@ -341,7 +341,10 @@ proptest! {
                     weights[flow] * weights[other] / sum * (over(flow) + over(other))
                 }).sum();
                 let apart = (served[flow] - fluid).abs();
-                prop_assert!(apart <= bound * 1.001 + 1.0, "{flow}: {apart} µs apart, at most {bound}");
+                prop_assert!(
+                    apart <= bound * 1.001 + 1.0,
+                    "{flow}: {apart} µs apart, at most {bound}"
+                );
             }
         }
     }

@@ -247,7 +247,11 @@ proptest! {
                 Move::End(n, completed) => {
                     let all: Vec<u32> = process.requests.keys().copied().collect();
                     if !all.is_empty() {
-                        let outcome = if completed { Outcome::Completed } else { Outcome::Unmeasured };
+                        let outcome = if completed {
+                            Outcome::Completed
+                        } else {
+                            Outcome::Unmeasured
+                        };
                         process.finish(all[n % all.len()], outcome);
                     }
                 }

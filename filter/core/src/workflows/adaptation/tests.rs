@@ -326,7 +326,8 @@ fn anything() -> impl Strategy<Value = f64> {
 
 prop_compose! {
     fn measured()(
-        workflow in prop_oneof![9 => 0..4_u16, 1 => any::<u16>()], counts in [0..500_u64, 0..500_u64, 0..500_u64],
+        workflow in prop_oneof![9 => 0..4_u16, 1 => any::<u16>()],
+        counts in [0..500_u64, 0..500_u64, 0..500_u64],
         millis in [0..10_000_u64, 0..10_000_u64], resource in anything(),
     ) -> Measured {
         Measured {
@@ -344,7 +345,8 @@ prop_compose! {
 prop_compose! {
     fn call()(workflow in 0..4_u16, service in 0..3_u16, process in 0..4_u64, count in 0..500_u64, rate in anything(), late in 0..2_000_u64)
         -> (Calls, Heard, u64) {
-        let (workflow, service, process) = (WorkflowId(workflow), ServiceId(service), ProcessId(process));
+        let (workflow, service, process) =
+            (WorkflowId(workflow), ServiceId(service), ProcessId(process));
         (
             Calls { workflow, service, process, count },
             Heard { workflow, service, process, rate, at: Instant::default() },
@@ -421,7 +423,10 @@ fn policies() -> [SharingConfig; 3] {
 
 proptest! {
     #[test]
-    fn rates_are_rates_whatever_happens(rounds in prop::collection::vec(round(), 1..20), q in 0.0..=1.0_f64) {
+    fn rates_are_rates_whatever_happens(
+        rounds in prop::collection::vec(round(), 1..20),
+        q in 0.0..=1.0_f64,
+    ) {
         for sharing in policies() {
             let mut config = config(q, sharing);
             let guaranteed = WorkflowConfig { guarantee: Some(42.0), ..WorkflowConfig::default() };
@@ -440,8 +445,14 @@ proptest! {
                         prop_assert!(seen.local_rate >= 42.0, "{:?}", seen);
                     }
                     let announced = adaptation.announcements().filter(|a| a.0 == seen.workflow);
-                    let (count, sum) = announced.fold((0, 0.0), |(count, sum), a| (count + 1, sum + a.2));
-                    prop_assert!(count == 0 || (sum - seen.rate).abs() <= 1e-6 * seen.rate, "{} of {:?}", sum, seen);
+                    let (count, sum) =
+                        announced.fold((0, 0.0), |(count, sum), a| (count + 1, sum + a.2));
+                    prop_assert!(
+                        count == 0 || (sum - seen.rate).abs() <= 1e-6 * seen.rate,
+                        "{} of {:?}",
+                        sum,
+                        seen
+                    );
                 }
                 for (_, _, rate) in adaptation.announcements() {
                     prop_assert!(rate >= 0.0 && rate.is_finite());
@@ -458,7 +469,10 @@ proptest! {
 
     /// §4.1.3: announced rates do not fall when q rises.
     #[test]
-    fn rates_never_fall_as_q_rises(rounds in prop::collection::vec(round(), 1..10), qs in [0.0..=1.0_f64, 0.0..=1.0_f64]) {
+    fn rates_never_fall_as_q_rises(
+        rounds in prop::collection::vec(round(), 1..10),
+        qs in [0.0..=1.0_f64, 0.0..=1.0_f64],
+    ) {
         let run = |q: f64| {
             // A policy without memory: the runs differ in Q alone.
             let mut adaptation = Adaptation::new(&config(q, SharingConfig::StaticGuarantees));
@@ -487,7 +501,10 @@ proptest! {
 
     /// One byte of a good state changed: read or refused, and still rates.
     #[test]
-    fn damaged_bytes_are_read_or_refused(flip in any::<prop::sample::Index>(), with in any::<u8>()) {
+    fn damaged_bytes_are_read_or_refused(
+        flip in any::<prop::sample::Index>(),
+        with in any::<u8>(),
+    ) {
         let config = config(0.5, bottleneck(0.9));
         let mut adaptation = Adaptation::new(&config);
         for n in 0..5 {

@@ -228,7 +228,11 @@ proptest! {
     /// of a late tick; waiters of one worker go in their order; and the used numbers are all
     /// different.
     #[test]
-    fn never_above_the_rate_and_in_order(steps in steps(), rate in 1.0..500.0_f64, longest in 0_u32..40) {
+    fn never_above_the_rate_and_in_order(
+        steps in steps(),
+        rate in 1.0..500.0_f64,
+        longest in 0_u32..40,
+    ) {
         let host = MemoryHost::new();
         let mut workers = [limiter(rate), limiter(rate), limiter(rate)];
         let mut waiting: [Vec<u32>; 3] = Default::default();
@@ -252,7 +256,8 @@ proptest! {
                     latest = latest.max(ms - ticked[w]);
                     ticked[w] = ms;
                     let out = release(&mut workers[w], ms);
-                    let expected: Vec<_> = waiting[w].drain(..out.len()).map(|n| (n, true)).collect();
+                    let expected: Vec<_> =
+                        waiting[w].drain(..out.len()).map(|n| (n, true)).collect();
                     prop_assert_eq!(&out, &expected);
                     gone.extend(out.iter().map(|_| ms as f64 / 1e3));
                 }
@@ -274,7 +279,10 @@ proptest! {
 
     /// While a request always waits, nothing of the rate is lost, whichever leaves.
     #[test]
-    fn all_of_the_rate_is_used(rate in 5.0..500.0_f64, leaves in prop::collection::vec(any::<u8>(), 300)) {
+    fn all_of_the_rate_is_used(
+        rate in 5.0..500.0_f64,
+        leaves in prop::collection::vec(any::<u8>(), 300),
+    ) {
         let host = MemoryHost::new();
         let mut workers = [limiter(rate), limiter(rate)];
         let mut waiting: [Vec<u32>; 2] = Default::default();

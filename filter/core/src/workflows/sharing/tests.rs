@@ -258,7 +258,15 @@ fn any_load() -> impl Strategy<Value = Load> {
 proptest! {
     #[test]
     fn always_a_rate_whatever_is_measured(
-        rounds in prop::collection::vec((prop::collection::vec(any_load(), 0..12), anything(), [anything(), anything()], anything()), 1..8),
+        rounds in prop::collection::vec(
+            (
+                prop::collection::vec(any_load(), 0..12),
+                anything(),
+                [anything(), anything()],
+                anything(),
+            ),
+            1..8,
+        ),
         resource in anything(),
         max_utilization in anything(),
     ) {
@@ -269,7 +277,11 @@ proptest! {
                 for (i, load) in loads.iter_mut().enumerate() {
                     load.workflow = WorkflowId(i as u16);
                 }
-                let capacity = Capacity { slots: *slots, utilization: *utilization, intervals: *intervals };
+                let capacity = Capacity {
+                    slots: *slots,
+                    utilization: *utilization,
+                    intervals: *intervals,
+                };
                 let rates = process.run(&capacity, &loads);
                 prop_assert_eq!(rates.len(), loads.len());
                 for (rate, load) in rates.iter().zip(&loads) {
@@ -292,7 +304,11 @@ proptest! {
         let mut low = vec![INF; wanted.len()];
         let mut high = vec![0.0_f64; wanted.len()];
         for round in 0..1_500 {
-            let loads: Vec<Load> = sent.iter().enumerate().map(|(i, &sent)| load(i as u16, sent, cost)).collect();
+            let loads: Vec<Load> = sent
+                .iter()
+                .enumerate()
+                .map(|(i, &sent)| load(i as u16, sent, cost))
+                .collect();
             let used: f64 = sent.iter().sum::<f64>() * cost;
             let rates = process.run(&capacity(1.0, used.min(1.0)), &loads);
             for i in 0..wanted.len() {
@@ -311,8 +327,22 @@ proptest! {
             (0..wanted.len()).map(|i| fill.share(i) / cost).collect::<Vec<_>>()
         };
         for i in 0..wanted.len() {
-            prop_assert!(low[i] >= fair[i] * 0.95 - 2.0, "{} of {}: {:?} {:?}", low[i], fair[i], low, fair);
-            prop_assert!(high[i] <= fair[i] * 1.05 + 2.0, "{} of {}: {:?} {:?}", high[i], fair[i], high, fair);
+            prop_assert!(
+                low[i] >= fair[i] * 0.95 - 2.0,
+                "{} of {}: {:?} {:?}",
+                low[i],
+                fair[i],
+                low,
+                fair
+            );
+            prop_assert!(
+                high[i] <= fair[i] * 1.05 + 2.0,
+                "{} of {}: {:?} {:?}",
+                high[i],
+                fair[i],
+                high,
+                fair
+            );
         }
     }
 }

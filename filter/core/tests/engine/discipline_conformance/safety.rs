@@ -99,12 +99,23 @@ proptest! {
                         arrived += 1;
                     }
                     Step::Complete(n) | Step::Leave(n) => {
-                        let all: Vec<u32> = process.in_backend().into_iter().chain(process.queued()).collect();
+                        let all: Vec<u32> = process
+                            .in_backend()
+                            .into_iter()
+                            .chain(process.queued())
+                            .collect();
                         if !all.is_empty() {
                             let stream = all[n % all.len()];
                             left += usize::from(process.queued().contains(&stream));
                             let completed = matches!(step, Step::Complete(_));
-                            process.finish(stream, if completed { Outcome::Completed } else { Outcome::Unmeasured });
+                            process.finish(
+                                stream,
+                                if completed {
+                                    Outcome::Completed
+                                } else {
+                                    Outcome::Unmeasured
+                                },
+                            );
                         }
                     }
                     Step::Pass { micros } => process.pass(std::time::Duration::from_micros(micros)),
@@ -122,14 +133,22 @@ proptest! {
                 }
                 let (running, queued) = (process.in_backend().len(), process.queued().len());
                 prop_assert!(running <= (p as usize).max(before), "{running} run, P is {p}");
-                prop_assert!(running >= p as usize || queued == 0, "{queued} wait beside a free slot");
+                prop_assert!(
+                    running >= p as usize || queued == 0,
+                    "{queued} wait beside a free slot"
+                );
                 prop_assert_eq!(process.gauge("slots_in_use"), running as u64);
                 prop_assert_eq!(process.booked_queue().0, queued as u64);
             }
             process.drain();
             process.assert_nothing_booked();
             // Everybody was served, refused, or left.
-            prop_assert_eq!(process.started.len() + process.refused.len() + left, arrived, "{:?}", discipline);
+            prop_assert_eq!(
+                process.started.len() + process.refused.len() + left,
+                arrived,
+                "{:?}",
+                discipline
+            );
         }
     }
 }

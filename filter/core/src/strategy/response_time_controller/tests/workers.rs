@@ -125,6 +125,9 @@ proptest! {
         let asked = drive(&mut all, (8_000, 24_000), tick, |_| (0..workers).collect(), &mut record);
         let later: usize = asked.iter().sum();
         let least = (rate * 16.0).min(16_000.0 * workers as f64) * 0.9;
-        prop_assert!(later as f64 + workers as f64 * bucket::depth(rate) >= least, "{later} of {least}");
+        prop_assert!(
+            later as f64 + workers as f64 * bucket::depth(rate) >= least,
+            "{later} of {least}"
+        );
     }
 }
