@@ -156,7 +156,8 @@ fn run_queue(discipline: &str) -> u64 {
         "queue":{{"discipline":{discipline},"max_length":100,"timeout_us":60000000}},
         "strategy":{{"type":"MaxQueueLength"}},
         "retries":{{"header":"amz-sdk-request","first_attempt":1}},
-        "types":[{{"name":"a","matches":[{{"path":{{"type":"Exact","value":"/a"}}}}]}},{{"name":"default"}}],
+        "types":[{{"name":"a","matches":[{{"path":{{"type":"Exact","value":"/a"}}}}]}},
+                 {{"name":"default"}}],
         "classes":[{{"name":"high","matches":[{{"method":"PUT"}}]}},{{"name":"low"}}]}}]}}"#
     );
     let config = FilterConfig::from_json(json.as_bytes()).unwrap();
@@ -315,7 +316,8 @@ impl Stream for Bare {
 fn run_requests() -> u64 {
     let config = br#"{"stages":[{"policy":"ns/p","parallelism":4,
         "queue":{"max_length":100,"timeout_us":60000000},"strategy":{"type":"MaxQueueLength"},
-        "types":[{"name":"a","matches":[{"path":{"type":"Exact","value":"/"}}]},{"name":"default"}]}]}"#;
+        "types":[{"name":"a","matches":[{"path":{"type":"Exact","value":"/"}}]},
+                 {"name":"default"}]}]}"#;
     let at = |n: u64| Bare(Instant::default() + Duration::from_millis(1_000 + n));
     let mut filter = Filter::new(MemoryHost::new(), 1);
     filter.configure(&Quiet, at(0).0, (1, ""), config).unwrap();

@@ -339,7 +339,16 @@ mod tests {
         #[test]
         fn without_a_past_it_is_the_distributed_algorithm(
             calls in prop::collection::vec(
-                (0_u8..3, 0_u8..3, 0_u8..3, 1_u64..40_000, 0_u64..50_000, 0_u64..9_000_000), 1..300),
+                (
+                    0_u8..3,
+                    0_u8..3,
+                    0_u8..3,
+                    1_u64..40_000,
+                    0_u64..50_000,
+                    0_u64..9_000_000,
+                ),
+                1..300,
+            ),
             scope in prop::sample::select(vec![Scope::Destination, Scope::Class]),
         ) {
             let mut state = incast(0.0, scope);

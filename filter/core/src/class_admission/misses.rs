@@ -4,7 +4,7 @@
 //! ```text
 //! period k = ⌊t / T⌋: when it changes, all counts are 0
 //! a call misses its target in its class     m[receiver] += 1
-//! a call asks for a class                   runs in it as long as m[receiver] < K, else in the lowest class
+//! a call asks for a class                   runs in it while m[receiver] < K, else in the lowest
 //! ```
 //!
 //! It is a bucket of K tokens for each receiver, filled at the beginning of each period; each miss

@@ -14,8 +14,8 @@
 //! |---|---|---|---|
 //! | [`Distributed`] | each sender | an admit probability for each (receiver, class) | Aequitas |
 //! | [`SharedChannels`] | each sender, in all of its workers | the same | Aequitas |
-//! | [`Misses`] | one server | K misses in each period, for all senders | centralized Aequitas §3.1 |
-//! | [`Incast`] | one server | an admit probability, from the average incast delay of the receiver | §3.2 |
+//! | [`Misses`] | one server | K misses a period, for all senders | centralized Aequitas §3.1 |
+//! | [`Incast`] | one server | an admit probability, by the mean incast delay | §3.2 |
 //!
 //! *Aequitas* is Y. Zhang et al.: "Aequitas: Admission Control for Performance-Critical RPCs in
 //! Datacenters", SIGCOMM '22, with the constants of its simulator. *Centralized Aequitas* is D.

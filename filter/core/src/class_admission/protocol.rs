@@ -3,8 +3,9 @@
 //! ```text
 //! POST /v1/admission
 //! {"process":"9f86d081884c7d65","services":[{"service":"shop/stock",
-//!   "rules":{"targets_us":[15000],"percentile":99,"increase":0.01,"decrease":0.01,"min_probability":0.1,
-//!            "scope":"Class","method":{"type":"Misses","allowed":5,"period_us":1000000}},
+//!   "rules":{"targets_us":[15000],"percentile":99,"increase":0.01,"decrease":0.01,
+//!            "min_probability":0.1,"scope":"Class",
+//!            "method":{"type":"Misses","allowed":5,"period_us":1000000}},
 //!   "classes":[{"misses":3}]}]}
 //! 200
 //! {"services":[{"service":"shop/stock","classes":[{"admit":1}]}]}

@@ -114,7 +114,9 @@ mod tests {
                     match (found, fresh) {
                         (Some(found), Some((value, _))) => prop_assert_eq!(found, value),
                         (Some(_), None) => prop_assert!(false, "found after it was idle"),
-                        (None, Some(_)) => prop_assert!(since.is_some_and(|n| n >= 4), "lost too early"),
+                        (None, Some(_)) => {
+                            prop_assert!(since.is_some_and(|n| n >= 4), "lost too early")
+                        }
                         (None, None) => {}
                     }
                     used = found.is_some();

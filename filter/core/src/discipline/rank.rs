@@ -7,7 +7,7 @@
 //!
 //! | layout | measure | arrival |
 //! |---|---|---|
-//! | [`WORK`] | 24 bits in units of 16 µs: 275 s, longer ones are alike | 36 bits in units of 131 µs: 104 days |
+//! | [`WORK`] | 24 bits in units of 16 µs: 275 s at most | 36 bits in units of 131 µs: 104 days |
 //! | [`ROUND`] | 38 bits of rounds | 22 bits in units of 262 µs: 18 minutes |
 //! | [`TAG`] | 44 bits of rounds | 16 bits in units of 1 ms: 68 s |
 //! | [`PRIORITY`] | 8 bits of the class | 52 bits in units of 1 µs: 146 years |

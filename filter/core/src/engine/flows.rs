@@ -154,7 +154,8 @@ mod tests {
 
     fn config() -> StageConfig {
         let json = br#"{"stages":[{"policy":"ns/p","parallelism":1,
-            "queue":{"discipline":{"type":"DRR","by":"Workflow","quantum_us":10000,"weights":{"big":3,"_other":0.5}},
+            "queue":{"discipline":{"type":"DRR","by":"Workflow","quantum_us":10000,
+                                   "weights":{"big":3,"_other":0.5}},
                      "max_length":1000,"timeout_us":1000000},
             "strategy":{"type":"MaxQueueLength"},"types":[{"name":"default"}]}]}"#;
         FilterConfig::from_json(json).unwrap().stages.remove(0)
@@ -198,7 +199,8 @@ mod tests {
             let mut workers = workers(&host);
             let mut names: BTreeMap<u16, Vec<u8>> = BTreeMap::new();
             let flood = (0..flood).map(|n| (format!("flood-{n}").into_bytes(), n % 2));
-            for (name, worker) in chosen.iter().cloned().chain(flood).chain(chosen.iter().cloned()) {
+            let all = chosen.iter().cloned().chain(flood);
+            for (name, worker) in all.chain(chosen.iter().cloned()) {
                 let (flow, _) = workers[worker].find(&host, T, &named(&name));
                 prop_assert!(flow <= MAX_WORKFLOWS);
                 if flow > 0 {

@@ -24,7 +24,8 @@ fn config(parallelism: u32, change: impl FnOnce(&mut StageConfig)) -> FilterConf
     let json = format!(
         r#"{{"revision":"r","stages":[{{"policy":"ns/p","parallelism":{parallelism},
         "queue":{{"max_length":100,"timeout_us":1000000}},
-        "strategy":{{"type":"MaxQueueLength"}},"service_times":{{"interval_us":1000000,"min_samples":10}},
+        "strategy":{{"type":"MaxQueueLength"}},
+        "service_times":{{"interval_us":1000000,"min_samples":10}},
         "types":[{{"name":"slow","matches":[{{"path":{{"type":"Exact","value":"/slow"}}}}]}},
                  {{"name":"default"}}]}}]}}"#
     );
@@ -766,7 +767,8 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let deadline = prop::option::weighted(0.2, 1u64..50);
     let step = prop_oneof![
-        6 => (0usize..3, deadline).prop_map(|(worker, deadline_ms)| Step::Arrive { worker, deadline_ms }),
+        6 => (0usize..3, deadline)
+            .prop_map(|(worker, deadline_ms)| Step::Arrive { worker, deadline_ms }),
         4 => any::<usize>().prop_map(Step::Complete),
         2 => any::<usize>().prop_map(Step::Leave),
         4 => (1u64..5_000).prop_map(|micros| Step::Pass { micros }),

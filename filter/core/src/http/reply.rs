@@ -55,7 +55,8 @@ impl LocalReply {
             details: format!("headgate_refused{{{reason}}}"),
             headers,
             body: format!(
-                "headgate refused this {kind:?} request: {} ({reason}). Retry after {retry_after} s.\n",
+                "headgate refused this {kind:?} request: {} ({reason}). \
+                 Retry after {retry_after} s.\n",
                 answer.text
             ),
         }

@@ -42,8 +42,9 @@ impl<H: Host> Filter<H> {
         match (heard, before) {
             (false, _) => {
                 let message = format!(
-                    "headgate: the server of class admission (cluster {cluster:?}) does not answer; classes of calls \
-                     are up to classAdmission.centralized.fallback while it lasts"
+                    "headgate: the server of class admission (cluster {cluster:?}) does not \
+                     answer; classes of calls are up to classAdmission.centralized.fallback while \
+                     it lasts"
                 );
                 proxy.log(Level::Warn, &message);
             }

@@ -33,15 +33,17 @@ const MAX_QUEUE_LENGTH: &str = r#""strategy":{"type":"MaxQueueLength"}"#;
 
 /// One workflow, `a`, by a header or by the sidecar that sent the request.
 const WORKFLOWS: &str = r#""strategy":{"type":"MaxQueueLength"},
-    "workflows":{"identify":[{"type":"Header","name":"x-tenant"},{"type":"Header","name":"x-headgate-workflow"}],
+    "workflows":{"identify":[{"type":"Header","name":"x-tenant"},
+                             {"type":"Header","name":"x-headgate-workflow"}],
         "peers":["spiffe://mesh/*"],
         "quantile":0.5,"interval_us":100000,"rate_ttl_us":1000000,
         "sharing":{"type":"StaticGuarantees"},"max_workflows":10,"max_queue_length":20,
         "workflows":{"a":{"guarantee":1000.0}}}"#;
 
-const DEGRADATION: &str = r#""strategy":{"type":"ResponseTimeController","percentile":90,"scope":"Type",
-    "targets_us":[[50000]],"smoothing":0.7,"requests":100,"timeout_us":1000000,"increase_below":-0.5,
-    "decrease_above":0,"increase":2,"decrease":1.2,"increase_offset":-0.1,"min_rate":0.05,"max_rate":2000,
+const DEGRADATION: &str = r#""strategy":{"type":"ResponseTimeController","percentile":90,
+    "scope":"Type","targets_us":[[50000]],"smoothing":0.7,"requests":100,"timeout_us":1000000,
+    "increase_below":-0.5,"decrease_above":0,"increase":2,"decrease":1.2,"increase_offset":-0.1,
+    "min_rate":0.05,"max_rate":2000,
     "lower_class_decrease":10,"lower_class_patience":20,
     "degradation":{"min_quality":0.1,"decrease":1.2,"increase":0.05,"admission":true}}"#;
 

@@ -1,11 +1,11 @@
 //! How service times respond to the number of slots: a regression within blocks of the schedule.
 //!
 //! ```text
-//! y = ln(pt) − mean of ln(pt) of the type             one request's service time, normalised by type
-//! u, d                                                parts of its life above and below the base (Exposure)
-//! y = a_block + β_u u + β_d d + ε                     within a block all but the slots is the same
-//! e_up   =  β_u / ln((base + up) / base)              elasticity of the service time, between base and above
-//! e_down = −β_d / ln(base / (base − down))            the same, between below and base
+//! y = ln(pt) − mean of ln(pt) of the type   one request's service time, normalised by type
+//! u, d                                      parts of its life above and below the base (Exposure)
+//! y = a_block + β_u u + β_d d + ε           within a block all but the slots is the same
+//! e_up   =  β_u / ln((base + up) / base)    elasticity of the service time, from base to above
+//! e_down = −β_d / ln(base / (base − down))  the same, from below to base
 //! ```
 //!
 //! 0: a slot more does not slow the others down, so it adds throughput. 1: service times grow as

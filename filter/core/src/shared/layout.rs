@@ -41,8 +41,9 @@ pub(crate) fn check<T: Record>() {
     assert_eq!(
         layout,
         committed,
-        "{} is the layout of schema {schema} (the second one here). Give the record the next number as its schema. If no \
-         release has schema {schema} yet, delete the file instead and run this again.",
+        "{} is the layout of schema {schema} (the second one here). Give the record the next \
+         number as its schema. If no release has schema {schema} yet, delete the file instead and \
+         run this again.",
         file.display()
     );
 }
@@ -225,6 +226,7 @@ impl<'de> Deserializer<'de> for &mut Filler {
     }
 
     serde::forward_to_deserialize_any! {
-        i8 i16 i32 i128 u128 f32 char str string byte_buf unit unit_struct tuple_struct map identifier ignored_any
+        i8 i16 i32 i128 u128 f32 char str string byte_buf unit unit_struct tuple_struct map
+        identifier ignored_any
     }
 }

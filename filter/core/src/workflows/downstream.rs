@@ -3,7 +3,8 @@
 //! By workflow, service and process (Wisp Alg. 1, lines 2 to 5):
 //!
 //! ```text
-//! α = calls / requests completed       σ_d ← GetRates(d) / α        limit = min over services D of Q(σ_d (d ∈ D), q)
+//! α = calls / requests completed       σ_d ← GetRates(d) / α
+//! limit = min over services D of Q(σ_d (d ∈ D), q)
 //! ```
 //!
 //! Calls are those that the application makes and that were answered; Envoy's own retries behind

@@ -270,7 +270,8 @@ mod tests {
                 for j in 0..claims.len() {
                     let levels = (shares[i] / claims[i].growth, shares[j] / claims[j].growth);
                     prop_assert!(
-                        levels.1 <= levels.0 * (1.0 + 1e-6) + 1e-6 || near(shares[j], claims[j].floor.min(claims[j].demand)),
+                        levels.1 <= levels.0 * (1.0 + 1e-6) + 1e-6
+                            || near(shares[j], claims[j].floor.min(claims[j].demand)),
                         "{} wants more, {} has {:?}", i, j, levels
                     );
                 }

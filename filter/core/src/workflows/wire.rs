@@ -1,15 +1,18 @@
 //! The headers of workflows between sidecars.
 //!
 //! ```text
-//! request    x-headgate-workflow: check%20out                       percent-encoded outside of visible ASCII
-//! request    x-headgate-process: 9f86d081884c7d65                   the process that calls
-//! request    x-headgate-timeout-ms: 250                             what is left of the deadline
-//! request    x-headgate-progress: elapsed=12.5, total=40, ...       see `progress`
-//! request    x-headgate-class: gold                                 the class of the parent
+//! request    x-headgate-workflow: check%20out            percent-encoded outside of visible ASCII
+//! request    x-headgate-process: 9f86d081884c7d65        the process that calls
+//! request    x-headgate-timeout-ms: 250                  the remaining time until the deadline
+//! request    x-headgate-progress: elapsed=12.5, total=40, ...   see `progress`
+//! request    x-headgate-class: gold                      the class of the parent
 //! response   x-headgate-rate: process="9f86d081884c7d65", rate=37.5, ttl=1000
-//! response   x-headgate-progress: elapsed=3.1, work=3.1, wait=12, slot=3.1   the last two with class admission
-//! response   x-headgate-downgraded: gold                            to the application: the class that its call asked for
+//! response   x-headgate-progress: elapsed=3.1, work=3.1, wait=12, slot=3.1
+//! response   x-headgate-downgraded: gold                 the class that the call asked for
 //! ```
+//!
+//! `wait` and `slot` are set with class admission only, and `x-headgate-downgraded` is set for the
+//! application.
 //!
 //! Dictionaries are those of RFC 9651. Unknown members are skipped, for later versions. A value
 //! that is invalid, or longer than [`MAX_VALUE`], is ignored. Encoding appends to a buffer of the

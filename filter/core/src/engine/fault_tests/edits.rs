@@ -46,7 +46,12 @@ fn dry_run_to_enforce_refuses_nothing_that_is_in_the_backend() {
     }
     let of_forwarded: Vec<_> = a
         .iter()
-        .filter(|x| matches!(x, Action::Resume { stream: s, .. } | Action::Refuse { stream: s, .. } if *s < 9))
+        .filter(|x| {
+            matches!(
+                x,
+                Action::Resume { stream: s, .. } | Action::Refuse { stream: s, .. } if *s < 9
+            )
+        })
         .collect();
     assert!(of_forwarded.is_empty(), "{of_forwarded:?}");
 }

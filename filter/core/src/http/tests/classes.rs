@@ -3,8 +3,10 @@
 use super::*;
 
 /// The target of `stock`: 50 ms for `high`. One miss takes all of the probability.
-pub(super) const PROMISE: &str = r#""stock":{"classes":[{"name":"high","matches":[{"headers":[{"name":"x-class","value":"high"}]}]},
-    {"name":"low"}],"targets_us":[50000],"percentile":99,"per_cost":false,"increase":0.01,"decrease":1.0,
+pub(super) const PROMISE: &str = r#""stock":{
+    "classes":[{"name":"high","matches":[{"headers":[{"name":"x-class","value":"high"}]}]},
+               {"name":"low"}],
+    "targets_us":[50000],"percentile":99,"per_cost":false,"increase":0.01,"decrease":1.0,
     "min_probability":0.000001,"enforced":true}"#;
 
 /// One slot behind a queue that has shares for classes, and believes peers of the mesh.
@@ -271,7 +273,9 @@ fn an_edit_keeps_probabilities_and_forgets_calls_under_way() {
 
 #[test]
 fn a_call_of_a_workflow_asks_for_the_class_of_its_request() {
-    let classes = r#","classes":[{"name":"high","matches":[{"headers":[{"name":"x-gold","value":"1"}]}]},{"name":"rest"}]"#;
+    let classes = r#","classes":[
+        {"name":"high","matches":[{"headers":[{"name":"x-gold","value":"1"}]}]},
+        {"name":"rest"}]"#;
     let mut proxy = Proxy::new(&stage(&format!("{WORKFLOWS}{classes}")));
     proxy.configure(&outbound(PROMISE));
     let request = proxy.forwarded(&[("x-tenant", "a"), ("x-gold", "1")]);
@@ -297,7 +301,9 @@ fn at_a_gateway_without_workflows_requests_are_admitted_calls() {
     let config = receiver().replace(
         r#""revision":"r","#,
         &format!(
-            r#""revision":"r","outbound":{{"policy":"ns/p","services":{{"*":"stock"}},"class_admission":{{{PROMISE}}}}},"#
+            r#""revision":"r",
+            "outbound":{{"policy":"ns/p","services":{{"*":"stock"}},
+                         "class_admission":{{{PROMISE}}}}},"#
         ),
     );
     let mut proxy = Proxy::new(&config);

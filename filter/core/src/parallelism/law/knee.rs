@@ -6,7 +6,7 @@
 //! ```text
 //! e_up   + z σ < 0.8      more slots add throughput        P grows to the level above
 //! e_down − z σ > 0.75     fewer slots lose hardly any      P shrinks to the level below
-//! both sharp, neither     the knee                         P rests, and the schedule's reach shrinks to 12%
+//! both sharp, neither     the knee                         P rests, and the reach shrinks to 12%
 //! not sharp (σ > 0.7)     not known                        P stays, and the reach grows to 50%
 //! ```
 //!

@@ -7,7 +7,7 @@
 //! within the bound. The paper has three variants, its own and two baselines (Table 2):
 //!
 //! ```text
-//! FC-D  Backlog        admit if d(t) + n_i ≤ d_t(k)           d(t) = Σ n_i over the queue    (Eq. 2)
+//! FC-D  Backlog        admit if d(t) + n_i ≤ d_t(k)       d(t) = Σ n_i over the queue    (Eq. 2)
 //! FC-Q  QueueLength    admit if q(t) + 1   ≤ d_t(k)
 //! AC    Proportional   refuse with probability (s(k) − S_t) / S_t, within 0..=1
 //! ```

@@ -343,8 +343,14 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn call()(workflow in 0..4_u16, service in 0..3_u16, process in 0..4_u64, count in 0..500_u64, rate in anything(), late in 0..2_000_u64)
-        -> (Calls, Heard, u64) {
+    fn call()(
+        workflow in 0..4_u16,
+        service in 0..3_u16,
+        process in 0..4_u64,
+        count in 0..500_u64,
+        rate in anything(),
+        late in 0..2_000_u64,
+    ) -> (Calls, Heard, u64) {
         let (workflow, service, process) =
             (WorkflowId(workflow), ServiceId(service), ProcessId(process));
         (

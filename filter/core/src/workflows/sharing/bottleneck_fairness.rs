@@ -4,7 +4,7 @@
 //! a request:
 //!
 //! ```text
-//! fair = max-min share of P · u / c, if it wanted all that it can get and the others what they ask for now
+//! fair = max-min share of P · u / c, with unlimited demand beside the others' actual demands
 //! overloaded, or no leaf:   σ = fair
 //! otherwise:                σ ← min(σ + β · spare part of P · u, fair)
 //! ```

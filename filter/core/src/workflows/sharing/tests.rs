@@ -229,7 +229,9 @@ fn anything() -> impl Strategy<Value = f64> {
     prop_oneof![
         6 => 0.0..1e4_f64,
         2 => 0.0..1e-3_f64,
-        1 => prop::sample::select(vec![0.0, -1.0, INF, -INF, f64::NAN, 1e300, 1e-300, f64::MIN_POSITIVE]),
+        1 => prop::sample::select(vec![
+            0.0, -1.0, INF, -INF, f64::NAN, 1e300, 1e-300, f64::MIN_POSITIVE,
+        ]),
     ]
 }
 
@@ -270,7 +272,11 @@ proptest! {
         resource in anything(),
         max_utilization in anything(),
     ) {
-        for policy in [bottleneck(max_utilization), dominant(max_utilization, resource), Sharing::new(&SharingConfig::StaticGuarantees)] {
+        for policy in [
+            bottleneck(max_utilization),
+            dominant(max_utilization, resource),
+            Sharing::new(&SharingConfig::StaticGuarantees),
+        ] {
             let mut process = Process::new(policy);
             for (loads, slots, utilization, intervals) in &rounds {
                 let mut loads = loads.clone();

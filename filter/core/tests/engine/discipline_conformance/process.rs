@@ -99,14 +99,18 @@ pub(crate) fn config(parallelism: u32, discipline: &Discipline) -> FilterConfig 
     let json = format!(
         r#"{{"revision":"r","stages":[{{"policy":"ns/p","parallelism":{parallelism},
         "queue":{{"discipline":{discipline},"max_length":1000,"timeout_us":60000000}},
-        "strategy":{{"type":"MaxQueueLength"}},"service_times":{{"interval_us":1000000,"min_samples":10}},
+        "strategy":{{"type":"MaxQueueLength"}},
+        "service_times":{{"interval_us":1000000,"min_samples":10}},
         "types":[
           {{"name":"a","matches":[{{"path":{{"type":"Exact","value":"/a"}}}}],
-            "slo":[{{"percentile":50,"objective_us":20000}},{{"percentile":90,"objective_us":200000}}]}},
+            "slo":[{{"percentile":50,"objective_us":20000}},
+                   {{"percentile":90,"objective_us":200000}}]}},
           {{"name":"b","matches":[{{"path":{{"type":"Exact","value":"/b"}}}}],
-            "slo":[{{"percentile":50,"objective_us":12000}},{{"percentile":90,"objective_us":100000}}]}},
+            "slo":[{{"percentile":50,"objective_us":12000}},
+                   {{"percentile":90,"objective_us":100000}}]}},
           {{"name":"default"}}],
-        "classes":[{{"name":"high","matches":[{{"headers":[{{"name":"x-class","value":"high"}}]}}]}},
+        "classes":[{{"name":"high",
+                     "matches":[{{"headers":[{{"name":"x-class","value":"high"}}]}}]}},
                    {{"name":"low"}}]}}]}}"#
     );
     FilterConfig::from_json(json.as_bytes()).unwrap()
