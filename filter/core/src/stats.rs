@@ -5,10 +5,10 @@
 //!
 //! ```text
 //! headgate.policy.<namespace>/<name>.slots                               gauge      P: requests that may be in the backend at once
-//! headgate.policy.<namespace>/<name>.slots_in_use                        gauge      requests that hold a slot; the number that decides
+//! headgate.policy.<namespace>/<name>.slots_in_use                        gauge      requests that hold a slot, as decisions read it
 //! headgate.policy.<namespace>/<name>.queue_length                        gauge      requests that wait, as of the last tick
-//! headgate.policy.<namespace>/<name>.queued_work_us                      gauge      processing time of what waits, as of the last tick
-//! headgate.policy.<namespace>/<name>.backlog_bound                       gauge      d_t: cost, µs of work where that is measured, requests for FC-Q; AC's probability in millionths
+//! headgate.policy.<namespace>/<name>.queued_work_us                      gauge      processing time of waiting requests, as of the last tick
+//! headgate.policy.<namespace>/<name>.backlog_bound                       gauge      d_t: cost, µs if work is time, requests for FC-Q; AC's probability in millionths
 //! headgate.policy.<namespace>/<name>.service_delay_us                    gauge      s(k) of backlog control, the last period's
 //! headgate.policy.<namespace>/<name>.handover_us                         histogram  freed slot to its next request on another worker
 //! headgate.policy.<namespace>/<name>.{rq_excluded,rq_unmanaged,rq_cost_unknown,ledger_corrected,workers_lost}   counters

@@ -7,7 +7,7 @@
 //! requests,
 //!
 //! ```text
-//! ratio = (Σ taken + k x̄) / (Σ expected + k x̄)   x̄ = mean expected cost of the flow's requests, µs
+//! ratio = (Σ taken + k x̄) / (Σ expected + k x̄)   x̄ = the flow's mean expected cost, µs
 //! ```
 //!
 //! with k assumed requests that took the expected time, so that the first few requests don't decide

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! a worker's tick finds a report due   it takes and sends the sums; next report an interval later
-//! the answer comes                     its decisions hold for 3 intervals, so one exchange may fail
+//! the answer comes                     its decisions hold for 3 intervals: one loss has no effect
 //! no decision holds                    the fallback decides: the sender's own law, or no admission
 //! ```
 //!

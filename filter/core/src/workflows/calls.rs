@@ -227,7 +227,7 @@ impl Workflows {
         }
     }
 
-    /// An announcement came that isn't believed, or can't be read.
+    /// Counts an announcement that is untrusted or unreadable.
     pub fn rate_refused(&mut self) {
         self.stats.count_process(ProcessCount::Refused, 1);
     }

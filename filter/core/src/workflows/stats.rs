@@ -1,15 +1,15 @@
 //! Stats of workflows.
 //!
 //! ```text
-//! headgate.policy.<namespace>/<name>.workflows                           gauge      workflows that are known
+//! headgate.policy.<namespace>/<name>.workflows                           gauge      known workflows
 //! headgate.policy.<namespace>/<name>.workflows_folded                counter    requests of names beyond the cap, or longer than 128 bytes
-//! headgate.policy.<namespace>/<name>.service.<service>.index         gauge      what `bottleneck` calls this service
-//! headgate.policy.<namespace>/<name>.rates_expired                       counter    announcements of rates that ran out
-//! headgate.policy.<namespace>/<name>.rates_refused                       counter    announcements of rates that are not believed
+//! headgate.policy.<namespace>/<name>.service.<service>.index         gauge      the service's number in `bottleneck`
+//! headgate.policy.<namespace>/<name>.rates_expired                       counter    rates that expired without a newer announcement
+//! headgate.policy.<namespace>/<name>.rates_refused                       counter    announcements that are untrusted or unreadable
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.<counter>   see [`Count`]
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.limited     gauge      1 where a rate is in force, else 0
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.rate_mhz        gauge      σ: the rate in force, requests in 1000 s
-//! headgate.policy.<namespace>/<name>.workflow.<workflow>.local_rate_mhz  gauge      line 1 of Algorithm 1: what this process takes, requests in 1000 s
+//! headgate.policy.<namespace>/<name>.workflow.<workflow>.local_rate_mhz  gauge      line 1 of Algorithm 1: the rate of this process alone, requests in 1000 s
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.demand_mhz      gauge      λ: the arrival rate, requests in 1000 s
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.queue_length     gauge      waiting in the limiter
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.completion_us    gauge      mean time from the limiter to the end
