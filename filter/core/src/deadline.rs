@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::classify::RequestView;
 
-/// How long the request gives itself; `None` when it doesn't say, or not in a way that can be read.
+/// Returns the deadline that the request names, as a time from now; `None` without a readable one.
 #[must_use]
 pub fn own_deadline(request: &impl RequestView) -> Option<Duration> {
     let millis = |name| {

@@ -25,8 +25,7 @@ pub struct Arrival {
     pub stream: u32,
     /// The request's attributes, with its type and class.
     pub attributes: Attributes,
-    /// Its workflow and the process that sent it; without meaning where the policy has no
-    /// workflows.
+    /// Its workflow and the process that sent it; meaningless without workflows in the policy.
     pub origin: Origin,
 }
 
@@ -46,7 +45,7 @@ pub enum Decision {
 /// An action that the caller must carry out for a request or a call that it holds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Action {
-    /// Send it to the backend: it has a slot, or its policy is gone.
+    /// Send it to the backend: it has a slot, or its policy was removed.
     Resume {
         /// The caller's name for the request.
         stream: u32,

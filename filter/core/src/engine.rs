@@ -37,8 +37,8 @@ pub use central::Callout;
 pub use mesh::{Calling, Reply, named};
 pub use prepared::Prepared;
 
-/// Between ticks while somebody waits: they expire deadlines and repair lost wake-ups. Nothing in
-/// the normal course of a request waits for a tick.
+/// The time between ticks while a request waits: ticks expire deadlines and repair lost wake-ups.
+/// Nothing in the normal course of a request waits for a tick.
 pub const FAST_TICK: Duration = Duration::from_millis(10);
 /// Between ticks otherwise; well below a lease.
 pub const SLOW_TICK: Duration = Duration::from_millis(50);
@@ -82,7 +82,7 @@ pub struct Engine {
     gateway: bool,
     /// Whether any stage degrades service.
     degrades: bool,
-    /// Calls that wait, whatever the configuration is by then.
+    /// Delayed calls; they survive changes of the configuration.
     held: smoothing::Held,
     scratch: mesh::Scratch,
 }
@@ -279,7 +279,7 @@ impl Engine {
         self.tick_stages(host, now, &Changes::default(), actions)
     }
 
-    /// Whether a request may concern any stage at all.
+    /// Whether the engine has no stages, so that no request concerns it.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.compiled.is_empty() && self.running.is_empty()
@@ -294,7 +294,7 @@ impl Engine {
         Some(&stage.config.policy)
     }
 
-    /// A request arrives. `own_deadline` is the time it gives itself from now.
+    /// Decides about a request that arrives. `own_deadline` is its deadline, as a time from now.
     ///
     /// # Errors
     /// [`HostError`]: Headgate's state is out of reach; let the request through.
@@ -341,8 +341,8 @@ impl Engine {
                 .and_then(|name| work::cost(request.header(name)?)),
             progress: if Order::needs_progress(&compiled.config.queue.discipline) {
                 Progress {
-                    // Anybody's word may do for the order, but not for a controller that refuses
-                    // others.
+                    // An untrusted age may affect the order, but not a controller that refuses
+                    // other requests.
                     age: Duration::ZERO,
                     ..progress(request)
                 }
@@ -374,8 +374,8 @@ impl Engine {
         decision
     }
 
-    /// A request arrives of which the caller knows what [`Engine::arrive`] finds out: the
-    /// simulator's.
+    /// Decides about a request whose attributes the caller knows, as the simulator does;
+    /// [`Engine::arrive`] finds them itself.
     ///
     /// # Errors
     /// As [`Engine::arrive`].
@@ -422,7 +422,7 @@ impl Engine {
         let policy = self.policy(ticket.policy);
         let own = policy.and_then(|policy| policy.stage.stream(ticket));
         let ticked = self.resume_lease(host, now, actions);
-        // The request is over: whatever the tick decided about it comes too late.
+        // The request is over, so drop actions that the tick decided for it.
         actions.retain(|action| Some(action.stream()) != own);
         let done = match self.policy_mut(ticket.policy) {
             Some(policy) => policy.finish(host, now, ticket, outcome, actions),
@@ -508,7 +508,8 @@ impl Engine {
         self.degrades
     }
 
-    /// Returns which answers to this request are errors; `None` when its policy is gone.
+    /// Returns the statuses that count as errors of this request; `None` when its policy was
+    /// removed.
     #[must_use]
     pub fn errors(&self, ticket: Ticket) -> Option<&ErrorsConfig> {
         Some(&self.policy(ticket.policy)?.stage.config().errors)

@@ -176,8 +176,8 @@ impl Histogram {
         }
     }
 
-    /// Reads what [`Histogram::encode`] wrote and advances `input` past it; `None` for anything
-    /// else.
+    /// Reads an encoded histogram ([`Histogram::encode`]) and advances `input` past it; `None` for
+    /// invalid bytes.
     #[must_use]
     pub fn decode(input: &mut &[u8]) -> Option<Self> {
         let sum_nanos = take_varint(input)?;
@@ -205,7 +205,7 @@ impl Histogram {
     }
 }
 
-/// As [`Histogram::encode`] has it.
+/// In the form of [`Histogram::encode`].
 impl Serialize for Histogram {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut bytes = Vec::new();
@@ -224,7 +224,7 @@ impl<'a> Deserialize<'a> for Histogram {
 
 /// Nearest rank: ⌈p/100 · n⌉, 1 ..= n.
 fn rank(percentile: f64, count: u64) -> u64 {
-    // 99.9% of 1,000 must be 999, whatever the last bit of the product says.
+    // 99.9% of 1,000 must be 999, despite rounding in the product.
     let exact = percentile * count as f64 / 100.0;
     ((exact * (1.0 - 1e-12)).ceil() as u64).clamp(1, count.max(1))
 }

@@ -55,7 +55,7 @@ impl From<Option<Version>> for Expected {
     }
 }
 
-/// Why a host call failed.
+/// The reason why a host call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HostError {
     /// The blob changed since it was loaded; load again and retry.
@@ -148,11 +148,11 @@ pub trait Shared {
     /// run soon. A lost wake-up is repaired by the next tick.
     ///
     /// # Errors
-    /// [`HostError::Call`] when that worker is gone.
+    /// [`HostError::Call`] when that worker has ended.
     fn wake(&self, worker: u32) -> Result<(), HostError>;
 }
 
-/// All that the engine needs.
+/// The engine's whole interface to its process.
 pub trait Host: Metrics + Shared {}
 
 impl<H: Metrics + Shared> Host for H {}

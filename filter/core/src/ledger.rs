@@ -262,7 +262,7 @@ impl Ledger {
         Ok(false)
     }
 
-    /// Takes a slot whatever the limit, for requests that nothing holds back.
+    /// Takes a slot without a limit, for requests that are never held.
     ///
     /// # Errors
     /// [`HostError`].
@@ -352,7 +352,8 @@ impl Ledger {
         Ok(host.get(head)?.checked_sub(1))
     }
 
-    /// When worker `id` was woken and has not reacted since; `None` when no wake-up is under way.
+    /// Returns the time at which worker `id` was woken, if it has not reacted since; `None` when no
+    /// wake-up is under way.
     ///
     /// # Errors
     /// [`HostError`].
@@ -391,7 +392,7 @@ impl Ledger {
         Ok(Some(Instant::from_nanos(woken_at)))
     }
 
-    /// Gives back all that worker `dead` had booked.
+    /// Gives back all bookings of worker `dead`.
     ///
     /// # Errors
     /// [`HostError`].

@@ -21,7 +21,7 @@ pub const HEADER: &str = "x-headgate-progress";
 /// Members that are numbers here.
 const KEYS: [&str; 5] = ["elapsed", "total", "work", "total-work", "age"];
 
-/// The progress that `request` tells.
+/// Returns the progress that `request` carries.
 #[must_use]
 pub fn progress(request: &impl RequestView) -> Progress {
     request

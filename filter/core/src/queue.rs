@@ -52,8 +52,7 @@ pub struct First {
     pub slot: Slot,
     /// Its rank.
     pub rank: u64,
-    /// The request that is now the first of its line, and its turn: to be ranked with
-    /// [`Queue::push`].
+    /// The request that is now the first of its line, and its turn, to rank with [`Queue::push`].
     pub next: Option<(Slot, i64)>,
 }
 
@@ -122,8 +121,8 @@ impl Queue {
         self.rise(self.heap.len() - 1);
     }
 
-    /// Adds a waiter to the end of `line`, with one more turn for it. Whether it is the first
-    /// there, and is to be ranked with [`Queue::push`].
+    /// Adds a waiter to the end of `line`, with one more turn for it. Returns whether it is the
+    /// first there, and so must be ranked with [`Queue::push`].
     #[must_use]
     pub fn line_up(&mut self, line: u16, slot: Slot, turn: i64) -> bool {
         let needed = slot as usize + 1;

@@ -15,7 +15,7 @@ use crate::workflows::{OTHER, ProcessId, WorkflowId};
 /// Defines [`Reason`] and, from the same list, the answer for each reason.
 macro_rules! reasons {
     ($($(#[$doc:meta])+ $reason:ident { $($field:ident: $value:expr,)+ })+) => {
-        /// Why a request was turned away.
+        /// The reason why a request was refused.
         #[derive(Debug, Clone, Copy, PartialEq)]
         pub enum Reason {
             /// The estimated response time at this percentile misses its objective (Bouncer Alg.
@@ -124,7 +124,7 @@ reasons! {
         grpc: UNAVAILABLE,
         about_objectives: false,
     }
-    /// With it, more would wait than the mean service delay allows (Chronos Eq. 2).
+    /// The backlog with it would exceed the bound of the mean service delay (Chronos Eq. 2).
     Backlog {
         name: "backlog",
         text: "with it, more would wait than the target of response times allows",
@@ -148,7 +148,7 @@ reasons! {
         grpc: UNAVAILABLE,
         about_objectives: false,
     }
-    /// Its workflow sends more than it may, here or at a process further down (Wisp §4.1).
+    /// Its workflow exceeds its rate, here or at a process further down (Wisp §4.1).
     RateLimited {
         name: "rate_limit",
         text: "its workflow sends more than it may at the moment",
@@ -193,9 +193,9 @@ pub struct Refusal {
     pub policy: PolicyId,
     /// Its type.
     pub kind: TypeId,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// When coming back is worth it; jitter included, never zero.
+    /// The time after which a retry is worthwhile; jitter included, never zero.
     pub retry_after: Duration,
     /// The request's origin, if its stage has workflows.
     pub origin: Option<Origin>,
@@ -222,8 +222,8 @@ impl Refusal {
         }
     }
 
-    /// For `retry-after`, which counts whole seconds: at least 1, and jittered again because a
-    /// drain of milliseconds would round to the same second for everybody.
+    /// Returns the value for `retry-after`, in whole seconds: at least 1, and jittered again
+    /// because a drain of milliseconds would round to the same second for all clients.
     #[must_use]
     pub fn retry_after_secs(&self, rng: &mut Rng) -> u64 {
         let secs = self.retry_after.as_secs_f64().ceil().max(1.0);

@@ -29,7 +29,7 @@ pub struct Attributes {
     pub cost: Option<u32>,
     /// Whether it repeats an earlier attempt ([`crate::retries`]).
     pub is_retry: bool,
-    /// How far the work it is part of has come.
+    /// The progress of the work that it is part of.
     pub progress: Progress,
 }
 

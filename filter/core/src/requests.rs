@@ -9,7 +9,7 @@ use crate::request::Attributes;
 use crate::time::Instant;
 use crate::workflows::Part;
 
-/// How far a request has come.
+/// The phase of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Not in the stage yet: the limiter of its workflow holds it, or a decision about it is under
@@ -31,7 +31,7 @@ pub(crate) enum Counts {
     Real,
     /// In a dry run: with the queue wait that it would have had.
     Modelled(Duration),
-    /// In a dry run that would have refused it: not at all.
+    /// In a dry run that would have refused it: it doesn't count.
     Refused,
 }
 
@@ -42,11 +42,11 @@ pub(crate) struct Request {
     pub(crate) stream: u32,
     /// Its attributes at its arrival, with its type and class of today.
     pub(crate) attributes: Attributes,
-    /// When it came to the stage.
+    /// The time at which it came to the stage.
     pub(crate) arrived: Instant,
-    /// When waiting becomes pointless.
+    /// The time at which waiting becomes pointless.
     pub(crate) deadline: Instant,
-    /// Why it is refused then.
+    /// The reason of its refusal then.
     pub(crate) late: Reason,
     /// Its place in the order of the queue when it came.
     pub(crate) rank: u64,
@@ -59,13 +59,13 @@ pub(crate) struct Request {
     pub(crate) fifo_wait: Option<Duration>,
     /// The number of answers that its own counts for.
     pub(crate) weight: u32,
-    /// When its processing time ended, of a stream that goes on.
+    /// The time at which its processing time ended, of a stream that goes on.
     pub(crate) first_byte: Option<Instant>,
     pub(crate) counts: Counts,
     pub(crate) phase: Phase,
-    /// It has been in the backend for so long that it has failed to deliver.
+    /// Whether it has been in the backend for so long that it counts as failed.
     pub(crate) overdue: bool,
-    /// It has been in the backend for longer than its type usually takes.
+    /// Whether it has been in the backend for longer than its type usually takes.
     pub(crate) silent: bool,
     /// The number of slots in use when it got one.
     pub(crate) beside: u32,
@@ -167,7 +167,7 @@ impl Requests {
         self.rows.get_mut(slot as usize)?.request.as_mut()
     }
 
-    /// The request that `ticket` was given for; `None` once it was taken.
+    /// Returns the request of `ticket`; `None` once it was taken.
     pub(crate) fn of(&self, ticket: Ticket) -> Option<&Request> {
         self.row(ticket)?.request.as_ref()
     }

@@ -17,7 +17,7 @@
 //! policy may name one of them (`retries.header`). A client that marks a first attempt as a retry
 //! harms only itself.
 //!
-//! Each worker goes by its own refusals: in an overload all workers refuse.
+//! Each worker uses its own refusals: in an overload all workers refuse.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ fn number(value: &[u8]) -> Option<u32> {
     })
 }
 
-/// When first attempts were refused, by type.
+/// The times at which first attempts were refused, by type.
 #[derive(Debug)]
 pub(crate) struct FirstAttempts {
     refused: Vec<Option<Instant>>,

@@ -93,7 +93,7 @@ pub struct ServiceTimes {
     seen: Option<u64>,
     /// A change that could not be announced yet.
     announce: bool,
-    /// How long requests hold their slots, where that is longer than their processing times.
+    /// Slot times, if they are longer than processing times.
     slots: Option<Box<ServiceTimes>>,
 }
 

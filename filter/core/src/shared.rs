@@ -20,8 +20,9 @@ use serde::de::DeserializeOwned;
 
 use crate::host::{Expected, HostError, Number, Shared};
 
-/// How often a change that meets another worker's is made again before it is left to the next
-/// occasion: few, as a record of thousands of workflows takes milliseconds to read and write.
+/// The number of times that a change that conflicts with another worker's is tried again, before it
+/// is left to the next occasion: few, as a record of thousands of workflows takes milliseconds to
+/// read and write.
 pub(crate) const ATTEMPTS: u32 = 8;
 
 /// A value that workers share by [`load`] and [`change`]. Implemented by [`record!`].
@@ -162,7 +163,7 @@ pub(crate) fn change<T: Record + Default, R>(
 }
 
 /// As [`change`], for the blob at `key`, at most `attempts` times. `change` reads and writes the
-/// bytes itself, and returns whether they are to be stored.
+/// bytes itself, and returns whether they must be stored.
 pub(crate) fn change_bytes<R>(
     host: &impl Shared,
     key: &str,

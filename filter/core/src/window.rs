@@ -170,7 +170,8 @@ impl Window {
         self.change_sum(kind.0, add);
     }
 
-    /// Takes back that the latest request of this type was accepted: something else refused it.
+    /// Takes back the acceptance of the latest request of this type, which was refused for another
+    /// reason.
     pub fn withdraw(&mut self, kind: TypeId) {
         match self.entry_of_this_step(kind) {
             Some(entry) if entry.counts.accepted > 0 => entry.counts.accepted -= 1,

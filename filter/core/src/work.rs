@@ -59,7 +59,7 @@ impl Work {
     }
 }
 
-/// The cost in a header: a whole number, at least 1; `None` if it is anything else.
+/// Returns the cost in a header: a whole number, at least 1; `None` for any other value.
 #[must_use]
 pub fn cost(value: &[u8]) -> Option<u32> {
     let digits = value.trim_ascii();

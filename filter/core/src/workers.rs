@@ -40,7 +40,7 @@ pub const MAX_WORKERS: u32 = 1024;
 
 const KEY: &str = "headgate/workers/1";
 const ENTRY: usize = 8;
-/// As many VMs as start at once may be in each other's way; the list is short.
+/// Attempts of a change: VMs that start at once may conflict, and the list is short.
 const ATTEMPTS: u32 = 64;
 /// Set in an entry while the VM with the rest of the nonce gives a dead VM's share back.
 const BURIAL: u64 = 1 << 63;
@@ -59,7 +59,7 @@ pub struct Membership {
     ticked: Instant,
     judge_after: Instant,
     others: Vec<WorkerId>,
-    /// How many numbers were ever given out, by any list, as last read.
+    /// The number of worker numbers ever given out, by any list, as last read.
     numbers: u32,
     all_numbers: Number,
     /// Each VM sets it to 1, so more than that is the sum of two processes.
@@ -96,7 +96,7 @@ fn millis(now: Instant) -> u64 {
 }
 
 impl Membership {
-    /// Claims a number. `nonce` tells VMs apart and must not be 0: any value that no other VM of
+    /// Claims a number. `nonce` distinguishes VMs and must not be 0: any value that no other VM of
     /// the process draws.
     ///
     /// # Errors
@@ -133,8 +133,8 @@ impl Membership {
         self.id
     }
 
-    /// How often we joined. A ledger that was opened at another count has its bookings under a
-    /// number that was taken from us.
+    /// Returns the number of times that we joined. A ledger that was opened at another count has
+    /// its bookings under a number that was taken from us.
     #[must_use]
     pub fn joins(&self) -> u32 {
         self.joins
@@ -146,7 +146,8 @@ impl Membership {
         &self.others
     }
 
-    /// How many numbers were ever given out in this process, ours among them: 0 up to this.
+    /// Returns the number of worker numbers ever given out in this process, ours among them: 0 up
+    /// to this.
     #[must_use]
     pub fn numbers(&self) -> u32 {
         self.numbers
@@ -179,7 +180,7 @@ impl Membership {
     pub fn tick(&mut self, now: Instant, host: &impl Shared) -> Result<Changes, HostError> {
         let mut changes = Changes::default();
         if now.since(self.ticked) > LEASE / 4 {
-            // We were stopped; so may the others have been. Give everybody a lease to report back.
+            // We were stopped; so may the others have been. Give all a lease's time to report back.
             self.judge_after = now + LEASE;
         }
         self.ticked = now;
@@ -253,7 +254,7 @@ impl Membership {
         Ok(false)
     }
 
-    /// Marks worker `dead` as being buried by us, whatever its heartbeat says; false where it has
+    /// Marks worker `dead` as being buried by us, whatever its heartbeat. Returns false if it has
     /// left, is being buried, or is this one.
     ///
     /// # Errors
@@ -283,7 +284,7 @@ impl Membership {
             return Ok(None);
         };
         self.sweep_from = next + 1;
-        // Its own list, if it has another one, buries it first.
+        // If another list has it, that list buries it first.
         let last = host.get(heartbeat_number(host, next)?)?;
         if !is_older(last, 2 * LEASE, now) {
             return Ok(None);

@@ -155,7 +155,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever bytes a name has, percent-encoded in a baggage it is the same name.
+        /// A name of any bytes, percent-encoded in a baggage, is the same name.
         #[test]
         fn a_name_survives_its_encoding(
             id in prop::collection::vec(any::<u8>(), 1..80),

@@ -122,7 +122,7 @@ fn run(
     counted
 }
 
-/// A request of which every discipline finds something to order by.
+/// A request with a measure for every discipline.
 struct Request(u64);
 
 impl RequestView for Request {

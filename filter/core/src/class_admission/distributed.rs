@@ -53,8 +53,8 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
         &self.law
     }
 
-    /// The class in which a call to `destination` is to run that asks for class `wanted`: this one
-    /// or the lowest.
+    /// Returns the class in which a call to `destination` that asks for class `wanted` must run:
+    /// this one or the lowest.
     pub fn class_for(
         &mut self,
         now: Instant,

@@ -12,11 +12,11 @@
 //! ```
 //!
 //! With w = 0 it is [`Distributed`] with one state for all senders. The closer w is to 1, the fewer
-//! single misses are left in I: a mean held against a target that is meant for the 99.9th
+//! single misses are left in I. The law then compares a mean with a target for the 99.9th
 //! percentile, so a w near 1 admits everything and loses the target.
 //!
-//! Reports of many calls ([`Incast::completed_together`]) have a mean from the start: there targets
-//! hold for the mean, whatever w is. Their w is the weight that is left after a second. Weights per
+//! Reports of many calls ([`Incast::completed_together`]) have a mean from the start: targets then
+//! hold for the mean, for any w. Their w is the weight that is left after a second. Weights per
 //! call would make the average as short as the last report: 0.5 to the power of the ten calls in
 //! it.
 //!
@@ -72,8 +72,8 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         })
     }
 
-    /// The class in which a call from `source` to `destination` is to run that asks for class
-    /// `wanted`: this one or the lowest.
+    /// Returns the class in which a call from `source` to `destination` that asks for class
+    /// `wanted` must run: this one or the lowest.
     pub fn class_for(
         &mut self,
         now: Instant,
@@ -106,7 +106,7 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
     /// misses, and only if the average misses as well.
     ///
     /// ```text
-    /// m = wᵗ · m                                     t seconds since the last report of anybody
+    /// m = wᵗ · m                                     t seconds since the last report of any sender
     /// I = (m · I + n · mean(ℓ − RTT)) / (m + n)      n calls
     /// m = m + n
     /// ```
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(p(&state), 100.0);
         state.completed_together(at(3 * SECOND), 1, 9, &batch(18, 2), us(4), three);
         assert_eq!(p(&state), 98.0);
-        // Those that failed are misses whatever the average is, and none of its samples.
+        // Failed calls are misses for any average, and none of its samples.
         let before = delay(&state);
         state.failed(at(4 * SECOND), 1, 9, HIGH, 5);
         state.failed(at(4 * SECOND), 1, 9, ClassId(2), 5);
@@ -334,8 +334,8 @@ mod tests {
     }
 
     proptest! {
-        /// Without a past it is the distributed algorithm, to the last bit and draw, whatever the
-        /// round trip.
+        /// Without a past it is the distributed algorithm, to the last bit and draw, for any round
+        /// trip.
         #[test]
         fn without_a_past_it_is_the_distributed_algorithm(
             calls in prop::collection::vec(

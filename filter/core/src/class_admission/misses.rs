@@ -64,9 +64,9 @@ impl<D: Copy + Eq + Hash> Misses<D> {
         }
     }
 
-    /// The class in which a call to `destination` is to run that asks for class `wanted`: this one
-    /// or the lowest. The answer may change at any miss, and does so at the end of the period
-    /// ([`Misses::period_end`]).
+    /// Returns the class in which a call to `destination` that asks for class `wanted` must run:
+    /// this one or the lowest. The answer may change at any miss, and does so at the end of the
+    /// period ([`Misses::period_end`]).
     pub fn class_for(&mut self, now: Instant, destination: D, wanted: ClassId) -> ClassId {
         self.roll(now);
         let missed = self
@@ -100,7 +100,7 @@ impl<D: Copy + Eq + Hash> Misses<D> {
         }
     }
 
-    /// When the period of `now` ends.
+    /// Returns the end of the period of `now`.
     #[must_use]
     pub fn period_end(&self, now: Instant) -> Instant {
         let next = now.as_nanos() / self.period + 1;
@@ -186,8 +186,8 @@ mod tests {
     }
 
     proptest! {
-        /// As many are downgraded as a list of all misses says; the state is bounded, and what
-        /// doesn't fit into it is admitted.
+        /// The number of downgraded calls is that by a list of all misses. The state is bounded,
+        /// and calls whose channel doesn't fit are admitted.
         #[test]
         fn counts_every_period_by_itself(
             steps in prop::collection::vec((0_u32..4, 0_u8..3, 1_u64..40, 0_u64..9), 1..300),

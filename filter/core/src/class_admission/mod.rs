@@ -79,7 +79,7 @@ impl Default for Limits {
     }
 }
 
-/// Returns the part of a key that tells the classes of `scope` apart.
+/// Returns the part of a key that distinguishes the classes of `scope`.
 const fn class_of(scope: Scope, class: ClassId) -> ClassId {
     match scope {
         Scope::Destination => ClassId(0),

@@ -92,7 +92,7 @@ impl Rules {
     }
 }
 
-/// By the bits of numbers: it tells rules apart.
+/// By the bits of numbers, since it only distinguishes rules.
 impl Hash for Rules {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Self {
@@ -129,7 +129,7 @@ pub struct Report<'a> {
 pub struct ServiceReport<'a> {
     /// `namespace/name`.
     pub service: Cow<'a, str>,
-    /// How the server is to decide.
+    /// The rules by which the server decides.
     pub rules: Cow<'a, Rules>,
     /// Each class but the lowest.
     pub classes: Vec<ClassReport>,

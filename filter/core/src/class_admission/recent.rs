@@ -89,8 +89,8 @@ mod tests {
     };
 
     proptest! {
-        /// A lookup returns the value that was put in, and nothing that is too old. As many entries
-        /// as a generation holds are found whatever else was used, and the bound holds.
+        /// A look-up returns the inserted value, unless it is too old. As many entries as a
+        /// generation holds are found whatever else was used, and the bound holds.
         #[test]
         fn keeps_what_is_used_and_nothing_beyond_its_bound(
             steps in prop::collection::vec((0_u8..12, any::<bool>(), 0_u64..4), 1..200),

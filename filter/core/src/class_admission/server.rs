@@ -51,7 +51,7 @@ enum Service {
     Incast(Box<Incast<u64, ()>>),
 }
 
-/// Why a report can't be read.
+/// The reason why a report can't be read.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ReportError {
     /// More than [`MAX_SERVICES`].

@@ -4,7 +4,7 @@
 //! Each class has two numbers of the host:
 //!
 //! ```text
-//! missing   2²⁰ · (1 − p): a number that nobody has written yet is p = 1
+//! missing   2²⁰ · (1 − p): a number that was never written is p = 1
 //! since     begin of the window, µs
 //! ```
 //!
@@ -88,10 +88,11 @@ impl SharedChannels {
         &self.law
     }
 
-    /// The class in which a call is to run that asks for class `wanted`: this one or the lowest.
+    /// Returns the class in which a call that asks for class `wanted` must run: this one or the
+    /// lowest.
     ///
     /// # Errors
-    /// [`HostError`]; the call is to run as it is.
+    /// [`HostError`]; the call runs as it is.
     pub fn class_for(
         &self,
         host: &impl Shared,

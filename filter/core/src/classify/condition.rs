@@ -174,8 +174,7 @@ fn split_grpc(path: &[u8]) -> Option<(&[u8], &[u8])> {
         .then_some((service, method))
 }
 
-/// `application/grpc`, with a suffix or parameters; not `application/grpc-web`, as Envoy tells
-/// them.
+/// `application/grpc`, with a suffix or parameters; not `application/grpc-web`, as in Envoy.
 fn is_grpc_content_type(value: &[u8]) -> bool {
     const GRPC: &[u8] = b"application/grpc";
     value.len() >= GRPC.len()
@@ -210,7 +209,7 @@ pub(super) struct Conditions {
     route: Option<Box<[u8]>>,
 }
 
-/// The key of a match in an index: its condition on the path, or else on a header.
+/// The key of a match in an index: its condition on the path or, without one, on a header.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Drawer {
     /// Only this path can match.
@@ -306,7 +305,7 @@ impl Conditions {
         }
     }
 
-    /// Returns its condition on the path, or else on a header.
+    /// Returns its condition on the path or, without one, on a header.
     pub(super) fn drawer(&self) -> Drawer {
         match (&self.path, &self.grpc) {
             (Some(Path::Whole(Text::Exact(path))), _) => Drawer::Path(path.clone()),

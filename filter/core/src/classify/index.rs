@@ -23,7 +23,7 @@ type Drawers = HashMap<Box<[u8]>, Vec<Entry>, BuildHasherDefault<DefaultHasher>>
 #[derive(Debug)]
 struct Entry {
     kind: TypeId,
-    /// `None` when being in the drawer is all that it takes.
+    /// `None` if a match needs no more than the key.
     conditions: Option<Box<Conditions>>,
 }
 

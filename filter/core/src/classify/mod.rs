@@ -31,7 +31,7 @@ use routes::Routes;
 
 pub use condition::{Condition, MAX_PATTERN, check_pattern};
 
-/// The header that tells a gRPC request.
+/// The header that identifies gRPC requests.
 pub const CONTENT_TYPE: &str = "content-type";
 
 /// The parts of a request that rules can match. Each method is called at most a few times for a
@@ -43,7 +43,7 @@ pub trait RequestView {
     fn method(&self) -> Option<&[u8]>;
     /// A request header by its lower case name.
     fn header(&self, name: &str) -> Option<&[u8]>;
-    /// Name of the Envoy route that was selected; asked for last, when all else matched.
+    /// Name of the Envoy route that was selected; read last, when all other conditions hold.
     fn route_name(&self) -> Option<&[u8]>;
     /// Name of the listener that it came through, as in
     /// [`Engine::listen`](crate::engine::Engine::listen).
@@ -172,7 +172,7 @@ impl Classifier {
         })
     }
 
-    /// Whether the stage is for this request at all; only some Envoy routes may be.
+    /// Whether the stage covers this request; some stages cover only some Envoy routes.
     pub fn covers(&self, request: &impl RequestView) -> bool {
         self.routes.cover(|| request.route_name())
     }

@@ -4,7 +4,7 @@
 //! matches, and edits of it add and remove them. So a pattern may end in `*`, which matches every
 //! name with that prefix. Nothing is allocated for a request.
 
-/// Patterns of names; none: every request, whatever its route.
+/// Patterns of names. Without patterns every request is covered.
 #[derive(Debug, Default)]
 pub(crate) struct Routes(Vec<Pattern>);
 

@@ -4,8 +4,8 @@
 //! least when it is served. Two disciplines differ in how finely they count:
 //!
 //! - *Deficit round robin* (M. Shreedhar, G. Varghese: "Efficient Fair Queueing using Deficit Round
-//!   Robin", SIGCOMM '95; Wisp §4.2 shares services among workflows by it) counts rounds, in each
-//!   of which a flow may spend a quantum Q times its weight w, plus what it had left. Within a
+//!   Robin", SIGCOMM '95; Wisp §4.2 shares services among workflows by it) counts rounds. In each,
+//!   a flow may spend a quantum Q times its weight w, plus the rest of the previous round. Within a
 //!   round requests are served as they arrived: requests of a flow follow each other, and a flow
 //!   waits for up to a round of the others.
 //! - A *weighted fair queue* (self-clocked: S. J. Golestani, "A Self-Clocked Fair Queueing Scheme
@@ -73,13 +73,13 @@
 //! - Two workers raise an idle flow at the same moment: one of the two costs is lost, once.
 //! - Requests leave the queue early: their cost is taken back, and their turn goes to the next of
 //!   the flow ([`crate::queue`]).
-//! - A worker dies, a weight or quantum is edited, a gauge is left from long ago: `finish` is never
-//!   believed beyond round now and what a flow may owe: a minute of a slot, or twice all that is
-//!   queued if all of it were like this request.
+//! - A worker dies, a weight or quantum is edited, a gauge is left from long ago: `finish` is
+//!   clamped to round now and the most that a flow may owe: a minute of a slot, or twice the queued
+//!   work if all of it were like this request.
 //! - Ids of workflows are those of a bounded directory (`engine::flows`). One that goes to another
 //!   name leaves it a `finish` that round now has passed.
 //! - Round now falls back by a late writer: the next start corrects it.
-//! - Rounds reach half of what a rank can tell, 2³⁷ in deficit round robin (two weeks of load at
+//! - Rounds reach half of the range of a rank, 2³⁷ in deficit round robin (two weeks of load at
 //!   100,000 rounds a second) and 2⁴³ in a weighted fair queue (16 days of 100 slots without a
 //!   pause): they start over from 0 as soon as the queue is empty, and a `finish` from before
 //!   counts as none. Should that never happen, the last round makes the order a FIFO's.
@@ -104,7 +104,7 @@ const DEBT_US: u64 = 60_000_000;
 /// µs that a flow of the least weight may spend in a round of a weighted fair queue.
 const TAG_US: f64 = 16.0;
 
-/// How finely turns are counted.
+/// The granularity of turns.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Grain {
     /// µs of cost that a flow of weight 1 may spend in a round.
@@ -251,7 +251,7 @@ impl Fair {
         })
     }
 
-    /// How many flows there are.
+    /// Returns the number of flows.
     pub(super) fn flows(&self) -> usize {
         self.flows.len()
     }
@@ -270,8 +270,8 @@ impl Fair {
         }
     }
 
-    /// Gives `request`, which came at `arrived`, meets `queued` others, and of which `expected_us`
-    /// of a slot's time is expected, the next turn of its flow, and the rank that it has now.
+    /// Gives `request` the next turn of its flow, and its present rank. It came at `arrived`, meets
+    /// `queued` others, and is expected to take `expected_us` of slot time.
     pub(super) fn place(
         &mut self,
         host: &impl Shared,
@@ -340,8 +340,8 @@ impl Fair {
         self.grain.layout.rank(round, arrived)
     }
 
-    /// Fixed-point rounds in which the flow of `request` may spend `us`: at least a step where
-    /// there is any cost, so that a flow of cheap requests moves on.
+    /// Returns the fixed-point rounds in which the flow of `request` may spend `us`: at least a
+    /// step for any cost above 0, so that a flow of cheap requests moves on.
     fn rounds(&self, request: &Attributes, us: u64) -> u64 {
         let weight = match self.by {
             Flow::Type | Flow::Class => self.flows[usize::from(self.flow_of(request))].weight,

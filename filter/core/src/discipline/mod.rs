@@ -1,6 +1,6 @@
 //! Queue disciplines: in which order waiting requests get slots.
 //!
-//! Where Wisp (§5) has a scheduler between the sub-tasks of a request inside a process, a proxy
+//! Wisp (§5) has a scheduler between the sub-tasks of a request inside a process; a proxy
 //! orders requests as a whole, once each. A discipline is a *rank*, given to a request when it
 //! joins the queue; the smallest rank goes first, over all workers (`queue`, `stage::dispatch`). No
 //! shared queue is needed, and every discipline gets the same order across worker threads.
@@ -173,8 +173,8 @@ impl Order {
         }
     }
 
-    /// Whether requests are to be admitted by the time in which all that is queued drains, rather
-    /// than by the wait that each can expect for itself.
+    /// Whether requests are admitted by the time in which the queue drains, rather than by the wait
+    /// that each can expect for itself.
     ///
     /// Orders by deadline or slack even out how close requests come to their limits: one with time
     /// left waits for one without. So under overload *every* type's own wait ends near its limit,
@@ -189,7 +189,7 @@ impl Order {
     /// ([`ValueCut`](crate::strategy::ValueCut)). There each type is judged by its own wait.
     ///
     /// Orders by size, attained service, class or turn give each type its own place in the queue
-    /// whatever the others' limits, and are judged by that place.
+    /// for any limits of the others, and are judged by that place.
     #[must_use]
     pub fn admits_by_drain(&self) -> bool {
         match self.discipline {
@@ -206,8 +206,8 @@ impl Order {
         }
     }
 
-    /// The place of a request that came at `arrived`, meets `queued` others, and of which
-    /// `expected_us` of a slot's time is expected. Fair queues charge the request's flow:
+    /// Returns the place of a request that came at `arrived`, meets `queued` others, and is
+    /// expected to take `expected_us` of slot time. Fair queues charge the request's flow:
     /// [`Order::left`] takes it back, [`Order::ended`] corrects it.
     pub(crate) fn place(
         &mut self,
@@ -278,7 +278,8 @@ impl Order {
         }
     }
 
-    /// A request left the queue for a slot. `least` is the smallest rank of all that waited then.
+    /// Records that a request left the queue for a slot. `least` is the smallest rank of all
+    /// waiting requests at that time.
     pub(crate) fn started(&self, host: &impl Host, least: u64) -> Result<(), HostError> {
         self.fair
             .as_ref()

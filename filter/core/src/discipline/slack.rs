@@ -21,8 +21,8 @@ pub(super) fn rank(now: Instant, request: &Attributes, times: &ServiceTimes) -> 
     now.as_nanos().saturating_add_signed(slack(request, times))
 }
 
-/// The least that any objective leaves for waiting, ns; negative where one can't be met at all. A
-/// type that is not known yet is taken for one that needs no time.
+/// Returns the least wait that any objective leaves, ns; negative if one can't be met. A type that
+/// is not known yet is assumed to need no time.
 fn slack(request: &Attributes, times: &ServiceTimes) -> i64 {
     let estimate = times.estimate(request.kind);
     let signed = |span: Duration| i64::try_from(nanos(span)).unwrap_or(i64::MAX);

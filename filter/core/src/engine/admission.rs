@@ -14,7 +14,7 @@
 //! report that time is skipped. Two kinds of answers are misses without it, of any size: a refusal
 //! for lack of room, and no answer in time.
 //!
-//! Where a server decides for all senders ([`super::central`]), this goes on learning, as the
+//! If a server decides for all senders ([`super::central`]), this goes on learning, as the
 //! fallback for a silent server.
 
 use std::collections::HashMap;
@@ -138,7 +138,7 @@ impl Service {
         })
     }
 
-    /// The class in which a call is to run that asks for `wanted`.
+    /// Returns the class in which a call that asks for `wanted` must run.
     fn decide(
         &self,
         host: &impl Host,
@@ -225,8 +225,8 @@ impl Admission {
         self.names.get(name).copied()
     }
 
-    /// Decides in which class `call` runs. `inherited` is the class of the request that it is part
-    /// of, by name. Beside the call returns the class that it is to name, if any.
+    /// Decides in which class `call` runs. `inherited` is the name of the class of the request that
+    /// it is part of. Returns the call with the class for its header, if any.
     ///
     /// # Errors
     /// [`HostError`]; the call goes on as it is.
@@ -270,10 +270,10 @@ impl Admission {
         Some(self.services.get(call.service)?.name(call.wanted?))
     }
 
-    /// A call was answered at `now`, and this was heard of it.
+    /// Records the answer to a call.
     ///
     /// # Errors
-    /// [`HostError`]; the call teaches nothing.
+    /// [`HostError`]; the call changes nothing.
     pub(super) fn answered(
         &mut self,
         host: &impl Host,

@@ -36,7 +36,7 @@ const KEEP: Duration = Duration::from_secs(10);
 /// Steps of a probability from 0 to 1.
 const ONE: f64 = (1 << 20) as f64;
 
-/// A request that the host is to send with `POST`, and to give its answer to [`Engine::reported`].
+/// A request that the host must send with `POST`; its answer goes to [`Engine::reported`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Callout {
     /// Envoy's name for the cluster.
@@ -57,7 +57,7 @@ pub(super) struct Central {
     /// Whether latencies are divided by cost.
     per_cost: bool,
     fallback: Fallback,
-    /// When the last call was made, µs; 0: none.
+    /// The time of the last call, µs; 0 for none.
     called: Number,
     /// Up to when decisions hold, µs; 0: there were none.
     heard: Number,
@@ -73,7 +73,7 @@ struct Class {
     until: Number,
     /// p · 1000.
     shown: MetricId,
-    /// To be reported, by the names of [`ClassReport`].
+    /// The sums of the next report, by the names of [`ClassReport`].
     misses: Number,
     calls: Number,
     delay: Number,
@@ -181,8 +181,8 @@ impl Central {
         Ok(host.get(self.heard)? > clock(now))
     }
 
-    /// The class in which a call is to run that asks for `wanted`; `None` where the sender is to
-    /// decide.
+    /// Returns the class in which a call that asks for `wanted` must run; `None` if the sender
+    /// decides.
     pub(super) fn class_for(
         &self,
         host: &impl Shared,

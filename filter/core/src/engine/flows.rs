@@ -186,7 +186,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(16))]
 
-        /// No name ever gets the flow of another, whatever names are sent to any worker.
+        /// No name ever gets the flow of another, for any names sent to any worker.
         #[test]
         fn no_name_shares_the_flow_of_another(
             chosen in prop::collection::vec(

@@ -676,7 +676,7 @@ impl Engine {
         self.policy(policy)?.workflows.as_ref()
     }
 
-    /// The same, to ask or tell what [`Engine::call`] and [`Engine::answered`] do in headers.
+    /// Returns the workflows of `policy`, for callers that exchange announcements without headers.
     pub fn workflows_mut(&mut self, policy: PolicyId) -> Option<&mut Workflows> {
         self.policy_mut(policy)?.workflows.as_mut()
     }

@@ -72,7 +72,7 @@ impl Policy {
         self.stage.is_busy() || workflows.is_some_and(|w| w.is_busy(requests))
     }
 
-    /// A request arrives.
+    /// Decides about a request that arrives.
     ///
     /// # Errors
     /// [`HostError`]; the caller lets the request through, unmanaged.
@@ -114,7 +114,7 @@ impl Policy {
         }
     }
 
-    /// A request comes from the limiter to the stage.
+    /// Moves a request from the limiter to the stage.
     fn enter(
         &mut self,
         host: &impl Host,
@@ -131,7 +131,7 @@ impl Policy {
         decision
     }
 
-    /// Lets the stage do something, and tells the workflows which requests go to the backend by it.
+    /// Runs `f` on the stage, and records for the workflows which requests go to the backend by it.
     fn in_stage<T>(
         &mut self,
         now: Instant,

@@ -165,7 +165,7 @@ impl Smoother {
         }
     }
 
-    /// By how much a call is to be delayed, and where that counts.
+    /// Returns a call's delay, if it is delayed, and the counter for it.
     fn draw(&mut self, now: Instant, place: usize) -> Option<(Duration, MetricId)> {
         let service = self.services.get(place)?;
         let (rate, _) = service.told.filter(|(_, at)| now.since(*at) < STALE)?;
@@ -205,12 +205,11 @@ impl Engine {
         smoother.is_some_and(|smoother| smoother.enforced)
     }
 
-    /// The process is about to call somebody, by way of Envoy's `cluster`. True: the call is to
-    /// wait for an [`Action::Send`] with its `stream`; false: it is sent now, with
-    /// [`Engine::call`].
+    /// Decides whether a call to Envoy's `cluster` is delayed. If true, the call waits for an
+    /// [`Action::Send`] with its `stream`; if false, it is sent now, with [`Engine::call`].
     ///
     /// # Errors
-    /// [`HostError`]; the call doesn't wait.
+    /// [`HostError`]; the call isn't delayed.
     pub fn delay(
         &mut self,
         host: &impl Host,
@@ -242,7 +241,7 @@ impl Engine {
         Ok(waits)
     }
 
-    /// The call of `stream` is gone, which may have waited.
+    /// Removes the call of `stream`, which may be delayed.
     pub fn forget_call(&mut self, stream: u32) {
         self.held.0.retain(|Reverse((_, held))| *held != stream);
     }

@@ -67,7 +67,7 @@ impl Process {
             this.workers.push(Some(Engine::new(n as u64 + 1)));
         }
         this.configure(config);
-        // Everybody joins and knows the others.
+        // All workers join and know the others.
         for n in 0..workers {
             let stream = this.arrive(n, "/");
             this.finish(stream, Outcome::Unmeasured);
@@ -279,8 +279,8 @@ fn a_cold_type_is_refused_for_the_objective_that_it_was_judged_by() {
 }
 
 /// One slot; forty requests that end with `outcome` after `left`, and forty that are answered after
-/// `answered`, if any. How many of six requests at once are then let in, with an objective of 70
-/// ms.
+/// `answered`, if any. Returns the number of six requests at once that are then admitted, with an
+/// objective of 70 ms.
 fn let_in_after(outcome: Outcome, left: Duration, answered: Option<Duration>) -> usize {
     let config = config(1, |stage| {
         stage.strategy = StrategyConfig::Bouncer {
@@ -318,7 +318,7 @@ fn what_clients_gave_up_on_or_a_timeout_ended_took_that_long_at_least() {
     for outcome in [Outcome::Abandoned, Outcome::Failed] {
         // One runs, and one waits for as long as an objective.
         assert_eq!(let_in_after(outcome, ms(100), None), 2);
-        // Those behind two that wait for 20 ms each meet it.
+        // Requests behind two that wait for 20 ms each meet it.
         assert_eq!(let_in_after(outcome, ms(5), Some(ms(20))), 4);
         assert_eq!(let_in_after(outcome, ms(20), Some(ms(20))), 4);
         // Of a type without a mean of its own, a time within the objective says nothing.
@@ -833,7 +833,8 @@ proptest! {
     }
 }
 
-/// How many `process` admits from `worker` before one is refused for its wait.
+/// Returns the number of requests that `process` admits from `worker` before it refuses one for its
+/// wait.
 fn admitted_until_refused(process: &mut Process, worker: usize) -> usize {
     let before = process.refused.len();
     for admitted in 0..=100 {

@@ -43,7 +43,7 @@ struct Proxy {
     held: BTreeMap<u32, (usize, Ticket)>,
     running: BTreeMap<u32, (usize, Ticket, u64)>,
     refused: Vec<Refusal>,
-    /// When requests went to the backend, ms.
+    /// The times at which requests went to the backend, ms.
     passed: Vec<u64>,
     /// Time that the backend takes, ms.
     service: u64,
@@ -324,7 +324,7 @@ fn a_request_that_cannot_meet_its_deadline_takes_no_number_of_its_workflow() {
     }
     assert_eq!(proxy.refused.len(), refused + 3);
     assert_eq!(proxy.refused.last().unwrap().reason, Reason::Deadline);
-    // There is one at a time at 50/s.
+    // At 50/s, one number at a time is available.
     let stream = proxy.arrive(0, &of("a"), None);
     assert!(proxy.running.contains_key(&stream), "it need not wait");
     proxy.idle(100);
@@ -332,8 +332,8 @@ fn a_request_that_cannot_meet_its_deadline_takes_no_number_of_its_workflow() {
     proxy.assert_nothing_is_left();
 }
 
-/// Else those that announce rates are not called any more before a caller that says nothing gives
-/// up, and rates expire.
+/// Otherwise callers stop calling the processes that announce rates, before a client without a
+/// deadline gives up, and rates expire.
 #[test]
 fn without_a_deadline_nobody_waits_longer_than_a_rate_lives() {
     let mut proxy = Proxy::new(

@@ -116,7 +116,7 @@ impl<M> Shared for Local<M> {
     }
 
     fn wake(&self, _worker: u32) -> Result<(), HostError> {
-        // There is no other worker.
+        // No other worker exists.
         Ok(())
     }
 }

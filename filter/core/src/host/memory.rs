@@ -22,7 +22,7 @@ const INTERNAL_FAILURE: u32 = 10;
 /// A misbehaviour that [`MemoryHost::inject`] orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// A store meets a newer version, whatever version it expects.
+    /// A store meets a newer version, for any expected version.
     StoreConflicts,
     /// A store fails.
     StoreFails,
@@ -120,7 +120,7 @@ impl MemoryHost {
         self.with_mailbox(worker, |mailbox| mailbox.wakes.swap(0, Ordering::SeqCst))
     }
 
-    /// From now on, waking `worker` fails: its VM is gone. (`false`: it is back.)
+    /// Makes waking `worker` fail from now on, as if its VM had ended (`false`: not any more).
     pub fn set_gone(&self, worker: u32, gone: bool) {
         self.with_mailbox(worker, |mailbox| mailbox.gone.store(gone, Ordering::SeqCst));
     }
@@ -133,8 +133,7 @@ impl MemoryHost {
         (metric.kind != MetricKind::Histogram).then(|| metric.value.load(Ordering::SeqCst))
     }
 
-    /// Number and sum of the values in the histogram `name`; `None` when there is no such
-    /// histogram.
+    /// Returns number and sum of the values in the histogram `name`; `None` if it doesn't exist.
     #[must_use]
     pub fn recorded(&self, name: &str) -> Option<(u64, u64)> {
         let metrics = self.metrics();
@@ -173,7 +172,7 @@ impl MemoryHost {
         self.calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether this call is to misbehave.
+    /// Whether this call must misbehave.
     fn hit(&self, fault: Fault) -> bool {
         let left = &self.faults[fault as usize];
         left.load(Ordering::Relaxed) > 0

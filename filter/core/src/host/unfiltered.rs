@@ -36,7 +36,7 @@ pub struct Unfiltered<H> {
     known: RefCell<HashMap<String, Number>>,
     /// Keys of the numbers in shared data, by id without [`STORED`].
     keys: RefCell<Vec<String>>,
-    /// The first rejected name, until somebody asked.
+    /// The first rejected name, until it is taken.
     rejected: RefCell<Option<String>>,
 }
 

@@ -24,7 +24,7 @@ use super::{Level, LocalReply, Proxy, Stream, answer};
 /// Failing host calls are logged at most this often.
 const COMPLAIN: Duration = Duration::from_secs(10);
 
-/// The request header that tells the application the quality to deliver: 1.00 is full.
+/// The request header with the quality that the application should deliver: 1.00 is full.
 const QUALITY: &str = "x-headgate-quality";
 
 /// The header of a gRPC status: in the trailers, or in the headers of an answer that has nothing
@@ -211,9 +211,9 @@ impl<H: Host> Filter<H> {
         self.listeners.refused((id, name), direction);
     }
 
-    /// Configuration `id` is gone: after its last stream, or because the proxy's update failed
-    /// elsewhere. The newest that is left of its name is in force. With the last for requests the
-    /// filter leaves the process, if no request is under way.
+    /// Removes configuration `id`: after its last stream, or because the proxy's update failed
+    /// elsewhere. The newest remaining one of its name is then in force. With the last one for
+    /// requests the filter leaves the process, if no request is under way.
     pub fn gone(&mut self, proxy: &impl Proxy, id: u32) {
         let mut left = self.listeners.clone();
         let Some(direction) = left.gone(id) else {
@@ -324,8 +324,7 @@ impl<H: Host> Filter<H> {
         asked: &mut Asked,
     ) -> Result<Decision, HostError> {
         if self.engine.degrades() && headers.any_of_ours() && headers.header(QUALITY).is_some() {
-            // Of whatever becomes of the request: qualities are Headgate's to tell, and no
-            // client's.
+            // For any decision: only Headgate may set qualities, no client.
             let removed = stream.remove_request_header(QUALITY.as_bytes());
             self.check(stream, removed);
         }
@@ -362,7 +361,7 @@ impl<H: Host> Filter<H> {
         Ok(decision)
     }
 
-    /// Tells the application in which quality to answer.
+    /// Sets the header with the quality for the application.
     fn tell_quality(&mut self, stream: &impl Stream, ticket: Ticket) {
         if let Some(quality) = self.engine.quality(ticket) {
             let told = stream.set_request_header(QUALITY, format!("{quality:.2}").as_bytes());
@@ -377,7 +376,7 @@ impl<H: Host> Filter<H> {
 
     /// Point 3: the request of `ticket`, which is that of `stream`, ended.
     pub(super) fn finish(&mut self, stream: &impl Stream, ticket: Ticket, outcome: Outcome) {
-        // A slot comes back whatever the clock says; the times of such a request are wrong, and it
+        // A slot comes back even if the clock fails; the times of such a request are wrong, so it
         // isn't measured.
         let (now, outcome) = match stream.now() {
             Ok(now) => (now, outcome),

@@ -181,13 +181,13 @@ impl<'a, S: Stream> Headers<'a, S> {
         baggage::token(there)
     }
 
-    /// Writes the baggage with `token` to `out`; false, and without one, if there is no room for
-    /// it.
+    /// Writes the baggage with `token` to `out`. Without room for the token, returns false and
+    /// writes the baggage without it.
     pub(super) fn baggage_with(&self, token: &[u8], out: &mut Vec<u8>) -> bool {
         baggage::with_token(self.values(wire::BAGGAGE), token, out)
     }
 
-    /// Writes the baggage without tokens to `out`, which is empty where nothing else was in it.
+    /// Writes the baggage without tokens to `out`; it is empty if it had nothing but tokens.
     pub(super) fn baggage_without(&self, out: &mut Vec<u8>) {
         baggage::without_token(self.values(wire::BAGGAGE), out);
     }

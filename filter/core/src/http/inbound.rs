@@ -10,14 +10,14 @@ use super::{Filter, Property, Stream, answer};
 /// One request to the process behind the proxy.
 #[derive(Debug)]
 pub struct Inbound {
-    /// Its place among those of its policy, until it ends.
+    /// Its ticket, until it ends.
     ticket: Option<Ticket>,
     asked: Asked,
     /// The outcome to report at the end of its response.
     outcome: Outcome,
     /// Whether its response is known to be the backend's.
     from_backend: bool,
-    /// Whether the first byte of its response's body is to be reported, and hasn't come yet.
+    /// Whether the first byte of its response's body must be reported, and hasn't come yet.
     awaits_first_byte: bool,
 }
 
@@ -113,7 +113,7 @@ impl Inbound {
         }
         // The backend has no more work for a request that Envoy answers itself.
         let local = self.outcome != Outcome::Unsampled && !self.from_backend;
-        // Once its connection is something else, a request is over.
+        // A request ends when its connection has switched to another protocol.
         let switched = self.asked.upgrade.is_some_and(|upgrade| {
             let status = stream.response_header(":status").ok().flatten();
             status.is_some_and(|status| upgrade.happened(&status))

@@ -93,7 +93,7 @@ impl Listeners {
         in_force
     }
 
-    /// As [`Listeners::in_force`], to compare.
+    /// Returns the configurations of [`Listeners::in_force`], to compare.
     pub(super) fn configs(&self, direction: Direction) -> Vec<(&str, &FilterConfig)> {
         let in_force = self.in_force(direction).into_iter();
         in_force.map(|(name, p)| (name, &p.config)).collect()

@@ -32,7 +32,7 @@ pub struct MemoryStream {
     pub log: RefCell<Vec<(Level, String)>>,
 }
 
-/// As owned texts.
+/// Returns the pairs as owned texts.
 #[must_use]
 pub fn pairs(pairs: &[(&str, &str)]) -> Pairs {
     let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());

@@ -76,9 +76,9 @@ impl<H: Host> Filter<H> {
         self.check(stream, stripped);
     }
 
-    /// The request of `stream` goes on: tells the application the token by which its calls will be
-    /// known; at a gateway it is the call. Without `headers` they are read again: those of a
-    /// request that was held are gone.
+    /// Sets the token for the application's calls when the request of `stream` goes on; at a
+    /// gateway the request is the call. Without `headers` they are read again, since those of a
+    /// held request are gone.
     pub(super) fn hand_on<S: Stream>(
         &mut self,
         stream: &S,
@@ -115,7 +115,7 @@ impl<H: Host> Filter<H> {
         self.check(stream, told);
     }
 
-    /// The request of `stream` is the gateway's call.
+    /// Makes the request of `stream` the gateway's call.
     fn forward<S: Stream>(
         &mut self,
         stream: &S,
@@ -141,7 +141,8 @@ impl<H: Host> Filter<H> {
         Ok(())
     }
 
-    /// The response to a call that was held, or to a request that a gateway forwarded, begins.
+    /// Handles the begin of the response to a call that was held, or to a request that a gateway
+    /// forwarded.
     pub(super) fn forwarded_answered(&mut self, stream: &impl Stream) {
         if let Some(calling) = self.forwarded.remove(&stream.id()) {
             self.answered(stream, calling);
@@ -273,7 +274,7 @@ impl<H: Host> Filter<H> {
         calling.map(Called::Sent)
     }
 
-    /// The response to a call begins.
+    /// Handles the begin of the response to a call.
     pub(super) fn answered(&mut self, stream: &impl Stream, calling: Calling) {
         let Ok(now) = stream.now() else { return };
         let response = match stream.response_headers() {
@@ -294,7 +295,7 @@ impl<H: Host> Filter<H> {
         } else {
             None
         };
-        // At a gateway there is no application that called.
+        // At a gateway no application made the call.
         let downgraded = self.engine.downgraded(&calling);
         let downgraded = downgraded.filter(|_| !self.engine.is_gateway());
         let is_downgraded = downgraded.is_some();

@@ -118,6 +118,6 @@ pub trait Stream: Proxy {
     /// Removes all headers of this name from the response; there may be none.
     fn remove_response_header(&self, name: &[u8]) -> Result<(), HostError>;
 
-    /// A property; `None` when there is none.
+    /// Returns a property; `None` if it is absent.
     fn property(&self, property: Property<'_>) -> Result<Option<Vec<u8>>, HostError>;
 }

@@ -100,7 +100,7 @@ impl Proxy {
         (Request { stream, inbound }, decision)
     }
 
-    /// A request that is let go on.
+    /// Returns a request that is forwarded.
     fn forwarded(&mut self, headers: &[(&str, &str)]) -> Request {
         let (request, decision) = self.arrive(headers);
         assert!(matches!(decision, Decision::Forward(_)), "{decision:?}");
@@ -118,7 +118,7 @@ impl Proxy {
         request.inbound.done(&mut self.filter, &request.stream);
     }
 
-    /// Carries out the one action that there is, a resumption of `held`.
+    /// Carries out the only action, a resumption of `held`.
     fn resume(&mut self, held: &Request) {
         let actions = std::mem::take(self.filter.actions());
         let [Action::Resume { stream, ticket }] = actions[..] else {

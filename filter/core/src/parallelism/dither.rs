@@ -44,9 +44,9 @@ pub struct Exposure {
 pub struct Dither {
     /// The estimate, slots.
     pub base: u32,
-    /// How far up, slots.
+    /// The reach upwards, slots.
     pub up: u32,
-    /// How far down, slots; less than `base`.
+    /// The reach downwards, slots; less than `base`.
     pub down: u32,
     /// q, ratio 0..=0.4.
     pub below: f64,
@@ -54,7 +54,7 @@ pub struct Dither {
     pub slot: Duration,
     /// From the process's clock to one that all processes agree with.
     pub offset: Duration,
-    /// Which of all schedules.
+    /// Selects one of all schedules.
     pub seed: u64,
 }
 
@@ -103,13 +103,13 @@ impl Dither {
         Some(seen)
     }
 
-    /// ln of the ratio between the levels above and at the base; 0 when there is no level above.
+    /// Returns ln of the ratio between the levels above and at the base; 0 without a level above.
     #[must_use]
     pub fn ln_up(&self) -> f64 {
         (f64::from(self.base.saturating_add(self.up)) / f64::from(self.base.max(1))).ln()
     }
 
-    /// ln of the ratio between the levels at the base and below; 0 when there is no level below.
+    /// Returns ln of the ratio between the levels at the base and below; 0 without a level below.
     #[must_use]
     pub fn ln_down(&self) -> f64 {
         (f64::from(self.base.max(1)) / f64::from((self.base - self.down.min(self.base)).max(1)))

@@ -76,7 +76,7 @@ impl Estimate {
         }
     }
 
-    /// As an elasticity, from a slope over a step of this size.
+    /// Converts a slope over a step of this size to an elasticity.
     fn per(self, step: f64) -> Self {
         Self {
             value: self.value / step,
@@ -131,8 +131,8 @@ impl Moments {
         }
     }
 
-    /// `(e_up, e_down)`, given the logarithms of the two steps; `None` while the levels were not
-    /// visited enough. With a step of 0 there is no such level.
+    /// Returns `(e_up, e_down)`, given the logarithms of the two steps; `None` while the levels
+    /// were not visited enough. A step of 0 means that the level doesn't exist.
     #[must_use]
     pub fn elasticities(&self, ln_up: f64, ln_down: f64) -> Option<(Estimate, Estimate)> {
         let [n, uu, dd, ud, uy, dy, yy, num2, cross, den2, blocks] = self.of;

@@ -41,7 +41,7 @@ use super::shared::epoch;
 use crate::histogram::Histogram;
 use crate::time::Instant;
 
-/// When samples become readable, and for how long.
+/// The window and the conditions under which samples become readable.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Window {
     pub(super) step: Duration,
@@ -71,7 +71,7 @@ impl Window {
 /// A closed step.
 #[derive(Debug, Serialize, Deserialize)]
 struct Step {
-    /// When its last samples were added.
+    /// The time at which its last samples were added.
     last: Instant,
     count: u64,
     histogram: Vec<u8>,
@@ -82,9 +82,9 @@ struct Step {
 pub(super) struct Record {
     /// The number of changes of the readable part, by which a worker notices one.
     pub(super) generation: u64,
-    /// When the newest step was closed.
+    /// The time at which the newest step was closed.
     closed: Instant,
-    /// When samples were last added to `populating`.
+    /// The time at which samples were last added to `populating`.
     populated: Instant,
     pub(super) populating: Histogram,
     /// Oldest first.
@@ -148,9 +148,9 @@ impl Record {
         self.closed = now;
     }
 
-    /// Steps that are kept: those of the window, and the one that has begun if some of it is
-    /// readable already. Without that one, the oldest would make room for it too early; for dual
-    /// buffers there is no such thing as a part.
+    /// The number of kept steps: those of the window, and the one that has begun if some of it is
+    /// readable already. Without that one, the oldest would make room for it too early; dual
+    /// buffers have no partial step.
     fn most(&self, now: Instant, window: &Window) -> usize {
         let begun = |s: &Step| epoch(s.last, window.step) == epoch(now, window.step);
         let early = window.steps > 1 && self.steps.back().is_some_and(begun);

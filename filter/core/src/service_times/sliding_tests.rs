@@ -282,7 +282,8 @@ proptest! {
         }
     }
 
-    /// Whatever is enough: bounded, never too little once there was enough, nothing counted twice.
+    /// For any number of samples that is enough: bounded, never too little once there was enough,
+    /// nothing counted twice.
     #[test]
     fn is_bounded_and_never_has_too_little(
         happenings in happenings(),

@@ -102,8 +102,8 @@ pub struct Estimate<'a> {
 }
 
 impl Estimate<'_> {
-    /// Samples of which a mean says how much a type costs beside others, though not yet how its
-    /// times scatter.
+    /// The least samples whose mean shows a type's cost beside others, though not yet the scatter
+    /// of its times.
     pub const PRELIMINARY: u64 = 20;
 
     /// Whether it comes from the type's own histogram.
@@ -130,9 +130,9 @@ pub(super) struct Row {
     pub(super) generation: Option<u64>,
     /// Some quantile misses its objective even without any queue wait.
     pub(super) condemned: bool,
-    /// Mean of the first samples; `None` once there is a generation.
+    /// Mean of the first samples; `None` once `generation` is set.
     pub(super) preliminary: Option<Duration>,
-    /// As far as this worker knows, the end of a step changes the record.
+    /// Whether, as far as this worker knows, the end of a step changes the record.
     pub(super) moving: bool,
     /// A look at the record is planned.
     pub(super) planned: bool,

@@ -20,7 +20,7 @@ struct ControllerStats {
     quality: Option<Gauge>,
 }
 
-/// Gauges of a stage's controllers; none where something else decides.
+/// Gauges of a stage's controllers; none with another strategy.
 #[derive(Debug, Clone)]
 pub(super) struct Controllers(Vec<ControllerStats>);
 

@@ -63,7 +63,7 @@ impl Admission for AcceptFraction {
         self.demand.add(view.now, 1, 0, 0);
         let units = self.units.unwrap_or(f64::from(view.parallelism));
         let available = self.max_utilization * units;
-        // Above 1 always; 0 / 0 can't be, as there is more than no unit.
+        // Infinite without demand, so always admitted; never 0 / 0, since `available` is positive.
         if rng.chance(available / self.demanded) {
             Ok(())
         } else {

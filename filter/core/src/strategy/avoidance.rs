@@ -18,7 +18,7 @@ use crate::rng::Rng;
 use crate::time::Instant;
 use crate::window::Window;
 
-/// When a refusal is overridden.
+/// The rule that overrides a refusal.
 #[derive(Debug, Clone, Copy)]
 pub enum Rule {
     /// Bouncer Alg. 2.
@@ -76,7 +76,7 @@ impl Avoidance {
         }
     }
 
-    /// The decision about a request of type `kind`, of which the base says `decision`.
+    /// Reviews the base's `decision` about a request of type `kind`.
     pub(super) fn review(
         &mut self,
         decision: Result<(), Reason>,

@@ -89,8 +89,8 @@ pub trait Admission: std::fmt::Debug + Send {
         false
     }
 
-    /// The request that was just admitted was refused after all: the queue is full, or its deadline
-    /// too near.
+    /// Records that the request that was just admitted was refused after all: the queue is full, or
+    /// its deadline too near.
     fn withdrawn(&mut self, _request: &Attributes) {}
 
     /// Records the stage's final decision about a request, also if the strategy had no part in it.
@@ -102,7 +102,7 @@ pub trait Admission: std::fmt::Debug + Send {
     /// Records that a request entered the stage: it waits, or was sent to the backend.
     fn entered(&mut self, _kind: TypeId, _class: ClassId) {}
 
-    /// A request that entered is gone, served or not.
+    /// Records that a request left the stage, served or not.
     fn left(&mut self, _kind: TypeId, _class: ClassId) {}
 
     /// Point 3: a request was served. Point 2 is behind it, so its queue wait is known, too.
@@ -155,8 +155,8 @@ pub trait Admission: std::fmt::Debug + Send {
         None
     }
 
-    /// The measured response time, smoothed, by which the rate for requests of this type and class
-    /// follows; `None` until there is one, and where the strategy measures none.
+    /// The smoothed response time that controls the rate for requests of this type and class;
+    /// `None` before the first, and if the strategy measures none.
     fn controlled_response_time(&self, _kind: TypeId, _class: ClassId) -> Option<Duration> {
         None
     }
@@ -173,8 +173,7 @@ pub trait Admission: std::fmt::Debug + Send {
         queue_wait
     }
 
-    /// The bound on the queue that a feedback controller sets, for stats; `None` until there is
-    /// one.
+    /// The bound on the queue that a feedback controller sets, for stats; `None` before the first.
     fn controlled_bound(&self) -> Option<Bound> {
         None
     }
@@ -233,7 +232,7 @@ impl Strategy {
         }
     }
 
-    /// The request that was just admitted was refused after all.
+    /// Records that the request that was just admitted was refused after all.
     pub fn withdrawn(&mut self, request: &Attributes) {
         if let Some(avoidance) = &mut self.avoidance {
             avoidance.window.withdraw(request.kind);

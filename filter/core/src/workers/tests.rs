@@ -92,7 +92,7 @@ fn nobody_is_buried_because_the_whole_process_stood_still() {
     let mut one = Membership::join(at(0), 1, &host).unwrap();
     let mut two = Membership::join(at(0), 2, &host).unwrap();
     assert_eq!(tick_all(&mut [&mut one, &mut two], &host, 0, 5_000), []);
-    // Stopped for an hour; the first to run finds everybody's heartbeat old.
+    // Stopped for an hour; the first to run finds all heartbeats old.
     assert_eq!(
         tick_all(&mut [&mut one, &mut two], &host, 3_600_000, 3_610_000),
         []

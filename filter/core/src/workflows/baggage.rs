@@ -35,8 +35,8 @@ pub fn token<'a>(values: impl Iterator<Item = &'a [u8]> + 'a) -> Option<&'a [u8]
     (1..=MAX_TOKEN).contains(&token.len()).then_some(token)
 }
 
-/// Writes the members of these `baggage` headers to `out`, all but tokens. Nothing is left where
-/// there was nothing else.
+/// Writes the members of these `baggage` headers to `out`, all but tokens. Baggage of tokens alone
+/// becomes empty.
 pub fn without_token<'a>(values: impl Iterator<Item = &'a [u8]> + 'a, out: &mut Vec<u8>) {
     out.clear();
     for member in members(values) {
@@ -50,8 +50,8 @@ pub fn without_token<'a>(values: impl Iterator<Item = &'a [u8]> + 'a, out: &mut 
     }
 }
 
-/// As [`without_token`], with `token` added. False if that would exceed the limits: then `out` is
-/// without.
+/// As [`without_token`], with `token` added. If that would exceed the limits, returns false and
+/// `out` is without it.
 pub fn with_token<'a>(
     values: impl Iterator<Item = &'a [u8]> + 'a,
     token: &[u8],
@@ -147,8 +147,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever an application has in its baggage, adding a token and taking it out again
-        /// leaves the members.
+        /// For any baggage of an application, adding a token and taking it out again leaves the
+        /// members.
         #[test]
         fn what_is_added_comes_out_again(
             values in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 0..4),

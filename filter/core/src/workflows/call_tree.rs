@@ -56,7 +56,7 @@ impl Token {
     /// Longest token, bytes.
     pub const MAX: usize = 64;
 
-    /// As it is written into a header.
+    /// Returns the token as it is written into a header.
     #[must_use]
     pub fn as_str(&self) -> &str {
         let bytes = self.bytes.get(..usize::from(self.length));
@@ -148,7 +148,7 @@ impl Parent {
                 length: 0,
             },
         };
-        // A slot beyond the last says that there is none.
+        // A slot beyond the last means no branch.
         let (worker, slot, generation) = match self.branch {
             Some(branch) => (branch.worker, branch.slot, branch.generation),
             None => (0, MAX_BRANCHES, 0),
@@ -221,7 +221,7 @@ impl Parent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Children {
     generation: u32,
-    /// When the request went to the backend, µs.
+    /// The time at which the request went to the backend, µs.
     started: u64,
     /// Under way.
     outstanding: u64,

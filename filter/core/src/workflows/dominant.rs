@@ -52,7 +52,7 @@ impl DominantShares {
         capacity: [f64; RESOURCES],
         claims: impl Iterator<Item = DominantClaim>,
     ) {
-        // Of a resource that there is nothing of, any use is all of it.
+        // Of a resource without capacity, any use is all of it.
         self.capacity = capacity.map(|c| c.max(f64::MIN_POSITIVE));
         self.claims.clear();
         self.claims.extend(claims);

@@ -152,7 +152,7 @@ impl Downstream {
         }
     }
 
-    /// Forgets rates that ran out, and processes that are long gone.
+    /// Drops expired rates, and processes that were silent for long.
     pub fn expire(&mut self, now: Instant, ttl: Duration) {
         for entry in self.entries.iter_mut() {
             if let Some((rate, at)) = entry.heard
@@ -193,8 +193,8 @@ impl Downstream {
             .all(|entry| entry.calls <= NO_CALLS)
     }
 
-    /// Lines 2 to 5: the least Q of the services that requests of `workflow` call, of which
-    /// `completed` count beside the calls. `None`: none of them has a limit that is known.
+    /// Runs lines 2 to 5: returns the least Q of the services that requests of `workflow` call, of
+    /// which `completed` count beside the calls. `None` if none of them has a known limit.
     pub fn limit(
         &mut self,
         workflow: WorkflowId,
@@ -255,7 +255,7 @@ impl Downstream {
     }
 }
 
-/// How long a rate counts without renewal.
+/// Returns the time for which a rate counts without renewal.
 fn lifetime(rate: f64, ttl: Duration) -> Duration {
     let longest = ttl * LONGEST;
     let renewals = RENEWALS / rate.max(f64::MIN_POSITIVE);

@@ -59,7 +59,7 @@ impl Quotient {
         self.count = self.count * keep + count;
     }
 
-    /// S / N; `None` as long as there is less than `least` to divide by.
+    /// Returns S / N; `None` as long as N is less than `least`.
     #[must_use]
     pub fn value(&self, least: f64) -> Option<f64> {
         (self.count >= least && self.count > 0.0).then(|| self.sum / self.count)

@@ -281,14 +281,14 @@ impl Workflows {
         self.retired = true;
     }
 
-    /// Whether its policy is gone, or has no workflows any more.
+    /// Whether its policy was removed, or has no workflows any more.
     #[must_use]
     pub fn is_retired(&self) -> bool {
         self.retired
     }
 
-    /// Whether ticks should come soon: the limiter holds somebody, or intervals are short and there
-    /// are requests.
+    /// Whether ticks should come soon: the limiter holds a request, or intervals are short and
+    /// requests are under way.
     #[must_use]
     pub(crate) fn is_busy(&self, requests: &Requests) -> bool {
         let short = interval(&self.config) < SLOW_TICK;

@@ -99,7 +99,7 @@ pub enum Fate {
 struct Waiter {
     request: Ticket,
     arrived: Instant,
-    /// When waiting becomes pointless.
+    /// The time at which waiting becomes pointless.
     until: Instant,
 }
 
@@ -193,8 +193,8 @@ impl Limiter {
         Ok(gauge)
     }
 
-    /// A request arrives, where at most `longest` may wait, and this one tolerates to wait for
-    /// `tolerance`. Where nothing limits its workflow there is no host call.
+    /// Decides about a request that arrives. At most `longest` may wait, and this one for at most
+    /// `tolerance`. Without a limit for its workflow no host call is made.
     ///
     /// # Errors
     /// [`HostError`]; let it pass.
@@ -244,7 +244,7 @@ impl Limiter {
         Ok(verdict)
     }
 
-    /// Draws a number: above `oldest`, whatever was not used before.
+    /// Draws a new number, above `oldest`.
     fn draw(
         &mut self,
         host: &impl Shared,

@@ -1,10 +1,9 @@
 //! Names and their ids, one directory for a process: of workflows, and of the services that it
 //! calls.
 //!
-//! Names come from outside and there is no end of them, so only so many get an id of their own; the
-//! others share id 0, and cost no host call once the directory is full. The directory is a record
-//! ([`crate::shared`]); each worker keeps a copy, which a tick renews when a gauge says that
-//! something changed.
+//! Names come from clients and are unbounded, so only so many get an id of their own. The others
+//! share id 0, and cost no host call once the directory is full. The directory is a record
+//! ([`crate::shared`]). Each worker keeps a copy, which a tick renews when a gauge shows a change.
 //!
 //! An id that was idle for long may be freed and given to another name. Until their next tick other
 //! workers may then still take the old name for the new one: some milliseconds after minutes
@@ -36,7 +35,7 @@ pub const fn bytes_for(names: usize) -> usize {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Id {
     name: Option<Box<[u8]>>,
-    /// It stood, or stands, for a second name.
+    /// Whether it has or had a second name.
     reused: bool,
 }
 
@@ -56,7 +55,7 @@ pub struct Directory {
     /// By id less 1.
     ids: Vec<Id>,
     by_name: HashMap<Box<[u8]>, u16>,
-    /// Ids that lost their names, until somebody asked.
+    /// Ids that lost their names, until they are taken.
     freed: Vec<u16>,
 }
 
@@ -147,7 +146,7 @@ impl Directory {
         self.by_name.is_empty()
     }
 
-    /// Whether there is no id left for another name.
+    /// Whether no id is left for another name.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.by_name.len() >= usize::from(self.cap)
@@ -159,7 +158,7 @@ impl Directory {
         named.filter_map(|(id, place)| Some((id, place.name.as_deref()?)))
     }
 
-    /// Renews the copy if somebody changed the directory; whether it did.
+    /// Renews the copy if another worker changed the directory. Returns whether one did.
     ///
     /// # Errors
     /// [`HostError`]; the next call tries again.

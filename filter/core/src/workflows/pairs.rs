@@ -11,8 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::WorkflowId;
 use crate::time::Instant;
 
-/// Pairs that give way to others in one interval: whatever arrives, a run takes its time and no
-/// more.
+/// Pairs that give way to others in one interval. It bounds the time of a run under any arrivals.
 pub const EVICTIONS: u32 = 16;
 /// Pairs that are taken in in one interval.
 pub const ARRIVALS: u32 = 512;
@@ -30,7 +29,7 @@ pub(super) trait Pair {
     fn new(key: Self::Key, now: Instant) -> Self;
     fn key(&self) -> Self::Key;
     fn workflow(key: Self::Key) -> WorkflowId;
-    /// When it was last seen; `None` for never.
+    /// The time at which it was last seen; `None` for never.
     fn last_seen(&self) -> Option<Instant>;
     /// Whether its numbers can be.
     fn is_valid(&self) -> bool;
@@ -100,7 +99,7 @@ impl<P: Pair> Pairs<P> {
         begin..self.partition_point(|pair| of(pair) <= workflow)
     }
 
-    /// The pair that is seen at `now`; `None` if there is no room for it.
+    /// Returns the pair of `key`, seen at `now`; `None` without room for it.
     pub(super) fn entry(&mut self, key: P::Key, now: Instant) -> Option<&mut P> {
         let next = self.place + 1;
         let at = if self.get(next).is_some_and(|pair| pair.key() == key) {
@@ -126,7 +125,7 @@ impl<P: Pair> Pairs<P> {
         Some(at)
     }
 
-    /// The longest silent gives way where there are too many, if it was silent at all.
+    /// Evicts the longest silent pair if there are too many. A pair that was seen just now is kept.
     fn make_room(&mut self, workflow: WorkflowId, now: Instant) -> Option<()> {
         let own = self.range(workflow);
         let range = if own.len() >= P::PER_WORKFLOW {

@@ -14,7 +14,7 @@
 //! beside the others' actual demands. A process announces that share to its callers, which may send
 //! more: O(log n) each, after O(n log n) for the table.
 //!
-//! Where the floors alone exceed the capacity, all get their floors.
+//! If the floors alone exceed the capacity, all get their floors.
 
 /// One claimant's claim.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -115,7 +115,7 @@ impl WaterFill {
         self.level = self.solve(None);
     }
 
-    /// The level that the water reaches; infinite when there is enough for all.
+    /// Returns the level of the water; infinite if all demands are met.
     #[must_use]
     pub fn level(&self) -> f64 {
         self.level
@@ -127,7 +127,7 @@ impl WaterFill {
         self.claims[claim].at(self.level)
     }
 
-    /// The level if this claim asked for more than there is.
+    /// Returns the level under unlimited demand of this claim.
     #[must_use]
     pub fn level_if_unbounded(&self, claim: usize) -> f64 {
         self.solve(Some(&self.claims[claim]))
@@ -141,7 +141,7 @@ impl WaterFill {
         claim.unbounded_at(self.solve(Some(claim)))
     }
 
-    /// The level at which everything is used, with `free` asking for more than there is.
+    /// Returns the level at which everything is used, with unlimited demand of `free`.
     fn solve(&self, free: Option<&Claim>) -> f64 {
         let extra =
             |level: f64| free.map_or(0.0, |claim| claim.unbounded_at(level) - claim.at(level));
@@ -168,7 +168,7 @@ impl WaterFill {
             Some(claim) if level * growth < claim.floor => (left - claim.floor) / slope,
             _ => level,
         };
-        // Rounding. Without any growth there is no end: x / 0.
+        // Rounding. Without any growth the level is unbounded: x / 0.
         if level.is_nan() {
             return f64::INFINITY;
         }

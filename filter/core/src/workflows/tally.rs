@@ -20,7 +20,7 @@ pub(super) const MAX_PAIRS: usize = 4096;
 /// Requests of a workflow that entered the mesh here and were served.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Entered {
-    /// How many.
+    /// The number of requests.
     pub(super) requests: u64,
     /// Service time of them and all calls below, added up.
     pub(super) service: Duration,

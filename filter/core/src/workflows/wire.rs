@@ -168,7 +168,7 @@ pub fn put_spent(out: &mut String, spent: &Spent) {
     put_millis(out, spent.slot);
 }
 
-/// Appends the value of [`TIMEOUT`]: at least 1, because 0 means that there is no deadline.
+/// Appends the value of [`TIMEOUT`]: at least 1, because 0 means no deadline.
 pub fn put_timeout(out: &mut String, left: Duration) {
     put(out, format_args!("{}", left.as_millis().max(1)));
 }

@@ -402,7 +402,7 @@ fn the_lower_class_pays_for_the_higher() {
             gold < 1.3 && refused < 0.01,
             "{workers} workers: {gold} s, {refused}"
         );
-        // There is room for 40 of 240.
+        // The capacity is 40 of 240.
         let (rest, refused) = summary(&seen, 120..320, |gold| !gold);
         assert!(rest < 1.3, "{workers} workers: {rest} s");
         assert!(

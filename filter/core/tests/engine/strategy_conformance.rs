@@ -476,7 +476,7 @@ fn help_settles_where_algorithm_3_says() {
     // AR of fast is 1, so x = (1 − AR) / 2 and AR = p = x / (1 + x): AR² − 4 AR + 1 = 0.
     let share = share_of_slow(&config, 1, 50_000);
     assert!((share - (2.0 - 3.0_f64.sqrt())).abs() < 0.015, "{share}");
-    // And Bouncer alone lets none of them in.
+    // And Bouncer alone admits none of them.
     assert_eq!(share_of_slow(&all()[0].1, 1, 5_000), 0.0);
 }
 
@@ -506,7 +506,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Whatever the stage looks like: no panic, and no refusal where there are slots and no queue.
+    /// For any state of the stage: no panic, and no refusal with free slots and no queue.
     #[test]
     fn never_refuses_what_finds_a_free_slot_and_no_queue(
         steps in prop::collection::vec(

@@ -250,7 +250,7 @@ proptest! {
         }
     }
 
-    /// No flow is further ahead than the most that it may owe, whatever was left in the gauges and
+    /// No flow is further ahead than the most that it may owe, for any values in the gauges and
     /// whichever worker leaves.
     #[test]
     fn no_flow_is_pushed_further_than_what_it_may_owe(
@@ -349,9 +349,9 @@ proptest! {
         }
     }
 
-    /// Whatever the others send: each request ends no later than on a server of its own that is as
-    /// fast as its flow's share, but for one request of each flow, one that found the server idle,
-    /// and tags.
+    /// For any requests of the others, each request ends no later than on a server of its own that
+    /// is as fast as its flow's share, but for one request of each flow, one that found the server
+    /// idle, and tags.
     #[test]
     fn tags_guarantee_each_flow_its_share(
         weights in weights(),
@@ -369,7 +369,7 @@ proptest! {
             *at += gap;
             Some((*at, flow, cost))
         }).peekable();
-        // When the server is done, and with whom.
+        // The time at which the server is done, and the flow that it serves.
         let (mut now, mut busy): (u64, Option<(u64, usize)>) = (0, None);
         loop {
             let arrives = arrivals.peek().map_or(u64::MAX, |arrival| arrival.0);
@@ -399,9 +399,9 @@ proptest! {
     }
 }
 
-/// Why there are tags: at 8 : 4 : 1 and 0.4 ms a request, how many requests of the heaviest flow go
-/// ahead of the first of the lightest, and the most in a row that a backlog of all three serves of
-/// one flow.
+/// The purpose of tags: at 8 : 4 : 1 and 0.4 ms a request, the number of requests of the heaviest
+/// flow ahead of the first of the lightest, and the most in a row that a backlog of all three
+/// serves of one flow.
 #[test]
 fn tags_interleave_where_rounds_serve_flows_in_runs() {
     let runs = |by: By| {

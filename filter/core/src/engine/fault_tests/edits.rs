@@ -149,7 +149,7 @@ fn a_failed_rebuild_keeps_the_last_good_one() {
     assert_eq!(e.pending(), 2);
 }
 
-/// Whatever call fails during an edit, types are those of the stage that classifies: the old ones
+/// Whichever call fails during an edit, types are those of the stage that classifies: the old ones
 /// or the new ones, and never the old stage's numbers in the new stage's tables.
 #[test]
 fn an_edit_that_fails_is_made_or_not_made() {

@@ -102,11 +102,11 @@ fn who_waits_while_classes_are_introduced_is_of_the_lowest() {
         let name = format!("headgate.policy.ns/p.class.{class}.drr_finish");
         process.host.value(&name)
     };
-    // A flow's gauge is defined when somebody comes to stand in it.
+    // A flow's gauge is defined when its first request waits.
     assert!(finish("rest").is_some() && finish("gold").is_none());
 }
 
-/// A dry run's order is a FIFO of types, whatever groups the discipline makes once it is enforced.
+/// A dry run's order is a FIFO of types, whichever groups the discipline makes once it is enforced.
 #[test]
 fn wait_estimates_follow_the_groups_of_an_order_that_is_enforced_from_now_on() {
     let only_default = |mode: Mode| {

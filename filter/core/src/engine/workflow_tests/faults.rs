@@ -112,7 +112,7 @@ fn workflows_that_are_configured_no_more_hold_nobody() {
     proxy.load("a", 300, 2_000);
     let passed = proxy.passed_in(2_000);
     assert!((96..=104).contains(&passed), "{passed}");
-    // The policy itself goes while some wait.
+    // The policy itself is removed while some requests wait.
     proxy.configure(&FilterConfig::default());
     assert!(proxy.held.is_empty());
     proxy.idle(3_000);
@@ -167,7 +167,7 @@ fn a_client_that_leaves_the_limiter_leaves_its_turn() {
     proxy.assert_nothing_is_left();
 }
 
-/// Whatever fails, requests go through the limiter or past it, and nothing stays behind.
+/// Whichever call fails, requests go through the limiter or past it, and no state is left.
 #[test]
 fn a_failing_host_blocks_nobody() {
     for fault in [

@@ -14,7 +14,7 @@ use crate::time::Instant;
 /// Names as of `headgate.worker.0.heartbeat_ms`; a policy's gauges begin alike.
 const EVERYTHING: &str = "headgate.";
 
-/// How many of 20 requests at once, on two workers, reach the backend with P = 2.
+/// Returns the number of 20 requests at once, on two workers, that reach the backend with P = 2.
 fn in_backend_at_once(host: &impl Host) -> usize {
     let json = br#"{"revision":"r","stages":[{"policy":"ns/p","parallelism":2,
         "queue":{"max_length":100,"timeout_us":1000000},"strategy":{"type":"MaxQueueLength"},

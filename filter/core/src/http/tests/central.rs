@@ -71,8 +71,7 @@ fn a_proxy_does_as_the_server_says_while_it_says_something() {
         assert_eq!(sender.reports(), None, "nobody called");
         sender.ms += 100;
         sender.completes(100, &LATE);
-        // It is up to the fallback until the server answers: one miss is all that this policy
-        // allows a sender.
+        // The fallback decides until the server answers: this policy allows a sender only one miss.
         assert_eq!(sender.is_downgraded(), alone);
         let first = sender.reports().unwrap();
         assert_eq!(

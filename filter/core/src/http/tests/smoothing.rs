@@ -43,7 +43,7 @@ impl Proxy {
         }
     }
 
-    /// The answer to a call tells this rejection rate.
+    /// Answers a call with this rejection rate.
     fn told(&mut self, call: &mut Call, peer: &str, rate: &str) {
         let now = Instant::default() + Duration::from_millis(self.ms);
         call.stream.now.set(Some(now));
@@ -53,7 +53,7 @@ impl Proxy {
             .response_headers(&mut self.filter, &call.stream);
     }
 
-    /// Streams that are sent within the next `ms`, by ticks and nothing else, and when.
+    /// Returns the streams that ticks alone send within the next `ms`, with the times.
     fn sent_within(&mut self, ms: u64) -> Vec<(u64, u32)> {
         let mut sent = Vec::new();
         for _ in 0..ms / 10 {

@@ -16,7 +16,7 @@
 //! The question is asked every block. Two rules keep chance from answering it. Throughput is
 //! concave in the slots, so if `e_up` seems less than `e_down`, both count as measurements of one
 //! number (isotonic regression). And growing starts from the prior for any backend, e = 0.7 ± 0.5.
-//! Where P rests, apparent room for more slots that isn't significant by two standard errors first
+//! With P at rest, apparent room for more slots that isn't significant by two standard errors first
 //! widens the reach.
 //!
 //! The first move stops short of the level, and those that follow in the same direction go further
@@ -29,8 +29,8 @@ use crate::parallelism::dither::Dither;
 use crate::parallelism::elasticity::{Estimate, Moments};
 use crate::time::Instant;
 
-/// The same for fewer slots at the knee: the question is asked again every block, and being wrong
-/// costs throughput.
+/// The same for fewer slots at the knee: the question is asked again every block, and a wrong
+/// answer costs throughput.
 const CONFIDENCE_AT_REST: f64 = 2.0;
 /// Elasticities below which P grows and above which it shrinks. A core that is shared has 1
 /// exactly.
@@ -38,8 +38,7 @@ const GROW: f64 = 0.8;
 const SHRINK: f64 = 0.75;
 /// Blocks after which an undecided law reaches further.
 const UNDECIDED: f64 = 16.0;
-/// Standard errors below which an elasticity says something, and below which it says all that there
-/// is to say.
+/// Standard errors below which an elasticity is usable, and below which it is as good as exact.
 const SHARP: f64 = 0.7;
 const CERTAIN: f64 = 0.2;
 const FEWEST_BLOCKS: f64 = 4.0;
@@ -64,7 +63,7 @@ impl Law {
             z
         };
         if up.value + z * up.error < -1.0 || down.value + z * down.error < -1.0 {
-            // No backend serves faster the more requests it has; something else moved.
+            // No backend serves faster with more requests; something else changed.
             self.moments = Moments::default();
             return;
         }

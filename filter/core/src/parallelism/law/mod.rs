@@ -25,8 +25,8 @@ const CONFIDENCE: f64 = 1.3;
 const REACH: (f64, f64) = (0.12, 0.5);
 /// Reach after the law closed or jumped.
 const REACH_AT_FIRST: f64 = 0.3;
-/// Slots of which a few make such a difference to service times that it takes a wide reach to see
-/// it.
+/// The number of slots below which a few more make so much difference to service times that it
+/// takes a wide reach to see it.
 const FEW: f64 = 12.0;
 /// Throughput that may be spent on time below the knee, ratio.
 const LOSS: f64 = 0.03;
@@ -75,7 +75,7 @@ pub struct View {
     pub room: bool,
     /// There are types twice as long as others.
     pub mixed: bool,
-    /// There is a type whose service time alone misses an objective.
+    /// Whether a type's service time alone misses an objective.
     pub condemned: bool,
     /// Requests are held while no slot is free.
     pub enforced: bool,
@@ -89,7 +89,7 @@ pub struct View {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Law {
     epoch: f64,
-    /// 1 while there is no limit.
+    /// 1 while P is unlimited.
     open: f64,
     /// P; while the law is open, the most slots in use of late.
     base: f64,
@@ -97,19 +97,19 @@ pub struct Law {
     found: f64,
     /// Average of the latest answers.
     late: f64,
-    /// While there is a limit: slot time that refused requests would have taken, s, and the last
-    /// look at slots in use.
+    /// While P is limited: slot time that refused requests would have taken, s, and the last look
+    /// at slots in use.
     shed: f64,
     looked: f64,
     /// Answers so far.
     answers: f64,
     /// 1 while the slots double.
     starting: f64,
-    /// When the law opened, and the time that it was open before it closed, s.
+    /// The time at which the law opened, and the time for which it was open before it closed, s.
     opened: f64,
     lasted: f64,
-    /// While the law is open: Σ of the references of requests that ended; else slots in use × time;
-    /// and the time that it is of, s.
+    /// While the law is open: Σ of the references of requests that ended; otherwise slots in use ×
+    /// time; and the time that the sum covers, s.
     work: f64,
     watched: f64,
     /// The most slots' work that ended of late.
@@ -198,7 +198,8 @@ impl Law {
         self.epoch
     }
 
-    /// How often references were replaced by today's times, and the ln of all factors for them.
+    /// Returns the number of times that references were replaced by today's times, and the ln of
+    /// all factors for them.
     #[must_use]
     pub fn references(&self) -> (f64, f64) {
         (self.rebased, self.ln_scale)

@@ -9,7 +9,7 @@
 //!
 //! ```text
 //! (e_short − e_long) + z σ < 0.5    one more slot
-//! (e_short − e_long) − z σ < 0.3    not fewer, whatever e_down says
+//! (e_short − e_long) − z σ < 0.3    not fewer, for any e_down
 //! ```
 //!
 //! for types shorter and longer than the mean, and only while service times leave room in the
@@ -18,9 +18,8 @@
 use super::{CONFIDENCE, Law, View};
 use crate::parallelism::elasticity::Estimate;
 
-/// Slots that are worth having on a backend that shares itself, whatever its throughput needs.
-/// Where long requests take half of the slots' time, all of five slots are held by long ones 3% of
-/// the time.
+/// Slots that are worth having on a backend that shares itself, even if its throughput needs fewer.
+/// If long requests take half of slot time, all of five slots are held by long ones 3% of the time.
 pub(super) const SHARED: u32 = 3;
 /// Blocks before sharing is decided.
 const FEWEST_TO_SHARE: f64 = 10.0;

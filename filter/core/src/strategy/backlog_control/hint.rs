@@ -15,7 +15,7 @@ pub fn value(rate: f64) -> String {
     (thousandths / 1e3).to_string()
 }
 
-/// The rejection rate that the header's `value` tells; `None` where it is no ratio.
+/// Returns the rejection rate in the header's `value`; `None` if it is no ratio.
 #[must_use]
 pub fn rate(value: &[u8]) -> Option<f64> {
     let rate: f64 = std::str::from_utf8(value).ok()?.trim().parse().ok()?;

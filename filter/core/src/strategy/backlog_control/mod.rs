@@ -61,7 +61,7 @@ pub use pi::Gains;
 use pi::{Control, dead_time};
 use record::{Record, Sums};
 
-/// Requests served before there is a bound.
+/// Requests served before the bound is set.
 const FIRST_SERVED: f64 = 20.0;
 /// Weight of a period in the moving averages of times per unit.
 const NEW: f64 = 0.3;
@@ -260,7 +260,7 @@ impl Admission for BacklogControl {
         self.fresh.refused += f64::from(!admitted);
     }
 
-    /// p(k) tells of busy messages, and this request gets one, too (§3.2).
+    /// p(k) counts busy messages, and this request gets one, too (§3.2).
     fn expired(&mut self) {
         self.fresh.refused += 1.0;
     }

@@ -86,15 +86,15 @@ pub(super) struct Control {
     pub(super) bound: f64,
     /// δd, the step that the bound made.
     pub(super) step: f64,
-    /// e, s; `None` where there is no error that the next could be compared with.
+    /// e, s; `None` if the next error has none to be compared with.
     pub(super) error: Option<f64>,
-    /// How many more periods there were lately in which the bound refused somebody than in which it
+    /// The number of recent periods in which the bound refused a request, less those in which it
     /// didn't; at most m.
     pub(super) limiting: f64,
 }
 
 impl Control {
-    /// d_t(k) and δd(k). `refused` says whether the bound refused anybody in the period,
+    /// Returns d_t(k) and δd(k). `refused` means that the bound refused a request in the period,
     /// `dead_time` is m.
     pub(super) fn next(
         self,

@@ -13,7 +13,7 @@ use crate::time::{Instant, nanos};
 pub(super) struct Sums {
     /// Requests decided about.
     pub(super) received: f64,
-    /// Of these, turned away, for whatever reason.
+    /// Of these, refused for any reason.
     pub(super) refused: f64,
     /// Requests that the bound refused.
     pub(super) over_bound: f64,
@@ -54,14 +54,14 @@ impl Sums {
 pub(super) struct Record {
     /// Identifies the configuration and the units of the numbers.
     pub(super) signature: f64,
-    /// When the period ends, ns.
+    /// The end of the period, ns.
     pub(super) ends: f64,
     /// The period's.
     pub(super) sums: Sums,
     /// Requests received and refused in the period before.
     pub(super) received_before: f64,
     pub(super) refused_before: f64,
-    /// Whether there is a bound yet: 0 or 1.
+    /// Whether the bound is set: 0 or 1.
     pub(super) bounded: f64,
     pub(super) control: Control,
     /// s(k), s: the last period's.
@@ -85,7 +85,7 @@ impl Record {
         }
     }
 
-    /// Whether all its numbers are finite: one that is not would stay in all that follow.
+    /// Whether all its numbers are finite: a non-finite one would stay in all later ones.
     pub(super) fn is_finite(&self) -> bool {
         let Sums {
             received,

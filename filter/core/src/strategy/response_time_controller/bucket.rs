@@ -87,7 +87,7 @@ impl Bucket {
         self.arrived = self.arrived.saturating_add(1);
     }
 
-    /// Takes a token if there is one.
+    /// Takes a token, if any.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         self.accrue(now);
         let taken = self.level >= 1.0;

@@ -67,7 +67,7 @@ pub struct ResponseTimeController {
     /// By type, then by class; so are the next two.
     targets: Vec<f64>,
     parts: Vec<Part>,
-    /// As this worker saw them last.
+    /// The controllers, as this worker saw them last.
     controllers: Vec<Controller>,
     /// The controller that gave a token to the request that was just admitted.
     taken: Option<usize>,
@@ -78,7 +78,7 @@ pub struct ResponseTimeController {
 struct Part {
     bucket: Bucket,
     batch: Batch,
-    /// When the batch that is under way began, s.
+    /// The time at which the current batch began, s.
     begun: f64,
     /// Requests that wait or run.
     under_way: u32,
@@ -119,7 +119,7 @@ impl ResponseTimeController {
         }
     }
 
-    /// The rate that is let in, requests/s; `None` where it isn't enforced.
+    /// Returns the rate at which requests are admitted, requests/s; `None` if it isn't enforced.
     #[must_use]
     pub fn rate(&self, kind: TypeId, class: ClassId) -> Option<f64> {
         let controller = self.controllers.get(self.index(kind, class))?;
@@ -134,7 +134,7 @@ impl ResponseTimeController {
         kind * self.classes + usize::from(class.0).min(self.classes - 1)
     }
 
-    /// Takes a token for a request, where one is needed; false if there is none.
+    /// Takes a token for a request, if it needs one; false without a token.
     fn admits(&mut self, kind: TypeId, class: ClassId, now: Instant) -> bool {
         self.taken = None;
         let at = self.index(kind, class);
@@ -197,7 +197,7 @@ impl Admission for ResponseTimeController {
         Some(self.rate(kind, class).unwrap_or(self.law.max_rate))
     }
 
-    /// Until there is a token again.
+    /// Returns the time until the next token.
     fn retry_after(
         &self,
         request: &Attributes,

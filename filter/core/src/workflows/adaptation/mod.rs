@@ -51,7 +51,7 @@ pub enum Bottleneck {
 /// A workflow as a process sees it, for people and stats.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Snapshot {
-    /// Which.
+    /// The workflow.
     pub workflow: WorkflowId,
     /// σ: the rate in force, requests/s; infinite: none.
     pub rate: f64,
@@ -77,7 +77,7 @@ struct Name {
 }
 
 impl Name {
-    /// Whether the id stood for something else before.
+    /// Assigns a name. Returns whether the id had another name before.
     fn assign(&mut self, text: &str) -> bool {
         if self.text == text && self.hash.is_some() {
             return false;

@@ -32,8 +32,8 @@ pub struct BottleneckFairness {
 }
 
 impl BottleneckFairness {
-    /// With β, requests/s in an interval when everything is spare, and the part of the slots' time
-    /// that may be in use.
+    /// Creates the policy. `probe` is β, the requests/s by which a rate rises in an interval when
+    /// everything is spare, and `max_utilization` the part of slot time that may be in use.
     #[must_use]
     pub fn new(probe: f64, max_utilization: f64) -> Self {
         Self {

@@ -41,8 +41,8 @@ pub struct Load {
     pub workflow: WorkflowId,
     /// λ: the arrival rate, requests/s, refused ones included.
     pub demand: f64,
-    /// Requests/s that the processes it calls take, as of the last run; infinite: as many as one
-    /// likes. More than that is not admitted here, whatever is asked for.
+    /// Requests/s that the processes it calls take, as of the last run; infinite for no limit. More
+    /// than that is not admitted here.
     pub downstream: f64,
     /// Slot-seconds of a request, and units of the second resource; `None` as long as nothing at
     /// all was measured.
@@ -84,7 +84,7 @@ pub enum Sharing {
 /// A policy's state of a workflow from one run to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Memory {
-    /// Its rate, requests/s; `None`: it is new.
+    /// Its rate, requests/s; `None` if it is new.
     pub rate: Option<f64>,
     /// Whether it asked for about its rate or more, and so may want any amount.
     pub wants_more: bool,

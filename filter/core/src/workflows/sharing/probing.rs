@@ -18,7 +18,7 @@ pub(super) struct Probing {
     max_utilization: f64,
 }
 
-/// How the process does.
+/// The state of the process in an interval.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct State<const N: usize> {
     /// Units of each resource that may be in use.
@@ -58,7 +58,7 @@ impl Probing {
             let utilization = number(capacity.utilization[k]);
             overloaded |= utilization >= self.max_utilization || asked > usable;
             let used = (utilization / self.max_utilization).max(asked / usable);
-            // Of a resource that there is nothing of, nothing is spare.
+            // Of a resource without capacity, nothing is spare.
             spare = spare.min(if used.is_nan() { 0.0 } else { 1.0 - used });
         }
         State {

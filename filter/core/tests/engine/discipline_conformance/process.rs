@@ -180,7 +180,7 @@ impl Process {
         self.act();
     }
 
-    /// A request reaches `worker`; its stream.
+    /// Sends a request to `worker`; returns its stream.
     pub(crate) fn arrive(&mut self, worker: usize, sent: Sent) -> u32 {
         let stream = self.next_stream;
         self.next_stream += 1;

@@ -142,7 +142,7 @@ proptest! {
             }
             process.drain();
             process.assert_nothing_booked();
-            // Everybody was served, refused, or left.
+            // Every request was served, refused, or left.
             prop_assert_eq!(
                 process.started.len() + process.refused.len() + left,
                 arrived,

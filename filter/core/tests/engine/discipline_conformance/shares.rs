@@ -175,8 +175,7 @@ const fn tenant(class: &'static str, baggage: &'static str) -> Sent {
     }
 }
 
-/// A backend with four slots, and tenants of which each has so many requests under way all the
-/// time.
+/// A backend with four slots, and tenants that each keep a number of requests under way.
 struct Backend {
     process: Process,
     workers: usize,
@@ -186,7 +185,7 @@ struct Backend {
     tenants: BTreeMap<u32, usize>,
     seen: usize,
     next_tick: Instant,
-    /// How long a wake-up is under way, and when the next one arrives.
+    /// The time that a wake-up takes, and that at which the next one arrives.
     wake_up: Duration,
     next_wake_up: Option<Instant>,
     /// By tenant.
@@ -341,9 +340,8 @@ fn a_request_that_is_served_before_its_turn_moves_no_round() {
     assert!(round <= 2, "in round {round}");
 }
 
-/// A worker that is woken takes a while. Where several slots get free meanwhile, or it takes too
-/// long, others serve whom they have, before their turn: that is not to cost the turns of those who
-/// wait.
+/// A worker that is woken takes a while. If several slots get free meanwhile, or it takes too long,
+/// others serve their own waiters before their turn. That must not cost the turns of the others.
 #[test]
 fn shares_are_kept_where_workers_are_slow_to_wake_up() {
     for discipline in fair(Flow::Workflow, &[]) {

@@ -121,7 +121,7 @@ proptest! {
         let admitted: usize = drive(&mut all, (0, 8_000), tick, arrivals, &mut record).iter().sum();
         let most = rate * 8.0 + workers as f64 * bucket::depth(rate);
         prop_assert!(admitted as f64 <= most + 1.0, "{admitted} of {most}");
-        // Then everybody asks all the time.
+        // Then all workers have requests all the time.
         let asked = drive(&mut all, (8_000, 24_000), tick, |_| (0..workers).collect(), &mut record);
         let later: usize = asked.iter().sum();
         let least = (rate * 16.0).min(16_000.0 * workers as f64) * 0.9;
