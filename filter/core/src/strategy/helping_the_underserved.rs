@@ -11,8 +11,7 @@
 //!
 //! The listing of Alg. 3 is a figure that the paper's text lacks. The prose gives the sigmoid, says
 //! that its purpose is to give less help than (AAR − AR) / AAR would, and p_max = α / 2 (Table 5),
-//! so
-//! x ≤ 1. It leaves open whether x is the difference or relative to AAR, and how AAR averages.
+//! so x ≤ 1. It leaves open whether x is the difference or relative to AAR, and how AAR averages.
 //! Tables 3 and 5 decide: rejections of slow / medium slow in percent, 1.5× load with α = 0.1, 0.5,
 //! 1.0 and 1.3× load with α = 1.0, simulated as in §5.3:
 //!

@@ -22,7 +22,6 @@
 //!
 //! **Numbers aren't lost.** A request that leaves the queue leaves its number to those behind it on
 //! its worker, and the last number is kept for the next request, until it would exceed the burst.
-//! worker, and the last one is kept for the next that comes, until it would exceed the burst.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -39,7 +39,6 @@
 //! the wait for a workflow's rate, delays of requests that ran out of time in the queue or were
 //! given up, and the estimation of costs from a database's schema (§3.1). The latter is left to the
 //! application: it names the cost in a header, or per type.
-//! application's to do: it names the cost in a header, or per type.
 
 pub mod hint;
 mod pi;
