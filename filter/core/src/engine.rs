@@ -88,9 +88,9 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine without configuration: every request passes by. `seed` differs between the workers
-    /// of a process; it names them in the list of members and makes their random decisions
-    /// repeatable.
+    /// Creates an engine without configuration: every request passes by. `seed` must differ between
+    /// the workers of a process; it names them in the list of members and makes their random
+    /// decisions repeatable.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -407,7 +407,7 @@ impl Engine {
         }
     }
 
-    /// A request ended. Safe to call twice.
+    /// Records the end of a request. Safe to call twice.
     ///
     /// # Errors
     /// [`HostError`].
@@ -441,7 +441,8 @@ impl Engine {
         policies.find(|policy| policy.id == id)
     }
 
-    /// Before anything is booked: notices when our lease ran out while the thread stood still.
+    /// Renews our membership before anything is booked, if our lease ran out while the thread stood
+    /// still.
     fn resume_lease(
         &mut self,
         host: &impl Host,
@@ -521,7 +522,7 @@ impl Engine {
         !self.held.is_empty() || self.running.iter().any(Policy::is_busy)
     }
 
-    /// Another worker freed a slot for a request that waits here.
+    /// Uses a slot that another worker freed for a request that waits here.
     ///
     /// # Errors
     /// [`HostError`].
@@ -642,8 +643,8 @@ impl Engine {
         self.policy(policy)?.stage.rejection_rate()
     }
 
-    /// The rate up to which requests of this type and class are admitted, requests/s; `None` where
-    /// the strategy sets no rate.
+    /// Returns the rate up to which requests of this type and class are admitted, requests/s;
+    /// `None` if the strategy sets no rate.
     #[must_use]
     pub fn admission_rate(&self, policy: PolicyId, kind: TypeId, class: ClassId) -> Option<f64> {
         self.policy(policy)?.stage.admission_rate(kind, class)

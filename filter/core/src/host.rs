@@ -49,7 +49,7 @@ pub enum Expected {
 }
 
 impl From<Option<Version>> for Expected {
-    /// The second half of what [`Shared::load`] returns.
+    /// Converts the second half of the result of [`Shared::load`].
     fn from(loaded: Option<Version>) -> Self {
         loaded.map_or(Self::Absent, Self::Version)
     }

@@ -121,8 +121,8 @@ impl Gauges {
         }
     }
 
-    /// Writes what `changed` touched of `booked`. For gauges with one writer: a write that failed
-    /// is repaired by the next.
+    /// Writes the parts of `booked` that `changed` touched. For gauges with one writer: a write
+    /// that failed is repaired by the next.
     fn set(&self, host: &impl Shared, booked: Share, changed: Share) -> Result<(), HostError> {
         if changed.slots != 0 {
             host.set(self.slots, booked.slots.cast_unsigned())?;
@@ -305,7 +305,7 @@ impl Ledger {
         )
     }
 
-    /// Takes back what [`Ledger::enqueue`] announced.
+    /// Takes back the announcement of [`Ledger::enqueue`].
     ///
     /// # Errors
     /// [`HostError`].

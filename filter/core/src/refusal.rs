@@ -179,14 +179,14 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// A request that says nothing of where it comes from.
+    /// The origin of a request without Headgate's headers.
     pub const UNKNOWN: Self = Self {
         workflow: OTHER,
         upstream: None,
     };
 }
 
-/// A request that was turned away.
+/// A refused request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Refusal {
     /// The policy that refused it.

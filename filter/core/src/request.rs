@@ -34,7 +34,7 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    /// A request that says nothing of itself.
+    /// Returns the attributes of a request that names only its type.
     #[must_use]
     pub const fn of(kind: TypeId) -> Self {
         Self {

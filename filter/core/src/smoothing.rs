@@ -38,8 +38,8 @@ impl Smoothing {
         Some(self.least + range.mul_f64(rng.next_f64()))
     }
 
-    /// Eq. 3: the part of their requests that clients send less under this `rejection_rate`, who
-    /// would send one every `between` on average.
+    /// Returns the relative reduction of clients' requests under this `rejection_rate` (Eq. 3).
+    /// Without smoothing, they send one every `between` on average.
     #[must_use]
     pub fn reduction(&self, rejection_rate: f64, between: Duration) -> f64 {
         let mean = (self.least + self.most).as_secs_f64() / 2.0;

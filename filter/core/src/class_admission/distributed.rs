@@ -38,7 +38,7 @@ struct Channel {
 }
 
 impl<D: Copy + Eq + Hash> Distributed<D> {
-    /// All probabilities are 1.
+    /// Creates the state; all probabilities are 1.
     #[must_use]
     pub fn new(law: Law, limits: Limits) -> Self {
         Self {
@@ -76,7 +76,7 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
         }
     }
 
-    /// A call to `destination` completed.
+    /// Records a call to `destination` that completed.
     pub fn completed(&mut self, now: Instant, destination: D, call: &Completion) {
         let key = (destination, call.class);
         let known = self.below_one.get(now, key).copied();

@@ -86,8 +86,8 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
             .class_for(now, (source, destination), wanted, rng)
     }
 
-    /// A call from `source` to `destination` completed, between which a round trip takes
-    /// `round_trip`.
+    /// Records a call from `source` to `destination` that completed. `round_trip` is the round trip
+    /// time between the two.
     pub fn completed(
         &mut self,
         now: Instant,

@@ -9,8 +9,8 @@
 //!
 //! It is a bucket of K tokens for each receiver, filled at the beginning of each period; each miss
 //! takes one. It has no probability and no memory beyond the period. After the K-th miss *all*
-//! senders are downgraded until it ends, also those that send little. That settles at once, and is
-//! what the paper finds too aggressive.
+//! senders are downgraded until it ends, also those that send little. That settles at once, and the
+//! paper finds it too aggressive.
 //!
 //! The paper leaves T open. A target at percentile π allows K misses of T · λ calls, so T = K / ((1
 //! − π) · λ) with λ the calls/s to a receiver in the class. It says "fail to miss" where it must
@@ -43,8 +43,8 @@ pub struct Misses<D> {
 }
 
 impl<D: Copy + Eq + Hash> Misses<D> {
-    /// `allowed` misses in each `period`, which is at least 1 ns. Of more receivers than
-    /// [`Limits::channels`] with misses in one period, the others are not counted.
+    /// Creates the state: `allowed` misses in each `period`, which is at least 1 ns. Of more
+    /// receivers than [`Limits::channels`] with misses in one period, the others are not counted.
     #[must_use]
     pub fn new(
         law: Law,
@@ -79,14 +79,14 @@ impl<D: Copy + Eq + Hash> Misses<D> {
         }
     }
 
-    /// A call to `destination` completed, of whichever sender.
+    /// Records a call to `destination` that completed, of any sender.
     pub fn completed(&mut self, now: Instant, destination: D, call: &Completion) {
         if self.law.missed(call) {
             self.missed(now, destination, call.class, 1);
         }
     }
 
-    /// So many calls to `destination` in `class` missed its target.
+    /// Records `calls` to `destination` in `class` that missed its target.
     pub fn missed(&mut self, now: Instant, destination: D, class: ClassId, calls: u32) {
         self.roll(now);
         if calls == 0 || !self.law.promises(class) {

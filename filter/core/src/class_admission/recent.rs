@@ -38,13 +38,13 @@ impl<K: Copy + Eq + Hash, V> Recent<K, V> {
         }
     }
 
-    /// The value of `key`, without using it; `None` if it was not used for too long.
+    /// Returns the value of `key`, without using it; `None` if it was not used for too long.
     pub(super) fn peek(&self, now: Instant, key: K) -> Option<&V> {
         let entry = self.young.get(&key).or_else(|| self.old.get(&key))?;
         (now.since(entry.used) < self.idle).then_some(&entry.value)
     }
 
-    /// The value of `key`, which is used now.
+    /// Returns the value of `key` and marks it as just used.
     pub(super) fn get(&mut self, now: Instant, key: K) -> Option<&mut V> {
         self.peek(now, key)?;
         if let Some(entry) = self.old.remove(&key) {
@@ -55,7 +55,7 @@ impl<K: Copy + Eq + Hash, V> Recent<K, V> {
         Some(&mut entry.value)
     }
 
-    /// `key` has this value from now on.
+    /// Sets the value of `key` and marks it as just used.
     pub(super) fn insert(&mut self, now: Instant, key: K, value: V) {
         self.old.remove(&key);
         if self.young.len() >= self.generation && !self.young.contains_key(&key) {

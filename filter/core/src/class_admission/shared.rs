@@ -105,7 +105,7 @@ impl SharedChannels {
         Ok(if admitted { wanted } else { self.law.lowest() })
     }
 
-    /// A call completed. Returns the probability of its class, if it changed.
+    /// Records a call that completed. Returns the probability of its class, if it changed.
     ///
     /// # Errors
     /// [`HostError`]; the call doesn't count.

@@ -368,14 +368,14 @@ impl Fair {
         Ok(())
     }
 
-    /// A request left the queue without a slot: its flow has not spent its share.
+    /// Takes back the charge of a request that left the queue without a slot.
     pub(super) fn left(&mut self, host: &impl Shared, turn: Turn) -> Result<(), HostError> {
         let gauges = self.gauges(host, turn.flow)?;
         take_back(host, gauges.finish, turn.share)
     }
 
-    /// A request ended that held its slot for `taken_us`, where requests like it take `usual_us`,
-    /// or 0 if that is not known.
+    /// Corrects the charge of a request that held its slot for `taken_us`, where requests like it
+    /// take `usual_us`, or 0 if that is not known.
     pub(super) fn ended(
         &mut self,
         host: &impl Shared,

@@ -72,7 +72,7 @@ pub(crate) struct Place {
 }
 
 impl Order {
-    /// The order that the checked `stage` asks for. `prefix` starts the names of its stats.
+    /// Creates the order of the checked `stage`. `prefix` starts the names of its stats.
     ///
     /// # Errors
     /// [`HostError`] when the host refuses a metric.
@@ -109,8 +109,8 @@ impl Order {
         })
     }
 
-    /// Requests of one group stand alike in the queue: those of a type, of a class, or of a flow. A
-    /// number below [`Order::groups`].
+    /// Returns the group of `request` in the queue: its type, class or flow. The number is below
+    /// [`Order::groups`].
     pub(crate) fn group(&self, request: &Attributes) -> u16 {
         match (&self.fair, &self.discipline) {
             (Some(fair), _) => fair.flow_of(request),
@@ -133,7 +133,7 @@ impl Order {
         rank::announce(rank, self.number())
     }
 
-    /// The rank that another worker announced; `None` while it has another order than this one,
+    /// Returns the rank that another worker announced; `None` while that worker has another order,
     /// because an edit has reached only one of the two.
     pub(crate) fn heard(&self, announced: u64) -> Option<u64> {
         rank::heard(announced, self.number())
@@ -286,7 +286,7 @@ impl Order {
             .map_or(Ok(()), |fair| fair.started(host, least))
     }
 
-    /// A request left the queue without a slot.
+    /// Takes back the charge of a request that left the queue without a slot.
     pub(crate) fn left(&mut self, host: &impl Host, turn: Option<Turn>) -> Result<(), HostError> {
         match (&mut self.fair, turn) {
             (Some(fair), Some(turn)) => fair.left(host, turn),

@@ -170,8 +170,8 @@ impl Service {
 }
 
 impl Admission {
-    /// The services of `config` that promise something; `None` if there are none. `seed` makes its
-    /// random decisions repeatable.
+    /// Creates the admission for the services of `config` with class targets; `None` without any.
+    /// `seed` makes its random decisions repeatable.
     ///
     /// # Errors
     /// [`ConfigError`] with the setting at fault, or that the host refuses a number.
@@ -220,7 +220,7 @@ impl Admission {
             .filter_map(|service| service.central.as_ref())
     }
 
-    /// The place of a service; `None` if it promises nothing.
+    /// Returns the index of a service; `None` if it has no class targets.
     pub(super) fn service(&self, name: &str) -> Option<usize> {
         self.names.get(name).copied()
     }
@@ -265,7 +265,7 @@ impl Admission {
         Ok(Some((admitted, tells.then(|| of.name(admitted.class)))))
     }
 
-    /// The class that a call asked for, where it ran in another one.
+    /// Returns the class that a call asked for if it ran in another one.
     pub(super) fn downgraded(&self, call: &Admitted) -> Option<&str> {
         Some(self.services.get(call.service)?.name(call.wanted?))
     }

@@ -209,8 +209,8 @@ impl Central {
         Ok(Some(if admitted { wanted } else { ClassId(lowest) }))
     }
 
-    /// A call completed, and `missed` its target or not. `waited` is how long it did at the
-    /// service; `None` if it was refused there or not answered in time.
+    /// Records a call that completed, and whether it `missed` its target. `waited` is its wait at
+    /// the service; `None` if it was refused there or not answered in time.
     pub(super) fn completed(
         &self,
         host: &impl Shared,

@@ -150,7 +150,7 @@ impl Policy {
         done
     }
 
-    /// A request ended. Safe to call twice.
+    /// Records the end of a request. Safe to call twice.
     ///
     /// # Errors
     /// [`HostError`].

@@ -52,7 +52,7 @@ pub(super) struct Smoother {
 struct Service {
     name: String,
     stats: ServiceStats,
-    /// The rejection rate that was heard last, and when.
+    /// The last rejection rate, with its time.
     told: Option<(f64, Instant)>,
 }
 

@@ -158,8 +158,8 @@ impl Inbound {
         self.finish(filter, stream, self.outcome);
     }
 
-    /// The stream ends: normally after its response, early when the client left or the backend
-    /// failed. Safe to call twice.
+    /// Records the end of the stream: normally after its response, early when the client left or
+    /// the backend failed. Safe to call twice.
     pub fn done(&mut self, filter: &mut Filter<impl Host>, stream: &impl Stream) {
         filter.forwarded_ended(stream);
         if self.ticket.is_some() {

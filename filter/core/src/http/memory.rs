@@ -26,7 +26,7 @@ pub struct MemoryStream {
     pub response: RefCell<Pairs>,
     /// Trailers of the response.
     pub trailers: RefCell<Pairs>,
-    /// Properties, by what [`Property`] writes of itself.
+    /// Properties, by the text of their [`Property`].
     pub properties: RefCell<Pairs>,
     /// The log.
     pub log: RefCell<Vec<(Level, String)>>,

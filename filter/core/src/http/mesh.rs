@@ -149,15 +149,15 @@ impl<H: Host> Filter<H> {
         }
     }
 
-    /// A request that a gateway may have forwarded ended; if it wasn't answered by then, it is
-    /// lost.
+    /// Records the end of a request that a gateway may have forwarded; if it wasn't answered by
+    /// then, it is lost.
     pub(super) fn forwarded_ended(&mut self, stream: &impl Stream) {
         if let Some(calling) = self.forwarded.remove(&stream.id()) {
             self.unanswered(stream, calling);
         }
     }
 
-    /// A call ended that may still have waited.
+    /// Records the end of a call that may still have been delayed.
     pub(super) fn held_ended(&mut self, stream: &impl Stream) {
         self.engine.forget_call(stream.id());
         self.forwarded_ended(stream);
@@ -212,7 +212,7 @@ impl<H: Host> Filter<H> {
         self.called(stream, true)
     }
 
-    /// A call that was held goes on.
+    /// Sends a call that was held.
     pub fn send(&mut self, stream: &impl Stream) {
         if let Called::Sent(Some(calling)) = self.called(stream, false) {
             self.forwarded.insert(stream.id(), calling);
@@ -325,7 +325,7 @@ impl<H: Host> Filter<H> {
         }
     }
 
-    /// A call ended without a response.
+    /// Records the end of a call without a response.
     pub(super) fn unanswered(&mut self, stream: &impl Stream, calling: Calling) {
         if let Ok(now) = stream.now() {
             let heard = self.engine.answered(&self.host, now, calling, None);

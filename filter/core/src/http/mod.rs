@@ -6,9 +6,9 @@
 //!
 //! An [`Inbound`] is one request to the process behind the proxy, an [`Outbound`] one call that the
 //! process makes. Each follows Envoy's callbacks, from request headers to the end of the stream.
-//! [`Filter`] is what all streams have in common: the engine, and the rules for Headgate's headers.
-//! A host translates callbacks into calls of these, implements [`Stream`], and carries out what is
-//! asked of it: a [`LocalReply`], and the actions for held requests ([`Filter::actions`]).
+//! [`Filter`] is the state that all streams share: the engine, and the rules for Headgate's
+//! headers. A host translates callbacks into calls of these, implements [`Stream`], and carries out
+//! the results: a [`LocalReply`], and the actions for held requests ([`Filter::actions`]).
 //!
 //! A local reply and a resumption are results rather than calls of [`Stream`]. Envoy may carry both
 //! out at once and run this stream's response callbacks inside the call, while the filter is

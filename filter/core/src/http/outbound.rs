@@ -60,7 +60,7 @@ impl Outbound {
         }
     }
 
-    /// The stream ends: if the call wasn't answered by then, it is lost.
+    /// Records the end of the stream: a call that wasn't answered by then is lost.
     pub fn done(&mut self, filter: &mut Filter<impl Host>, stream: &impl Stream) {
         if let Some(calling) = self.calling.take() {
             filter.unanswered(stream, calling);

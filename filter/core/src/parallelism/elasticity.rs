@@ -15,7 +15,7 @@
 //! keeps one slow answer from outweighing a thousand.
 //!
 //! Nothing here knows a rate or an absolute time, so neither the load nor the mix of types enters:
-//! types are normalised one by one, and what a type's own mean drifts is the same above and below.
+//! types are normalised one by one, and a drift of a type's own mean is the same above and below.
 //!
 //! **Errors.** Requests that ran at the same time waited behind the same others, so their times are
 //! no independent samples; the usual formula understates the error by a factor of up to four. The

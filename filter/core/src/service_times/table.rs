@@ -134,7 +134,7 @@ pub(super) struct Row {
     pub(super) preliminary: Option<Duration>,
     /// Whether, as far as this worker knows, the end of a step changes the record.
     pub(super) moving: bool,
-    /// A look at the record is planned.
+    /// Whether a look at the record is planned.
     pub(super) planned: bool,
 }
 

@@ -105,10 +105,11 @@ pub trait Admission: std::fmt::Debug + Send {
     /// Records that a request left the stage, served or not.
     fn left(&mut self, _kind: TypeId, _class: ClassId) {}
 
-    /// Point 3: a request was served. Point 2 is behind it, so its queue wait is known, too.
+    /// Point 3: records a request that was served. Point 2 is behind it, so its queue wait is
+    /// known, too.
     fn completed(&mut self, _served: &Served, _now: Instant) {}
 
-    /// Time passed: about every 10 ms, irregularly.
+    /// Runs periodic work: about every 10 ms, irregularly.
     fn tick(&mut self, _now: Instant) {}
 
     /// The strategy's measured demand, to add other workers' measurements.

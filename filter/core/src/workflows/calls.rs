@@ -106,7 +106,7 @@ impl Workflows {
         })
     }
 
-    /// The response of a request says how much of the second resource it used, in its units.
+    /// Sets a request's use of the second resource, in its units, as its response reports it.
     pub(crate) fn resource_used(requests: &mut Requests, ticket: Ticket, amount: f64) {
         if let Some((_, part)) = requests.both_mut(ticket)
             && amount.is_finite()
@@ -128,7 +128,8 @@ impl Workflows {
         }
     }
 
-    /// The deadline of the request of `token`; `None` where it has none, or that isn't ours.
+    /// Returns the deadline of the request of `token`; `None` if it has none, or the token isn't
+    /// ours.
     #[must_use]
     pub(crate) fn deadline(&self, token: &[u8]) -> Option<Instant> {
         Parent::of_token(self.process, token)?.deadline

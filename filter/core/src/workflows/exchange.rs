@@ -224,7 +224,7 @@ impl Workflows {
         });
     }
 
-    /// P, which may be found rather than configured.
+    /// Sets P, which may be found rather than configured.
     pub(crate) fn set_slots(&mut self, slots: u32) {
         self.slots = f64::from(slots);
     }

@@ -285,7 +285,7 @@ impl Limiter {
         line.tickets.remove(at);
     }
 
-    /// A request that is held leaves; false if it isn't held.
+    /// Removes a held request that leaves; false if it isn't held.
     pub fn remove(&mut self, workflow: WorkflowId, request: Ticket) -> bool {
         let Some(line) = self.lines.get_mut(usize::from(workflow.0)) else {
             return false;

@@ -84,14 +84,14 @@ impl Directory {
         })
     }
 
-    /// Names from now on at most `cap`. Those with higher ids share id 0.
+    /// Sets the most names from now on. Those with higher ids share id 0.
     pub fn set_cap(&mut self, cap: u16) {
         self.cap = cap;
         self.seen = None;
     }
 
-    /// Id of `name`, 1..; `None` for one that is empty, too long or beyond the cap, and for a while
-    /// after the host failed. A name that is known costs no host call.
+    /// Returns the id of `name`, 1..; `None` if it is empty, too long or beyond the cap, and for a
+    /// while after the host failed. A known name costs no host call.
     pub fn id(&mut self, host: &impl Shared, now: Instant, name: &[u8]) -> Option<u16> {
         if let Some(&id) = self.by_name.get(name) {
             return Some(id);

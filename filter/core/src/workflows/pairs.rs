@@ -25,7 +25,7 @@ pub(super) trait Pair {
     /// Most pairs in all.
     const TOTAL: usize;
 
-    /// One that is seen for the first time, at `now`.
+    /// Creates the entry of `key`, first seen at `now`.
     fn new(key: Self::Key, now: Instant) -> Self;
     fn key(&self) -> Self::Key;
     fn workflow(key: Self::Key) -> WorkflowId;

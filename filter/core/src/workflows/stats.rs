@@ -279,7 +279,7 @@ impl WorkflowStats {
         Ok(())
     }
 
-    /// Nothing is limited any more.
+    /// Resets the gauges of all workflows, since none is limited any more.
     pub(super) fn withdraw(&mut self, host: &impl Metrics) -> Result<(), HostError> {
         for metrics in self.rows.iter().filter_map(|row| row.metrics) {
             for gauge in metrics.gauges {

@@ -1,8 +1,8 @@
 //! Jumps of a law: capacity that is lost shows at once in the service times, at an unchanged P.
 //!
-//! Far above the knee elasticities are hard to see: service times are long and vary with what
-//! happens to be in the queue. But S = Σ pt / Σ reference pt rises. When S > 1.5 three times in a
-//! row, of at least 60 requests each,
+//! Far above the knee elasticities are hard to see: service times are long and vary with the mix of
+//! requests in the queue. But S = Σ pt / Σ reference pt rises. When S > 1.5 three times in a row,
+//! of at least 60 requests each,
 //!
 //! ```text
 //! P = 1.1 · (requests in flight) / S

@@ -154,7 +154,7 @@ impl Bucket {
         }
     }
 
-    /// The record was stored.
+    /// Resets the unbooked counts after the record was stored.
     pub(super) fn stored(&mut self) {
         (self.own, self.booked) = self.next;
         self.seen = self.booked;
@@ -171,7 +171,8 @@ impl Bucket {
     }
 }
 
-/// A debt is time that must pass: under another rate it is another number of tokens.
+/// Converts a debt to a lower rate. A debt is time that must pass, so its number of tokens falls
+/// with the rate.
 pub(super) fn carry_debt(shared: &mut Controller, old_rate: f64) {
     if shared.level < 0.0 && shared.rate < old_rate {
         shared.level *= shared.rate / old_rate;

@@ -31,7 +31,7 @@ pub(super) fn hold(law: &Law, higher: &[Controller], now: f64) -> bool {
     higher.iter().any(|class| class.missing && recent(class))
 }
 
-/// Class `class` missed its target.
+/// Decreases rates after class `class` missed its target.
 pub(super) fn decrease(law: &Law, classes: &mut [Controller], class: usize) {
     let (upper, lower) = classes.split_at_mut(class + 1);
     let own = &mut upper[class];

@@ -28,7 +28,7 @@ use super::law::Law;
 use super::record::Controller;
 use crate::config::DegradationConfig;
 
-/// Class `class` missed its target.
+/// Decreases quality, or rates, after class `class` missed its target.
 pub(super) fn decrease(
     law: &Law,
     degradation: &DegradationConfig,
@@ -43,7 +43,7 @@ pub(super) fn decrease(
     }
 }
 
-/// A controller met its target by more than the band.
+/// Increases rate or quality after a controller met its target by more than the band.
 pub(super) fn increase(
     law: &Law,
     degradation: &DegradationConfig,

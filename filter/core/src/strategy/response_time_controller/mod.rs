@@ -192,7 +192,7 @@ impl Admission for ResponseTimeController {
         Duration::try_from_secs_f64(controller.current?).ok()
     }
 
-    /// While degradation does without, the rate is no limit.
+    /// Returns the rate, or the greatest one while it is not enforced.
     fn admission_rate(&self, kind: TypeId, class: ClassId) -> Option<f64> {
         Some(self.rate(kind, class).unwrap_or(self.law.max_rate))
     }

@@ -238,7 +238,7 @@ pub struct Adaptation {
 }
 
 impl Adaptation {
-    /// Nothing measured, no limits.
+    /// Creates the state: no measurements, no limits.
     #[must_use]
     pub fn new(config: &WorkflowsConfig) -> Self {
         let mut adaptation = Self {
@@ -265,8 +265,8 @@ impl Adaptation {
         before
     }
 
-    /// Goes on with another configuration. Estimates stay; a change of the sharing policy starts
-    /// that anew.
+    /// Continues with another configuration. Estimates stay; a change of the sharing policy
+    /// restarts the policy.
     pub fn reconfigure(&mut self, config: &WorkflowsConfig) {
         if self.config == *config {
             return;
