@@ -199,8 +199,12 @@ mod tests {
             let mut workers = workers(&host);
             let mut names: BTreeMap<u16, Vec<u8>> = BTreeMap::new();
             let flood = (0..flood).map(|n| (format!("flood-{n}").into_bytes(), n % 2));
-            let all = chosen.iter().cloned().chain(flood);
-            for (name, worker) in all.chain(chosen.iter().cloned()) {
+            for (name, worker) in chosen
+                .iter()
+                .cloned()
+                .chain(flood)
+                .chain(chosen.iter().cloned())
+            {
                 let (flow, _) = workers[worker].find(&host, T, &named(&name));
                 prop_assert!(flow <= MAX_WORKFLOWS);
                 if flow > 0 {
