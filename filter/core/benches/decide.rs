@@ -1,5 +1,5 @@
-//! Native cost of what the engine does per request: one decision, one measurement; and of what it does
-//! per tick: sharing measurements. At 1 to 1,000 types, of which all are active.
+//! Native cost of the engine per request (one decision, one measurement) and per tick (sharing
+//! measurements), at 1 to 1,000 types that are all active.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -96,8 +96,8 @@ fn controlled(controller: StrategyConfig, types: u16) -> (StageConfig, Strategy)
     (config, strategy)
 }
 
-/// Decisions of both feedback controllers while they refuse. The response time controller is at its lowest
-/// quality; backlog control measures what requests cost.
+/// Decisions of both feedback controllers while they refuse. The response time controller is at its
+/// lowest quality; backlog control measures the cost of requests.
 fn controllers(c: &mut Criterion) {
     let seda = |types: u16| response_time_controller(types.into(), 2, Some(DEGRADATION));
     control(c, "response_time_controller", [30, 30], seda);
@@ -105,8 +105,8 @@ fn controllers(c: &mut Criterion) {
     control(c, "backlog_control", [5, 25], chronos);
 }
 
-/// A decision of a controller, and its tick with as many measurements as it adopts. Requests wait in turn as
-/// long as `waits`, ms.
+/// A decision of a controller, and its tick with as many measurements as it adopts. Requests wait
+/// in turn as long as `waits`, ms.
 fn control(
     c: &mut Criterion,
     name: &str,

@@ -1,12 +1,13 @@
 //! A request's own deadline, from the headers in which clients and proxies state it.
 //!
-//! Always relative to now, so that clocks needn't agree. Where several are stated the shortest counts.
+//! Always relative to now, so that clocks needn't agree. Where several are stated the shortest
+//! counts.
 
 use std::time::Duration;
 
 use crate::classify::RequestView;
 
-/// How long the request gives itself; `None` when it doesn't say, or not in a way that can be read.
+/// Returns the deadline that the request names, as a time from now; `None` without a readable one.
 #[must_use]
 pub fn own_deadline(request: &impl RequestView) -> Option<Duration> {
     let millis = |name| {
@@ -22,8 +23,8 @@ pub fn own_deadline(request: &impl RequestView) -> Option<Duration> {
     ]
     .into_iter()
     .flatten()
-    // Both of Envoy's and gRPC's conventions use 0 for "no limit" or an already spent one; neither is
-    // a deadline that could still be met or missed here.
+    // Both of Envoy's and gRPC's conventions use 0 for "no limit" or an already spent one; neither
+    // is a deadline that could still be met or missed here.
     .filter(|deadline| !deadline.is_zero())
     .min()
 }

@@ -1,4 +1,5 @@
-//! The decision about a request, in the types that strategies, stages, engines and the proxy's glue share.
+//! The decision about a request, in the types that strategies, stages, engines and the proxy's glue
+//! share.
 
 use crate::refusal::{Origin, Refusal};
 use crate::request::Attributes;
@@ -7,8 +8,8 @@ use crate::request::Attributes;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PolicyId(pub u32);
 
-/// A request's place in the table of its policy, from its arrival to its end. Once that is over the ticket
-/// is void: its slot is reused under another generation.
+/// A request's place in the table of its policy, from its arrival to its end. Once that is over the
+/// ticket is void: its slot is reused under another generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {
     /// The policy that decided.
@@ -22,9 +23,9 @@ pub struct Ticket {
 pub struct Arrival {
     /// The caller's name for it, unique among those that are under way.
     pub stream: u32,
-    /// What it says of itself, with its type and class.
+    /// The request's attributes, with its type and class.
     pub attributes: Attributes,
-    /// Its workflow and the process that sent it; without meaning where the policy has no workflows.
+    /// Its workflow and the process that sent it; meaningless without workflows in the policy.
     pub origin: Origin,
 }
 
@@ -44,7 +45,7 @@ pub enum Decision {
 /// An action that the caller must carry out for a request or a call that it holds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Action {
-    /// Send it to the backend: it has a slot, or its policy is gone.
+    /// Send it to the backend: it has a slot, or its policy was removed.
     Resume {
         /// The caller's name for the request.
         stream: u32,
@@ -55,7 +56,7 @@ pub enum Action {
     Refuse {
         /// The caller's name for the request.
         stream: u32,
-        /// What to answer.
+        /// The answer.
         refusal: Refusal,
     },
     /// Send it: a call of the process, whose delay is over.

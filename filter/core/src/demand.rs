@@ -1,12 +1,12 @@
-//! What is asked of the backend: arrival rate and mean processing time in a sliding window.
+//! The demand on the backend: arrival rate and mean processing time in a sliding window.
 //!
 //! The "moving averages" of Bouncer §5.2.2 and §5.2.3, over a window of duration D that slides by Δ
-//! (60 s and 1 s there). Sums in D/Δ buckets: counting and reading cost the same however much the
-//! window holds, 24 bytes a bucket.
+//! (60 s and 1 s there). Sums in D/Δ buckets of 24 bytes: counting and reading cost the same for
+//! any number of requests in the window.
 //!
-//! Averages are over the part of the window that has passed since the first request. Dividing by all of
-//! D from the start would see a sixtieth of the demand in the first second, and let a queue build up
-//! that takes minutes to drain.
+//! Averages are over the part of the window that has passed since the first request. Dividing by
+//! all of D from the start would see a sixtieth of the demand in the first second, and let a queue
+//! build up that takes minutes to drain.
 
 use std::time::Duration;
 
@@ -47,7 +47,8 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// A window of `duration` in steps of `step`. Zero arguments count as the least that makes sense.
+    /// A window of `duration` in steps of `step`. Zero arguments count as the least that makes
+    /// sense.
     #[must_use]
     pub fn new(duration: Duration, step: Duration) -> Self {
         let step_nanos = nanos(step).max(1);
@@ -62,7 +63,8 @@ impl Demand {
         }
     }
 
-    /// Counts `received` arrivals, and `completed` ends of service that took `processing_us` together.
+    /// Counts `received` arrivals, and `completed` ends of service that took `processing_us`
+    /// together.
     pub fn add(&mut self, now: Instant, received: u64, completed: u64, processing_us: u64) {
         self.advance(now);
         let more = Bucket {
@@ -75,7 +77,7 @@ impl Demand {
         self.sum.add(more);
     }
 
-    /// Counts a request that was served, and those it stands for.
+    /// Counts a request that was served, with its weight.
     pub fn completed(&mut self, now: Instant, served: &Served) {
         let micros = u64::try_from(served.slot.as_micros()).unwrap_or(u64::MAX >> 40);
         let weight = u64::from(served.weight);
@@ -89,8 +91,8 @@ impl Demand {
         Some(Duration::from_micros(micros))
     }
 
-    /// `qps_mavg × pt_mavg`: slots that the arrivals of the window keep busy (dpc of §5.2.3); 0 when
-    /// nothing arrived or nothing was completed.
+    /// `qps_mavg × pt_mavg`: slots that the arrivals of the window keep busy (dpc of §5.2.3); 0
+    /// when nothing arrived or nothing was completed.
     pub fn slots(&mut self, now: Instant) -> f64 {
         self.advance(now);
         let Some(origin) = self.origin else {
@@ -106,7 +108,7 @@ impl Demand {
         per_second * seconds
     }
 
-    /// Moves on to `now`: forgets what is older than D. A clock that stepped back changes nothing.
+    /// Moves on to `now` and drops buckets older than D. A clock that stepped back changes nothing.
     fn advance(&mut self, now: Instant) {
         let origin = *self.origin.get_or_insert(now);
         let step = nanos(now.since(origin)) / self.step_nanos;

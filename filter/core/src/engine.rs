@@ -1,8 +1,8 @@
 //! One worker's engine: the stages of its configuration, and its membership in the process.
 //!
-//! The filter's glue holds one of these per VM and forwards Envoy's callbacks to it. An engine joins
-//! the process at its first request, not at its configuration: Envoy also configures VMs that never see
-//! one (a canary for every update, a base VM on the main thread).
+//! The filter's glue holds one of these per VM and forwards Envoy's callbacks to it. An engine
+//! joins the process at its first request, not at its configuration: Envoy also configures VMs that
+//! never see one (a canary for every update, a base VM on the main thread).
 
 mod admission;
 mod central;
@@ -37,8 +37,8 @@ pub use central::Callout;
 pub use mesh::{Calling, Reply, named};
 pub use prepared::Prepared;
 
-/// Between ticks while somebody waits: they expire deadlines and repair lost wake-ups. Nothing in the
-/// normal course of a request waits for a tick.
+/// The time between ticks while a request waits: ticks expire deadlines and repair lost wake-ups.
+/// Nothing in the normal course of a request waits for a tick.
 pub const FAST_TICK: Duration = Duration::from_millis(10);
 /// Between ticks otherwise; well below a lease.
 pub const SLOW_TICK: Duration = Duration::from_millis(50);
@@ -52,14 +52,15 @@ pub struct Words<'a> {
     pub kind: &'a str,
 }
 
-/// The stages for the requests of one listener, in matching order. Their policies may be another listener's newer ones.
+/// The stages for the requests of one listener, in matching order. Their policies may be another
+/// listener's newer ones.
 #[derive(Debug)]
 struct Listener {
     name: String,
     stages: Vec<Arc<Compiled>>,
 }
 
-/// See the module.
+/// One worker's engine: all listeners' stages, and the calls of the process.
 #[derive(Debug, Default)]
 pub struct Engine {
     seed: u64,
@@ -70,25 +71,26 @@ pub struct Engine {
     /// Policies of the current configurations, before the first request.
     compiled: Vec<Arc<Compiled>>,
     running: Vec<Policy>,
-    /// Policies that are gone but whose requests are not.
+    /// Removed policies that still have requests.
     retired: Vec<Policy>,
     next_policy: u32,
-    /// What calls of the process belong to, once an outbound listener was configured.
+    /// State of the process's calls, once an outbound listener was configured.
     outbound: Option<mesh::Outbound>,
-    /// Of that, how often it was configured.
+    /// The number of times that `outbound` was configured.
     generation: u32,
-    /// Whether that came with the stages: requests are calls as well.
+    /// Whether `outbound` came with the stages, so that requests are calls as well.
     gateway: bool,
     /// Whether any stage degrades service.
     degrades: bool,
-    /// Calls that wait, whatever the configuration is by then.
+    /// Delayed calls; they survive changes of the configuration.
     held: smoothing::Held,
     scratch: mesh::Scratch,
 }
 
 impl Engine {
-    /// An engine without configuration: every request passes by. `seed` differs between the workers of
-    /// a process; it names them in the list of members and makes their random decisions repeatable.
+    /// Creates an engine without configuration: every request passes by. `seed` must differ between
+    /// the workers of a process; it names them in the list of members and makes their random
+    /// decisions repeatable.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -147,9 +149,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes the inbound configurations of all listeners over, each with its listener's name, oldest first. A request is
-    /// decided by that of its own ([`RequestView::listener`]). A policy that several have is one, with the settings that
-    /// it has in the newest and the routes that it has in each. All or, on error, nothing, as with [`Engine::configure`].
+    /// Takes the inbound configurations of all listeners over, each with its listener's name,
+    /// oldest first. A request is decided by that of its own ([`RequestView::listener`]). A policy
+    /// that several have is one, with the settings that it has in the newest and the routes that it
+    /// has in each. All or, on error, nothing, as with [`Engine::configure`].
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.
@@ -160,7 +163,8 @@ impl Engine {
         listeners: &[(&str, &Prepared)],
         actions: &mut Vec<Action>,
     ) -> Result<(), ConfigError> {
-        // A listener for calls, if there is one, has told on its own.
+        // Only a gateway's `outbound` comes with the stages; a listener for calls has its own
+        // configuration.
         let mut newest_first = listeners.iter().rev().map(|(_, p)| &p.config);
         let gateway = newest_first.find(|config| config.outbound.is_some());
         if gateway.is_some() || self.gateway {
@@ -213,8 +217,8 @@ impl Engine {
             .transpose()
     }
 
-    /// Makes the running stages those of the configuration, keeping the ones that stay. A stage that
-    /// can't be changed stays as it was.
+    /// Makes the running stages those of the configuration, keeping the ones that stay. A stage
+    /// that can't be changed stays as it was.
     fn build(
         &mut self,
         host: &impl Host,
@@ -252,7 +256,7 @@ impl Engine {
         done
     }
 
-    /// The policies that requests here belong to, also those that are gone but whose requests are not.
+    /// Yields the policies of requests here, also those that were removed but still have requests.
     pub(crate) fn policies(&self) -> impl Iterator<Item = &str> {
         let policies = self.running.iter().chain(&self.retired);
         policies.map(|policy| policy.stage.config().policy.as_str())
@@ -275,13 +279,13 @@ impl Engine {
         self.tick_stages(host, now, &Changes::default(), actions)
     }
 
-    /// Whether a request may concern any stage at all.
+    /// Whether the engine has no stages, so that no request concerns it.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.compiled.is_empty() && self.running.is_empty()
     }
 
-    /// The name of the policy whose stage is for `request`.
+    /// Returns the name of the policy whose stage covers `request`.
     fn policy_for(&self, request: &impl RequestView) -> Option<&str> {
         let name = request.listener();
         let listener = self.listeners.iter().find(|l| l.name == name)?;
@@ -290,7 +294,7 @@ impl Engine {
         Some(&stage.config.policy)
     }
 
-    /// A request arrives. `own_deadline` is the time it gives itself from now.
+    /// Decides about a request that arrives. `own_deadline` is its deadline, as a time from now.
     ///
     /// # Errors
     /// [`HostError`]: Headgate's state is out of reach; let the request through.
@@ -337,7 +341,8 @@ impl Engine {
                 .and_then(|name| work::cost(request.header(name)?)),
             progress: if Order::needs_progress(&compiled.config.queue.discipline) {
                 Progress {
-                    // Anybody's word may do for the order, but not for a controller that refuses others.
+                    // An untrusted age may affect the order, but not a controller that refuses
+                    // other requests.
                     age: Duration::ZERO,
                     ..progress(request)
                 }
@@ -369,7 +374,8 @@ impl Engine {
         decision
     }
 
-    /// A request arrives of which the caller knows what [`Engine::arrive`] finds out: the simulator's.
+    /// Decides about a request whose attributes the caller knows, as the simulator does;
+    /// [`Engine::arrive`] finds them itself.
     ///
     /// # Errors
     /// As [`Engine::arrive`].
@@ -401,7 +407,7 @@ impl Engine {
         }
     }
 
-    /// A request ended. Safe to call twice.
+    /// Records the end of a request. Safe to call twice.
     ///
     /// # Errors
     /// [`HostError`].
@@ -416,7 +422,7 @@ impl Engine {
         let policy = self.policy(ticket.policy);
         let own = policy.and_then(|policy| policy.stage.stream(ticket));
         let ticked = self.resume_lease(host, now, actions);
-        // The request is over: whatever the tick decided about it comes too late.
+        // The request is over, so drop actions that the tick decided for it.
         actions.retain(|action| Some(action.stream()) != own);
         let done = match self.policy_mut(ticket.policy) {
             Some(policy) => policy.finish(host, now, ticket, outcome, actions),
@@ -435,7 +441,8 @@ impl Engine {
         policies.find(|policy| policy.id == id)
     }
 
-    /// Before anything is booked: notices when our lease ran out while the thread stood still.
+    /// Renews our membership before anything is booked, if our lease ran out while the thread stood
+    /// still.
     fn resume_lease(
         &mut self,
         host: &impl Host,
@@ -448,15 +455,16 @@ impl Engine {
         }
     }
 
-    /// Whether the answer to this request is worth measuring; see [`crate::stage::Stage::wants_sample`].
+    /// Whether the answer to this request is worth measuring; see
+    /// [`crate::stage::Stage::wants_sample`].
     pub fn wants_sample(&mut self, ticket: Ticket) -> bool {
         let policy = self.policy_mut(ticket.policy);
         policy.is_none_or(|policy| policy.stage.wants_sample(ticket))
     }
 
-    /// Whether the first byte of the response's body ends this request's processing time. If more follows, the caller
-    /// then calls [`Engine::first_byte`] where the policy [holds streams](Engine::holds_streams), and
-    /// [`Engine::finish`] elsewhere.
+    /// Whether the first byte of the response's body ends this request's processing time. If more
+    /// follows, the caller then calls [`Engine::first_byte`] where the policy [holds
+    /// streams](Engine::holds_streams), and [`Engine::finish`] elsewhere.
     #[must_use]
     pub fn measures_first_byte(&self, ticket: Ticket) -> bool {
         let policy = self.policy(ticket.policy);
@@ -470,8 +478,8 @@ impl Engine {
         policy.is_some_and(|policy| policy.stage.config().holds_streams())
     }
 
-    /// The first byte of the response's body is there, and more follows: ends the request's processing time. Its slot is
-    /// held until [`Engine::finish`]. Safe to call twice.
+    /// Ends a request's processing time at the first byte of the response's body, if more follows.
+    /// Its slot is held until [`Engine::finish`]. Safe to call twice.
     ///
     /// # Errors
     /// [`HostError`].
@@ -488,19 +496,21 @@ impl Engine {
         }
     }
 
-    /// The quality that the application is to be told for this request, ratio; `None`: nothing.
+    /// Returns the quality to pass to the application with this request, ratio; `None` without
+    /// degradation.
     #[must_use]
     pub fn quality(&self, ticket: Ticket) -> Option<f64> {
         self.policy(ticket.policy)?.stage.quality(ticket)
     }
 
-    /// Whether applications are told qualities at all, which only Headgate may then do.
+    /// Whether applications get qualities, which then only Headgate may set.
     #[must_use]
     pub fn degrades(&self) -> bool {
         self.degrades
     }
 
-    /// Returns which answers to this request are errors; `None` when its policy is gone.
+    /// Returns the statuses that count as errors of this request; `None` when its policy was
+    /// removed.
     #[must_use]
     pub fn errors(&self, ticket: Ticket) -> Option<&ErrorsConfig> {
         Some(&self.policy(ticket.policy)?.stage.config().errors)
@@ -512,7 +522,7 @@ impl Engine {
         !self.held.is_empty() || self.running.iter().any(Policy::is_busy)
     }
 
-    /// Another worker freed a slot for a request that waits here.
+    /// Uses a slot that another worker freed for a request that waits here.
     ///
     /// # Errors
     /// [`HostError`].
@@ -557,8 +567,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives back at once what is booked under `dead`, a worker of which the caller knows that it will never report again;
-    /// others wait for the end of its lease.
+    /// Gives back at once all bookings of `dead`, a worker that will certainly never report again.
+    /// The bookings of other dead workers are given back at the end of their leases.
     ///
     /// # Errors
     /// [`HostError`]; the lease then runs out instead.
@@ -604,7 +614,7 @@ impl Engine {
         done
     }
 
-    /// The VM ends: publishes what is pending and leaves, if no request is under way.
+    /// Publishes pending counts when the VM ends, and leaves if no request is under way.
     ///
     /// # Errors
     /// [`HostError`]; the lease then runs out instead.
@@ -626,15 +636,15 @@ impl Engine {
             .map_or(Ok(()), |membership| membership.leave(host))
     }
 
-    /// The part of the requests that was refused lately, ratio 0..=1, if the clients of this policy are to
-    /// be told.
+    /// Returns the part of the requests that was refused lately, ratio 0..=1; `None` if the policy
+    /// doesn't announce it to clients.
     #[must_use]
     pub fn rejection_rate(&self, policy: PolicyId) -> Option<f64> {
         self.policy(policy)?.stage.rejection_rate()
     }
 
-    /// The rate up to which requests of this type and class are admitted, requests/s; `None` where the
-    /// strategy sets no rate.
+    /// Returns the rate up to which requests of this type and class are admitted, requests/s;
+    /// `None` if the strategy sets no rate.
     #[must_use]
     pub fn admission_rate(&self, policy: PolicyId, kind: TypeId, class: ClassId) -> Option<f64> {
         self.policy(policy)?.stage.admission_rate(kind, class)

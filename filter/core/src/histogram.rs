@@ -1,16 +1,16 @@
 //! Histograms of durations with a bounded relative error and bounded memory.
 //!
-//! A mean and a few percentiles are all that decisions need, but they must be mergeable over workers
-//! and evaluable later at percentiles that nobody asked for while recording (a policy edit). Sampling
-//! loses the tail, fixed buckets need to know the range, and quantile sketches such as P² don't merge.
-//! So: log-linear integer buckets as in `HdrHistogram`, 64 per power of two, of which only the occupied
-//! ones are stored, sorted.
+//! Decisions need a mean and a few percentiles. They must be mergeable over workers, and a policy
+//! edit may ask later for percentiles that no configuration named during recording. Sampling loses
+//! the tail, fixed buckets need to know the range, and quantile sketches such as P² don't merge.
+//! So: log-linear integer buckets as in `HdrHistogram`, 64 per power of two, of which only the
+//! occupied ones are stored, sorted.
 //!
-//! - Resolution: a value is reported as its bucket's midpoint, at most 1/128 = 0.79% off (values under
-//!   1.024 µs: at most 8 ns off).
+//! - Resolution: a value is reported as its bucket's midpoint, at most 1/128 = 0.79% off (values
+//!   under 1.024 µs: at most 8 ns off).
 //! - Range: 0 to 2⁴² ns = 73 min; longer durations count as the longest.
-//! - Memory: at most [`BUCKETS`] entries of 8 bytes, 17 KB; service times that spread over three powers
-//!   of ten occupy about 400.
+//! - Memory: at most [`BUCKETS`] entries of 8 bytes, 17 KB; service times that spread over three
+//!   powers of ten occupy about 400.
 //! - The mean is exact: it comes from a running sum.
 
 use std::time::Duration;
@@ -130,8 +130,8 @@ impl Histogram {
             .map(Duration::from_nanos)
     }
 
-    /// The smallest value that at least `percentile` percent of the values don't exceed (nearest rank);
-    /// `None` when nothing was recorded.
+    /// The smallest value that at least `percentile` percent of the values don't exceed (nearest
+    /// rank); `None` when nothing was recorded.
     #[must_use]
     pub fn quantile(&self, percentile: f64) -> Option<Duration> {
         let rank = rank(percentile, self.count);
@@ -145,8 +145,9 @@ impl Histogram {
             .map(|&(bucket, _)| Duration::from_nanos(midpoint(bucket)))
     }
 
-    /// Mean time that is left of a value at a random moment within it: E\[x²\] / (2 E\[x\]), which is how
-    /// long a busy server still needs for what it is doing. Zero when nothing was recorded.
+    /// Returns the mean remaining part of a value at a random moment within it: E\[x²\] / (2
+    /// E\[x\]). That is the mean residual service time of a busy server. Zero when nothing was
+    /// recorded.
     #[must_use]
     pub fn mean_residual(&self) -> Duration {
         let (mut first, mut second) = (0.0, 0.0);
@@ -162,8 +163,8 @@ impl Histogram {
         }
     }
 
-    /// Appends the compact form: sum, number of buckets, then each bucket's distance to the one before
-    /// and its count, all as LEB128. Two to four bytes a bucket.
+    /// Appends the compact form: sum, number of buckets, then each bucket's distance to the one
+    /// before and its count, all as LEB128. Two to four bytes a bucket.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put_varint(out, self.sum_nanos);
         put_varint(out, self.buckets.len() as u64);
@@ -175,7 +176,8 @@ impl Histogram {
         }
     }
 
-    /// Reads what [`Histogram::encode`] wrote and advances `input` past it; `None` for anything else.
+    /// Reads an encoded histogram ([`Histogram::encode`]) and advances `input` past it; `None` for
+    /// invalid bytes.
     #[must_use]
     pub fn decode(input: &mut &[u8]) -> Option<Self> {
         let sum_nanos = take_varint(input)?;
@@ -203,7 +205,7 @@ impl Histogram {
     }
 }
 
-/// As [`Histogram::encode`] has it.
+/// In the form of [`Histogram::encode`].
 impl Serialize for Histogram {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut bytes = Vec::new();
@@ -222,7 +224,7 @@ impl<'a> Deserialize<'a> for Histogram {
 
 /// Nearest rank: ⌈p/100 · n⌉, 1 ..= n.
 fn rank(percentile: f64, count: u64) -> u64 {
-    // 99.9% of 1,000 must be 999, whatever the last bit of the product says.
+    // 99.9% of 1,000 must be 999, despite rounding in the product.
     let exact = percentile * count as f64 / 100.0;
     ((exact * (1.0 - 1e-12)).ceil() as u64).clamp(1, count.max(1))
 }
@@ -268,7 +270,7 @@ mod tests {
         h
     }
 
-    /// Durations whose magnitude is uniform, so that every octave is met.
+    /// Durations whose magnitude is uniform, so that every octave occurs.
     fn a_duration() -> impl Strategy<Value = u64> {
         (0..42_u32, any::<u64>()).prop_map(|(bits, x)| x & ((1 << bits) - 1))
     }
@@ -324,7 +326,10 @@ mod tests {
             let rank = (per_mille * values.len()).div_ceil(1_000).max(1);
             let exact = values[rank - 1];
             let estimate = h.quantile(per_mille as f64 / 10.0).unwrap().as_nanos() as u64;
-            prop_assert!(estimate.abs_diff(exact) <= (exact / 100).max(8), "{estimate} for {exact}");
+            prop_assert!(
+                estimate.abs_diff(exact) <= (exact / 100).max(8),
+                "{estimate} for {exact}"
+            );
             let mean = values.iter().sum::<u64>() / values.len() as u64;
             prop_assert_eq!(h.mean().unwrap().as_nanos() as u64, mean);
         }

@@ -1,10 +1,11 @@
-//! What the engine needs from the process that it runs in: [`Metrics`] that people read, and state that decides
-//! ([`Shared`]).
+//! The engine's interface to its process: [`Metrics`] for dashboards, and [`Shared`] state that
+//! decisions depend on.
 //!
-//! Envoy runs one WebAssembly VM per worker thread, and every decision needs the state of the whole process. Three
-//! facilities cross threads: numbers (Envoy's gauges are process-wide atomics), blobs with compare-and-swap (shared
-//! data), and a wake-up of another worker (shared queues). `Shared` is all of them and nothing more. Where one engine
-//! serves the whole process, the same state lives in plain cells: [`Local`]. [`memory`] is Envoy for tests.
+//! Envoy runs one WebAssembly VM per worker thread, and every decision needs the state of the whole
+//! process. Three facilities cross threads: numbers (Envoy's gauges are process-wide atomics),
+//! blobs with compare-and-swap (shared data), and a wake-up of another worker (shared queues).
+//! `Shared` is all of them and nothing more. With one engine for the whole process, the same state
+//! lives in plain cells: [`Local`]. [`memory`] is Envoy for tests.
 
 mod local;
 pub mod memory;
@@ -19,12 +20,12 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MetricId(pub u32);
 
-/// What a metric counts.
+/// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MetricKind {
     /// Only grows.
     Counter,
-    /// A level, for people: a process may be configured not to have it, and then nobody is told.
+    /// A gauge for dashboards. The stats matcher may reject it; writes are then dropped silently.
     Gauge,
     /// A distribution.
     Histogram,
@@ -38,23 +39,23 @@ pub struct Number(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version(pub u32);
 
-/// What must hold for a [`Shared::store`] to happen.
+/// The condition for a [`Shared::store`] to happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
-    /// Nobody stored the blob yet.
+    /// The blob was never stored.
     Absent,
     /// The blob has this version.
     Version(Version),
 }
 
 impl From<Option<Version>> for Expected {
-    /// The second half of what [`Shared::load`] returns.
+    /// Converts the second half of the result of [`Shared::load`].
     fn from(loaded: Option<Version>) -> Self {
         loaded.map_or(Self::Absent, Self::Version)
     }
 }
 
-/// Why a host call failed.
+/// The reason why a host call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HostError {
     /// The blob changed since it was loaded; load again and retry.
@@ -76,7 +77,8 @@ pub enum HostError {
     },
 }
 
-/// What people read. Write-only for the engine. Every call is `Result`-checked and none panics.
+/// Metrics for dashboards; the engine can't read them. Every call is `Result`-checked and none
+/// panics.
 pub trait Metrics {
     /// Defines a metric. The same name gives the same metric in every worker.
     ///
@@ -99,10 +101,12 @@ pub trait Metrics {
 
 /// State shared by all workers of one process. Every call is `Result`-checked and none panics.
 pub trait Shared {
-    /// What to add to this process's clock for one that other processes agree with; zero if there is no such clock.
+    /// Returns the duration to add to this process's clock to get one that other processes agree
+    /// with; zero without such a clock.
     fn wall_clock_offset(&self) -> Duration;
 
-    /// A number that decisions depend on, 0 at first. The same name gives the same number in every worker.
+    /// Returns the number `name`, which decisions depend on; 0 at first. The same name gives the
+    /// same number in every worker.
     ///
     /// # Errors
     /// [`HostError::Call`] when the host refuses the name.
@@ -126,33 +130,34 @@ pub trait Shared {
     /// [`HostError::Call`] for an unknown number.
     fn get(&self, number: Number) -> Result<u64, HostError>;
 
-    /// Loads a blob with its version; `None` when nobody stored it yet.
+    /// Loads a blob with its version; `None` if it was never stored.
     ///
     /// # Errors
     /// [`HostError::Call`] when the host refuses.
     fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError>;
 
-    /// Stores a blob if it is still as expected: at the version that [`Shared::load`] gave, or absent.
-    /// There is no unconditional store: it would overwrite what another worker stored meanwhile.
+    /// Stores a blob if it is still as expected: at the version that [`Shared::load`] gave, or
+    /// absent. An unconditional store isn't offered, since it would overwrite another worker's
+    /// value.
     ///
     /// # Errors
     /// [`HostError::Conflict`] when it is not, [`HostError::Call`] when the host refuses.
     fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError>;
 
-    /// Wakes worker `worker` (see [`crate::workers`]): its [`crate::stage::Stage::dispatch`] will run
-    /// soon. A lost wake-up is repaired by the next tick.
+    /// Wakes worker `worker` (see [`crate::workers`]): its [`crate::stage::Stage::dispatch`] will
+    /// run soon. A lost wake-up is repaired by the next tick.
     ///
     /// # Errors
-    /// [`HostError::Call`] when that worker is gone.
+    /// [`HostError::Call`] when that worker has ended.
     fn wake(&self, worker: u32) -> Result<(), HostError>;
 }
 
-/// All that the engine needs.
+/// The engine's whole interface to its process.
 pub trait Host: Metrics + Shared {}
 
 impl<H: Metrics + Shared> Host for H {}
 
-/// Metrics that nobody reads.
+/// Metrics that are discarded.
 impl Metrics for () {
     fn define(&self, _kind: MetricKind, _name: &str) -> Result<MetricId, HostError> {
         Ok(MetricId(0))

@@ -1,14 +1,16 @@
 //! The numbers that decide: slots and queued work of one stage, over all workers of the process.
 //!
-//! Two atomic gauges of the host per stage serve the decisions: the slots in use, and the queue, whose
-//! length and work share one gauge (length in the upper 20 bits, work in the lower 44) because
-//! they change and are asked for together and every host call counts. Beside them every worker keeps its
-//! own share of both, so that a dead worker's share can be given back ([`Ledger::give_back`]).
+//! Decisions read two atomic gauges of the host per stage: the slots in use, and the queue. The
+//! queue's length and work share one gauge (length in the upper 20 bits, work in the lower 44),
+//! because they change together and are read together, and every host call counts. Beside them
+//! every worker keeps its own share of both, so that a dead worker's share can be given back
+//! ([`Ledger::give_back`]).
 //!
-//! **Never above P.** [`Ledger::try_acquire`] first adds one and then reads: whoever reads a total of at
-//! most P owns a slot, everybody else takes the one back. Every owner's addition precedes its own read,
-//! so the last of them to add has seen all others; hence owners never exceed P. Two workers that add at
-//! the same moment for the last slot may both step back; each then looks whether one is free, and tries again.
+//! **Never above P.** [`Ledger::try_acquire`] first adds one and then reads. A worker that reads a
+//! total of at most P owns a slot; any other takes its one back. Every owner's addition precedes
+//! its own read, so the last of them to add has seen all others; hence owners never exceed P. Two
+//! workers that add at the same moment for the last slot may both step back; each then checks
+//! whether one is free, and tries again.
 //!
 //! **No slot idles beside a waiter.** A waiter announces itself before it looks for a free slot; a
 //! releaser frees the slot before it looks for waiters. One of the two sees the other.
@@ -19,14 +21,17 @@ use crate::workers::WorkerId;
 
 /// Bits of the queue gauge that hold the work.
 const WORK_BITS: u32 = 44;
-/// Largest work of one request, more counts as this; as µs, 71 minutes, about as long as a histogram measures.
+/// Largest work of one request, more counts as this; as µs, 71 minutes, about as long as a
+/// histogram measures.
 pub const MAX_WORK: u64 = 1 << 32;
-/// Work of a queue to which no request adds any; as µs, 101 days. Each of [`crate::workers::MAX_WORKERS`] may have read
-/// the queue before the others added theirs, and still the sum fits into [`WORK_BITS`].
+/// Work of a queue to which no request adds any; as µs, 101 days. Each of
+/// [`crate::workers::MAX_WORKERS`] may have read the queue before the others added theirs, and
+/// still the sum fits into [`WORK_BITS`].
 const FULL: u64 = 1 << (WORK_BITS - 1);
 const _: () = assert!(FULL + MAX_WORK * crate::workers::MAX_WORKERS as u64 <= 1 << WORK_BITS);
 
-/// A length from here on up is below zero: an audit corrected too much, and the next one makes up for it.
+/// A length from here on up is below zero: an audit corrected too much, and the next one makes up
+/// for it.
 const NEGATIVE: u32 = (1 << 20) - (1 << 14);
 const _: () = assert!(crate::config::MAX_QUEUE_LENGTH < NEGATIVE);
 
@@ -38,8 +43,8 @@ const ATTEMPTS: u32 = 8;
 pub struct QueueState {
     /// Requests.
     pub length: u32,
-    /// Their work as estimated when they were enqueued, in the unit of [`crate::work::Work`]: the sum in
-    /// Bouncer's Eq. 2, and in Chronos' Eq. 2.
+    /// Their work as estimated when they were enqueued, in the unit of [`crate::work::Work`]: the
+    /// sum in Bouncer's Eq. 2, and in Chronos' Eq. 2.
     pub work: u64,
 }
 
@@ -116,8 +121,8 @@ impl Gauges {
         }
     }
 
-    /// Writes what `changed` touched of `booked`. For gauges with one writer: a write that failed is
-    /// repaired by the next.
+    /// Writes the parts of `booked` that `changed` touched. For gauges with one writer: a write
+    /// that failed is repaired by the next.
     fn set(&self, host: &impl Shared, booked: Share, changed: Share) -> Result<(), HostError> {
         if changed.slots != 0 {
             host.set(self.slots, booked.slots.cast_unsigned())?;
@@ -149,7 +154,7 @@ pub struct Ledger {
     workers: Vec<Option<WorkerGauges>>,
     own_id: WorkerId,
     own: WorkerGauges,
-    /// What this worker has booked and not taken back.
+    /// This worker's bookings.
     booked: Share,
 }
 
@@ -169,8 +174,8 @@ impl Ledger {
         };
         this.workers.resize(own_id as usize + 1, None);
         this.workers[own_id as usize] = Some(this.own);
-        // The number may be that of a dead worker whose share nobody gave back: whoever buried it may
-        // not have had this stage.
+        // The number may be that of a dead worker whose share is still booked: the worker that
+        // buried it may not have had this stage.
         this.give_back(host, own_id)?;
         Ok(this)
     }
@@ -193,9 +198,9 @@ impl Ledger {
         self.booked.queued += share.queued;
         self.booked.work += share.work;
         // Should the VM die between the two, the total is too high (a slot idles until the drift is
-        // corrected), never too low (more than P in the backend).
-        // A share that could not be written is right again after the next booking, a total that could
-        // not be lowered after the next audit.
+        // corrected), never too low (more than P in the backend). A share that could not be written
+        // is right again after the next booking, a total that could not be lowered after the next
+        // audit.
         if share.slots + share.queued > 0 {
             if let Err(error) = self.total.book(host, share) {
                 self.booked.slots -= share.slots;
@@ -226,7 +231,7 @@ impl Ledger {
         host.get(self.total.queue).map(QueueState::unpack)
     }
 
-    /// What this worker has booked.
+    /// Returns this worker's bookings.
     #[must_use]
     pub fn booked(&self) -> Share {
         self.booked
@@ -257,7 +262,7 @@ impl Ledger {
         Ok(false)
     }
 
-    /// Takes a slot whatever the limit, for requests that nothing holds back.
+    /// Takes a slot without a limit, for requests that are never held.
     ///
     /// # Errors
     /// [`HostError`].
@@ -300,7 +305,7 @@ impl Ledger {
         )
     }
 
-    /// Takes back what [`Ledger::enqueue`] announced.
+    /// Takes back the announcement of [`Ledger::enqueue`].
     ///
     /// # Errors
     /// [`HostError`].
@@ -315,7 +320,7 @@ impl Ledger {
         )
     }
 
-    /// The work of a queued request is `more` than what was announced.
+    /// Adds `more` to the announced work of a queued request.
     ///
     /// # Errors
     /// [`HostError`]; the audit corrects the total.
@@ -329,12 +334,12 @@ impl Ledger {
         )
     }
 
-    /// Tells the others the rank of this worker's first waiter; `None` when nobody waits here.
+    /// Publishes the rank of this worker's first waiter; `None` without a waiter.
     ///
     /// # Errors
     /// [`HostError`].
     pub fn publish_head(&self, host: &impl Shared, rank: Option<u64>) -> Result<(), HostError> {
-        // 0 is "nobody": the gauge's value before anybody wrote it.
+        // 0 means "no waiter": the gauge's initial value.
         host.set(self.own.head, rank.map_or(0, |rank| rank.saturating_add(1)))
     }
 
@@ -347,7 +352,8 @@ impl Ledger {
         Ok(host.get(head)?.checked_sub(1))
     }
 
-    /// When worker `id` was woken and has not reacted since; `None` when no wake-up is under way.
+    /// Returns the time at which worker `id` was woken, if it has not reacted since; `None` when no
+    /// wake-up is under way.
     ///
     /// # Errors
     /// [`HostError`].
@@ -386,7 +392,7 @@ impl Ledger {
         Ok(Some(Instant::from_nanos(woken_at)))
     }
 
-    /// Gives back all that worker `dead` had booked.
+    /// Gives back all bookings of worker `dead`.
     ///
     /// # Errors
     /// [`HostError`].
@@ -405,8 +411,8 @@ impl Ledger {
         Ok(share)
     }
 
-    /// This worker has a new number because its lease ran out and its share was given back: books the
-    /// share again.
+    /// This worker has a new number because its lease ran out and its share was given back: books
+    /// the share again.
     ///
     /// # Errors
     /// [`HostError`].
@@ -414,17 +420,20 @@ impl Ledger {
         let new = self.worker(host, own_id)?;
         let old = std::mem::replace(&mut self.own, new);
         self.own_id = own_id;
-        // A worker that still sees us under the old number waits for no waiter of it.
+        // A worker that still sees us under the old number must not wait for our first waiter
+        // there.
         host.set(old.head, 0)?;
-        // What we booked under this number after it was taken from us, or its last owner left behind.
+        // Bookings that we made under this number after it was taken from us, or that its last
+        // owner left.
         self.give_back(host, own_id)?;
         self.own.share.set(host, self.booked, self.booked)?;
         self.total.book(host, self.booked)
     }
 
-    /// The difference between the total and the sum of the shares of workers 0 up to `numbers`; zero but for moments in
-    /// which somebody is between two bookings, and after a VM died between two bookings. A number that nobody has counts
-    /// too: what is booked under it is given back by whoever gets it, or sweeps it.
+    /// Returns the difference between the total and the sum of the shares of workers 0 up to
+    /// `numbers`. It is zero except while a worker is between two bookings, and after a VM died
+    /// between two bookings. A free number counts too: its bookings are given back by the worker
+    /// that claims or sweeps it.
     ///
     /// # Errors
     /// [`HostError`].

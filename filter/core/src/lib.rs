@@ -1,13 +1,13 @@
 //! Headgate's admission engine: everything that decides, nothing that talks.
 //!
-//! The same code runs inside Envoy (one instance per worker thread, compiled to WebAssembly), in the
-//! simulator and in the tests. It therefore reads no clock, draws no randomness of its own and knows
-//! neither proxy-wasm nor Kubernetes: time and random numbers are arguments, and whatever several
-//! workers share goes through [`host::Host`]. What a stream of the proxy says and is told goes through
+//! The same code runs inside Envoy (one instance per worker thread, compiled to WebAssembly), in
+//! the simulator and in the tests. It therefore reads no clock, draws no randomness of its own and
+//! knows neither proxy-wasm nor Kubernetes. Time and random numbers are arguments, state that
+//! several workers share is behind [`host::Host`], and a stream of the proxy is behind
 //! [`http::Stream`].
 //!
-//! Points 1, 2 and 3 of Bouncer's Figure 1 are [`stage::Stage::arrive`], [`decision::Action::Resume`]
-//! and [`stage::Stage::finish`].
+//! Points 1, 2 and 3 of Bouncer's Figure 1 are [`stage::Stage::arrive`],
+//! [`decision::Action::Resume`] and [`stage::Stage::finish`].
 
 pub mod class_admission;
 pub mod classify;

@@ -1,4 +1,5 @@
-//! How far the work that a request is part of has come, as its callers tell (Wisp §4.2, Table 2).
+//! The progress of the work that a request is part of, as its callers report it (Wisp §4.2, Table
+//! 2).
 //!
 //! One header, a dictionary of RFC 9651 whose numbers are milliseconds:
 //!
@@ -6,8 +7,8 @@
 //! x-headgate-progress: elapsed=12.5, total=40, work=12.5, total-work=55, age=20
 //! ```
 //!
-//! Members that aren't known are skipped, for what later versions add. A header that is no dictionary
-//! says nothing: progress is a hint about order, never a reason to refuse.
+//! Unknown members are skipped, for later versions. A header that is no dictionary is ignored:
+//! progress is a hint about order, never a reason to refuse.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ pub const HEADER: &str = "x-headgate-progress";
 /// Members that are numbers here.
 const KEYS: [&str; 5] = ["elapsed", "total", "work", "total-work", "age"];
 
-/// The progress that `request` tells.
+/// Returns the progress that `request` carries.
 #[must_use]
 pub fn progress(request: &impl RequestView) -> Progress {
     request
@@ -56,16 +57,16 @@ pub(crate) fn parse(dictionary: &str) -> Option<Progress> {
     Some(progress)
 }
 
-/// What became of a request's time at the process that answered it. Members of the header in responses:
+/// A request's times at the process that answered it. Members of the header in responses:
 ///
 /// ```text
 /// x-headgate-progress: elapsed=12.5, work=12.5, wait=40.2, slot=12.5
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spent {
-    /// In the queue of its stage.
+    /// Time in the queue of its stage.
     pub wait: Duration,
-    /// From its slot to its answer.
+    /// Time from its slot to its answer.
     pub slot: Duration,
 }
 

@@ -1,17 +1,19 @@
-//! One worker's part of a stage's queue: who waits here, in the order of the discipline.
+//! One worker's part of a stage's queue, in the order of the discipline.
 //!
 //! Every discipline is a *rank*: a number given to a request when it arrives, and the smallest rank
 //! goes first (FIFO's rank is the arrival). The process-wide order then needs no shared queue: each
 //! worker publishes the rank of its first waiter, and the smallest of those goes first.
 //!
-//! An indexed binary heap, because clients leave from anywhere in the queue and must not linger in it.
-//! Equal ranks keep their order of arrival.
+//! An indexed binary heap, because clients leave from anywhere in the queue and must not linger in
+//! it. Equal ranks keep their order of arrival.
 //!
-//! Waiters may stand in *lines* (the flows of a fair queue). A line is served first come, first served, and only its
-//! first waiter is in the heap. Turns are the line's and not its waiters': whoever leaves a line gives its turn to the one
-//! behind, and the last turn is void. Else the early turns would be lost with the clients that give up, and a flow whose
-//! clients do so would not be served until all others have used as many rounds as it has waiters. What rank a turn has
-//! is known when it comes up: the caller ranks the next of a line when the one before it is served.
+//! Waiters may stand in *lines* (the flows of a fair queue). A line is served first come, first
+//! served, and only its first waiter is in the heap. Turns belong to the line and not to its
+//! waiters: a waiter that leaves a line gives its turn to the one behind, and the last turn is
+//! void. Otherwise early turns would be lost with clients that give up, and a flow of such clients
+//! would not be served until all others have used as many rounds as it has waiters. The rank of a
+//! turn is only known when it comes up: the caller ranks the next of a line when the one before it
+//! is served.
 
 use std::collections::VecDeque;
 
@@ -35,7 +37,7 @@ struct Line {
     turns: VecDeque<i64>,
 }
 
-/// Where a slot stands in its line.
+/// The neighbours of a slot in its line.
 #[derive(Debug, Clone, Copy)]
 struct Link {
     line: u16,
@@ -50,7 +52,7 @@ pub struct First {
     pub slot: Slot,
     /// Its rank.
     pub rank: u64,
-    /// The request that is now the first of its line, and its turn: to be ranked with [`Queue::push`].
+    /// The request that is now the first of its line, and its turn, to rank with [`Queue::push`].
     pub next: Option<(Slot, i64)>,
 }
 
@@ -75,7 +77,7 @@ impl Queue {
         self.heap.len() + self.behind
     }
 
-    /// Whether nobody waits.
+    /// Whether the queue has no waiter.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
@@ -119,8 +121,8 @@ impl Queue {
         self.rise(self.heap.len() - 1);
     }
 
-    /// Adds a waiter to the end of `line`, with one more turn for it. Whether it is the first there, and is to be ranked
-    /// with [`Queue::push`].
+    /// Adds a waiter to the end of `line`, with one more turn for it. Returns whether it is the
+    /// first there, and so must be ranked with [`Queue::push`].
     #[must_use]
     pub fn line_up(&mut self, line: u16, slot: Slot, turn: i64) -> bool {
         let needed = slot as usize + 1;
@@ -184,7 +186,8 @@ impl Queue {
         true
     }
 
-    /// Closes the gap that `slot` leaves in its line. Returns who is first there now, if it was `slot` before.
+    /// Closes the gap that `slot` leaves in its line. If `slot` was the first there, returns the
+    /// new first one.
     fn leave_line(&mut self, slot: Slot, link: Link) -> Option<Slot> {
         let Link {
             line,
@@ -273,7 +276,9 @@ mod tests {
     proptest! {
         /// Against the obvious model: a vector, sorted by rank and then arrival.
         #[test]
-        fn behaves_like_a_sorted_list(steps in prop::collection::vec((0u8..4, 0u32..24, 0u64..6), 1..200)) {
+        fn behaves_like_a_sorted_list(
+            steps in prop::collection::vec((0u8..4, 0u32..24, 0u64..6), 1..200),
+        ) {
             let mut queue = Queue::default();
             let mut model: Vec<(u64, usize, Slot)> = Vec::new();
             for (n, (step, slot, rank)) in steps.into_iter().enumerate() {
@@ -285,7 +290,14 @@ mod tests {
                     },
                     2 => {
                         let expected = if model.is_empty() { None } else { Some(model.remove(0)) };
-                        prop_assert_eq!(queue.pop(), expected.map(|(rank, _, slot)| First { slot, rank, next: None }));
+                        prop_assert_eq!(
+                            queue.pop(),
+                            expected.map(|(rank, _, slot)| First {
+                                slot,
+                                rank,
+                                next: None
+                            })
+                        );
                     }
                     _ => {
                         let there = model.iter().position(|&(_, _, s)| s == slot);
@@ -298,9 +310,12 @@ mod tests {
             }
         }
 
-        /// Against the obvious model: for each line, waiters in their order of arrival and turns in theirs.
+        /// Against the obvious model: for each line, waiters in their order of arrival and turns in
+        /// theirs.
         #[test]
-        fn a_line_passes_its_turns_on(steps in prop::collection::vec((0_u8..5, 0_u32..24, 0_u64..9), 1..200)) {
+        fn a_line_passes_its_turns_on(
+            steps in prop::collection::vec((0_u8..5, 0_u32..24, 0_u64..9), 1..200),
+        ) {
             let mut queue = Queue::default();
             let mut model: [(Vec<Slot>, Vec<u64>); 3] = Default::default();
             for (step, slot, rank) in steps {
@@ -318,7 +333,11 @@ mod tests {
                         turns.push(turn);
                     },
                     3 => {
-                        let least = model.iter().filter_map(|(_, turns)| turns.first()).min().copied();
+                        let least = model
+                            .iter()
+                            .filter_map(|(_, turns)| turns.first())
+                            .min()
+                            .copied();
                         let popped = queue.pop();
                         prop_assert_eq!(popped.map(|first| first.rank), least);
                         if let Some(First { slot, rank, next }) = popped {
@@ -342,7 +361,10 @@ mod tests {
                 }
                 let mut slots: Vec<Slot> = queue.slots().collect();
                 slots.sort_unstable();
-                let mut expected: Vec<Slot> = model.iter().flat_map(|(waiters, _)| waiters.clone()).collect();
+                let mut expected: Vec<Slot> = model
+                    .iter()
+                    .flat_map(|(waiters, _)| waiters.clone())
+                    .collect();
                 expected.sort_unstable();
                 prop_assert_eq!(queue.len(), expected.len());
                 prop_assert_eq!(slots, expected);

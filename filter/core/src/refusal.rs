@@ -1,7 +1,7 @@
-//! What a refused client is told: why, and when it is worth coming back.
+//! A refusal's reason and the time after which a retry is worthwhile.
 //!
-//! The wait to come back is the time the queue needs to drain until the same request would be
-//! admitted, with jitter on top so that refused clients don't return together.
+//! That is the time that the queue needs to drain until the same request would be admitted, with
+//! jitter so that refused clients don't return together.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,13 +12,14 @@ use crate::rng::Rng;
 use crate::stats::percentile_name;
 use crate::workflows::{OTHER, ProcessId, WorkflowId};
 
-/// Defines [`Reason`] and, from the same list, what is said of each reason.
+/// Defines [`Reason`] and, from the same list, the answer for each reason.
 macro_rules! reasons {
     ($($(#[$doc:meta])+ $reason:ident { $($field:ident: $value:expr,)+ })+) => {
-        /// Why a request was turned away.
+        /// The reason why a request was refused.
         #[derive(Debug, Clone, Copy, PartialEq)]
         pub enum Reason {
-            /// The estimated response time at this percentile misses its objective (Bouncer Alg. 1).
+            /// The estimated response time at this percentile misses its objective (Bouncer Alg.
+            /// 1).
             Objective(f64),
             $($(#[$doc])+ $reason,)+
         }
@@ -27,7 +28,7 @@ macro_rules! reasons {
             /// All but [`Reason::Objective`], in the order of their stats.
             pub const FIXED: &[Self] = &[$(Self::$reason),+];
 
-            /// What is said of it.
+            /// Returns the reason's name and answer.
             #[must_use]
             pub const fn answer(self) -> &'static Answer {
                 match self {
@@ -39,7 +40,7 @@ macro_rules! reasons {
     };
 }
 
-/// What a reason is called and how it is answered.
+/// The name of a reason and the answer to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
     /// Name in headers, response code details and stats.
@@ -50,8 +51,8 @@ pub struct Answer {
     pub http: u32,
     /// gRPC status code.
     pub grpc: i32,
-    /// Whether it is about response times rather than lack of room, so that starvation avoidance may
-    /// override it.
+    /// Whether it is about response times rather than lack of room, so that starvation avoidance
+    /// may override it.
     pub about_objectives: bool,
 }
 
@@ -67,7 +68,7 @@ const RESOURCE_EXHAUSTED: i32 = 8;
 const UNAVAILABLE: i32 = 14;
 
 reasons! {
-    /// It is worth less per slot time than what the slots are needed for (`strategy::value_cut`).
+    /// Other requests are worth more per slot time (`strategy::value_cut`).
     Value {
         name: "value",
         text: "the slots are needed for requests that are worth more of their time",
@@ -123,7 +124,7 @@ reasons! {
         grpc: UNAVAILABLE,
         about_objectives: false,
     }
-    /// With it, more would wait than the mean service delay allows (Chronos Eq. 2).
+    /// The backlog with it would exceed the bound of the mean service delay (Chronos Eq. 2).
     Backlog {
         name: "backlog",
         text: "with it, more would wait than the target of response times allows",
@@ -147,7 +148,7 @@ reasons! {
         grpc: UNAVAILABLE,
         about_objectives: false,
     }
-    /// Its workflow sends more than it may, here or at a process further down (Wisp §4.1).
+    /// Its workflow exceeds its rate, here or at a process further down (Wisp §4.1).
     RateLimited {
         name: "rate_limit",
         text: "its workflow sends more than it may at the moment",
@@ -168,7 +169,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Whose request it was: a refusal, too, tells the process that sent it what it may send.
+/// The origin of a request. A refusal, too, announces a rate to the process that sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
     /// Its workflow.
@@ -178,25 +179,25 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// A request that says nothing of where it comes from.
+    /// The origin of a request without Headgate's headers.
     pub const UNKNOWN: Self = Self {
         workflow: OTHER,
         upstream: None,
     };
 }
 
-/// A request that was turned away.
+/// A refused request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Refusal {
     /// The policy that refused it.
     pub policy: PolicyId,
     /// Its type.
     pub kind: TypeId,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// When coming back is worth it; jitter included, never zero.
+    /// The time after which a retry is worthwhile; jitter included, never zero.
     pub retry_after: Duration,
-    /// Whose request it was, where its stage has workflows.
+    /// The request's origin, if its stage has workflows.
     pub origin: Option<Origin>,
 }
 
@@ -221,8 +222,8 @@ impl Refusal {
         }
     }
 
-    /// For `retry-after`, which counts whole seconds: at least 1, and jittered again because a drain of
-    /// milliseconds would round to the same second for everybody.
+    /// Returns the value for `retry-after`, in whole seconds: at least 1, and jittered again
+    /// because a drain of milliseconds would round to the same second for all clients.
     #[must_use]
     pub fn retry_after_secs(&self, rng: &mut Rng) -> u64 {
         let secs = self.retry_after.as_secs_f64().ceil().max(1.0);

@@ -1,4 +1,4 @@
-//! What is known of a request when it arrives: what strategies decide by and disciplines order by.
+//! The attributes of a request at its arrival, for strategies and queue disciplines.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TypeId(pub u16);
 
-/// A class of a stage, as index into its configured classes: 0 is the highest priority, and the only
-/// class where none are configured.
+/// A class of a stage, as index into its configured classes: 0 is the highest priority, and the
+/// only class where none are configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ClassId(pub u8);
 
@@ -18,22 +18,23 @@ pub struct Attributes {
     pub kind: TypeId,
     /// Its class.
     pub class: ClassId,
-    /// The time that it gives itself, from now.
+    /// Its own deadline, as a time from now.
     pub own_deadline: Option<Duration>,
-    /// Flow of its workflow in fair queues: an id of its own, or 0 for those that have none, and where nobody asks.
+    /// Flow of its workflow in fair queues: the flow's own id, or 0 without one, and where no flow
+    /// is needed.
     pub workflow: u16,
     /// Weight of its workflow in fair queues, above 0.
     pub weight: f64,
-    /// What it says it costs.
+    /// The cost that it states.
     pub cost: Option<u32>,
     /// Whether it repeats an earlier attempt ([`crate::retries`]).
     pub is_retry: bool,
-    /// How far the work it is part of has come.
+    /// The progress of the work that it is part of.
     pub progress: Progress,
 }
 
 impl Attributes {
-    /// A request that says nothing of itself.
+    /// Returns the attributes of a request that names only its type.
     #[must_use]
     pub const fn of(kind: TypeId) -> Self {
         Self {
@@ -49,8 +50,8 @@ impl Attributes {
     }
 }
 
-/// Progress metrics of the tree of calls that a request is part of (Wisp §4.2, Table 2). Processing times
-/// and work, without waiting, but for the age.
+/// Progress metrics of the tree of calls that a request is part of (Wisp §4.2, Table 2). Processing
+/// times and work, without waiting, but for the age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
     /// Service time so far.
@@ -61,13 +62,13 @@ pub struct Progress {
     pub work: Duration,
     /// Expected work of the whole tree.
     pub total_work: Option<Duration>,
-    /// Time since it entered the mesh, waits included, but for what it spent between proxies (SEDA §3.2). Zero where it
-    /// enters, and where it says nothing that is believed.
+    /// Time since it entered the mesh, waits included, without the time between proxies (SEDA
+    /// §3.2). Zero if it enters here, or carries no trusted age.
     pub age: Duration,
 }
 
 impl Progress {
-    /// Nothing is known: a request that just entered.
+    /// No progress: a request that just entered.
     pub const UNKNOWN: Self = Self {
         elapsed: Duration::ZERO,
         total: None,
@@ -90,11 +91,12 @@ pub struct Served {
     pub queue_wait: Duration,
     /// From its slot to the end of its processing time, which `measure` says.
     pub processing: Duration,
-    /// How long it holds its slot: as measured, or as expected of a stream that goes on.
+    /// Time for which it holds its slot: as measured, or as expected of a stream that goes on.
     pub slot: Duration,
-    /// Answers of its type that it stands for, itself included: not every answer is measured.
+    /// The number of answers of its type that this sample counts for, itself included: not every
+    /// answer is measured.
     pub weight: u32,
-    /// What it added to the work of the queue, in the unit of [`crate::work::Work`].
+    /// Its work in the queue, in the unit of [`crate::work::Work`].
     pub work: u64,
 }
 

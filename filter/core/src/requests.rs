@@ -9,28 +9,29 @@ use crate::request::Attributes;
 use crate::time::Instant;
 use crate::workflows::Part;
 
-/// How far a request has come.
+/// The phase of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Not in the stage yet: the limiter of its workflow holds it, or a decision about it is under way.
+    /// Not in the stage yet: the limiter of its workflow holds it, or a decision about it is under
+    /// way.
     Arriving,
     /// Waits for a slot.
     Queued,
     /// Holds a slot.
     Running {
-        /// When it got the slot; `None` when nobody can tell, so that it can't be measured.
+        /// The time at which it got the slot; `None` if unknown, so that it can't be measured.
         dequeued: Option<Instant>,
     },
 }
 
-/// As what a request enters the strategy's measurements.
+/// The way in which a request counts in the strategy's measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counts {
     /// As it was served.
     Real,
     /// In a dry run: with the queue wait that it would have had.
     Modelled(Duration),
-    /// In a dry run that would have refused it: not at all.
+    /// In a dry run that would have refused it: it doesn't count.
     Refused,
 }
 
@@ -39,13 +40,13 @@ pub(crate) enum Counts {
 pub(crate) struct Request {
     /// The caller's name for it.
     pub(crate) stream: u32,
-    /// What it said at its arrival, with its type and class of today.
+    /// Its attributes at its arrival, with its type and class of today.
     pub(crate) attributes: Attributes,
-    /// When it came to the stage.
+    /// The time at which it came to the stage.
     pub(crate) arrived: Instant,
-    /// When waiting becomes pointless.
+    /// The time at which waiting becomes pointless.
     pub(crate) deadline: Instant,
-    /// Why it is refused then.
+    /// The reason of its refusal then.
     pub(crate) late: Reason,
     /// Its place in the order of the queue when it came.
     pub(crate) rank: u64,
@@ -53,17 +54,18 @@ pub(crate) struct Request {
     pub(crate) turn: Option<Turn>,
     /// Its part of the queued work, in the unit of [`crate::work::Work`].
     pub(crate) work: i64,
-    /// Estimated queue wait at its arrival if the queue were a FIFO; `None` where no service time was known then.
+    /// Estimated queue wait at its arrival if the queue were a FIFO; `None` where no service time
+    /// was known then.
     pub(crate) fifo_wait: Option<Duration>,
-    /// Answers that its own stands for.
+    /// The number of answers that its own counts for.
     pub(crate) weight: u32,
-    /// When its processing time ended, of a stream that goes on.
+    /// The time at which its processing time ended, of a stream that goes on.
     pub(crate) first_byte: Option<Instant>,
     pub(crate) counts: Counts,
     pub(crate) phase: Phase,
-    /// It has been in the backend for so long that it has failed to deliver.
+    /// Whether it has been in the backend for so long that it counts as failed.
     pub(crate) overdue: bool,
-    /// It has been in the backend for longer than its type usually takes.
+    /// Whether it has been in the backend for longer than its type usually takes.
     pub(crate) silent: bool,
     /// The number of slots in use when it got one.
     pub(crate) beside: u32,
@@ -97,7 +99,7 @@ impl Request {
 struct Row {
     generation: u32,
     request: Option<Request>,
-    /// What its workflow has to know of it.
+    /// Its workflow's state.
     part: Option<Part>,
 }
 
@@ -165,7 +167,7 @@ impl Requests {
         self.rows.get_mut(slot as usize)?.request.as_mut()
     }
 
-    /// The request that `ticket` was given for; `None` once it was taken.
+    /// Returns the request of `ticket`; `None` once it was taken.
     pub(crate) fn of(&self, ticket: Ticket) -> Option<&Request> {
         self.row(ticket)?.request.as_ref()
     }
@@ -185,7 +187,7 @@ impl Requests {
         Some((row.request.as_mut()?, row.part.as_mut()?))
     }
 
-    /// Whose request it is, where it has a workflow.
+    /// Returns the request's origin, if it has a workflow.
     pub(crate) fn origin(&self, ticket: Ticket) -> Option<Origin> {
         self.part(ticket).map(|part| part.origin)
     }

@@ -1,21 +1,23 @@
 //! Retries: no second attempt is admitted while first attempts are refused.
 //!
-//! **The problem.** A refused request costs the backend nothing, but its client may try again, and so does one that gave
-//! up on a late answer. While the backend can do less than usual, each request then arrives several times, and a retry
-//! takes the slot of a request that has not been tried yet. The load is a multiple of what users ask for, and it stays
-//! so after the cause is gone.
+//! **The problem.** A refused request costs the backend nothing, but its client may try again, and
+//! so does one that gave up on a late answer. While the backend can do less than usual, each
+//! request then arrives several times, and a retry takes the slot of a request that has not been
+//! tried yet. The load is a multiple of what users ask for, and it stays so after the cause is
+//! gone.
 //!
-//! **The rule.** A retry of a type is refused where a first attempt of that type was refused within the last second. So
-//! slots go to first attempts as long as these don't fit, and nothing changes while all are admitted. Refused retries
-//! count as no demand: the value cut and the search for P see first attempts only.
+//! **The rule.** A retry of a type is refused where a first attempt of that type was refused within
+//! the last second. So slots go to first attempts as long as these don't fit, and nothing changes
+//! while all are admitted. Refused retries count as no demand: the value cut and the search for P
+//! see first attempts only.
 //!
-//! **What a retry is.** Envoy numbers attempts from 1 in `x-envoy-attempt-count` (a route with
-//! `include_request_attempt_count`, as Istio's have). gRPC clients count the attempts before this one in
-//! `grpc-previous-rpc-attempts` (gRFC A6). Other clients and gateways have other headers; a policy
-//! may name one of them (`retries.header`). A client that says so of a first attempt harms only
-//! itself.
+//! **Retries.** Envoy numbers attempts from 1 in `x-envoy-attempt-count` (a route with
+//! `include_request_attempt_count`, as Istio's have). gRPC clients count the attempts before this
+//! one in `grpc-previous-rpc-attempts` (gRFC A6). Other clients and gateways have other headers; a
+//! policy may name one of them (`retries.header`). A client that marks a first attempt as a retry
+//! harms only itself.
 //!
-//! Each worker goes by its own refusals: in an overload all workers refuse.
+//! Each worker uses its own refusals: in an overload all workers refuse.
 
 use std::time::Duration;
 
@@ -55,7 +57,7 @@ fn number(value: &[u8]) -> Option<u32> {
     })
 }
 
-/// When first attempts were refused, by type.
+/// The times at which first attempts were refused, by type.
 #[derive(Debug)]
 pub(crate) struct FirstAttempts {
     refused: Vec<Option<Instant>>,

@@ -1,8 +1,8 @@
 //! Seeded random numbers: the same seed makes the same decisions in Envoy, the simulator and tests.
 //!
-//! SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014): one
-//! add and two multiplications a draw, 8 bytes of state, any seed is a good seed (workers may use 0, 1,
-//! 2 …) and it passes `BigCrush`. It is no source of secrets: nothing here needs one.
+//! SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014):
+//! one add and two multiplications a draw, 8 bytes of state, any seed is a good seed (workers may
+//! use 0, 1, 2 …) and it passes `BigCrush`. It is no source of secrets: nothing here needs one.
 
 /// A generator. Cloning it repeats its future.
 #[derive(Debug, Clone)]

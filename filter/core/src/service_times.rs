@@ -1,50 +1,53 @@
-//! Processing times by query type: what is measured, shared between workers and read by decisions.
+//! Processing times by query type: measured per worker, shared between workers, read by decisions.
 //!
 //! Bouncer (§3) keeps a histogram of processing times per type and updates it "using a dual-buffer
-//! technique": one histogram is read while a second is populated, and at the end of an interval they are
-//! swapped. §7 suggests a sliding window instead. Both are one algorithm here, which `record` describes:
-//! dual buffers are a window that slides by its whole length. Appendix A adds a general histogram over all
-//! types, which stands in for a type that has too few samples, judged by the objectives of `default`; and
-//! it retains a histogram through a lull.
+//! technique": one histogram is read while a second is populated, and at the end of an interval
+//! they are swapped. §7 suggests a sliding window instead. Both are one algorithm here, which
+//! `record` describes: dual buffers are a window that slides by its whole length. Appendix A adds a
+//! general histogram over all types, which replaces that of a type with too few samples, judged by
+//! the objectives of `default`; and it retains a histogram through a lull.
 //!
-//! The difficulty is that each worker of the proxy sees only its part of the completions, and that VMs
-//! come and go with every policy edit and upgrade. So all histograms of a type live in data that the
-//! workers share (`record::Record`), under the type's *name*: what was learned survives edits that
-//! reorder, add or remove types, change the window, and upgrades of the code. As whole histograms are
-//! shared, an edit may ask for other percentiles and gets them from what is already known.
+//! The difficulty is that each worker of the proxy sees only its part of the completions, and that
+//! VMs come and go with every policy edit and upgrade. So all histograms of a type live in data
+//! that the workers share (`record::Record`), under the type's *name*. They survive edits that
+//! reorder, add or remove types or change the window, and upgrades of the code. As whole histograms
+//! are shared, an edit may ask for other percentiles and gets them from the existing data.
 //!
-//! - A worker appends its samples to a log of fixed size: [`ServiceTimes::record`] neither allocates nor
-//!   calls the host, and costs the same for 1 type or 1,024.
-//! - About ten times a step (sooner while a type is cold) [`ServiceTimes::sync`] merges the log into the
-//!   shared records. The first visit after a step's end moves the window on, in the same
-//!   compare-and-swap: no leader, nobody to wait for, no step ended twice.
-//! - Decisions read the worker's own table of mean and quantiles. A step changes one shared number; a
-//!   worker that sees it changed reads the records again. An idle sync is one read of a few bytes.
-//! - One sync visits at most 64 records for what it measured and 64 for what changed, the next goes on
-//!   where it ended: a thousand types don't stall a worker, and none waits for more than its turn.
+//! - A worker appends its samples to a log of fixed size: [`ServiceTimes::record`] neither
+//!   allocates nor calls the host, and costs the same for 1 type or 1,024.
+//! - About ten times a step (sooner while a type is cold) [`ServiceTimes::sync`] merges the log
+//!   into the shared records. The first visit after a step's end moves the window on, in the same
+//!   compare-and-swap: no leader, no waiting, no step ended twice.
+//! - Decisions read the worker's own table of mean and quantiles. A step changes one shared number;
+//!   a worker that sees it changed reads the records again. An idle sync is one read of a few
+//!   bytes.
+//! - One sync visits at most 64 records for its own samples and 64 for changes, and the next goes
+//!   on where it ended: a thousand types don't stall a worker, and none waits for more than its
+//!   turn.
 //!
-//! **Where this adds to Appendix A.** A retained histogram has a trap: if it misses an objective by
-//! itself, even without any queue wait, then every request of its type is refused, nothing is measured,
-//! and the type stays shut out for good, however idle the backend. A slow phase is enough, or an unlucky
-//! sample of a type that is close to its objective. Such an estimate is marked
-//! [`Estimate::condemned`]: Bouncer then lets in requests that find no queue, for which §2 has a reason,
-//! too ("Bouncer should not prevent the system from processing queries at its full capacity"), and
-//! `min_samples` of them become readable at once. In simulation at 1.2× load this raises
-//! utilization from 87% to 100% (and brings rejections to within two points of Table 3's).
+//! **Where this adds to Appendix A.** A retained histogram has a trap. If it misses an objective by
+//! itself, even without any queue wait, then every request of its type is refused, nothing is
+//! measured, and the type stays shut out for good, however idle the backend. A slow phase is
+//! enough, or an unlucky sample of a type that is close to its objective. Such an estimate is
+//! marked [`Estimate::condemned`]. Bouncer then lets in requests that find no queue, for which §2
+//! has a reason, too ("Bouncer should not prevent the system from processing queries at its full
+//! capacity"), and `min_samples` of them become readable at once. In simulation at 1.2× load this
+//! raises utilization from 87% to 100% (and brings rejections to within two points of Table 3's).
 //!
-//! **Streams.** Where processing time ends with the first byte of a response and its slot is held to the last
-//! (`measure: FirstByte`), objectives are about one time and slots about another. Then a second set of the same
-//! histograms measures slots. Means are from it: how fast the queue drains (Eq. 2) and what a request costs.
-//! Quantiles, which are held against objectives, are of processing times. A slot is measured when it is given
-//! back. Until the first streams end, they are taken to be as short as their first byte.
+//! **Streams.** With `measure: FirstByte`, processing time ends with the first byte of a response
+//! and its slot is held to the last. Objectives are then about one time and slots about another. So
+//! a second set of the same histograms measures slot times. Means come from it: the drain rate of
+//! the queue (Eq. 2) and the cost of a request. Quantiles, which are compared with objectives, are
+//! of processing times. A slot time is measured when the slot is given back. Until the first
+//! streams end, slot times are assumed to end at the first byte.
 //!
-//! Memory per worker: 64 KB for the log, about 150 bytes a type and 40 an objective; 1,000 types with
-//! two objectives 0.3 MB in total. Shared: a sparse histogram a type and step and one more, of 3 bytes for
-//! each different value (to 1.6%), typically 0.2 to 1 KB, at most 15 KB; 1,000 types with dual buffers
-//! 2 MB, at most 30 MB. While a sync runs, two decoded histograms, at most 34 KB.
+//! Memory per worker: 64 KB for the log, about 150 bytes a type and 40 an objective; 1,000 types
+//! with two objectives 0.3 MB in total. Shared: a sparse histogram a type and step and one more, of
+//! 3 bytes for each different value (to 1.6%), typically 0.2 to 1 KB, at most 15 KB; 1,000 types
+//! with dual buffers 2 MB, at most 30 MB. While a sync runs, two decoded histograms, at most 34 KB.
 //!
-//! Left out on purpose: a VM that dies takes along what is in its log (about a tenth of a step's
-//! samples), and a retained histogram doesn't decay (App. A sets no age either).
+//! Left out on purpose: the log of a VM that dies is lost (about a tenth of a step's samples), and
+//! a retained histogram doesn't decay (App. A sets no age either).
 
 mod log;
 mod record;
@@ -84,13 +87,13 @@ pub struct ServiceTimes {
     log_urgent: bool,
     exchanged: Instant,
     epoch: u64,
-    /// Rows whose records are to be looked at, in this order.
+    /// Rows whose records must be visited, in this order.
     visits: VecDeque<u16>,
     /// The shared number of changes, as last seen; `None` before the first sync.
     seen: Option<u64>,
     /// A change that could not be announced yet.
     announce: bool,
-    /// How long requests hold their slots, where that is longer than their processing times.
+    /// Slot times, if they are longer than processing times.
     slots: Option<Box<ServiceTimes>>,
 }
 
@@ -145,10 +148,10 @@ impl ServiceTimes {
         }
     }
 
-    /// Records one processing time, of a request that stands for `weight` ones, itself included: not every
-    /// answer is measured ([`Served::weight`](crate::request::Served)). A type's own statistics don't
-    /// depend on that; those over all types weigh every type by its traffic. Neither allocates nor calls
-    /// the host.
+    /// Records one processing time, of a sample with the weight of `weight` requests, itself
+    /// included: not every answer is measured ([`Served::weight`](crate::request::Served)). A
+    /// type's own statistics don't depend on the weight; those over all types weigh every type by
+    /// its traffic. Neither allocates nor calls the host.
     pub fn record(&mut self, kind: TypeId, processing: Duration, weight: u32) {
         let kind = self.index(kind);
         if self.log.push(kind, processing, weight) {
@@ -157,8 +160,8 @@ impl ServiceTimes {
         }
     }
 
-    /// Records how long a request held its slot, where that is longer than its processing time; `weight` as in
-    /// [`ServiceTimes::record`].
+    /// Records how long a request held its slot, where that is longer than its processing time;
+    /// `weight` as in [`ServiceTimes::record`].
     pub fn record_slot(&mut self, kind: TypeId, held: Duration, weight: u32) {
         if let Some(slots) = &mut self.slots {
             slots.record(kind, held, weight);
@@ -171,7 +174,8 @@ impl ServiceTimes {
         self.log.left_out()
     }
 
-    /// What decisions about a request of `kind` are to use. Unknown types count as `default`.
+    /// Returns the estimate for decisions about a request of `kind`. Unknown types count as
+    /// `default`.
     #[must_use]
     pub fn estimate(&self, kind: TypeId) -> Estimate<'_> {
         let (source, row) = self.row(kind);
@@ -193,7 +197,7 @@ impl ServiceTimes {
         }
     }
 
-    /// What stands for `kind`, and where it comes from.
+    /// Returns the statistics used for `kind`, and their source.
     fn row(&self, kind: TypeId) -> (Source, &Row) {
         let (own, general) = (&self.rows[self.index(kind)], self.general());
         match (own.is_ready(), general.is_ready()) {
@@ -209,16 +213,16 @@ impl ServiceTimes {
         &self.rows[self.index(kind)].objectives
     }
 
-    /// Mean time for which a request of `kind` holds a slot, by its own histogram or the general one; `pt_mean` of
-    /// Eq. 2. `None` when neither has enough samples yet.
+    /// Mean time for which a request of `kind` holds a slot, by its own histogram or the general
+    /// one; `pt_mean` of Eq. 2. `None` when neither has enough samples yet.
     #[must_use]
     pub fn mean(&self, kind: TypeId) -> Option<Duration> {
         let estimate = self.estimate(kind);
         (estimate.source != Source::None).then_some(estimate.mean)
     }
 
-    /// Mean processing time of `kind` by its own samples alone, however long slots are held; `None` when they are too few
-    /// yet.
+    /// Mean processing time of `kind` by its own samples alone, however long slots are held; `None`
+    /// when they are too few yet.
     #[must_use]
     pub fn own_mean(&self, kind: TypeId) -> Option<Duration> {
         let own = &self.rows[self.index(kind)];
@@ -232,22 +236,23 @@ impl ServiceTimes {
         general.is_ready().then_some(general.mean)
     }
 
-    /// Processing time that nine in ten requests of `kind` exceed, by its own histogram; zero until it has one.
+    /// Processing time that nine in ten requests of `kind` exceed, by its own histogram; zero until
+    /// it has one.
     #[must_use]
     pub fn at_least(&self, kind: TypeId) -> Duration {
         self.rows[self.index(kind)].at_least
     }
 
-    /// Mean time that a busy slot still needs for its request, over all types: E\[pt²\] / (2 E\[pt\]).
-    /// Zero when too little was measured yet.
+    /// Mean time that a busy slot still needs for its request, over all types: E\[pt²\] / (2
+    /// E\[pt\]). Zero when too little was measured yet.
     #[must_use]
     pub fn mean_residual(&self) -> Duration {
         self.held().mean_residual
     }
 
-    /// Shares what this worker recorded, if that is due, and picks up what changed. Called from the
-    /// worker's tick; `key_prefix` names the stage among the process's shared data and must be the same
-    /// in all workers. Returns whether an estimate changed.
+    /// Shares this worker's samples, if that is due, and reads changes. Called from the worker's
+    /// tick. `key_prefix` names the stage among the process's shared data and must be the same in
+    /// all workers. Returns whether an estimate changed.
     ///
     /// # Errors
     /// [`HostError::Call`] when the host refuses; nothing is lost, the next call continues.
@@ -325,7 +330,7 @@ impl ServiceTimes {
             match shared::announce_change(host, &format!("{prefix}/change")) {
                 Ok(number) => {
                     self.announce = false;
-                    // Only our own changes in between: nothing to pick up.
+                    // Only our own changes in between: no record to read again.
                     if self.seen.is_some_and(|seen| seen.wrapping_add(1) == number) {
                         self.seen = Some(number);
                     }
@@ -337,8 +342,8 @@ impl ServiceTimes {
         Ok(changed)
     }
 
-    /// Plans a look at the records of the rows that `wanted` says, after those that are planned already;
-    /// only the general one, which all types may need, comes first.
+    /// Plans a look at the records of the rows that `wanted` says, after those that are planned
+    /// already; only the general one, which all types may need, comes first.
     fn plan_visits(&mut self, wanted: impl Fn(&Row) -> bool) {
         let general = self.rows.len() - 1;
         for (at, row) in self.rows.iter_mut().enumerate() {
@@ -371,7 +376,7 @@ impl ServiceTimes {
             self.exchanged = now;
         }
         match result {
-            // What could not be merged now stays in the log.
+            // Samples that could not be merged now stay in the log.
             Ok(()) | Err(HostError::Conflict) => Ok(changed),
             Err(error) => Err(error),
         }
@@ -426,7 +431,7 @@ impl ServiceTimes {
         &self.rows[self.rows.len() - 1]
     }
 
-    /// What is known of all types' slots.
+    /// Returns the statistics of all types' slot times.
     fn held(&self) -> &Row {
         let slots = self.slots.as_deref().map(Self::general);
         slots.filter(|row| row.is_ready()).unwrap_or(self.general())

@@ -1,25 +1,28 @@
-//! State that all workers of a process share: counters that each adds its part to, and records that each
-//! may change.
+//! State that all workers of a process share: counters to which each adds its part, and records
+//! that each may change.
 //!
-//! A [`Counter`] costs no lock and no message: a worker adds what it counted to a process-wide number and
-//! learns from its growth what the others counted. That number is no counter of Envoy's: those are reset by
-//! `POST /reset_counters`, and a stats matcher may reject them. A [`Shared::number`] is neither.
+//! A [`Counter`] costs no lock and no message: a worker adds its count to a process-wide number and
+//! learns the others' counts from its growth. That number is no counter of Envoy's: those are reset
+//! by `POST /reset_counters`, and a stats matcher may reject them. A [`Shared::number`] has neither
+//! problem.
 //!
 //! A record is for more than a sum. It is a value in shared data that is only ever changed by
-//! compare-and-swap, so nobody leads and nobody waits: a change that meets another worker's is made again
-//! on the newer value. Each failed attempt is another worker's success.
+//! compare-and-swap, so no worker leads or waits: a change that conflicts with another worker's is
+//! made again on the newer value. Each failed attempt is another worker's success.
 //!
-//! A record's bytes don't describe themselves, and during an upgrade workers of two versions share the process. So each
-//! layout has an id, [`Record::SCHEMA`], in the record's key and in its first bytes: two versions with different
-//! layouts keep a record each, and neither reads nor overwrites the other's.
+//! A record's bytes don't describe themselves, and during an upgrade workers of two versions share
+//! the process. So each layout has an id, [`Record::SCHEMA`], in the record's key and in its first
+//! bytes: two versions with different layouts keep a record each, and neither reads nor overwrites
+//! the other's.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::host::{Expected, HostError, Number, Shared};
 
-/// How often a change that meets another worker's is made again before it is left to the next occasion: few, as a record
-/// of thousands of workflows takes milliseconds to read and write.
+/// The number of times that a change that conflicts with another worker's is tried again, before it
+/// is left to the next occasion: few, as a record of thousands of workflows takes milliseconds to
+/// read and write.
 pub(crate) const ATTEMPTS: u32 = 8;
 
 /// A value that workers share by [`load`] and [`change`]. Implemented by [`record!`].
@@ -28,8 +31,9 @@ pub(crate) trait Record: Serialize + DeserializeOwned {
     const SCHEMA: u32;
 }
 
-/// Gives a record type the id of its layout, and tests that the layout is the one of `tests/record_layouts/ID.txt`. When
-/// fields or their meaning change, take the number after the largest one there; the test then writes the new file.
+/// Gives a record type the id of its layout, and tests that the layout is the one of
+/// `tests/record_layouts/ID.txt`. When fields or their meaning change, take the number after the
+/// largest one there; the test then writes the new file.
 macro_rules! record {
     ($record:ty, $schema:literal) => {
         impl $crate::shared::Record for $record {
@@ -61,9 +65,9 @@ pub(crate) fn key(name: &str, schema: u32) -> String {
 #[derive(Debug)]
 pub(crate) struct Counter {
     number: Number,
-    /// Counted here and not yet added.
+    /// This worker's count that isn't added yet.
     fresh: u64,
-    /// The counter as last read, and what was added here since.
+    /// The number as last read, with this worker's additions since.
     seen: u64,
 }
 
@@ -73,7 +77,7 @@ impl Counter {
         Ok(Self {
             number,
             fresh: 0,
-            // What was counted before this worker came is no news.
+            // Counts from before this worker came are no growth.
             seen: host.get(number)?,
         })
     }
@@ -83,17 +87,17 @@ impl Counter {
         self.fresh = self.fresh.saturating_add(n);
     }
 
-    /// Returns what this worker counted and has not published yet.
+    /// Returns this worker's count that isn't published yet.
     pub(crate) fn fresh(&self) -> u64 {
         self.fresh
     }
 
-    /// Returns the sum that all workers counted, as far as this worker knows it.
+    /// Returns the sum of all workers' counts, as far as this worker knows it.
     pub(crate) fn seen(&self) -> u64 {
         self.seen
     }
 
-    /// Adds what was counted here.
+    /// Adds this worker's count to the number.
     pub(crate) fn publish(&mut self, host: &impl Shared) -> Result<(), HostError> {
         if self.fresh > 0 {
             host.add_to(self.number, self.fresh.cast_signed())?;
@@ -103,10 +107,11 @@ impl Counter {
         Ok(())
     }
 
-    /// What the others added since the last call.
+    /// Returns the others' count since the last call.
     pub(crate) fn others(&mut self, host: &impl Shared) -> Result<u64, HostError> {
         let total = host.get(self.number)?;
-        // Less than what was seen: another worker tested whether the host keeps the number (`host::unfiltered`).
+        // Less than `seen`: another worker tested whether the host keeps the number
+        // (`host::unfiltered`).
         let others = total.saturating_sub(self.seen);
         self.seen = total;
         Ok(others)
@@ -123,11 +128,12 @@ pub(crate) fn decode<T: Record>(bytes: &[u8]) -> Option<T> {
 pub(crate) fn encode<T: Record>(value: &T, bytes: &mut Vec<u8>) {
     bytes.clear();
     bytes.extend_from_slice(&header(T::SCHEMA));
-    // Fails only for values of unknown length, which no record has; nothing reads the rest as a record.
+    // Fails only for values of unknown length, which no record has; nothing reads the rest as a
+    // record.
     *bytes = postcard::to_extend(value, std::mem::take(bytes)).unwrap_or_default();
 }
 
-/// Returns the record `name`; the default if nobody stored one yet.
+/// Returns the record `name`; the default if it was never stored.
 pub(crate) fn load<T: Record + Default>(host: &impl Shared, name: &str) -> Result<T, HostError> {
     let loaded = host.load(&key(name, T::SCHEMA))?;
     Ok(loaded
@@ -135,11 +141,12 @@ pub(crate) fn load<T: Record + Default>(host: &impl Shared, name: &str) -> Resul
         .unwrap_or_default())
 }
 
-/// Changes the record `name`. `change` gets it as [`load`] returns it, and returns whether it changed it, beside
-/// its own result. Returns the record as it is now, and that result.
+/// Changes the record `name`. `change` gets it as [`load`] returns it, and returns whether it
+/// changed it, beside its own result. Returns the record as it is now, and that result.
 ///
 /// # Errors
-/// [`HostError`]; the record is as it was. [`HostError::Conflict`] where other workers kept changing it.
+/// [`HostError`]; the record is as it was. [`HostError::Conflict`] where other workers kept
+/// changing it.
 pub(crate) fn change<T: Record + Default, R>(
     host: &impl Shared,
     name: &str,
@@ -155,8 +162,8 @@ pub(crate) fn change<T: Record + Default, R>(
     })
 }
 
-/// As [`change`], for the blob at `key`, at most `attempts` times. `change` reads and writes the bytes itself, and returns
-/// whether they are to be stored.
+/// As [`change`], for the blob at `key`, at most `attempts` times. `change` reads and writes the
+/// bytes itself, and returns whether they must be stored.
 pub(crate) fn change_bytes<R>(
     host: &impl Shared,
     key: &str,
@@ -191,7 +198,8 @@ mod tests {
     use crate::host::memory::{Fault, MemoryHost};
 
     fn every_worker_learns_what_the_others_counted_once(memory: &MemoryHost) {
-        // A host of its own for each: so each tests whether the number is kept, if nothing was counted yet.
+        // A host of its own for each: so each tests whether the number is kept, if nothing was
+        // counted yet.
         let worker = || {
             let host = Unfiltered::new(memory);
             (Counter::new(&host, "c").unwrap(), host, 0)
@@ -215,7 +223,7 @@ mod tests {
             }
         }
         assert_eq!(workers.map(|(_, _, known)| known), [90; 3]);
-        // What was counted before a worker came is no news.
+        // Counts from before a worker came are no growth.
         let (mut late, host, _) = worker();
         assert_eq!(late.others(&host), Ok(0));
     }
@@ -329,7 +337,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200), ours in any::<bool>()) {
+        fn any_bytes_are_survived(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+            ours in any::<bool>(),
+        ) {
             let mut blob = if ours { header(0).to_vec() } else { Vec::new() };
             blob.extend(bytes);
             let _ = decode::<Vec<(u16, Option<String>, f64)>>(&blob);

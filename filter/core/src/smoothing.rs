@@ -1,17 +1,17 @@
-//! Smoothing: who is told that requests are refused sends the next ones later (Chronos §3.2).
+//! Smoothing: a client that learns of refusals delays its next requests (Chronos §3.2).
 //!
-//! A client that is told the rejection rate p draws x from \[0, 1) before its next request and, if x < p, sends it later
-//! by a time drawn uniformly from \[t_a, t_b\]. With a time between requests uniform in \[t_1, t_2\], m such clients
-//! then send less by
+//! A client that knows the rejection rate p draws x from \[0, 1) before its next request and, if x
+//! < p, delays it by a time drawn uniformly from \[t_a, t_b\]. With a time between requests uniform
+//! in \[t_1, t_2\], m such clients then reduce their rate by
 //!
 //! ```text
 //! E[γ] = 2 m p (t_a + t_b) / ((t_1 + t_2) (t_1 + t_2 + p (t_a + t_b)))        requests/s   (Eq. 3)
 //! ```
 //!
-//! Without smoothing they send 2 m / (t_1 + t_2), so that the part by which they send less depends on means only:
-//! p D / (T + p D), with D = (t_a + t_b) / 2 and T = (t_1 + t_2) / 2.
+//! Without smoothing they send 2 m / (t_1 + t_2), so that the relative reduction depends on means
+//! only: p D / (T + p D), with D = (t_a + t_b) / 2 and T = (t_1 + t_2) / 2.
 //!
-//! Clients are those of the simulator, and sidecars in place of applications that know nothing of it
+//! Clients are those of the simulator, and sidecars on behalf of applications without smoothing
 //! ([`crate::engine::Engine::delay`]).
 
 use std::time::Duration;
@@ -28,7 +28,8 @@ pub struct Smoothing {
 }
 
 impl Smoothing {
-    /// By how much the next request is sent later, by one who was told this `rejection_rate` (ratio); `None`: not at all.
+    /// Returns the delay of a client's next request after this `rejection_rate` (ratio); `None` for
+    /// no delay.
     pub fn delay(&self, rejection_rate: f64, rng: &mut Rng) -> Option<Duration> {
         if !rng.chance(rejection_rate) {
             return None;
@@ -37,8 +38,8 @@ impl Smoothing {
         Some(self.least + range.mul_f64(rng.next_f64()))
     }
 
-    /// Eq. 3: the part of their requests that clients send less under this `rejection_rate`, who would send one every
-    /// `between` on average.
+    /// Returns the relative reduction of clients' requests under this `rejection_rate` (Eq. 3).
+    /// Without smoothing, they send one every `between` on average.
     #[must_use]
     pub fn reduction(&self, rejection_rate: f64, between: Duration) -> f64 {
         let mean = (self.least + self.most).as_secs_f64() / 2.0;

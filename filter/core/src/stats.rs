@@ -1,13 +1,14 @@
 //! A stage's stats: every name in one place, all defined when the stage is configured.
 //!
-//! Names follow Envoy's style and carry policy and type, so that `stats_tags` turn them into labels:
+//! Names follow Envoy's style and carry policy and type, so that `stats_tags` turn them into
+//! labels:
 //!
 //! ```text
 //! headgate.policy.<namespace>/<name>.slots                               gauge      P: requests that may be in the backend at once
-//! headgate.policy.<namespace>/<name>.slots_in_use                        gauge      requests that hold a slot; the number that decides
+//! headgate.policy.<namespace>/<name>.slots_in_use                        gauge      requests that hold a slot, as decisions read it
 //! headgate.policy.<namespace>/<name>.queue_length                        gauge      requests that wait, as of the last tick
-//! headgate.policy.<namespace>/<name>.queued_work_us                      gauge      processing time of what waits, as of the last tick
-//! headgate.policy.<namespace>/<name>.backlog_bound                       gauge      d_t: cost, µs of work where that is measured, requests for FC-Q; AC's probability in millionths
+//! headgate.policy.<namespace>/<name>.queued_work_us                      gauge      processing time of waiting requests, as of the last tick
+//! headgate.policy.<namespace>/<name>.backlog_bound                       gauge      d_t: cost, µs if work is time, requests for FC-Q; AC's probability in millionths
 //! headgate.policy.<namespace>/<name>.service_delay_us                    gauge      s(k) of backlog control, the last period's
 //! headgate.policy.<namespace>/<name>.handover_us                         histogram  freed slot to its next request on another worker
 //! headgate.policy.<namespace>/<name>.{rq_excluded,rq_unmanaged,rq_cost_unknown,ledger_corrected,workers_lost}   counters
@@ -25,11 +26,11 @@
 //! headgate.policy.<namespace>/<name>.type.<type>.quality_permille[.class.<class>]    gauge      1000: full
 //! ```
 //!
-//! `<reason>` is [`Reason`]'s name. A type has one for each of its objectives, and for those of `default`: while the type
-//! is cold, these are what it is judged by.
+//! `<reason>` is [`Reason`]'s name. A type has one for each of its objectives, and for those of
+//! `default`, by which a cold type is judged.
 //!
-//! The last three are the response time controller's; one controller for all types has them without the
-//! type. Bouncer's value cut has
+//! The last three are the response time controller's; one controller for all types has them without
+//! the type. Bouncer's value cut has
 //!
 //! ```text
 //! headgate.policy.<namespace>/<name>.type.<type>.value_admitted_permille    gauge      part of the requests above the cut
@@ -49,8 +50,8 @@
 //! headgate.policy.<namespace>/<name>.admission_reports_lost    counter    of these, without an answer
 //! ```
 //!
-//! Counters are tallied in the worker and added to the host's once a tick: a host call per tick instead
-//! of several per request. Distributions are recorded as they happen.
+//! Counters are tallied in the worker and added to the host's once a tick: a host call per tick
+//! instead of several per request. Distributions are recorded as they happen.
 
 mod controllers;
 mod objectives;
@@ -84,12 +85,13 @@ pub enum Count {
     RejectedEnforced,
     /// Answered by the backend and measured.
     Completed,
-    /// Left the stage without an answer of the backend, and for no fault of its own: client gone, local reply.
+    /// Left the stage without an answer of the backend, and for no fault of its own: client gone,
+    /// local reply.
     Unmeasured,
     /// Of those, left while queued.
     Abandoned,
-    /// Answered with an error, or not at all: a status that the policy counts as one, a timeout, a reset. An estimate
-    /// where answers are sampled: one counts for those that it stands for.
+    /// Answered with an error, or not at all: a status that the policy counts as one, a timeout, a
+    /// reset. An estimate where answers are sampled: each counts with its weight.
     Failed,
     /// Answered while the type was answered more than 800 times a second
     /// ([`crate::stage::SAMPLES_PER_SECOND`]); not measured.
@@ -119,7 +121,7 @@ pub enum StageCount {
     LedgerCorrected,
     /// Dead workers whose share was given back.
     WorkersLost,
-    /// Named no cost that can be read, where `cost` says to look for one: counted as 1.
+    /// Requests without a readable cost, although the policy's `cost` names a header: counted as 1.
     CostUnknown,
 }
 
@@ -329,7 +331,7 @@ impl StageStats {
         host.record(self.slots, u64::from(slots))
     }
 
-    /// Publishes the queue, which decisions read from a gauge that nobody else can read.
+    /// Publishes the queue for dashboards. Decisions read one packed number instead.
     ///
     /// # Errors
     /// [`HostError`].
@@ -338,7 +340,7 @@ impl StageStats {
         host.record(self.queued_work, micros(work))
     }
 
-    /// Publishes what the strategy's feedback controllers have set.
+    /// Publishes the outputs of the strategy's feedback controllers.
     ///
     /// # Errors
     /// [`HostError`].
@@ -357,8 +359,8 @@ impl StageStats {
         self.controllers.publish(host, strategy)
     }
 
-    /// Publishes what is configured, P and the objectives, and takes back the objectives of `before` that
-    /// are gone.
+    /// Publishes the configured P and objectives, and resets the gauges of objectives of `before`
+    /// that were removed.
     ///
     /// # Errors
     /// [`HostError`].
@@ -373,7 +375,7 @@ impl StageStats {
             .publish(host, before.map(|before| &before.objectives))
     }
 
-    /// Takes back what was configured: the policy is gone.
+    /// Resets the gauges of P and objectives when the policy is removed.
     ///
     /// # Errors
     /// [`HostError`].
@@ -382,10 +384,10 @@ impl StageStats {
         self.objectives.withdraw(host)
     }
 
-    /// Adds what was tallied since the last call to the host's counters.
+    /// Adds the counts since the last call to the host's counters.
     ///
     /// # Errors
-    /// [`HostError`]; what was not added stays tallied.
+    /// [`HostError`]; counts that were not added are kept.
     pub fn flush(&mut self, host: &impl Metrics) -> Result<(), HostError> {
         while let Some(&kind) = self.dirty.last() {
             let stats = &mut self.types[kind as usize];
@@ -400,7 +402,8 @@ impl StageStats {
 }
 
 impl TypeStats {
-    /// A type with `objectives`; while it is cold, those of `default`, `general`, are what it is refused for.
+    /// Creates the stats of a type with `objectives`. A cold type is refused for those of
+    /// `default`, `general`.
     fn new(
         host: &impl Metrics,
         prefix: &str,

@@ -54,7 +54,7 @@ pub fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A span in a record, in nanoseconds: a few of them added up can't overflow, whatever was read.
+/// A span in a record, in nanoseconds: a few of them added up can't overflow, for any bytes read.
 pub(crate) mod as_nanos {
     use std::time::Duration;
 

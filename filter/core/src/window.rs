@@ -1,16 +1,17 @@
-//! Sliding window of requests received and accepted, per query type (Bouncer §4: duration D, step Δ).
+//! Sliding window of requests received and accepted, per query type (Bouncer §4: duration D, step
+//! Δ).
 //!
-//! Both starvation avoidance strategies compare acceptance ratios over the last D. The obvious ring of
-//! steps × types costs O(types) at every step, and memory for combinations that never occur. Here the
-//! ring holds one entry for each (step, type) *that received something*, beside running sums per type:
-//! counting and forgetting are O(1) amortised whatever the number of types, and an idle type costs
-//! nothing.
+//! Both starvation avoidance strategies compare acceptance ratios over the last D. The obvious ring
+//! of steps × types costs O(types) at every step, and memory for combinations that never occur.
+//! Here the ring holds one entry for each (step, type) *that received something*, beside running
+//! sums per type: counting and forgetting are O(1) amortised whatever the number of types, and an
+//! idle type costs nothing.
 //!
 //! The window covers the current step, however young, and the D/Δ − 1 before it.
 //!
-//! Memory: 24 bytes a type, and 16 bytes for each (step, type) that received something. The number of
-//! those is at most types × D/Δ, and is kept under [`MAX_ENTRIES`] (2 MB) by lengthening Δ where that
-//! product is larger: 1,024 types get at most 128 steps, 4 types get up to 10,000.
+//! Memory: 24 bytes a type, and 16 bytes for each (step, type) that received something. The number
+//! of those is at most types × D/Δ, and is kept under [`MAX_ENTRIES`] (2 MB) by lengthening Δ where
+//! that product is larger: 1,024 types get at most 128 steps, 4 types get up to 10,000.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -72,8 +73,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// A window of `duration` in steps of `step` for `types` types. Zero arguments count as the least
-    /// that makes sense: one type, one step.
+    /// A window of `duration` in steps of `step` for `types` types. Zero arguments count as the
+    /// least that makes sense: one type, one step.
     #[must_use]
     pub fn new(types: usize, duration: Duration, step: Duration) -> Self {
         let types = types.clamp(1, 1 << 16);
@@ -100,13 +101,14 @@ impl Window {
         (received > 0).then(|| f64::from(accepted) / f64::from(received))
     }
 
-    /// The mean of AR over all types that received anything, each weighing the same; `None` if none did.
+    /// The mean of AR over all types that received anything, each weighing the same; `None` if none
+    /// did.
     #[must_use]
     pub fn average_acceptance_ratio(&self) -> Option<f64> {
         (self.active > 0).then(|| self.ratios as f64 / RATIO_ONE as f64 / f64::from(self.active))
     }
 
-    /// Moves on to `now`: forgets what is older than D. A clock that stepped back changes nothing.
+    /// Moves on to `now` and drops buckets older than D. A clock that stepped back changes nothing.
     pub fn advance(&mut self, now: Instant) {
         let origin = *self.origin.get_or_insert(now);
         let Ok(step) = u32::try_from(nanos(now.since(origin)) / self.step_nanos) else {
@@ -134,8 +136,8 @@ impl Window {
         self.add(now, kind, 1, u64::from(accepted));
     }
 
-    /// Counts `received` requests, `accepted` of them accepted, that were decided around `now`. Unknown
-    /// types are ignored.
+    /// Counts `received` requests, `accepted` of them accepted, that were decided around `now`.
+    /// Unknown types are ignored.
     pub fn add(&mut self, now: Instant, kind: TypeId, received: u64, accepted: u64) {
         self.advance(now);
         let Some(sum) = self.sums.get(kind.0 as usize) else {
@@ -168,7 +170,8 @@ impl Window {
         self.change_sum(kind.0, add);
     }
 
-    /// Takes back that the latest request of this type was accepted: something else refused it.
+    /// Takes back the acceptance of the latest request of this type, which was refused for another
+    /// reason.
     pub fn withdraw(&mut self, kind: TypeId) {
         match self.entry_of_this_step(kind) {
             Some(entry) if entry.counts.accepted > 0 => entry.counts.accepted -= 1,

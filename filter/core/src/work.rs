@@ -1,15 +1,15 @@
-//! What a request adds to the work of the queue, and in which unit.
+//! A request's work in the queue, and its unit.
 //!
-//! The ledger keeps a sum over all waiting requests: the sum in Bouncer's Eq. 2, and the backlog d(t) of
-//! Chronos' Eq. 2, `d(t) = Σ n_i`. Where n_i is the mean processing time of the request's type, the unit
-//! is the microsecond. Where a cost was configured for the type, or the request names its own, the unit
-//! is whatever these count: rows, documents, tokens. A cost says more than a type does as soon as
-//! requests of one type differ in size; what a unit of it takes is measured, so estimates of waits see
-//! each request's size, too.
+//! The ledger keeps a sum over all waiting requests: the sum in Bouncer's Eq. 2, and the backlog
+//! d(t) of Chronos' Eq. 2, `d(t) = Σ n_i`. If n_i is the mean processing time of the request's
+//! type, the unit is the microsecond. If a cost was configured for the type, or the request names
+//! its own, the unit is that of the cost: rows, documents, tokens. A cost is more precise than a
+//! type if requests of one type differ in size. The slot time of a unit is measured, so estimates
+//! of waits see each request's size, too.
 //!
-//! A request that doesn't say, or says something that is no number, costs 1: the least, so that a client
-//! gains nothing by garbage that it would not gain by a plain 1. Whether clients may be believed is a
-//! question for whoever configures the header.
+//! A request without a readable cost costs 1: the least, so that a client gains nothing by garbage
+//! that it would not gain by a plain 1. The header's configuration decides whether clients are
+//! trusted.
 
 use crate::config::{CostConfig, StageConfig, StrategyConfig};
 use crate::request::Attributes;
@@ -17,14 +17,14 @@ use crate::service_times::ServiceTimes;
 
 pub use crate::ledger::MAX_WORK;
 
-/// Where n_i comes from.
+/// The source of n_i.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
     /// The measured mean processing time of its type, µs.
     Time,
     /// A number by type.
     Type(Vec<u32>),
-    /// What the request says.
+    /// The request's own cost.
     Header,
 }
 
@@ -59,7 +59,7 @@ impl Work {
     }
 }
 
-/// The cost in a header: a whole number, at least 1; `None` if it is anything else.
+/// Returns the cost in a header: a whole number, at least 1; `None` for any other value.
 #[must_use]
 pub fn cost(value: &[u8]) -> Option<u32> {
     let digits = value.trim_ascii();

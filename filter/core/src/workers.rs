@@ -1,24 +1,28 @@
-//! Who takes part: one record of the VMs that share a process, and leases that outlive a crash.
+//! Membership: one record of the VMs that share a process, and leases that outlive a crash.
 //!
-//! Slots and queued work are process-wide numbers, so a VM that dies (a trap under load) would take
-//! its share of them to the grave. Each VM therefore claims a number, keeps its own share in gauges of
-//! that number ([`crate::ledger`]), and renews a heartbeat. When a heartbeat is older than [`LEASE`],
-//! one of the others — a compare-and-swap decides which — gives the dead VM's share back.
+//! Slots and queued work are process-wide numbers, so the share of a VM that dies (a trap under
+//! load) would stay booked forever. Each VM therefore claims a number, keeps its own share in
+//! gauges of that number ([`crate::ledger`]), and renews a heartbeat. When a heartbeat is older
+//! than [`LEASE`], one of the others (a compare-and-swap decides which) gives the dead VM's share
+//! back.
 //!
-//! The lease is long against any pause of a healthy thread and against the service times of requests
-//! that a dead VM left in the backend: a slot is given back late rather than twice. A VM that comes back
-//! after its lease ran out notices, joins again under another number and books its share anew.
+//! The lease is long against any pause of a healthy thread and against the service times of
+//! requests that a dead VM left in the backend: a slot is given back late rather than twice. A VM
+//! that comes back after its lease ran out notices, joins again under another number and books its
+//! share anew.
 //!
-//! A VM may come back at the very moment in which another buries it. It writes its heartbeat before it reads the list;
-//! the other marks the list before it reads the heartbeat a second time. One of the two sees the other.
+//! A VM may come back at the very moment in which another buries it. It writes its heartbeat before
+//! it reads the list; the other marks the list before it reads the heartbeat a second time. One of
+//! the two sees the other.
 //!
-//! A number may become free with a share still booked under it: whoever buried it may not have had the stage. Members
-//! look through free numbers in turn, under the same mark as a burial.
+//! A number may become free with a share still booked under it: the VM that buried it may not have
+//! had the stage. Members check free numbers in turn, under the same mark as a burial.
 //!
-//! Several lists of VMs may be in one process: Envoy keeps shared data per `vm_id`, but numbers for all of them. Totals are
-//! then of all lists, so no two VMs may have the same worker number. A VM therefore takes a number only if no VM of any
-//! list renews its heartbeat, and an audit covers all numbers that any list gave out. A number whose VMs are all of other
-//! lists looks free here: it is swept when its heartbeat has been silent for longer than its own list needs to bury it.
+//! Several lists of VMs may be in one process: Envoy keeps shared data per `vm_id`, but numbers for
+//! all of them. Totals are then of all lists, so no two VMs may have the same worker number. A VM
+//! therefore takes a number only if no VM of any list renews its heartbeat, and an audit covers all
+//! numbers that any list gave out. A number whose VMs are all of other lists looks free here: it is
+//! swept when its heartbeat has been silent for longer than its own list needs to bury it.
 
 use std::time::Duration;
 
@@ -30,12 +34,13 @@ use crate::time::Instant;
 pub const LEASE: Duration = Duration::from_secs(3);
 /// Heartbeats are renewed this often.
 const RENEW: Duration = Duration::from_millis(100);
-/// Most VMs at once: worker threads, times two while code is being upgraded. The list is as long as there were VMs.
+/// Most VMs at once: worker threads, times two while code is being upgraded. The list is as long as
+/// there were VMs.
 pub const MAX_WORKERS: u32 = 1024;
 
 const KEY: &str = "headgate/workers/1";
 const ENTRY: usize = 8;
-/// As many VMs as start at once may be in each other's way; the list is short.
+/// Attempts of a change: VMs that start at once may conflict, and the list is short.
 const ATTEMPTS: u32 = 64;
 /// Set in an entry while the VM with the rest of the nonce gives a dead VM's share back.
 const BURIAL: u64 = 1 << 63;
@@ -54,7 +59,7 @@ pub struct Membership {
     ticked: Instant,
     judge_after: Instant,
     others: Vec<WorkerId>,
-    /// How many numbers were ever given out, by any list, as last read.
+    /// The number of worker numbers ever given out, by any list, as last read.
     numbers: u32,
     all_numbers: Number,
     /// Each VM sets it to 1, so more than that is the sum of two processes.
@@ -64,19 +69,20 @@ pub struct Membership {
     sweep_from: WorkerId,
 }
 
-/// What [`Membership::tick`] found.
+/// The result of [`Membership::tick`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// VMs that died. The caller is the only one that was told: it gives their share back, then calls
+    /// VMs that died. Only this caller gets them: it gives their share back, then calls
     /// [`Membership::buried`].
     pub dead: Vec<WorkerId>,
-    /// Numbers that nobody has, marked as if they were of dead VMs: whatever is booked under them is to be given back, and
-    /// [`Membership::buried`] called.
+    /// Free numbers, marked as if they were of dead VMs. The caller gives back their bookings, then
+    /// calls [`Membership::buried`].
     pub free: Vec<WorkerId>,
     /// Our own lease had run out and we have a new number: book our share again.
     pub rejoined: bool,
-    /// Gauges read as more than this process wrote: after a hot restart Envoy adds the gauges of its parent process to those
-    /// of the same name, in intervals and without a sign. Totals, shares and heads are as wrong.
+    /// Gauges read as more than this process wrote: after a hot restart Envoy adds the gauges of
+    /// its parent process to those of the same name, in intervals and without a sign. Totals,
+    /// shares and heads are as wrong.
     pub hot_restart: bool,
 }
 
@@ -90,8 +96,8 @@ fn millis(now: Instant) -> u64 {
 }
 
 impl Membership {
-    /// Claims a number. `nonce` tells VMs apart and must not be 0: any value that no other VM of the
-    /// process draws.
+    /// Claims a number. `nonce` distinguishes VMs and must not be 0: any value that no other VM of
+    /// the process draws.
     ///
     /// # Errors
     /// [`HostError`] when shared data is out of reach, or all numbers are taken.
@@ -127,8 +133,8 @@ impl Membership {
         self.id
     }
 
-    /// How often we joined. A ledger that was opened at another count has its bookings under a number
-    /// that was taken from us.
+    /// Returns the number of times that we joined. A ledger that was opened at another count has
+    /// its bookings under a number that was taken from us.
     #[must_use]
     pub fn joins(&self) -> u32 {
         self.joins
@@ -140,7 +146,8 @@ impl Membership {
         &self.others
     }
 
-    /// How many numbers were ever given out in this process, ours among them: 0 up to this.
+    /// Returns the number of worker numbers ever given out in this process, ours among them: 0 up
+    /// to this.
     #[must_use]
     pub fn numbers(&self) -> u32 {
         self.numbers
@@ -151,15 +158,16 @@ impl Membership {
         let ours = (list.len() as u32).max(self.id + 1);
         let known = host.get(self.all_numbers)?;
         if known < u64::from(ours) {
-            // A lower value may overwrite a higher one that another list writes now; its next tick writes it again.
+            // A lower value may overwrite a higher one that another list writes now; its next tick
+            // writes it again.
             host.set(self.all_numbers, u64::from(ours))?;
         }
         self.numbers = ours.max(known.min(u64::from(MAX_WORKERS)) as u32);
         Ok(())
     }
 
-    /// Whether our lease may have run out, so that numbers booked under our id can't be trusted before
-    /// the next [`Membership::tick`]. Free of host calls.
+    /// Whether our lease may have run out, so that numbers booked under our id can't be trusted
+    /// before the next [`Membership::tick`]. Free of host calls.
     #[must_use]
     pub fn is_doubtful(&self, now: Instant) -> bool {
         now.since(self.renewed) > LEASE / 2
@@ -172,14 +180,14 @@ impl Membership {
     pub fn tick(&mut self, now: Instant, host: &impl Shared) -> Result<Changes, HostError> {
         let mut changes = Changes::default();
         if now.since(self.ticked) > LEASE / 4 {
-            // We were stopped; so may the others have been. Give everybody a lease to report back.
+            // We were stopped; so may the others have been. Give all a lease's time to report back.
             self.judge_after = now + LEASE;
         }
         self.ticked = now;
         if now.since(self.renewed) < RENEW {
             return Ok(changes);
         }
-        // Before the list is read: see the module.
+        // Before the list is read: either this VM or the one that buries it sees the other.
         host.set(self.heartbeat, millis(now))?;
         host.set(self.processes, 1)?;
         let list = entries(host)?;
@@ -232,21 +240,22 @@ impl Membership {
         }
         let heartbeat = heartbeat_number(host, other)?;
         let stale = |last| is_older(last, LEASE, now);
-        // Marked as ours before it is freed: nobody can claim the number while its share is still booked, and should we
-        // die over it, somebody else finds the mark of a VM that is gone.
+        // Marked as ours before it is freed: no VM can claim the number while its share is still
+        // booked. If we die meanwhile, another VM finds the mark of a dead VM.
         if !stale(host.get(heartbeat)?) || !replace(other, entry, mark, host)? {
             return Ok(false);
         }
         if stale(host.get(heartbeat)?) {
             return Ok(true);
         }
-        // It came back. If it saw our mark already, it has another number by now and this one's lease runs out.
+        // It came back. If it saw our mark already, it has another number by now and this one's
+        // lease runs out.
         replace(other, mark, entry, host)?;
         Ok(false)
     }
 
-    /// Marks worker `dead` as being buried by us, whatever its heartbeat says; false where it has left, is being buried,
-    /// or is this one.
+    /// Marks worker `dead` as being buried by us, whatever its heartbeat. Returns false if it has
+    /// left, is being buried, or is this one.
     ///
     /// # Errors
     /// [`HostError`]; its lease then runs out instead.
@@ -275,7 +284,7 @@ impl Membership {
             return Ok(None);
         };
         self.sweep_from = next + 1;
-        // Its own list, if it has another one, buries it first.
+        // If another list has it, that list buries it first.
         let last = host.get(heartbeat_number(host, next)?)?;
         if !is_older(last, 2 * LEASE, now) {
             return Ok(None);
@@ -287,7 +296,7 @@ impl Membership {
     /// Frees the number of a dead VM whose share has been given back.
     ///
     /// # Errors
-    /// [`HostError`]; somebody buries it again when the lease runs out.
+    /// [`HostError`]; another VM buries it again when the lease runs out.
     pub fn buried(&mut self, dead: WorkerId, host: &impl Shared) -> Result<(), HostError> {
         self.others.retain(|&other| other != dead);
         replace(dead, self.nonce | BURIAL, 0, host).map(drop)
@@ -351,7 +360,8 @@ fn claim(now: Instant, nonce: u64, host: &impl Shared) -> Result<WorkerId, HostE
             let is_free = |id: &WorkerId| list.get(*id as usize).is_none_or(|&nonce| nonce == 0);
             let id = (from..MAX_WORKERS).find(is_free)?;
             list.resize(list.len().max(id as usize + 1), 0);
-            // Marked until it has a heartbeat: its last owner's is stale, by which others would bury us at once.
+            // Marked until it has a heartbeat: its last owner's is stale, by which others would
+            // bury us at once.
             list[id as usize] = mark;
             Some(id)
         })?;
@@ -372,8 +382,9 @@ fn claim(now: Instant, nonce: u64, host: &impl Shared) -> Result<WorkerId, HostE
     })
 }
 
-/// Begins the heartbeat of worker `id`, unless a VM of another list has that number. Of two VMs that begin it at once at
-/// most one succeeds, as each adds before it reads; the other one takes its addition back before the first renewal.
+/// Begins the heartbeat of worker `id`, unless a VM of another list has that number. Of two VMs
+/// that begin it at once at most one succeeds, as each adds before it reads; the other one takes
+/// its addition back before the first renewal.
 fn occupy(id: WorkerId, now: Instant, host: &impl Shared) -> Result<bool, HostError> {
     let heartbeat = heartbeat_number(host, id)?;
     let last = host.get(heartbeat)?;
@@ -394,7 +405,8 @@ fn is_older(last: u64, age: Duration, now: Instant) -> bool {
     last == 0 || millis(now).saturating_sub(last) > age.as_millis() as u64
 }
 
-/// Replaces the entry of `id` if it is still `from`, 0 where the list is shorter; true for the one caller that did.
+/// Replaces the entry of `id` if it is still `from`, 0 where the list is shorter; true for the one
+/// caller that did.
 fn replace(id: WorkerId, from: u64, to: u64, host: &impl Shared) -> Result<bool, HostError> {
     let replaced = update(host, |list| {
         let at = id as usize;

@@ -1,20 +1,21 @@
-//! The workflow that a request belongs to, as its headers tell (Wisp §3: an id that travels with every
-//! request of the tree).
+//! The workflow that a request names in its headers (Wisp §3: an id that travels with every request
+//! of the tree).
 //!
-//! Applications that propagate trace context carry it already, in W3C Baggage; others may send a header:
+//! Applications that propagate trace context carry it already, in W3C Baggage; others may send a
+//! header:
 //!
 //! ```text
 //! baggage: workflow=checkout;ttl=3,user=4711
 //! x-headgate-workflow: checkout
 //! ```
 //!
-//! The header wins: a proxy can set it without taking a baggage apart. Of the baggage this reads what the
-//! recommendation's grammar (§3.2.1) says of a list of members `key=value;properties`, with optional white
-//! space around every delimiter, values percent-encoded, and nothing beyond its limits (§3.3.2): 8,192
-//! bytes and 64 members. What is no baggage names no workflow.
+//! The header wins: a proxy can set it without parsing a baggage. The baggage is parsed by the
+//! recommendation's grammar (§3.2.1): a list of members `key=value;properties`, with optional white
+//! space around every delimiter, values percent-encoded, within its limits (§3.3.2): 8,192 bytes
+//! and 64 members. An invalid baggage names no workflow.
 //!
-//! Names are believed as they come: an edge strips those of strangers. Which flow of a fair queue a name gets, the engine's
-//! table of names says (`engine::flows`).
+//! Names are trusted; an edge strips those of strangers. The engine's table of names assigns the
+//! flow of a fair queue to a name (`engine::flows`).
 
 use crate::classify::RequestView;
 
@@ -62,7 +63,8 @@ fn is_baggage_octet(b: u8) -> bool {
     b.is_ascii_graphic() && !matches!(b, b'"' | b',' | b';' | b'\\')
 }
 
-/// Bytes of a percent-encoded value. A `%` that introduces no two digits stands for itself.
+/// Bytes of a percent-encoded value. A `%` without two hexadecimal digits behind it is kept as it
+/// is.
 pub(crate) struct Decoded<'a>(pub(crate) &'a [u8]);
 
 impl Iterator for Decoded<'_> {
@@ -153,9 +155,12 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever bytes a name has, percent-encoded in a baggage it is the same name.
+        /// A name of any bytes, percent-encoded in a baggage, is the same name.
         #[test]
-        fn a_name_survives_its_encoding(id in prop::collection::vec(any::<u8>(), 1..80), plain in any::<bool>()) {
+        fn a_name_survives_its_encoding(
+            id in prop::collection::vec(any::<u8>(), 1..80),
+            plain in any::<bool>(),
+        ) {
             let encode = |byte: &u8| match byte {
                 b'a'..=b'z' | b'0'..=b'9' if plain => char::from(*byte).to_string(),
                 byte => format!("%{byte:02X}"),

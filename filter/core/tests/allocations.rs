@@ -1,7 +1,7 @@
 //! A decision, a place in the queue and a measurement allocate nothing once warm.
 //!
-//! The data path runs inside a proxy's worker thread, where an allocation costs more than the decision.
-//! One test only: the counter is the process's.
+//! The data path runs inside a proxy's worker thread, where an allocation costs more than the
+//! decision. One test only: the counter is the process's.
 
 // A global allocator can't be written without `unsafe`; this one forwards to the system's.
 #![allow(unsafe_code)]
@@ -62,7 +62,8 @@ static GLOBAL: Counting = Counting;
 
 const TYPES: u16 = 20;
 
-/// Decides about and measures requests of all types from `begin` to `end` (ms); the allocations of it.
+/// Decides about and measures requests of all types from `begin` to `end` (ms); the allocations of
+/// it.
 fn run(
     strategy: &mut Strategy,
     times: &mut ServiceTimes,
@@ -108,7 +109,8 @@ fn run(
         }
         strategy.base.tick(now);
         counted += ALLOCATIONS.load(Ordering::Relaxed) - before;
-        // Sharing what was measured may allocate: it is the tick's, once in a tenth of an interval.
+        // Sharing measurements may allocate: it belongs to the tick, once in a tenth of an
+        // interval.
         times.sync(now, host, "test").unwrap();
         strategy.learn(now, 8, false, times);
         if let Some(controlled) = strategy.base.controlled_mut()
@@ -120,7 +122,7 @@ fn run(
     counted
 }
 
-/// A request of which every discipline finds something to order by.
+/// A request with a measure for every discipline.
 struct Request(u64);
 
 impl RequestView for Request {
@@ -154,7 +156,8 @@ fn run_queue(discipline: &str) -> u64 {
         "queue":{{"discipline":{discipline},"max_length":100,"timeout_us":60000000}},
         "strategy":{{"type":"MaxQueueLength"}},
         "retries":{{"header":"amz-sdk-request","first_attempt":1}},
-        "types":[{{"name":"a","matches":[{{"path":{{"type":"Exact","value":"/a"}}}}]}},{{"name":"default"}}],
+        "types":[{{"name":"a","matches":[{{"path":{{"type":"Exact","value":"/a"}}}}]}},
+                 {{"name":"default"}}],
         "classes":[{{"name":"high","matches":[{{"method":"PUT"}}]}},{{"name":"low"}}]}}]}}"#
     );
     let config = FilterConfig::from_json(json.as_bytes()).unwrap();
@@ -179,7 +182,7 @@ fn run_queue(discipline: &str) -> u64 {
             passes.push_back((worker, pass));
         }
         if passes.len() > 40 {
-            // From the queue or from the backend, whoever it is.
+            // From the queue or from the backend.
             for at in [0, passes.len() / 2] {
                 let (worker, pass) = passes.remove(at).unwrap();
                 let engine = &mut engines[worker];
@@ -205,8 +208,8 @@ fn run_queue(discipline: &str) -> u64 {
     counted
 }
 
-/// Two workers identify, limit, hold, serve and refuse requests of three workflows, one of which is over its
-/// rate; the allocations of it. What is exchanged at ticks may allocate.
+/// Two workers identify, limit, hold, serve and refuse requests of three workflows, one of which is
+/// over its rate. Returns the number of allocations. The exchange at ticks may allocate.
 fn run_workflows() -> u64 {
     let json = r#"{"stages":[{"policy":"ns/p","parallelism":64,
         "queue":{"max_length":100,"timeout_us":1000000},"strategy":{"type":"MaxQueueLength"},
@@ -262,7 +265,7 @@ fn run_workflows() -> u64 {
     counted
 }
 
-/// A stream that allocates what a proxy does: a value that it hands over is the caller's.
+/// A stream that allocates as a proxy does: values that it returns are owned by the caller.
 struct Bare(Instant);
 
 impl Proxy for Bare {
@@ -308,11 +311,13 @@ impl Stream for Bare {
     }
 }
 
-/// Requests from headers to end, as a host reports them; the allocations of them, without those of [`Bare`].
+/// Requests from headers to end, as a host reports them; the allocations of them, without those of
+/// [`Bare`].
 fn run_requests() -> u64 {
     let config = br#"{"stages":[{"policy":"ns/p","parallelism":4,
         "queue":{"max_length":100,"timeout_us":60000000},"strategy":{"type":"MaxQueueLength"},
-        "types":[{"name":"a","matches":[{"path":{"type":"Exact","value":"/"}}]},{"name":"default"}]}]}"#;
+        "types":[{"name":"a","matches":[{"path":{"type":"Exact","value":"/"}}]},
+                 {"name":"default"}]}]}"#;
     let at = |n: u64| Bare(Instant::default() + Duration::from_millis(1_000 + n));
     let mut filter = Filter::new(MemoryHost::new(), 1);
     filter.configure(&Quiet, at(0).0, (1, ""), config).unwrap();

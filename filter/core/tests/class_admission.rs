@@ -1,5 +1,6 @@
-//! Distributed class admission with the constants that ship and targets of HTTP's time scale: the percentile that
-//! results, the share of each sender and the time to recover, over hours that no test in Envoy can wait.
+//! Distributed class admission with the constants that ship and targets of HTTP's time scale: the
+//! percentile that results, the share of each sender and the time to recover, over hours that no
+//! test in Envoy can wait.
 
 // Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
 #![allow(clippy::unwrap_used)]
@@ -34,7 +35,8 @@ struct Seen {
     missed: f64,
 }
 
-/// Senders of `demand` calls/s each share what the class has of a receiver, `room` calls/s, in the order of arrival.
+/// Senders of `demand` calls/s each share the class's part of a receiver, `room` calls/s, in the
+/// order of arrival.
 fn run(demand: &[f64], room: f64, seconds: u64) -> Seen {
     let mut rng = Rng::new(7);
     let mut senders: Vec<_> = demand

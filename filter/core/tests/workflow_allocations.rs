@@ -1,4 +1,5 @@
-//! A run of Algorithm 1 allocates nothing once warm, whatever it is told, and its state fits into a stated memory.
+//! A run of Algorithm 1 allocates nothing once warm, for any input, and its state fits into a
+//! stated memory.
 //!
 //! One test only: the counter is the process's.
 
@@ -51,7 +52,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static GLOBAL: Counting = Counting;
 
-/// What an adaptation of as many workflows and processes as there may be takes, bytes.
+/// The memory of an adaptation with the most workflows and processes, bytes.
 const MOST_BYTES: u64 = 4 << 20;
 const WORKFLOWS: u16 = 1001;
 

@@ -1,15 +1,17 @@
-//! Each sender decides for itself, by an admit probability for each receiver and class (Aequitas, Algorithm 1).
+//! Each sender decides for itself, by an admit probability for each receiver and class (Aequitas,
+//! Algorithm 1).
 //!
 //! ```text
 //! a call asks for class q      runs in q with probability p[receiver, q], else in the lowest class
 //! it completes in class q      p[receiver, q] moves by the law (`law`)
 //! ```
 //!
-//! Calls that ran in the lowest class say nothing of the class that they asked for and move nothing. Senders need not
-//! talk to each other to be fair: each lowers its probability at its own misses, and whoever sends more sees more of
-//! them, so all end at the same rate of admitted calls, or at p = 1 with less.
+//! Calls that ran in the lowest class carry no information about the class that they asked for, and
+//! change nothing. Senders are fair without talking to each other. Each lowers its probability at
+//! its own misses, and a sender with more calls sees more of them. So all end at the same rate of
+//! admitted calls, or at p = 1 with less.
 //!
-//! Only channels with p < 1 take memory. Left out: what [`Limits`] forgets is at p = 1 again.
+//! Only channels with p < 1 take memory. A channel that [`Limits`] evicts is at p = 1 again.
 
 use std::hash::Hash;
 
@@ -36,7 +38,7 @@ struct Channel {
 }
 
 impl<D: Copy + Eq + Hash> Distributed<D> {
-    /// All probabilities are 1.
+    /// Creates the state; all probabilities are 1.
     #[must_use]
     pub fn new(law: Law, limits: Limits) -> Self {
         Self {
@@ -51,7 +53,8 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
         &self.law
     }
 
-    /// The class in which a call to `destination` is to run that asks for class `wanted`: this one or the lowest.
+    /// Returns the class in which a call to `destination` that asks for class `wanted` must run:
+    /// this one or the lowest.
     pub fn class_for(
         &mut self,
         now: Instant,
@@ -64,7 +67,8 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
         }
         let channel = self.below_one.get(now, (destination, wanted));
         let probability = channel.map_or(1.0, |channel| channel.probability);
-        // Draws at p = 1 as well: the numbers that other channels draw don't depend on this one's state.
+        // Draws at p = 1 as well: the numbers that other channels draw don't depend on this one's
+        // state.
         if rng.chance(probability) {
             wanted
         } else {
@@ -72,7 +76,7 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
         }
     }
 
-    /// A call to `destination` completed.
+    /// Records a call to `destination` that completed.
     pub fn completed(&mut self, now: Instant, destination: D, call: &Completion) {
         let key = (destination, call.class);
         let known = self.below_one.get(now, key).copied();
@@ -95,7 +99,8 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
         }
     }
 
-    /// Probability with which a call to `destination` that asks for `class` runs in it; 1 in the lowest class.
+    /// Probability with which a call to `destination` that asks for `class` runs in it; 1 in the
+    /// lowest class.
     #[must_use]
     pub fn probability(&self, now: Instant, destination: D, class: ClassId) -> f64 {
         let channel = self.below_one.peek(now, (destination, class));
@@ -218,11 +223,14 @@ mod tests {
     }
 
     proptest! {
-        /// The probabilities are those of the algorithm written down as it is published, with a state for every
-        /// channel from the start, and stay between the floor and 1.
+        /// The probabilities are those of the algorithm written down as it is published, with a
+        /// state for every channel from the start, and stay between the floor and 1.
         #[test]
         fn follows_the_published_algorithm(
-            calls in prop::collection::vec((0_u32..3, 0_u8..4, 1_u64..40, 0_u32..9, 0_u64..9_000), 1..300),
+            calls in prop::collection::vec(
+                (0_u32..3, 0_u8..4, 1_u64..40, 0_u32..9, 0_u64..9_000),
+                1..300,
+            ),
         ) {
             let mut state = distributed();
             let mut model: BTreeMap<(u32, u8), (f64, u64)> = BTreeMap::new();

@@ -1,25 +1,28 @@
-//! A server decides by admit probabilities that follow the *average* delay of incast at each receiver (centralized
-//! Aequitas §3.2).
+//! A server decides by admit probabilities that follow the *average* delay of incast at each
+//! receiver (centralized Aequitas §3.2).
 //!
-//! The latency of a call is the round trip, which belongs to the pair of sender and receiver, and what all senders
-//! together cause at the receiver: the wait in its queue, and the wait for the congestion window that this queue keeps
-//! small. The server averages the latter over all senders and puts each sender's own round trip back:
+//! The latency of a call has two parts: the round trip, which belongs to the pair of sender and
+//! receiver, and the delay that all senders cause together at the receiver. The latter is the wait
+//! in its queue, and the wait for the congestion window that this queue keeps small. The server
+//! averages it over all senders and adds each sender's own round trip again:
 //!
 //! ```text
 //! I[receiver] = w · I[receiver] + (1 − w) · (ℓ − RTT)          I starts with the first call's
 //! p[sender, receiver, class] moves by the law, with RTT + I in place of ℓ
 //! ```
 //!
-//! With w = 0 it is [`Distributed`] with one state for all senders. The closer w is to 1, the fewer single misses are
-//! left in I: a mean held against a target that is meant for the 99.9th percentile, so a w near 1 admits everything
-//! and loses the target.
+//! With w = 0 it is [`Distributed`] with one state for all senders. The closer w is to 1, the fewer
+//! single misses are left in I. The law then compares a mean with a target for the 99.9th
+//! percentile, so a w near 1 admits everything and loses the target.
 //!
-//! Reports of many calls ([`Incast::completed_together`]) have a mean from the start: there targets hold for the mean,
-//! whatever w is. Their w is the weight that is left after a second. Weights per call would make the average as short
-//! as the last report: 0.5 to the power of the ten calls in it.
+//! Reports of many calls ([`Incast::completed_together`]) have a mean from the start: targets then
+//! hold for the mean, for any w. Their w is the weight that is left after a second. Weights per
+//! call would make the average as short as the last report: 0.5 to the power of the ten calls in
+//! it.
 //!
-//! The paper uses w twice, as the weight of the past and as a factor before the incast delay; only the former is
-//! meant here. It doesn't say how RTT is measured: it is given with each report, and is no longer than the latency.
+//! The paper uses w twice, as the weight of the past and as a factor before the incast delay; only
+//! the former is meant here. It doesn't say how RTT is measured: it is given with each report, and
+//! is no longer than the latency.
 
 use std::hash::Hash;
 use std::num::NonZeroU32;
@@ -46,17 +49,17 @@ pub struct Incast<S, D> {
 #[derive(Debug, Clone, Copy)]
 struct Average {
     delay_ns: f64,
-    /// Weight of what it was made of at `at`, calls.
+    /// The weight of the average at `at`, calls.
     calls: f64,
     at: Instant,
 }
 
 impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
-    /// With the weight `past` of what was known before a call ([`Incast::completed`]) or a second ago
-    /// ([`Incast::completed_together`]), a ratio.
+    /// Creates the state. `past` is the weight of the average before a call ([`Incast::completed`])
+    /// or of that of a second ago ([`Incast::completed_together`]), a ratio.
     ///
     /// # Errors
-    /// [`SettingsError::Smoothing`] if it is not at least 0 and less than 1.
+    /// [`SettingsError::Smoothing`] unless 0 ≤ `past` < 1.
     pub fn new(law: Law, past: f64, scope: Scope, limits: Limits) -> Result<Self, SettingsError> {
         if !(0.0..1.0).contains(&past) {
             return Err(SettingsError::Smoothing(past));
@@ -69,8 +72,8 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         })
     }
 
-    /// The class in which a call from `source` to `destination` is to run that asks for class `wanted`: this one or
-    /// the lowest.
+    /// Returns the class in which a call from `source` to `destination` that asks for class
+    /// `wanted` must run: this one or the lowest.
     pub fn class_for(
         &mut self,
         now: Instant,
@@ -83,7 +86,8 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
             .class_for(now, (source, destination), wanted, rng)
     }
 
-    /// A call from `source` to `destination` completed, between which a round trip takes `round_trip`.
+    /// Records a call from `source` to `destination` that completed. `round_trip` is the round trip
+    /// time between the two.
     pub fn completed(
         &mut self,
         now: Instant,
@@ -96,12 +100,13 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         self.completed_by(now, source, destination, call, round_trip, average);
     }
 
-    /// `calls` from `source` to `destination` completed since the last time: `mean` has their mean latency and, as its
-    /// size, the cost of those of them that missed their target. They are `calls` samples of the average, and move the
-    /// probability once: by what missed, where the average misses as well.
+    /// Records `calls` from `source` to `destination` that completed since the last report. `mean`
+    /// has their mean latency and, as its size, the cost of those that missed their target. They
+    /// are `calls` samples of the average. They move the probability once, by the cost of the
+    /// misses, and only if the average misses as well.
     ///
     /// ```text
-    /// m = wᵗ · m                                     t seconds since the last report of anybody
+    /// m = wᵗ · m                                     t seconds since the last report of any sender
     /// I = (m · I + n · mean(ℓ − RTT)) / (m + n)      n calls
     /// m = m + n
     /// ```
@@ -116,7 +121,8 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
     ) {
         let calls = f64::from(calls.get());
         let average = |known: Average, past: f64| {
-            // Without a past nothing is left of what was reported at the same moment, either: 0⁰ is 1.
+            // With `past` = 0, earlier reports of the same moment must lose their weight too, but
+            // 0⁰ is 1.
             let seconds = now.since(known.at).as_secs_f64().max(f64::MIN_POSITIVE);
             let kept = known.calls * past.powf(seconds);
             (kept / (kept + calls), kept + calls)
@@ -124,7 +130,8 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         self.completed_by(now, source, destination, mean, round_trip, average);
     }
 
-    /// `average` returns the weight of the known average and the new average's calls, from the former and w.
+    /// `average` returns the weight of the known average and the new average's calls, from the
+    /// former and w.
     fn completed_by(
         &mut self,
         now: Instant,
@@ -165,8 +172,9 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
             .completed(now, (source, destination), &averaged);
     }
 
-    /// Calls from `source` to `destination` in `class`, which cost `size`, were refused for lack of room or not
-    /// answered in time: misses whose latency nobody knows, so that they are not in the average.
+    /// Records calls from `source` to `destination` in `class`, of cost `size`, that were refused
+    /// for lack of room or not answered in time. They are misses without a known latency, so they
+    /// aren't in the average.
     pub fn failed(&mut self, now: Instant, source: S, destination: D, class: ClassId, size: u32) {
         let miss = Completion {
             class,
@@ -176,7 +184,8 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         self.channels.completed(now, (source, destination), &miss);
     }
 
-    /// Probability with which a call from `source` to `destination` that asks for `class` runs in it.
+    /// Probability with which a call from `source` to `destination` that asks for `class` runs in
+    /// it.
     #[must_use]
     pub fn probability(&self, now: Instant, source: S, destination: D, class: ClassId) -> f64 {
         self.channels.probability(now, (source, destination), class)
@@ -229,7 +238,8 @@ mod tests {
     #[test]
     fn averages_by_hand() {
         let mut state = incast(0.5, Scope::Destination);
-        // I = 2 µs, then (2 + 26)/2 = 14: with a round trip of 4 µs a miss, whoever was slow.
+        // I = 2 µs, then (2 + 26)/2 = 14: with a round trip of 4 µs a miss, even for the sender
+        // that was fast.
         state.completed(at(1), 1, 9, &call(HIGH, 6), us(4));
         assert_eq!(state.delay(at(1), 9, HIGH), Some(us(2)));
         state.completed(at(2), 2, 9, &call(HIGH, 30), us(4));
@@ -238,7 +248,8 @@ mod tests {
             (100.0 * state.probability(at(2), source, 9, HIGH)).round() as u64
         };
         assert_eq!([p(&state, 1), p(&state, 2)], [100, 93]);
-        // A fast call is judged by the average: (14 + 16)/2 = 15, a miss with a round trip of 1 µs or more.
+        // A fast call is judged by the average: (14 + 16)/2 = 15, a miss with a round trip of 1 µs
+        // or more.
         state.completed(at(2), 1, 9, &call(HIGH, 17), us(1));
         assert_eq!([p(&state, 1), p(&state, 2)], [93, 93]);
         // And a slow one after fast ones isn't a miss: 7.5, 3.75, 1.875, then (1.875 + 16)/2.
@@ -275,7 +286,8 @@ mod tests {
         let now = at(9 * SECOND);
         let p = |state: &Incast<u8, u8>| (100.0 * state.probability(now, 1, 9, HIGH)).round();
         let delay = |state: &Incast<u8, u8>| state.delay(now, 9, HIGH);
-        // I = (10 + 6) / 2 = 8 µs, and after a second, in which half is forgotten, (3 · 8 + 3 · 16) / 6 = 12.
+        // I = (10 + 6) / 2 = 8 µs, and after a second, in which half is forgotten, (3 · 8 + 3 · 16)
+        // / 6 = 12.
         state.completed_together(at(SECOND), 1, 9, &batch(12, 2), us(2), three);
         state.completed_together(at(SECOND), 2, 9, &batch(8, 0), us(2), three);
         assert_eq!(delay(&state), Some(us(8)));
@@ -285,7 +297,7 @@ mod tests {
         assert_eq!(p(&state), 100.0);
         state.completed_together(at(3 * SECOND), 1, 9, &batch(18, 2), us(4), three);
         assert_eq!(p(&state), 98.0);
-        // Those that failed are misses whatever the average is, and none of its samples.
+        // Failed calls are misses for any average, and none of its samples.
         let before = delay(&state);
         state.failed(at(4 * SECOND), 1, 9, HIGH, 5);
         state.failed(at(4 * SECOND), 1, 9, ClassId(2), 5);
@@ -293,7 +305,8 @@ mod tests {
         assert_eq!(delay(&state), before);
     }
 
-    /// Many small reports leave as much of the past as few large ones: a second's weight, not a call's.
+    /// Many small reports leave as much of the past as few large ones: a second's weight, not a
+    /// call's.
     #[test]
     fn the_average_forgets_in_time() {
         let delay = |reports: u64, calls: u32| {
@@ -321,11 +334,21 @@ mod tests {
     }
 
     proptest! {
-        /// Without a past it is the distributed algorithm, to the last bit and draw, whatever the round trip.
+        /// Without a past it is the distributed algorithm, to the last bit and draw, for any round
+        /// trip.
         #[test]
         fn without_a_past_it_is_the_distributed_algorithm(
             calls in prop::collection::vec(
-                (0_u8..3, 0_u8..3, 0_u8..3, 1_u64..40_000, 0_u64..50_000, 0_u64..9_000_000), 1..300),
+                (
+                    0_u8..3,
+                    0_u8..3,
+                    0_u8..3,
+                    1_u64..40_000,
+                    0_u64..50_000,
+                    0_u64..9_000_000,
+                ),
+                1..300,
+            ),
             scope in prop::sample::select(vec![Scope::Destination, Scope::Class]),
         ) {
             let mut state = incast(0.0, scope);
@@ -336,8 +359,15 @@ mod tests {
                 now += later;
                 let (now, wanted) = (Instant::from_nanos(now), ClassId(class));
                 let ran = state.class_for(now, source, destination, wanted, &mut ours);
-                prop_assert_eq!(ran, baseline.class_for(now, (source, destination), wanted, &mut theirs));
-                let call = Completion { class: ran, latency: Duration::from_nanos(latency), size: 7 };
+                prop_assert_eq!(
+                    ran,
+                    baseline.class_for(now, (source, destination), wanted, &mut theirs)
+                );
+                let call = Completion {
+                    class: ran,
+                    latency: Duration::from_nanos(latency),
+                    size: 7,
+                };
                 state.completed(now, source, destination, &call, Duration::from_nanos(round_trip));
                 baseline.completed(now, (source, destination), &call);
                 let found = state.probability(now, source, destination, wanted);

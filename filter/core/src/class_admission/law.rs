@@ -1,6 +1,7 @@
 //! When an admit probability moves, and by how much (Aequitas, Algorithm 1).
 //!
-//! Additive increase, and additive decrease by the size of the calls that missed, for each channel by itself:
+//! Additive increase, and additive decrease by the size of the calls that missed, for each channel
+//! by itself:
 //!
 //! ```text
 //! W = L · 100 / (100 − π)                       a window
@@ -9,26 +10,28 @@
 //!     no miss for W            p += α,   not above 1;         the window starts over
 //! ```
 //!
-//! With α = β = 0.01 and one miss a window, p rises by 0.01 and falls by 0.01 for each unit of size: calls that are
-//! large give way sooner. p moves with completions only; a channel without calls stays where it is until it is
-//! forgotten.
+//! With α = β = 0.01 and one miss a window, p rises by 0.01 and falls by 0.01 for each unit of
+//! size: large calls give way sooner. p moves with completions only. A channel without calls keeps
+//! its p until it is forgotten.
 //!
-//! p rests where what misses take away is what windows add: with x calls/s of one sender in the class, the share
+//! p is in balance when misses take away as much as windows add. With x calls/s of one sender in
+//! the class, the share
 //!
 //! ```text
 //! m = α / (β·n·W·x)
 //! ```
 //!
-//! of them misses. It is (100 − π)/100 at x = α / (β·n·L), and larger for senders with fewer calls: π holds for those
-//! whose windows have (α/β·n) · 100/(100 − π) calls or more. The way back from the floor takes (1 − floor)/α windows.
+//! of them misses. It is (100 − π)/100 at x = α / (β·n·L), and larger for senders with fewer calls:
+//! π holds for those whose windows have (α/β·n) · 100/(100 − π) calls or more. The way back from
+//! the floor takes (1 − floor)/α windows.
 //!
-//! A window of so many completed calls in place of W would let π hold at any rate, but senders would no longer be
-//! treated alike: with m the same for all, a sender's p would rise or fall with m whatever its x, so that the one with
-//! few calls gives way as the one with many does, and keeps what it lost. As p rises with time and falls with calls,
-//! each ends at the same x or at p = 1.
+//! A window of so many completed calls in place of W would let π hold at any rate, but senders
+//! would no longer be treated alike: with m the same for all, a sender's p would rise or fall with
+//! m whatever its x, so that the one with few calls gives way as the one with many does, and keeps
+//! what it lost. As p rises with time and falls with calls, each ends at the same x or at p = 1.
 //!
-//! The SIGCOMM text counts the window from the last increase, its simulator from the last increase or miss. This
-//! follows the simulator: the published numbers are the simulator's.
+//! The SIGCOMM text counts the window from the last increase, its simulator from the last increase
+//! or miss. This follows the simulator: the published numbers are the simulator's.
 
 use std::time::Duration;
 
@@ -131,7 +134,8 @@ impl Law {
         Duration::from_nanos(recovery.round() as u64)
     }
 
-    /// The calls of size 1 in a window with which the target holds at the percentile; see the module.
+    /// The calls of size 1 in a window with which the target holds at the percentile; see the
+    /// module.
     #[must_use]
     pub fn calls_per_window(&self) -> f64 {
         let Settings {
@@ -143,7 +147,8 @@ impl Law {
         increase / decrease * 100.0 / (100.0 - percentile)
     }
 
-    /// The percentile, 0 ..= 100, at which the target holds for a sender with this many calls of size 1 in a window.
+    /// The percentile, 0 ..= 100, at which the target holds for a sender with this many calls of
+    /// size 1 in a window.
     #[must_use]
     pub fn percentile(&self, calls_per_window: f64) -> f64 {
         let missed = self.settings.increase / self.settings.decrease / calls_per_window;

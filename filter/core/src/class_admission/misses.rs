@@ -1,17 +1,20 @@
-//! A server grants every receiver K misses in each period, to all senders together (centralized Aequitas §3.1).
+//! A server grants every receiver K misses in each period, to all senders together (centralized
+//! Aequitas §3.1).
 //!
 //! ```text
 //! period k = ⌊t / T⌋: when it changes, all counts are 0
 //! a call misses its target in its class     m[receiver] += 1
-//! a call asks for a class                   runs in it as long as m[receiver] < K, else in the lowest class
+//! a call asks for a class                   runs in it while m[receiver] < K, else in the lowest
 //! ```
 //!
-//! It is a bucket of K tokens for each receiver, filled at the begin of each period, from which misses take one. There
-//! is no probability and no memory beyond the period: after the K-th miss *all* senders are downgraded until it ends,
-//! those that send little like those that caused it. That settles at once, and is what the paper finds too aggressive.
+//! It is a bucket of K tokens for each receiver, filled at the beginning of each period; each miss
+//! takes one. It has no probability and no memory beyond the period. After the K-th miss *all*
+//! senders are downgraded until it ends, also those that send little. That settles at once, and the
+//! paper finds it too aggressive.
 //!
-//! The paper leaves T open. K misses are what a target at percentile π allows of T · λ calls, so T = K / ((1 − π) · λ)
-//! with λ the calls/s to a receiver in the class. It says "fail to miss" where it must mean "fail to meet".
+//! The paper leaves T open. A target at percentile π allows K misses of T · λ calls, so T = K / ((1
+//! − π) · λ) with λ the calls/s to a receiver in the class. It says "fail to miss" where it must
+//! mean "fail to meet".
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -40,8 +43,8 @@ pub struct Misses<D> {
 }
 
 impl<D: Copy + Eq + Hash> Misses<D> {
-    /// `allowed` misses in each `period`, which is at least 1 ns. Of more receivers than [`Limits::channels`] with
-    /// misses in one period, the others are not counted.
+    /// Creates the state: `allowed` misses in each `period`, which is at least 1 ns. Of more
+    /// receivers than [`Limits::channels`] with misses in one period, the others are not counted.
     #[must_use]
     pub fn new(
         law: Law,
@@ -61,8 +64,9 @@ impl<D: Copy + Eq + Hash> Misses<D> {
         }
     }
 
-    /// The class in which a call to `destination` is to run that asks for class `wanted`: this one or the lowest.
-    /// The answer may change at any miss, and does so at the end of the period ([`Misses::period_end`]).
+    /// Returns the class in which a call to `destination` that asks for class `wanted` must run:
+    /// this one or the lowest. The answer may change at any miss, and does so at the end of the
+    /// period ([`Misses::period_end`]).
     pub fn class_for(&mut self, now: Instant, destination: D, wanted: ClassId) -> ClassId {
         self.roll(now);
         let missed = self
@@ -75,14 +79,14 @@ impl<D: Copy + Eq + Hash> Misses<D> {
         }
     }
 
-    /// A call to `destination` completed, of whichever sender.
+    /// Records a call to `destination` that completed, of any sender.
     pub fn completed(&mut self, now: Instant, destination: D, call: &Completion) {
         if self.law.missed(call) {
             self.missed(now, destination, call.class, 1);
         }
     }
 
-    /// So many calls to `destination` in `class` missed its target.
+    /// Records `calls` to `destination` in `class` that missed its target.
     pub fn missed(&mut self, now: Instant, destination: D, class: ClassId, calls: u32) {
         self.roll(now);
         if calls == 0 || !self.law.promises(class) {
@@ -96,7 +100,7 @@ impl<D: Copy + Eq + Hash> Misses<D> {
         }
     }
 
-    /// When the period of `now` ends.
+    /// Returns the end of the period of `now`.
     #[must_use]
     pub fn period_end(&self, now: Instant) -> Instant {
         let next = now.as_nanos() / self.period + 1;
@@ -164,7 +168,7 @@ mod tests {
         assert_eq!(state.class_for(at(1), 2, HIGH), HIGH);
         assert_eq!(state.class_for(at(24), 1, HIGH), LOW);
         assert_eq!(state.period_end(at(24)), at(25));
-        // The next period begins with all of them, whoever looks first.
+        // The next period begins with all of them, whichever receiver is read first.
         assert_eq!(state.class_for(at(25), 1, HIGH), HIGH);
         state.completed(at(50), 1, &call(HIGH, 15));
         assert_eq!(state.missed.len(), 1);
@@ -182,8 +186,8 @@ mod tests {
     }
 
     proptest! {
-        /// As many are downgraded as a list of all misses says; the state is bounded, and what doesn't fit into it is
-        /// admitted.
+        /// The number of downgraded calls is that by a list of all misses. The state is bounded,
+        /// and calls whose channel doesn't fit are admitted.
         #[test]
         fn counts_every_period_by_itself(
             steps in prop::collection::vec((0_u32..4, 0_u8..3, 1_u64..40, 0_u64..9), 1..300),

@@ -1,20 +1,22 @@
-//! What senders and the server of centralized class admission say to each other: JSON over HTTP/2.
+//! The exchange between senders and the server of centralized class admission: JSON over HTTP/2.
 //!
 //! ```text
 //! POST /v1/admission
 //! {"process":"9f86d081884c7d65","services":[{"service":"shop/stock",
-//!   "rules":{"targets_us":[15000],"percentile":99,"increase":0.01,"decrease":0.01,"min_probability":0.1,
-//!            "scope":"Class","method":{"type":"Misses","allowed":5,"period_us":1000000}},
+//!   "rules":{"targets_us":[15000],"percentile":99,"increase":0.01,"decrease":0.01,
+//!            "min_probability":0.1,"scope":"Class",
+//!            "method":{"type":"Misses","allowed":5,"period_us":1000000}},
 //!   "classes":[{"misses":3}]}]}
 //! 200
 //! {"services":[{"service":"shop/stock","classes":[{"admit":1}]}]}
 //! ```
 //!
-//! A report has what completed since the last one, and asks for decisions at once. Classes are listed by place, the
-//! highest first. The rules travel with each report: the server needs to know no policies, and one that was started a
-//! moment ago answers like any other. Rules that differ, as while a new policy spreads, have states of their own.
+//! A report has the calls that completed since the last one, and asks for decisions at once.
+//! Classes are listed by place, the highest first. The rules travel with each report, so the server
+//! needs to know no policies, and one that has just started answers like any other. Different
+//! rules, as while a new policy is rolled out, have separate states.
 //!
-//! Reports may be lost; they are never sent again. Fields that a reader doesn't know are skipped.
+//! Reports may be lost; they are never sent again. Readers skip unknown fields.
 
 use std::borrow::Cow;
 use std::hash::{Hash, Hasher};
@@ -35,8 +37,8 @@ pub const MAX_SERVICES: usize = 256;
 /// Largest report and largest answer, bytes.
 pub const MAX_BYTES: usize = 1 << 20;
 
-/// What the server needs to know of a service. Targets are for a call, or for a unit of its cost: senders divide what
-/// they report.
+/// A service's rules, as the server needs them. Targets are for a call, or for a unit of its cost:
+/// senders divide the latencies that they report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rules {
     /// L: target of each class but the lowest, µs.
@@ -49,14 +51,14 @@ pub struct Rules {
     pub decrease: f64,
     /// Least probability.
     pub min_probability: f64,
-    /// Whose measurements are taken together.
+    /// The calls whose measurements share one state.
     pub scope: Scope,
-    /// How the server decides.
+    /// The server's method of decision.
     pub method: Method,
 }
 
 impl Rules {
-    /// Returns what the server needs to know of a service; `None` where each sender decides.
+    /// Returns the rules of a service; `None` if each sender decides by itself.
     #[must_use]
     pub fn of(config: &ServiceAdmissionConfig) -> Option<Self> {
         let central = config.central.as_ref()?;
@@ -90,7 +92,7 @@ impl Rules {
     }
 }
 
-/// By the bits of numbers: it tells rules apart.
+/// By the bits of numbers, since it only distinguishes rules.
 impl Hash for Rules {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Self {
@@ -113,10 +115,10 @@ impl Hash for Rules {
     }
 }
 
-/// What one sender saw since its last report.
+/// One sender's measurements since its last report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report<'a> {
-    /// The sender: whatever tells it from others.
+    /// The sender's unique id.
     pub process: Cow<'a, str>,
     /// The services that it calls.
     pub services: Vec<ServiceReport<'a>>,
@@ -127,7 +129,7 @@ pub struct Report<'a> {
 pub struct ServiceReport<'a> {
     /// `namespace/name`.
     pub service: Cow<'a, str>,
-    /// How the server is to decide.
+    /// The rules by which the server decides.
     pub rules: Cow<'a, Rules>,
     /// Each class but the lowest.
     pub classes: Vec<ClassReport>,
@@ -162,7 +164,7 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// What the sender is to do until its next report.
+/// The decisions for the sender until its next report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Answer<'a> {
     /// As in the report.

@@ -1,8 +1,9 @@
-//! A map that forgets what was not used for long, and never holds more than it may.
+//! A bounded map that forgets entries that were not used for long.
 //!
-//! Two generations: entries go into the young one, and when that is full it becomes the old one and the old one is
-//! dropped. An entry that is used moves to the young one. So an entry survives until as many others as a generation
-//! holds were used after it, each step costs O(1) on average, and there is no list to maintain at every use.
+//! It has two generations. Entries go into the young one; when that is full, it becomes the old one
+//! and the former old one is dropped. An entry that is used moves to the young one. So an entry
+//! survives until a generation's capacity of other entries was used after it. Each step costs O(1)
+//! on average, and no list has to be maintained at every use.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use super::Limits;
 use crate::time::Instant;
 
-/// See the module.
+/// A bounded map of two generations.
 #[derive(Debug, Clone)]
 pub(super) struct Recent<K, V> {
     /// Entries of a generation.
@@ -37,13 +38,13 @@ impl<K: Copy + Eq + Hash, V> Recent<K, V> {
         }
     }
 
-    /// The value of `key`, without using it; `None` if it was not used for too long.
+    /// Returns the value of `key`, without using it; `None` if it was not used for too long.
     pub(super) fn peek(&self, now: Instant, key: K) -> Option<&V> {
         let entry = self.young.get(&key).or_else(|| self.old.get(&key))?;
         (now.since(entry.used) < self.idle).then_some(&entry.value)
     }
 
-    /// The value of `key`, which is used now.
+    /// Returns the value of `key` and marks it as just used.
     pub(super) fn get(&mut self, now: Instant, key: K) -> Option<&mut V> {
         self.peek(now, key)?;
         if let Some(entry) = self.old.remove(&key) {
@@ -54,7 +55,7 @@ impl<K: Copy + Eq + Hash, V> Recent<K, V> {
         Some(&mut entry.value)
     }
 
-    /// `key` has this value from now on.
+    /// Sets the value of `key` and marks it as just used.
     pub(super) fn insert(&mut self, now: Instant, key: K, value: V) {
         self.old.remove(&key);
         if self.young.len() >= self.generation && !self.young.contains_key(&key) {
@@ -88,8 +89,8 @@ mod tests {
     };
 
     proptest! {
-        /// A lookup returns the value that was put in, and nothing that is too old. As many entries as a generation
-        /// holds are found whatever else was used, and the bound holds.
+        /// A look-up returns the inserted value, unless it is too old. As many entries as a
+        /// generation holds are found whatever else was used, and the bound holds.
         #[test]
         fn keeps_what_is_used_and_nothing_beyond_its_bound(
             steps in prop::collection::vec((0_u8..12, any::<bool>(), 0_u64..4), 1..200),
@@ -113,7 +114,9 @@ mod tests {
                     match (found, fresh) {
                         (Some(found), Some((value, _))) => prop_assert_eq!(found, value),
                         (Some(_), None) => prop_assert!(false, "found after it was idle"),
-                        (None, Some(_)) => prop_assert!(since.is_some_and(|n| n >= 4), "lost too early"),
+                        (None, Some(_)) => {
+                            prop_assert!(since.is_some_and(|n| n >= 4), "lost too early")
+                        }
                         (None, None) => {}
                     }
                     used = found.is_some();

@@ -1,15 +1,18 @@
-//! The server of centralized class admission: the state of all services, and what a report makes of it.
+//! The server of centralized class admission: the state of all services, and the effect of reports
+//! on it.
 //!
 //! ```text
 //! report of process s on service d          d's state changes by its method: Misses or Incast
 //! answer                                    for each class, the part of s' calls that runs in it
 //! ```
 //!
-//! The paper has each sender ask before each call. Here a sender asks with its report, and draws by the answer until
-//! the next: a call waits for nobody. Under method 1 the answer is 0 or 1, and ends with the period.
+//! In the paper, each sender asks before each call. Here a sender asks with its report, and draws
+//! by the answer until the next, so that no call waits for the server. Under method 1 the answer is
+//! 0 or 1, and ends with the period.
 //!
-//! State is bounded, whatever is reported: [`SERVICES`] services, and of each the [`CHANNELS`] pairs of sender and
-//! class below p = 1 that were used last. Who can report is trusted not to lie; the server's TLS says who that is.
+//! State is bounded, whatever is reported: [`SERVICES`] services, and of each the [`CHANNELS`]
+//! pairs of sender and class below p = 1 that were used last. Senders are trusted to report the
+//! truth; the server's TLS authenticates them.
 
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
@@ -30,13 +33,13 @@ use crate::time::{Instant, nanos};
 pub(super) const SERVICES: usize = 512;
 /// Most pairs of sender and class of a service.
 pub(super) const CHANNELS: usize = 32_768;
-/// A service that nobody reported on for this long is forgotten.
+/// Idle time after which a service is forgotten.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// The state of all services.
 #[derive(Debug)]
 pub struct Server {
-    /// By hash of name and rules. Hashes are keyed, so nobody finds two that are equal.
+    /// By hash of name and rules. Hashes are keyed, so a sender can't construct a collision.
     services: Recent<u64, Service>,
     hashes: RandomState,
 }
@@ -48,13 +51,13 @@ enum Service {
     Incast(Box<Incast<u64, ()>>),
 }
 
-/// Why a report can't be read.
+/// The reason why a report can't be read.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ReportError {
     /// More than [`MAX_SERVICES`].
     #[error("services: {0} of them; at most {MAX_SERVICES}")]
     Services(usize),
-    /// Rules by which nobody can decide.
+    /// Invalid rules.
     #[error("services[{at}].rules.{error}")]
     Rules {
         /// Place of the service.
@@ -270,10 +273,14 @@ mod tests {
     }
 
     proptest! {
-        /// Reports of single calls to a server without a past do what each sender would do by itself.
+        /// Reports of single calls to a server with `past` 0 have the same effect as the
+        /// distributed algorithm.
         #[test]
         fn single_calls_without_a_past_are_the_distributed_algorithm(
-            calls in prop::collection::vec((0_usize..3, 0_u8..2, 1_u64..40, 1_u32..9, 0_u64..9_000), 1..200),
+            calls in prop::collection::vec(
+                (0_usize..3, 0_u8..2, 1_u64..40, 1_u32..9, 0_u64..9_000),
+                1..200,
+            ),
         ) {
             let rules = rules(Method::Incast { smoothing: 0.0 });
             let law = rules.law().unwrap();
@@ -306,7 +313,7 @@ mod tests {
             }
         }
 
-        /// Nothing that a sender can say makes it panic, or decide what is no probability.
+        /// No report makes the server panic, or decide a value that is no probability.
         #[test]
         fn anything_may_be_reported(
             numbers in prop::collection::vec(any::<u64>(), 6),
@@ -345,7 +352,8 @@ mod tests {
         }
     }
 
-    /// Ten thousand senders report every 100 ms, one in ten of them a miss: each keeps its own probability.
+    /// Ten thousand senders report every 100 ms, one in ten of them a miss: each keeps its own
+    /// probability.
     #[test]
     fn ten_thousand_senders_have_each_their_own_state() {
         const SENDERS: u64 = 10_000;

@@ -1,19 +1,21 @@
-//! [`Distributed`](super::Distributed) for one receiver, with a state that all workers of a process share.
+//! [`Distributed`](super::Distributed) for one receiver, with a state that all workers of a process
+//! share.
 //!
-//! Two numbers of the host for each class:
+//! Each class has two numbers of the host:
 //!
 //! ```text
-//! missing   2²⁰ · (1 − p): a number that nobody has written yet is p = 1
+//! missing   2²⁰ · (1 − p): a number that was never written is p = 1
 //! since     begin of the window, µs
 //! ```
 //!
-//! A record with compare-and-swap would be exact, but is read at each call and changed at each miss, and misses come
-//! together. Numbers cost no lock: a miss of any worker counts at the next call of every other. What two workers do at
-//! the same moment may leave p above 1 or below the floor by a step; it is read as if it were not, and the next change
-//! puts it right. Two that see one window end may both raise p for it.
+//! A record with compare-and-swap would be exact, but it would be read at each call and changed at
+//! each miss, and misses come in bursts. Numbers need no lock: a miss of any worker counts at the
+//! next call of every other. Simultaneous changes of two workers may leave p above 1 or below the
+//! floor by a step. It is clamped when it is read, and the next change corrects it. Two workers
+//! that see the same window end may both raise p for it.
 //!
-//! State is bounded by the configuration, so nothing is evicted. What was not used for [`IDLE`] after its window ended
-//! is at p = 1 again: a channel with calls ends its windows.
+//! State is bounded by the configuration, so nothing is evicted. A channel that was not used for
+//! [`IDLE`] after its window ended is at p = 1 again; a channel with calls ends its windows.
 
 use std::time::Duration;
 
@@ -27,12 +29,12 @@ use crate::time::Instant;
 /// Steps of a probability from 0 to 1.
 const ONE: f64 = (1 << 20) as f64;
 
-/// Admit probabilities of one receiver; see the module.
+/// The admit probabilities of one receiver.
 #[derive(Debug)]
 pub struct SharedChannels {
     law: Law,
     idle: Duration,
-    /// By class, the lowest not among them.
+    /// By class, without the lowest.
     channels: Vec<Channel>,
 }
 
@@ -45,9 +47,9 @@ struct Channel {
 /// A channel as it was read.
 #[derive(Debug, Clone, Copy)]
 struct State {
-    /// What the number holds.
+    /// The number's raw value.
     raw: i64,
-    /// What it means, 0 ..= 1 − floor, in steps.
+    /// 1 − p, clamped to 0 ..= 1 − floor, in steps.
     missing: i64,
     since: Instant,
 }
@@ -57,7 +59,7 @@ fn steps(probability: f64) -> i64 {
 }
 
 impl SharedChannels {
-    /// The channels whose numbers are called `name` of their class, with a suffix.
+    /// Creates the channels. Their numbers are named `name` of their class, with a suffix.
     ///
     /// # Errors
     /// [`HostError`] when the host refuses a number.
@@ -86,10 +88,11 @@ impl SharedChannels {
         &self.law
     }
 
-    /// The class in which a call is to run that asks for class `wanted`: this one or the lowest.
+    /// Returns the class in which a call that asks for class `wanted` must run: this one or the
+    /// lowest.
     ///
     /// # Errors
-    /// [`HostError`]; the call is to run as it is.
+    /// [`HostError`]; the call runs as it is.
     pub fn class_for(
         &self,
         host: &impl Shared,
@@ -102,7 +105,7 @@ impl SharedChannels {
         Ok(if admitted { wanted } else { self.law.lowest() })
     }
 
-    /// A call completed. Returns the probability of its class, if it changed.
+    /// Records a call that completed. Returns the probability of its class, if it changed.
     ///
     /// # Errors
     /// [`HostError`]; the call doesn't count.
@@ -213,10 +216,13 @@ mod tests {
     }
 
     proptest! {
-        /// Two workers that take turns do together what one process of the simulator does.
+        /// Two workers that take turns have the same effect as one process of the simulator.
         #[test]
         fn workers_together_are_one_sender(
-            calls in prop::collection::vec((0_usize..2, 0_u8..3, 1_u64..40, 0_u32..9, 0_u64..9_000), 1..300),
+            calls in prop::collection::vec(
+                (0_usize..2, 0_u8..3, 1_u64..40, 0_u32..9, 0_u64..9_000),
+                1..300,
+            ),
         ) {
             let host = MemoryHost::new();
             let workers = [channels(&host), channels(&host)];

@@ -8,12 +8,13 @@ use crate::config::{ConfigError, GrpcMatch, HeaderMatch, Match, PathMatch, Strin
 /// Longest regular expression, bytes.
 pub const MAX_PATTERN: usize = 1024;
 
-/// Longest value that is held against a regular expression, bytes; a longer one doesn't match. Envoy lets paths of 60 KiB
-/// in, the time of a match is the product of both lengths, and it is spent before a request can be refused.
+/// Longest value that is held against a regular expression, bytes; a longer one doesn't match.
+/// Envoy lets paths of 60 KiB in, the time of a match is the product of both lengths, and it is
+/// spent before a request can be refused.
 pub(super) const MAX_VALUE: usize = 4 * 1024;
 
-/// Largest compiled regular expression, bytes: counted repetitions multiply, and every worker holds a
-/// copy of each.
+/// Largest compiled regular expression, bytes: counted repetitions multiply, and every worker holds
+/// a copy of each.
 const MAX_COMPILED: usize = 64 * 1024;
 
 /// A condition of a match, to say which one failed.
@@ -173,7 +174,7 @@ fn split_grpc(path: &[u8]) -> Option<(&[u8], &[u8])> {
         .then_some((service, method))
 }
 
-/// `application/grpc`, with a suffix or parameters; not `application/grpc-web`, as Envoy tells them.
+/// `application/grpc`, with a suffix or parameters; not `application/grpc-web`, as in Envoy.
 fn is_grpc_content_type(value: &[u8]) -> bool {
     const GRPC: &[u8] = b"application/grpc";
     value.len() >= GRPC.len()
@@ -208,7 +209,7 @@ pub(super) struct Conditions {
     route: Option<Box<[u8]>>,
 }
 
-/// The key of a match in an index: its condition on the path, or else on a header.
+/// The key of a match in an index: its condition on the path or, without one, on a header.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Drawer {
     /// Only this path can match.
@@ -304,7 +305,7 @@ impl Conditions {
         }
     }
 
-    /// Returns its condition on the path, or else on a header.
+    /// Returns its condition on the path or, without one, on a header.
     pub(super) fn drawer(&self) -> Drawer {
         match (&self.path, &self.grpc) {
             (Some(Path::Whole(Text::Exact(path))), _) => Drawer::Path(path.clone()),

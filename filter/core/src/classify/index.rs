@@ -1,13 +1,13 @@
 //! Matches filed by path or by a header, so that a request tries only those that these allow.
 //!
-//! A match with an exact path is in the drawer of that path, one with a prefix in the drawer of that
-//! prefix. One of the others that asks for an exact value of a header is in the drawer of that value, the rest
-//! is in one list. A request with path `/a/b/c` looks into the drawer of its path, into
-//! those of the prefixes `/`, `/a`, `/a/b` and `/a/b/c`, for each header that drawers are about into that of its
-//! value, and into the list. Within a drawer, matches
-//! are in order of their types, so the search there ends at the first hit or at the first type that
-//! comes after the best one so far; the smallest type over all drawers is the first match in the
-//! policy's order. The cost is that of the path's depth and of the number of headers, not that of the number of types.
+//! A match with an exact path is in the drawer of that path, one with a prefix in the drawer of
+//! that prefix. One of the others that asks for an exact value of a header is in the drawer of that
+//! value, the rest is in one list. A request with path `/a/b/c` looks into the drawer of its path,
+//! into those of the prefixes `/`, `/a`, `/a/b` and `/a/b/c`, for each header that drawers are
+//! about into that of its value, and into the list. Within a drawer, matches are in order of their
+//! types, so the search there ends at the first hit or at the first type that comes after the best
+//! one so far; the smallest type over all drawers is the first match in the policy's order. The
+//! cost is that of the path's depth and of the number of headers, not that of the number of types.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -16,14 +16,14 @@ use super::RequestView;
 use super::condition::{Conditions, Drawer};
 use crate::request::TypeId;
 
-/// Drawers by path, or by a header's value. The keys come from the configuration, never from requests, so the hash needs no
-/// secret, and a WebAssembly module no source of randomness.
+/// Drawers by path, or by a header's value. The keys come from the configuration, never from
+/// requests, so the hash needs no secret, and a WebAssembly module no source of randomness.
 type Drawers = HashMap<Box<[u8]>, Vec<Entry>, BuildHasherDefault<DefaultHasher>>;
 
 #[derive(Debug)]
 struct Entry {
     kind: TypeId,
-    /// `None` when being in the drawer is all that it takes.
+    /// `None` if a match needs no more than the key.
     conditions: Option<Box<Conditions>>,
 }
 
@@ -108,8 +108,9 @@ impl Index {
     }
 }
 
-/// `path` up to each of its slashes, and whole: of `/a/b` the empty one (which stands for `/`), `/a`
-/// and `/a/b`. Those are its prefixes of whole path elements, each one slash longer than the one before.
+/// Yields `path` up to each of its slashes, and whole: for `/a/b` the empty path (for `/`), `/a`
+/// and `/a/b`. Those are its prefixes of whole path elements, each one slash longer than the one
+/// before.
 fn prefixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     let slashes = path
         .iter()

@@ -2,7 +2,7 @@
 
 use super::RequestView;
 
-/// What rules may look at. By default, nothing.
+/// A [`RequestView`] in memory. By default, all fields are absent.
 #[derive(Debug, Default, Clone)]
 pub struct MemoryRequest {
     /// `:path`.
@@ -26,14 +26,14 @@ impl MemoryRequest {
         }
     }
 
-    /// One with these headers and nothing else.
+    /// Creates a request with these headers and nothing else.
     #[must_use]
     pub fn of(headers: &[(&str, &str)]) -> Self {
         let with = |request: Self, (name, value): &(&str, &str)| request.with(name, value);
         headers.iter().fold(Self::default(), with)
     }
 
-    /// The same with a header more.
+    /// Adds a header.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
         self.headers.push((name.into(), value.as_ref().to_vec()));

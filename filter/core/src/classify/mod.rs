@@ -1,13 +1,13 @@
-//! Which query type is this request?
+//! Classifies requests into query types.
 //!
-//! Types are tried in the order in which the policy lists them and the first that matches wins; the last,
-//! `default`, takes the rest. Trying a thousand types one after the other would cost more than the whole
-//! admission decision, so matches are filed under the path that they ask for and a request looks only
-//! into the drawers that its own path opens (`index`). What order means is defined by the plain scan
-//! in [`trace`], which `headgate explain` prints, and a property test holds both to the same answer.
+//! Types are tried in the order of the policy, and the first that matches wins; the last,
+//! `default`, takes the rest. Trying a thousand types one after the other would cost more than the
+//! whole admission decision. So matches are indexed by path, and a request tries only those that
+//! its own path can meet (`index`). The plain scan in [`trace`], which `headgate explain` prints,
+//! defines the order; a property test holds both to the same answer.
 //!
-//! Values are bytes: what arrives on the wire need not be UTF-8. A regular expression never matches a
-//! value that is not. Nothing is allocated for a request.
+//! Values are bytes, since headers need not be UTF-8. A regular expression never matches a value
+//! that is not. Nothing is allocated for a request.
 
 mod condition;
 mod index;
@@ -31,11 +31,11 @@ use routes::Routes;
 
 pub use condition::{Condition, MAX_PATTERN, check_pattern};
 
-/// The header that tells a gRPC request.
+/// The header that identifies gRPC requests.
 pub const CONTENT_TYPE: &str = "content-type";
 
-/// What the rules may look at. Every method is called at most a few times for a request, and only for what
-/// some rule looks at.
+/// The parts of a request that rules can match. Each method is called at most a few times for a
+/// request, and only for parts that some rule uses.
 pub trait RequestView {
     /// `:path`, with its query string.
     fn path(&self) -> Option<&[u8]>;
@@ -43,9 +43,10 @@ pub trait RequestView {
     fn method(&self) -> Option<&[u8]>;
     /// A request header by its lower case name.
     fn header(&self, name: &str) -> Option<&[u8]>;
-    /// Name of the Envoy route that was selected; asked for last, when all else matched.
+    /// Name of the Envoy route that was selected; read last, when all other conditions hold.
     fn route_name(&self) -> Option<&[u8]>;
-    /// Name of the listener that it came through, as in [`Engine::listen`](crate::engine::Engine::listen).
+    /// Name of the listener that it came through, as in
+    /// [`Engine::listen`](crate::engine::Engine::listen).
     fn listener(&self) -> &str {
         ""
     }
@@ -63,7 +64,7 @@ pub trait RequestView {
     }
 }
 
-/// What became of a request.
+/// The result of a classification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Classified {
     /// It bypasses the stage.
@@ -94,7 +95,7 @@ pub struct Classes {
 }
 
 impl Classes {
-    /// Compiles the rules of `classes`, whose last takes what no other matches.
+    /// Compiles the rules of `classes`. The last class takes every request that no other matches.
     ///
     /// # Errors
     /// A regular expression that does not compile or is too large.
@@ -127,7 +128,7 @@ impl Classes {
 }
 
 impl Classifier {
-    /// Compiles the rules of `stage`, whose last type catches what no other matches.
+    /// Compiles the rules of `stage`. The last type takes every request that no other matches.
     ///
     /// # Errors
     /// A regular expression that does not compile or is too large, or a stage without types.
@@ -171,7 +172,7 @@ impl Classifier {
         })
     }
 
-    /// Whether the stage is for this request at all; only some Envoy routes may be.
+    /// Whether the stage covers this request; some stages cover only some Envoy routes.
     pub fn covers(&self, request: &impl RequestView) -> bool {
         self.routes.cover(|| request.route_name())
     }

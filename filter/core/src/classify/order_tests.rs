@@ -1,4 +1,5 @@
-//! The index keeps the order: it answers as the plain scan does, whatever the rules and the request.
+//! The index keeps the order: it gives the same answer as the plain scan, for any rules and
+//! request.
 
 use proptest::prelude::*;
 

@@ -1,10 +1,10 @@
-//! Which of Envoy's routes a stage is for, by name.
+//! The Envoy routes of a stage, by name.
 //!
-//! Gateways generate the names of routes: one HTTPRoute becomes a route for each of its rules and matches,
-//! which come and go with edits that are nobody's business here. So a pattern may end in `*` and then stands
-//! for all names that begin with what is before it. Nothing is allocated for a request.
+//! Gateways generate the names of routes: an HTTPRoute becomes one route for each of its rules and
+//! matches, and edits of it add and remove them. So a pattern may end in `*`, which matches every
+//! name with that prefix. Nothing is allocated for a request.
 
-/// Patterns of names; none: every request, whatever its route.
+/// Patterns of names. Without patterns every request is covered.
 #[derive(Debug, Default)]
 pub(crate) struct Routes(Vec<Pattern>);
 
@@ -23,7 +23,8 @@ impl Routes {
         Self(patterns.iter().map(pattern).collect())
     }
 
-    /// Whether a request belongs to one of them; its route's name is asked for only where that matters.
+    /// Whether a request belongs to one of them; its route's name is asked for only where that
+    /// matters.
     pub(crate) fn cover<'a>(&self, name: impl FnOnce() -> Option<&'a [u8]>) -> bool {
         if self.0.is_empty() {
             return true;

@@ -1,4 +1,4 @@
-//! What each rule means.
+//! The meaning of each rule.
 
 use super::condition::MAX_VALUE;
 use super::memory::MemoryRequest as Request;

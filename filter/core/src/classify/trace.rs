@@ -1,7 +1,7 @@
-//! Why a request is of the type that it is: the plain scan of all rules, with every step kept.
+//! The reason for the type of a request: the plain scan of all rules, with every step kept.
 //!
-//! This is what "first match wins" means, written so that it can be read. It is far too slow for the
-//! data path; [`super::Classifier`] gives the same answer.
+//! It defines "first match wins", in the simplest form. It is far too slow for the data path;
+//! [`super::Classifier`] gives the same answer.
 
 use super::condition::Conditions;
 use super::{Classified, Condition, RequestView, without_query};
@@ -11,7 +11,7 @@ use crate::request::{ClassId, TypeId};
 /// The outcome of one match: `None` when it holds, else the first condition that does not.
 pub type Outcome = Option<Condition>;
 
-/// How a request was classified.
+/// The steps of a request's classification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trace {
     /// Outcomes of the stage's exclusions, up to the first that holds.
@@ -61,8 +61,8 @@ pub fn trace(stage: &StageConfig, request: &impl RequestView) -> Result<Trace, C
     })
 }
 
-/// The outcomes of each list of matches, up to the first that holds, and that list's index. The last list
-/// holds for every request.
+/// The outcomes of each list of matches, up to the first that holds, and that list's index. The
+/// last list holds for every request.
 fn first<'s>(
     lists: impl ExactSizeIterator<Item = &'s [Match]>,
     name: &str,

@@ -1,26 +1,28 @@
 //! The time that the requests of a flow hold a slot, against the time that was expected of them.
 //!
-//! A fair queue charges a flow before its request is served, so it needs the request's cost in advance. The mean of the
-//! request's type knows nothing of who sends it: where tenants share a type, one tenant's requests may take a hundred
-//! times as long as another's. A mean for each flow knows nothing of the type. So the type's mean is corrected by a
-//! ratio that each flow learns from its own requests,
+//! A fair queue charges a flow before its request is served, so it needs the request's cost in
+//! advance. The mean of the request's type ignores the sender: where tenants share a type, one
+//! tenant's requests may take a hundred times as long as another's. A mean for each flow ignores
+//! the type. So the type's mean is corrected by a ratio that each flow learns from its own
+//! requests,
 //!
 //! ```text
-//! ratio = (Σ taken + k x̄) / (Σ expected + k x̄)        x̄ = mean expected cost of the flow's requests, µs
+//! ratio = (Σ taken + k x̄) / (Σ expected + k x̄)   x̄ = the flow's mean expected cost, µs
 //! ```
 //!
-//! with k requests assumed that took what was expected, so that the first few decide nothing alone. Sums decay with
-//! each request. Every end of a request counts, failures too: what is shared is slots' time, whatever came of it.
+//! with k assumed requests that took the expected time, so that the first few requests don't decide
+//! alone. Sums decay with each request. Every end of a request counts, failures too: the shared
+//! resource is slot time, whatever the outcome.
 //!
-//! Each worker learns from its own requests. An error here is no error of shares: [`super::fair`] corrects each charge
-//! when its request ends.
+//! Each worker learns from its own requests. An error here is no error of shares: [`super::fair`]
+//! corrects each charge when its request ends.
 
-/// Part of the past that a request leaves.
+/// The part of the past that remains after a request.
 const KEPT: f64 = 1.0 - 1.0 / 64.0;
-/// Requests that are assumed to have taken what was expected: k.
+/// k: the assumed requests that took the expected time.
 const PRIOR: f64 = 2.0;
 
-/// See the module. Times in µs.
+/// The actual against the expected slot time of a flow, µs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cost {
     requests: f64,
@@ -29,8 +31,9 @@ pub(super) struct Cost {
 }
 
 impl Cost {
-    /// A request of a type that takes `expected_us` held its slot for `taken_us`. One of a type that is not known tells
-    /// nothing: beside the mean of all types, the flow would be charged for what its types take as for what it takes.
+    /// Records a request of a type that takes `expected_us` and that held its slot for `taken_us`.
+    /// An unknown type (0) is skipped. Compared with the mean of all types, the ratio would measure
+    /// the flow's types rather than the flow.
     pub(super) fn learn(&mut self, expected_us: u64, taken_us: u64) {
         if expected_us == 0 {
             return;

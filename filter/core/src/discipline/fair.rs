@@ -1,18 +1,20 @@
-//! Fair queues: every flow of requests gets the same share of the slots' time, or its weight's, by turns.
+//! Fair queues: every flow of requests gets the same share of slot time, or its weight's.
 //!
-//! Each flow spends time of the slots, weighted, and the next request is that of the flow that has spent least when
-//! it is served. Two disciplines differ in how finely that is counted:
+//! Each flow uses slot time, weighted. The next request is that of the flow that will have used the
+//! least when it is served. Two disciplines differ in how finely they count:
 //!
-//! - *Deficit round robin* (M. Shreedhar, G. Varghese: "Efficient Fair Queueing using Deficit Round Robin", SIGCOMM
-//!   '95; Wisp §4.2 shares services among workflows by it) counts rounds, in each of which a flow may spend a quantum
-//!   Q times its weight w, plus what it had left. Within a round requests are served as they arrived: requests of a
-//!   flow follow each other, and a flow waits for up to a round of the others.
-//! - A *weighted fair queue* (self-clocked: S. J. Golestani, "A Self-Clocked Fair Queueing Scheme for Broadband
-//!   Applications", INFOCOM '94) orders by the finish tags themselves. It is for requests that are small beside any
-//!   quantum, such as 0.4 ms at weights of 8 : 4 : 1.
+//! - *Deficit round robin* (M. Shreedhar, G. Varghese: "Efficient Fair Queueing using Deficit Round
+//!   Robin", SIGCOMM '95; Wisp §4.2 shares services among workflows by it) counts rounds. In each,
+//!   a flow may spend a quantum Q times its weight w, plus the rest of the previous round. Within a
+//!   round requests are served as they arrived: requests of a flow follow each other, and a flow
+//!   waits for up to a round of the others.
+//! - A *weighted fair queue* (self-clocked: S. J. Golestani, "A Self-Clocked Fair Queueing Scheme
+//!   for Broadband Applications", INFOCOM '94) orders by the finish tags themselves. It is for
+//!   requests that are small beside any quantum, such as 0.4 ms at weights of 8 : 4 : 1.
 //!
-//! Both are one formula. Request n of a flow is served in the round in which the sum of quanta first covers all that
-//! the flow has asked for since it became active, so that the round can be told when the request arrives:
+//! Both are one formula. Request n of a flow is served in the round in which the sum of quanta
+//! first covers all that the flow has asked for since it became active. So the round is known when
+//! the request arrives:
 //!
 //! ```text
 //! start  = max(finish, round now − 1)
@@ -22,61 +24,65 @@
 //!
 //! A weighted fair queue is that with a Q below every cost: 16 µs at the least weight of all flows.
 //!
-//! *Round now* is the smallest rank that waited on any worker when a request last left the queue for a slot. That is
-//! mostly the rank of this request. It is not where a worker serves a request before its turn, because the worker of the
-//! first one was woken and has not answered yet: were it taken for the round, all flows would lose what they have not
-//! spent by then, to one whose single request takes many rounds. The maximum takes away
-//! what a flow did not spend while it had nothing to send: one that was away for longer has one quantum
-//! for the round in progress, one that comes back within the round has what it left of it. (The textbook
-//! of deficit round robin takes the rest away at once and puts the flow at the end of its list, into the round in
-//! progress or the next: to know that here, all workers would have to agree on when a flow is empty.)
+//! *Round now* is the smallest rank that waited on any worker when a request last left the queue
+//! for a slot. That is mostly the rank of this request. It is not if a worker serves a request
+//! before its turn, because the worker of the first one was woken and has not answered yet. With
+//! that rank as the round, all flows would lose their unused quanta to one whose single request
+//! takes many rounds. The maximum takes away the quantum that a flow did not use while it had no
+//! requests. One that was away for longer has one quantum for the round in progress; one that comes
+//! back within the round has the rest of its quantum. (The textbook of deficit round robin takes
+//! the rest away at once and puts the flow at the end of its list, into the round in progress or
+//! the next. That would require all workers to agree on when a flow is empty.)
 //!
-//! **Cost.** Both disciplines were made for packets, whose length is known. What a request takes of a slot is known when
-//! it ends. So a flow is charged twice, as J. Mace et al. do it ("2DFQ: Two-Dimensional Fair Queuing for Multi-Tenant
-//! Cloud Services", SIGCOMM '16: retroactive charging). Before, with an estimate: the mean processing time of the
-//! request's type, or what its stated cost comes to ([`crate::work::Work`]), times what the flow's requests were found to
-//! take of it ([`super::cost`]; where flows are types, their means say that already). At the end, with what the time of
-//! the slot was more or less. Shares are therefore those
-//! of slots' time, whatever the estimates were, also among flows whose requests have one type. So Wisp §4.3 asks: a
-//! request uses up what its workflow costs. What it costs elsewhere in its tree doesn't count: slots are what is
-//! shared here.
+//! **Cost.** Both disciplines were made for packets, whose length is known. The slot time of a
+//! request is only known when it ends. So a flow is charged twice, as J. Mace et al. do it ("2DFQ:
+//! Two-Dimensional Fair Queuing for Multi-Tenant Cloud Services", SIGCOMM '16: retroactive
+//! charging). The first charge is an estimate: the mean processing time of the request's type, or
+//! the time of its stated cost ([`crate::work::Work`]), times the ratio of actual to expected time
+//! of the flow's requests ([`super::cost`]; where flows are types, their means already contain it).
+//! The second charge, at the end, is the difference to the actual slot time. Shares are therefore
+//! shares of slot time, whatever the estimates were, also among flows whose requests have one type.
+//! Wisp §4.3 asks for this: a request uses up its workflow's cost. Its cost elsewhere in its tree
+//! doesn't count, since slots are the shared resource here.
 //!
-//! A correction counts for the requests that wait already: it is added to *corrected* of its flow, and a request that
-//! becomes the first of its flow on its worker gets the rank
+//! A correction also counts for requests that are waiting already. It is added to *corrected* of
+//! its flow, and a request that becomes the first of its flow on its worker gets the rank
 //!
 //! ```text
 //! rank = ⌈finish at its arrival + corrected now − corrected at its arrival⌉
 //! ```
 //!
-//! Else a flow whose requests turn out dear would be served a whole queue of them before it pays. Before anything was
-//! measured all costs are 0 and the order is a FIFO's. A request that finds a slot free is not charged: nobody waited.
+//! Otherwise a flow whose requests turn out to be expensive would be served a whole queue of them
+//! before it pays. Before any measurement all costs are 0 and the order is a FIFO's. A request that
+//! finds a free slot is not charged, since no other request waited.
 //!
-//! Wisp's credits follow the workflow's share as bottleneck fairness finds it. A fair queue needs no such share: among
-//! those who wait it is max-min fair by itself, in proportion to their weights. Left out are the shares of dominant
-//! resource fairness.
+//! Wisp's credits follow the workflow's share as bottleneck fairness finds it. A fair queue needs
+//! no such share: among the waiting flows it is max-min fair by itself, in proportion to their
+//! weights. Left out are the shares of dominant resource fairness.
 //!
-//! Two flows that have requests waiting all the time are served in proportion to their weights: what each
-//! got, divided by its weight, differs by at most Q + the largest cost / the smaller weight, and by what the estimates
-//! of requests that have a slot are wrong by. Workers among which the flows' requests are spread add to it what they
-//! overtake by ([`crate::stage::ORDER_TOLERANCE`]).
+//! Two flows that always have requests waiting are served in proportion to their weights. The
+//! service that each got, divided by its weight, differs by at most Q + the largest cost / the
+//! smaller weight, and by the error of the estimates of requests that have a slot. With the flows'
+//! requests spread over several workers, overtaking adds up to [`crate::stage::ORDER_TOLERANCE`].
 //!
-//! Shared by all workers, as gauges: round now, `finish` and `corrected` of each flow (fixed point). Four host calls when
-//! a request is queued, two or three when it gets its slot, two or three when it ends, none for requests that find a
-//! slot free. Gauges of flows are defined when first needed. What can go wrong with numbers that nobody locks, and what
-//! bounds it:
+//! All workers share, as gauges: round now, `finish` and `corrected` of each flow (fixed point).
+//! That is four host calls when a request is queued, two or three when it gets its slot, two or
+//! three when it ends, none for requests that find a free slot. Gauges of flows are defined when
+//! first needed. Numbers without a lock can go wrong in these ways, all bounded:
 //!
 //! - Two workers raise an idle flow at the same moment: one of the two costs is lost, once.
-//! - Requests leave the queue early: their cost is taken back, and their turn goes to the next of the
-//!   flow ([`crate::queue`]).
-//! - A worker dies, a weight or quantum is edited, a gauge is left from long ago: `finish` is never believed beyond round
-//!   now and what a flow may owe: a minute of a slot, or twice all that is queued if all of it were like this request.
-//! - Ids of workflows are those of a bounded directory (`engine::flows`). One that goes to another name leaves it a
-//!   `finish` that round now has passed.
+//! - Requests leave the queue early: their cost is taken back, and their turn goes to the next of
+//!   the flow ([`crate::queue`]).
+//! - A worker dies, a weight or quantum is edited, a gauge is left from long ago: `finish` is
+//!   clamped to round now and the most that a flow may owe: a minute of a slot, or twice the queued
+//!   work if all of it were like this request.
+//! - Ids of workflows are those of a bounded directory (`engine::flows`). One that goes to another
+//!   name leaves it a `finish` that round now has passed.
 //! - Round now falls back by a late writer: the next start corrects it.
-//! - Rounds reach half of what a rank can tell, 2³⁷ in deficit round robin (two weeks of load at 100,000 rounds a
-//!   second) and 2⁴³ in a weighted fair queue (16 days of 100 slots without a pause): they start over from 0 as soon
-//!   as the queue is empty, and a `finish` from before counts as none. Should that never happen, the last round makes the
-//!   order a FIFO's.
+//! - Rounds reach half of the range of a rank, 2³⁷ in deficit round robin (two weeks of load at
+//!   100,000 rounds a second) and 2⁴³ in a weighted fair queue (16 days of 100 slots without a
+//!   pause): they start over from 0 as soon as the queue is empty, and a `finish` from before
+//!   counts as none. Should that never happen, the last round makes the order a FIFO's.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -98,7 +104,7 @@ const DEBT_US: u64 = 60_000_000;
 /// µs that a flow of the least weight may spend in a round of a weighted fair queue.
 const TAG_US: f64 = 16.0;
 
-/// How finely turns are counted.
+/// The granularity of turns.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Grain {
     /// µs of cost that a flow of weight 1 may spend in a round.
@@ -126,7 +132,7 @@ impl Grain {
         }
     }
 
-    /// A weighted fair queue of flows whose least weight is `least_weight`.
+    /// A weighted fair queue whose flows' least weight is `least_weight`.
     fn tags(least_weight: f64) -> Self {
         Self {
             quantum_us: TAG_US / least_weight,
@@ -164,7 +170,7 @@ struct Gauges {
     corrected: Number,
 }
 
-/// See the module.
+/// A fair queue, by rounds or by finish tags.
 #[derive(Debug)]
 pub(super) struct Fair {
     by: Flow,
@@ -201,7 +207,7 @@ impl Fair {
         Self::new(host, prefix, stage, by, weights, Grain::tags)
     }
 
-    /// `grain` is told the least weight.
+    /// `grain` gets the least weight.
     fn new(
         host: &impl Shared,
         prefix: &str,
@@ -245,7 +251,7 @@ impl Fair {
         })
     }
 
-    /// How many flows there are.
+    /// Returns the number of flows.
     pub(super) fn flows(&self) -> usize {
         self.flows.len()
     }
@@ -264,8 +270,8 @@ impl Fair {
         }
     }
 
-    /// Gives `request`, which came at `arrived`, meets `queued` others, and of which `expected_us` of a slot's time is
-    /// expected, the next turn of its flow, and the rank that it has now.
+    /// Gives `request` the next turn of its flow, and its present rank. It came at `arrived`, meets
+    /// `queued` others, and is expected to take `expected_us` of slot time.
     pub(super) fn place(
         &mut self,
         host: &impl Shared,
@@ -287,7 +293,8 @@ impl Fair {
             host.set(self.round, 0)?;
         }
         let least = round.saturating_sub(1) << fraction;
-        // Another worker may have raised `finish` for a request that it has not announced yet: a round to spare.
+        // Another worker may have raised `finish` for a request that it has not announced yet: a
+        // round to spare.
         let waiting_us = cost_us.saturating_mul(2 * u64::from(queued));
         let owed = self.rounds(request, waiting_us.max(DEBT_US)) + 2 * self.grain.one();
         let found = host.get(gauges.finish)?;
@@ -333,8 +340,8 @@ impl Fair {
         self.grain.layout.rank(round, arrived)
     }
 
-    /// Fixed-point rounds in which the flow of `request` may spend `us`: at least a step where there is any cost, so that
-    /// a flow of cheap requests moves on.
+    /// Returns the fixed-point rounds in which the flow of `request` may spend `us`: at least a
+    /// step for any cost above 0, so that a flow of cheap requests moves on.
     fn rounds(&self, request: &Attributes, us: u64) -> u64 {
         let weight = match self.by {
             Flow::Type | Flow::Class => self.flows[usize::from(self.flow_of(request))].weight,
@@ -346,12 +353,13 @@ impl Fair {
         (us as f64 * per_us).clamp(least, most) as u64
     }
 
-    /// What `span` of arrival time is in ranks.
+    /// Returns `span` of arrival time in ranks.
     pub(super) fn tolerance(&self, span: Duration) -> u64 {
         self.grain.layout.tolerance(span)
     }
 
-    /// A request left the queue for a slot. `least` is the smallest rank of all that waited then.
+    /// Records that a request left the queue for a slot. `least` is the smallest rank of all
+    /// waiting requests at that time.
     pub(super) fn started(&self, host: &impl Shared, least: u64) -> Result<(), HostError> {
         let round = self.grain.layout.measure(least);
         if host.get(self.round)? < round {
@@ -360,13 +368,14 @@ impl Fair {
         Ok(())
     }
 
-    /// A request left the queue without a slot: its flow has not spent its share.
+    /// Takes back the charge of a request that left the queue without a slot.
     pub(super) fn left(&mut self, host: &impl Shared, turn: Turn) -> Result<(), HostError> {
         let gauges = self.gauges(host, turn.flow)?;
         take_back(host, gauges.finish, turn.share)
     }
 
-    /// A request ended that held its slot for `taken_us`, where requests like it take `usual_us`, or 0 if that is not known.
+    /// Corrects the charge of a request that held its slot for `taken_us`, where requests like it
+    /// take `usual_us`, or 0 if that is not known.
     pub(super) fn ended(
         &mut self,
         host: &impl Shared,
@@ -393,8 +402,8 @@ impl Fair {
         charged.and(host.add_to(gauges.corrected, more))
     }
 
-    /// Whether nothing would be lost if `flow` were that of other requests from now on: it has spent no more than the
-    /// others, and the rest of its quantum is forfeit.
+    /// Whether nothing would be lost if `flow` were that of other requests from now on: it has
+    /// spent no more than the others, and the rest of its quantum is forfeit.
     pub(super) fn is_idle(&mut self, host: &impl Shared, flow: u16) -> Result<bool, HostError> {
         if usize::from(flow) >= self.flows.len() {
             return Ok(true);
@@ -404,7 +413,7 @@ impl Fair {
         Ok(host.get(gauges.finish)? <= round.saturating_sub(1) << self.grain.fraction)
     }
 
-    /// The requests of `flow` are others' from now on: what was learned from them says nothing more.
+    /// Resets the learned cost of `flow`, whose id now belongs to other requests.
     pub(super) fn forget(&mut self, flow: u16) {
         if let Some(state) = self.flows.get_mut(usize::from(flow)) {
             state.cost = Cost::default();

@@ -1,9 +1,9 @@
 //! Queue disciplines: in which order waiting requests get slots.
 //!
-//! Where Wisp (§5) has a scheduler between the sub-tasks of a request inside a process, a proxy orders
-//! requests as a whole, once each. A discipline is a *rank*, given to a request when it joins the queue; the
-//! smallest rank goes first, over all workers (`queue`, `stage::dispatch`). No shared queue is needed, and
-//! every discipline gets the same order across worker threads.
+//! Wisp (§5) has a scheduler between the sub-tasks of a request inside a process; a proxy
+//! orders requests as a whole, once each. A discipline is a *rank*, given to a request when it
+//! joins the queue; the smallest rank goes first, over all workers (`queue`, `stage::dispatch`). No
+//! shared queue is needed, and every discipline gets the same order across worker threads.
 //!
 //! | discipline | rank | source |
 //! |---|---|---|
@@ -18,14 +18,14 @@
 //! | Priority | number of its class | Wisp §3.1 |
 //! | Slack | latest start: arrival + min over percentiles p of (objective_p − pt_p) | `slack` |
 //!
-//! The deadline is the request's own; without one it is its type's objective at the highest percentile,
-//! and without objectives `queue.timeout`. What a request doesn't say of its tree is what is measured
-//! here: the mean processing time of its type is all that is ahead of it. How numbers become ranks that
-//! keep the order of arrival among equals is told in `rank`.
+//! The deadline is the request's own; without one it is its type's objective at the highest
+//! percentile, and without objectives `queue.timeout`. Progress that a request doesn't carry is
+//! measured here: its remaining work is the mean processing time of its type. `rank` turns numbers
+//! into ranks that keep the order of arrival among equals.
 //!
-//! A queue that is only watched (`queue.mode: Observe`, `mode: DryRun`) is in the backend, where the
-//! discipline has no say: there the order is FIFO and waits are estimated as in a FIFO, whatever is
-//! configured.
+//! A queue that is only watched (`queue.mode: Observe`, `mode: DryRun`) is in the backend, where
+//! the discipline has no effect. There the order is FIFO and waits are estimated as in a FIFO,
+//! whatever is configured.
 
 mod cost;
 mod fair;
@@ -58,7 +58,7 @@ pub(crate) struct Turn {
     pub(crate) flow: u16,
     /// The charge of the flow for this request, rounds (fixed point).
     pub(crate) share: u64,
-    /// When it is, rounds (fixed point), but for what the flow's earlier charges turn out to be wrong by.
+    /// Its turn, rounds (fixed point), before later corrections of the flow's earlier charges.
     pub(crate) at: i64,
 }
 
@@ -72,12 +72,12 @@ pub(crate) struct Place {
 }
 
 impl Order {
-    /// The order that the checked `stage` asks for. `prefix` starts the names of its stats.
+    /// Creates the order of the checked `stage`. `prefix` starts the names of its stats.
     ///
     /// # Errors
     /// [`HostError`] when the host refuses a metric.
     pub fn new(host: &impl Host, prefix: &str, stage: &StageConfig) -> Result<Self, HostError> {
-        // What is only watched is ordered by whoever holds it.
+        // A queue that is only watched is ordered by the backend.
         let holds = stage.mode == Mode::Enforce && stage.queue.mode == QueueMode::Hold;
         let discipline = if holds {
             stage.queue.discipline.clone()
@@ -109,7 +109,7 @@ impl Order {
         })
     }
 
-    /// Requests of one group stand alike in the queue: those of a type, of a class, or of a flow. A number below
+    /// Returns the group of `request` in the queue: its type, class or flow. The number is below
     /// [`Order::groups`].
     pub(crate) fn group(&self, request: &Attributes) -> u16 {
         match (&self.fair, &self.discipline) {
@@ -119,7 +119,7 @@ impl Order {
         }
     }
 
-    /// How many groups there are in `stage`, whose order this is.
+    /// Returns the number of groups in `stage`, whose order this is.
     pub(crate) fn groups(&self, stage: &StageConfig) -> usize {
         match (&self.fair, &self.discipline) {
             (Some(fair), _) => fair.flows(),
@@ -128,13 +128,13 @@ impl Order {
         }
     }
 
-    /// What the other workers are told of a first waiter of `rank`.
+    /// Returns the value by which other workers learn that the first waiter has `rank`.
     pub(crate) fn announce(&self, rank: u64) -> u64 {
         rank::announce(rank, self.number())
     }
 
-    /// The rank that another worker announced; `None` while it has another order than this one, because
-    /// an edit has reached only one of the two.
+    /// Returns the rank that another worker announced; `None` while that worker has another order,
+    /// because an edit has reached only one of the two.
     pub(crate) fn heard(&self, announced: u64) -> Option<u64> {
         rank::heard(announced, self.number())
     }
@@ -161,9 +161,9 @@ impl Order {
         self.discipline != config::Discipline::Fifo
     }
 
-    /// The steepest growth of a type's wait with a FIFO's wait, ratio. Orders by limits (slack, deadlines) overtake
-    /// no request for long. In a short queue a wait is mostly the rest of requests in service, which a longer queue
-    /// does not multiply.
+    /// The steepest growth of a type's wait with a FIFO's wait, ratio. Orders by limits (slack,
+    /// deadlines) overtake no request for long. In a short queue a wait is mostly the rest of
+    /// requests in service, which a longer queue does not multiply.
     #[must_use]
     pub fn steepest_wait(&self) -> f64 {
         if self.admits_by_drain() {
@@ -173,22 +173,23 @@ impl Order {
         }
     }
 
-    /// Whether requests are to be admitted by the time in which all that is queued drains, rather than by
-    /// the wait that each can expect for itself.
+    /// Whether requests are admitted by the time in which the queue drains, rather than by the wait
+    /// that each can expect for itself.
     ///
-    /// Orders by deadline or slack even out how close requests come to their limits: one that has time
-    /// waits for one that has none. So under overload *every* type's own wait ends near its limit, and
-    /// admission by it refuses all alike, the many cheap requests like the few expensive ones. At 1.5
-    /// times the full load Bouncer with an allowance of 0.3 then rejects 40% of all requests, where a FIFO
-    /// rejects 13.7%. The drain time says who has room to spare: a request whose slack doesn't cover it
-    /// is served in time only at the expense of others' slack. Judged by that, the same strategy
-    /// rejects 13.7% and keeps all objectives (simulator, `slack-order`).
+    /// Orders by deadline or slack even out how close requests come to their limits: one with time
+    /// left waits for one without. So under overload *every* type's own wait ends near its limit,
+    /// and admission by it refuses all alike, the many cheap requests like the few expensive ones.
+    /// At 1.5 times the full load Bouncer with an allowance of 0.3 then rejects 40% of all
+    /// requests, where a FIFO rejects 13.7%. The drain time shows which requests have slack to
+    /// spare: one whose slack doesn't cover it is served in time only at the expense of others'
+    /// slack. Judged by that, the same strategy rejects 13.7% and keeps all objectives (simulator,
+    /// `slack-order`).
     ///
-    /// Below a value cut the queue holds little that has room to spare
-    /// ([`ValueCut`](crate::strategy::ValueCut)): there each type is judged by its own wait.
+    /// Below a value cut few queued requests have slack to spare
+    /// ([`ValueCut`](crate::strategy::ValueCut)). There each type is judged by its own wait.
     ///
-    /// Orders by size, attained service, class or turn give each type its own place in the queue whatever the
-    /// others' limits, and are judged by that place.
+    /// Orders by size, attained service, class or turn give each type its own place in the queue
+    /// for any limits of the others, and are judged by that place.
     #[must_use]
     pub fn admits_by_drain(&self) -> bool {
         match self.discipline {
@@ -205,8 +206,9 @@ impl Order {
         }
     }
 
-    /// The place of a request that came at `arrived`, meets `queued` others, and of which `expected_us` of a slot's time
-    /// is expected. Fair queues charge the request's flow: [`Order::left`] takes it back, [`Order::ended`] corrects it.
+    /// Returns the place of a request that came at `arrived`, meets `queued` others, and is
+    /// expected to take `expected_us` of slot time. Fair queues charge the request's flow:
+    /// [`Order::left`] takes it back, [`Order::ended`] corrects it.
     pub(crate) fn place(
         &mut self,
         host: &impl Host,
@@ -229,8 +231,8 @@ impl Order {
         })
     }
 
-    /// The rank of the first request of `flow` on this worker, which came at `arrived` and has the turn `at`
-    /// ([`Turn::at`]).
+    /// The rank of the first request of `flow` on this worker, which came at `arrived` and has the
+    /// turn `at` ([`Turn::at`]).
     pub(crate) fn rank_of_turn(
         &mut self,
         host: &impl Host,
@@ -244,8 +246,8 @@ impl Order {
         }
     }
 
-    /// A request ended that held a slot for `taken`, where requests like it take `usual_us`, or 0 if that is not known.
-    /// `turn` is what it was charged for.
+    /// Records the end of a request that held a slot for `taken`, where requests like it take
+    /// `usual_us`, or 0 if that is not known. `turn` is its charge.
     pub(crate) fn ended(
         &mut self,
         host: &impl Host,
@@ -261,7 +263,7 @@ impl Order {
         }
     }
 
-    /// Whether a flow of a fair queue has nothing to remember; true under orders without turns.
+    /// Whether a flow of a fair queue has no state to keep; true under orders without turns.
     pub(crate) fn is_idle(&mut self, host: &impl Host, flow: u16) -> Result<bool, HostError> {
         match &mut self.fair {
             Some(fair) => fair.is_idle(host, flow),
@@ -269,21 +271,22 @@ impl Order {
         }
     }
 
-    /// A flow of a fair queue stands for other requests from now on.
+    /// Resets a flow of a fair queue, whose id now belongs to other requests.
     pub(crate) fn forget(&mut self, flow: u16) {
         if let Some(fair) = &mut self.fair {
             fair.forget(flow);
         }
     }
 
-    /// A request left the queue for a slot. `least` is the smallest rank of all that waited then.
+    /// Records that a request left the queue for a slot. `least` is the smallest rank of all
+    /// waiting requests at that time.
     pub(crate) fn started(&self, host: &impl Host, least: u64) -> Result<(), HostError> {
         self.fair
             .as_ref()
             .map_or(Ok(()), |fair| fair.started(host, least))
     }
 
-    /// A request left the queue without a slot.
+    /// Takes back the charge of a request that left the queue without a slot.
     pub(crate) fn left(&mut self, host: &impl Host, turn: Option<Turn>) -> Result<(), HostError> {
         match (&mut self.fair, turn) {
             (Some(fair), Some(turn)) => fair.left(host, turn),
@@ -338,7 +341,7 @@ impl Order {
         }
     }
 
-    /// What `span` of arrival time is in ranks.
+    /// Returns `span` of arrival time in ranks.
     #[must_use]
     pub fn tolerance(&self, span: Duration) -> u64 {
         match self.discipline {

@@ -1,22 +1,22 @@
-//! What a rank is made of.
+//! The composition of ranks.
 //!
-//! A rank is a `u64`, the smallest goes first. An order by an instant takes the instant itself, ns of the
-//! monotonic clock. Every other order puts its measure in front and the arrival behind, so that equal
-//! ones keep their order of arrival on all workers. Both read as time in the lower bits, so a span of time
-//! is a number to add to a rank ([`Layout::tolerance`]).
+//! A rank is a `u64`; the smallest goes first. An order by an instant takes the instant itself, ns
+//! of the monotonic clock. Every other order puts its measure in front and the arrival behind, so
+//! that equal measures keep their order of arrival on all workers. Both have time in the lower
+//! bits, so a span of time is a number to add to a rank ([`Layout::tolerance`]).
 //!
 //! | layout | measure | arrival |
 //! |---|---|---|
-//! | [`WORK`] | 24 bits in units of 16 µs: 275 s, longer ones are alike | 36 bits in units of 131 µs: 104 days |
+//! | [`WORK`] | 24 bits in units of 16 µs: 275 s at most | 36 bits in units of 131 µs: 104 days |
 //! | [`ROUND`] | 38 bits of rounds | 22 bits in units of 262 µs: 18 minutes |
 //! | [`TAG`] | 44 bits of rounds | 16 bits in units of 1 ms: 68 s |
 //! | [`PRIORITY`] | 8 bits of the class | 52 bits in units of 1 µs: 146 years |
 //!
 //! When the arrival wraps, requests of equal measure before and after it change places, once.
 //!
-//! Ranks of different orders say nothing to each other, and while a policy is edited two workers may have
-//! two orders. So what a worker [`announce`]s of its first waiter carries the order's number in the
-//! lowest four bits, and others read a rank from it only if it is theirs ([`heard`]).
+//! Ranks of different orders can't be compared, and while a policy is edited two workers may have
+//! two orders. So a worker [`announce`]s its first waiter with the order's number in the lowest
+//! four bits, and others read a rank from it only if the number is theirs ([`heard`]).
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ impl Layout {
         self.arrival_bits + ORDER_BITS
     }
 
-    /// The largest measure; larger ones count as this. The rank of "nobody" stays free.
+    /// Returns the largest measure; larger ones count as this. The rank for "no waiter" stays free.
     pub(super) const fn max_measure(self) -> u64 {
         (u64::MAX >> self.measure_at()) - 1
     }
@@ -79,7 +79,7 @@ impl Layout {
         rank >> self.measure_at()
     }
 
-    /// What `span` of arrival time is in ranks.
+    /// Returns `span` of arrival time in ranks.
     pub(super) fn tolerance(self, span: Duration) -> u64 {
         nanos(span) >> self.unit << ORDER_BITS
     }
@@ -90,7 +90,7 @@ pub(super) fn by_work(work: Duration, arrival: Instant) -> u64 {
     WORK.rank(nanos(work) >> WORK_UNIT, arrival)
 }
 
-/// What a worker whose order has this `number` (below 16) tells the others of `rank`.
+/// Returns `rank` as a worker whose order has this `number` (below 16) announces it to others.
 pub(super) const fn announce(rank: u64, number: u64) -> u64 {
     rank & !ORDER | number & ORDER
 }

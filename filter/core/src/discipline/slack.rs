@@ -4,10 +4,11 @@
 //! rank = arrival + min over percentiles p of (objective_p − pt_p)        ns
 //! ```
 //!
-//! Each objective of a type leaves `objective_p − pt_p` for waiting (Bouncer Eq. 3 and 4, solved for the
-//! wait), and the request must start before the least of them has passed. In one FIFO a query that takes
-//! 12 ms at the median waits behind queries of 0.4 ms that have 17 ms to spare; by latest start it
-//! overtakes them, and still a request that has waited long goes first, so nothing starves.
+//! Each objective of a type leaves `objective_p − pt_p` for waiting (Bouncer Eq. 3 and 4, solved
+//! for the wait), and the request must start before the least of them has passed. In one FIFO a
+//! query that takes 12 ms at the median waits behind queries of 0.4 ms that have 17 ms to spare; by
+//! latest start it overtakes them, and still a request that has waited long goes first, so nothing
+//! starves.
 
 use std::time::Duration;
 
@@ -20,8 +21,8 @@ pub(super) fn rank(now: Instant, request: &Attributes, times: &ServiceTimes) -> 
     now.as_nanos().saturating_add_signed(slack(request, times))
 }
 
-/// The least that any objective leaves for waiting, ns; negative where one can't be met at all. A type
-/// that is not known yet is taken for one that needs no time.
+/// Returns the least wait that any objective leaves, ns; negative if one can't be met. A type that
+/// is not known yet is assumed to need no time.
 fn slack(request: &Attributes, times: &ServiceTimes) -> i64 {
     let estimate = times.estimate(request.kind);
     let signed = |span: Duration| i64::try_from(nanos(span)).unwrap_or(i64::MAX);

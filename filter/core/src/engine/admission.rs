@@ -1,18 +1,21 @@
-//! Class admission of calls: the class in which each runs, and what its answer teaches ([`crate::class_admission`]).
+//! Class admission of calls: the class in which each runs, and the effect of its answer
+//! ([`crate::class_admission`]).
 //!
-//! A call asks for the class that it names (header [`wire::CLASS`]), else for that of the request that it is part of,
-//! else for the one whose matches it meets: those of the called service's policy, so that both sides agree. One that is
-//! downgraded says so to the called process in the same header, which is why this one must believe it.
+//! A call asks for the class that it names (header [`wire::CLASS`]), else for that of the request
+//! that it is part of, else for the one whose matches it meets. Classes are those of the called
+//! service's policy, so that both sides agree. A downgraded call carries its class to the called
+//! process in the same header, so that process must trust this one.
 //!
 //! ```text
 //! ℓ = time from the call to the begin of its answer − time in the slot of the called process
 //! ```
 //!
-//! What the service works is no part of a class's promise. A process that doesn't say how long that was teaches
-//! nothing, except by a refusal for lack of room, or by no answer in time: both are misses, of whatever size.
+//! A class's target excludes the time that the service works. The answer of a process that doesn't
+//! report that time is skipped. Two kinds of answers are misses without it, of any size: a refusal
+//! for lack of room, and no answer in time.
 //!
-//! Where a server decides for all senders ([`super::central`]), this goes on learning: it is what is left when the
-//! server is silent.
+//! If a server decides for all senders ([`super::central`]), this goes on learning, as the
+//! fallback for a silent server.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -30,17 +33,17 @@ use crate::time::Instant;
 use crate::work;
 use crate::workflows::{stat_name, wire};
 
-/// Where a call says its size.
+/// The header of a call's size.
 const COST: &str = "x-headgate-cost";
 
-/// Those services that promise something to classes.
+/// The services with targets for classes.
 #[derive(Debug)]
 pub(super) struct Admission {
     services: Vec<Service>,
     /// Places among the services, by name.
     names: HashMap<String, usize>,
     rng: Rng,
-    /// Where a server decides for a service.
+    /// The reports, if a server decides for some service.
     pub(super) reports: Option<Reports>,
 }
 
@@ -49,10 +52,10 @@ struct Service {
     names: Vec<String>,
     rules: Classes,
     channels: SharedChannels,
-    /// Where a server decides.
+    /// The server's decisions, if a server decides.
     central: Option<Central>,
     enforced: bool,
-    /// By class, the lowest not among them.
+    /// By class, without the lowest.
     stats: Vec<ClassStats>,
 }
 
@@ -77,12 +80,12 @@ pub(super) struct Admitted {
     size: u32,
 }
 
-/// What the answer to a call says of its time.
+/// The time of a call as its answer reports it.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Heard {
     /// It was refused for lack of room, or was not answered in time.
     Failed,
-    /// How long it waited and was worked on.
+    /// Its queue wait and its time in the slot.
     Spent(Spent),
 }
 
@@ -135,7 +138,7 @@ impl Service {
         })
     }
 
-    /// The class in which a call is to run that asks for `wanted`.
+    /// Returns the class in which a call that asks for `wanted` must run.
     fn decide(
         &self,
         host: &impl Host,
@@ -167,8 +170,8 @@ impl Service {
 }
 
 impl Admission {
-    /// The services of `config` that promise something; `None` if there are none. `seed` makes its random decisions
-    /// repeatable.
+    /// Creates the admission for the services of `config` with class targets; `None` without any.
+    /// `seed` makes its random decisions repeatable.
     ///
     /// # Errors
     /// [`ConfigError`] with the setting at fault, or that the host refuses a number.
@@ -210,20 +213,20 @@ impl Admission {
         Ok((!this.services.is_empty()).then_some(this))
     }
 
-    /// What is between senders and the server, for each service of which that decides.
+    /// Yields the exchange with the server for each service that it decides for.
     pub(super) fn centrals(&self) -> impl Iterator<Item = &Central> {
         self.services
             .iter()
             .filter_map(|service| service.central.as_ref())
     }
 
-    /// The place of a service; `None` if it promises nothing.
+    /// Returns the index of a service; `None` if it has no class targets.
     pub(super) fn service(&self, name: &str) -> Option<usize> {
         self.names.get(name).copied()
     }
 
-    /// Decides in which class `call` runs. `inherited` is the class of the request that it is part of, by name. Beside
-    /// the call returns the class that it is to name, if any.
+    /// Decides in which class `call` runs. `inherited` is the name of the class of the request that
+    /// it is part of. Returns the call with the class for its header, if any.
     ///
     /// # Errors
     /// [`HostError`]; the call goes on as it is.
@@ -262,15 +265,15 @@ impl Admission {
         Ok(Some((admitted, tells.then(|| of.name(admitted.class)))))
     }
 
-    /// The class that a call asked for, where it ran in another one.
+    /// Returns the class that a call asked for if it ran in another one.
     pub(super) fn downgraded(&self, call: &Admitted) -> Option<&str> {
         Some(self.services.get(call.service)?.name(call.wanted?))
     }
 
-    /// A call was answered at `now`, and this was heard of it.
+    /// Records the answer to a call.
     ///
     /// # Errors
-    /// [`HostError`]; the call teaches nothing.
+    /// [`HostError`]; the call changes nothing.
     pub(super) fn answered(
         &mut self,
         host: &impl Host,

@@ -1,16 +1,17 @@
-//! The sender's side of centralized class admission ([`protocol`]): what is reported, and what the server decided.
+//! The sender's side of centralized class admission ([`protocol`]): reports, and the server's
+//! decisions.
 //!
-//! Both are numbers that all workers share. A call reads the decision and adds to the report; it never waits for the
-//! server. One worker exchanges them for all:
+//! Both are numbers that all workers share. A call reads the decision and adds to the report; it
+//! never waits for the server. One worker exchanges them for all:
 //!
 //! ```text
-//! a worker's tick finds a report due      it takes all that was added, sends it, and the next is due an interval later
-//! the answer comes                        its decisions hold for 3 intervals: one exchange may get lost
-//! no decision holds                       the fallback decides: the sender by what it saw itself, or nobody
+//! a worker's tick finds a report due   it takes and sends the sums; next report an interval later
+//! the answer comes                     its decisions hold for 3 intervals: one loss has no effect
+//! no decision holds                    the fallback decides: the sender's own law, or no admission
 //! ```
 //!
-//! A report that gets lost is not repeated. Services that were not called for [`KEEP`] are not asked about; the first
-//! call after that is up to the fallback.
+//! A lost report is not repeated. A service that was not called for [`KEEP`] is left out of
+//! reports; the fallback decides about its first call after that.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -35,7 +36,7 @@ const KEEP: Duration = Duration::from_secs(10);
 /// Steps of a probability from 0 to 1.
 const ONE: f64 = (1 << 20) as f64;
 
-/// A request that the host is to send with `POST`, and to give its answer to [`Engine::reported`].
+/// A request that the host must send with `POST`; its answer goes to [`Engine::reported`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Callout {
     /// Envoy's name for the cluster.
@@ -48,15 +49,15 @@ pub struct Callout {
     pub timeout: Duration,
 }
 
-/// What is exchanged about one service.
+/// The exchange with the server for one service.
 #[derive(Debug)]
 pub(super) struct Central {
     service: String,
     rules: Rules,
-    /// Latencies are divided by cost.
+    /// Whether latencies are divided by cost.
     per_cost: bool,
     fallback: Fallback,
-    /// When the last call was made, µs; 0: none.
+    /// The time of the last call, µs; 0 for none.
     called: Number,
     /// Up to when decisions hold, µs; 0: there were none.
     heard: Number,
@@ -72,7 +73,7 @@ struct Class {
     until: Number,
     /// p · 1000.
     shown: MetricId,
-    /// To be reported, by the names of [`ClassReport`].
+    /// The sums of the next report, by the names of [`ClassReport`].
     misses: Number,
     calls: Number,
     delay: Number,
@@ -94,12 +95,13 @@ fn add(host: &impl Shared, number: Number, amount: u64) -> Result<(), HostError>
     host.add_to(number, i64::try_from(amount).unwrap_or(i64::MAX))
 }
 
-/// What was added to `number` since the last time.
+/// Takes the sum that was added to `number` since the last call.
 fn take(host: &impl Shared, number: Number) -> Result<u64, HostError> {
-    // Below 0 where a worker that starts tested meanwhile whether the host keeps the number (`host::unfiltered`).
+    // Negative while a starting worker tests whether the host keeps the number
+    // (`host::unfiltered`).
     let amount = host.get(number)?.cast_signed().max(0);
     if amount > 0 {
-        // What others add meanwhile stays.
+        // Other workers may have added meanwhile; their additions stay.
         host.add_to(number, -amount)?;
     }
     Ok(amount.unsigned_abs())
@@ -148,8 +150,8 @@ impl Class {
 }
 
 impl Central {
-    /// `None` where no server decides. `prefix` is what the service's numbers are called, `shown` the gauges of its
-    /// classes' probabilities.
+    /// `None` if no server decides. `prefix` is that of the service's numbers, `shown` are the
+    /// gauges of its classes' probabilities.
     pub(super) fn new(
         host: &impl Host,
         config: &ServiceAdmissionConfig,
@@ -179,7 +181,8 @@ impl Central {
         Ok(host.get(self.heard)? > clock(now))
     }
 
-    /// The class in which a call is to run that asks for `wanted`; `None` where the sender is to decide.
+    /// Returns the class in which a call that asks for `wanted` must run; `None` if the sender
+    /// decides.
     pub(super) fn class_for(
         &self,
         host: &impl Shared,
@@ -206,8 +209,8 @@ impl Central {
         Ok(Some(if admitted { wanted } else { ClassId(lowest) }))
     }
 
-    /// A call completed, and `missed` its target or not. `waited` is how long it did at the service; `None` if it was
-    /// refused there or not answered in time.
+    /// Records a call that completed, and whether it `missed` its target. `waited` is its wait at
+    /// the service; `None` if it was refused there or not answered in time.
     pub(super) fn completed(
         &self,
         host: &impl Shared,
@@ -243,7 +246,7 @@ impl Central {
         Ok(())
     }
 
-    /// What is to be reported; `None` where nobody called the service lately.
+    /// Returns the service's report; `None` if the service wasn't called lately.
     fn report(
         &self,
         host: &impl Shared,
@@ -274,10 +277,10 @@ impl Central {
     }
 }
 
-/// When reports are due, and what became of them.
+/// The schedule of reports, and their counters.
 #[derive(Debug)]
 pub(super) struct Reports {
-    /// Of a record with the time of the next, µs.
+    /// The key of a record with the time of the next report, µs.
     key: String,
     interval: Duration,
     sent: MetricId,
@@ -321,10 +324,11 @@ impl Reports {
 }
 
 impl Engine {
-    /// What is to be sent to the server of class admission now, if anything; asked at each tick.
+    /// Returns the report to the server of class admission that is due now, if any. Call it at each
+    /// tick.
     ///
     /// # Errors
-    /// [`HostError`]; what was to be reported may be lost.
+    /// [`HostError`]; the report may be lost.
     pub fn report(&mut self, host: &impl Host, now: Instant) -> Result<Option<Callout>, HostError> {
         let seed = self.seed;
         let Some(outbound) = &mut self.outbound else {
@@ -366,8 +370,9 @@ impl Engine {
         }))
     }
 
-    /// The server's answer to a report; `None` where none came in time, or it was another than 200. Returns whether its
-    /// decisions are in force; `None` where nobody wants them any more.
+    /// Records the server's answer to a report; `None` means that none came in time, or its status
+    /// was not 200. Returns whether its decisions are in force; `None` if admission by a server was
+    /// removed meanwhile.
     ///
     /// # Errors
     /// [`HostError`]; decisions may be in force in part.

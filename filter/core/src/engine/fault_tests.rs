@@ -1,4 +1,5 @@
-//! Regressions of an adversarial review: failing host calls here, edits at bad moments and leases beside.
+//! Regressions of an adversarial review: failing host calls here, edits at bad moments and leases
+//! beside.
 
 mod edits;
 mod leases;
@@ -11,7 +12,8 @@ use crate::host::*;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-/// Envoy's rules: counters refuse 0 and below. Fails one chosen metric call; runs a hook before or after a store.
+/// Envoy's rules: counters refuse 0 and below. Fails one chosen metric call; runs a hook before or
+/// after a store.
 #[derive(Default)]
 struct H<'a> {
     m: Option<&'a MemoryHost>,
@@ -116,8 +118,10 @@ fn config(p: u32, change: impl FnOnce(&mut StageConfig)) -> FilterConfig {
     let json = format!(
         r#"{{"revision":"r","stages":[{{"policy":"ns/p","parallelism":{p},
         "queue":{{"max_length":100,"timeout_us":1000000}},
-        "strategy":{{"type":"MaxQueueLength"}},"service_times":{{"interval_us":1000000,"min_samples":10}},
-        "types":[{{"name":"slow","matches":[{{"path":{{"type":"Exact","value":"/slow"}}}}]}},{{"name":"default"}}]}}]}}"#
+        "strategy":{{"type":"MaxQueueLength"}},
+        "service_times":{{"interval_us":1000000,"min_samples":10}},
+        "types":[{{"name":"slow","matches":[{{"path":{{"type":"Exact","value":"/slow"}}}}]}},
+                 {{"name":"default"}}]}}]}}"#
     );
     let mut c = FilterConfig::from_json(json.as_bytes()).unwrap();
     change(&mut c.stages[0]);
@@ -175,7 +179,7 @@ fn avoidance_with_envoys_counters() {
     assert_eq!(failed, 0);
 }
 
-/// Fails metric call number `fail_at` of a busy life; what is left booked afterwards.
+/// Fails metric call number `fail_at` of a busy life. Returns the bookings that remain afterwards.
 fn scenario(fail_at: u64, discipline: &Discipline) -> (u64, Option<String>) {
     let m = MemoryHost::new();
     let h = H::new(&m);
@@ -248,7 +252,8 @@ fn scenario(fail_at: u64, discipline: &Discipline) -> (u64, Option<String>) {
         act(&mut a, &mut streams);
     }
     let calls = h.calls.get();
-    // healthy again for long: nobody may still be held (queue.timeout is 1 s), and after the end nothing is booked
+    // healthy again for long: no request may be held any more (queue.timeout is 1 s), and after the
+    // end no booking remains
     for _ in 0..300 {
         now += 10;
         let _ = o.tick(&h2, t(now), &mut a);

@@ -1,14 +1,16 @@
-//! The flows of a fair queue by workflow: which one a request belongs to, and its weight.
+//! The flows of a fair queue by workflow: the flow of a request, and its weight.
 //!
-//! Names come from outside and there is no end of them. Hashed into a fixed number of flows, two names may share one, and
-//! whoever knows the hash finds a name that shares the flow of a chosen victim. So each name has an id of its own in a
-//! bounded directory that all workers share ([`Directory`]); those beyond the bound share flow 0 with the requests that
-//! name no workflow, never that of another name. Where the policy has workflows, ids are theirs
+//! Names come from clients and are unbounded. With a hash into a fixed number of flows, two names
+//! may share one, and a client that knows the hash finds a name that shares the flow of a chosen
+//! victim. So each name has an id of its own in a bounded directory that all workers share
+//! ([`Directory`]). Names beyond the bound share flow 0 with the requests that name no workflow,
+//! never the flow of another name. Where the policy has workflows, ids are theirs
 //! ([`crate::workflows::Workflows::identify`]).
 //!
-//! Without, nobody counts who is idle. A full directory is then cleared once in [`RECLAIM`] of the names whose flows
-//! have nothing to remember: who comes back starts as if it had never been away, which is what its queue says anyway. Who
-//! floods a proxy with names can take the free places of a minute. Those who wait, or owe something, keep theirs.
+//! Without workflows, idle names aren't tracked. A full directory is then cleared once in
+//! [`RECLAIM`] of the names whose flows have no state. A flow that comes back starts as if it had
+//! never been away, which is correct for its queue. A client that floods a proxy with names can
+//! take the free places of a minute. Flows that wait or have a debt keep their places.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -26,14 +28,14 @@ use crate::workflows::names::Directory;
 /// Between two clearances of a full directory.
 const RECLAIM: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// The flows by workflow of one stage.
 #[derive(Debug)]
 pub(super) struct Flows {
     weights: HashMap<Box<[u8]>, f64>,
-    /// Ids of names, kept here for a stage whose policy has no workflows; else the workflows keep them.
+    /// Ids of names; `None` if the policy has workflows, which then keep the ids.
     names: Option<Directory>,
     reclaimed: Option<Instant>,
-    /// Buffer, so that nothing is allocated for a request.
+    /// Buffer reused by all requests, so that none allocates.
     name: Vec<u8>,
 }
 
@@ -58,7 +60,8 @@ impl Flows {
         let names = match &stage.workflows {
             Some(_) => None,
             None => {
-                // The one that the policy's workflows would have, so that ids stay when it gets some.
+                // The one that the policy's workflows would have, so that ids stay when it gets
+                // some.
                 let key = format!("headgate/workflows/{}/names", stage.policy);
                 let changes = format!("{}.names_changes", stats::prefix(&stage.policy));
                 let mut names = Directory::new(host, key, &changes, MAX_WORKFLOWS)?;
@@ -75,8 +78,8 @@ impl Flows {
         }))
     }
 
-    /// Flow and weight of `request`, where the policy has no workflows. A name that is known costs no host call, nor does
-    /// one beyond the bound.
+    /// Flow and weight of `request`, where the policy has no workflows. A name that is known costs
+    /// no host call, nor does one beyond the bound.
     pub(super) fn find(
         &mut self,
         host: &impl Host,
@@ -151,7 +154,8 @@ mod tests {
 
     fn config() -> StageConfig {
         let json = br#"{"stages":[{"policy":"ns/p","parallelism":1,
-            "queue":{"discipline":{"type":"DRR","by":"Workflow","quantum_us":10000,"weights":{"big":3,"_other":0.5}},
+            "queue":{"discipline":{"type":"DRR","by":"Workflow","quantum_us":10000,
+                                   "weights":{"big":3,"_other":0.5}},
                      "max_length":1000,"timeout_us":1000000},
             "strategy":{"type":"MaxQueueLength"},"types":[{"name":"default"}]}]}"#;
         FilterConfig::from_json(json).unwrap().stages.remove(0)
@@ -182,17 +186,25 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(16))]
 
-        /// No name ever gets the flow of another, whatever names are sent to any worker.
+        /// No name ever gets the flow of another, for any names sent to any worker.
         #[test]
         fn no_name_shares_the_flow_of_another(
-            chosen in prop::collection::vec((prop::collection::vec(any::<u8>(), 1..140), 0_usize..2), 1..300),
+            chosen in prop::collection::vec(
+                (prop::collection::vec(any::<u8>(), 1..140), 0_usize..2),
+                1..300,
+            ),
             flood in 0_usize..2_000,
         ) {
             let host = MemoryHost::new();
             let mut workers = workers(&host);
             let mut names: BTreeMap<u16, Vec<u8>> = BTreeMap::new();
             let flood = (0..flood).map(|n| (format!("flood-{n}").into_bytes(), n % 2));
-            for (name, worker) in chosen.iter().cloned().chain(flood).chain(chosen.iter().cloned()) {
+            for (name, worker) in chosen
+                .iter()
+                .cloned()
+                .chain(flood)
+                .chain(chosen.iter().cloned())
+            {
                 let (flow, _) = workers[worker].find(&host, T, &named(&name));
                 prop_assert!(flow <= MAX_WORKFLOWS);
                 if flow > 0 {

@@ -1,11 +1,11 @@
-//! What requests and calls say to each other across processes, in headers (see [`wire`]).
+//! Headers that carry workflows and class admission between processes (see [`wire`]).
 //!
-//! There are two reasons to: workflows, and class admission. Each works without the other.
+//! Workflows and class admission work without each other.
 //!
-//! The inbound side of a sidecar learns from a request which workflow it belongs to, who sent it and how far
-//! the whole has come; it tells the application a token, and the sender, with the response, what it may
-//! send. The outbound side finds the request of a call by that token, hands its workflow, deadline, class and
-//! progress on, and takes note of what the called process answers.
+//! The inbound side of a sidecar reads a request's workflow, sender and progress. It passes a token
+//! to the application and, with the response, the rate that the sender may use. The outbound side
+//! finds the request of a call by that token, passes its workflow, deadline, class and progress on,
+//! and records the called process's answer.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -30,30 +30,30 @@ use crate::workflows::{
     Answer, Call, OTHER, ProcessId, ServiceId, Token, Workflows, baggage, process, wire,
 };
 
-/// Clusters whose service is remembered; those beyond are looked up each time.
+/// The most clusters whose service is cached; the service of any other is looked up at each call.
 pub(super) const MAX_CLUSTERS: usize = 1024;
-/// What all headers of Headgate begin with.
+/// The prefix of all of Headgate's headers.
 const OURS: &str = "x-headgate-";
 
-/// Buffers, so that nothing is allocated for a request.
+/// Buffers reused by all requests, so that none allocates.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     name: Vec<u8>,
     value: String,
 }
 
-/// What the calls of the process belong to.
+/// The outbound listener's configuration and state.
 #[derive(Debug)]
 pub(super) struct Outbound {
     config: OutboundConfig,
     services: HashMap<String, ServiceId>,
     pub(super) admission: Option<Admission>,
-    /// Places of services in the admission, by cluster.
+    /// Indices of services in `admission`, by cluster.
     admitted: HashMap<String, Option<usize>>,
     pub(super) smoother: Option<Smoother>,
-    /// Tells a call that began under an earlier configuration.
+    /// The number of the configuration: calls that began under an earlier one are recognised by it.
     generation: u32,
-    /// What this process is called where the calls belong to no workflows.
+    /// This process's id, once a call without a workflow needed it.
     process: Option<ProcessId>,
 }
 
@@ -76,7 +76,7 @@ impl Outbound {
         })
     }
 
-    /// The place in the admission of the service that `cluster` leads to.
+    /// Returns the index in `admission` of the service of `cluster`.
     fn admitted(&mut self, cluster: &str) -> Option<usize> {
         let admission = self.admission.as_ref()?;
         if let Some(known) = self.admitted.get(cluster) {
@@ -89,14 +89,14 @@ impl Outbound {
         service
     }
 
-    /// What delays calls, and the place in it of the service that `cluster` leads to.
+    /// Returns the smoother and the index in it of the service of `cluster`.
     pub(super) fn smoothed(&mut self, cluster: &str) -> Option<(&mut Smoother, usize)> {
         let smoother = self.smoother.as_mut()?;
         let place = smoother.place(cluster, || service(&self.config, cluster))?;
         Some((smoother, place))
     }
 
-    /// What this process is called: as workflows of the same policy would call it.
+    /// Returns this process's id, the same one that the policy's workflows use.
     pub(super) fn process(&mut self, host: &impl Host, seed: u64) -> Result<ProcessId, HostError> {
         if let Some(known) = self.process {
             return Ok(known);
@@ -108,7 +108,7 @@ impl Outbound {
     }
 }
 
-/// Name of the service that `cluster` leads to: the longest pattern counts.
+/// Returns the name of the service of `cluster`, by the longest pattern that matches.
 fn service<'a>(config: &'a OutboundConfig, cluster: &'a str) -> &'a str {
     let patterns = config.services.iter();
     patterns
@@ -117,7 +117,7 @@ fn service<'a>(config: &'a OutboundConfig, cluster: &'a str) -> &'a str {
         .map_or(cluster, |(_, service)| service)
 }
 
-/// The token of the request that a call is for, as the application handed it on.
+/// Returns the token of the request that `call` is part of, as the application copied it.
 pub(super) fn token(call: &impl RequestView) -> Option<&[u8]> {
     call.header(wire::REQUEST).or_else(|| {
         let list = call.header(wire::BAGGAGE)?;
@@ -125,7 +125,7 @@ pub(super) fn token(call: &impl RequestView) -> Option<&[u8]> {
     })
 }
 
-/// Whether `text` is what a pattern says, exactly or, with a trailing `*`, in its beginning.
+/// Whether `text` equals `pattern` or, where that ends in `*`, has its prefix.
 fn fits(pattern: &str, text: &[u8]) -> bool {
     match pattern.strip_suffix('*') {
         Some(prefix) => text.starts_with(prefix.as_bytes()),
@@ -133,12 +133,13 @@ fn fits(pattern: &str, text: &[u8]) -> bool {
     }
 }
 
-/// Whether `peer` is one of `peers`, each exact or with a trailing `*`. Where none are named all are.
+/// Whether `peer` is one of `peers`, each exact or with a trailing `*`. An empty list allows every
+/// peer.
 fn is_one_of(peers: &[String], peer: Option<&[u8]>) -> bool {
     peers.is_empty() || peer.is_some_and(|peer| peers.iter().any(|pattern| fits(pattern, peer)))
 }
 
-/// Whether what a request says in Headgate's headers is believed.
+/// Whether Headgate's headers of `request` are trusted.
 fn is_believed(config: &WorkflowsConfig, request: &impl RequestView) -> bool {
     !config.edge && is_peer(&config.peers, request)
 }
@@ -148,14 +149,15 @@ fn is_peer(peers: &[String], request: &impl RequestView) -> bool {
     peers.is_empty() || is_one_of(peers, request.peer().as_deref())
 }
 
-/// The class that a sender names, where the stage has class admission and the sender is believed.
+/// Returns the class that the sender names, if the stage has class admission and trusts the sender.
 pub(super) fn named_class(config: &StageConfig, request: &impl RequestView) -> Option<ClassId> {
     let admission = config.class_admission.as_ref().filter(|a| a.receives)?;
     let class = inherited_class(config, request)?;
     is_peer(&admission.peers, request).then_some(class)
 }
 
-/// Where `request` comes from. Adds to its attributes what it says in Headgate's headers, if it is believed.
+/// Returns the workflow and sender of `request`. If the sender is trusted, its progress and class
+/// are added to the attributes.
 pub(super) fn origin(
     workflows: &mut Workflows,
     host: &impl Host,
@@ -190,8 +192,9 @@ pub(super) fn origin(
     Origin { workflow, upstream }
 }
 
-/// Name of the workflow of `request`, which is of type `kind`, and which source gave it, by place: for people who ask.
-/// `None` where it has none, and shares [`OTHER`]. Callers are taken for peers.
+/// Returns the workflow name of `request`, which is of type `kind`, with the index of the source
+/// that gave it, for `headgate explain`. `None` means that no source gave one; the request then
+/// shares [`OTHER`]. Senders are assumed to be trusted peers.
 #[must_use]
 pub fn named(
     config: &WorkflowsConfig,
@@ -205,8 +208,8 @@ pub fn named(
     Some((at, found))
 }
 
-/// The class of the parent, else a sub-request could wait behind what its parent went before; or the one to which the
-/// sender downgraded it.
+/// Returns the parent's class, or the one to which the sender downgraded the request. In a lower
+/// class than its parent's, a sub-request could wait behind requests that its parent overtook.
 fn inherited_class(config: &StageConfig, request: &impl RequestView) -> Option<ClassId> {
     if config.classes.is_empty() {
         return None;
@@ -219,7 +222,7 @@ fn inherited_class(config: &StageConfig, request: &impl RequestView) -> Option<C
     u8::try_from(at).ok().map(ClassId)
 }
 
-/// Writes the name of the workflow that `source` gives `request` to `out`; false when it gives none.
+/// Writes the workflow name that `source` gives `request` to `out`. Returns false if it gives none.
 fn name(
     source: &WorkflowSource,
     request: &impl RequestView,
@@ -257,17 +260,17 @@ fn name(
     }
 }
 
-/// A call of the process, to be given to [`Engine::answered`].
+/// The state of a call until [`Engine::answered`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Calling {
     call: Option<(PolicyId, Call)>,
-    /// And under which [`Outbound::generation`].
+    /// The admission, with [`Outbound::generation`] at that time.
     admitted: Option<(u32, Admitted)>,
-    /// The place of its service in the [`Smoother`], likewise.
+    /// The index of its service in the [`Smoother`], likewise.
     smoothed: Option<(u32, usize)>,
 }
 
-/// What the response to a call says.
+/// The response to a call.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Reply<'a> {
     /// Header [`wire::RATE`].
@@ -276,18 +279,19 @@ pub struct Reply<'a> {
     pub progress: Option<&'a [u8]>,
     /// Header [`hint::HEADER`].
     pub rejection: Option<&'a [u8]>,
-    /// SPIFFE id of who answered.
+    /// SPIFFE id of the peer that answered.
     pub peer: Option<&'a [u8]>,
-    /// Whether it says that there was no room for the call, or that nobody answered in time.
+    /// Whether the call was refused for lack of room or not answered in time.
     pub failed: bool,
 }
 
 impl Engine {
-    /// Whether what a request says in Headgate's headers is believed. If it is not, they are nobody's to see; if it is,
-    /// they are for the proxy and none of the application's business. `None`: they stay as they are.
+    /// Whether Headgate's headers of a request are trusted. If false, they are hidden from all
+    /// rules and from the application. If true, the proxy reads them and removes them before the
+    /// application. `None` means that they stay as they are.
     #[must_use]
     pub fn believes(&self, request: &impl RequestView) -> Option<bool> {
-        // Before the first request of a worker nothing runs yet.
+        // Before a worker's first request no stage runs yet.
         let running = self.running.iter().map(|r| &r.compiled);
         let mut compiled = running.chain(&self.compiled);
         let policy = self.policy_for(request)?;
@@ -299,14 +303,14 @@ impl Engine {
         } = &compiled.config;
         match (workflows, class_admission) {
             (Some(workflows), _) => Some(is_believed(workflows, request)),
-            // A class that is believed is the application's business, too: it hands it on with its calls.
+            // A trusted class stays visible to the application, which copies it to its calls.
             (None, Some(a)) if a.receives && !is_peer(&a.peers, request) => Some(false),
             (None, _) => None,
         }
     }
 
-    /// How long the request waited and has been worked on, for the process that sent it; `None` where the stage has no
-    /// class admission, or nobody can tell. Asked when its response begins.
+    /// Returns the request's queue wait and slot time so far, for the process that sent it. `None`
+    /// without class admission, or if the times aren't known. Call it when the response begins.
     #[must_use]
     pub fn spent(&self, now: Instant, ticket: Ticket) -> Option<Spent> {
         let stage = &self.policy(ticket.policy)?.stage;
@@ -326,22 +330,22 @@ impl Engine {
         })
     }
 
-    /// What the application is to hand on with its calls for a request: asked when the request goes to the
-    /// backend, at [`crate::decision::Decision::Forward`] or [`Action::Resume`]. `None` where it has no
-    /// workflow.
+    /// Returns the token that the application copies to its calls for a request. Call it when the
+    /// request goes to the backend, at [`crate::decision::Decision::Forward`] or
+    /// [`Action::Resume`]. `None` if it has no workflow.
     #[must_use]
     pub fn token(&self, ticket: Ticket) -> Option<Token> {
         self.policy(ticket.policy)?.token(ticket)
     }
 
-    /// Whether the request is one of a workflow.
+    /// Whether the request has a workflow.
     #[must_use]
     pub fn has_workflow(&self, ticket: Ticket) -> bool {
         let policy = self.policy(ticket.policy);
         policy.is_some_and(|policy| policy.stage.requests.part(ticket).is_some())
     }
 
-    /// Where the response to a request says how much of the second resource it used.
+    /// Returns the part of a response that reports its use of the second resource.
     #[must_use]
     pub fn resource_report(&self, ticket: Ticket) -> Option<&ResourceReport> {
         let policy = self.policy(ticket.policy)?;
@@ -351,14 +355,15 @@ impl Engine {
         }
     }
 
-    /// The response to a request says that it used so much of the second resource.
+    /// Records a request's use of the second resource, from its response.
     pub fn resource_used(&mut self, ticket: Ticket, amount: f64) {
         if let Some(policy) = self.policy_mut(ticket.policy) {
             Workflows::resource_used(&mut policy.stage.requests, ticket, amount);
         }
     }
 
-    /// The response of the backend to a request begins: what it tells the process of the mesh that sent it.
+    /// Returns the announcement for the process of the mesh that sent a request. Call it when the
+    /// backend's response begins.
     pub fn answer(&mut self, host: &impl Host, now: Instant, ticket: Ticket) -> Option<Answer> {
         let policy = self.policy_mut(ticket.policy)?;
         let requests = &mut policy.stage.requests;
@@ -368,7 +373,7 @@ impl Engine {
             .answer(host, now, requests, ticket)
     }
 
-    /// Writes an answer as headers of the response, and the time that the request spent.
+    /// Writes an answer and the request's time as response headers.
     pub fn tell(
         &mut self,
         answer: Option<&Answer>,
@@ -397,9 +402,9 @@ impl Engine {
         }
     }
 
-    /// Sets headers on a refusal: it, too, tells what may be sent.
+    /// Sets the rate announcement on a refusal.
     pub fn announce(&mut self, refusal: &Refusal, mut set: impl FnMut(&'static str, &str)) {
-        // Who is no process of the mesh is told nothing about it.
+        // Clients outside the mesh get no announcement.
         let origin = refusal.origin.filter(|origin| origin.upstream.is_some());
         let workflows = self.workflows(refusal.policy);
         let Some(said) = origin.zip(workflows).map(|(o, w)| w.announcement(o)) else {
@@ -411,13 +416,13 @@ impl Engine {
         set(wire::RATE, value);
     }
 
-    /// The outbound listener is gone, and with it what calls belong to.
+    /// Removes the outbound listener and its state.
     pub fn forget_outbound(&mut self) {
         self.outbound = None;
     }
 
-    /// Whether the proxy is a gateway: each request that it lets go on is a call as well ([`Engine::call`] with the
-    /// request's own [`Engine::token`]), and there is no application that makes others.
+    /// Whether the proxy is a gateway: no application makes calls, and each forwarded request is a
+    /// call itself ([`Engine::call`] with the request's own [`Engine::token`]).
     #[must_use]
     pub fn is_gateway(&self) -> bool {
         self.gateway
@@ -437,20 +442,20 @@ impl Engine {
             .is_some_and(|o| o.admission.is_some())
     }
 
-    /// Whether it depends on who answers a call that its answer is believed.
+    /// Whether trust in an answer depends on the peer that sent it.
     #[must_use]
     pub fn asks_who_answers(&self) -> bool {
         let outbound = self.outbound.as_ref();
         outbound.is_some_and(|o| !o.config.peers.is_empty())
     }
 
-    /// The process calls somebody, by way of Envoy's `cluster`: sets headers on the call. Where the caller doesn't know
-    /// the `token` of the request that it is for, it is read from the call (headers [`wire::REQUEST`] and, in the
-    /// baggage, see [`crate::workflows::baggage`]), and removed by the caller. `None` where nobody waits for what the answer says; else it is
-    /// to be [`Engine::answered`].
+    /// Sets headers on a call to Envoy's `cluster`. Without a `token` of the request that the call
+    /// is part of, it is read from the call's header [`wire::REQUEST`] or its baggage
+    /// ([`crate::workflows::baggage`]), which the caller then removes. Returns the state for
+    /// [`Engine::answered`]; `None` if the answer isn't needed.
     ///
     /// # Errors
-    /// [`HostError`]; the call goes on as it is.
+    /// [`HostError`]; the call goes on unchanged.
     pub fn call(
         &mut self,
         host: &impl Host,
@@ -468,7 +473,7 @@ impl Engine {
         }
         let call = self.call_of_workflow(host, now, (request, token), cluster, &mut set);
         let admitted = match self.admit_call(host, now, request, cluster, call.as_ref(), &mut set) {
-            // Its workflow is to hear of the answer all the same.
+            // The workflow still needs the answer.
             Err(_) if call.is_some() => None,
             admitted => admitted?,
         };
@@ -483,8 +488,8 @@ impl Engine {
         Ok(is_any.then_some(calling))
     }
 
-    /// The part of [`Engine::call`] that is about class admission; `call` is the other one. `None` where the service
-    /// promises nothing to classes.
+    /// The class admission part of [`Engine::call`]; `call` is the workflow part. `None` if the
+    /// service has no class targets.
     fn admit_call(
         &mut self,
         host: &impl Host,
@@ -524,7 +529,7 @@ impl Engine {
         }))
     }
 
-    /// The part of [`Engine::call`] that is about workflows; `None` where the calls belong to none.
+    /// The workflow part of [`Engine::call`]; `None` if the calls have no workflows.
     fn call_of_workflow(
         &mut self,
         host: &impl Host,
@@ -543,7 +548,8 @@ impl Engine {
             None => {
                 let name = service(&outbound.config, cluster);
                 let service = workflows.service(host, now, name.as_bytes());
-                // Id 0 is for services beyond the last id, and for a moment in which the host fails.
+                // Id 0 is shared by the services beyond the last id. It is also the result of a
+                // host error, so don't cache it.
                 if service != ServiceId(0) && outbound.services.len() < MAX_CLUSTERS {
                     outbound.services.insert(cluster.to_owned(), service);
                 }
@@ -551,7 +557,7 @@ impl Engine {
             }
         };
         let token = token.or_else(|| self::token(request));
-        // What the application says itself, for when the token is lost.
+        // The workflow that the application names itself, in case the token was lost.
         let named = (workflows.config().identify.iter())
             .any(|source| name(source, request, "", true, &mut self.scratch.name));
         let workflow = named.then(|| workflows.identify(host, now, &self.scratch.name));
@@ -587,11 +593,11 @@ impl Engine {
         Some((running.id, call))
     }
 
-    /// A call ended; `None`: without a response. What the response says is read here; the caller removes
-    /// it.
+    /// Records the end of a call; `None` means without a response. The caller removes Headgate's
+    /// headers from the response.
     ///
     /// # Errors
-    /// [`HostError`]; what the answer says of its class is lost.
+    /// [`HostError`]; the answer's effect on its class is lost.
     pub fn answered(
         &mut self,
         host: &impl Host,
@@ -639,7 +645,7 @@ impl Engine {
         learned
     }
 
-    /// The class that a call asked for, where it ran in a lower one: for the application.
+    /// Returns the class that a call asked for if it ran in a lower one, for the application.
     #[must_use]
     pub fn downgraded(&self, calling: &Calling) -> Option<&str> {
         let (generation, call) = calling.admitted.as_ref()?;
@@ -648,7 +654,8 @@ impl Engine {
         outbound.admission.as_ref()?.downgraded(call)
     }
 
-    /// The time left to the request of `token` until its deadline; `None` where there is none, or nobody knows it.
+    /// Returns the time until the deadline of the request of `token`; `None` if it has no deadline
+    /// or isn't known.
     pub(super) fn time_left(&self, now: Instant, token: &[u8]) -> Option<Duration> {
         let outbound = self.outbound.as_ref()?;
         let mut policies = self.running.iter();
@@ -669,7 +676,7 @@ impl Engine {
         self.policy(policy)?.workflows.as_ref()
     }
 
-    /// The same, to ask or tell what [`Engine::call`] and [`Engine::answered`] do in headers.
+    /// Returns the workflows of `policy`, for callers that exchange announcements without headers.
     pub fn workflows_mut(&mut self, policy: PolicyId) -> Option<&mut Workflows> {
         self.policy_mut(policy)?.workflows.as_mut()
     }

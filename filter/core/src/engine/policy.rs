@@ -4,8 +4,8 @@
 //! request ─► limiter (Wisp §4.1, §4.3) ─► stage (strategy, queue, slots) ─► backend
 //! ```
 //!
-//! Both know a request by the same [`Ticket`]: the table of requests is the stage's, and a row has a part for
-//! the workflow.
+//! Both know a request by the same [`Ticket`]: the table of requests is the stage's, and a row has
+//! a part for the workflow.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::time::Instant;
 use crate::workers::{Changes, Membership};
 use crate::workflows::{Passage, Release, Token, Workflows};
 
-/// See the module.
+/// A policy in force on this worker: its stage and its workflows.
 #[derive(Debug)]
 pub(super) struct Policy {
     pub(super) id: PolicyId,
@@ -32,8 +32,8 @@ pub(super) struct Policy {
 }
 
 impl Policy {
-    /// The policy of `compiled` on the worker that `membership` names. `seed` makes its random decisions
-    /// repeatable.
+    /// The policy of `compiled` on the worker that `membership` names. `seed` makes its random
+    /// decisions repeatable.
     ///
     /// # Errors
     /// [`HostError`] when the host refuses a metric.
@@ -72,7 +72,7 @@ impl Policy {
         self.stage.is_busy() || workflows.is_some_and(|w| w.is_busy(requests))
     }
 
-    /// A request arrives.
+    /// Decides about a request that arrives.
     ///
     /// # Errors
     /// [`HostError`]; the caller lets the request through, unmanaged.
@@ -114,7 +114,7 @@ impl Policy {
         }
     }
 
-    /// A request comes from the limiter to the stage.
+    /// Moves a request from the limiter to the stage.
     fn enter(
         &mut self,
         host: &impl Host,
@@ -131,7 +131,7 @@ impl Policy {
         decision
     }
 
-    /// Lets the stage do something, and tells the workflows which requests go to the backend by it.
+    /// Runs `f` on the stage, and records for the workflows which requests go to the backend by it.
     fn in_stage<T>(
         &mut self,
         now: Instant,
@@ -150,7 +150,7 @@ impl Policy {
         done
     }
 
-    /// A request ended. Safe to call twice.
+    /// Records the end of a request. Safe to call twice.
     ///
     /// # Errors
     /// [`HostError`].
@@ -182,7 +182,8 @@ impl Policy {
         })
     }
 
-    /// What the application is to hand on with its calls for a request; `None` before it goes to the backend.
+    /// Returns the token that the application copies to its calls for a request; `None` before it
+    /// goes to the backend.
     pub(super) fn token(&self, ticket: Ticket) -> Option<Token> {
         let requests = &self.stage.requests;
         let (request, part) = (requests.of(ticket)?, requests.part(ticket)?);
@@ -234,7 +235,7 @@ impl Policy {
         let (requests, releases) = (&mut self.stage.requests, &mut self.releases);
         let adapted = workflows.tick(host, now, membership.id(), requests, releases);
         self.release(host, now, actions);
-        // Its last requests still tell their senders who answers.
+        // Its last requests still carry announcements to their senders.
         let retired = self.workflows.as_ref().is_some_and(Workflows::is_retired);
         if retired && !self.stage.requests.any_part() {
             self.workflows = None;
@@ -242,7 +243,7 @@ impl Policy {
         ticked.and(adapted)
     }
 
-    /// Carries out what the limiter decided about the requests that it held.
+    /// Carries out the limiter's decisions about held requests.
     fn release(&mut self, host: &impl Host, now: Instant, actions: &mut Vec<Action>) {
         let mut releases = std::mem::take(&mut self.releases);
         for release in releases.drain(..) {
@@ -253,7 +254,7 @@ impl Policy {
                         Ok(Decision::Refuse(refusal)) => {
                             actions.push(Action::Refuse { stream, refusal });
                         }
-                        // Where the host fails it goes on, unmanaged.
+                        // On a host error it goes on, unmanaged.
                         Ok(Decision::Forward(_) | Decision::PassBy) | Err(_) => {
                             actions.push(Action::Resume { stream, ticket });
                         }
@@ -327,7 +328,7 @@ impl Policy {
         changed.and(kept)
     }
 
-    /// The policy is gone: lets everybody through who waits.
+    /// Lets all waiting requests go when the policy is removed.
     ///
     /// # Errors
     /// [`HostError`].
@@ -347,7 +348,7 @@ impl Policy {
         retired
     }
 
-    /// Shares what is pending with the host now: the worker is about to end.
+    /// Publishes pending counts now, since the worker is about to end.
     ///
     /// # Errors
     /// [`HostError`].

@@ -1,6 +1,8 @@
-//! A configuration, with all of it that can be made without the engine: rules are compiled, and stats defined.
+//! A configuration, with all of it that can be made without the engine: rules are compiled, and
+//! stats defined.
 //!
-//! That takes milliseconds with hundreds of types. Where one engine serves several threads, they go on meanwhile.
+//! That takes milliseconds with hundreds of types. Where one engine serves several threads, they go
+//! on meanwhile.
 
 use std::sync::Arc;
 
@@ -9,7 +11,7 @@ use crate::config::{ConfigError, CostConfig, FilterConfig, StageConfig, Strategy
 use crate::host::Metrics;
 use crate::stats::StageStats;
 
-/// See the module.
+/// A checked configuration with its compiled stages.
 #[derive(Debug)]
 pub struct Prepared {
     pub(crate) config: FilterConfig,
@@ -27,7 +29,7 @@ pub(super) struct Compiled {
 }
 
 impl Prepared {
-    /// Prepares what the control plane sent.
+    /// Prepares a configuration of the control plane.
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.

@@ -1,12 +1,14 @@
-//! Calls that wait before they are sent, as the called service refuses others ([`crate::smoothing`]).
+//! Calls that are delayed while the called service refuses others ([`crate::smoothing`]).
 //!
-//! A sidecar is the client of Chronos §3.2 for its application. It hears p with the answers of a service, and delays the
-//! next calls to it with that probability. The last p that was heard counts: each answer tells that of the process it came
-//! from, and the share of delayed calls is linear in p, so that over many calls it is the mean of what all processes say,
-//! weighted by calls. Each worker goes by the answers to its own calls.
+//! A sidecar is the client of Chronos §3.2 for its application. It reads p from the answers of a
+//! service, and delays the next calls to it with that probability. The last p counts. Each answer
+//! has the p of its process, and the share of delayed calls is linear in p, so over many calls it
+//! is the mean of all processes' p, weighted by calls. Each worker uses the answers to its own
+//! calls.
 //!
-//! A call that waits has no slot anywhere, and is nothing to workflows and class admission yet: they see it when it is
-//! sent. It waits no longer than its own deadline allows, and only so many do.
+//! A delayed call has no slot anywhere, and workflows and class admission don't know it before it
+//! is sent. It waits no longer than its own deadline allows, and the number of delayed calls is
+//! bounded.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
@@ -27,13 +29,13 @@ use crate::workflows::stat_name;
 
 /// Most calls that wait in a worker; those beyond are sent at once.
 const MAX_HELD: usize = 4096;
-/// After so long without an answer, a rejection rate is about other traffic: it covers the last two periods of the service,
-/// of 1 s unless set otherwise.
+/// After so long without an answer, a rejection rate is about other traffic: it covers the last two
+/// periods of the service, of 1 s unless set otherwise.
 const STALE: Duration = Duration::from_secs(10);
 /// Stats of services that have no name in the configuration.
 const OTHER: &str = "_other";
 
-/// What services told, of one configuration.
+/// The services' last rejection rates, under one configuration.
 #[derive(Debug)]
 pub(super) struct Smoother {
     law: Smoothing,
@@ -50,7 +52,7 @@ pub(super) struct Smoother {
 struct Service {
     name: String,
     stats: ServiceStats,
-    /// The rejection rate that was heard last, and when.
+    /// The last rejection rate, with its time.
     told: Option<(f64, Instant)>,
 }
 
@@ -112,7 +114,8 @@ impl Smoother {
         }))
     }
 
-    /// The place of the service that `cluster` leads to, whose name `service` finds; `None` where there are too many.
+    /// Returns the index of the service of `cluster`, whose name `service` finds; `None` if there
+    /// are too many services.
     pub(super) fn place<'a>(
         &mut self,
         cluster: &str,
@@ -138,10 +141,10 @@ impl Smoother {
         Some(place)
     }
 
-    /// A service told its rejection rate.
+    /// Records a service's rejection rate.
     ///
     /// # Errors
-    /// [`HostError`]: it doesn't show.
+    /// [`HostError`]; the gauge isn't updated.
     pub(super) fn heard(
         &mut self,
         host: &impl Metrics,
@@ -162,7 +165,7 @@ impl Smoother {
         }
     }
 
-    /// By how much a call is to be delayed, and where that counts.
+    /// Returns a call's delay, if it is delayed, and the counter for it.
     fn draw(&mut self, now: Instant, place: usize) -> Option<(Duration, MetricId)> {
         let service = self.services.get(place)?;
         let (rate, _) = service.told.filter(|(_, at)| now.since(*at) < STALE)?;
@@ -176,7 +179,7 @@ impl Held {
         self.0.is_empty()
     }
 
-    /// Those whose time has come are sent.
+    /// Sends the calls whose delay is over.
     pub(super) fn send_due(&mut self, now: Instant, actions: &mut Vec<Action>) {
         while let Some(Reverse((at, stream))) = self.0.peek().copied()
             && at <= now
@@ -202,11 +205,11 @@ impl Engine {
         smoother.is_some_and(|smoother| smoother.enforced)
     }
 
-    /// The process is about to call somebody, by way of Envoy's `cluster`. True: the call is to wait for an
-    /// [`Action::Send`] with its `stream`; false: it is sent now, with [`Engine::call`].
+    /// Decides whether a call to Envoy's `cluster` is delayed. If true, the call waits for an
+    /// [`Action::Send`] with its `stream`; if false, it is sent now, with [`Engine::call`].
     ///
     /// # Errors
-    /// [`HostError`]; the call doesn't wait.
+    /// [`HostError`]; the call isn't delayed.
     pub fn delay(
         &mut self,
         host: &impl Host,
@@ -216,7 +219,7 @@ impl Engine {
         actions: &mut Vec<Action>,
     ) -> Result<bool, HostError> {
         if self.is_idle() {
-            // Without stages nobody ticks, and nobody would send it.
+            // Without stages no tick would send it.
             return Ok(false);
         }
         self.be_member(host, now, actions)?;
@@ -238,7 +241,7 @@ impl Engine {
         Ok(waits)
     }
 
-    /// The call of `stream` is gone, which may have waited.
+    /// Removes the call of `stream`, which may be delayed.
     pub fn forget_call(&mut self, stream: u32) {
         self.held.0.retain(|Reverse((_, held))| *held != stream);
     }

@@ -141,7 +141,7 @@ fn slots_and_queues_of_stages_are_apart() {
     assert_eq!(of(&mut proxy, "queue_length"), [1, 0, 0]);
     assert_eq!(of(&mut proxy, "type.default.rq_rejected"), [1, 0, 0]);
 
-    // A slot that another stage frees is none for those who wait here.
+    // A slot that another stage frees doesn't help requests that wait here.
     assert_eq!(proxy.finish(ads), []);
     assert_eq!(rest.map(|pass| proxy.finish(pass)), [vec![], vec![]]);
     assert_eq!(of(&mut proxy, "queue_length"), [1, 0, 0]);

@@ -24,7 +24,8 @@ fn config(parallelism: u32, change: impl FnOnce(&mut StageConfig)) -> FilterConf
     let json = format!(
         r#"{{"revision":"r","stages":[{{"policy":"ns/p","parallelism":{parallelism},
         "queue":{{"max_length":100,"timeout_us":1000000}},
-        "strategy":{{"type":"MaxQueueLength"}},"service_times":{{"interval_us":1000000,"min_samples":10}},
+        "strategy":{{"type":"MaxQueueLength"}},
+        "service_times":{{"interval_us":1000000,"min_samples":10}},
         "types":[{{"name":"slow","matches":[{{"path":{{"type":"Exact","value":"/slow"}}}}]}},
                  {{"name":"default"}}]}}]}}"#
     );
@@ -33,7 +34,7 @@ fn config(parallelism: u32, change: impl FnOnce(&mut StageConfig)) -> FilterConf
     config
 }
 
-/// Where a request is.
+/// The position of a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum At {
     Queue(Ticket),
@@ -66,7 +67,7 @@ impl Process {
             this.workers.push(Some(Engine::new(n as u64 + 1)));
         }
         this.configure(config);
-        // Everybody joins and knows the others.
+        // All workers join and know the others.
         for n in 0..workers {
             let stream = this.arrive(n, "/");
             this.finish(stream, Outcome::Unmeasured);
@@ -163,7 +164,7 @@ impl Process {
         });
     }
 
-    /// Delivers wake-ups until nobody has any.
+    /// Delivers wake-ups until none is left.
     fn settle(&mut self) {
         let mut again = true;
         while again {
@@ -277,8 +278,9 @@ fn a_cold_type_is_refused_for_the_objective_that_it_was_judged_by() {
     assert_eq!((rejected("p50"), rejected("p99")), (1, 0));
 }
 
-/// One slot; forty requests that end with `outcome` after `left`, and forty that are answered after `answered`, if any. How
-/// many of six requests at once are then let in, with an objective of 70 ms.
+/// One slot; forty requests that end with `outcome` after `left`, and forty that are answered after
+/// `answered`, if any. Returns the number of six requests at once that are then admitted, with an
+/// objective of 70 ms.
 fn let_in_after(outcome: Outcome, left: Duration, answered: Option<Duration>) -> usize {
     let config = config(1, |stage| {
         stage.strategy = StrategyConfig::Bouncer {
@@ -316,7 +318,7 @@ fn what_clients_gave_up_on_or_a_timeout_ended_took_that_long_at_least() {
     for outcome in [Outcome::Abandoned, Outcome::Failed] {
         // One runs, and one waits for as long as an objective.
         assert_eq!(let_in_after(outcome, ms(100), None), 2);
-        // Those behind two that wait for 20 ms each meet it.
+        // Requests behind two that wait for 20 ms each meet it.
         assert_eq!(let_in_after(outcome, ms(5), Some(ms(20))), 4);
         assert_eq!(let_in_after(outcome, ms(20), Some(ms(20))), 4);
         // Of a type without a mean of its own, a time within the objective says nothing.
@@ -418,7 +420,7 @@ fn slots_that_get_free_at_once_do_not_wait_for_one_wake_up_after_the_other() {
     assert_eq!(process.queued(), own[4..]);
 }
 
-/// A backend that starts to fail answers at once. Nobody may take that for a fast service.
+/// A backend that starts to fail answers at once. That must not count as a fast service.
 #[test]
 fn answers_that_are_errors_free_their_slot_and_are_learned_from_by_nobody() {
     let objective = Objective {
@@ -494,7 +496,7 @@ fn a_dead_workers_slots_come_back_after_its_lease() {
         "its slots are in the backend for all we know"
     );
     process.run_for(Duration::from_secs(10));
-    // Its queue.timeout was a second; what counts is that new requests find the slots.
+    // Its queue.timeout was a second; new requests must find the slots.
     let new: Vec<u32> = (0..2).map(|_| process.arrive(2, "/")).collect();
     assert!(new.iter().all(|stream| process.started.contains(stream)));
     for stream in new {
@@ -662,7 +664,8 @@ fn dry_run_refuses_and_holds_nothing_but_counts_what_it_would() {
         process.finish(stream, Outcome::Completed);
     }
     process.run_for(Duration::from_millis(20));
-    // Service 20 ms, objective 55 ms: one in service, then waits of 0 and 20 ms meet it, 40 ms doesn't.
+    // Service 20 ms, objective 55 ms: one in service, then waits of 0 and 20 ms meet it, 40 ms
+    // doesn't.
     assert_eq!(process.gauge("type.slow.rq_rejected"), 17);
     assert_eq!(process.gauge("type.slow.rq_rejected_enforced"), 0);
     assert_eq!(process.gauge("type.slow.rq_total"), 50);
@@ -693,7 +696,8 @@ fn a_burst_spends_the_error_budget_of_its_type_and_no_more() {
         }
         process
     };
-    // Service 20 ms, objective 55 ms: one in service, then waits of 0 and 20 ms meet it, 40 ms doesn't.
+    // Service 20 ms, objective 55 ms: one in service, then waits of 0 and 20 ms meet it, 40 ms
+    // doesn't.
     assert_eq!(process(false).refused.len(), 17);
     // 3.3% of the latest 100 may exceed it.
     assert_eq!(process(true).refused.len(), 13);
@@ -763,7 +767,8 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let deadline = prop::option::weighted(0.2, 1u64..50);
     let step = prop_oneof![
-        6 => (0usize..3, deadline).prop_map(|(worker, deadline_ms)| Step::Arrive { worker, deadline_ms }),
+        6 => (0usize..3, deadline)
+            .prop_map(|(worker, deadline_ms)| Step::Arrive { worker, deadline_ms }),
         4 => any::<usize>().prop_map(Step::Complete),
         2 => any::<usize>().prop_map(Step::Leave),
         4 => (1u64..5_000).prop_map(|micros| Step::Pass { micros }),
@@ -774,8 +779,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Whatever happens: never above P, nobody waits beside a free slot, all that was booked is what is
-    /// there, and nothing is booked when all is over.
+    /// Under any steps: never more than P in the backend, no request waits beside a free slot, the
+    /// bookings match the requests, and none remains at the end.
     #[test]
     fn slots_are_conserved_and_never_idle_beside_a_waiter(steps in steps()) {
         let mut p = 2;
@@ -790,7 +795,11 @@ proptest! {
                 Step::Complete(n) | Step::Leave(n) => {
                     let all: Vec<u32> = process.requests.keys().copied().collect();
                     if !all.is_empty() {
-                        let outcome = if matches!(step, Step::Complete(_)) { Outcome::Completed } else { Outcome::Unmeasured };
+                        let outcome = if matches!(step, Step::Complete(_)) {
+                            Outcome::Completed
+                        } else {
+                            Outcome::Unmeasured
+                        };
                         process.finish(all[n % all.len()], outcome);
                     }
                 }
@@ -803,7 +812,10 @@ proptest! {
             }
             process.settle();
             let in_backend = process.in_backend();
-            prop_assert!(in_backend <= (p as usize).max(before), "{in_backend} in the backend, P is {p}");
+            prop_assert!(
+                in_backend <= (p as usize).max(before),
+                "{in_backend} in the backend, P is {p}"
+            );
             prop_assert!(in_backend >= p as usize || process.queued().is_empty(),
                 "{:?} wait while {in_backend} of {p} slots are in use", process.queued());
             prop_assert_eq!(process.gauge("slots_in_use"), in_backend as u64);
@@ -821,7 +833,8 @@ proptest! {
     }
 }
 
-/// How many `process` admits from `worker` before one is refused for its wait.
+/// Returns the number of requests that `process` admits from `worker` before it refuses one for its
+/// wait.
 fn admitted_until_refused(process: &mut Process, worker: usize) -> usize {
     let before = process.refused.len();
     for admitted in 0..=100 {

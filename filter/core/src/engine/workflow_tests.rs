@@ -1,5 +1,5 @@
-//! Workflows over several workers of a process, and between processes: rates, and what becomes of them when
-//! workers die, stand still and are configured anew.
+//! Workflows over several workers of a process, and between processes: rates, and their fate when
+//! workers die, pause and are reconfigured.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,11 +39,11 @@ struct Proxy {
     workers: Vec<Option<Engine>>,
     ms: u64,
     next: u32,
-    /// Where each request is: its worker, whether the limiter or the queue holds it, and its pass.
+    /// Held requests: the worker and the ticket of each, in the limiter or the queue.
     held: BTreeMap<u32, (usize, Ticket)>,
     running: BTreeMap<u32, (usize, Ticket, u64)>,
     refused: Vec<Refusal>,
-    /// When requests went to the backend, ms.
+    /// The times at which requests went to the backend, ms.
     passed: Vec<u64>,
     /// Time that the backend takes, ms.
     service: u64,
@@ -131,7 +131,7 @@ impl Proxy {
         let running = self.running.remove(&stream).map(|(w, pass, _)| (w, pass));
         if let Some((worker, pass)) = held.or(running) {
             let done = self.with(worker, |e, h, now, a| e.finish(h, now, pass, outcome, a));
-            // An injected fault; what it left is put right by the next tick.
+            // An injected fault; the next tick repairs its effects.
             let _ = done;
         }
     }
@@ -324,7 +324,7 @@ fn a_request_that_cannot_meet_its_deadline_takes_no_number_of_its_workflow() {
     }
     assert_eq!(proxy.refused.len(), refused + 3);
     assert_eq!(proxy.refused.last().unwrap().reason, Reason::Deadline);
-    // There is one at a time at 50/s.
+    // At 50/s, one number at a time is available.
     let stream = proxy.arrive(0, &of("a"), None);
     assert!(proxy.running.contains_key(&stream), "it need not wait");
     proxy.idle(100);
@@ -332,7 +332,8 @@ fn a_request_that_cannot_meet_its_deadline_takes_no_number_of_its_workflow() {
     proxy.assert_nothing_is_left();
 }
 
-/// Else those that announce rates are not called any more before a caller that says nothing gives up, and rates expire.
+/// Otherwise callers stop calling the processes that announce rates, before a client without a
+/// deadline gives up, and rates expire.
 #[test]
 fn without_a_deadline_nobody_waits_longer_than_a_rate_lives() {
     let mut proxy = Proxy::new(
@@ -351,7 +352,7 @@ fn without_a_deadline_nobody_waits_longer_than_a_rate_lives() {
     assert!((4..=6).contains(&proxy.held.len()), "{}", proxy.held.len());
     let limited = |r: &Refusal| r.reason == Reason::RateLimited;
     assert!(proxy.refused.len() >= 13 && proxy.refused.iter().all(limited));
-    // Who says that it has time is taken at its word.
+    // A request's own deadline is believed.
     for _ in 0..10 {
         let deadline = Some(Duration::from_millis(2_500));
         proxy.arrive(0, &of("a"), deadline);
@@ -400,7 +401,7 @@ fn a_dry_run_counts_and_holds_nobody() {
     let admitted = proxy.stat("workflow.a.rq_admitted");
     assert_eq!(limited + admitted, 900);
     assert_eq!(proxy.stat("workflow.a.rq_rejected_enforced"), 0);
-    // As if it were enforced: what came before there was a rate, 50/s, and a queue that fills once.
+    // As if it were enforced: requests before the first rate, 50/s, and a queue that fills once.
     assert!((150..=225).contains(&admitted), "{admitted}");
     proxy.assert_nothing_is_left();
 }
@@ -481,7 +482,7 @@ fn response_times_begin_where_a_request_entered_the_mesh() {
     let aged = of("a")
         .with(wire::PROCESS, "0000000000000007")
         .with(wire::PROGRESS, "elapsed=1, age=2000");
-    // The backend takes 5 ms. Who isn't believed enters here.
+    // The backend takes 5 ms. A request that isn't trusted enters here.
     for (edge, expected) in [(false, 2_005_000_u64), (true, 5_000)] {
         let mut proxy = Proxy::new(2, &controlled(edge));
         for n in 0..60 {

@@ -1,7 +1,8 @@
-//! Shared state where one engine serves the whole process: plain cells.
+//! Shared state for one engine that serves the whole process: plain cells.
 //!
-//! There is no other worker, so nothing is atomic and nobody is woken. Who shares the engine between threads locks it,
-//! and this with it. The engine asks its host several times a request, so this decides how fast a simulation runs.
+//! Without other workers nothing is atomic and no wake-up is sent. A caller that shares the engine
+//! between threads must lock it, and this with it. The engine calls its host several times a
+//! request, so this determines the speed of a simulation.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -9,10 +10,10 @@ use std::time::Duration;
 
 use super::{Expected, HostError, MetricId, MetricKind, Metrics, Number, Shared, Version};
 
-/// What [`HostError::Call`] reports of a number that nobody defined: proxy-wasm's `Status::NotFound`.
+/// The status in [`HostError::Call`] for an undefined number: proxy-wasm's `Status::NotFound`.
 const NOT_FOUND: u32 = 1;
 
-/// See the module. `M`: where metrics go; `()` where nobody reads them.
+/// State in plain cells, for a single engine. `M` is the sink of metrics; `()` discards them.
 #[derive(Debug, Default)]
 pub struct Local<M> {
     metrics: M,
@@ -36,7 +37,7 @@ impl<M> Local<M> {
         }
     }
 
-    /// Where metrics go.
+    /// Returns the sink of metrics.
     pub fn metrics(&self) -> &M {
         &self.metrics
     }
@@ -115,7 +116,7 @@ impl<M> Shared for Local<M> {
     }
 
     fn wake(&self, _worker: u32) -> Result<(), HostError> {
-        // There is no other worker.
+        // No other worker exists.
         Ok(())
     }
 }

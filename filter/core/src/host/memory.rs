@@ -1,8 +1,9 @@
-//! A [`Host`](super::Host) in memory: several workers, which may be threads, share it through an `Arc`.
+//! A [`Host`](super::Host) in memory: several workers, which may be threads, share it through an
+//! `Arc`.
 //!
-//! It keeps to what Envoy does, down to the details that bite: gauges wrap below zero, counters refuse
-//! negative deltas, histograms can't be read, every store gives a blob a new version. On demand it
-//! misbehaves ([`Fault`]), so that tests can show what the engine makes of it.
+//! It behaves as Envoy does, in details too: gauges wrap below zero, counters refuse negative
+//! deltas, histograms can't be read, every store gives a blob a new version. For tests of faults it
+//! misbehaves on demand ([`Fault`]).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -15,13 +16,13 @@ use super::{Expected, HostError, MetricId, MetricKind, Metrics, Number, Shared, 
 const BAD_ARGUMENT: u32 = 2;
 /// proxy-wasm `Status::NotFound`.
 const NOT_FOUND: u32 = 1;
-/// proxy-wasm `Status::InternalFailure`: what injected faults report.
+/// proxy-wasm `Status::InternalFailure`, reported by injected faults.
 const INTERNAL_FAILURE: u32 = 10;
 
 /// A misbehaviour that [`MemoryHost::inject`] orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// A store meets a newer version, whatever version it expects.
+    /// A store meets a newer version, for any expected version.
     StoreConflicts,
     /// A store fails.
     StoreFails,
@@ -39,13 +40,13 @@ const FAULTS: usize = 5;
 struct Metric {
     kind: MetricKind,
     name: String,
-    /// Whether it drops what is written and reads 0, as [`MemoryHost::reject`] ordered.
+    /// Whether writes are dropped and reads give 0, by [`MemoryHost::reject`].
     rejected: bool,
     /// The counter's or gauge's value; of a histogram, the sum of its values.
     value: AtomicU64,
-    /// What [`MemoryHost::import`] adds to it.
+    /// The value that [`MemoryHost::import`] adds to it.
     imported: AtomicU64,
-    /// How many values a histogram has.
+    /// The number of values of a histogram.
     recorded: AtomicU64,
 }
 
@@ -61,7 +62,7 @@ struct Mailbox {
     wakes: AtomicU32,
 }
 
-/// The host. See the module's documentation.
+/// A host in memory.
 #[derive(Debug, Default)]
 pub struct MemoryHost {
     metrics: RwLock<Table>,
@@ -88,13 +89,14 @@ impl MemoryHost {
         self.faults[fault as usize].store(n, Ordering::SeqCst);
     }
 
-    /// Metrics that are defined from now on with `part` in their name drop what is written and read 0: Envoy's stats
-    /// matcher rejects them.
+    /// Makes metrics that are defined from now on with `part` in their name drop all writes and
+    /// read 0, as if Envoy's stats matcher rejected them.
     pub fn reject(&self, part: &str) {
         self.rejected().push(part.to_owned());
     }
 
-    /// From now on `name` reads as its own value plus `value`: Envoy imported it from its parent process.
+    /// From now on `name` reads as its own value plus `value`: Envoy imported it from its parent
+    /// process.
     pub fn import(&self, name: &str, value: u64) {
         let metrics = self.metrics();
         if let Some(&at) = metrics.ids.get(name) {
@@ -102,7 +104,7 @@ impl MemoryHost {
         }
     }
 
-    /// Sets what to add to the clock for that of other processes.
+    /// Sets the result of [`Shared::wall_clock_offset`].
     pub fn set_wall_clock_offset(&self, offset: Duration) {
         let nanos = crate::time::nanos(offset);
         self.wall_clock_offset.store(nanos, Ordering::SeqCst);
@@ -118,12 +120,12 @@ impl MemoryHost {
         self.with_mailbox(worker, |mailbox| mailbox.wakes.swap(0, Ordering::SeqCst))
     }
 
-    /// From now on, waking `worker` fails: its VM is gone. (`false`: it is back.)
+    /// Makes waking `worker` fail from now on, as if its VM had ended (`false`: not any more).
     pub fn set_gone(&self, worker: u32, gone: bool) {
         self.with_mailbox(worker, |mailbox| mailbox.gone.store(gone, Ordering::SeqCst));
     }
 
-    /// Value of the counter or gauge `name`; `None` when nobody defined it or it is a histogram.
+    /// Returns the value of the counter or gauge `name`; `None` if it is undefined or a histogram.
     #[must_use]
     pub fn value(&self, name: &str) -> Option<u64> {
         let metrics = self.metrics();
@@ -131,7 +133,7 @@ impl MemoryHost {
         (metric.kind != MetricKind::Histogram).then(|| metric.value.load(Ordering::SeqCst))
     }
 
-    /// Number and sum of the values in the histogram `name`; `None` when there is no such histogram.
+    /// Returns number and sum of the values in the histogram `name`; `None` if it doesn't exist.
     #[must_use]
     pub fn recorded(&self, name: &str) -> Option<(u64, u64)> {
         let metrics = self.metrics();
@@ -170,7 +172,7 @@ impl MemoryHost {
         self.calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether this call is to misbehave.
+    /// Whether this call must misbehave.
     fn hit(&self, fault: Fault) -> bool {
         let left = &self.faults[fault as usize];
         left.load(Ordering::Relaxed) > 0

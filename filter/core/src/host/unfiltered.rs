@@ -1,16 +1,18 @@
 //! Shared state that survives a proxy's filter of stats.
 //!
-//! `stats_config.stats_matcher` in Envoy's bootstrap can reject any stat by its name, and Envoy Gateway writes such a
-//! matcher whenever `EnvoyProxy.spec.telemetry.metrics.matches` is set. A rejected gauge accepts every write and reads 0
-//! for ever: slots in use would stay 0, and the limit would be off without a word.
+//! `stats_config.stats_matcher` in Envoy's bootstrap can reject any stat by its name, and Envoy
+//! Gateway writes such a matcher whenever `EnvoyProxy.spec.telemetry.metrics.matches` is set. A
+//! rejected gauge accepts every write and reads 0 for ever: slots in use would stay 0, and the
+//! limit would be off without a word.
 //!
-//! [`Unfiltered`] therefore tests the gauge of each number when it is defined, and keeps those that don't hold
-//! a value in shared data, where compare-and-swap makes additions as exact as those of a gauge. The alternative, to
-//! refuse the configuration, is worse: Envoy reports the refusal without its reason, and where the module is fetched
-//! remotely it answers every request with 500 or passes it unmanaged, as the filter's failure policy says.
+//! [`Unfiltered`] therefore tests the gauge of each number when it is defined, and keeps those that
+//! don't hold a value in shared data, where compare-and-swap makes additions as exact as those of a
+//! gauge. The alternative, to refuse the configuration, is worse: Envoy reports the refusal without
+//! its reason, and where the module is fetched remotely it answers every request with 500 or passes
+//! it unmanaged, as the filter's failure policy says.
 //!
-//! The price is paid only behind such a matcher: about 1 µs for each call (a gauge's is 0.06 µs), since shared data is
-//! read into memory that the guest allocates.
+//! The price is paid only behind such a matcher: about 1 µs for each call (a gauge's is 0.06 µs),
+//! since shared data is read into memory that the guest allocates.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,21 +20,23 @@ use std::time::Duration;
 
 use super::{Expected, Host, HostError, MetricId, MetricKind, Metrics, Number, Shared, Version};
 
-/// Set in the ids of numbers that lives in shared data. Envoy's ids count up from 0 and carry their kind in 2 low bits.
+/// Set in the ids of numbers that lives in shared data. Envoy's ids count up from 0 and carry their
+/// kind in 2 low bits.
 const STORED: u32 = 1 << 31;
 /// Gauges are tested with this many different amounts.
 const PROBES: i64 = 4;
-/// Compare-and-swap attempts of one change. Each failure means that another worker's change succeeded.
+/// Compare-and-swap attempts of one change. Each failure means that another worker's change
+/// succeeded.
 const ATTEMPTS: u32 = 1_000;
 
-/// A [`Host`] whose numbers hold, whatever stats the process rejects.
+/// A [`Host`] whose numbers keep their values even if the process rejects their stats.
 #[derive(Debug, Default)]
 pub struct Unfiltered<H> {
     host: H,
     known: RefCell<HashMap<String, Number>>,
     /// Keys of the numbers in shared data, by id without [`STORED`].
     keys: RefCell<Vec<String>>,
-    /// The first rejected name, until somebody asked.
+    /// The first rejected name, until it is taken.
     rejected: RefCell<Option<String>>,
 }
 
@@ -57,11 +61,11 @@ impl<H: Host> Unfiltered<H> {
         self.rejected.borrow_mut().take()
     }
 
-    /// Whether a gauge holds what is written to it.
+    /// Whether a gauge keeps written values.
     ///
-    /// Other workers may use it meanwhile, so the test only adds and takes back. A gauge that is rejected reads 0 always.
-    /// One that is not could read 0 after an addition, if it was negative or somebody took something out just then; it
-    /// can't after several different additions.
+    /// Other workers may use it meanwhile, so the test only adds and takes back. A rejected gauge
+    /// always reads 0. Another gauge could read 0 after an addition, if it was negative or another
+    /// worker subtracted just then; it can't after several different additions.
     fn holds(&self, gauge: Number) -> Result<bool, HostError> {
         for amount in 1..=PROBES {
             if self.host.get(gauge)? != 0 {

@@ -1,12 +1,14 @@
-//! What the end of a request says about the backend.
+//! The outcome of a request for the backend, from its answer.
 
 use crate::config::ErrorsConfig;
 use crate::stage::Outcome;
 
-/// What `%RESPONSE_CODE_DETAILS%` says: whether the backend answered, failed to answer, or had no part in it.
+/// Returns the outcome by `%RESPONSE_CODE_DETAILS%`: whether the backend answered, failed to
+/// answer, or had no part in it.
 ///
-/// `upstream_` begins the details of timeouts and resets between Envoy and the backend. All others, but for the one of a
-/// response from the backend, are of Envoy (no route, no cluster), of other filters, or of the client.
+/// The details of timeouts and resets between Envoy and the backend begin with `upstream_`. All
+/// others, except that of a response from the backend, come from Envoy (no route, no cluster),
+/// other filters, or the client.
 pub(super) fn of_details(details: Option<&[u8]>) -> Outcome {
     match details {
         Some(b"via_upstream") => Outcome::Completed,
@@ -16,12 +18,12 @@ pub(super) fn of_details(details: Option<&[u8]>) -> Outcome {
     }
 }
 
-/// What an answer of the backend with this `:status` means.
+/// Returns the outcome by the `:status` of the backend's answer.
 pub(super) fn of_status(status: Option<&[u8]>, errors: &ErrorsConfig) -> Outcome {
     of(number(status).is_some_and(|status| errors.has_http(status)))
 }
 
-/// What an answer of the backend with this `grpc-status`, if it has one, means.
+/// Returns the outcome by the `grpc-status` of the backend's answer, if any.
 pub(super) fn of_grpc_status(status: Option<&[u8]>, errors: &ErrorsConfig) -> Outcome {
     let status = number(status).and_then(|status| u8::try_from(status).ok());
     of(status.is_some_and(|status| errors.has_grpc(status)))

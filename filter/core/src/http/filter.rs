@@ -1,4 +1,4 @@
-//! What all streams of an engine have in common.
+//! The state that all streams of an engine share.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -24,13 +24,14 @@ use super::{Level, LocalReply, Proxy, Stream, answer};
 /// Failing host calls are logged at most this often.
 const COMPLAIN: Duration = Duration::from_secs(10);
 
-/// The request header that tells the application the quality to deliver: 1.00 is full.
+/// The request header with the quality that the application should deliver: 1.00 is full.
 const QUALITY: &str = "x-headgate-quality";
 
-/// Where gRPC answers have their status: in the trailers, or in the headers of an answer without anything else.
+/// The header of a gRPC status: in the trailers, or in the headers of an answer that has nothing
+/// else.
 const GRPC_STATUS: &str = "grpc-status";
 
-/// The engine, its host, and the rules by which both meet requests and responses.
+/// An engine, its host, and the rules for requests and responses.
 ///
 /// After each call the caller carries out [`Filter::actions`].
 #[derive(Debug)]
@@ -41,13 +42,14 @@ pub struct Filter<H> {
     pub(super) actions: Vec<Action>,
     pub(super) listeners: Listeners,
     configured: bool,
-    /// Whether any stage has workflows; without, nothing is asked or told about them.
+    /// Whether any stage has workflows. Otherwise their headers are neither read nor written.
     pub(super) workflows: bool,
-    /// Whether any stage has class admission, and so believes senders.
+    /// Whether any stage has class admission, and so trusts senders' headers.
     pub(super) classes: bool,
-    /// Baggage with a token in it, or without.
+    /// Buffer for baggage, with or without a token.
     pub(super) baggage: Vec<u8>,
-    /// Calls that were held, and at a gateway requests, which went on and aren't answered yet, by stream.
+    /// Calls that were held, and at a gateway requests, which went on and aren't answered yet, by
+    /// stream.
     pub(super) forwarded: HashMap<u32, Calling>,
     complained: Option<Instant>,
     /// Whether the server of class admission answered the last report; `None` before the first.
@@ -57,7 +59,8 @@ pub struct Filter<H> {
 }
 
 impl<H: Host> Filter<H> {
-    /// A filter without configuration: every request passes by. `seed` differs between the engines of a process.
+    /// A filter without configuration: every request passes by. `seed` differs between the engines
+    /// of a process.
     pub fn new(host: H, seed: u64) -> Self {
         Self {
             host,
@@ -91,8 +94,8 @@ impl<H: Host> Filter<H> {
         &self.listeners
     }
 
-    /// The policies of the proxy's configurations and of requests under way. A host may forget the metrics of others:
-    /// nothing here has their ids.
+    /// The policies of the proxy's configurations and of requests under way. A host may forget the
+    /// metrics of others: nothing here has their ids.
     pub fn policies(&self) -> impl Iterator<Item = &str> {
         self.listeners.policies().chain(self.engine.policies())
     }
@@ -102,16 +105,16 @@ impl<H: Host> Filter<H> {
         self.last
     }
 
-    /// What the caller is to do to held requests, oldest first; it takes them out.
+    /// Returns the pending actions for held requests, oldest first; the caller takes them out.
     ///
-    /// For an [`Action::Resume`] it calls [`Filter::resume`] with the request's stream and lets the request go on. For
-    /// an [`Action::Refuse`] it answers with [`Filter::reply`]. For an [`Action::Send`] it calls [`Filter::send`] with
-    /// the call's stream and lets the call go on.
+    /// For an [`Action::Resume`] it calls [`Filter::resume`] with the request's stream and lets the
+    /// request go on. For an [`Action::Refuse`] it answers with [`Filter::reply`]. For an
+    /// [`Action::Send`] it calls [`Filter::send`] with the call's stream and lets the call go on.
     pub fn actions(&mut self) -> &mut Vec<Action> {
         &mut self.actions
     }
 
-    /// As [`Filter::take_over`], of what the control plane sent.
+    /// As [`Filter::take_over`], with a configuration of the control plane.
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.
@@ -126,10 +129,10 @@ impl<H: Host> Filter<H> {
         self.take_over(proxy, now, (id, name), prepared)
     }
 
-    /// Takes configuration `id` over, which is for `name`, and logs which. On error, nothing: the last good one stays, and
-    /// `id` is unknown unless the caller says that it was [`Filter::refused`]. Configurations of one name follow each
-    /// other; those of different names are in force side by side, each for the streams that say so
-    /// ([`Stream::listener`]).
+    /// Takes configuration `id` over, which is for `name`, and logs which. On error, nothing: the
+    /// last good one stays, and `id` is unknown unless the caller says that it was
+    /// [`Filter::refused`]. Configurations of one name follow each other; those of different names
+    /// are in force side by side, each for the streams that say so ([`Stream::listener`]).
     ///
     /// # Errors
     /// [`ConfigError`]: that of `prepared`, or of the host.
@@ -208,8 +211,9 @@ impl<H: Host> Filter<H> {
         self.listeners.refused((id, name), direction);
     }
 
-    /// Configuration `id` is gone: after its last stream, or because the proxy's update failed elsewhere. The newest that
-    /// is left of its name is in force. With the last for requests the filter leaves the process, if no request is under way.
+    /// Removes configuration `id`: after its last stream, or because the proxy's update failed
+    /// elsewhere. The newest remaining one of its name is then in force. With the last one for
+    /// requests the filter leaves the process, if no request is under way.
     pub fn gone(&mut self, proxy: &impl Proxy, id: u32) {
         let mut left = self.listeners.clone();
         let Some(direction) = left.gone(id) else {
@@ -226,7 +230,8 @@ impl<H: Host> Filter<H> {
         }
     }
 
-    /// Makes what is in force that of the engine. It was taken over before, so that only the host may refuse.
+    /// Applies the configurations in force to the engine. They were taken over before, so only the
+    /// host may refuse.
     fn apply_again(&mut self, proxy: &impl Proxy, direction: Direction) {
         let now = match proxy.now() {
             Ok(now) => now,
@@ -238,7 +243,7 @@ impl<H: Host> Filter<H> {
         }
     }
 
-    /// As [`Filter::gone`], of a filter whose engine failed: [`Filter::restart`] is not to find it.
+    /// As [`Filter::gone`], for a filter whose engine failed: [`Filter::restart`] must not find it.
     pub fn forget(&mut self, id: u32) {
         self.listeners.gone(id);
     }
@@ -259,10 +264,11 @@ impl<H: Host> Filter<H> {
         self.check(proxy, joined);
     }
 
-    /// Starts over on the same host after the engine panicked: nothing of it is used again, as it may be inconsistent.
-    /// The new engine takes the configurations in force over, joins the process, and gives back what the old one had
-    /// booked. Requests of the old one are unknown to it: the caller lets them go on, and reports their ends no more.
-    /// `seed` is another than before.
+    /// Starts over on the same host after the engine panicked. The old engine may be inconsistent,
+    /// so none of its state is reused. The new engine takes over the configurations in force, joins
+    /// the process, and gives back the old one's bookings. It doesn't know the old one's requests:
+    /// the caller lets them go on and doesn't report their ends. `seed` must differ from the
+    /// previous one.
     pub fn restart(&mut self, proxy: &impl Proxy, seed: u64) {
         let failed = self.engine.worker();
         self.engine = Engine::new(seed);
@@ -296,7 +302,8 @@ impl<H: Host> Filter<H> {
         self.check(proxy, left);
     }
 
-    /// Point 1: request headers. Notes what the response has to know of the request.
+    /// Point 1: request headers. Records in `asked` the properties of the request that its response
+    /// depends on.
     pub(super) fn request<S: Stream>(
         &mut self,
         stream: &S,
@@ -317,7 +324,7 @@ impl<H: Host> Filter<H> {
         asked: &mut Asked,
     ) -> Result<Decision, HostError> {
         if self.engine.degrades() && headers.any_of_ours() && headers.header(QUALITY).is_some() {
-            // Of whatever becomes of the request: qualities are Headgate's to tell, and no client's.
+            // For any decision: only Headgate may set qualities, no client.
             let removed = stream.remove_request_header(QUALITY.as_bytes());
             self.check(stream, removed);
         }
@@ -354,7 +361,7 @@ impl<H: Host> Filter<H> {
         Ok(decision)
     }
 
-    /// Tells the application in which quality to answer.
+    /// Sets the header with the quality for the application.
     fn tell_quality(&mut self, stream: &impl Stream, ticket: Ticket) {
         if let Some(quality) = self.engine.quality(ticket) {
             let told = stream.set_request_header(QUALITY, format!("{quality:.2}").as_bytes());
@@ -362,14 +369,15 @@ impl<H: Host> Filter<H> {
         }
     }
 
-    /// A held request goes on: its headers are made what the application is to see.
+    /// Prepares the headers of a held request for the application when it goes on.
     pub fn resume(&mut self, stream: &impl Stream, ticket: Ticket) {
         self.hand_on(stream, ticket, None);
     }
 
     /// Point 3: the request of `ticket`, which is that of `stream`, ended.
     pub(super) fn finish(&mut self, stream: &impl Stream, ticket: Ticket, outcome: Outcome) {
-        // A slot comes back whatever the clock says; the times of such a request are wrong, and it isn't measured.
+        // A slot comes back even if the clock fails; the times of such a request are wrong, so it
+        // isn't measured.
         let (now, outcome) = match stream.now() {
             Ok(now) => (now, outcome),
             Err(error) => {
@@ -384,8 +392,8 @@ impl<H: Host> Filter<H> {
         self.check(stream, done);
     }
 
-    /// The first byte of the response's body to the request of `ticket` is there, and its slot stays held. Returns what
-    /// the end of the response will mean.
+    /// Ends the processing time of the request of `ticket` at the first byte of its response's
+    /// body; its slot stays held. Returns the outcome for the end of the response.
     pub(super) fn first_byte(
         &mut self,
         stream: &impl Stream,
@@ -405,17 +413,18 @@ impl<H: Host> Filter<H> {
         }
     }
 
-    /// Puts the rejection rate on the response to the request of `ticket`, if clients are to be told.
+    /// Sets the rejection rate on the response to the request of `ticket`, if its policy announces
+    /// it.
     pub(super) fn hint(&mut self, stream: &impl Stream, ticket: Ticket) {
         if let Some(rate) = self.engine.rejection_rate(ticket.policy) {
-            // The backend's own, if it has one, is about another queue than ours.
+            // The backend's own header, if any, is about another queue than ours.
             let set = stream.set_response_header(hint::HEADER, hint::value(rate).as_bytes());
             self.check(stream, set);
         }
     }
 
-    /// What the headers of the backend's answer to the request of `ticket` mean; `alone` if nothing comes after them,
-    /// where gRPC then has its status.
+    /// Returns the outcome of the request of `ticket` by the headers of the backend's answer.
+    /// `alone` means that nothing comes after them; gRPC then has its status there.
     pub(super) fn judge(&self, stream: &impl Stream, ticket: Ticket, alone: bool) -> Outcome {
         let Some(errors) = self.engine.errors(ticket) else {
             return Outcome::Completed;
@@ -429,7 +438,7 @@ impl<H: Host> Filter<H> {
         }
     }
 
-    /// What the trailers of the backend's answer to the request of `ticket` mean.
+    /// Returns the outcome of the request of `ticket` by the trailers of the backend's answer.
     pub(super) fn judge_trailers(&self, stream: &impl Stream, ticket: Ticket) -> Outcome {
         let Some(errors) = self.engine.errors(ticket) else {
             return Outcome::Completed;
@@ -454,7 +463,7 @@ impl<H: Host> Filter<H> {
         self.check(proxy, done);
     }
 
-    /// A refusal as a response, with what clients are told beside it.
+    /// Returns a refusal as a response, with the headers for clients.
     pub fn reply(&mut self, refusal: &Refusal) -> LocalReply {
         let mut announced = None;
         self.engine.announce(refusal, |name, value| {

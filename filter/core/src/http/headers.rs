@@ -1,11 +1,11 @@
 //! Headers as a host hands them over, read in place.
 //!
-//! The serialized map is a number of pairs, their lengths, then names and values with a zero byte after each, all
-//! lengths 32-bit little-endian: the form of proxy-wasm. One pass finds what every request is asked for; other names
-//! are looked up when a rule wants them.
+//! The serialized map is a number of pairs, their lengths, then names and values with a zero byte
+//! after each, all lengths 32-bit little-endian: the form of proxy-wasm. One pass finds the headers
+//! that every request needs; other names are looked up when a rule uses them.
 //!
-//! Headgate's own headers are what sidecars say to each other. From a stranger they are nothing:
-//! [`Headers::disown`] hides them from whoever asks, so that no rule can be reached through them.
+//! Headgate's own headers are the exchange between sidecars. Those of an untrusted client are
+//! ignored: [`Headers::disown`] hides them, so that no rule can match them.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -19,7 +19,7 @@ use crate::workflows::{baggage, wire};
 
 use super::{Property, Stream};
 
-/// The headers of one request, and of its stream what is read when a rule asks for it.
+/// The headers of one request, and the properties of its stream that rules use, read on demand.
 #[derive(Debug)]
 pub struct Headers<'a, S> {
     stream: &'a S,
@@ -32,7 +32,7 @@ pub struct Headers<'a, S> {
     baggage: bool,
     /// Whether a name begins with [`OURS`].
     ours: bool,
-    /// Those of [`MESH`] that are there, one bit each.
+    /// The headers of [`MESH`] that are present, one bit each.
     mesh: u8,
     disowned: bool,
     route_name: OnceCell<Option<Vec<u8>>>,
@@ -46,10 +46,10 @@ pub(super) const TIMEOUTS: [&str; 3] = [
     "x-envoy-expected-rq-timeout-ms",
 ];
 
-/// What the names of Headgate's own headers begin with.
+/// The prefix of Headgate's own headers.
 const OURS: &[u8] = b"x-headgate-";
 
-/// What sidecars say to each other in requests, which no application needs to see.
+/// Headers between sidecars in requests, which no application needs to see.
 const MESH: [&str; 6] = [
     wire::WORKFLOW,
     wire::PROCESS,
@@ -59,7 +59,7 @@ const MESH: [&str; 6] = [
     wire::REQUEST,
 ];
 
-/// What a connection may become, other than a request and its response.
+/// The kind of connection that a request asks to switch to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Upgrade {
     /// Another protocol, as a WebSocket.
@@ -69,7 +69,8 @@ pub(super) enum Upgrade {
 }
 
 impl Upgrade {
-    /// Whether it became so, by the response's status. The backend may as well answer as if it hadn't been asked.
+    /// Whether it became so, by the response's status. The backend may as well answer as if it
+    /// hadn't been asked.
     pub(super) fn happened(self, status: &[u8]) -> bool {
         match self {
             Self::Protocol => status == b"101",
@@ -79,7 +80,7 @@ impl Upgrade {
 }
 
 impl<'a, S: Stream> Headers<'a, S> {
-    /// The headers of the request of `stream`. What can't be read of them is absent.
+    /// Returns the headers of the request of `stream`. Headers that can't be read count as absent.
     ///
     /// # Errors
     /// [`HostError`] of [`Stream::request_headers`].
@@ -127,7 +128,7 @@ impl<'a, S: Stream> Headers<'a, S> {
         this
     }
 
-    /// What the request asks its connection to become, if anything.
+    /// Returns the kind of connection that the request asks to switch to, if any.
     pub(super) fn upgrade(&self) -> Option<Upgrade> {
         match &self.bytes[self.method.clone()] {
             b"CONNECT" => Some(Upgrade::Tunnel),
@@ -135,12 +136,12 @@ impl<'a, S: Stream> Headers<'a, S> {
         }
     }
 
-    /// Whether any of [`TIMEOUTS`] is there.
+    /// Whether any of [`TIMEOUTS`] is present.
     pub(super) fn has_timeout(&self) -> bool {
         self.timeout
     }
 
-    /// Whether any header of Headgate's own is there.
+    /// Whether any of Headgate's own headers is present.
     pub(super) fn any_of_ours(&self) -> bool {
         self.ours
     }
@@ -150,8 +151,8 @@ impl<'a, S: Stream> Headers<'a, S> {
         self.disowned = true;
     }
 
-    /// Names of what is to be removed before the application sees the request: what sidecars said, or all of
-    /// Headgate's own after [`Headers::disown`].
+    /// Yields the names of the headers to remove before the application sees the request: those
+    /// between sidecars, or all of Headgate's own after [`Headers::disown`].
     pub(super) fn internal(&self) -> impl Iterator<Item = &[u8]> {
         let all = self.disowned && self.ours;
         let ours = pairs(&self.bytes)
@@ -180,12 +181,13 @@ impl<'a, S: Stream> Headers<'a, S> {
         baggage::token(there)
     }
 
-    /// Writes the baggage with `token` to `out`; false, and without one, if there is no room for it.
+    /// Writes the baggage with `token` to `out`. Without room for the token, returns false and
+    /// writes the baggage without it.
     pub(super) fn baggage_with(&self, token: &[u8], out: &mut Vec<u8>) -> bool {
         baggage::with_token(self.values(wire::BAGGAGE), token, out)
     }
 
-    /// Writes the baggage without tokens to `out`, which is empty where nothing else was in it.
+    /// Writes the baggage without tokens to `out`; it is empty if it had nothing but tokens.
     pub(super) fn baggage_without(&self, out: &mut Vec<u8>) {
         baggage::without_token(self.values(wire::BAGGAGE), out);
     }
@@ -231,13 +233,13 @@ impl<S: Stream> RequestView for Headers<'_, S> {
     }
 }
 
-/// What a response says to the process that called.
+/// The headers of a response to the calling process.
 pub(super) struct Response {
     bytes: Vec<u8>,
 }
 
 impl Response {
-    /// Never fails: what can't be read is absent.
+    /// Never fails: headers that can't be read count as absent.
     pub(super) fn parse(bytes: Vec<u8>) -> Self {
         Self { bytes }
     }

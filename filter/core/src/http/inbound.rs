@@ -10,23 +10,23 @@ use super::{Filter, Property, Stream, answer};
 /// One request to the process behind the proxy.
 #[derive(Debug)]
 pub struct Inbound {
-    /// Its place among those of its policy, until it ends.
+    /// Its ticket, until it ends.
     ticket: Option<Ticket>,
     asked: Asked,
-    /// What the end of its response will mean.
+    /// The outcome to report at the end of its response.
     outcome: Outcome,
     /// Whether its response is known to be the backend's.
     from_backend: bool,
-    /// Whether the first byte of its response's body is to be reported, and hasn't come yet.
+    /// Whether the first byte of its response's body must be reported, and hasn't come yet.
     awaits_first_byte: bool,
 }
 
-/// What a request says that matters to its response.
+/// The properties of a request that its response depends on.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
-    /// What its connection is to become.
+    /// The kind of connection that it asks to switch to.
     pub(super) upgrade: Option<Upgrade>,
-    /// It is from a process of the mesh, which is believed and wants to know what became of its time.
+    /// Whether it is from a trusted process of the mesh, which needs to know the request's times.
     pub(super) by_peer: bool,
 }
 
@@ -42,7 +42,8 @@ impl Default for Inbound {
     }
 }
 
-/// Who ended the request, or answered it.
+/// Returns the outcome by the response code details: by the side that ended or answered the
+/// request.
 fn details(stream: &impl Stream) -> Outcome {
     let details = stream.property(Property::ResponseCodeDetails);
     answer::of_details(details.ok().flatten().as_deref())
@@ -55,7 +56,8 @@ impl Inbound {
         self.ticket.is_some()
     }
 
-    /// The request's headers are there. The caller lets it go on, holds it, or answers it with [`Filter::reply`].
+    /// Decides when the request's headers arrive. The caller lets it go on, holds it, or answers it
+    /// with [`Filter::reply`].
     pub fn request_headers(
         &mut self,
         filter: &mut Filter<impl Host>,
@@ -67,7 +69,8 @@ impl Inbound {
         self.request(filter, stream, Headers::of_request(stream))
     }
 
-    /// As [`Inbound::request_headers`], for a caller that read the headers before it locked the filter.
+    /// As [`Inbound::request_headers`], for a caller that read the headers before it locked the
+    /// filter.
     pub fn request<S: Stream>(
         &mut self,
         filter: &mut Filter<impl Host>,
@@ -84,7 +87,7 @@ impl Inbound {
         decision
     }
 
-    /// The response's headers are there.
+    /// Handles the response's headers.
     pub fn response_headers(
         &mut self,
         filter: &mut Filter<impl Host>,
@@ -94,7 +97,7 @@ impl Inbound {
         let Some(ticket) = self.ticket else {
             return;
         };
-        // Before we write what the process behind a gateway wrote as well.
+        // Before our own headers overwrite those of the process behind a gateway.
         filter.forwarded_answered(stream);
         filter.hint(stream, ticket);
         filter.answer(stream, ticket, self.asked.by_peer);
@@ -108,9 +111,9 @@ impl Inbound {
                 self.from_backend = true;
             }
         }
-        // What Envoy answers itself, the backend has nothing more to do for.
+        // The backend has no more work for a request that Envoy answers itself.
         let local = self.outcome != Outcome::Unsampled && !self.from_backend;
-        // Once its connection is something else, a request is over.
+        // A request ends when its connection has switched to another protocol.
         let switched = self.asked.upgrade.is_some_and(|upgrade| {
             let status = stream.response_header(":status").ok().flatten();
             status.is_some_and(|status| upgrade.happened(&status))
@@ -120,13 +123,14 @@ impl Inbound {
         }
     }
 
-    /// Whether to call [`Inbound::response_begins`] when the first byte of the response's body is there.
+    /// Whether to call [`Inbound::response_begins`] when the first byte of the response's body is
+    /// there.
     #[must_use]
     pub fn awaits_first_byte(&self) -> bool {
         self.awaits_first_byte && self.is_pending()
     }
 
-    /// The first byte of the response's body is there, and more follows.
+    /// Handles the first byte of the response's body, if more follows.
     pub fn response_begins(&mut self, filter: &mut Filter<impl Host>, stream: &impl Stream) {
         let Some(ticket) = self.ticket.filter(|_| self.awaits_first_byte) else {
             return;
@@ -139,12 +143,12 @@ impl Inbound {
         }
     }
 
-    /// The last byte of the response's body is there, without trailers.
+    /// Handles the last byte of the response's body, without trailers.
     pub fn response_end(&mut self, filter: &mut Filter<impl Host>, stream: &impl Stream) {
         self.finish(filter, stream, self.outcome);
     }
 
-    /// The response's trailers are there.
+    /// Handles the response's trailers.
     pub fn response_trailers(&mut self, filter: &mut Filter<impl Host>, stream: &impl Stream) {
         if let Some(ticket) = self.ticket
             && self.outcome == Outcome::Completed
@@ -154,8 +158,8 @@ impl Inbound {
         self.finish(filter, stream, self.outcome);
     }
 
-    /// The stream ends: normally after its response, early when the client left or the backend failed. Safe to call
-    /// twice.
+    /// Records the end of the stream: normally after its response, early when the client left or
+    /// the backend failed. Safe to call twice.
     pub fn done(&mut self, filter: &mut Filter<impl Host>, stream: &impl Stream) {
         filter.forwarded_ended(stream);
         if self.ticket.is_some() {

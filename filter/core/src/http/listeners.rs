@@ -1,11 +1,13 @@
 //! The configurations that the proxy has, and which of them are in force.
 //!
-//! The proxy makes a configuration for each version of each listener. An edit adds one; the old one goes with the last of
-//! its streams, minutes later perhaps. So the newest counts. But the newest may go first: the proxy drops it where
-//! another part of its update fails. Then the newest that is left is in force again.
+//! The proxy makes a configuration for each version of each listener. An edit adds one; the old one
+//! goes with the last of its streams, perhaps minutes later. So the newest counts. But the newest
+//! may go first: the proxy drops it if another part of its update fails. Then the newest remaining
+//! one is in force again.
 //!
-//! One process may serve listeners with different policies, such as several Gateways. A configuration has the name of what
-//! it is for, and the newest of each name is in force. Without names the newest of all is.
+//! One process may serve listeners with different policies, such as several Gateways. A
+//! configuration has the name of its listener, and the newest of each name is in force. Without
+//! names the newest of all is.
 
 use std::sync::Arc;
 
@@ -26,14 +28,15 @@ struct Listener {
 }
 
 impl Listeners {
-    /// Adds configuration `id` for `name`, which is the newest from now on. `id` is used again only after it went.
+    /// Adds configuration `id` for `name`, which is the newest from now on. `id` is used again only
+    /// after it went.
     pub(super) fn configured(&mut self, (id, name): (u32, &str), config: Prepared) {
         let direction = config.config.direction;
         self.add((id, name), direction, Some(Arc::new(config)));
     }
 
-    /// Adds `id`, whose configuration was refused while the proxy keeps the listener: the last good one stays in force for
-    /// it, also when the listener that brought that one goes.
+    /// Adds `id`, whose configuration was refused while the proxy keeps the listener. The last good
+    /// one stays in force for it, even if the listener that brought that one goes.
     pub(super) fn refused(&mut self, (id, name): (u32, &str), direction: Direction) {
         let in_force = self.in_force(direction);
         let good = in_force.iter().find(|(other, _)| *other == name);
@@ -62,7 +65,8 @@ impl Listeners {
         Some(self.0.remove(at).direction)
     }
 
-    /// The newest of `direction`: it outlives the streams of the older ones, unless its update fails.
+    /// The newest of `direction`: it outlives the streams of the older ones, unless its update
+    /// fails.
     #[must_use]
     pub fn newest(&self, direction: Direction) -> Option<u32> {
         self.of(direction).map(|listener| listener.id).next()
@@ -89,7 +93,7 @@ impl Listeners {
         in_force
     }
 
-    /// As [`Listeners::in_force`], to compare.
+    /// Returns the configurations of [`Listeners::in_force`], to compare.
     pub(super) fn configs(&self, direction: Direction) -> Vec<(&str, &FilterConfig)> {
         let in_force = self.in_force(direction).into_iter();
         in_force.map(|(name, p)| (name, &p.config)).collect()
@@ -131,7 +135,7 @@ mod tests {
         Prepared::new(&MemoryHost::new(), config).unwrap()
     }
 
-    /// Name and revision of what is in force.
+    /// Returns name and revision of the configurations in force.
     fn in_force(listeners: &Listeners, direction: Direction) -> String {
         let in_force = listeners.in_force(direction);
         let text = in_force

@@ -1,5 +1,5 @@
-//! A [`Stream`] in memory, for tests: what a filter reads of it is set beforehand, what the filter writes is seen
-//! afterwards.
+//! A [`Stream`] in memory, for tests: the filter's inputs are set beforehand, and its outputs are
+//! recorded.
 
 use std::cell::{Cell, RefCell};
 
@@ -26,13 +26,13 @@ pub struct MemoryStream {
     pub response: RefCell<Pairs>,
     /// Trailers of the response.
     pub trailers: RefCell<Pairs>,
-    /// Properties, by what [`Property`] writes of itself.
+    /// Properties, by the text of their [`Property`].
     pub properties: RefCell<Pairs>,
     /// The log.
     pub log: RefCell<Vec<(Level, String)>>,
 }
 
-/// As owned texts.
+/// Returns the pairs as owned texts.
 #[must_use]
 pub fn pairs(pairs: &[(&str, &str)]) -> Pairs {
     let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());

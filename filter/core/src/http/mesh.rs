@@ -1,7 +1,8 @@
-//! Workflows and class admission: what requests and calls say in Headgate's headers, and what they are told.
+//! Workflows and class admission: reading and writing Headgate's headers of requests, calls and
+//! responses.
 //!
-//! Reading and writing headers is what costs here, so that nothing is asked for that the map of a request's headers
-//! doesn't show to be there, and nothing is removed that isn't.
+//! Reading and writing headers dominates the cost here. So a header is only read or removed if the
+//! map of the request's headers shows that it is present.
 
 use crate::config::{Direction, ResourceReport};
 use crate::decision::Ticket;
@@ -17,17 +18,18 @@ use super::outbound::Called;
 use super::reply::REFUSED;
 use super::{Filter, Property, Stream, answer};
 
-/// Whose Headgate headers a request has.
+/// The origin of a request's Headgate headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// None, or the application may see them: they stay as they are.
+    /// No headers, or ones that the application may see: they stay as they are.
     Plain,
-    /// Those of a sidecar that is believed, or of a stranger whose headers are hidden. They are to be removed.
+    /// Headers of a trusted sidecar, or hidden ones of an untrusted client. They must be removed.
     Mesh,
 }
 
 impl<H: Host> Filter<H> {
-    /// Who speaks in Headgate's headers of a request. A stranger's are hidden from all that follows.
+    /// Returns the origin of a request's Headgate headers. Those of an untrusted client are hidden
+    /// from all later rules.
     pub(super) fn standing(&self, headers: &mut Headers<'_, impl Stream>) -> Standing {
         let speaks = || headers.any_of_ours() || headers.token_in_baggage().is_some();
         if !(self.workflows || self.classes) || !speaks() {
@@ -44,7 +46,7 @@ impl<H: Host> Filter<H> {
         }
     }
 
-    /// Takes from a request what is none of the application's business.
+    /// Removes Headgate's headers from a request before the application sees it.
     pub(super) fn strip<S: Stream>(
         &mut self,
         stream: &S,
@@ -74,9 +76,9 @@ impl<H: Host> Filter<H> {
         self.check(stream, stripped);
     }
 
-    /// The request of `stream` goes on: tells the application the token by which its calls will be
-    /// known; at a gateway it is the call. Without `headers` they are read again: those of a request that was held are
-    /// gone.
+    /// Sets the token for the application's calls when the request of `stream` goes on; at a
+    /// gateway the request is the call. Without `headers` they are read again, since those of a
+    /// held request are gone.
     pub(super) fn hand_on<S: Stream>(
         &mut self,
         stream: &S,
@@ -113,7 +115,7 @@ impl<H: Host> Filter<H> {
         self.check(stream, told);
     }
 
-    /// The request of `stream` is the gateway's call.
+    /// Makes the request of `stream` the gateway's call.
     fn forward<S: Stream>(
         &mut self,
         stream: &S,
@@ -139,28 +141,31 @@ impl<H: Host> Filter<H> {
         Ok(())
     }
 
-    /// The response to a call that was held, or to a request that a gateway forwarded, begins.
+    /// Handles the begin of the response to a call that was held, or to a request that a gateway
+    /// forwarded.
     pub(super) fn forwarded_answered(&mut self, stream: &impl Stream) {
         if let Some(calling) = self.forwarded.remove(&stream.id()) {
             self.answered(stream, calling);
         }
     }
 
-    /// A request that a gateway may have forwarded ended; if it wasn't answered by then, it is lost.
+    /// Records the end of a request that a gateway may have forwarded; if it wasn't answered by
+    /// then, it is lost.
     pub(super) fn forwarded_ended(&mut self, stream: &impl Stream) {
         if let Some(calling) = self.forwarded.remove(&stream.id()) {
             self.unanswered(stream, calling);
         }
     }
 
-    /// A call ended that may still have waited.
+    /// Records the end of a call that may still have been delayed.
     pub(super) fn held_ended(&mut self, stream: &impl Stream) {
         self.engine.forget_call(stream.id());
         self.forwarded_ended(stream);
     }
 
-    /// The response of the backend to the request of `ticket` begins: tells the sender what it may send, and
-    /// learns what the request used. `peer`: the sender named itself, and is believed.
+    /// Announces the rate to the sender when the backend's response to the request of `ticket`
+    /// begins, and records the request's use of the second resource. `peer` means that the sender
+    /// named itself and is trusted.
     pub(super) fn answer(&mut self, stream: &impl Stream, ticket: Ticket, peer: bool) {
         let has_workflow = self.engine.has_workflow(ticket);
         if !has_workflow && !peer {
@@ -207,7 +212,7 @@ impl<H: Host> Filter<H> {
         self.called(stream, true)
     }
 
-    /// A call that was held goes on.
+    /// Sends a call that was held.
     pub fn send(&mut self, stream: &impl Stream) {
         if let Called::Sent(Some(calling)) = self.called(stream, false) {
             self.forwarded.insert(stream.id(), calling);
@@ -218,8 +223,8 @@ impl<H: Host> Filter<H> {
         let matters = self.workflows && self.engine.has_outbound()
             || self.engine.admits_calls()
             || self.engine.smooths_calls();
-        // Ticks, which send calls that wait, are those of a listener for requests. At a gateway the request was its own call
-        // already.
+        // Ticks, which send calls that wait, are those of a listener for requests. At a gateway the
+        // request was its own call already.
         let served = self.listeners.newest(Direction::Inbound).is_some();
         if !matters || !served || self.engine.is_gateway() {
             return Called::Sent(None);
@@ -244,7 +249,8 @@ impl<H: Host> Filter<H> {
                 Err(error) => self.complain(stream, &error),
             }
         }
-        // What the application copied from the request it got, or made up: only what follows counts.
+        // Headers that the application copied from its own request, or made up. Only those set
+        // below count.
         let mut told: Result<(), HostError> = Ok(());
         for name in headers.internal().take_while(|_| self.workflows) {
             told = told.and(stream.remove_request_header(name));
@@ -268,7 +274,7 @@ impl<H: Host> Filter<H> {
         calling.map(Called::Sent)
     }
 
-    /// The response to a call begins.
+    /// Handles the begin of the response to a call.
     pub(super) fn answered(&mut self, stream: &impl Stream, calling: Calling) {
         let Ok(now) = stream.now() else { return };
         let response = match stream.response_headers() {
@@ -289,7 +295,7 @@ impl<H: Host> Filter<H> {
         } else {
             None
         };
-        // At a gateway there is no application that called.
+        // At a gateway no application made the call.
         let downgraded = self.engine.downgraded(&calling);
         let downgraded = downgraded.filter(|_| !self.engine.is_gateway());
         let is_downgraded = downgraded.is_some();
@@ -306,9 +312,9 @@ impl<H: Host> Filter<H> {
         };
         let heard = self.engine.answered(&self.host, now, calling, Some(&reply));
         self.check(stream, heard);
-        // What the called application copied from a call of its own.
+        // Headers that the called application copied from a call of its own.
         let copied = (!is_downgraded).then_some(wire::DOWNGRADED);
-        // An application that delays its requests as well would do it twice.
+        // With this header, an application that delays its requests too would delay them twice.
         let obeyed = self.engine.delays_calls().then_some(hint::HEADER);
         let hidden = [wire::RATE, wire::PROGRESS].into_iter();
         for name in hidden.chain(copied).chain(obeyed) {
@@ -319,7 +325,7 @@ impl<H: Host> Filter<H> {
         }
     }
 
-    /// A call ended without a response.
+    /// Records the end of a call without a response.
     pub(super) fn unanswered(&mut self, stream: &impl Stream, calling: Calling) {
         if let Ok(now) = stream.now() {
             let heard = self.engine.answered(&self.host, now, calling, None);
@@ -328,8 +334,9 @@ impl<H: Host> Filter<H> {
     }
 }
 
-/// Whether a response says that there was no room for the call, or that nobody answered in time. Not so if it exceeded
-/// the rate of its workflow, or was served: then the refusal is one that the application passes on.
+/// Whether the call was refused for lack of room or not answered in time. Not if it exceeded the
+/// rate of its workflow. Not if it was served either: then the application passes on a refusal that
+/// it received itself.
 fn has_failed(stream: &impl Stream, response: &Response) -> bool {
     if response.header(wire::PROGRESS).is_some() {
         return false;

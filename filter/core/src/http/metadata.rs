@@ -1,7 +1,7 @@
 //! Dynamic metadata as text.
 
-/// A value of proxy-wasm as a text. The host hands over a text's bytes, a number's eight, and something with zero bytes in it for
-/// what is neither.
+/// Returns a value of proxy-wasm as text. The host passes the bytes of a text or the eight bytes of
+/// a number; values of other kinds contain zero bytes.
 #[must_use]
 pub fn text(value: Vec<u8>) -> Option<Vec<u8>> {
     let is_text = std::str::from_utf8(&value).is_ok_and(|t| !t.chars().any(char::is_control));

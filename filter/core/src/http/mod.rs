@@ -1,17 +1,18 @@
-//! What the filter does with requests and responses, for any proxy.
+//! The filter's handling of requests and responses, for any proxy.
 //!
 //! ```text
 //! Envoy ─► host (Wasm) ─► Inbound, Outbound ─► Filter ─► Engine
 //! ```
 //!
-//! An [`Inbound`] is one request to the process behind the proxy, an [`Outbound`] one call that the process makes.
-//! Each follows Envoy's callbacks, from request headers to the end of the stream. [`Filter`] is what all streams have
-//! in common: the engine, and the rules for Headgate's headers. A host translates callbacks into calls of these,
-//! implements [`Stream`], and carries out what is asked of it: a [`LocalReply`], and the actions for held requests
-//! ([`Filter::actions`]).
+//! An [`Inbound`] is one request to the process behind the proxy, an [`Outbound`] one call that the
+//! process makes. Each follows Envoy's callbacks, from request headers to the end of the stream.
+//! [`Filter`] is the state that all streams share: the engine, and the rules for Headgate's
+//! headers. A host translates callbacks into calls of these, implements [`Stream`], and carries out
+//! the results: a [`LocalReply`], and the actions for held requests ([`Filter::actions`]).
 //!
-//! A local reply and a resumption are results rather than calls of [`Stream`]. Envoy may carry both out at once and run
-//! this stream's response callbacks inside the call, while the filter is borrowed or its lock is held.
+//! A local reply and a resumption are results rather than calls of [`Stream`]. Envoy may carry both
+//! out at once and run this stream's response callbacks inside the call, while the filter is
+//! borrowed or its lock is held.
 
 mod answer;
 mod filter;
@@ -60,14 +61,15 @@ pub trait Proxy {
     fn log(&self, level: Level, message: &str);
 }
 
-/// What the proxy knows about a stream beside its headers.
+/// A property of a stream that isn't a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Property<'a> {
     /// Name of the route that was selected.
     RouteName,
     /// Name of the cluster that the route leads to.
     ClusterName,
-    /// A text or a whole number in dynamic metadata, as text: the namespace of the filter that wrote it, then keys.
+    /// A text or a whole number in dynamic metadata, as text: the namespace of the filter that
+    /// wrote it, then keys.
     Metadata(&'a [String]),
     /// SPIFFE id of the client, by its certificate.
     DownstreamPeer,
@@ -85,13 +87,14 @@ pub trait Stream: Proxy {
     /// The stream's number, which no other stream has that is under way.
     fn id(&self) -> u32;
 
-    /// Name of the listener that the stream came through: that of its configuration ([`Filter::configure`]).
+    /// Name of the listener that the stream came through: that of its configuration
+    /// ([`Filter::configure`]).
     fn listener(&self) -> &str {
         ""
     }
 
-    /// All request headers, in the form that [`Headers`] reads: one call and one allocation for what would otherwise
-    /// cost one of each per header.
+    /// Returns all request headers, in the form that [`Headers`] reads: with one call and one
+    /// allocation instead of one of each per header.
     fn request_headers(&self) -> Result<Vec<u8>, HostError>;
 
     /// As [`Stream::request_headers`], of the response.
@@ -115,6 +118,6 @@ pub trait Stream: Proxy {
     /// Removes all headers of this name from the response; there may be none.
     fn remove_response_header(&self, name: &[u8]) -> Result<(), HostError>;
 
-    /// A property; `None` when there is none.
+    /// Returns a property; `None` if it is absent.
     fn property(&self, property: Property<'_>) -> Result<Option<Vec<u8>>, HostError>;
 }

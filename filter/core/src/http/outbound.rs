@@ -1,10 +1,10 @@
 //! One call that the process behind the proxy makes: from its headers to its answer's.
 //!
-//! It counts as answered when the headers of its response come, which is when the called proxy wrote what it announces;
-//! a response that streams for minutes would bring an announcement that expired long ago. A call that is tried again by
-//! Envoy is one call: nobody but the last process answers.
+//! It counts as answered when the headers of its response come, when the called proxy has just
+//! written its announcement. A response that streams for minutes would bring an announcement that
+//! expired long ago. A call that Envoy retries is one call: only the last process answers.
 //!
-//! It may have to wait before it is sent.
+//! It may be delayed before it is sent.
 
 use crate::engine::Calling;
 use crate::host::Host;
@@ -14,13 +14,13 @@ use super::{Filter, Stream};
 /// One call.
 #[derive(Debug, Default)]
 pub struct Outbound {
-    /// What it belongs to, until it is answered.
+    /// The call's state, until it is answered.
     calling: Option<Calling>,
-    /// It waited or still waits; the filter knows what it belongs to, until it is answered.
+    /// Whether it was or still is delayed; the filter then keeps its state until it is answered.
     held: bool,
 }
 
-/// What becomes of a call at its headers.
+/// The decision about a call at its headers.
 pub(super) enum Called {
     /// It is sent.
     Sent(Option<Calling>),
@@ -35,8 +35,8 @@ impl Outbound {
         self.held || self.calling.is_some()
     }
 
-    /// The call's headers are there. False: the caller holds it until there is an
-    /// [`Action::Send`](crate::decision::Action::Send) for it, and then tells [`Filter::send`].
+    /// Decides when the call's headers arrive. If false, the caller holds the call until its
+    /// [`Action::Send`](crate::decision::Action::Send), and then calls [`Filter::send`].
     #[must_use]
     pub fn request_headers(
         &mut self,
@@ -50,7 +50,7 @@ impl Outbound {
         !self.held
     }
 
-    /// The response's headers are there.
+    /// Handles the response's headers.
     pub fn response_headers(&mut self, filter: &mut Filter<impl Host>, stream: &impl Stream) {
         if let Some(calling) = self.calling.take() {
             filter.answered(stream, calling);
@@ -60,7 +60,7 @@ impl Outbound {
         }
     }
 
-    /// The stream ends: if the call wasn't answered by then, it is lost.
+    /// Records the end of the stream: a call that wasn't answered by then is lost.
     pub fn done(&mut self, filter: &mut Filter<impl Host>, stream: &impl Stream) {
         if let Some(calling) = self.calling.take() {
             filter.unanswered(stream, calling);

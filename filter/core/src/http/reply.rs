@@ -1,4 +1,4 @@
-//! A refusal as a response: status, headers, details and a line for people.
+//! A refusal as a response: status, headers, details and a readable line.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use crate::engine::Words;
 use crate::refusal::Refusal;
 use crate::rng::Rng;
 
-/// Says which policy refused a request, of which type it was, and why.
+/// The header with the policy that refused a request, its type, and the reason.
 pub(super) const REFUSED: &str = "x-headgate-refused";
 
 /// A response that the proxy gives itself.
@@ -25,7 +25,7 @@ pub struct LocalReply {
 }
 
 impl LocalReply {
-    /// `refusal` as a response, with what clients are `told` beside it.
+    /// Returns `refusal` as a response, with the headers `told`.
     pub(super) fn new(
         words: Words<'_>,
         refusal: &Refusal,
@@ -44,7 +44,7 @@ impl LocalReply {
                 "grpc-retry-pushback-ms",
                 refusal.pushback_ms().to_string().into(),
             ),
-            // Tells the client's own proxy not to retry into the storm.
+            // Prevents the client's own proxy from retrying into the overload.
             ("x-envoy-ratelimited", "true".into()),
             (REFUSED, described.into()),
         ]);
@@ -55,7 +55,8 @@ impl LocalReply {
             details: format!("headgate_refused{{{reason}}}"),
             headers,
             body: format!(
-                "headgate refused this {kind:?} request: {} ({reason}). Retry after {retry_after} s.\n",
+                "headgate refused this {kind:?} request: {} ({reason}). \
+                 Retry after {retry_after} s.\n",
                 answer.text
             ),
         }

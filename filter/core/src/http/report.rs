@@ -1,4 +1,5 @@
-//! Reports to the server of class admission, and its answers: beside all streams, so that none waits for it.
+//! Reports to the server of class admission, and its answers: beside all streams, so that none
+//! waits for it.
 
 use crate::engine::Callout;
 use crate::host::Host;
@@ -6,8 +7,8 @@ use crate::host::Host;
 use super::{Filter, Level, Proxy};
 
 impl<H: Host> Filter<H> {
-    /// What the host is to send now, if anything; asked at each tick. Its answer goes to [`Filter::reported`], also
-    /// where there is none.
+    /// Returns the request that the host must send now, if any. Call it at each tick. The answer,
+    /// or its absence, goes to [`Filter::reported`].
     pub fn report(&mut self, proxy: &impl Proxy) -> Option<Callout> {
         let due = proxy
             .now()
@@ -18,7 +19,8 @@ impl<H: Host> Filter<H> {
         })
     }
 
-    /// The answer to what was sent: its body if it was 200, `None` if it was not, or none came.
+    /// Handles the answer to a report: its body if the status was 200, else `None`, also without an
+    /// answer.
     pub fn reported(&mut self, proxy: &impl Proxy, answer: Option<&[u8]>) {
         let heard = proxy
             .now()
@@ -40,8 +42,9 @@ impl<H: Host> Filter<H> {
         match (heard, before) {
             (false, _) => {
                 let message = format!(
-                    "headgate: the server of class admission (cluster {cluster:?}) does not answer; classes of calls \
-                     are up to classAdmission.centralized.fallback while it lasts"
+                    "headgate: the server of class admission (cluster {cluster:?}) does not \
+                     answer; classes of calls are up to classAdmission.centralized.fallback while \
+                     it lasts"
                 );
                 proxy.log(Level::Warn, &message);
             }

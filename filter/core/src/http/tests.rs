@@ -33,15 +33,17 @@ const MAX_QUEUE_LENGTH: &str = r#""strategy":{"type":"MaxQueueLength"}"#;
 
 /// One workflow, `a`, by a header or by the sidecar that sent the request.
 const WORKFLOWS: &str = r#""strategy":{"type":"MaxQueueLength"},
-    "workflows":{"identify":[{"type":"Header","name":"x-tenant"},{"type":"Header","name":"x-headgate-workflow"}],
+    "workflows":{"identify":[{"type":"Header","name":"x-tenant"},
+                             {"type":"Header","name":"x-headgate-workflow"}],
         "peers":["spiffe://mesh/*"],
         "quantile":0.5,"interval_us":100000,"rate_ttl_us":1000000,
         "sharing":{"type":"StaticGuarantees"},"max_workflows":10,"max_queue_length":20,
         "workflows":{"a":{"guarantee":1000.0}}}"#;
 
-const DEGRADATION: &str = r#""strategy":{"type":"ResponseTimeController","percentile":90,"scope":"Type",
-    "targets_us":[[50000]],"smoothing":0.7,"requests":100,"timeout_us":1000000,"increase_below":-0.5,
-    "decrease_above":0,"increase":2,"decrease":1.2,"increase_offset":-0.1,"min_rate":0.05,"max_rate":2000,
+const DEGRADATION: &str = r#""strategy":{"type":"ResponseTimeController","percentile":90,
+    "scope":"Type","targets_us":[[50000]],"smoothing":0.7,"requests":100,"timeout_us":1000000,
+    "increase_below":-0.5,"decrease_above":0,"increase":2,"decrease":1.2,"increase_offset":-0.1,
+    "min_rate":0.05,"max_rate":2000,
     "lower_class_decrease":10,"lower_class_patience":20,
     "degradation":{"min_quality":0.1,"decrease":1.2,"increase":0.05,"admission":true}}"#;
 
@@ -98,7 +100,7 @@ impl Proxy {
         (Request { stream, inbound }, decision)
     }
 
-    /// A request that is let go on.
+    /// Returns a request that is forwarded.
     fn forwarded(&mut self, headers: &[(&str, &str)]) -> Request {
         let (request, decision) = self.arrive(headers);
         assert!(matches!(decision, Decision::Forward(_)), "{decision:?}");
@@ -116,7 +118,7 @@ impl Proxy {
         request.inbound.done(&mut self.filter, &request.stream);
     }
 
-    /// Carries out the one action that there is, a resumption of `held`.
+    /// Carries out the only action, a resumption of `held`.
     fn resume(&mut self, held: &Request) {
         let actions = std::mem::take(self.filter.actions());
         let [Action::Resume { stream, ticket }] = actions[..] else {
@@ -255,7 +257,7 @@ fn an_engine_that_failed_leaves_nothing_booked_to_the_next() {
     let _second = proxy.held(&[]);
     proxy.done(&mut first);
     assert_eq!(proxy.in_use(), 1);
-    // Nobody is buried twice.
+    // No worker is buried twice.
     let (host, dead) = (&proxy.filter.host, proxy.filter.engine.worker());
     let own = dead.expect("it joined");
     for gone in [1 - own, own, 7] {
@@ -303,7 +305,7 @@ fn response_headers_end_a_request_where_nothing_of_the_backend_follows() {
         (MAX_QUEUE_LENGTH, &get[..], "200", VIA_UPSTREAM, false),
         // Headers are no byte of the body.
         (&first_byte, &get[..], "200", VIA_UPSTREAM, false),
-        // What Envoy answers itself.
+        // An answer of Envoy itself.
         (
             MAX_QUEUE_LENGTH,
             &get[..],
@@ -313,7 +315,7 @@ fn response_headers_end_a_request_where_nothing_of_the_backend_follows() {
         ),
         (MAX_QUEUE_LENGTH, &get[..], "504", "response_timeout", true),
         (MAX_QUEUE_LENGTH, &upgrade[..], "101", VIA_UPSTREAM, true),
-        // The backend ignores what it is asked to become.
+        // The backend ignores the requested upgrade.
         (MAX_QUEUE_LENGTH, &upgrade[..], "200", VIA_UPSTREAM, false),
         (MAX_QUEUE_LENGTH, &connect[..], "200", VIA_UPSTREAM, true),
         (MAX_QUEUE_LENGTH, &connect[..], "404", VIA_UPSTREAM, false),
@@ -323,7 +325,7 @@ fn response_headers_end_a_request_where_nothing_of_the_backend_follows() {
     }
 }
 
-/// Where streams end their processing time at their first byte.
+/// A stage whose streams end their processing time at their first byte.
 fn streaming(more: &str) -> Proxy {
     Proxy::new(&stage(&format!(
         r#"{MAX_QUEUE_LENGTH},"measure":"FirstByte"{more}"#
@@ -558,7 +560,8 @@ fn a_configuration_that_is_dropped_gives_way_to_the_one_before() {
     for request in &mut requests {
         proxy.done(request);
     }
-    // Of the edit that is meant to stay nothing changes when the old one goes, and all when it goes itself.
+    // Of the edit that is meant to stay nothing changes when the old one goes, and all when it goes
+    // itself.
     proxy.filter.gone(&stream, 3);
     assert_eq!(
         proxy.filter.listeners().newest(Direction::Inbound),
@@ -613,7 +616,8 @@ fn listeners_with_different_policies_are_in_force_side_by_side() {
     configure(&mut proxy, 4, "b", &routed("ns/b", r#""y""#));
     assert_eq!(*proxy.filter.actions(), []);
 
-    // A listener's requests are decided by its own policies, also where those of another are for any route.
+    // A listener's requests are decided by its own policies, also where those of another are for
+    // any route.
     let (mut waits, decision) = arrive(&mut proxy, "a", "y");
     assert!(matches!(decision, Decision::Hold(_)), "{decision:?}");
     let (mut of_b, decision) = arrive(&mut proxy, "b", "y");
@@ -657,7 +661,7 @@ fn a_configuration_that_was_refused_is_that_of_no_engine_to_come() {
         .configure(&stream, Instant::default(), (3, ""), b"{\"stages\":0}");
     assert!(refused.is_err());
     assert_eq!(proxy.filter.listeners().last(), Some(IN));
-    // Where the proxy keeps its listener, the last good one is that listener's as well.
+    // If the proxy keeps its listener, the last good configuration is that listener's as well.
     proxy.filter.refused((3, ""), Direction::Inbound);
     proxy.filter.gone(&stream, IN);
     proxy.forwarded(&[]);
@@ -703,14 +707,14 @@ fn no_client_tells_a_quality_where_headgate_tells_none() {
     let (unmanaged, decision) = proxy.arrive(&[("x-headgate-quality", "7")]);
     assert_eq!(decision, Decision::PassBy);
     assert_eq!(unmanaged.stream.in_request("x-headgate-quality"), None);
-    // Where no stage degrades service, the header is the application's.
+    // If no stage degrades service, the header is the application's.
     let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
     let request = proxy.forwarded(&[("x-headgate-quality", "7")]);
     let told = request.stream.in_request("x-headgate-quality");
     assert_eq!(told.as_deref(), Some("7"));
 }
 
-/// What sidecars say to each other.
+/// Headers between sidecars.
 const FROM_MESH: [(&str, &str); 4] = [
     (wire::WORKFLOW, "a"),
     (wire::PROCESS, "00000000000000ff"),
@@ -770,7 +774,7 @@ fn where_nobody_knows_workflows_headers_stay_as_they_are() {
     assert_eq!(*request.stream.request.borrow(), pairs(&FROM_MESH));
 }
 
-/// What a process behind says of itself.
+/// Sets the announcement of a process behind a gateway.
 fn announcement(response: &MemoryStream) {
     *response.response.borrow_mut() = pairs(&[
         (":status", "200"),

@@ -9,7 +9,7 @@ use crate::host::{Expected, Version};
 
 const P: u32 = 3;
 
-/// Real threads, real races: nobody may ever see more than P owners, and all come back.
+/// Real threads, real races: never more than P owners, and all slots come back.
 #[test]
 fn contending_workers_never_own_more_than_p_slots() {
     let host = MemoryHost::new();
@@ -75,7 +75,7 @@ fn a_dead_workers_share_is_given_back_exactly() {
     );
     assert_eq!(alive.drift(&host, 2).unwrap(), Share::default());
 
-    // It was not dead after all: it comes back under another number and books what it holds.
+    // It was not dead after all: it comes back under another number and books its requests again.
     dead.rejoin(&host, 2).unwrap();
     assert_eq!(alive.slots_in_use(&host).unwrap(), 2);
     assert_eq!(
@@ -171,8 +171,8 @@ fn a_total_below_zero_is_an_empty_queue() {
     );
 }
 
-/// A worker that contends for slots: it adds to the total just before another's read, and steps back just after that
-/// one's step back.
+/// A worker that contends for slots: it adds to the total just before another's read, and steps
+/// back just after that one's step back.
 struct Contended<'a> {
     host: &'a MemoryHost,
     total: Number,

@@ -6,15 +6,17 @@
 //!        base − down in 5·q of 5; q is the share of time that may be spent below
 //! ```
 //!
-//! An estimate of what more slots would do needs times with more and times with fewer. Comparing a minute with
-//! the minute before confuses the slots with everything else that changed: load, mix, caches, neighbours. So
-//! the number of slots changes several times a second, in an order that is drawn anew for every block of five
-//! slots of the schedule, and only times of one block are compared with each other.
+//! An estimate of the effect of more slots needs times with more and times with fewer. Comparing a
+//! minute with the minute before confuses the slots with everything else that changed: load, mix,
+//! caches, neighbours. So the number of slots changes several times a second. The order is drawn
+//! anew for every block of five slots of the schedule, and only times of one block are compared
+//! with each other.
 //!
-//! The schedule is a function of the time and of the policy's name, nothing is exchanged: all workers of a
-//! process change over at the same moment, and so do all proxies in front of a backend whose clocks agree. That
-//! matters, because a proxy that moves alone measures the elasticity times its own share of the requests in
-//! flight: with three proxies out of step nobody ever sees a backend that is full, and each of them grows.
+//! The schedule is a function of the time and of the policy's name, without any exchange. So all
+//! workers of a process change over at the same moment, and so do all proxies in front of a backend
+//! whose clocks agree. That matters, because a proxy that moves alone measures the elasticity times
+//! its own share of the requests in flight: with three proxies out of step none ever sees a backend
+//! that is full, and each of them grows.
 
 use std::time::Duration;
 
@@ -37,14 +39,14 @@ pub struct Exposure {
     pub below: f64,
 }
 
-/// See the module.
+/// The schedule's parameters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Dither {
     /// The estimate, slots.
     pub base: u32,
-    /// How far up, slots.
+    /// The reach upwards, slots.
     pub up: u32,
-    /// How far down, slots; less than `base`.
+    /// The reach downwards, slots; less than `base`.
     pub down: u32,
     /// q, ratio 0..=0.4.
     pub below: f64,
@@ -52,7 +54,7 @@ pub struct Dither {
     pub slot: Duration,
     /// From the process's clock to one that all processes agree with.
     pub offset: Duration,
-    /// Which of all schedules.
+    /// Selects one of all schedules.
     pub seed: u64,
 }
 
@@ -73,7 +75,8 @@ impl Dither {
         self.index(now) / BLOCK
     }
 
-    /// Where a request that ran from `start` to `end` spent its time; `None` if it ran too long to tell.
+    /// Returns the parts of a request's life, from `start` to `end`, above and below the base;
+    /// `None` if it ran too long.
     #[must_use]
     pub fn exposure(&self, start: Instant, end: Instant) -> Option<Exposure> {
         let slot = nanos(self.slot).max(1);
@@ -100,13 +103,13 @@ impl Dither {
         Some(seen)
     }
 
-    /// ln of the ratio between the levels above and at the base; 0 when there is no level above.
+    /// Returns ln of the ratio between the levels above and at the base; 0 without a level above.
     #[must_use]
     pub fn ln_up(&self) -> f64 {
         (f64::from(self.base.saturating_add(self.up)) / f64::from(self.base.max(1))).ln()
     }
 
-    /// ln of the ratio between the levels at the base and below; 0 when there is no level below.
+    /// Returns ln of the ratio between the levels at the base and below; 0 without a level below.
     #[must_use]
     pub fn ln_down(&self) -> f64 {
         (f64::from(self.base.max(1)) / f64::from((self.base - self.down.min(self.base)).max(1)))
@@ -127,7 +130,7 @@ impl Dither {
         // The fraction of a slot is left to chance.
         let wanted = self.below * BLOCK as f64;
         let below = wanted.floor() as u64 + u64::from(rng.chance(wanted.fract()));
-        // Where this slot of the schedule comes in the order that is drawn for its block (Fisher–Yates).
+        // The place of this slot of the schedule in the order drawn for its block (Fisher–Yates).
         let mut order: [u64; BLOCK as usize] = std::array::from_fn(|at| at as u64);
         for at in (1..order.len()).rev() {
             order.swap(at, (rng.next_u64() % (at as u64 + 1)) as usize);

@@ -1,24 +1,26 @@
 //! How service times respond to the number of slots: a regression within blocks of the schedule.
 //!
 //! ```text
-//! y = ln(pt) − mean of ln(pt) of the type             one request's service time, normalised by type
-//! u, d                                                parts of its life above and below the base (Exposure)
-//! y = a_block + β_u u + β_d d + ε                     within a block all but the slots is the same
-//! e_up   =  β_u / ln((base + up) / base)              elasticity of the service time, between base and above
-//! e_down = −β_d / ln(base / (base − down))            the same, between below and base
+//! y = ln(pt) − mean of ln(pt) of the type   one request's service time, normalised by type
+//! u, d                                      parts of its life above and below the base (Exposure)
+//! y = a_block + β_u u + β_d d + ε           within a block all but the slots is the same
+//! e_up   =  β_u / ln((base + up) / base)    elasticity of the service time, from base to above
+//! e_down = −β_d / ln(base / (base − down))  the same, from below to base
 //! ```
 //!
-//! 0: a slot more does not slow the others down, so it adds throughput. 1: service times grow as the slots do, so
-//! it adds waiting only (Little's law: throughput = slots / service time). A queue in the backend adds the same
-//! wait to short and to long requests, which is more than 1 on the logarithmic mean; a shared processor
-//! stretches all alike, which is 1 exactly. The logarithm keeps one slow answer from outweighing a thousand.
+//! 0: a slot more does not slow the others down, so it adds throughput. 1: service times grow as
+//! the slots do, so it adds waiting only (Little's law: throughput = slots / service time). A queue
+//! in the backend adds the same wait to short and to long requests, which is more than 1 on the
+//! logarithmic mean; a shared processor stretches all alike, which is 1 exactly. The logarithm
+//! keeps one slow answer from outweighing a thousand.
 //!
-//! Nothing here knows a rate or an absolute time, so neither the load nor the mix of types enters: types are
-//! normalised one by one, and what a type's own mean drifts is the same above and below.
+//! Nothing here knows a rate or an absolute time, so neither the load nor the mix of types enters:
+//! types are normalised one by one, and a drift of a type's own mean is the same above and below.
 //!
-//! **Errors.** Requests that ran at the same time waited behind the same others, so their times are no
-//! independent samples; the usual formula understates the error by a factor of up to four. The deviation of each
-//! block's own slope (the cluster-robust "sandwich" estimate, Liang and Zeger 1986) gives the factor.
+//! **Errors.** Requests that ran at the same time waited behind the same others, so their times are
+//! no independent samples; the usual formula understates the error by a factor of up to four. The
+//! deviation of each block's own slope (the cluster-robust "sandwich" estimate, Liang and Zeger
+//! 1986) gives the factor.
 
 use serde::{Deserialize, Serialize};
 
@@ -64,7 +66,7 @@ impl Estimate {
         error: 1e6,
     };
 
-    /// With what is to be expected of any backend: N(0.7, 0.5²).
+    /// Combines the estimate with the prior for any backend: N(0.7, 0.5²).
     #[must_use]
     pub fn with_prior(self) -> Self {
         let (own, prior) = (self.error.max(1e-3).powi(-2), PRIOR.1.powi(-2));
@@ -74,7 +76,7 @@ impl Estimate {
         }
     }
 
-    /// As an elasticity, from a slope over a step of this size.
+    /// Converts a slope over a step of this size to an elasticity.
     fn per(self, step: f64) -> Self {
         Self {
             value: self.value / step,
@@ -86,8 +88,8 @@ impl Estimate {
 /// Second moments within blocks, over the blocks that count.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Moments {
-    /// Degrees of freedom, S_uu, S_dd, S_ud, S_uy, S_dy, S_yy; then over blocks, with x = u − d: Σ S_xy²,
-    /// Σ S_xy S_xx, Σ S_xx²; blocks.
+    /// Degrees of freedom, S_uu, S_dd, S_ud, S_uy, S_dy, S_yy; then over blocks, with x = u − d: Σ
+    /// S_xy², Σ S_xy S_xx, Σ S_xx²; blocks.
     pub of: [f64; 11],
 }
 
@@ -129,8 +131,8 @@ impl Moments {
         }
     }
 
-    /// `(e_up, e_down)`, given the logarithms of the two steps; `None` while the levels were not visited enough.
-    /// With a step of 0 there is no such level.
+    /// Returns `(e_up, e_down)`, given the logarithms of the two steps; `None` while the levels
+    /// were not visited enough. A step of 0 means that the level doesn't exist.
     #[must_use]
     pub fn elasticities(&self, ln_up: f64, ln_down: f64) -> Option<(Estimate, Estimate)> {
         let [n, uu, dd, ud, uy, dy, yy, num2, cross, den2, blocks] = self.of;

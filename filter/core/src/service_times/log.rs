@@ -1,39 +1,39 @@
-//! What a worker measured and hasn't shared yet: a list of fixed size, so that measuring neither
+//! A worker's samples that aren't shared yet: a list of fixed size, so that measuring neither
 //! allocates nor calls the host.
 //!
 //! Of a busy type only a sample of the answers is measured (see `stage/sampling.rs`). For its own
-//! histogram that changes nothing. In the general one, which is over *all* requests, it would count for
-//! less than its traffic: with 10,000 requests/s of 1 ms, of which 800 are measured, and 200 requests/s of
-//! 20 ms, the mean over all requests is 1.4 ms, the mean over all samples 4.8 ms. So every type also
-//! counts the answers that its samples stand for, and the general histogram takes each sample as often as
-//! is needed. They are spread evenly over the type's samples of an exchange: which of them came just after
-//! those that were left out says nothing about them.
+//! histogram that changes nothing. In the general one, which is over *all* requests, it would count
+//! for less than its traffic: with 10,000 requests/s of 1 ms, of which 800 are measured, and 200
+//! requests/s of 20 ms, the mean over all requests is 1.4 ms, the mean over all samples 4.8 ms. So
+//! every type also counts its unmeasured answers, and the general histogram takes each sample with
+//! a weight. The weights are spread evenly over the type's samples of an exchange, since the
+//! unmeasured answers are independent of the sample that came before them.
 
 use std::time::Duration;
 
 use crate::histogram::Histogram;
 use crate::time::nanos;
 
-/// Samples that are kept between two exchanges. More are left out; at an exchange every 10 ms that is
-/// beyond 800,000 requests/s of one worker.
+/// Samples that are kept between two exchanges. More are left out; at an exchange every 10 ms that
+/// is beyond 800,000 requests/s of one worker.
 pub(super) const CAPACITY: usize = 8_192;
 /// A sample: the type above, nanoseconds below.
 const NANOS_BITS: u32 = 48;
 const NANOS: u64 = (1 << NANOS_BITS) - 1;
 
-/// What is not in the general histogram yet, of one type.
+/// The part of one type that the general histogram hasn't got yet.
 #[derive(Debug, Clone, Copy, Default)]
 struct Fresh {
     samples: u32,
-    /// Answers beside these samples that they stand for.
+    /// Unmeasured answers beside these samples.
     unmeasured: u64,
 }
 
-/// See the module.
+/// A worker's samples that aren't shared yet.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     pub(super) samples: Vec<u64>,
-    /// The first so many are in the general histogram already.
+    /// The number of first samples that are in the general histogram already.
     pub(super) in_general: usize,
     /// By type.
     fresh: Vec<Fresh>,
@@ -53,8 +53,8 @@ impl Log {
         }
     }
 
-    /// Keeps a sample of type `kind`, which stands for `weight` answers, itself included. False when there
-    /// is no room; later samples then stand for this one, too.
+    /// Keeps a sample of type `kind` with the weight of `weight` answers, itself included. Returns
+    /// false without room; its weight then goes to later samples.
     pub(super) fn push(&mut self, kind: usize, processing: Duration, weight: u32) -> bool {
         let fresh = &mut self.fresh[kind];
         if self.samples.len() >= CAPACITY {
@@ -81,7 +81,7 @@ impl Log {
         self.left_out
     }
 
-    /// What is new for the general histogram, each sample as often as the answers that it stands for.
+    /// Returns the new samples for the general histogram, each with its weight.
     pub(super) fn for_general(&mut self) -> Histogram {
         let mut all = Histogram::default();
         let samples = &mut self.samples[self.in_general..];
@@ -117,7 +117,8 @@ impl Log {
     }
 
     /// Hands the samples of at most `most` types to `merge`, and forgets those of a type when that
-    /// succeeded. The turn goes round, so that every type has one. All must be in the general histogram.
+    /// succeeded. The turn goes round, so that every type has one. All must be in the general
+    /// histogram.
     pub(super) fn drain_types<E>(
         &mut self,
         most: usize,

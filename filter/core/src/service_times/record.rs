@@ -5,28 +5,29 @@
 //!          └───── readable ────┘   (new samples)
 //! ```
 //!
-//! New samples go into `populating`. At the first visit after a step's end it becomes the newest of the
-//! closed steps, and what lies behind the window is forgotten. Decisions are based on the sum of the
-//! closed steps: always the last n whole steps, n · step = interval, so that estimates follow a change
-//! within a step and have forgotten what was before it after n + 1 of them (Bouncer §7: "update processing
-//! time histograms in a sliding window, instead of nonoverlapping windows").
+//! New samples go into `populating`. At the first visit after a step's end it becomes the newest of
+//! the closed steps, and steps that have left the window are dropped. Decisions are based on the
+//! sum of the closed steps: always the last n whole steps, n · step = interval. So estimates follow
+//! a change within a step, and have forgotten the time before it after n + 1 of them (Bouncer §7:
+//! "update processing time histograms in a sliding window, instead of nonoverlapping windows").
 //!
-//! **Dual buffers** (§3, footnote 4) are the same with n = 1: what was populated in one interval is read
-//! in the next.
+//! **Dual buffers** (§3, footnote 4) are the same with n = 1: samples of one interval are read in
+//! the next.
 //!
-//! **Lulls** (Appendix A prefers old data to none). `populating` closes only with 1/n of `min_samples`,
-//! else it goes on over the next step; and the oldest step is forgotten only if the rest has
-//! `min_samples`. So the window of a rare type reaches back as far as it needs to, and moves on with every
-//! n-th part of `min_samples`. With n = 1 that is the retained histogram of Appendix A.
+//! **Lulls** (Appendix A prefers old data to none). `populating` closes only with 1/n of
+//! `min_samples`, else it goes on over the next step; and the oldest step is forgotten only if the
+//! rest has `min_samples`. So the window of a rare type reaches back as far as it needs to, and
+//! moves on with every n-th part of `min_samples`. With n = 1 that is the retained histogram of
+//! Appendix A.
 //!
 //! **Nothing readable, or readable but condemned** (see [`super`]): as soon as `populating` has
 //! `min_samples`, it takes the place of everything.
 //!
-//! Closed steps are kept encoded: adding samples must not cost more for a window of many steps. Their
-//! sum is built once a step, by who wants to read it.
+//! Closed steps are kept encoded: adding samples must not cost more for a window of many steps.
+//! Their sum is built once a step, by the worker that reads it.
 //!
-//! The alternative, one sum from which the step that ends is subtracted, needs the steps as well (what
-//! else to subtract), so it is more memory and not less.
+//! The alternative, one sum from which the step that ends is subtracted, needs the steps as well
+//! (for the subtraction), so it is more memory and not less.
 //!
 //! Times are absolute, not numbers of steps: a record stays readable when interval, step or kind of
 //! window change, and takes the new shape within one interval.
@@ -40,7 +41,7 @@ use super::shared::epoch;
 use crate::histogram::Histogram;
 use crate::time::Instant;
 
-/// When samples become readable, and for how long.
+/// The window and the conditions under which samples become readable.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Window {
     pub(super) step: Duration,
@@ -61,7 +62,7 @@ impl Window {
         self.enough().div_ceil(u64::from(self.steps.max(1)))
     }
 
-    /// Whether at `now` it has moved past what was measured at `then`.
+    /// Whether at `now` the window has moved past samples of `then`.
     fn is_past(&self, then: Instant, now: Instant) -> bool {
         epoch(then, self.step) + u64::from(self.steps) < epoch(now, self.step)
     }
@@ -70,20 +71,20 @@ impl Window {
 /// A closed step.
 #[derive(Debug, Serialize, Deserialize)]
 struct Step {
-    /// When its last samples were added.
+    /// The time at which its last samples were added.
     last: Instant,
     count: u64,
     histogram: Vec<u8>,
 }
 
-/// What the workers share about one type.
+/// The workers' shared samples of one type.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// Counts the changes of what is readable; tells a worker whether it has seen that.
+    /// The number of changes of the readable part, by which a worker notices one.
     pub(super) generation: u64,
-    /// When the newest step was closed.
+    /// The time at which the newest step was closed.
     closed: Instant,
-    /// When samples were last added to `populating`.
+    /// The time at which samples were last added to `populating`.
     populated: Instant,
     pub(super) populating: Histogram,
     /// Oldest first.
@@ -99,8 +100,8 @@ impl Record {
         self.populated = now;
     }
 
-    /// Closes and forgets steps if it is time to. `condemned`: the generation of which somebody knows that
-    /// it misses an objective by itself. Returns whether what is readable changed.
+    /// Closes and drops steps that are due. `condemned` is the generation of a readable part that
+    /// is known to miss an objective by itself. Returns whether the readable part changed.
     pub(super) fn advance(
         &mut self,
         now: Instant,
@@ -147,8 +148,9 @@ impl Record {
         self.closed = now;
     }
 
-    /// Steps that are kept: those of the window, and the one that has begun if some of it is readable already. Without
-    /// that one, the oldest would make room for it too early; for dual buffers there is no such thing as a part.
+    /// The number of kept steps: those of the window, and the one that has begun if some of it is
+    /// readable already. Without that one, the oldest would make room for it too early; dual
+    /// buffers have no partial step.
     fn most(&self, now: Instant, window: &Window) -> usize {
         let begun = |s: &Step| epoch(s.last, window.step) == epoch(now, window.step);
         let early = window.steps > 1 && self.steps.back().is_some_and(begun);
@@ -172,7 +174,8 @@ impl Record {
         newer >= window.enough()
     }
 
-    /// Whether time alone will change it: samples wait for the end of a step, or old ones for theirs.
+    /// Whether time alone will change it: samples wait for the end of a step, or old ones for
+    /// theirs.
     pub(super) fn is_moving(&self, window: &Window) -> bool {
         !self.populating.is_empty() || self.can_forget(window)
     }
@@ -183,11 +186,12 @@ impl Record {
         self.steps.len()
     }
 
-    /// What decisions are to be based on.
+    /// Returns the histogram for decisions.
     pub(super) fn readable(&self) -> Histogram {
         let mut sum = Histogram::default();
         for step in &self.steps {
-            // Nobody but us writes these bytes. If somebody did, the step is missing until it is past.
+            // Only Headgate writes these bytes. A damaged step is missing until it leaves the
+            // window.
             if let Some(histogram) = Histogram::decode(&mut step.histogram.as_slice()) {
                 sum.merge(&histogram);
             }

@@ -1,4 +1,4 @@
-//! The sliding window against what it promises, and against samples with their times in a list.
+//! The sliding window against its specification, and against samples with their times in a list.
 
 use proptest::prelude::*;
 
@@ -95,7 +95,8 @@ fn a_rare_type_is_read_from_as_far_back_as_it_needs() {
         let readable = record(&host).readable().count();
         match tick {
             0..49 => assert!(!times.estimate(SLOW).is_own()),
-            // What is needed, and less than a step more. (The first 50 stay until 50 others are there.)
+            // The least number of samples, and less than a step more. (The first 50 stay until 50
+            // others have come.)
             120.. => assert!((50..=55).contains(&readable), "{readable} at {tick}"),
             _ => {}
         }
@@ -159,7 +160,7 @@ fn a_worker_that_comes_late_reads_the_same() {
     late.sync(at(1_490), &host, PREFIX).unwrap();
     assert_eq!(late.estimate(SLOW), early.estimate(SLOW));
     assert!(late.estimate(SLOW).is_own());
-    // It ends the next step for both, whoever comes first.
+    // It ends the next step for both, whichever comes first.
     late.sync(at(1_500), &host, PREFIX).unwrap();
     let generation = record(&host).generation;
     early.sync(at(1_501), &host, PREFIX).unwrap();
@@ -264,7 +265,7 @@ proptest! {
                 histogram
             };
             let begin = step.saturating_sub(u64::from(STEPS));
-            // All whole steps; of the one that has begun, what came after a pause.
+            // All whole steps; of the step that has begun, the samples after a pause.
             let (whole, all) = (of(begin..step), of(begin..step + 1));
             prop_assert!(found.count() <= all.count() || whole.is_empty());
             if whole.is_empty() {
@@ -281,7 +282,8 @@ proptest! {
         }
     }
 
-    /// Whatever is enough: bounded, never too little once there was enough, nothing counted twice.
+    /// For any number of samples that is enough: bounded, never too little once there was enough,
+    /// nothing counted twice.
     #[test]
     fn is_bounded_and_never_has_too_little(
         happenings in happenings(),

@@ -1,4 +1,4 @@
-//! What decisions read: one row of statistics for each type, and what they are held against.
+//! Statistics for decisions: one row for each type, with the objectives that it is compared with.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub struct TypeSettings {
     pub objectives: Vec<Objective>,
 }
 
-/// What to learn and when to use it.
+/// The parameters of measuring and of estimates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// Length of the window that estimates are from.
@@ -67,10 +67,11 @@ impl Settings {
     }
 }
 
-/// Percentile of processing times that leaves a request which has no more time little chance (Wisp §4.3).
+/// Percentile of processing times that leaves a request which has no more time little chance (Wisp
+/// §4.3).
 const LITTLE_CHANCE: f64 = 10.0;
 
-/// Where an [`Estimate`] comes from.
+/// The source of an [`Estimate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// The type's own histogram.
@@ -84,24 +85,25 @@ pub enum Source {
 /// Processing time of a type, at the percentiles that its decisions need.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate<'a> {
-    /// Where it comes from.
+    /// The histogram that it comes from.
     pub source: Source,
     /// Mean time for which a slot is held; zero with [`Source::None`].
     pub mean: Duration,
     /// One for each of `objectives`; empty with [`Source::None`].
     pub quantiles: &'a [Duration],
-    /// What response times are to be held against: the type's own objectives with [`Source::Own`], else
-    /// those of `default`.
+    /// The objectives for response times: the type's own with [`Source::Own`], else those of
+    /// `default`.
     pub objectives: &'a [Objective],
     /// A quantile misses its objective even without queue wait.
     pub condemned: bool,
-    /// Mean of the type's first samples, while they are too few for a histogram of its own; `None` as well with fewer than
-    /// [`PRELIMINARY`](Estimate::PRELIMINARY).
+    /// Mean of the type's first samples, while they are too few for a histogram of its own; `None`
+    /// as well with fewer than [`PRELIMINARY`](Estimate::PRELIMINARY).
     pub preliminary: Option<Duration>,
 }
 
 impl Estimate<'_> {
-    /// Samples of which a mean says how much a type costs beside others, though not yet how its times scatter.
+    /// The least samples whose mean shows a type's cost beside others, though not yet the scatter
+    /// of its times.
     pub const PRELIMINARY: u64 = 20;
 
     /// Whether it comes from the type's own histogram.
@@ -120,7 +122,7 @@ pub(super) struct Row {
     pub(super) quantiles: Vec<Duration>,
     pub(super) mean: Duration,
     pub(super) mean_residual: Duration,
-    /// Processing time that nine in ten exceed, of what is readable.
+    /// Processing time that nine in ten readable samples exceed.
     tenth: Duration,
     /// The same, or that of the samples since if they are faster; zero before the first generation.
     pub(super) at_least: Duration,
@@ -128,11 +130,11 @@ pub(super) struct Row {
     pub(super) generation: Option<u64>,
     /// Some quantile misses its objective even without any queue wait.
     pub(super) condemned: bool,
-    /// Mean of the first samples; `None` once there is a generation.
+    /// Mean of the first samples; `None` once `generation` is set.
     pub(super) preliminary: Option<Duration>,
-    /// As far as this worker knows, the end of a step changes the record.
+    /// Whether, as far as this worker knows, the end of a step changes the record.
     pub(super) moving: bool,
-    /// A look at the record is planned.
+    /// Whether a look at the record is planned.
     pub(super) planned: bool,
 }
 
@@ -151,17 +153,17 @@ impl Row {
         self.generation.is_some()
     }
 
-    /// Takes over what is readable. Returns whether that is news.
+    /// Takes over the readable part of `record`. Returns whether it has changed.
     pub(super) fn adopt(&mut self, record: &Record, window: &Window) -> bool {
         self.moving = record.is_moving(window);
         let news = self.generation != Some(record.generation) && self.read(record);
-        // Where most requests are refused for the time that they would take, few samples come: the first must count.
+        // A type that is refused for its long estimate gets few samples, so the first must count.
         let latest = record.populating.quantile(LITTLE_CHANCE);
         self.at_least = latest.map_or(self.tenth, |latest| latest.min(self.tenth));
         news
     }
 
-    /// Takes over what is readable; false if there is nothing.
+    /// Reads the histogram of `record`; false if it is empty.
     fn read(&mut self, record: &Record) -> bool {
         let readable = record.readable();
         let Some(mean) = readable.mean() else {

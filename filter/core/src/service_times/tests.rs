@@ -504,7 +504,7 @@ fn the_general_histogram_weighs_types_by_their_traffic_and_not_by_their_samples(
         times.mean_residual(),
         Duration::from_secs_f64(residual / 1e3),
     );
-    // Its own histogram doesn't care.
+    // Its own histogram is unaffected.
     assert_eq!(times.mean(FAST), Some(ms(1)));
 }
 

@@ -1,8 +1,9 @@
-//! The layout of records, as a test sees it: names and types of all fields, and the bytes of an example.
+//! The layout of records, as a test sees it: names and types of all fields, and the bytes of an
+//! example.
 //!
-//! serde makes both from the type alone: `Filler` answers each question of its `Deserialize` with the next number and
-//! writes down what was asked. Of an enum it sees the names of all variants, but the content of the last one only. Bytes
-//! within a record are those of a histogram.
+//! serde makes both from the type alone: `Filler` answers each question of its `Deserialize` with
+//! the next number and writes down what was asked. Of an enum it sees the names of all variants,
+//! but the content of the last one only. Bytes within a record are those of a histogram.
 
 use std::fmt::Write;
 use std::fs;
@@ -17,7 +18,8 @@ use super::Record;
 /// A histogram: sum, number of buckets, then each one's distance to the one before and its count.
 const HISTOGRAM: [u8; 6] = [9, 2, 3, 1, 4, 2];
 
-/// Fails unless the layout of `T` is the one that was committed for its schema. Writes a new schema's.
+/// Fails unless the layout of `T` is the one that was committed for its schema. Writes a new
+/// schema's.
 pub(crate) fn check<T: Record>() {
     let schema = T::SCHEMA;
     let mut filler = Filler::default();
@@ -39,8 +41,9 @@ pub(crate) fn check<T: Record>() {
     assert_eq!(
         layout,
         committed,
-        "{} is the layout of schema {schema} (the second one here). Give the record the next number as its schema. If no \
-         release has schema {schema} yet, delete the file instead and run this again.",
+        "{} is the layout of schema {schema} (the second one here). Give the record the next \
+         number as its schema. If no release has schema {schema} yet, delete the file instead and \
+         run this again.",
         file.display()
     );
 }
@@ -223,6 +226,7 @@ impl<'de> Deserializer<'de> for &mut Filler {
     }
 
     serde::forward_to_deserialize_any! {
-        i8 i16 i32 i128 u128 f32 char str string byte_buf unit unit_struct tuple_struct map identifier ignored_any
+        i8 i16 i32 i128 u128 f32 char str string byte_buf unit unit_struct tuple_struct map
+        identifier ignored_any
     }
 }

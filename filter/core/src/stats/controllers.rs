@@ -1,4 +1,4 @@
-//! What the response time controllers have set: gauges for each of them.
+//! Gauges with the outputs of the response time controllers.
 //!
 //! All workers see the same controllers, and each writes what it sees when that has changed.
 
@@ -7,10 +7,10 @@ use crate::host::{HostError, MetricId, MetricKind, Metrics};
 use crate::request::{ClassId, TypeId};
 use crate::strategy::Admission;
 
-/// A gauge, and what it was set to here.
+/// A gauge, and the value that this worker set last.
 pub(super) type Gauge = (MetricId, Option<u64>);
 
-/// The gauges of one controller, with what they were set to here.
+/// The gauges of one controller.
 #[derive(Debug, Clone)]
 struct ControllerStats {
     kind: TypeId,
@@ -20,7 +20,7 @@ struct ControllerStats {
     quality: Option<Gauge>,
 }
 
-/// Gauges of a stage's controllers; none where something else decides.
+/// Gauges of a stage's controllers; none with another strategy.
 #[derive(Debug, Clone)]
 pub(super) struct Controllers(Vec<ControllerStats>);
 
@@ -61,7 +61,7 @@ impl Controllers {
         Ok(Self(all))
     }
 
-    /// Publishes what has changed.
+    /// Publishes changed values.
     pub(super) fn publish(
         &mut self,
         host: &impl Metrics,

@@ -1,9 +1,8 @@
-//! What was promised: the response time and the quantile of each objective, as gauges beside what was
-//! measured.
+//! Gauges with the response time and the quantile of each objective.
 //!
-//! Without them a dashboard can't draw the objective beside the response times, and an alert can't know
-//! which share of responses has to be in time: policies may use any percentile, and Prometheus can't make a
-//! number of the label `p99_9`.
+//! Without them a dashboard can't draw the objective beside the response times, and an alert can't
+//! know the share of responses that must be in time: policies may use any percentile, and
+//! Prometheus can't turn the label `p99_9` into a number.
 
 use super::percentile_name;
 use crate::config::StageConfig;
@@ -22,7 +21,8 @@ struct Gauge {
 }
 
 impl Objectives {
-    /// `names` are those of the types in stats. Types that share a name have no objectives in common.
+    /// `names` are those of the types in stats. Types that share a name have no objectives in
+    /// common.
     pub(super) fn new(
         host: &impl Metrics,
         prefix: &str,

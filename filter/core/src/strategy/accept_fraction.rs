@@ -1,19 +1,20 @@
-//! AcceptFraction: accept as large a part of the requests as there is capacity for (Bouncer §5.2.3).
+//! AcceptFraction: accepts the fraction of requests that fits the capacity (Bouncer §5.2.3).
 //!
 //! ```text
 //! f = min(1, MaxUtil · |PU| / (qps_mavg · pt_mavg))        accept with probability f
 //! ```
 //!
-//! Arrival rate and processing time are averages over a sliding window of D in steps of Δ, and the demand is
-//! computed anew every Δ. |PU|, the processing units, is the slots unless a setting says otherwise: a service
-//! may hold more requests than it has cores. It knows neither types nor the queue: it keeps the backend below
-//! a utilization, and response times follow only where arrivals are steady. It refuses at random even while
-//! slots are free, because leaving slots free is its purpose.
+//! Arrival rate and processing time are averages over a sliding window of D in steps of Δ, and the
+//! demand is computed anew every Δ. |PU|, the processing units, is the slots unless a setting says
+//! otherwise: a service may hold more requests than it has cores. The strategy knows neither types
+//! nor the queue. It keeps the backend below a utilization, and response times follow only if
+//! arrivals are steady. It refuses at random even while slots are free, because leaving slots free
+//! is its purpose.
 //!
-//! The paper's second rule, to refuse what would time out in the queue, is the stage's: whatever the
-//! strategy, a request that finds no free slot is refused if its estimated wait exceeds its time in the
-//! queue. The estimate is Eq. 2's, or that of the queue's order, where the paper has Eq. 5. Without
-//! completions in the window the demand is 0 and f = 1 (footnote 6).
+//! The paper's second rule, to refuse requests that would time out in the queue, is the stage's.
+//! Under any strategy, a request that finds no free slot is refused if its estimated wait exceeds
+//! its time in the queue. The estimate is Eq. 2's, or that of the queue's order, where the paper
+//! has Eq. 5. Without completions in the window the demand is 0 and f = 1 (footnote 6).
 
 use std::time::Duration;
 
@@ -37,8 +38,8 @@ pub struct AcceptFraction {
 }
 
 impl AcceptFraction {
-    /// `max_utilization` is MaxUtil, ratio above 0, at most 1; `units` is |PU|, P without; `step` is Δ,
-    /// after which the demand is computed anew.
+    /// `max_utilization` is MaxUtil, ratio above 0, at most 1; `units` is |PU|, P without; `step`
+    /// is Δ, after which the demand is computed anew.
     #[must_use]
     pub fn new(max_utilization: f64, units: Option<f64>, demand: Demand, step: Duration) -> Self {
         Self {
@@ -62,7 +63,7 @@ impl Admission for AcceptFraction {
         self.demand.add(view.now, 1, 0, 0);
         let units = self.units.unwrap_or(f64::from(view.parallelism));
         let available = self.max_utilization * units;
-        // Above 1 always; 0 / 0 can't be, as there is more than no unit.
+        // Infinite without demand, so always admitted; never 0 / 0, since `available` is positive.
         if rng.chance(available / self.demanded) {
             Ok(())
         } else {

@@ -8,12 +8,12 @@
 //! else                           → accept with probability A
 //! ```
 //!
-//! AR doesn't include the request at hand: `rqc` counts the accepted and the rejected (§4.1, footnote 5).
-//! The listing of Alg. 2 is a figure that the paper's text lacks; the prose fixes it: a first part that
-//! decides on historical counts, the strategy's own decision, and a second part that overrides
-//! rejections "on the spot uniformly at random with probability equal to A". A type without requests in
-//! the window has no ratio and goes to the strategy: a rare type then gets its allowance on average,
-//! instead of always passing.
+//! AR doesn't include the request at hand: `rqc` counts the accepted and the rejected (§4.1,
+//! footnote 5). The listing of Alg. 2 is a figure that the paper's text lacks; the prose fixes it:
+//! a first part that decides on historical counts, the strategy's own decision, and a second part
+//! that overrides rejections "on the spot uniformly at random with probability equal to A". A type
+//! without requests in the window has no ratio and goes to the strategy: a rare type then gets its
+//! allowance on average, instead of always passing.
 
 use crate::request::TypeId;
 use crate::rng::Rng;

@@ -1,11 +1,12 @@
 //! Starvation avoidance: overrides some refusals of the base strategy, so that no type is shut out
 //! (Bouncer §4).
 //!
-//! Both rules compare acceptance ratios over one sliding [`Window`] of decisions. The window is over all
-//! workers' decisions (`stage::acceptance`): own ones count at once, those of the others a tick later.
+//! Both rules compare acceptance ratios over one sliding [`Window`] of decisions. The window is
+//! over all workers' decisions (`stage::acceptance`): own ones count at once, those of the others a
+//! tick later.
 //!
-//! The base is asked first, which changes no acceptance, so that a refusal for lack of room can stand:
-//! leave to break an objective is no leave to break a limit.
+//! The base is asked first, which changes no acceptance, so that a refusal for lack of room can
+//! stand: leave to break an objective is no leave to break a limit.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::rng::Rng;
 use crate::time::Instant;
 use crate::window::Window;
 
-/// When a refusal is overridden.
+/// The rule that overrides a refusal.
 #[derive(Debug, Clone, Copy)]
 pub enum Rule {
     /// Bouncer Alg. 2.
@@ -26,17 +27,17 @@ pub enum Rule {
     HelpingTheUnderserved(HelpingTheUnderserved),
 }
 
-/// See the module.
+/// A rule of starvation avoidance, with the latest decisions that it depends on.
 #[derive(Debug)]
 pub struct Avoidance {
-    /// When a refusal is overridden.
+    /// The rule that overrides a refusal.
     pub rule: Rule,
-    /// What was decided lately, by type.
+    /// The latest decisions, by type.
     pub window: Window,
 }
 
 impl Avoidance {
-    /// What a checked configuration asks for.
+    /// Returns the avoidance of a checked configuration, if it has one.
     pub(super) fn from_config(config: &StageConfig) -> Option<Self> {
         let (rule, window_us, step_us) = match config.starvation_avoidance.clone()? {
             StarvationAvoidance::AcceptanceAllowance {
@@ -75,7 +76,7 @@ impl Avoidance {
         }
     }
 
-    /// The decision about a request of type `kind`, of which the base says `decision`.
+    /// Reviews the base's `decision` about a request of type `kind`.
     pub(super) fn review(
         &mut self,
         decision: Result<(), Reason>,

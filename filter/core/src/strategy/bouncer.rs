@@ -1,4 +1,4 @@
-//! Bouncer: turn away at once whatever would miss its objective (Bouncer §3, Alg. 1).
+//! Bouncer: refuses at once each request that would miss its objective (Bouncer §3, Alg. 1).
 //!
 //! The estimated response time at each of the type's percentiles is the mean queue wait plus the
 //! processing time at that percentile (Eq. 3 and 4, for any set of percentiles):
@@ -7,26 +7,28 @@
 //! ert_p(Q) = ewt_mean + pt_p(Type(Q))        reject if ert_p(Q) > SLO_p for any p
 //! ```
 //!
-//! The wait comes from the stage (Eq. 2), the processing times from [`crate::service_times`]. A type that
-//! is not warm yet is judged by the general histogram and the objectives of `default` (Appendix A); as
-//! long as nothing at all was measured, everything is admitted.
+//! The wait comes from the stage (Eq. 2), the processing times from [`crate::service_times`]. A
+//! type that is not warm yet is judged by the general histogram and the objectives of `default`
+//! (Appendix A); as long as nothing at all was measured, everything is admitted.
 //!
-//! Whether any missed percentile is enough (Alg. 1) or all must be missed is [`Logic`]: the paper names
-//! other logical expressions as future work (§7). With `All` a type keeps at least one of its objectives,
-//! and is refused less.
+//! [`Logic`] is whether any missed percentile is enough (Alg. 1) or all must be missed. The paper
+//! names other logical expressions as future work (§7). With `All` a type keeps at least one of its
+//! objectives, and is refused less.
 //!
-//! An estimate equal to its objective meets it: refused is what is "expected to surpass" it.
+//! An estimate equal to its objective meets it: a request is refused if it is "expected to surpass"
+//! it.
 //!
-//! One exception to Alg. 1 keeps a type from being shut out for good by its own old histogram: where that
-//! misses an objective [by itself](crate::service_times::Estimate::condemned), a request that finds no
-//! queue is admitted. Nobody waits for it, and nothing else can refresh the histogram.
+//! One exception to Alg. 1 keeps a type from being shut out for good by its own old histogram. If
+//! that misses an objective [by itself](crate::service_times::Estimate::condemned), a request that
+//! finds no queue is admitted. No request waits for it, and nothing else can refresh the histogram.
 //!
-//! With `shed_by_value`, which is on by default, two things are added. [`ValueCut`] decides ahead of Alg. 1: under
-//! overload it refuses the requests that are worth least per slot time, also those that would meet their objectives.
-//! And Alg. 1 refuses for the sake of an objective only where the type's [`ErrorBudget`] for it is spent.
+//! With `shed_by_value`, which is on by default, two things are added. [`ValueCut`] decides ahead
+//! of Alg. 1: under overload it refuses the requests that are worth least per slot time, also those
+//! that would meet their objectives. And Alg. 1 refuses for the sake of an objective only if the
+//! type's [`ErrorBudget`] for it is spent.
 //!
-//! Left out on purpose: the paper's ξ (it assumes 0), and the remaining time of requests in service,
-//! which Eq. 2 doesn't count either.
+//! Left out on purpose: the paper's ξ (it assumes 0), and the remaining time of requests in
+//! service, which Eq. 2 doesn't count either.
 
 use std::time::Duration;
 
@@ -49,16 +51,16 @@ pub struct Bouncer {
     by_value: Option<ByValue>,
 }
 
-/// What shedding by value adds to Alg. 1.
+/// The additions of shedding by value to Alg. 1.
 #[derive(Debug)]
 struct ByValue {
-    /// What is refused first.
+    /// Decides before Alg. 1.
     cut: ValueCut,
     budget: ErrorBudget,
 }
 
 impl Bouncer {
-    /// Alg. 1: refuses what misses any or all of its objectives.
+    /// Alg. 1: refuses requests that miss any or all of their objectives.
     #[must_use]
     pub fn new(logic: Logic) -> Self {
         Self {
@@ -67,7 +69,8 @@ impl Bouncer {
         }
     }
 
-    /// Refuses what is below `cut`, and of the rest what misses objectives of which `budget` is spent.
+    /// Refuses requests below `cut`. Of the rest, refuses those that miss objectives whose `budget`
+    /// is spent.
     #[must_use]
     pub fn by_value(logic: Logic, cut: ValueCut, budget: ErrorBudget) -> Self {
         Self {
@@ -101,8 +104,8 @@ impl Bouncer {
     }
 }
 
-/// Whether slots are free beyond [`SPARE`]: while no objective is missed, nobody has to be refused for the sake of others.
-/// The cut's budget follows a load that has ended by seconds.
+/// Whether slots are free beyond [`SPARE`]: while no objective is missed, no request has to be
+/// refused for the sake of others. The cut's budget lags a load that has ended by seconds.
 fn has_room(view: &View<'_>) -> bool {
     let spare = (SPARE.0 * f64::from(view.parallelism)).ceil().max(SPARE.1);
     view.queue_length == 0 && f64::from(view.slots_in_use) + spare < f64::from(view.parallelism)

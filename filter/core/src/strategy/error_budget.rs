@@ -1,22 +1,25 @@
-//! Error budget: how many requests of a type may exceed an objective.
+//! Error budget: the number of requests of a type that may exceed an objective.
 //!
-//! An objective at percentile p lets a part 1 − p of the answers exceed it. Alg. 1 of Bouncer uses none of that: it
-//! compares every request with every percentile, so that a burst which keeps half of the requests waiting for
-//! longer than the p50 objective for a moment is refused, although half of all requests may wait for longer. A
-//! backend with one core and some long requests sees such bursts at any load.
+//! An objective at percentile p lets a part 1 − p of the answers exceed it. Alg. 1 of Bouncer uses
+//! none of that: it compares every request with every percentile. So a burst that keeps half of the
+//! requests waiting for longer than the p50 objective for a moment is refused, although half of all
+//! requests may wait for longer. A backend with one core and some long requests sees such bursts at
+//! any load.
 //!
-//! With `spent` the part of a type's latest admissions (exponential average over 100) whose estimated response time
-//! exceeded the objective at p,
+//! With `spent` the part of a type's latest admissions (exponential average over 100) whose
+//! estimated response time exceeded the objective at p,
 //!
 //! ```text
 //! spent_p < ⅓ (1 − p)      the objective at p does not refuse
 //! ```
 //!
-//! The rest of the budget is for what estimates don't say: service times scatter around their percentiles.
-//! Estimates are counted rather than answers, because these come too late: a queue grows within milliseconds.
+//! The rest of the budget is for the error of estimates: service times scatter around their
+//! percentiles. Estimates are counted rather than answers, because these come too late: a queue
+//! grows within milliseconds.
 //!
-//! **What was measured** (engine in simulated time, P found, natural objectives as in [`super::value_cut`]; part of the
-//! requests answered within p90 and part refused, without → with the budget; by the shared core without a filter):
+//! **Measurements** (engine in simulated time, P found, natural objectives as in
+//! [`super::value_cut`]; part of the requests answered within p90 and part refused, without → with
+//! the budget; by the shared core without a filter):
 //!
 //! ```text
 //! load                     0.5              0.75             0.9              1
@@ -27,11 +30,13 @@
 //!   no filter   in time    0.99             0.81             0.47             0.03
 //! ```
 //!
-//! Most of what is still refused there would miss its objectives. Under overload, with P fixed, the mean over 72 cases
-//! (three mixes, eight backends, loads of 1.2 to 2) rose from 0.773 to 0.785. The whole of the budget in place of a
-//! third, or 300 requests in place of 100, refuse less and answer less in time.
+//! Most of the requests that are still refused there would miss their objectives. Under overload,
+//! with P fixed, the mean over 72 cases (three mixes, eight backends, loads of 1.2 to 2) rose from
+//! 0.773 to 0.785. The whole of the budget in place of a third, or 300 requests in place of 100,
+//! refuse less and answer less in time.
 //!
-//! Every worker keeps the account of its own requests; the parts are the same as those of all requests.
+//! Every worker keeps the account of its own requests; the parts are the same as those of all
+//! requests.
 
 use crate::request::TypeId;
 
@@ -40,7 +45,7 @@ const USABLE: f64 = 1.0 / 3.0;
 /// Weight of the newest request.
 const GAIN: f64 = 0.01;
 
-/// See the module.
+/// The spent part of each objective's budget.
 #[derive(Debug)]
 pub struct ErrorBudget {
     /// By type, then objective: the part of the latest admissions that were expected to exceed it.
@@ -59,7 +64,8 @@ impl ErrorBudget {
         }
     }
 
-    /// Whether one more request of `kind` may exceed the type's objective number `at`, which is for `percentile`.
+    /// Whether one more request of `kind` may exceed the type's objective number `at`, which is for
+    /// `percentile`.
     #[must_use]
     pub fn covers(&self, kind: TypeId, at: usize, percentile: f64) -> bool {
         let row = usize::from(kind.0) * self.objectives;
@@ -86,7 +92,8 @@ mod tests {
     fn a_part_of_the_requests_may_exceed_an_objective_and_no_more() {
         let mut budget = ErrorBudget::new(2, 2);
         let mut admitted = [0, 0];
-        // Every request would exceed both; those that are not covered are refused, and others come in their place.
+        // Every request would exceed both; those that are not covered are refused, and others come
+        // in their place.
         for _ in 0..10_000 {
             let covered = [budget.covers(KIND, 0, 50.0), budget.covers(KIND, 1, 90.0)];
             for (count, covered) in admitted.iter_mut().zip(covered) {

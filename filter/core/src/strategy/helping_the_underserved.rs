@@ -1,18 +1,19 @@
 //! Helping the underserved: second chances for types that are accepted less than the others
 //! (Bouncer §4.2, Alg. 3).
 //!
-//! With AR the type's acceptance ratio over the sliding window, and AAR the average of that ratio over
-//! all types that received anything, a rejection is overridden with probability p where AR < AAR:
+//! With AR the type's acceptance ratio over the sliding window, and AAR the average of that ratio
+//! over all types that received anything, a rejection is overridden with probability p where AR <
+//! AAR:
 //!
 //! ```text
 //! x = AAR − AR        p = α · x / (1 + |x|)        so p ≤ α / 2
 //! ```
 //!
-//! The listing of Alg. 3 is a figure that the paper's text lacks. The prose gives the sigmoid, says that
-//! it is there to give less help than (AAR − AR) / AAR would, and p_max = α / 2 (Table 5), so x ≤ 1. It
-//! leaves open whether x is the difference or relative to AAR, and how AAR averages. Tables 3 and 5
-//! decide: rejections of slow / medium slow in percent, 1.5× load with α = 0.1, 0.5, 1.0 and 1.3× load
-//! with α = 1.0, simulated as in §5.3:
+//! The listing of Alg. 3 is a figure that the paper's text lacks. The prose gives the sigmoid, says
+//! that its purpose is to give less help than (AAR − AR) / AAR would, and p_max = α / 2 (Table 5),
+//! so x ≤ 1. It leaves open whether x is the difference or relative to AAR, and how AAR averages.
+//! Tables 3 and 5 decide: rejections of slow / medium slow in percent, 1.5× load with α = 0.1, 0.5,
+//! 1.0 and 1.3× load with α = 1.0, simulated as in §5.3:
 //!
 //! ```text
 //!                                       α = 0.1        α = 0.5        α = 1.0        1.3×, α = 1.0
@@ -23,9 +24,9 @@
 //! (AAR − AR) / AAR                   94.18 /  8.67  78.98 / 16.99  64.72 / 25.10  62.78 / 7.46
 //! ```
 //!
-//! Counting the `default` type, which receives nothing there, as one with ratio 0 comes closest, but
-//! would end all help in a policy where most of many types are idle. So: the difference, over the types
-//! that received something.
+//! Counting the `default` type, which receives nothing there, as one with ratio 0 comes closest,
+//! but would end all help in a policy where most of many types are idle. So: the difference, over
+//! the types that received something.
 
 use crate::request::TypeId;
 use crate::rng::Rng;

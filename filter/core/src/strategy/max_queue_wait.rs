@@ -1,15 +1,16 @@
-//! MaxQWT: accept only while the estimated queue wait is within a limit (Bouncer §5.2.2).
+//! MaxQWT: accepts only while the estimated queue wait is within a limit (Bouncer §5.2.2).
 //!
 //! ```text
 //! ewt_mean = l · pt_mavg / P        accept if ewt_mean ≤ T        (Eq. 5)
 //! ```
 //!
-//! l is the queue's length and `pt_mavg` the mean processing time over all types in a sliding window.
-//! With one T it knows no types; with a limit per type (§5.5), a type that is slow itself can be given
-//! less time to wait, which comes close to Bouncer where somebody tunes it.
+//! l is the queue's length and `pt_mavg` the mean processing time over all types in a sliding
+//! window. With one T it knows no types. With a limit per type (§5.5), a type that is slow itself
+//! can be given less time to wait, which comes close to Bouncer if it is tuned.
 //!
-//! The estimate is Eq. 5 on purpose, not the stage's own (Eq. 2, which knows what waits): it is what the
-//! paper compares Bouncer with. Before anything was measured everything is admitted.
+//! The estimate is Eq. 5 on purpose, not the stage's own (Eq. 2, which knows the types of the
+//! waiting requests): the paper compares Bouncer with it. Before any measurement all requests are
+//! admitted.
 
 use std::time::Duration;
 

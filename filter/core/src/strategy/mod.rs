@@ -1,12 +1,12 @@
-//! Admission strategies: may a request of this type enter the queue now?
+//! Admission strategies: the decision whether a request of a type may enter the queue now.
 //!
-//! A strategy decides at point 1 of Bouncer's Figure 1 and learns at points 2 and 3. It holds no slots
-//! and no queue; what it may look at is [`View`]. A [`Strategy`] is a base, which implements [`Admission`],
-//! and optionally [`Avoidance`], which overrides some of the base's refusals.
+//! A strategy decides at point 1 of Bouncer's Figure 1 and learns at points 2 and 3. It holds no
+//! slots and no queue; its inputs are in [`View`]. A [`Strategy`] is a base, which implements
+//! [`Admission`], and optionally [`Avoidance`], which overrides some of the base's refusals.
 //!
-//! To add a base: a file here with its algorithm, a case in [`base`], and a row in the conformance suite
-//! (`tests/strategy_conformance.rs`). To add a rule of starvation avoidance: a file with its algorithm and
-//! a case in [`avoidance`].
+//! To add a base: a file here with its algorithm, a case in [`base`], and a row in the conformance
+//! suite (`tests/strategy_conformance.rs`). To add a rule of starvation avoidance: a file with its
+//! algorithm and a case in [`avoidance`].
 
 mod accept_fraction;
 mod acceptance_allowance;
@@ -46,7 +46,7 @@ pub use value_cut::ValueCut;
 
 pub use crate::request::TypeId;
 
-/// What a strategy sees of the stage when a request arrives.
+/// The stage when a request arrives, as strategies see it.
 #[derive(Debug)]
 pub struct View<'a> {
     /// The request's arrival.
@@ -59,11 +59,12 @@ pub struct View<'a> {
     pub queue_length: u32,
     /// Their work, in the unit of [`crate::work::Work`].
     pub queue_work: u64,
-    /// What this request would add to it.
+    /// The work that this request would add to it.
     pub work: u64,
-    /// Mean queue wait that this request is to be judged by: Bouncer's Eq. 2, or what fits the discipline
-    /// that the queue really uses ([`Order::admits_by_drain`](crate::discipline::Order::admits_by_drain));
-    /// below a value cut the wait that this request can expect.
+    /// Mean queue wait by which this request is judged: Bouncer's Eq. 2, or the estimate that fits
+    /// the actual discipline of the queue
+    /// ([`Order::admits_by_drain`](crate::discipline::Order::admits_by_drain)); below a value cut
+    /// the wait that this request can expect.
     pub queue_wait: Duration,
     /// That of its rival under a value cut ([`ValueCut::rival`]); zero without one.
     pub rival_wait: Duration,
@@ -71,10 +72,10 @@ pub struct View<'a> {
     pub service_times: &'a ServiceTimes,
 }
 
-/// What every base does. No method allocates or calls the host.
+/// The behaviour of every base. No method allocates or calls the host.
 pub trait Admission: std::fmt::Debug + Send {
-    /// Point 1: admits a request that arrives at `view.now`, or says why not. `rng` is the only source of
-    /// chance.
+    /// Point 1: admits a request that arrives at `view.now`, or returns the reason of its refusal.
+    /// `rng` is the only source of randomness.
     fn decide(
         &mut self,
         request: &Attributes,
@@ -82,35 +83,36 @@ pub trait Admission: std::fmt::Debug + Send {
         rng: &mut Rng,
     ) -> Result<(), Reason>;
 
-    /// Whether the decision about a request of `work` looks at [`View::slots_in_use`], which costs a host
-    /// call.
+    /// Whether the decision about a request of `work` looks at [`View::slots_in_use`], which costs
+    /// a host call.
     fn needs_slots_in_use(&self, _queue_length: u32, _work: u64) -> bool {
         false
     }
 
-    /// The request that was just admitted was refused after all: the queue is full, or its deadline too
-    /// near.
+    /// Records that the request that was just admitted was refused after all: the queue is full, or
+    /// its deadline too near.
     fn withdrawn(&mut self, _request: &Attributes) {}
 
-    /// The stage decided about a request, all things considered: also what no strategy has a say in.
+    /// Records the stage's final decision about a request, also if the strategy had no part in it.
     fn decided(&mut self, _admitted: bool) {}
 
-    /// A request that was admitted ran out of time in the queue, and is refused after all.
+    /// Records that an admitted request ran out of time in the queue, and is refused after all.
     fn expired(&mut self) {}
 
-    /// A request is in the stage now: it waits, or was sent to the backend.
+    /// Records that a request entered the stage: it waits, or was sent to the backend.
     fn entered(&mut self, _kind: TypeId, _class: ClassId) {}
 
-    /// A request that entered is gone, served or not.
+    /// Records that a request left the stage, served or not.
     fn left(&mut self, _kind: TypeId, _class: ClassId) {}
 
-    /// Point 3: a request was served. Point 2 is behind it, so its queue wait is known, too.
+    /// Point 3: records a request that was served. Point 2 is behind it, so its queue wait is
+    /// known, too.
     fn completed(&mut self, _served: &Served, _now: Instant) {}
 
-    /// Time passed: about every 10 ms, irregularly.
+    /// Runs periodic work: about every 10 ms, irregularly.
     fn tick(&mut self, _now: Instant) {}
 
-    /// The demand that the strategy measures, for what other workers measured.
+    /// The strategy's measured demand, to add other workers' measurements.
     fn demand_mut(&mut self) -> Option<&mut Demand> {
         None
     }
@@ -125,41 +127,43 @@ pub trait Admission: std::fmt::Debug + Send {
         None
     }
 
-    /// The value cut of the strategy, for what was measured.
+    /// The value cut of the strategy, to update it from measurements.
     fn value_cut_mut(&mut self) -> Option<&mut ValueCut> {
         None
     }
 
-    /// The part of the requests that was refused lately, ratio 0..=1, if clients are to be told.
+    /// The part of the requests that was refused lately, ratio 0..=1; `None` if the policy doesn't
+    /// announce it to clients.
     fn rejection_rate(&self) -> Option<f64> {
         None
     }
 
-    /// Time that a unit of work takes in a slot, s; `None` where work is time, or until it was measured.
+    /// Time that a unit of work takes in a slot, s; `None` where work is time, or until it was
+    /// measured.
     fn time_per_work(&self) -> Option<f64> {
         None
     }
 
-    /// The quality in which the application should answer requests of this type and class, ratio; `None`
-    /// where the strategy doesn't degrade service.
+    /// The quality in which the application should answer requests of this type and class, ratio;
+    /// `None` where the strategy doesn't degrade service.
     fn quality(&self, _kind: TypeId, _class: ClassId) -> Option<f64> {
         None
     }
 
-    /// The rate up to which requests of this type and class are admitted, requests/s; `None` where the
-    /// strategy sets no rate.
+    /// The rate up to which requests of this type and class are admitted, requests/s; `None` where
+    /// the strategy sets no rate.
     fn admission_rate(&self, _kind: TypeId, _class: ClassId) -> Option<f64> {
         None
     }
 
-    /// The measured response time, smoothed, by which the rate for requests of this type and class follows; `None` until
-    /// there is one, and where the strategy measures none.
+    /// The smoothed response time that controls the rate for requests of this type and class;
+    /// `None` before the first, and if the strategy measures none.
     fn controlled_response_time(&self, _kind: TypeId, _class: ClassId) -> Option<Duration> {
         None
     }
 
-    /// Time after which a request like `request`, which was just refused for `reason`, is admitted: the
-    /// estimated queue wait, unless the strategy knows better.
+    /// Time after which a request like `request`, which was just refused for `reason`, is admitted:
+    /// the estimated queue wait, unless the strategy knows better.
     fn retry_after(
         &self,
         _request: &Attributes,
@@ -170,7 +174,7 @@ pub trait Admission: std::fmt::Debug + Send {
         queue_wait
     }
 
-    /// The bound on the queue that a feedback controller sets, for stats; `None` until there is one.
+    /// The bound on the queue that a feedback controller sets, for stats; `None` before the first.
     fn controlled_bound(&self) -> Option<Bound> {
         None
     }
@@ -185,10 +189,11 @@ pub struct Bound {
     pub service_delay: Duration,
 }
 
-/// A base, and what protects types from starving under it.
+/// A base, with its protection against starvation of types.
 #[derive(Debug)]
 pub struct Strategy {
-    /// The strategy proper. [`Strategy::decide`] and [`Strategy::withdrawn`] come before its own.
+    /// The strategy proper. Call [`Strategy::decide`] and [`Strategy::withdrawn`] instead of its
+    /// own.
     pub base: Box<dyn Admission>,
     /// Bouncer Alg. 2 or 3.
     pub avoidance: Option<Avoidance>,
@@ -218,7 +223,7 @@ impl Strategy {
         }
     }
 
-    /// Tells the value cut, if there is one, what it goes by: before every run of the law.
+    /// Updates the inputs of the value cut, if any: before every run of the law.
     pub fn learn(&mut self, now: Instant, slots: u32, is_open: bool, times: &ServiceTimes) {
         let Self { base, avoidance } = self;
         if let Some(cut) = base.value_cut_mut().filter(|cut| cut.due(now)) {
@@ -228,7 +233,7 @@ impl Strategy {
         }
     }
 
-    /// The request that was just admitted was refused after all.
+    /// Records that the request that was just admitted was refused after all.
     pub fn withdrawn(&mut self, request: &Attributes) {
         if let Some(avoidance) = &mut self.avoidance {
             avoidance.window.withdraw(request.kind);

@@ -8,7 +8,7 @@ fn at(ms: u64) -> Instant {
     Instant::from_nanos(1_000_000_000_000 + ms * 1_000_000)
 }
 
-/// Ticks `members` every 50 ms from `from` to `to`; all changes that any of them was told.
+/// Ticks `members` every 50 ms from `from` to `to`. Returns the changes that any of them got.
 fn tick_all(
     members: &mut [&mut Membership],
     host: &MemoryHost,
@@ -92,7 +92,7 @@ fn nobody_is_buried_because_the_whole_process_stood_still() {
     let mut one = Membership::join(at(0), 1, &host).unwrap();
     let mut two = Membership::join(at(0), 2, &host).unwrap();
     assert_eq!(tick_all(&mut [&mut one, &mut two], &host, 0, 5_000), []);
-    // Stopped for an hour; the first to run finds everybody's heartbeat old.
+    // Stopped for an hour; the first to run finds all heartbeats old.
     assert_eq!(
         tick_all(&mut [&mut one, &mut two], &host, 3_600_000, 3_610_000),
         []
@@ -123,7 +123,7 @@ fn a_burial_that_was_interrupted_is_done_by_the_next() {
     let mut one = Membership::join(at(0), 1, &host).unwrap();
     let mut two = Membership::join(at(0), 2, &host).unwrap();
     let dead = Membership::join(at(0), 3, &host).unwrap().id();
-    // `one` is told and dies over it.
+    // `one` finds the dead worker, and dies before it gives the share back.
     let mut told = Vec::new();
     for ms in (0..3_500).step_by(50) {
         two.tick(at(ms), &host).unwrap();
@@ -184,7 +184,7 @@ fn gauges_that_include_a_parent_process_are_noticed() {
     let host = MemoryHost::new();
     let mut one = Membership::join(at(0), 1, &host).unwrap();
     assert!(!one.tick(at(100), &host).unwrap().hot_restart);
-    // What Envoy does when it merges its parent's stats.
+    // As Envoy does when it merges its parent's stats.
     host.import("headgate.worker.0.heartbeat_ms", 999_000_000);
     assert!(one.tick(at(200), &host).unwrap().hot_restart);
     // The parent has ended.

@@ -1,10 +1,11 @@
-//! The token in W3C Baggage: how a call is found to belong to the request that it is made for.
+//! The token in W3C Baggage, by which a call finds the request that it is made for.
 //!
-//! A proxy sees the requests of its application and the calls that the application makes, and nothing between them.
-//! Applications that propagate trace context copy the baggage of a request to its calls, so the inbound side puts a
-//! member `headgate=<token>` into it and the outbound side takes it out again. Other members are the application's:
-//! their bytes stay as they are. The recommendation's limits (§3.3.2) hold for what is written: where a token would
-//! exceed them it is left out, and the header of its own is all there is.
+//! A proxy sees the requests of its application and the calls that the application makes, and
+//! nothing between them. Applications that propagate trace context copy the baggage of a request to
+//! its calls, so the inbound side puts a member `headgate=<token>` into it and the outbound side
+//! takes it out again. Other members are the application's: their bytes stay as they are. Written
+//! baggage stays within the recommendation's limits (§3.3.2): a token that would exceed them is
+//! left out, and only the header of its own carries it.
 //!
 //! A request may have several `baggage` headers, which together are one list (RFC 9110 §5.3).
 
@@ -34,8 +35,8 @@ pub fn token<'a>(values: impl Iterator<Item = &'a [u8]> + 'a) -> Option<&'a [u8]
     (1..=MAX_TOKEN).contains(&token.len()).then_some(token)
 }
 
-/// Writes the members of these `baggage` headers to `out`, all but tokens. Nothing is left where there was nothing
-/// else.
+/// Writes the members of these `baggage` headers to `out`, all but tokens. Baggage of tokens alone
+/// becomes empty.
 pub fn without_token<'a>(values: impl Iterator<Item = &'a [u8]> + 'a, out: &mut Vec<u8>) {
     out.clear();
     for member in members(values) {
@@ -49,7 +50,8 @@ pub fn without_token<'a>(values: impl Iterator<Item = &'a [u8]> + 'a, out: &mut 
     }
 }
 
-/// As [`without_token`], with `token` added. False if that would exceed the limits: then `out` is without.
+/// As [`without_token`], with `token` added. If that would exceed the limits, returns false and
+/// `out` is without it.
 pub fn with_token<'a>(
     values: impl Iterator<Item = &'a [u8]> + 'a,
     token: &[u8],
@@ -145,7 +147,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever an application has in its baggage, adding a token and taking it out again leaves the members.
+        /// For any baggage of an application, adding a token and taking it out again leaves the
+        /// members.
         #[test]
         fn what_is_added_comes_out_again(
             values in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 0..4),

@@ -1,7 +1,7 @@
-//! The tree of calls that a request is part of: its progress metrics (Wisp §4.2, Table 2), and how a call finds
-//! the request that it is part of.
+//! The tree of calls that a request is part of: its progress metrics (Wisp §4.2, Table 2), and the
+//! link from a call to its request.
 //!
-//! A process adds to what it was told what it does itself and what its children report:
+//! A process adds its own work and its children's reports to the progress of its caller:
 //!
 //! ```text
 //! elapsed = own + Σ elapsed(child) / parallelism       work = own + Σ work(child)
@@ -9,17 +9,18 @@
 //! parallelism = Σ duration(child) / time with a child under way, at least 1
 //! ```
 //!
-//! Calls leave by another listener, often on another worker than the one that has the request. They find it by
-//! a [`Token`] that the application hands on. All that the request knew when it went to the backend is in the
-//! token; what its calls add up to is in a *branch*, a blob that the first of them makes. Branches are used
-//! again, so each carries the number of its request ([`Branch::generation`]), and there are at most
-//! [`MAX_BRANCHES`] for each worker: a request beyond has none, and its children don't show in its progress.
+//! Calls leave by another listener, often on another worker than the one that has the request. They
+//! find it by a [`Token`] that the application copies. The request's state when it went to the
+//! backend is in the token. The sums over its calls are in a *branch*, a blob that the first call
+//! creates. Branches are reused, so each carries the number of its request
+//! ([`Branch::generation`]), and there are at most [`MAX_BRANCHES`] for each worker. A request
+//! beyond that has none, and its progress lacks its children's.
 //!
-//! Elapsed time ends at the response headers. Work is slot time, summed as it is: the paper divides it by the
-//! capacity of the resource.
+//! Elapsed time ends at the response headers. Work is slot time, summed as it is: the paper divides
+//! it by the capacity of the resource.
 //!
-//! A call whose answer says nothing of progress, or that got none, counts as what it took: whoever did it, the
-//! request waited for it.
+//! A call whose answer has no progress, or that got no answer, counts with its duration: the
+//! request waited for it in any case.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -33,18 +34,18 @@ use crate::shared;
 use crate::time::{Instant, as_nanos};
 use crate::workers::WorkerId;
 
-/// Requests of one worker whose calls are added up at the same time.
+/// The most requests of one worker whose calls are summed at the same time.
 pub const MAX_BRANCHES: u32 = 4096;
 
 /// Digits of a token: 6 bits each, all of them allowed in headers and in a baggage.
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 /// Largest age in a token, ms: 262 s.
 const OLD: u64 = (1 << 18) - 1;
-/// Largest span in a token, µs: 71 minutes, which a duration that isn't known is, too.
+/// Largest span in a token, µs: 71 minutes. It also encodes an unknown duration.
 const UNKNOWN: u64 = (1 << 32) - 1;
 
-/// What a request gives to the application, which hands it on with each call that it makes for it: at most
-/// [`Token::MAX`] bytes. Opaque to everybody but the engines of its process.
+/// The token that the application copies from a request to each call that it makes for it: at most
+/// [`Token::MAX`] bytes. Only the engines of its process can read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Token {
     bytes: [u8; Self::MAX],
@@ -55,7 +56,7 @@ impl Token {
     /// Longest token, bytes.
     pub const MAX: usize = 64;
 
-    /// As it is written into a header.
+    /// Returns the token as it is written into a header.
     #[must_use]
     pub fn as_str(&self) -> &str {
         let bytes = self.bytes.get(..usize::from(self.length));
@@ -71,7 +72,7 @@ impl Token {
     }
 }
 
-/// Where the calls of one request are added up.
+/// The sums over the calls of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Branch {
     /// The worker that has the request.
@@ -82,18 +83,18 @@ pub(super) struct Branch {
     pub(super) generation: u32,
 }
 
-/// What a token says.
+/// The content of a token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Parent {
-    /// Whose token it is.
+    /// The process that made the token.
     pub(super) process: ProcessId,
     pub(super) branch: Option<Branch>,
     pub(super) workflow: WorkflowId,
     pub(super) class: ClassId,
-    /// When it went to the backend.
+    /// The time at which the request went to the backend.
     pub(super) started: Instant,
     pub(super) deadline: Option<Instant>,
-    /// What it was told of the whole; its age is that of when it went to the backend.
+    /// The progress from its caller; its age is that at `started`.
     pub(super) progress: Progress,
 }
 
@@ -137,8 +138,9 @@ fn micros(span: Duration) -> u64 {
 }
 
 impl Parent {
-    /// The token that says this: 3 digits of the process, 2 + 3 + 6 for the branch, 3 for the workflow, 2 for the class, 9 each for
-    /// points in time (µs, 571 years), but for times that aren't known 6 each for spans, and 3 for the age.
+    /// The token that says this: 3 digits of the process, 2 + 3 + 6 for the branch, 3 for the
+    /// workflow, 2 for the class, 9 each for points in time (µs, 571 years), but for times that
+    /// aren't known 6 each for spans, and 3 for the age.
     pub(super) fn token(&self) -> Token {
         let mut digits = Digits {
             token: Token {
@@ -146,7 +148,7 @@ impl Parent {
                 length: 0,
             },
         };
-        // A slot beyond the last says that there is none.
+        // A slot beyond the last means no branch.
         let (worker, slot, generation) = match self.branch {
             Some(branch) => (branch.worker, branch.slot, branch.generation),
             None => (0, MAX_BRANCHES, 0),
@@ -176,7 +178,7 @@ impl Parent {
         digits.token
     }
 
-    /// What `token` says; `None` if it is none of `process`.
+    /// Returns the content of `token`; `None` if `process` didn't make it.
     pub(super) fn of_token(process: ProcessId, token: &[u8]) -> Option<Self> {
         let input = &mut &*token;
         if take(input, 3)? != process.0 & 0x3_ffff {
@@ -215,11 +217,11 @@ impl Parent {
     }
 }
 
-/// What the calls of a request add up to.
+/// The sums over the calls of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Children {
     generation: u32,
-    /// When the request went to the backend, µs.
+    /// The time at which the request went to the backend, µs.
     started: u64,
     /// Under way.
     outstanding: u64,
@@ -263,7 +265,7 @@ impl Children {
         }
     }
 
-    /// What the request, started at `started`, and its children have done until `now`.
+    /// Returns the progress until `now` of the request, which began at `started`, and its children.
     pub(super) fn progress(&self, started: Instant, now: Instant) -> Progress {
         let open = if self.outstanding > 0 {
             now.since(self.since.max(started))
@@ -307,7 +309,7 @@ impl Branches {
         write!(self.key, "{}/{worker}/{slot}", self.prefix).unwrap_or(());
     }
 
-    /// What the calls of a request add up to; `None` if it made none.
+    /// Returns the sums over the calls of a request; `None` if it made none.
     ///
     /// # Errors
     /// [`HostError`].
@@ -321,8 +323,9 @@ impl Branches {
         Ok(Some(found).filter(|found| found.generation == branch.generation))
     }
 
-    /// Changes what the calls of a request add up to. Where it made none before, `begins` is when it went to
-    /// the backend. Returns what it was; `None` if the place is a later request's already.
+    /// Changes the sums over the calls of a request. `begins` is the time at which it went to the
+    /// backend, for its first call. Returns the previous sums; `None` if the place belongs to a
+    /// later request already.
     fn update(
         &mut self,
         host: &impl Host,
@@ -350,10 +353,11 @@ impl Branches {
         Ok(before)
     }
 
-    /// A call begins of the request that went to the backend at `started`; what the earlier ones add up to.
+    /// Records the begin of a call of the request that went to the backend at `started`. Returns
+    /// the sums over its earlier calls.
     ///
     /// # Errors
-    /// [`HostError`]; it doesn't count.
+    /// [`HostError`]; the call doesn't count.
     pub(super) fn began(
         &mut self,
         host: &impl Host,
@@ -364,10 +368,10 @@ impl Branches {
         self.update(host, branch, Some(started), |children| children.began(now))
     }
 
-    /// A call ended that took so long, and whose answer says so much of progress.
+    /// Records the end of a call with its duration and the progress of its answer.
     ///
     /// # Errors
-    /// [`HostError`]; it doesn't count.
+    /// [`HostError`]; the call doesn't count.
     pub(super) fn ended(
         &mut self,
         host: &impl Host,

@@ -1,5 +1,5 @@
-//! Calls between processes: what a request hands on with its calls, what its response tells who asked, and
-//! what is learned from the answers of those that it calls.
+//! Calls between processes: the headers of a request's calls, the announcement in its response, and
+//! the effect of the answers of called processes.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ use crate::request::{ClassId, Progress};
 use crate::requests::{Request, Requests};
 use crate::time::Instant;
 
-/// What a response tells the process that asked (headers [`super::wire::RATE`] and
+/// A response's announcement to the calling process (headers [`super::wire::RATE`] and
 /// [`super::wire::PROGRESS`]).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Answer {
-    /// Who answers, and what it lets that process send.
+    /// This process, and the rate that it allows the caller.
     pub announcement: Announcement,
     /// Service time and work of the request and all calls below it.
     pub progress: Progress,
@@ -34,7 +34,7 @@ pub struct Call {
     service: ServiceId,
     began: Instant,
     branch: Option<Branch>,
-    /// What is left of the deadline.
+    /// The remaining time until the deadline.
     pub deadline: Option<Duration>,
     /// Progress of the whole so far.
     pub progress: Progress,
@@ -51,7 +51,7 @@ impl Call {
 }
 
 impl Workflows {
-    /// What the request and the calls below it have done.
+    /// Returns the progress of the request and the calls below it.
     pub(super) fn done(
         &mut self,
         host: &impl Host,
@@ -59,7 +59,7 @@ impl Workflows {
         part: &Part,
         started: Instant,
     ) -> Progress {
-        // Nothing is looked up for workflows that call nobody.
+        // Skip the look-up for workflows without calls.
         let calls = self
             .published
             .row(part.origin.workflow)
@@ -69,7 +69,8 @@ impl Workflows {
         children.unwrap_or_default().progress(started, now)
     }
 
-    /// What the application is to hand on with its calls for a request; `None` before it goes to the backend.
+    /// Returns the token that the application copies to its calls for a request; `None` before it
+    /// goes to the backend.
     #[must_use]
     pub(crate) fn token(&self, request: &Request, part: &Part) -> Option<Token> {
         let started = part.started?;
@@ -87,8 +88,8 @@ impl Workflows {
         Some(parent.token())
     }
 
-    /// The response to a request begins: what it tells the process that asked; `None` where no process of
-    /// the mesh did.
+    /// Returns the announcement for the process that sent a request, when its response begins;
+    /// `None` for a client outside the mesh.
     pub(crate) fn answer(
         &mut self,
         host: &impl Host,
@@ -105,7 +106,7 @@ impl Workflows {
         })
     }
 
-    /// The response of a request says how much of the second resource it used, in its units.
+    /// Sets a request's use of the second resource, in its units, as its response reports it.
     pub(crate) fn resource_used(requests: &mut Requests, ticket: Ticket, amount: f64) {
         if let Some((_, part)) = requests.both_mut(ticket)
             && amount.is_finite()
@@ -114,8 +115,8 @@ impl Workflows {
         }
     }
 
-    /// What the sender of a request may send of its workflow, for answers that are no backend's
-    /// (refusals). A dry run asks nobody to send less.
+    /// Returns the rate of the workflow that a request's sender may send, for answers that are no
+    /// backend's (refusals). A dry run announces no limit.
     #[must_use]
     pub fn announcement(&self, origin: Origin) -> Announcement {
         let sender = origin.upstream.unwrap_or(ProcessId::UNKNOWN);
@@ -127,14 +128,16 @@ impl Workflows {
         }
     }
 
-    /// The deadline of the request of `token`; `None` where it has none, or that isn't ours.
+    /// Returns the deadline of the request of `token`; `None` if it has none, or the token isn't
+    /// ours.
     #[must_use]
     pub(crate) fn deadline(&self, token: &[u8]) -> Option<Instant> {
         Parent::of_token(self.process, token)?.deadline
     }
 
-    /// The process calls `service` for the request of `token`; where that is nowhere to be found, for
-    /// nobody knows which of `workflow`. Every call is to be [`Workflows::answered`].
+    /// Records a call to `service` for the request of `token`. Without a valid token the call
+    /// counts for `workflow` alone. The caller must report the end of every call to
+    /// [`Workflows::answered`].
     pub fn called(
         &mut self,
         host: &impl Host,
@@ -165,7 +168,8 @@ impl Workflows {
             let found = self.branches.began(host, now, branch, parent.started);
             (branch, found.ok().flatten())
         });
-        // A place that is another's already, or a host that fails: the call doesn't show in the progress.
+        // A place that is another's already, or a host that fails: the call doesn't show in the
+        // progress.
         let children = begun.and_then(|(_, children)| children);
         let branch = begun.and_then(|(branch, children)| children.map(|_| branch));
         let so_far = children.unwrap_or_default().progress(parent.started, now);
@@ -186,8 +190,8 @@ impl Workflows {
         }
     }
 
-    /// A call ended; `heard` is what the other process announced with its answer, `progress` what it says
-    /// that the call took. `None`: it was lost, or said nothing.
+    /// Records the end of a call. `heard` is the announcement in the answer, `progress` the
+    /// progress in it; both are `None` if the call was lost or the answer has none.
     pub fn answered(
         &mut self,
         host: &impl Host,
@@ -201,7 +205,7 @@ impl Workflows {
         } = call;
         if let Some(branch) = call.branch {
             let took = now.since(call.began);
-            // Where the host fails, the call doesn't show in the progress.
+            // On a host error, the call is missing in the progress.
             self.branches
                 .ended(host, now, branch, took, progress)
                 .unwrap_or(());
@@ -210,7 +214,7 @@ impl Workflows {
         self.tally.called(workflow, service, process, 1);
         if let Some(heard) = heard {
             let ttl = Duration::from_micros(self.config.rate_ttl_us);
-            // Who announces a shorter life was heard so much earlier.
+            // A shorter time to live counts as an earlier announcement.
             let sooner = heard
                 .ttl
                 .map_or(Duration::ZERO, |own| ttl.saturating_sub(own));
@@ -224,7 +228,7 @@ impl Workflows {
         }
     }
 
-    /// An announcement came that isn't believed, or can't be read.
+    /// Counts an announcement that is untrusted or unreadable.
     pub fn rate_refused(&mut self) {
         self.stats.count_process(ProcessCount::Refused, 1);
     }

@@ -1,38 +1,39 @@
-//! Dominant resource fairness over two resources (A. Ghodsi et al., "Dominant Resource Fairness", NSDI '11, §4.1; Wisp
-//! §4.3 names it among its policies).
+//! Dominant resource fairness over two resources (A. Ghodsi et al., "Dominant Resource Fairness",
+//! NSDI '11, §4.1; Wisp §4.3 names it among its policies).
 //!
-//! A request of workflow i uses rᵢₖ of resource k, of which there is Cₖ a second. Its *dominant share* at x requests/s is
-//! the largest part of a resource that it uses, x · sᵢ with sᵢ = maxₖ rᵢₖ / Cₖ. Progressive filling raises the dominant
-//! shares of all together, in proportion to their weights, until a resource is used up; who uses it stops there, and the
-//! others go on with the other one. With the level L of dominant share by weight that is, for each resource, the water
-//! filling of [`super::shares`] with growth wᵢ · rᵢₖ / sᵢ:
+//! A request of workflow i uses rᵢₖ of resource k, whose capacity is Cₖ a second. Its *dominant
+//! share* at x requests/s is the largest part of a resource that it uses, x · sᵢ with sᵢ = maxₖ rᵢₖ
+//! / Cₖ. Progressive filling raises the dominant shares of all together, in proportion to their
+//! weights, until a resource is used up. The workflows that use it stop there, and the others go on
+//! with the other one. With the level L of dominant share by weight that is, for each resource, the
+//! water filling of [`super::shares`] with growth wᵢ · rᵢₖ / sᵢ:
 //!
 //! ```text
 //! xᵢ(L) = clamp(L · wᵢ / sᵢ, guaranteeᵢ, λᵢ)        Fₖ(L) = Σ xᵢ(L) · rᵢₖ = Cₖ
 //! ```
 //!
-//! The resource with the lower level is used up first. What stays below its level is then filled again, for those that
-//! use the other resource alone.
+//! The resource with the lower level is used up first. The rest of the other resource is then
+//! filled again, for the workflows that use it alone.
 
 use super::shares::{Claim, WaterFill};
 
-/// Resources.
+/// The number of resources.
 pub const RESOURCES: usize = 2;
 
-/// What one workflow asks for.
+/// One workflow's claim.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DominantClaim {
     /// Its weight, above 0.
     pub weight: f64,
     /// Guaranteed requests/s.
     pub floor: f64,
-    /// Requests/s asked for; infinite: all that it can get.
+    /// Its demand, requests/s; infinite for as much as possible.
     pub demand: f64,
-    /// r: what a request uses of each resource, 0 or more.
+    /// r: the cost of a request in each resource, 0 or more.
     pub cost: [f64; RESOURCES],
 }
 
-/// Dominant shares; their memory is used again.
+/// Dominant shares; their memory is reused.
 #[derive(Debug, Default)]
 pub struct DominantShares {
     claims: Vec<DominantClaim>,
@@ -44,13 +45,14 @@ pub struct DominantShares {
 }
 
 impl DominantShares {
-    /// Shares `capacity` (units/s) out among `claims`. Numbers are finite and 0 or more, but for demands.
+    /// Shares `capacity` (units/s) out among `claims`. Numbers are finite and 0 or more, but for
+    /// demands.
     pub fn fill(
         &mut self,
         capacity: [f64; RESOURCES],
         claims: impl Iterator<Item = DominantClaim>,
     ) {
-        // Of a resource that there is nothing of, any use is all of it.
+        // Of a resource without capacity, any use is all of it.
         self.capacity = capacity.map(|c| c.max(f64::MIN_POSITIVE));
         self.claims.clear();
         self.claims.extend(claims);
@@ -89,8 +91,8 @@ impl DominantShares {
         self.claims[claim].at(level, &self.capacity)
     }
 
-    /// Requests/s of a claim if it asked for more than there is and the others for what they ask; infinite if it uses
-    /// nothing.
+    /// Returns the requests/s of a claim with unlimited demand, beside the others' actual demands;
+    /// infinite if it uses nothing.
     #[must_use]
     pub fn rate_if_unbounded(&self, claim: usize) -> f64 {
         let unbounded = |fill: &WaterFill| fill.level_if_unbounded(claim);
@@ -115,7 +117,8 @@ impl DominantShares {
             only => {
                 let k = usize::from(only[1]);
                 let level = of(&self.fills[k]);
-                // The other resource, which this claim has no part in, is used up before: its users leave something.
+                // The other resource, which this claim has no part in, is used up before: its users
+                // leave something.
                 if level > self.fills[1 - k].level() {
                     of_rest(&self.rest[k])
                 } else {
@@ -244,7 +247,10 @@ mod tests {
                 claims.iter().map(|c| c.cost[k] * c.floor.min(c.demand)).sum()
             };
             for k in 0..RESOURCES {
-                prop_assert!(used(k) <= capacity[k].max(floors(k)) * (1.0 + 1e-6) + 1e-6 || floors(1 - k) > capacity[1 - k]);
+                prop_assert!(
+                    used(k) <= capacity[k].max(floors(k)) * (1.0 + 1e-6) + 1e-6
+                        || floors(1 - k) > capacity[1 - k]
+                );
             }
             let full = |k: usize| used(k) >= capacity[k] * (1.0 - 1e-6);
             let weights: f64 = claims.iter().map(|c| c.weight).sum();
@@ -254,16 +260,19 @@ mod tests {
                 if rates[i] >= claim.demand {
                     continue;
                 }
-                // Who wants more lacks a resource: Pareto efficiency.
+                // A workflow that wants more lacks a resource: Pareto efficiency.
                 prop_assert!((0..RESOURCES).any(|k| claim.cost[k] > 0.0 && full(k)), "{}", i);
                 let level = rates[i] * claim.dominant(&capacity) / claim.weight;
-                // The share guarantee (Ghodsi §3, sharing incentive): its weight's part of a resource at least.
+                // The share guarantee (Ghodsi §3, sharing incentive): its weight's part of a
+                // resource at least.
                 if no_floors {
                     prop_assert!(level >= (1.0 - 1e-6) / weights, "{} of {}", level, weights);
                 }
-                // Backlogged users of the same resources have equal dominant shares by weight, but for floors.
+                // Backlogged users of the same resources have equal dominant shares by weight, but
+                // for floors.
                 for (j, other) in claims.iter().enumerate() {
-                    let same = (0..RESOURCES).all(|k| (other.cost[k] > 0.0) == (claim.cost[k] > 0.0));
+                    let same =
+                        (0..RESOURCES).all(|k| (other.cost[k] > 0.0) == (claim.cost[k] > 0.0));
                     if same && rates[j] > other.floor {
                         let theirs = rates[j] * other.dominant(&capacity) / other.weight;
                         prop_assert!(theirs <= level * (1.0 + 1e-6) + 1e-9, "{} {}", i, j);
@@ -283,7 +292,13 @@ mod tests {
                 claims[i].demand = INF;
                 let slow = rates(capacity, &claims)[i];
                 let quick = before.rate_if_unbounded(i);
-                prop_assert!((quick - slow).abs() <= 1e-6 * (1.0 + slow), "{}: {} or {}", i, quick, slow);
+                prop_assert!(
+                    (quick - slow).abs() <= 1e-6 * (1.0 + slow),
+                    "{}: {} or {}",
+                    i,
+                    quick,
+                    slow
+                );
             }
         }
     }

@@ -1,27 +1,30 @@
-//! What a process knows of those that it calls: how often, and the rates that they announced.
+//! The downstream processes of a process: the number of calls to each, and its announced rate.
 //!
 //! By workflow, service and process (Wisp Alg. 1, lines 2 to 5):
 //!
 //! ```text
-//! α = calls / requests completed       σ_d ← GetRates(d) / α        limit = min over services D of Q(σ_d (d ∈ D), q)
+//! α = calls / requests completed       σ_d ← GetRates(d) / α
+//! limit = min over services D of Q(σ_d (d ∈ D), q)
 //! ```
 //!
-//! Calls are those that the application makes and that were answered; Envoy's own retries behind the filter don't show.
+//! Calls are those that the application makes and that were answered; Envoy's own retries behind
+//! the filter don't show.
 //!
-//! A rate that nobody renews runs out after its time to live, so that a process that is gone, or a path on which
-//! announcements are lost, holds nobody back: the local limits remain. Who may send one request in ten seconds can't hear
-//! more often than that, so a low rate lives for [`RENEWALS`] of its requests, up to [`LONGEST`] times the configured
-//! time.
+//! A rate that isn't renewed expires after its time to live. So a process that is gone, or a path
+//! on which announcements are lost, limits no workflow: the local limits remain. A sender with a
+//! rate of one request in ten seconds can't get announcements more often than that, so a low rate
+//! lives for [`RENEWALS`] of its requests, up to [`LONGEST`] times the configured time.
 //!
-//! A process that was called a moment ago and announces nothing has no limit as far as anybody knows: it may not run
-//! Headgate. One that was not called for the time to live has vanished, and takes no part, unless another process of its
-//! service announced a rate low enough to live longer than that.
+//! A process that was called recently and announces nothing counts as unlimited: it may not run
+//! Headgate. One that was not called for the time to live has vanished and doesn't count, unless
+//! another process of its service announced a rate low enough to live longer than that.
 //!
-//! Calls whose process no answer named (it is lost, or the process runs no Headgate) count for the service; they are
-//! spread over the processes that are known, in proportion to the calls known to be theirs.
+//! Calls without a process in the answer (it is lost, or the process runs no Headgate) count for
+//! the service. They are spread over the known processes, in proportion to the calls known to be
+//! theirs.
 //!
-//! Bounded: [`PER_WORKFLOW`] processes of a workflow, [`TOTAL`] pairs in all (see [`super::pairs`]); those that find no
-//! room are passed over until they come again.
+//! Bounded: [`PER_WORKFLOW`] processes of a workflow, [`TOTAL`] pairs in all (see
+//! [`super::pairs`]). Those that find no room are skipped until they come again.
 
 use std::time::Duration;
 
@@ -54,9 +57,10 @@ pub(super) struct Entry {
     pub(super) key: Key,
     /// Calls that were answered, a moving sum beside that of requests completed.
     pub(super) calls: f64,
-    /// When the last one was counted.
+    /// The time at which the last call was counted.
     pub(super) called: Option<Instant>,
-    /// What it announced, requests/s from this process, and when; infinite: no limit.
+    /// Its announced rate, requests/s from this process, infinite for no limit; and the time of the
+    /// announcement.
     pub(super) heard: Option<(f64, Instant)>,
 }
 
@@ -91,7 +95,7 @@ impl Pair for Entry {
     }
 }
 
-/// See the module. In ascending order of workflow, service and process.
+/// The downstream processes, in ascending order of workflow, service and process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Downstream {
     pub(super) entries: Pairs<Entry>,
@@ -107,7 +111,7 @@ pub struct Downstream {
 pub struct Limit {
     /// Requests/s of the workflow here.
     pub rate: f64,
-    /// Whose.
+    /// The service that limits.
     pub service: ServiceId,
 }
 
@@ -140,7 +144,7 @@ impl Downstream {
         }
     }
 
-    /// Begins an interval: lets the calls of earlier ones count for less, for `keep(workflow)` of what they did.
+    /// Begins an interval: multiplies the calls of earlier ones by `keep(workflow)`.
     pub fn decay(&mut self, keep: impl Fn(WorkflowId) -> f64) {
         self.entries.begin();
         for entry in self.entries.iter_mut() {
@@ -148,7 +152,7 @@ impl Downstream {
         }
     }
 
-    /// Forgets rates that ran out, and processes that are long gone.
+    /// Drops expired rates, and processes that were silent for long.
     pub fn expire(&mut self, now: Instant, ttl: Duration) {
         for entry in self.entries.iter_mut() {
             if let Some((rate, at)) = entry.heard
@@ -181,7 +185,7 @@ impl Downstream {
         self.entries.retain(|entry| entry.key.1 != service);
     }
 
-    /// Whether requests of the workflow call nobody, as far as was seen.
+    /// Whether requests of the workflow made no calls so far.
     #[must_use]
     pub fn is_leaf(&self, workflow: WorkflowId) -> bool {
         self.of(workflow)
@@ -189,8 +193,8 @@ impl Downstream {
             .all(|entry| entry.calls <= NO_CALLS)
     }
 
-    /// Lines 2 to 5: the least Q of the services that requests of `workflow` call, of which `completed` count beside the
-    /// calls. `None`: none of them has a limit that is known.
+    /// Runs lines 2 to 5: returns the least Q of the services that requests of `workflow` call, of
+    /// which `completed` count beside the calls. `None` if none of them has a known limit.
     pub fn limit(
         &mut self,
         workflow: WorkflowId,
@@ -213,8 +217,9 @@ impl Downstream {
             let named = |entry: &&Entry| entry.key.2 != ProcessId::UNKNOWN;
             let all: f64 = processes.iter().map(|entry| entry.calls).sum();
             let known: f64 = processes.iter().filter(named).map(|e| e.calls).sum();
-            // A low rate keeps its hearer from calling the others, and so from hearing them. Those who were there in its
-            // time are still to be counted: alone it would be every quantile.
+            // With a low rate this process rarely calls the others, and so rarely gets their
+            // announcements. Those that existed then must still count: alone, the low rate would be
+            // every quantile.
             let lasts = |(rate, _): (f64, Instant)| lifetime(rate, ttl) > ttl;
             let lasting = processes.iter().filter_map(|p| p.heard).any(lasts);
             let there = if lasting { ttl * LONGEST } else { ttl };
@@ -225,7 +230,8 @@ impl Downstream {
                     continue;
                 }
                 if let Some((rate, _)) = process.heard {
-                    // Line 4. α, with this process's part of the calls that nobody answered.
+                    // Line 4. α, with this process's part of the calls whose answers named no
+                    // process.
                     let amplification = process.calls * (all / known) / completed;
                     rates.push(rate / amplification);
                 } else if process.called.is_some_and(|at| now.since(at) <= there) {
@@ -249,7 +255,7 @@ impl Downstream {
     }
 }
 
-/// How long a rate counts without renewal.
+/// Returns the time for which a rate counts without renewal.
 fn lifetime(rate: f64, ttl: Duration) -> Duration {
     let longest = ttl * LONGEST;
     let renewals = RENEWALS / rate.max(f64::MIN_POSITIVE);
@@ -304,12 +310,12 @@ mod tests {
         assert_eq!(limit(&mut down, 0.0, at(0)), limited(200.0, 1));
         down.heard(key(2, 9), 1_500.0, at(0));
         assert_eq!(limit(&mut down, 0.0, at(0)), limited(150.0, 2));
-        // One that was never called limits nobody, nor does nonsense.
+        // A process that was never called doesn't limit, nor does an invalid rate.
         down.heard(key(3, 1), 1.0, at(0));
         down.heard(key(2, 9), -1.0, at(0));
         down.heard(key(2, 9), f64::NAN, at(0));
         assert_eq!(limit(&mut down, 0.0, at(0)), limited(150.0, 2));
-        // The other workflows' are none of its.
+        // Other workflows don't count.
         assert_eq!(down.limit(WorkflowId(0), 100.0, |_| 0.0, at(0), TTL), None);
         assert_eq!(down.limit(WorkflowId(2), 100.0, |_| 0.0, at(0), TTL), None);
     }
@@ -373,7 +379,8 @@ mod tests {
             down.heard(key(1, process), rate, at(0));
         }
         assert_eq!(limit(&mut down, 0.5, at(0)), limited(50.0, 1));
-        // Nothing is sent for a while. Who then calls the first again has not called the others yet.
+        // Nothing is sent for a while. A process that then calls the first again has not called the
+        // others yet.
         assert_eq!(limit(&mut down, 0.5, at(12_000)), None);
         for (process, seen) in [(2, 13_000), (3, 13_000), (1, 14_500)] {
             down.called(key(1, process), 10, at(seen));
@@ -390,7 +397,7 @@ mod tests {
         down.called((W, ServiceId(1), ProcessId::UNKNOWN), 10, at(0));
         down.heard(key(1, 1), 50.0, at(0));
         assert_eq!(limit(&mut down, 0.5, at(0)), limited(50.0, 1));
-        // Nobody there names itself: a hop without Headgate.
+        // No process there names itself: a hop without Headgate.
         down.called((W, ServiceId(2), ProcessId::UNKNOWN), 1_000, at(0));
         assert_eq!(limit(&mut down, 0.5, at(0)), limited(50.0, 1));
     }
@@ -416,7 +423,7 @@ mod tests {
             down.called((workflow, ServiceId(0), ProcessId(n)), 1, at(20_000 + n));
             assert!(down.entries.len() <= TOTAL);
         }
-        // In one interval only so many come and go, and nobody who is there now.
+        // In one interval only so many come and go, and none of the present ones is evicted.
         let flood = |down: &mut Downstream, ms: u64, begin: u64| {
             let before: Vec<Key> = down.entries.iter().map(|e| e.key).collect();
             down.decay(|_| 1.0);

@@ -1,9 +1,9 @@
-//! What Algorithm 1 assumes to be known (Wisp §5): arrival rates, calls per request, load per request and completion
-//! times, each an exponentially weighted moving average over control intervals.
+//! The inputs of Algorithm 1 (Wisp §5): arrival rates, calls per request, load per request and
+//! completion times, each an exponentially weighted moving average over control intervals.
 //!
-//! All of them are quotients: requests by seconds, slot-seconds by requests, calls by requests. Averaging the quotients of
-//! single intervals would be wrong where intervals hold few requests, or none. So numerator and denominator are averaged,
-//! and then divided:
+//! All of them are quotients: requests by seconds, slot-seconds by requests, calls by requests.
+//! Averaging the quotients of single intervals would be wrong where intervals hold few requests, or
+//! none. So numerator and denominator are averaged, and then divided:
 //!
 //! ```text
 //! S ← S · keep + s        N ← N · keep + n        keep = e^(−Δt/τ)        estimate = S / N
@@ -11,9 +11,9 @@
 //!
 //! which is unbiased from the first interval on, and right for intervals of any length Δt.
 //!
-//! Averages over requests keep a *least number* of requests in mind, whatever their age. A workflow of one request in two
-//! seconds, each of which makes hundreds of calls in the intervals that follow, would otherwise seem to make none or
-//! thousands of calls per request, depending on the moment.
+//! Averages over requests cover a *least number* of requests, of any age. Otherwise a workflow of
+//! one request in two seconds, whose requests make hundreds of calls in the intervals that follow,
+//! would seem to make none or thousands of calls per request, depending on the moment.
 
 use std::time::Duration;
 
@@ -32,7 +32,8 @@ pub fn keep(elapsed: Duration, time_constant: Duration) -> f64 {
     (-elapsed.as_secs_f64() / time_constant.as_secs_f64().max(1e-6)).exp()
 }
 
-/// The same for an average over requests of which `requests` are remembered: no fewer than ten remain.
+/// The same for an average over requests of which `requests` are remembered: no fewer than ten
+/// remain.
 #[must_use]
 pub fn keep_requests(keep: f64, requests: f64) -> f64 {
     if requests > LEAST_REQUESTS {
@@ -58,21 +59,21 @@ impl Quotient {
         self.count = self.count * keep + count;
     }
 
-    /// S / N; `None` as long as there is less than `least` to divide by.
+    /// Returns S / N; `None` as long as N is less than `least`.
     #[must_use]
     pub fn value(&self, least: f64) -> Option<f64> {
         (self.count >= least && self.count > 0.0).then(|| self.sum / self.count)
     }
 }
 
-/// What is known of one workflow.
+/// The estimates of one workflow.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Estimates {
     /// Requests offered by seconds.
     pub offered: Quotient,
     /// Requests admitted.
     pub admitted: f64,
-    /// Requests completed: what the next three are divided by, and calls.
+    /// Requests completed: the divisor of the next three, and of calls.
     pub completed: f64,
     /// Their slot-seconds.
     pub service: f64,

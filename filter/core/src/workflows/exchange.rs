@@ -1,5 +1,6 @@
-//! What [`Workflows`] does between requests: it lets those go whom the limiter held, exchanges what was measured
-//! with the other workers, runs Algorithm 1 if that is due, and takes changes of its configuration over.
+//! The work of [`Workflows`] between requests: it releases held requests, exchanges measurements
+//! with the other workers, runs Algorithm 1 if that is due, and takes over changes of its
+//! configuration.
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ impl Workflows {
         format!("{}/record", self.key)
     }
 
-    /// Housekeeping on `worker`: releases whom the limiter held, exchanges what was measured with the other
+    /// Housekeeping on `worker`: releases held requests, exchanges measurements with the other
     /// workers, and runs Algorithm 1 if that is due.
     ///
     /// # Errors
@@ -58,7 +59,7 @@ impl Workflows {
         done.and(self.stats.flush(host))
     }
 
-    /// Takes over what other workers named.
+    /// Takes over names that other workers added.
     pub(super) fn learn_names(&mut self, host: &impl Host) -> Result<(), HostError> {
         self.names.sync(host)?;
         self.services.sync(host)?;
@@ -100,7 +101,8 @@ impl Workflows {
         self.named = None;
     }
 
-    /// Adds what was measured here to the record. Who comes first after the interval's end runs Algorithm 1.
+    /// Adds this worker's measurements to the record. The first worker after the interval's end
+    /// runs Algorithm 1.
     fn exchange(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
         let key = self.record();
         let (tally, adaptation, limiter) = (&self.tally, &mut self.adaptation, &mut self.limiter);
@@ -137,7 +139,7 @@ impl Workflows {
         done
     }
 
-    /// Takes over what another worker published, if one did.
+    /// Takes over the rates that another worker published, if any.
     pub(super) fn learn_rates(&mut self, host: &impl Host) -> Result<(), HostError> {
         let sequence = host.get(self.sequence)?;
         if self.seen == Some(sequence) {
@@ -164,7 +166,7 @@ impl Workflows {
         self.published = published;
     }
 
-    /// Lets those go whose turn it is.
+    /// Releases the held requests whose turn it is.
     fn release(
         &mut self,
         host: &impl Host,
@@ -209,7 +211,7 @@ impl Workflows {
         });
     }
 
-    /// Nobody is held any more.
+    /// Releases all held requests.
     fn release_all(&mut self, now: Instant, requests: &mut Requests, releases: &mut Vec<Release>) {
         let tally = &mut self.tally;
         self.limiter.clear(now, |ticket, _| {
@@ -222,12 +224,12 @@ impl Workflows {
         });
     }
 
-    /// P, which may be found rather than configured.
+    /// Sets P, which may be found rather than configured.
     pub(crate) fn set_slots(&mut self, slots: u32) {
         self.slots = f64::from(slots);
     }
 
-    /// Takes a new version of the stage's configuration over: what is measured and held stays.
+    /// Takes over a new version of the stage's configuration; measurements and held requests stay.
     ///
     /// # Errors
     /// [`HostError`]; the next tick continues.
@@ -267,7 +269,8 @@ impl Workflows {
         self.learn_names(host)
     }
 
-    /// The policy is gone, or has no workflows any more: nobody is held or limited from now on.
+    /// Releases all held requests and ends all limits, since the policy was removed or has no
+    /// workflows any more.
     pub(crate) fn retire(
         &mut self,
         now: Instant,
@@ -278,21 +281,21 @@ impl Workflows {
         self.retired = true;
     }
 
-    /// Whether its policy is gone, or has no workflows any more.
+    /// Whether its policy was removed, or has no workflows any more.
     #[must_use]
     pub fn is_retired(&self) -> bool {
         self.retired
     }
 
-    /// Whether ticks should come soon: the limiter holds somebody, or intervals are short and there are
-    /// requests.
+    /// Whether ticks should come soon: the limiter holds a request, or intervals are short and
+    /// requests are under way.
     #[must_use]
     pub(crate) fn is_busy(&self, requests: &Requests) -> bool {
         let short = interval(&self.config) < SLOW_TICK;
         self.limiter.held() > 0 || (short && requests.len() > 0)
     }
 
-    /// Shares what was measured with the other workers now: this one is about to end.
+    /// Shares this worker's measurements with the others now, since it is about to end.
     ///
     /// # Errors
     /// [`HostError`].
@@ -315,7 +318,7 @@ impl Workflows {
         level.map_or(f64::INFINITY, |level| level.rate)
     }
 
-    /// Name of a workflow; `None` for [`OTHER`] and what nobody knows.
+    /// Returns the name of a workflow; `None` for [`OTHER`] and unknown ids.
     #[must_use]
     pub fn name(&self, workflow: WorkflowId) -> Option<&[u8]> {
         (workflow != OTHER).then(|| self.names.name(workflow.0))?

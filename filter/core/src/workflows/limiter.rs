@@ -1,25 +1,27 @@
-//! The shaping rate limiter (Wisp §4.1, §4.3): each workflow gets on at its rate σ, in its order of arrival,
-//! over all workers of a process.
+//! The shaping rate limiter (Wisp §4.1, §4.3): requests of each workflow pass at its rate σ, in
+//! order of arrival, over all workers of a process.
 //!
-//! Requests draw *tickets*: consecutive numbers from one gauge of the process per workflow. The rate issues
-//! numbers, too, and whose number it has reached may go:
+//! Requests draw *tickets*: consecutive numbers from one gauge of the process per workflow. The
+//! rate issues numbers, too, and a request may go when the rate has reached its number:
 //!
 //! ```text
 //! level(t) = tickets(t0) + σ · (t − t0)          request n may go when n ≤ level(t)
 //! wait(n)  = (n − level(t)) / σ
 //! ```
 //!
-//! Each run of Algorithm 1 publishes (t0, tickets(t0), σ), so a new rate holds for those that wait, too. Since numbers are
-//! drawn process-wide, no more than σ·t requests go in the long run and no worker has a share of its own
-//! that others could use better; and a worker that dies takes only its waiters' numbers along.
+//! Each run of Algorithm 1 publishes (t0, tickets(t0), σ), so a new rate also holds for waiting
+//! requests. Since numbers are drawn process-wide, no more than σ·t requests go in the long run,
+//! and no worker has a share of its own that others could use better. A worker that dies only loses
+//! its waiters' numbers.
 //!
-//! **Burst.** A workflow that sent less than it might finds at most `max(1, σ · `[`BURST`]`)` numbers left over,
-//! so in any time t at most `σ·t + max(1, σ·BURST)` requests go, and what waiters of other ticks add: they are
-//! let go by ticks ([`crate::engine::FAST_TICK`]), up to a tick late and several at once. Two workers that find the
-//! workflow idle at the same instant may both fill it up again: one request more for each worker.
+//! **Burst.** A workflow that sent less than its rate finds at most `max(1, σ · `[`BURST`]`)`
+//! numbers left over. So in any time t at most `σ·t + max(1, σ·BURST)` requests go, plus waiters of
+//! other ticks: ticks release them ([`crate::engine::FAST_TICK`]), up to a tick late and several at
+//! once. Two workers that find the workflow idle at the same instant may both fill it up again: one
+//! request more for each worker.
 //!
-//! **Numbers aren't lost.** Who leaves the queue leaves its number to those behind it on its worker, and the
-//! last one is kept for the next that comes, until it would exceed the burst.
+//! **Numbers aren't lost.** A request that leaves the queue leaves its number to those behind it on
+//! its worker, and the last number is kept for the next request, until it would exceed the burst.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -30,12 +32,12 @@ use crate::engine::FAST_TICK;
 use crate::host::{HostError, Number, Shared};
 use crate::time::Instant;
 
-/// Time whose requests an idle workflow may send at once.
+/// The time whose requests an idle workflow may send at once.
 pub const BURST: Duration = Duration::from_millis(20);
-/// Nobody is told to come back later than after this, however low a rate is.
+/// The longest time after which a refused client should retry, however low the rate.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// What a workflow may send.
+/// The rate of a workflow and its start.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Level {
     /// t0.
@@ -70,10 +72,10 @@ impl Level {
     }
 }
 
-/// What the limiter says to a request.
+/// The limiter's decision about a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Go on.
+    /// It may pass.
     Pass,
     /// It would wait this long: [`Limiter::hold`] it.
     Wait(Duration),
@@ -83,12 +85,12 @@ pub enum Verdict {
     Late(Duration),
 }
 
-/// What becomes of a request that was held.
+/// The outcome of a request that was held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// Go on, after this wait.
+    /// It passes, after this wait.
     Pass(Duration),
-    /// Its rate fell: it would wait this much longer, and too long.
+    /// The rate fell: it would have to wait this much longer, which is too long.
     Late(Duration),
 }
 
@@ -96,7 +98,7 @@ pub enum Fate {
 struct Waiter {
     request: Ticket,
     arrived: Instant,
-    /// When waiting becomes pointless.
+    /// The time at which waiting becomes pointless.
     until: Instant,
 }
 
@@ -110,7 +112,7 @@ struct Line {
 }
 
 impl Line {
-    /// The first number that is nobody's and still worth something.
+    /// Returns the first number that belongs to no waiter and is above `oldest`.
     fn spare(&mut self, oldest: f64) -> Option<u64> {
         let at = self.waiters.len();
         while let Some(&ticket) = self.tickets.get(at) {
@@ -133,7 +135,7 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// Nobody is limited. Names of gauges start with `prefix`.
+    /// Creates a limiter without limits. Names of gauges start with `prefix`.
     #[must_use]
     pub fn new(prefix: &str) -> Self {
         Self {
@@ -157,14 +159,14 @@ impl Limiter {
         &mut self.lines[at]
     }
 
-    /// What a workflow may send from now on; `None`: anything.
+    /// Sets the rate of a workflow from now on; `None` for no limit.
     pub fn set(&mut self, workflow: WorkflowId, level: Option<Level>) {
         if level.is_some() || usize::from(workflow.0) < self.lines.len() {
             self.line(workflow).level = level;
         }
     }
 
-    /// What a workflow may send; `None`: anything.
+    /// Returns the rate of a workflow; `None` for no limit.
     #[must_use]
     pub fn level(&self, workflow: WorkflowId) -> Option<Level> {
         self.lines.get(usize::from(workflow.0))?.level
@@ -190,8 +192,8 @@ impl Limiter {
         Ok(gauge)
     }
 
-    /// A request arrives, where at most `longest` may wait, and this one tolerates to wait for `tolerance`.
-    /// Where nothing limits its workflow there is no host call.
+    /// Decides about a request that arrives. At most `longest` may wait, and this one for at most
+    /// `tolerance`. Without a limit for its workflow no host call is made.
     ///
     /// # Errors
     /// [`HostError`]; let it pass.
@@ -215,7 +217,7 @@ impl Limiter {
         };
         let wait = level.wait(now, ticket);
         let line = self.line(workflow);
-        // Behind those who wait, also when their turn has come.
+        // Behind the waiters, also when their turn has come.
         if line.waiters.is_empty() && ticket <= reached {
             if spare.is_some() {
                 line.tickets.pop_front();
@@ -241,7 +243,7 @@ impl Limiter {
         Ok(verdict)
     }
 
-    /// Draws a number: above `oldest`, whatever was not used before.
+    /// Draws a new number, above `oldest`.
     fn draw(
         &mut self,
         host: &impl Shared,
@@ -275,15 +277,15 @@ impl Limiter {
         });
     }
 
-    /// Takes back the number that [`Limiter::arrive`] gave to a request that is not held: it goes on at
-    /// once, and others wait for what it uses.
+    /// Uses up the number that [`Limiter::arrive`] gave to a request that is not held: it goes on
+    /// at once, and others wait for the rate that it uses.
     pub fn use_up(&mut self, workflow: WorkflowId) {
         let line = self.line(workflow);
         let at = line.waiters.len();
         line.tickets.remove(at);
     }
 
-    /// A request that is held leaves; false if it isn't held.
+    /// Removes a held request that leaves; false if it isn't held.
     pub fn remove(&mut self, workflow: WorkflowId, request: Ticket) -> bool {
         let Some(line) = self.lines.get_mut(usize::from(workflow.0)) else {
             return false;
@@ -296,7 +298,7 @@ impl Limiter {
         true
     }
 
-    /// Lets those go whose turn it is, and those that would come too late.
+    /// Releases the requests whose turn it is, and those that would come too late.
     pub fn release(&mut self, now: Instant, mut out: impl FnMut(Ticket, Fate)) {
         if self.held == 0 {
             return;
@@ -323,11 +325,11 @@ impl Limiter {
             }
             if let Some(level) = level {
                 let mut at = 0;
-                // Numbers stay: who is behind gets on earlier by it.
+                // Numbers stay: requests behind go earlier by it.
                 waiters.retain(|waiter| {
                     let ticket = tickets.get(at).map_or(0.0, |&ticket| ticket as f64);
                     let wait = level.wait(now, ticket);
-                    // Those who would make it but for a tick are let go.
+                    // Requests that would make it but for a tick are kept.
                     let kept = now + wait <= waiter.until + FAST_TICK;
                     if kept {
                         at += 1;
@@ -341,11 +343,11 @@ impl Limiter {
         }
     }
 
-    /// Nobody is limited any more: lets all go.
+    /// Ends all limits and releases all held requests.
     pub fn clear(&mut self, now: Instant, out: impl FnMut(Ticket, Fate)) {
         for line in &mut self.lines {
             line.level = None;
-            // What was left over is worth nothing under the next rate.
+            // Left-over numbers are worth nothing under the next rate.
             line.tickets.truncate(line.waiters.len());
         }
         self.release(now, out);

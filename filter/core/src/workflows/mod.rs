@@ -1,8 +1,10 @@
-//! Workflows across a mesh (Wisp, SoCC '17): refuse work at the first hop instead of losing it at the last.
+//! Workflows across a mesh (Wisp, SoCC '17): refuse work at the first hop instead of losing it at
+//! the last.
 //!
-//! A *workflow* is a class of requests (a tenant, a feature) that crosses services. Each process finds a rate for each of
-//! its workflows from what it measures itself and from what the processes that it calls announce, enforces it, and
-//! announces it to those who call it (Algorithm 1). No process knows more than its neighbours.
+//! A *workflow* is a class of requests (a tenant, a feature) that crosses services. Each process
+//! finds a rate for each of its workflows from its own measurements and from the announcements of
+//! the processes that it calls, enforces it, and announces it to its callers (Algorithm 1). No
+//! process knows more than its neighbours.
 
 pub mod adaptation;
 pub mod baggage;
@@ -48,7 +50,8 @@ pub const OTHER: WorkflowId = WorkflowId(0);
 /// Its name in the configuration and in stats.
 pub const OTHER_NAME: &str = "_other";
 
-/// A process of the mesh, as it names itself: drawn at random when it starts, so that one that was restarted is another.
+/// A process of the mesh, as it names itself: drawn at random when it starts, so that one that was
+/// restarted is another.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -57,7 +60,7 @@ pub struct ProcessId(pub u64);
 crate::shared::record!(ProcessId, 2);
 
 impl ProcessId {
-    /// Whoever it was: a process that didn't name itself. No process draws this one.
+    /// A process that didn't name itself. No process draws this id.
     pub const UNKNOWN: Self = Self(0);
 }
 

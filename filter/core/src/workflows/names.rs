@@ -1,11 +1,13 @@
-//! Names and their ids, one directory for a process: of workflows, and of the services that it calls.
+//! Names and their ids, one directory for a process: of workflows, and of the services that it
+//! calls.
 //!
-//! Names come from outside and there is no end of them, so only so many get an id of their own; the others
-//! share id 0, and cost no host call once the directory is full. The directory is a record ([`crate::shared`]);
-//! each worker keeps a copy, which a tick renews when a gauge says that something changed.
+//! Names come from clients and are unbounded, so only so many get an id of their own. The others
+//! share id 0, and cost no host call once the directory is full. The directory is a record
+//! ([`crate::shared`]). Each worker keeps a copy, which a tick renews when a gauge shows a change.
 //!
-//! An id that was idle for long may be freed and given to another name. Until their next tick other workers
-//! may then still take the old name for the new one: some milliseconds after minutes without a request.
+//! An id that was idle for long may be freed and given to another name. Until their next tick other
+//! workers may then still take the old name for the new one: some milliseconds after minutes
+//! without a request.
 //!
 //! **Bound.** A name is at most [`MAX_NAME`] bytes; a longer one shares id 0. For n names a worker
 //! keeps at most [`bytes_for`]`(n)` bytes, and the blob has at most `8 + n · (MAX_NAME + 3)`.
@@ -23,8 +25,8 @@ use crate::time::Instant;
 /// After a failure no name is added for this long, lest every request runs into it.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// What a worker's copy of `names` names takes at most, bytes: each name twice, its places in both tables,
-/// and what tables keep free to grow.
+/// Returns the most memory of a worker's copy of `names` names, bytes: each name twice, its places
+/// in both tables, and the tables' spare capacity.
 #[must_use]
 pub const fn bytes_for(names: usize) -> usize {
     1024 + names * (2 * MAX_NAME + 160)
@@ -33,13 +35,13 @@ pub const fn bytes_for(names: usize) -> usize {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Id {
     name: Option<Box<[u8]>>,
-    /// It stood, or stands, for a second name.
+    /// Whether it has or had a second name.
     reused: bool,
 }
 
 crate::shared::record!(Vec<Id>, 9);
 
-/// See the module.
+/// A worker's copy of the directory of names.
 #[derive(Debug)]
 pub struct Directory {
     key: String,
@@ -53,12 +55,13 @@ pub struct Directory {
     /// By id less 1.
     ids: Vec<Id>,
     by_name: HashMap<Box<[u8]>, u16>,
-    /// Ids that lost their names, until somebody asked.
+    /// Ids that lost their names, until they are taken.
     freed: Vec<u16>,
 }
 
 impl Directory {
-    /// The directory at the blob `key`, whose changes the gauge `changes` counts, for `cap` names.
+    /// Creates a directory of `cap` names at the blob `key`. The gauge `changes` counts its
+    /// changes.
     ///
     /// # Errors
     /// [`HostError`] when the host refuses the gauge.
@@ -81,14 +84,14 @@ impl Directory {
         })
     }
 
-    /// Names from now on at most `cap`. Those with higher ids share id 0.
+    /// Sets the most names from now on. Those with higher ids share id 0.
     pub fn set_cap(&mut self, cap: u16) {
         self.cap = cap;
         self.seen = None;
     }
 
-    /// Id of `name`, 1..; `None` for one that is empty, too long or beyond the cap, and for a while after
-    /// the host failed. A name that is known costs no host call.
+    /// Returns the id of `name`, 1..; `None` if it is empty, too long or beyond the cap, and for a
+    /// while after the host failed. A known name costs no host call.
     pub fn id(&mut self, host: &impl Shared, now: Instant, name: &[u8]) -> Option<u16> {
         if let Some(&id) = self.by_name.get(name) {
             return Some(id);
@@ -119,7 +122,8 @@ impl Directory {
         self.ids.get(usize::from(id).checked_sub(1)?)
     }
 
-    /// Ids that stand for nothing or for another name than before, since the last call.
+    /// Returns the ids that lost their name since the last call. Each is free or has another name
+    /// now.
     pub fn take_freed(&mut self) -> Vec<u16> {
         std::mem::take(&mut self.freed)
     }
@@ -142,7 +146,7 @@ impl Directory {
         self.by_name.is_empty()
     }
 
-    /// Whether there is no id left for another name.
+    /// Whether no id is left for another name.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.by_name.len() >= usize::from(self.cap)
@@ -154,7 +158,7 @@ impl Directory {
         named.filter_map(|(id, place)| Some((id, place.name.as_deref()?)))
     }
 
-    /// Renews the copy if somebody changed the directory; whether it did.
+    /// Renews the copy if another worker changed the directory. Returns whether one did.
     ///
     /// # Errors
     /// [`HostError`]; the next call tries again.
@@ -170,7 +174,7 @@ impl Directory {
         Ok(true)
     }
 
-    /// Frees ids whose names were idle, so that others get them.
+    /// Frees ids of idle names for other names.
     ///
     /// # Errors
     /// [`HostError`]; nothing is freed then.
@@ -230,7 +234,7 @@ impl Directory {
 
     fn learn(&mut self, mut ids: Vec<Id>) {
         ids.truncate(usize::from(self.cap));
-        // Nobody stores such a name.
+        // Headgate stores no such name.
         for id in &mut ids {
             id.name
                 .take_if(|name| !(1..=MAX_NAME).contains(&name.len()));
@@ -384,7 +388,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200), ours in any::<bool>()) {
+        fn any_bytes_are_survived(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+            ours in any::<bool>(),
+        ) {
             let mut blob = if ours { shared::header(9).to_vec() } else { Vec::new() };
             blob.extend(bytes);
             let host = MemoryHost::new();

@@ -1,7 +1,8 @@
-//! What is kept for each pair of a workflow and a process: in order, found quickly, and bounded whatever arrives.
+//! Entries for pairs of a workflow and a process: sorted, found quickly, and bounded.
 //!
-//! At most so many processes of a workflow, and so many pairs in all. Of more, the longest silent gives way, up to
-//! [`EVICTIONS`] times an interval, and no more than [`ARRIVALS`] come in one, since each moves others.
+//! The number of processes of a workflow and of all pairs is bounded. Beyond the bound, the pair
+//! that was silent for longest gives way, up to [`EVICTIONS`] times an interval. No more than
+//! [`ARRIVALS`] come in an interval, since each moves others.
 
 use std::ops::{Deref, DerefMut};
 
@@ -10,31 +11,31 @@ use serde::{Deserialize, Serialize};
 use super::WorkflowId;
 use crate::time::Instant;
 
-/// Pairs that give way to others in one interval: whatever arrives, a run takes its time and no more.
+/// Pairs that give way to others in one interval. It bounds the time of a run under any arrivals.
 pub const EVICTIONS: u32 = 16;
 /// Pairs that are taken in in one interval.
 pub const ARRIVALS: u32 = 512;
 
-/// One of them.
+/// An entry for a pair.
 pub(super) trait Pair {
-    /// What tells it from the others. Ordered by the workflow first.
+    /// Identifies the pair. Ordered by the workflow first.
     type Key: Ord + Copy;
     /// Most processes of one workflow.
     const PER_WORKFLOW: usize;
     /// Most pairs in all.
     const TOTAL: usize;
 
-    /// One that is seen for the first time, at `now`.
+    /// Creates the entry of `key`, first seen at `now`.
     fn new(key: Self::Key, now: Instant) -> Self;
     fn key(&self) -> Self::Key;
     fn workflow(key: Self::Key) -> WorkflowId;
-    /// When it was last seen; `None` for never.
+    /// The time at which it was last seen; `None` for never.
     fn last_seen(&self) -> Option<Instant>;
     /// Whether its numbers can be.
     fn is_valid(&self) -> bool;
 }
 
-/// See the module. In ascending order of keys.
+/// A bounded set of pairs, in ascending order of keys.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Pairs<P> {
     pairs: Vec<P>,
@@ -42,7 +43,7 @@ pub(super) struct Pairs<P> {
     evicted: u32,
     #[serde(skip)]
     arrived: u32,
-    /// Where the last one was found: what is counted often comes in order.
+    /// The place of the last look-up: counts often come in order.
     #[serde(skip)]
     place: usize,
 }
@@ -91,14 +92,14 @@ impl<P: Pair> Pairs<P> {
         self.pairs.retain(keep);
     }
 
-    /// Where those of a workflow are.
+    /// Returns the places of a workflow's pairs.
     pub(super) fn range(&self, workflow: WorkflowId) -> std::ops::Range<usize> {
         let of = |pair: &P| P::workflow(pair.key());
         let begin = self.partition_point(|pair| of(pair) < workflow);
         begin..self.partition_point(|pair| of(pair) <= workflow)
     }
 
-    /// The pair that is seen at `now`; `None` if there is no room for it.
+    /// Returns the pair of `key`, seen at `now`; `None` without room for it.
     pub(super) fn entry(&mut self, key: P::Key, now: Instant) -> Option<&mut P> {
         let next = self.place + 1;
         let at = if self.get(next).is_some_and(|pair| pair.key() == key) {
@@ -124,7 +125,7 @@ impl<P: Pair> Pairs<P> {
         Some(at)
     }
 
-    /// The longest silent gives way where there are too many, if it was silent at all.
+    /// Evicts the longest silent pair if there are too many. A pair that was seen just now is kept.
     fn make_room(&mut self, workflow: WorkflowId, now: Instant) -> Option<()> {
         let own = self.range(workflow);
         let range = if own.len() >= P::PER_WORKFLOW {

@@ -1,4 +1,4 @@
-//! What a workflow has to know of one request, from its arrival to its end.
+//! The workflow's state of one request, from its arrival to its end.
 
 use super::call_tree::Branch;
 use crate::refusal::Origin;
@@ -6,27 +6,29 @@ use crate::request::Progress;
 use crate::requests::Request;
 use crate::time::Instant;
 
-/// See the module. The request's attributes are what the stage is to know of it: what it said, with the
-/// deadline of its workflow where it named none and the totals of its workflow where it enters the mesh.
+/// The workflow's state of one request. The request's attributes are the stage's: those that it
+/// came with, the deadline of its workflow if it had none, and the totals of its workflow if it
+/// enters the mesh here.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
     pub(crate) origin: Origin,
-    /// When waiting for it becomes pointless.
+    /// The time at which waiting becomes pointless.
     pub(super) deadline: Option<Instant>,
-    /// When the limiter let it pass; `None` while it holds it.
+    /// The time at which the limiter let it pass; `None` while it holds it.
     pub(super) passed: Option<Instant>,
-    /// When it went to the backend.
+    /// The time at which it went to the backend.
     pub(super) started: Option<Instant>,
-    /// Where its calls are added up.
+    /// The place of the sums over its calls.
     pub(super) branch: Option<Branch>,
-    /// What it used of the second resource, in its unit.
+    /// Its use of the second resource, in its unit.
     pub(super) resource: f64,
-    /// What it and its calls have done, once its response began.
+    /// The progress of it and its calls, once its response began.
     pub(super) done: Option<Progress>,
 }
 
 impl Part {
-    /// The limiter lets `request` go, which came to it at `arrived`: from now on its time counts.
+    /// Records that the limiter lets `request` pass. The wait since its arrival is added to its
+    /// age, and its deadline becomes the remaining time.
     pub(super) fn pass(&mut self, request: &mut Request, now: Instant) {
         self.passed = Some(now);
         request.attributes.progress.age += now.since(request.arrived);

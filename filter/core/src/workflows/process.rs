@@ -1,7 +1,7 @@
-//! What one worker holds of the workflows of one stage.
+//! One worker's state of the workflows of one stage.
 //!
-//! Time, membership and the host are arguments, as everywhere. Nothing here fails: where the host does,
-//! requests pass as if their workflow had no limit.
+//! Time, membership and the host are arguments. After a host error, requests pass as if their
+//! workflow had no limit.
 
 use std::time::Duration;
 
@@ -25,56 +25,56 @@ use crate::stats;
 use crate::time::Instant;
 use crate::workers::{Membership, WorkerId};
 
-/// Downstream services that are told apart.
+/// The most downstream services with an id of their own.
 pub const MAX_SERVICES: u16 = 255;
 
-/// What the rate limiter says to a request.
+/// The rate limiter's decision about a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Passage {
-    /// On to the stage.
+    /// It enters the stage.
     Forward(Ticket),
-    /// Hold it until a [`Release`] names it.
+    /// It is held until a [`Release`] names it.
     Hold(Ticket),
-    /// Answer it now: why, and the time after which a request would pass.
+    /// It is refused, for this reason; a request would pass after this time.
     Refuse(Reason, Duration),
 }
 
-/// What becomes of a request that the rate limiter held.
+/// The outcome of a request that the rate limiter held.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Release {
-    /// On to the stage.
+    /// It enters the stage.
     Admit {
         /// The request.
         ticket: Ticket,
         /// The caller's name for it.
         stream: u32,
     },
-    /// Answer it now; its ticket is void.
+    /// It is refused; its ticket is void.
     Refuse {
         /// The caller's name for it.
         stream: u32,
-        /// Whose it was.
+        /// Its workflow and sender.
         origin: Origin,
-        /// What it said of itself.
+        /// Its attributes.
         attributes: Attributes,
-        /// Why.
+        /// The reason.
         reason: Reason,
         /// Time after which a request would pass.
         retry_after: Duration,
     },
 }
 
-/// See the module.
+/// One worker's workflows of one stage: names, rate limiter, call trees, measurements and rates.
 #[derive(Debug)]
 pub struct Workflows {
     pub(super) config: WorkflowsConfig,
-    /// Whether anybody is held or refused, rather than counted.
+    /// Whether requests are really held and refused. Otherwise decisions are only counted.
     pub(super) enforced: bool,
     /// P.
     pub(super) slots: f64,
-    /// Longest wait of a request, whatever its deadline.
+    /// The longest wait of a request; its deadline can only shorten it.
     pub(super) longest_wait: Duration,
-    /// What the names of blobs start with.
+    /// The prefix of all blobs' names.
     pub(super) key: String,
     pub(super) process: ProcessId,
     pub(super) worker: WorkerId,
@@ -85,30 +85,30 @@ pub struct Workflows {
     pub(super) tally: Tally,
     pub(super) stats: WorkflowStats,
     pub(super) published: Published,
-    /// Counts how often [`Workflows::published`] changed, over all workers.
+    /// The number of changes of [`Workflows::published`], over all workers.
     pub(super) sequence: Number,
     pub(super) seen: Option<u64>,
-    /// Algorithm 1; what it knows is in the record of all workers.
+    /// Algorithm 1. Its state is in the record of all workers.
     pub(super) adaptation: Adaptation,
     /// By workflow.
     pub(super) deadlines: Vec<Option<Duration>>,
-    /// Revision of the names that stats and deadlines have.
+    /// The revision of the names in stats and deadlines.
     pub(super) named: Option<u64>,
-    /// Revision of the services whose names are in stats.
+    /// The revision of the service names in stats.
     pub(super) served: Option<u64>,
     pub(super) exchanged: Instant,
-    /// Requests in the backend, and until when their slot time is accounted for.
+    /// Requests in the backend; their slot time is accounted for up to `accounted`.
     running: u32,
     accounted: Instant,
-    /// Number of the last request that went to the backend.
+    /// The number of the last request that went to the backend.
     generation: u32,
-    /// Whether this worker wrote gauges that somebody must take back.
+    /// Whether this worker wrote gauges that must be reset.
     pub(super) shown: bool,
     pub(super) retired: bool,
 }
 
-/// Of numbers that differ in a bit, numbers that have nothing to do with each other (`splitmix64`, G. Steele et
-/// al., OOPSLA '14).
+/// Returns a well-mixed hash: inputs that differ in one bit give unrelated numbers (`splitmix64`,
+/// G. Steele et al., OOPSLA '14).
 fn mix(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -116,7 +116,7 @@ fn mix(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The name of this process, drawn by the first of its workers.
+/// Returns this process's id, drawn by its first worker.
 pub(crate) fn process(host: &impl Host, key: &str, seed: u64) -> Result<ProcessId, HostError> {
     let drawn = key
         .bytes()
@@ -132,8 +132,9 @@ pub(crate) fn process(host: &impl Host, key: &str, seed: u64) -> Result<ProcessI
 }
 
 impl Workflows {
-    /// The workflows of `stage` on the worker that `membership` names; `None` if it has none configured.
-    /// `seed` differs between processes: the first worker of each draws its name with it.
+    /// Creates the workflows of `stage` on the worker of `membership`; `None` if none are
+    /// configured. `seed` must differ between processes: the first worker of each draws the
+    /// process's id from it.
     ///
     /// # Errors
     /// [`HostError`] when the host refuses a metric or a blob.
@@ -188,43 +189,44 @@ impl Workflows {
         Ok(Some(this))
     }
 
-    /// Its configuration.
+    /// Returns the configuration.
     #[must_use]
     pub fn config(&self) -> &WorkflowsConfig {
         &self.config
     }
 
-    /// What this process is called by the others.
+    /// Returns this process's id.
     #[must_use]
     pub fn process(&self) -> ProcessId {
         self.process
     }
 
-    /// The workflow `name`; [`OTHER`] for one that is empty, too long, or beyond the cap. One that is known
-    /// costs no host call, nor does one beyond the cap.
+    /// Returns the id of the workflow `name`; [`OTHER`] if the name is empty, too long, or beyond
+    /// the cap. A known name costs no host call, nor does one beyond the cap.
     pub fn identify(&mut self, host: &impl Host, now: Instant, name: &[u8]) -> WorkflowId {
         self.names.id(host, now, name).map_or(OTHER, WorkflowId)
     }
 
-    /// A request names a workflow whose name is longer than names may be: it shares [`OTHER`].
+    /// Counts a request whose workflow name is too long; it shares [`OTHER`].
     pub(crate) fn name_too_long(&mut self) {
-        // Of those beyond the cap, each is counted when it arrives.
+        // With a full directory, `arrive` counts each request of `OTHER`.
         if !self.names.is_full() {
             self.stats.count_process(ProcessCount::Folded, 1);
         }
     }
 
-    /// Ids of workflows that stand for nothing or for another workflow than before, since the last call.
+    /// Returns the ids that lost their workflow since the last call. Each is free or has another
+    /// workflow now.
     pub(crate) fn take_freed(&mut self) -> Vec<u16> {
         self.names.take_freed()
     }
 
-    /// The downstream service `name`; those beyond [`MAX_SERVICES`] share id 0.
+    /// Returns the id of the downstream service `name`; those beyond [`MAX_SERVICES`] share id 0.
     pub fn service(&mut self, host: &impl Host, now: Instant, name: &[u8]) -> ServiceId {
         ServiceId(self.services.id(host, now, name).unwrap_or(0))
     }
 
-    /// Adds to a request that enters the mesh here what is known of its workflow: deadline and totals.
+    /// Fills in deadline and totals of its workflow for a request that enters the mesh here.
     pub(crate) fn complete(&self, request: &mut Arrival) {
         let Origin { workflow, upstream } = request.origin;
         if upstream.is_some() {
@@ -240,12 +242,13 @@ impl Workflows {
         }
     }
 
-    /// A request arrives. With [`Passage::Forward`] and [`Passage::Hold`] it is in the table, and is to be
-    /// [`Workflows::ended`].
+    /// Decides about a request that arrives. With [`Passage::Forward`] and [`Passage::Hold`] it is
+    /// in the table, and the caller must report its end to [`Workflows::ended`].
     ///
-    /// The drop policy (§4.3): a request waits only if what is left of its deadline, less the mean time that
-    /// its workflow takes from here on, is more than the wait that is expected. `hopeless`: it has little chance even
-    /// without a wait ([`crate::stage::Stage::is_hopeless`]), and takes no number of the limiter.
+    /// The drop policy (§4.3): a request waits only if its remaining deadline, less its workflow's
+    /// mean completion time from here on, exceeds the expected wait. A `hopeless` request has
+    /// little chance even without a wait ([`crate::stage::Stage::is_hopeless`]), and takes no
+    /// number of the limiter.
     pub(crate) fn arrive(
         &mut self,
         host: &impl Host,
@@ -267,8 +270,9 @@ impl Workflows {
         let attributes = request.attributes;
         let ahead = row.and_then(|row| row.completion).unwrap_or_default();
         let own = attributes.own_deadline.map(|own| own.saturating_sub(ahead));
-        // Who says nothing of a deadline may have given up long before the queue's timeout. Then nobody is left to hear
-        // what answers say of rates, they expire, and everything is let in that is lost further down.
+        // A client without a deadline may give up long before the queue's timeout. Then no client
+        // receives the rates in the answers, they expire upstream, and every request is admitted
+        // that is lost further down.
         let patience = own.unwrap_or(Duration::from_micros(self.config.rate_ttl_us));
         let tolerance = patience.min(self.longest_wait);
         let hasty = own.is_some_and(|own| own < self.longest_wait);
@@ -278,7 +282,7 @@ impl Workflows {
             Verdict::Late(Duration::ZERO)
         } else {
             let verdict = self.limiter.arrive(host, now, workflow, longest, tolerance);
-            // Where the host fails, nothing is limited.
+            // On a host error, don't limit.
             verdict.unwrap_or(Verdict::Pass)
         };
         let refused = match verdict {
@@ -324,7 +328,7 @@ impl Workflows {
         Passage::Forward(requests.insert(waits, Some(part)))
     }
 
-    /// A request goes to the backend now.
+    /// Records that a request goes to the backend now.
     pub(crate) fn started(&mut self, now: Instant, requests: &mut Requests, ticket: Ticket) {
         self.account(now);
         let Some((_, part)) = requests.both_mut(ticket) else {
@@ -350,8 +354,8 @@ impl Workflows {
         self.accounted = self.accounted.max(now);
     }
 
-    /// The request of `ticket` ended. `served` is when it got its slot: `None` within where nobody can tell,
-    /// `None` where it was not served (its client gone).
+    /// Records the end of the request of `ticket`. `served` is the time at which it got its slot:
+    /// `Some(None)` if that isn't known, `None` if it wasn't served (its client left).
     pub(crate) fn ended(
         &mut self,
         host: &impl Host,

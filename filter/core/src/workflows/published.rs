@@ -1,4 +1,4 @@
-//! What a run of Algorithm 1 found, for all workers of a process.
+//! The results of a run of Algorithm 1, for all workers of a process.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::limiter::Level;
 use super::{ProcessId, WorkflowId};
 use crate::time::Instant;
 
-/// What is known of a workflow.
+/// The results for a workflow.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Row {
     pub(super) workflow: WorkflowId,
@@ -20,17 +20,17 @@ pub(super) struct Row {
     pub(super) totals: Option<(Duration, Duration)>,
     /// Whether its requests call other processes.
     pub(super) calls: bool,
-    /// What an upstream process may send that was not seen yet, requests/s.
+    /// The rate that an unknown upstream process may send, requests/s.
     pub(super) newcomers: Option<f64>,
 }
 
-/// What holds until the next run.
+/// The results, which hold until the next run.
 #[derive(Debug, Default, PartialEq, Clone, Serialize, Deserialize)]
 pub(super) struct Published {
     pub(super) at: Instant,
     /// Ascending by workflow.
     pub(super) rows: Vec<Row>,
-    /// What upstream processes may send, requests/s; ascending.
+    /// The rates that upstream processes may send, requests/s; ascending.
     pub(super) announced: Vec<(WorkflowId, ProcessId, f64)>,
 }
 
@@ -51,7 +51,7 @@ impl Published {
         })
     }
 
-    /// What `upstream` may send of `workflow`, requests/s; `None`: no limit.
+    /// Returns the rate of `workflow` that `upstream` may send, requests/s; `None` for no limit.
     pub(super) fn announced(&self, workflow: WorkflowId, upstream: ProcessId) -> Option<f64> {
         let key = (workflow, upstream);
         let at = self

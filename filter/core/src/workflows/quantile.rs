@@ -1,22 +1,23 @@
 //! Q: one rate out of those of all processes of a downstream service (Wisp Alg. 1 line 5).
 //!
-//! With the rates in ascending order, x₀ ≤ … ≤ xₙ₋₁, the q-quantile lies at position `h = q · (n − 1)` and is
-//! interpolated between its neighbours (definition 7 of R. Hyndman and Y. Fan, "Sample Quantiles in Statistical Packages",
-//! The American Statistician 50, 1996):
+//! With the rates in ascending order, x₀ ≤ … ≤ xₙ₋₁, the q-quantile lies at position `h = q · (n −
+//! 1)` and is interpolated between its neighbours (definition 7 of R. Hyndman and Y. Fan, "Sample
+//! Quantiles in Statistical Packages", The American Statistician 50, 1996):
 //!
 //! ```text
 //! Q(x, q) = x[⌊h⌋] + (h − ⌊h⌋) · (x[⌊h⌋ + 1] − x[⌊h⌋])
 //! ```
 //!
-//! q = 0 is the minimum, q = 1 the maximum, q = 0.5 the median. Unlike definitions that pick one of the rates, it moves
-//! continuously when a rate or q does: a process whose rate crosses its neighbour's doesn't make the caller jump. It
-//! never falls when q rises (§4.1.3 rests on that).
+//! q = 0 is the minimum, q = 1 the maximum, q = 0.5 the median. Unlike definitions that pick one of
+//! the rates, it moves continuously when a rate or q does: a process whose rate crosses its
+//! neighbour's doesn't make the caller jump. It never falls when q rises (§4.1.3 rests on that).
 //!
-//! Infinite rates, of processes that know no limit, can't be interpolated with. Between a finite rate and an infinite
-//! one the finite one counts: no limit is adopted only from position on where the quantile meets an infinite rate.
+//! Infinite rates, of processes without a limit, can't be interpolated with. Between a finite rate
+//! and an infinite one the finite one counts: the result is infinite only from the position on at
+//! which the quantile meets an infinite rate.
 
-/// The q-quantile of `rates`, which it sorts; `None` if there are none. Rates are 0 or more, or infinite; a `q` outside
-/// of 0..=1 counts as the nearer end.
+/// Returns the q-quantile of `rates`, which it sorts; `None` if there are no rates. Rates are 0 or
+/// more, or infinite; a `q` outside of 0..=1 counts as the nearer end.
 #[must_use]
 pub fn quantile(rates: &mut [f64], q: f64) -> Option<f64> {
     let last = rates.len().checked_sub(1)?;
@@ -90,7 +91,10 @@ mod tests {
 
         #[test]
         fn never_falls_when_a_rate_rises(
-            rates in prop::collection::vec(rate(), 1..20), q in 0.0..=1.0_f64, at in 0..20_usize, by in 0.0..1e6_f64,
+            rates in prop::collection::vec(rate(), 1..20),
+            q in 0.0..=1.0_f64,
+            at in 0..20_usize,
+            by in 0.0..1e6_f64,
         ) {
             let mut more = rates.clone();
             let at = at % more.len();

@@ -1,8 +1,8 @@
-//! What all workers of a process know of its workflows together: one record ([`crate::shared`]).
+//! The record of a process's workflows that all workers share ([`crate::shared`]).
 //!
-//! Each worker adds what it measured once an interval. The one that comes first after the interval's end runs
-//! Algorithm 1 on all that was added, and leaves the rates, and what they were found from, for the others and for
-//! the next run. Nobody leads, so nobody has to notice that a leader died.
+//! Each worker adds its measurements once an interval. The one that comes first after the
+//! interval's end runs Algorithm 1 on the sums, and leaves the rates and its state for the others
+//! and for the next run. Without a leader, the death of one need not be noticed.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ struct Averages {
     used: Option<Instant>,
 }
 
-/// See the module.
+/// The shared record.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Record {
     /// Slot time in use since the last run; so are the next five.
@@ -50,13 +50,13 @@ pub(super) struct Record {
     state: State,
     /// By workflow.
     averages: Vec<Averages>,
-    /// What the last run found.
+    /// The results of the last run.
     pub(super) published: Published,
 }
 
 crate::shared::record!(Record, 8);
 
-/// What a run is about.
+/// The parameters of a run.
 pub(super) struct Run<'a> {
     pub(super) now: Instant,
     pub(super) config: &'a WorkflowsConfig,
@@ -66,19 +66,19 @@ pub(super) struct Run<'a> {
     pub(super) services: &'a Directory,
 }
 
-/// What a run found, for stats and names.
+/// The results of a run, for stats and names.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// Workflows, and how many of their requests wait.
+    /// Workflows, and the number of waiting requests of each.
     pub(super) workflows: Vec<(Snapshot, u64)>,
-    /// Rates of downstream processes that ran out.
+    /// The number of downstream processes' rates that expired.
     pub(super) expired: u64,
-    /// Ids that nobody uses, and for which names wait.
+    /// Unused ids, while new names wait for one.
     pub(super) idle: Vec<u16>,
 }
 
 impl Record {
-    /// Adds what a worker measured.
+    /// Adds a worker's measurements.
     pub(super) fn add(&mut self, tally: &Tally) {
         self.busy = self.busy.saturating_add(tally.busy);
         self.measured.extend(tally.rows().map(|row| row.measured));
@@ -146,7 +146,7 @@ impl Record {
         &mut self.averages[at]
     }
 
-    /// Takes what was added into the averages, and forgets it.
+    /// Moves the sums into the averages, and resets them.
     fn average(&mut self, now: Instant) {
         self.busy = Duration::ZERO;
         self.heard.clear();
@@ -187,7 +187,7 @@ impl Record {
             let averages = *self.averages(workflow);
             let mut waiting = 0;
             let limit = found.rate.is_finite().then(|| {
-                // Where the host fails, numbers go on from those of the rate so far.
+                // On a host error, numbers continue from those of the rate so far.
                 let drawn = limiter.drawn(host, workflow).ok();
                 let before = self.published.level(workflow);
                 let rate = found.rate.max(0.0);
@@ -214,7 +214,7 @@ impl Record {
         all
     }
 
-    /// Ids that nobody uses, where names wait for one: what is known of them is forgotten.
+    /// Returns the unused ids and resets their state, while new names wait for one.
     fn idle(&mut self, adaptation: &mut Adaptation, run: &Run<'_>) -> Vec<u16> {
         let mut idle = Vec::new();
         if !run.names.is_full() {
@@ -234,15 +234,16 @@ impl Record {
     }
 }
 
-/// Adds to what other workers measured, up to the bound of one worker: of a flood, a part tells as much.
+/// Adds to other workers' measurements, up to the bound of one worker: of a flood, a part carries
+/// the same information.
 fn append<T>(sum: &mut Vec<T>, more: impl Iterator<Item = T>) {
     let room = MAX_PAIRS.saturating_sub(sum.len());
     sum.extend(more.take(room));
 }
 
-/// Numbers that count as issued at `now`: what the rate so far issued. Where there was none, what was drawn and
-/// what an idle workflow finds left over; and never so few that more numbers were drawn than can wait, as when a
-/// gauge outlived what knew of it.
+/// Returns the numbers that count as issued at `now`: those that the previous rate issued. Without
+/// a previous rate, they are the drawn numbers and those left over for an idle workflow. They are
+/// never so few that more numbers were drawn than can wait, as when a gauge outlived its record.
 fn tickets(
     before: Option<Level>,
     now: Instant,
@@ -386,12 +387,33 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_published_is_found(limits in prop::collection::vec((prop::option::of((0.0..1e9_f64, 0.0..1e15_f64)), prop::option::of(0.0..1e9_f64)), 0..20), processes in prop::collection::vec((any::<u64>(), 0.0..1e9_f64), 0..20)) {
-            let row = |(id, (limit, newcomers))| Row { workflow: WorkflowId(id), limit, newcomers, ..Row::default() };
-            let mut announced: Vec<_> = processes.iter().map(|&(p, rate)| (W, ProcessId(p), rate)).collect();
+        fn what_is_published_is_found(
+            limits in prop::collection::vec(
+                (
+                    prop::option::of((0.0..1e9_f64, 0.0..1e15_f64)),
+                    prop::option::of(0.0..1e9_f64),
+                ),
+                0..20,
+            ),
+            processes in prop::collection::vec((any::<u64>(), 0.0..1e9_f64), 0..20),
+        ) {
+            let row = |(id, (limit, newcomers))| Row {
+                workflow: WorkflowId(id),
+                limit,
+                newcomers,
+                ..Row::default()
+            };
+            let mut announced: Vec<_> = processes
+                .iter()
+                .map(|&(p, rate)| (W, ProcessId(p), rate))
+                .collect();
             announced.sort_unstable_by_key(|&(w, p, _)| (w, p));
             announced.dedup_by_key(|&mut (w, p, _)| (w, p));
-            let published = Published { at: Instant::from_nanos(7), rows: (0_u16..).zip(limits).map(row).collect(), announced };
+            let published = Published {
+                at: Instant::from_nanos(7),
+                rows: (0_u16..).zip(limits).map(row).collect(),
+                announced,
+            };
             let record = Record { published: published.clone(), ..Record::default() };
             let mut bytes = Vec::new();
             shared::encode(&record, &mut bytes);
@@ -401,7 +423,12 @@ mod tests {
             }
             for row in &published.rows {
                 prop_assert_eq!(read.published.row(row.workflow), Some(row));
-                prop_assert_eq!(read.published.level(row.workflow).map(|l| (l.rate, l.tickets)), row.limit);
+                prop_assert_eq!(
+                    read.published
+                        .level(row.workflow)
+                        .map(|l| (l.rate, l.tickets)),
+                    row.limit
+                );
             }
             for cut in 0..bytes.len() {
                 prop_assert_eq!(shared::decode::<Record>(&bytes[..cut]), None);

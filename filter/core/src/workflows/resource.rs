@@ -1,12 +1,13 @@
-//! How much of a second resource a request used, as the backend says in its response.
+//! A request's use of a second resource, as the backend reports it in its response.
 //!
 //! Two conventions that backends speak already:
 //!
-//! - An ORCA load report for one request (Open Request Cost Aggregation): header `endpoint-load-metrics`, as
-//!   `TEXT request_cost.cpu=0.25, cpu_utilization=0.4` or `JSON {"request_cost": {"cpu": 0.25}}`.
+//! - An ORCA load report for one request (Open Request Cost Aggregation): header
+//!   `endpoint-load-metrics`, as `TEXT request_cost.cpu=0.25, cpu_utilization=0.4` or `JSON
+//!   {"request_cost": {"cpu": 0.25}}`.
 //! - `server-timing` (W3C Server Timing): `cpu;dur=12.5, db;desc="two queries";dur=53`.
 //!
-//! A report that can't be read, or that is negative or not finite, says nothing.
+//! A report that can't be read, or that is negative or not finite, is ignored.
 
 /// Header of an ORCA load report.
 pub const ORCA: &str = "endpoint-load-metrics";

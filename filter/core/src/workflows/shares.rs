@@ -1,27 +1,29 @@
 //! Weighted max-min fair shares of one resource (Wisp §4.3), by water filling.
 //!
-//! All shares grow together, each in proportion to its weight, until their owner has what it asks for or the resource is
-//! used up (D. Bertsekas and R. Gallager, Data Networks, 2nd ed., §6.5.2). With the level L of the water:
+//! All shares grow together, each in proportion to its weight, until their owner's demand is met or
+//! the resource is used up (D. Bertsekas and R. Gallager, Data Networks, 2nd ed., §6.5.2). With the
+//! level L of the water:
 //!
 //! ```text
 //! xᵢ(L) = clamp(L · gᵢ, fᵢ, dᵢ)        F(L) = Σ xᵢ(L) = capacity
 //! ```
 //!
-//! gᵢ is the *growth*, the weight for max-min fairness, fᵢ a *floor* (a guarantee, of which no more than is asked for
-//! counts), dᵢ the *demand*. F is piecewise linear, so with its corners in ascending order the level is found by bisection.
-//! The same table answers what each claimant would get if it asked for more than there is and the others for what they
-//! ask now, which is what a process announces to those that may send more: O(log n) each, after O(n log n) for the table.
+//! gᵢ is the *growth*, the weight for max-min fairness, fᵢ a *floor* (a guarantee, capped at the
+//! demand), dᵢ the *demand*. F is piecewise linear, so with its corners in ascending order the
+//! level is found by bisection. The same table gives each claimant's share under unlimited demand
+//! beside the others' actual demands. A process announces that share to its callers, which may send
+//! more: O(log n) each, after O(n log n) for the table.
 //!
-//! Where the floors alone exceed the capacity, all get their floors.
+//! If the floors alone exceed the capacity, all get their floors.
 
-/// What one claimant asks for.
+/// One claimant's claim.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Claim {
-    /// What its share grows by with the level: 0 or more.
+    /// The growth of its share with the level: 0 or more.
     pub growth: f64,
-    /// What it gets, if it asks for it, however little there is.
+    /// Its guaranteed share, as far as it asks for it, however small the capacity.
     pub floor: f64,
-    /// What it asks for; infinite: all that it can get.
+    /// Its demand; infinite for as much as possible.
     pub demand: f64,
 }
 
@@ -37,7 +39,7 @@ impl Claim {
         grown.max(self.floor).min(self.demand)
     }
 
-    /// What it gets at `level` if it asks for more than there is.
+    /// Returns its share at `level` under unlimited demand.
     #[must_use]
     pub fn unbounded_at(&self, level: f64) -> f64 {
         Self {
@@ -54,17 +56,17 @@ impl Claim {
     }
 }
 
-/// Where the slope of F changes.
+/// A level at which the slope of F changes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Corner {
     level: f64,
-    /// F there.
+    /// F at the level.
     used: f64,
-    /// Its slope from there on; while the table is made, what the slope changes by.
+    /// The slope of F from there on; the change of the slope while the table is built.
     slope: f64,
 }
 
-/// The table; its memory is used again by the next one.
+/// The table; its memory is reused by the next one.
 #[derive(Debug, Default)]
 pub struct WaterFill {
     capacity: f64,
@@ -113,7 +115,7 @@ impl WaterFill {
         self.level = self.solve(None);
     }
 
-    /// The level that the water reaches; infinite when there is enough for all.
+    /// Returns the level of the water; infinite if all demands are met.
     #[must_use]
     pub fn level(&self) -> f64 {
         self.level
@@ -125,20 +127,21 @@ impl WaterFill {
         self.claims[claim].at(self.level)
     }
 
-    /// The level if this claim asked for more than there is.
+    /// Returns the level under unlimited demand of this claim.
     #[must_use]
     pub fn level_if_unbounded(&self, claim: usize) -> f64 {
         self.solve(Some(&self.claims[claim]))
     }
 
-    /// The share of a claim if it asked for more than there is and the others for what they ask: at least its share.
+    /// Returns the share of a claim with unlimited demand, beside the others' actual demands: at
+    /// least its share.
     #[must_use]
     pub fn share_if_unbounded(&self, claim: usize) -> f64 {
         let claim = &self.claims[claim];
         claim.unbounded_at(self.solve(Some(claim)))
     }
 
-    /// The level at which everything is used, with `free` asking for more than there is.
+    /// Returns the level at which everything is used, with unlimited demand of `free`.
     fn solve(&self, free: Option<&Claim>) -> f64 {
         let extra =
             |level: f64| free.map_or(0.0, |claim| claim.unbounded_at(level) - claim.at(level));
@@ -165,7 +168,7 @@ impl WaterFill {
             Some(claim) if level * growth < claim.floor => (left - claim.floor) / slope,
             _ => level,
         };
-        // Rounding. Without any growth there is no end: x / 0.
+        // Rounding. Without any growth the level is unbounded: x / 0.
         if level.is_nan() {
             return f64::INFINITY;
         }
@@ -221,7 +224,7 @@ mod tests {
             claim(1.0, 0.0, inf),
         ];
         assert_eq!(shares(100.0, &guaranteed), [60.0, 20.0, 20.0]);
-        // A guarantee that nobody asks for is the others'.
+        // An unclaimed guarantee goes to the others.
         let idle = [claim(1.0, 60.0, 10.0), claim(1.0, 0.0, inf)];
         assert_eq!(shares(100.0, &idle), [10.0, 90.0]);
         assert_eq!(unbounded(100.0, &idle), [60.0, 90.0]);
@@ -240,7 +243,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn max_min_fair(claims in prop::collection::vec(any_claim(), 1..30), capacity in 0.0..1_000.0_f64) {
+        fn max_min_fair(
+            claims in prop::collection::vec(any_claim(), 1..30),
+            capacity in 0.0..1_000.0_f64,
+        ) {
             let shares = shares(capacity, &claims);
             let near = |a: f64, b: f64| (a - b).abs() <= 1e-6 * (1.0 + a.abs().min(1e9));
             let floors: f64 = claims.iter().map(|c| c.floor.min(c.demand)).sum();
@@ -249,17 +255,23 @@ mod tests {
                 prop_assert!(share >= 0.0 && share <= claim.demand, "capped by its demand");
                 prop_assert!(share >= claim.floor.min(claim.demand), "never below its floor");
             }
-            // Work conserving: all is used, or all have what they ask for.
+            // Work conserving: all is used, or all demands are met.
             let satisfied = |i: usize| shares[i] >= claims[i].demand;
             let all = (0..claims.len()).all(satisfied);
-            prop_assert!(near(used, capacity.max(floors)) || all && used <= capacity + 1e-6, "{} of {}", used, capacity);
-            // Nobody who wants more is below another by weight, but for that one's floor: so nobody can gain
-            // unless someone loses who has no more.
+            prop_assert!(
+                near(used, capacity.max(floors)) || all && used <= capacity + 1e-6,
+                "{} of {}",
+                used,
+                capacity
+            );
+            // No claimant with unmet demand is below another by weight, except for that one's
+            // floor: so none can gain unless another loses that has no more.
             for i in (0..claims.len()).filter(|&i| !satisfied(i)) {
                 for j in 0..claims.len() {
                     let levels = (shares[i] / claims[i].growth, shares[j] / claims[j].growth);
                     prop_assert!(
-                        levels.1 <= levels.0 * (1.0 + 1e-6) + 1e-6 || near(shares[j], claims[j].floor.min(claims[j].demand)),
+                        levels.1 <= levels.0 * (1.0 + 1e-6) + 1e-6
+                            || near(shares[j], claims[j].floor.min(claims[j].demand)),
                         "{} wants more, {} has {:?}", i, j, levels
                     );
                 }
@@ -275,7 +287,14 @@ mod tests {
                 let mut claims = claims.clone();
                 claims[i].demand = f64::INFINITY;
                 let slow = shares(capacity, &claims)[i];
-                prop_assert!((quick - slow).abs() <= 1e-6 * (1.0 + slow), "{} {}: {} or {}", i, capacity, quick, slow);
+                prop_assert!(
+                    (quick - slow).abs() <= 1e-6 * (1.0 + slow),
+                    "{} {}: {} or {}",
+                    i,
+                    capacity,
+                    quick,
+                    slow
+                );
             }
         }
     }

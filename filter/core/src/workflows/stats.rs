@@ -1,15 +1,15 @@
 //! Stats of workflows.
 //!
 //! ```text
-//! headgate.policy.<namespace>/<name>.workflows                           gauge      workflows that are known
+//! headgate.policy.<namespace>/<name>.workflows                           gauge      known workflows
 //! headgate.policy.<namespace>/<name>.workflows_folded                counter    requests of names beyond the cap, or longer than 128 bytes
-//! headgate.policy.<namespace>/<name>.service.<service>.index         gauge      what `bottleneck` calls this service
-//! headgate.policy.<namespace>/<name>.rates_expired                       counter    announcements of rates that ran out
-//! headgate.policy.<namespace>/<name>.rates_refused                       counter    announcements of rates that are not believed
+//! headgate.policy.<namespace>/<name>.service.<service>.index         gauge      the service's number in `bottleneck`
+//! headgate.policy.<namespace>/<name>.rates_expired                       counter    rates that expired without a newer announcement
+//! headgate.policy.<namespace>/<name>.rates_refused                       counter    announcements that are untrusted or unreadable
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.<counter>   see [`Count`]
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.limited     gauge      1 where a rate is in force, else 0
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.rate_mhz        gauge      σ: the rate in force, requests in 1000 s
-//! headgate.policy.<namespace>/<name>.workflow.<workflow>.local_rate_mhz  gauge      line 1 of Algorithm 1: what this process takes, requests in 1000 s
+//! headgate.policy.<namespace>/<name>.workflow.<workflow>.local_rate_mhz  gauge      line 1 of Algorithm 1: the rate of this process alone, requests in 1000 s
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.demand_mhz      gauge      λ: the arrival rate, requests in 1000 s
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.queue_length     gauge      waiting in the limiter
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.completion_us    gauge      mean time from the limiter to the end
@@ -17,11 +17,12 @@
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.limiter_wait_us  histogram  wait in the limiter, of requests that waited
 //! ```
 //!
-//! Beside these the policy has gauges that only engines read: `{names,services,rates}_changes`, by which workers
-//! notice what others changed, and `limiter.<id>.tickets` (see [`super::limiter`]).
+//! Beside these the policy has gauges that only engines read: `{names,services,rates}_changes`, by
+//! which workers notice other workers' changes, and `limiter.<id>.tickets` (see
+//! [`super::limiter`]).
 //!
-//! A metric once defined stays for the life of the process, so there are never more names than may have ids
-//! at once: an id that was given to a second name counts as `_other`.
+//! A defined metric stays for the life of the process. So the number of names never exceeds that of
+//! simultaneous ids: an id that was given to a second name counts as `_other`.
 
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ use super::names::Directory;
 use super::{OTHER, OTHER_NAME, WorkflowId};
 use crate::host::{HostError, MetricId, MetricKind, Metrics};
 
-/// Longest name in a stat; what is longer is cut.
+/// Longest name in a stat; longer names are cut.
 const MAX_NAME: usize = 63;
 
 /// Counters of a workflow.
@@ -81,13 +82,13 @@ struct Defined {
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Row {
-    /// `None` until it is known who the id stands for.
+    /// `None` until the name of the id is known.
     metrics: Option<Defined>,
     pending: [u32; COUNTERS.len()],
     dirty: bool,
 }
 
-/// See the module.
+/// The stats of a policy's workflows.
 #[derive(Debug)]
 pub(super) struct WorkflowStats {
     prefix: String,
@@ -108,7 +109,7 @@ pub(super) enum ProcessCount {
     Refused,
 }
 
-/// What a name is called in stats, whose parts dots separate.
+/// Returns `name` as a part of a stat's name, whose parts are separated by dots.
 pub(crate) fn stat_name(name: &[u8]) -> String {
     let part = name.iter().take(MAX_NAME);
     part.map(|&byte| match byte {
@@ -182,7 +183,8 @@ impl WorkflowStats {
         Ok(())
     }
 
-    /// Tells what `bottleneck` calls the downstream services. One whose id went to another is no longer named.
+    /// Publishes the value of `bottleneck` for each downstream service. A service whose id went to
+    /// another is no longer named.
     pub(super) fn name_services(
         &mut self,
         host: &impl Metrics,
@@ -236,7 +238,7 @@ impl WorkflowStats {
         }
     }
 
-    /// Publishes what a run found of a workflow. Of ids that share stats, none is shown.
+    /// Publishes the results of a run for a workflow. Ids that share stats aren't shown.
     pub(super) fn found(
         &mut self,
         host: &impl Metrics,
@@ -250,7 +252,7 @@ impl WorkflowStats {
         let Some(metrics) = self.row(found.workflow).metrics else {
             return Ok(());
         };
-        // What is no limit is shown as 0, and `limited` tells it from a rate of nothing.
+        // No limit is shown as 0; `limited` distinguishes it from a rate of 0.
         let mhz = |rate: f64| {
             if rate.is_finite() {
                 (rate * 1e3).round() as u64
@@ -277,7 +279,7 @@ impl WorkflowStats {
         Ok(())
     }
 
-    /// Nothing is limited any more.
+    /// Resets the gauges of all workflows, since none is limited any more.
     pub(super) fn withdraw(&mut self, host: &impl Metrics) -> Result<(), HostError> {
         for metrics in self.rows.iter().filter_map(|row| row.metrics) {
             for gauge in metrics.gauges {
@@ -287,7 +289,7 @@ impl WorkflowStats {
         Ok(())
     }
 
-    /// Adds what was tallied since the last call to the host's counters.
+    /// Adds the counts since the last call to the host's counters.
     pub(super) fn flush(&mut self, host: &impl Metrics) -> Result<(), HostError> {
         for (counter, pending) in &mut self.counters {
             if *pending > 0 {

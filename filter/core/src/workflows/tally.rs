@@ -1,6 +1,7 @@
-//! What a worker measured since it last added it to the record of all workers ([`super::record`]).
+//! A worker's measurements since it last added them to the record of all workers
+//! ([`super::record`]).
 //!
-//! Pairs with other processes are bounded ([`MAX_PAIRS`]); what exceeds that counts for
+//! Pairs with other processes are bounded ([`MAX_PAIRS`]); further ones count for
 //! [`ProcessId::UNKNOWN`].
 
 use std::collections::HashMap;
@@ -19,7 +20,7 @@ pub(super) const MAX_PAIRS: usize = 4096;
 /// Requests of a workflow that entered the mesh here and were served.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Entered {
-    /// How many.
+    /// The number of requests.
     pub(super) requests: u64,
     /// Service time of them and all calls below, added up.
     pub(super) service: Duration,
@@ -33,12 +34,12 @@ pub(super) struct Row {
     pub(super) entered: Entered,
 }
 
-/// See the module.
+/// A worker's measurements since the last exchange.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     /// By workflow.
     rows: Vec<Row>,
-    /// Workflows that have something.
+    /// Workflows with measurements.
     dirty: Vec<u16>,
     calls: HashMap<(WorkflowId, ServiceId, ProcessId), u64>,
     heard: HashMap<(WorkflowId, ServiceId, ProcessId), (f64, Instant)>,

@@ -1,21 +1,23 @@
-//! How an announced rate is split over those that call (Wisp §4.1.1: in proportion to their demands).
+//! The split of an announced rate over the callers (Wisp §4.1.1: in proportion to their demands).
 //!
-//! What is asked for, min(σ, λ), is split in proportion to what each process was seen to send. Up to σ, what nobody asks
-//! for is split evenly, so that each has the same room to grow:
+//! The demand, min(σ, λ), is split in proportion to the measured demand of each process. Up to σ,
+//! the unused rest is split evenly, so that each has the same room to grow:
 //!
 //! ```text
 //! σᵢ = min(σ, λ) · ((1 − ε) · dᵢ / Σd + ε / n) + max(0, σ − λ) / n        Σ σᵢ = σ
 //! ```
 //!
-//! Proportion alone would keep what a throttled process gets at what it got before: its demand is seen only after its own
-//! limiter has cut it, so any split would confirm itself, and a process that comes new would stay at nothing. The part ε
-//! that all get evenly lets the splits of processes that want more meet in the middle.
+//! Proportion alone would keep a throttled process at its previous part: its demand is measured
+//! after its own limiter has cut it, so any split would confirm itself, and a new process would
+//! stay at nothing. The part ε that all get evenly lets the splits of processes that want more meet
+//! in the middle.
 //!
-//! A process that was not seen yet is told σ / (n + 1), until the next interval knows better. Requests that name no
-//! process are one of them, [`super::ProcessId::UNKNOWN`]: clients that know nothing of rates have a part in the demand.
+//! An unknown process gets σ / (n + 1), until the next interval. Requests that name no process
+//! count as one process, [`super::ProcessId::UNKNOWN`]: clients that know nothing of rates have a
+//! part in the demand.
 //!
-//! Bounded: [`PER_WORKFLOW`] processes of a workflow, [`TOTAL`] pairs in all (see [`super::pairs`]); those that find no
-//! room are told what newcomers are.
+//! Bounded: [`PER_WORKFLOW`] processes of a workflow, [`TOTAL`] pairs in all (see
+//! [`super::pairs`]). Processes without room get the rate of unknown ones.
 
 use std::time::Duration;
 
@@ -31,9 +33,9 @@ use crate::time::Instant;
 pub const PER_WORKFLOW: usize = 1024;
 /// Most pairs of a workflow and a process.
 pub const TOTAL: usize = 8192;
-/// ε: the part of what is asked for that is split evenly.
+/// ε: the part of the demand that is split evenly.
 pub const EVEN: f64 = 0.05;
-/// A process that sent nothing for this has no part.
+/// The time without requests after which a process has no part.
 pub const SILENT: Duration = Duration::from_secs(10);
 
 type Key = (WorkflowId, ProcessId);
@@ -44,9 +46,9 @@ pub(super) struct Entry {
     pub(super) key: Key,
     /// Requests it sent, a moving sum.
     pub(super) sent: f64,
-    /// When the last one was counted.
+    /// The time at which the last request was counted.
     pub(super) last: Instant,
-    /// What it may send, requests/s.
+    /// The rate that it may send, requests/s.
     pub(super) rate: f64,
 }
 
@@ -81,7 +83,7 @@ impl Pair for Entry {
     }
 }
 
-/// See the module. In ascending order of workflow and process.
+/// The upstream processes, in ascending order of workflow and process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Upstream {
     pub(super) entries: Pairs<Entry>,
@@ -93,7 +95,8 @@ impl Upstream {
         self.entries.is_valid()
     }
 
-    /// Begins an interval: lets what was sent in earlier ones count for less, and forgets those that fell silent.
+    /// Begins an interval: multiplies the counts of earlier ones by `keep`, and drops silent
+    /// processes.
     pub fn decay(&mut self, keep: f64, now: Instant) {
         self.entries.begin();
         self.entries.retain(|e| now.since(e.last) <= SILENT);
@@ -138,7 +141,8 @@ impl Upstream {
         }
     }
 
-    /// What a process may send, requests/s, infinite without limit; of a workflow whose rate is `rate`.
+    /// Returns the rate that a process may send, requests/s, infinite without limit, of a workflow
+    /// whose rate is `rate`.
     #[must_use]
     pub fn announced(&self, workflow: WorkflowId, process: ProcessId, rate: f64) -> f64 {
         let key = (workflow, process);
@@ -148,13 +152,14 @@ impl Upstream {
         }
     }
 
-    /// What a process that was not seen yet may send, requests/s, of a workflow whose rate is `rate`.
+    /// Returns the rate that an unknown process may send, requests/s, of a workflow whose rate is
+    /// `rate`.
     #[must_use]
     pub fn newcomer(&self, workflow: WorkflowId, rate: f64) -> f64 {
         rate / (self.entries.range(workflow).len() + 1) as f64
     }
 
-    /// Processes and what they may send, requests/s.
+    /// Yields the processes and the rates that they may send, requests/s.
     pub fn iter(&self) -> impl Iterator<Item = (WorkflowId, ProcessId, f64)> + '_ {
         self.entries.iter().map(|e| (e.key.0, e.key.1, e.rate))
     }
@@ -189,7 +194,7 @@ mod tests {
         assert!((rate(&up, 1) - 88.0).abs() < 1e-9);
         assert!((rate(&up, 2) - 12.0).abs() < 1e-9);
         assert!((rate(&up, 3) - 100.0 / 3.0).abs() < 1e-9);
-        // 20 requests/s are asked for; the other 80 are there for both.
+        // The demand is 20 requests/s; both share the other 80.
         up.split(W, 100.0, 20.0);
         assert!((rate(&up, 1) - 57.6).abs() < 1e-9);
         assert!((rate(&up, 2) - 42.4).abs() < 1e-9);
@@ -198,7 +203,7 @@ mod tests {
         assert_eq!(up.newcomer(W, f64::INFINITY), f64::INFINITY);
     }
 
-    /// Processes that send what they may, up to what they have, end up with fair parts.
+    /// Processes that send at their rates, up to their demands, end up with fair parts.
     #[test]
     fn throttled_processes_meet_in_the_middle() {
         let mut up = Upstream::default();
@@ -253,7 +258,9 @@ mod tests {
     proptest! {
         #[test]
         fn parts_sum_to_the_rate(
-            sent in prop::collection::vec(0..1_000_u64, 1..100), rate in 0.0..1e6_f64, demand in 0.0..1e6_f64,
+            sent in prop::collection::vec(0..1_000_u64, 1..100),
+            rate in 0.0..1e6_f64,
+            demand in 0.0..1e6_f64,
         ) {
             let mut up = Upstream::default();
             for (process, &sent) in sent.iter().enumerate() {

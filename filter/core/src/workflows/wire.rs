@@ -1,19 +1,22 @@
-//! What sidecars say to each other about workflows, as headers.
+//! The headers of workflows between sidecars.
 //!
 //! ```text
-//! request    x-headgate-workflow: check%20out                       percent-encoded outside of visible ASCII
-//! request    x-headgate-process: 9f86d081884c7d65                   the process that calls
-//! request    x-headgate-timeout-ms: 250                             what is left of the deadline
-//! request    x-headgate-progress: elapsed=12.5, total=40, ...       see `progress`
-//! request    x-headgate-class: gold                                 the class of the parent
+//! request    x-headgate-workflow: check%20out            percent-encoded outside of visible ASCII
+//! request    x-headgate-process: 9f86d081884c7d65        the process that calls
+//! request    x-headgate-timeout-ms: 250                  the remaining time until the deadline
+//! request    x-headgate-progress: elapsed=12.5, total=40, ...   see `progress`
+//! request    x-headgate-class: gold                      the class of the parent
 //! response   x-headgate-rate: process="9f86d081884c7d65", rate=37.5, ttl=1000
-//! response   x-headgate-progress: elapsed=3.1, work=3.1, wait=12, slot=3.1   the last two with class admission
-//! response   x-headgate-downgraded: gold                            to the application: the class that its call asked for
+//! response   x-headgate-progress: elapsed=3.1, work=3.1, wait=12, slot=3.1
+//! response   x-headgate-downgraded: gold                 the class that the call asked for
 //! ```
 //!
-//! Dictionaries are those of RFC 9651. Members that aren't known are skipped, for what later versions add;
-//! what can't be read otherwise, or is longer than [`MAX_VALUE`], says nothing. Encoding appends to a buffer
-//! of the caller, decoding allocates nothing.
+//! `wait` and `slot` are set with class admission only, and `x-headgate-downgraded` is set for the
+//! application.
+//!
+//! Dictionaries are those of RFC 9651. Unknown members are skipped, for later versions. A value
+//! that is invalid, or longer than [`MAX_VALUE`], is ignored. Encoding appends to a buffer of the
+//! caller, decoding allocates nothing.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -27,13 +30,15 @@ pub use crate::workflow::{BAGGAGE, HEADER as WORKFLOW};
 
 /// The process that calls, 16 hexadecimal digits.
 pub const PROCESS: &str = "x-headgate-process";
-/// What a process lets the one that called it send.
+/// The rate that a process allows its caller.
 pub const RATE: &str = "x-headgate-rate";
-/// The class in which a request is to run, by name: that of its parent, or the one that class admission gave it.
+/// The class in which a request must run, by name: that of its parent, or the one that class
+/// admission gave it.
 pub const CLASS: &str = "x-headgate-class";
-/// The class that a call asked for and class admission didn't give it; in the answer that the application gets.
+/// The class that a call asked for and didn't get from class admission; in the answer that the
+/// application gets.
 pub const DOWNGRADED: &str = "x-headgate-downgraded";
-/// What is left of the deadline, ms.
+/// The remaining time until the deadline, ms.
 pub const TIMEOUT: &str = "x-headgate-timeout-ms";
 /// The token by which an outgoing call finds the request that it is part of.
 pub const REQUEST: &str = "x-headgate-request";
@@ -43,14 +48,14 @@ pub const MAX_VALUE: usize = 256;
 /// Largest decimal that RFC 9651 can write.
 const MAX_DECIMAL: f64 = 999_999_999_999.0;
 
-/// What a process announces to one that called it.
+/// A process's announcement to its caller.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Announcement {
-    /// Who announces.
+    /// The process that announces.
     pub process: ProcessId,
-    /// Requests/s of the workflow that the receiver may send to it; `None`: it knows of no limit.
+    /// Requests/s of the workflow that the receiver may send to it; `None` for no limit.
     pub rate: Option<f64>,
-    /// How long that holds without renewal; `None`: as long as the receiver thinks.
+    /// The time to live without renewal; `None` for the receiver's default.
     pub ttl: Option<Duration>,
 }
 
@@ -61,7 +66,7 @@ fn put(out: &mut String, what: std::fmt::Arguments<'_>) {
 
 /// A decimal with at most three digits behind the point, none of them a trailing zero.
 fn put_decimal(out: &mut String, value: f64) {
-    // What is no number becomes zero.
+    // Negative values and NaN become zero.
     let value = if value > 0.0 {
         value.min(MAX_DECIMAL)
     } else {
@@ -163,7 +168,7 @@ pub fn put_spent(out: &mut String, spent: &Spent) {
     put_millis(out, spent.slot);
 }
 
-/// Appends the value of [`TIMEOUT`]: at least 1, because 0 means that there is no deadline.
+/// Appends the value of [`TIMEOUT`]: at least 1, because 0 means no deadline.
 pub fn put_timeout(out: &mut String, left: Duration) {
     put(out, format_args!("{}", left.as_millis().max(1)));
 }
@@ -181,8 +186,8 @@ pub fn put_name(out: &mut String, name: &[u8]) {
     }
 }
 
-/// Writes the name that `value` encodes to `out`, which is emptied before; false when it is empty or too
-/// long.
+/// Writes the name that `value` encodes to `out`, which is emptied before; false when it is empty
+/// or too long.
 pub fn parse_name(value: &[u8], out: &mut Vec<u8>) -> bool {
     out.clear();
     let value = value.trim_ascii();
@@ -193,8 +198,8 @@ pub fn parse_name(value: &[u8], out: &mut Vec<u8>) -> bool {
     !out.is_empty() && out.len() <= MAX_VALUE
 }
 
-/// The value of the first member `key` of a W3C Baggage, still percent-encoded; `None` where there is none,
-/// or no baggage.
+/// The value of the first member `key` of a W3C Baggage, still percent-encoded; `None` where there
+/// is none, or no baggage.
 #[must_use]
 pub fn member<'a>(baggage: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     crate::workflow::member(baggage, key)
@@ -270,8 +275,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(process in any::<u64>(), rate in prop::option::of(0.0..1e12_f64), ttl in prop::option::of(0_u64..1_000_000)) {
-            let written = Announcement { process: ProcessId(process), rate, ttl: ttl.map(Duration::from_millis) };
+        fn what_is_written_is_read(
+            process in any::<u64>(),
+            rate in prop::option::of(0.0..1e12_f64),
+            ttl in prop::option::of(0_u64..1_000_000),
+        ) {
+            let written = Announcement {
+                process: ProcessId(process),
+                rate,
+                ttl: ttl.map(Duration::from_millis),
+            };
             let value = rate_of(&written);
             prop_assert!(value.len() <= MAX_VALUE);
             let read = parse_rate(value.as_bytes());
@@ -289,7 +302,10 @@ mod tests {
         }
 
         #[test]
-        fn a_process_and_a_name_survive(process in any::<u64>(), name in prop::collection::vec(any::<u8>(), 1..=MAX_VALUE)) {
+        fn a_process_and_a_name_survive(
+            process in any::<u64>(),
+            name in prop::collection::vec(any::<u8>(), 1..=MAX_VALUE),
+        ) {
             let mut out = String::new();
             put_process(&mut out, ProcessId(process));
             prop_assert_eq!(parse_process(out.as_bytes()), Some(ProcessId(process)));

@@ -25,7 +25,8 @@ pub(crate) const VALUE_CUT: StrategyConfig = StrategyConfig::Bouncer {
     shed_by_value: true,
 };
 
-/// Bouncer's starvation avoidance: none, Alg. 2 with A = 0.1, Alg. 3 with α = 1. D = 1 s, Δ = 10 ms.
+/// Bouncer's starvation avoidance: none, Alg. 2 with A = 0.1, Alg. 3 with α = 1. D = 1 s, Δ = 10
+/// ms.
 pub(crate) fn starvation_avoidances() -> [Option<StarvationAvoidance>; 3] {
     let (window_us, step_us) = (1_000_000, 10_000);
     [

@@ -48,7 +48,7 @@ struct Second {
     /// Service delays, s.
     delay: f64,
     served: u32,
-    /// Cost of what was served.
+    /// Cost of the served requests.
     work: u64,
 }
 
@@ -102,7 +102,7 @@ impl Plant {
         }
     }
 
-    /// Arrivals at `load` times what the servers can do, for so long.
+    /// Arrivals at `load` times the capacity of the servers, for `seconds`.
     fn run(&mut self, load: f64, seconds: u64) {
         let rate = load * f64::from(PARALLELISM) / (MEAN_COST * self.unit.as_secs_f64());
         let end = self.now + Duration::from_secs(seconds);
@@ -221,7 +221,7 @@ impl Plant {
     }
 }
 
-/// What happened from second `from` on, to second `to`.
+/// The results from second `from` on, to second `to`.
 struct Summary {
     mean: f64,
     deviation: f64,
@@ -262,7 +262,7 @@ fn the_target_is_held_under_three_times_the_load_and_when_the_load_comes_back() 
         assert!(calm.highest < 0.1, "{seed}: {}", calm.highest);
         let all = plant.summary(0, 130);
         assert!(all.highest < OVERSHOOT, "{seed}: {}", all.highest);
-        // From a cold start, which is careful; and with what was learned.
+        // From a cold start, which is careful; and with the learned state.
         for (from, to) in [(10 + 2 * SETTLING, 70), (90 + SETTLING, 130)] {
             let held = plant.summary(from, to);
             assert!((held.mean / TARGET - 1.0).abs() < 0.05, "{}", held.mean);
@@ -330,7 +330,7 @@ fn a_backend_that_becomes_twice_as_slow_is_found_out() {
     plant.run(3.0, 60);
     plant.unit *= 2;
     plant.run(3.0, 80);
-    // What had been admitted takes twice as long; then the bound gives way.
+    // The admitted requests take twice as long; then the bound gives way.
     assert!(plant.summary(60, 140).highest < 2.2 * TARGET);
     let held = plant.summary(100, 140);
     assert!((held.mean / TARGET - 1.0).abs() < 0.03, "{}", held.mean);

@@ -1,9 +1,9 @@
-//! Algorithms 1 to 3 against the paper's results: cells of Tables 3, 4 and 5 of the Bouncer paper, from
-//! a discrete event simulation of its §5.3 with this crate's decisions and histograms.
+//! Algorithms 1 to 3 against the paper's results: cells of Tables 3, 4 and 5 of the Bouncer paper,
+//! from a discrete event simulation of its §5.3 with this crate's decisions and histograms.
 //!
-//! The paper's Table 1 lost its medians in the text that we have; those here reproduce Table 3's basic
-//! rows. That, and the random histograms of a type that is near its objective, is what the tolerances
-//! are for; they are narrow enough that each algorithm fails with another's formula (see
+//! The paper's Table 1 lost its medians in the text that we have; those here reproduce Table 3's
+//! basic rows. The tolerances cover that, and the random histograms of a type that is near its
+//! objective. They are narrow enough that each algorithm fails with another's formula (see
 //! [`the_cells_tell_the_algorithms_apart`]).
 
 // Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.

@@ -1,5 +1,5 @@
-//! The response time controller in a closed loop: requests of a Poisson process, several workers, one
-//! backend of P servers with exponential service times, and the whole engine between them.
+//! The response time controller in a closed loop: requests of a Poisson process, several workers,
+//! one backend of P servers with exponential service times, and the whole engine between them.
 
 // Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -65,7 +65,7 @@ struct Stream {
     ticket: Option<Ticket>,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 struct Seen {
     gold: bool,
     arrived: u64,
@@ -279,7 +279,8 @@ impl World {
     }
 }
 
-/// The 90th percentile of those who arrived within `when`, s, and the share that was refused.
+/// Returns the 90th percentile of the requests that arrived within `when`, s, and the share that
+/// was refused.
 fn summary(seen: &[Seen], when: std::ops::Range<u64>, class: impl Fn(bool) -> bool) -> (f64, f64) {
     let within = |s: &&Seen| when.contains(&(s.arrived / SECOND)) && class(s.gold);
     let all: Vec<&Seen> = seen.iter().filter(within).collect();
@@ -292,7 +293,7 @@ fn summary(seen: &[Seen], when: std::ops::Range<u64>, class: impl Fn(bool) -> bo
     )
 }
 
-/// Mean quality of those who arrived within `when`.
+/// Returns the mean quality of the requests that arrived within `when`.
 fn quality(seen: &[Seen], when: std::ops::Range<u64>) -> f64 {
     let within = seen.iter().filter(|s| when.contains(&(s.arrived / SECOND)));
     let qualities: Vec<f64> = within.filter_map(|s| s.served.map(|s| s.0)).collect();
@@ -331,7 +332,8 @@ fn response_times_are_held_at_the_target_and_the_spike_is_forgotten() {
         let seen = run(workers, &settings(), spike(300.0));
         let (before, refused) = summary(&seen, 0..20, any);
         assert!(before < 0.5 && refused == 0.0, "{before} s, {refused}");
-        // Once the queue of the first seconds is gone: a sawtooth below and a little above the target.
+        // Once the queue of the first seconds is gone: a sawtooth below and a little above the
+        // target.
         let (p90, refused) = summary(&seen, 120..320, any);
         assert!((0.5..1.3).contains(&p90), "{workers} workers: {p90} s");
         // Two thirds is all that is too much.
@@ -400,7 +402,7 @@ fn the_lower_class_pays_for_the_higher() {
             gold < 1.3 && refused < 0.01,
             "{workers} workers: {gold} s, {refused}"
         );
-        // There is room for 40 of 240.
+        // The capacity is 40 of 240.
         let (rest, refused) = summary(&seen, 120..320, |gold| !gold);
         assert!(rest < 1.3, "{workers} workers: {rest} s");
         assert!(

@@ -1,4 +1,4 @@
-//! What every strategy must do, whatever it is: one suite, run over all of them.
+//! The common behaviour of all strategies: one suite, run over each.
 
 // Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -328,7 +328,8 @@ fn max_queue_wait_refuses_beyond_the_limit_of_the_type() {
 
 #[test]
 fn accept_fraction_accepts_what_there_is_capacity_for() {
-    // 1,000 requests a second of 2 to 16 ms ask for 2 to 16 slots; half of eight are to be used, or of |PU|.
+    // 1,000 requests a second of 2 to 16 ms ask for 2 to 16 slots; half of eight are to be used, or
+    // of |PU|.
     for (processing, given, fraction) in [
         (2, None, 1.0),
         (4, None, 1.0),
@@ -366,8 +367,8 @@ fn accept_fraction_accepts_what_there_is_capacity_for() {
     }
 }
 
-/// Serves everything that is admitted with a response time of `response_ms`, 100 requests a second of each type
-/// for `seconds`; the shares that were admitted.
+/// Serves everything that is admitted with a response time of `response_ms`, 100 requests a second
+/// of each type for `seconds`; the shares that were admitted.
 fn serve(
     strategy: &mut Strategy,
     config: &StageConfig,
@@ -475,7 +476,7 @@ fn help_settles_where_algorithm_3_says() {
     // AR of fast is 1, so x = (1 − AR) / 2 and AR = p = x / (1 + x): AR² − 4 AR + 1 = 0.
     let share = share_of_slow(&config, 1, 50_000);
     assert!((share - (2.0 - 3.0_f64.sqrt())).abs() < 0.015, "{share}");
-    // And Bouncer alone lets none of them in.
+    // And Bouncer alone admits none of them.
     assert_eq!(share_of_slow(&all()[0].1, 1, 5_000), 0.0);
 }
 
@@ -505,7 +506,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Whatever the stage looks like: no panic, and no refusal where there are slots and no queue.
+    /// For any state of the stage: no panic, and no refusal with free slots and no queue.
     #[test]
     fn never_refuses_what_finds_a_free_slot_and_no_queue(
         steps in prop::collection::vec(
@@ -520,7 +521,9 @@ proptest! {
         };
         for (name, config) in all().into_iter().filter(|(name, _)| !keeps_a_rate(name)) {
             let mut times = cold(&config);
-            samples.iter().for_each(|&(kind, processing)| times.record(TypeId(kind), ms(processing), 1));
+            samples
+                .iter()
+                .for_each(|&(kind, processing)| times.record(TypeId(kind), ms(processing), 1));
             times.sync(at(0), &MemoryHost::new(), "test").unwrap();
             let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(1));
             let (mut now, mut record) = (0, Vec::new());

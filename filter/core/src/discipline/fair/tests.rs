@@ -115,8 +115,9 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Deficit counters and a list of active flows, as the algorithm's authors print it, but for one thing:
-/// a flow that becomes active is visited in the round in progress, with what it left of its quantum.
+/// Deficit counters and a list of active flows, as the algorithm's authors print it, with one
+/// exception. A flow that becomes active is visited in the round in progress, with the rest of its
+/// quantum.
 struct Textbook {
     quanta: [u64; 3],
     deficits: [u64; 3],
@@ -182,8 +183,8 @@ impl Textbook {
 }
 
 proptest! {
-    /// The textbook's next request is always one of those with the smallest rank, and its round is the
-    /// rank.
+    /// The textbook's next request is always one of those with the smallest rank, and its round is
+    /// the rank.
     #[test]
     fn serves_in_the_rounds_of_the_textbook(
         steps in prop::collection::vec((0_usize..5, 1_u64..60_000), 1..300),
@@ -209,8 +210,8 @@ proptest! {
         }
     }
 
-    /// As long as two flows have requests waiting, what was served of them, each divided by its weight,
-    /// differs by no more than a quantum and the largest request over the smaller weight.
+    /// As long as two flows have requests waiting, their service, divided by their weights, differs
+    /// by no more than a quantum and the largest request over the smaller weight.
     #[test]
     fn backlogged_flows_get_the_shares_of_their_weights(
         quantum in 100_u64..20_000,
@@ -228,7 +229,8 @@ proptest! {
             largest = largest.max(a).max(b);
         }
         for (n, (a, b, c)) in costs.enumerate() {
-            // Whoever was served comes again, so that both wait all the time; a third comes and goes.
+            // A flow that was served sends again, so that both always have requests waiting; a
+            // third comes and goes.
             let first = line.serve().unwrap();
             match first.flow {
                 2 => {}
@@ -248,7 +250,8 @@ proptest! {
         }
     }
 
-    /// No flow is further ahead than the most that it may owe, whatever was left in the gauges and whichever worker leaves.
+    /// No flow is further ahead than the most that it may owe, for any values in the gauges and
+    /// whichever worker leaves.
     #[test]
     fn no_flow_is_pushed_further_than_what_it_may_owe(
         junk in prop::array::uniform3(any::<u64>()),
@@ -303,8 +306,8 @@ fn costs() -> impl Strategy<Value = u64> {
 }
 
 proptest! {
-    /// Flows that wait all the time have what an ideal fluid server gives them, at all times: their weights' shares
-    /// of all that was served, but for a request of each flow and a tag.
+    /// Flows that always have requests waiting get at all times the service of an ideal fluid
+    /// server, their weights' shares of all service, but for a request of each flow and a tag.
     #[test]
     fn tags_share_as_a_fluid_does(
         weights in weights(),
@@ -322,7 +325,7 @@ proptest! {
                 first.flow
             });
             for flow in 0..3 {
-                // Whoever was served comes again.
+                // A flow that was served sends again.
                 if served_last.is_none_or(|last| last == flow) {
                     line.arrive(flow, costs[flow]);
                     largest[flow] = largest[flow].max(costs[flow]);
@@ -331,19 +334,24 @@ proptest! {
             let total: f64 = served.iter().sum();
             for flow in 0..3 {
                 let fluid = total * weights[flow] / sum;
-                // Two flows differ by a request of each over its weight, and a tag for each: so much of each other.
+                // Two flows differ by a request of each over its weight, and a tag for each: so
+                // much of each other.
                 let bound: f64 = (0..3).filter(|other| *other != flow).map(|other| {
                     let over = |f: usize| largest[f] as f64 / weights[f] + 2.0 * unit;
                     weights[flow] * weights[other] / sum * (over(flow) + over(other))
                 }).sum();
                 let apart = (served[flow] - fluid).abs();
-                prop_assert!(apart <= bound * 1.001 + 1.0, "{flow}: {apart} µs apart, at most {bound}");
+                prop_assert!(
+                    apart <= bound * 1.001 + 1.0,
+                    "{flow}: {apart} µs apart, at most {bound}"
+                );
             }
         }
     }
 
-    /// Whatever the others send: each request ends no later than on a server of its own that is as fast as its flow's
-    /// share, but for one request of each flow, one that found the server idle, and tags.
+    /// For any requests of the others, each request ends no later than on a server of its own that
+    /// is as fast as its flow's share, but for one request of each flow, one that found the server
+    /// idle, and tags.
     #[test]
     fn tags_guarantee_each_flow_its_share(
         weights in weights(),
@@ -354,13 +362,14 @@ proptest! {
         let sum: f64 = weights.iter().sum();
         let largest = all.iter().map(|(_, cost, _)| *cost).max().unwrap_or(0) as f64;
         let slack = 4.0 * largest + 4.0 * sum * line.fair.grain.quantum_us;
-        // By flow: when its own server is done with all so far. By number: when that is done with the request.
+        // By flow: when its own server is done with all so far. By number: when that is done with
+        // the request.
         let (mut own, mut due) = ([0.0_f64; 3], Vec::new());
         let mut arrivals = all.into_iter().scan(0, |at, (flow, cost, gap)| {
             *at += gap;
             Some((*at, flow, cost))
         }).peekable();
-        // When the server is done, and with whom.
+        // The time at which the server is done, and the flow that it serves.
         let (mut now, mut busy): (u64, Option<(u64, usize)>) = (0, None);
         loop {
             let arrives = arrivals.peek().map_or(u64::MAX, |arrival| arrival.0);
@@ -390,8 +399,9 @@ proptest! {
     }
 }
 
-/// Why there are tags: at 8 : 4 : 1 and 0.4 ms a request, how many requests of the heaviest flow go ahead of the
-/// first of the lightest, and the most in a row that a backlog of all three serves of one flow.
+/// The purpose of tags: at 8 : 4 : 1 and 0.4 ms a request, the number of requests of the heaviest
+/// flow ahead of the first of the lightest, and the most in a row that a backlog of all three
+/// serves of one flow.
 #[test]
 fn tags_interleave_where_rounds_serve_flows_in_runs() {
     let runs = |by: By| {
@@ -476,7 +486,7 @@ fn rounds_start_over_before_they_end() {
     assert!(line.round_of(first) <= 3);
 }
 
-/// Somebody who waits, so that the queue isn't empty.
+/// A waiter that keeps the queue non-empty.
 fn line_filler() -> Waiter {
     Waiter {
         number: usize::MAX,
@@ -512,7 +522,8 @@ fn workers_that_queue_at_the_same_moment_lose_no_cost() {
     assert_eq!(host.value(name), Some(4 * 1_500 * Grain::rounds(1).one()));
 }
 
-/// A request that took longer than was expected moves those of its flow that wait, and so does one that took less.
+/// A request that took longer than was expected moves those of its flow that wait, and so does one
+/// that took less.
 #[test]
 fn what_a_request_took_counts_for_those_that_wait() {
     let host = MemoryHost::new();
@@ -547,8 +558,8 @@ fn what_a_request_took_counts_for_those_that_wait() {
     assert_eq!(line.finish(1), 19 << 19);
 }
 
-/// Requests of a type that ended before its mean was known were charged as the mean of all types. The mean tells now what
-/// they take; a ratio to what was expected of them would count that once more.
+/// Requests of a type that ended before its mean was known were charged the mean of all types. The
+/// type's mean now includes their actual time; a ratio to the expected time would count that twice.
 #[test]
 fn a_flow_that_is_a_type_is_charged_its_mean() {
     let host = MemoryHost::new();

@@ -1,4 +1,5 @@
-//! Edits at bad moments: while requests wait, while a dry run only watches, and when a host call fails amid one.
+//! Edits at bad moments: while requests wait, while a dry run only watches, and when a host call
+//! fails amid one.
 
 use super::*;
 
@@ -45,7 +46,12 @@ fn dry_run_to_enforce_refuses_nothing_that_is_in_the_backend() {
     }
     let of_forwarded: Vec<_> = a
         .iter()
-        .filter(|x| matches!(x, Action::Resume { stream: s, .. } | Action::Refuse { stream: s, .. } if *s < 9))
+        .filter(|x| {
+            matches!(
+                x,
+                Action::Resume { stream: s, .. } | Action::Refuse { stream: s, .. } if *s < 9
+            )
+        })
         .collect();
     assert!(of_forwarded.is_empty(), "{of_forwarded:?}");
 }
@@ -143,8 +149,8 @@ fn a_failed_rebuild_keeps_the_last_good_one() {
     assert_eq!(e.pending(), 2);
 }
 
-/// Whatever call fails during an edit, types are those of the stage that classifies: the old ones or the
-/// new ones, and never the old stage's numbers in the new stage's tables.
+/// Whichever call fails during an edit, types are those of the stage that classifies: the old ones
+/// or the new ones, and never the old stage's numbers in the new stage's tables.
 #[test]
 fn an_edit_that_fails_is_made_or_not_made() {
     let (mut made, mut not_made) = (0, 0);
@@ -204,7 +210,7 @@ fn an_edit_that_fails_is_made_or_not_made() {
     assert!(made > 0 && not_made > 0, "{made} {not_made}");
 }
 
-/// Who is let go above P when nobody is held any more gives back what it has, and no more.
+/// A request that an edit lets go above P gives back its slot only if it has one.
 #[test]
 fn who_is_let_go_by_a_failing_edit_gives_no_slot_back_that_it_has_not() {
     let observe = |s: &mut StageConfig| s.queue.mode = QueueMode::Observe;

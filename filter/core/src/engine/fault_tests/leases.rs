@@ -410,7 +410,8 @@ fn a_worker_that_returns_while_it_is_being_buried_keeps_what_it_booked() {
     }
 }
 
-/// Two VMs of different `vm_id`s, each with a request under way, for longer than audits need to agree.
+/// Two VMs of different `vm_id`s, each with a request under way, for longer than audits need to
+/// agree.
 #[test]
 fn two_lists_of_workers_share_the_slots_and_correct_nothing() {
     let m = MemoryHost::new();

@@ -65,13 +65,14 @@ fn all_workers_fill_one_backlog_and_tell_one_rejection_rate() {
     assert!(room >= 1);
     process.arrive_as(2, &costing("1"), None);
     assert_eq!(process.queued().len() as u64, admitted);
-    // Everybody's counts are in the record after the first tick, and with everybody after the second.
+    // All counts are in the record after the first tick, and all workers have them after the
+    // second.
     process.run_for(Duration::from_millis(20));
     let rate = (20 - admitted) as f64 / 21.0;
     for told in rates(&process) {
         assert!((told.unwrap() - rate).abs() < 1e-9, "{told:?}, {rate}");
     }
-    // The queue's stat is in time whatever the unit of costs.
+    // The queue's stat is a time, for any unit of costs.
     let micros = process.host.value("headgate.policy.ns/p.queued_work_us");
     let expected = ((admitted - 1) * 10 + 1) * 10_000;
     assert!(
@@ -144,7 +145,7 @@ fn an_edit_keeps_the_bound_and_another_unit_starts_anew() {
     }));
     process.run_for(Duration::from_millis(20));
     assert_eq!(process.gauge("backlog_bound"), bound);
-    // A lower maximum is in force before anybody is refused or served.
+    // A lower maximum is in force before any request is refused or served.
     process.configure(&config(|stage| {
         if let StrategyConfig::BacklogControl(control) = &mut stage.strategy {
             control.max_backlog = Some(20.0);

@@ -20,8 +20,9 @@ fn by_value(parallelism: u32) -> FilterConfig {
     })
 }
 
-/// Sends 100 requests a second that are answered after 20 ms and as many of a type that hangs, for `ms`; those fail after
-/// 3 s. Returns the most that hung at once after the first second, and the answered part of the others.
+/// Sends 100 requests a second that are answered after 20 ms and as many of a type that hangs, for
+/// `ms`; those fail after 3 s. Returns the most that hung at once after the first second, and the
+/// answered part of the others.
 fn hang(process: &mut Process, workers: usize, ms: u64) -> (usize, f64) {
     let mut hung: Vec<(u64, u32)> = Vec::new();
     let mut served: Vec<(u64, u32)> = Vec::new();

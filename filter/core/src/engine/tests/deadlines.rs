@@ -1,4 +1,4 @@
-//! Requests of which nine in ten take longer than their own deadline leaves.
+//! Requests of a type of which nine in ten take longer than their own deadline leaves.
 
 use super::*;
 use crate::config::Mode;
@@ -7,7 +7,7 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Sends a request that gives itself `deadline`; whether it is let in. Its client leaves at once.
+/// Sends a request with this `deadline`; returns whether it is admitted. Its client leaves at once.
 fn sent(process: &mut Process, worker: usize, deadline: u64) -> bool {
     let stream = process.arrive_with(worker, "/slow", Some(ms(deadline)));
     let passed = process.requests.contains_key(&stream);

@@ -1,12 +1,12 @@
-//! What a dry run says of a policy is what enforcing it would do.
+//! A dry run's decisions are those of enforcement.
 
 use super::*;
 use crate::config::{Mode, Objective, StrategyConfig};
 
 const SERVICE: Duration = Duration::from_millis(20);
 
-/// A request to one slot every 10 ms, which takes 20 ms: twice the load. How many are rejected of those
-/// that arrive after `warm_up`, in 1,000.
+/// A request to one slot every 10 ms, which takes 20 ms: twice the load. How many are rejected of
+/// those that arrive after `warm_up`, in 1,000.
 fn rejected(mode: Mode, strategy: &str, warm_up: u64) -> u64 {
     let mut config = config(1, |stage| {
         stage.mode = mode;

@@ -1,4 +1,4 @@
-//! What of a strategy's state outlives an edit of its policy, and what must not.
+//! The state of a strategy that survives an edit of its policy, and the state that must not.
 
 use super::*;
 use crate::config::{Mode, StrategyConfig};
@@ -26,8 +26,8 @@ fn serve_slowly(process: &mut Process, requests: usize) {
     process.run_for(Duration::from_millis(50));
 }
 
-/// In a dry run no rate has an effect, so it falls as long as the target is missed. Enforced, that rate
-/// would refuse all but three requests a minute.
+/// In a dry run no rate has an effect, so it falls as long as the target is missed. Enforced, that
+/// rate would refuse all but three requests a minute.
 #[test]
 fn enforcement_does_not_begin_where_a_dry_run_ended() {
     const RATE: &str = "type.default.admission_rate_mhz";
@@ -46,7 +46,7 @@ fn enforcement_does_not_begin_where_a_dry_run_ended() {
     process.run_for(Duration::from_millis(50));
     assert_eq!(process.gauge(RATE), 2_000_000);
 
-    // What enforcement has learned is still known after another dry run.
+    // The state that enforcement has learned survives another dry run.
     serve_slowly(&mut process, 100);
     let learned = process.gauge(RATE);
     assert!((51..1_000_000).contains(&learned), "{learned}");
@@ -59,8 +59,8 @@ fn enforcement_does_not_begin_where_a_dry_run_ended() {
     assert!(known.abs_diff(learned) <= 4_000, "{known} of {learned}");
 }
 
-/// While requests are under way and none comes back nothing is known, and the rate stays: also where an
-/// edit made the controller anew meanwhile.
+/// While requests are under way and none comes back nothing is known, and the rate stays: also
+/// where an edit made the controller anew meanwhile.
 #[test]
 fn requests_under_way_are_known_to_the_strategy_that_an_edit_makes() {
     const RATE: &str = "type.default.admission_rate_mhz";
@@ -91,7 +91,7 @@ fn by_class(stage: &mut StageConfig) {
             .unwrap();
 }
 
-/// Nobody becomes `gold` because there were no classes when it came.
+/// A request that came before there were classes doesn't become `gold`.
 #[test]
 fn who_waits_while_classes_are_introduced_is_of_the_lowest() {
     let mut process = Process::new(1, &config(1, |_| {}));
@@ -102,11 +102,11 @@ fn who_waits_while_classes_are_introduced_is_of_the_lowest() {
         let name = format!("headgate.policy.ns/p.class.{class}.drr_finish");
         process.host.value(&name)
     };
-    // A flow's gauge is defined when somebody comes to stand in it.
+    // A flow's gauge is defined when its first request waits.
     assert!(finish("rest").is_some() && finish("gold").is_none());
 }
 
-/// A dry run's order is a FIFO of types, whatever groups the discipline makes once it is enforced.
+/// A dry run's order is a FIFO of types, whichever groups the discipline makes once it is enforced.
 #[test]
 fn wait_estimates_follow_the_groups_of_an_order_that_is_enforced_from_now_on() {
     let only_default = |mode: Mode| {
@@ -137,7 +137,7 @@ fn wait_estimates_follow_the_groups_of_an_order_that_is_enforced_from_now_on() {
     assert!(wait > Duration::from_millis(500), "{wait:?}");
 }
 
-/// Work that was counted in µs is no number of rows: whoever waits or runs while the unit changes is
+/// Work in µs can't be added to work in rows: requests that wait or run while the unit changes are
 /// counted anew.
 #[test]
 fn work_is_counted_anew_when_its_unit_changes() {
@@ -234,8 +234,8 @@ fn moves() -> impl proptest::strategy::Strategy<Value = Vec<Move>> {
 }
 
 proptest! {
-    /// Edits of all kinds reach each worker at another time, in any order. Once all have the same, slots
-    /// are as they would be without.
+    /// Edits of all kinds reach each worker at another time, in any order. Once all have the same,
+    /// slots are as they would be without.
     #[test]
     fn edits_that_reach_workers_one_by_one_lose_nobody(moves in moves(), last in 0_usize..4) {
         let mut process = Process::new(3, &edited(0));
@@ -247,7 +247,11 @@ proptest! {
                 Move::End(n, completed) => {
                     let all: Vec<u32> = process.requests.keys().copied().collect();
                     if !all.is_empty() {
-                        let outcome = if completed { Outcome::Completed } else { Outcome::Unmeasured };
+                        let outcome = if completed {
+                            Outcome::Completed
+                        } else {
+                            Outcome::Unmeasured
+                        };
                         process.finish(all[n % all.len()], outcome);
                     }
                 }

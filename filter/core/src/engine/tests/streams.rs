@@ -119,7 +119,7 @@ fn a_slot_goes_to_the_next_once_when_the_stream_ends() {
     process.finish(first, Outcome::Completed);
     process.settle();
     assert_eq!(process.started, [first, waiting[0]]);
-    // Its end is reported again, and late news of its body come.
+    // Its end is reported again, and a late event of its body comes.
     process.with(0, |engine, host, now, actions| {
         engine
             .finish(host, now, ticket, Outcome::Abandoned, actions)

@@ -22,13 +22,13 @@ fn front() -> FilterConfig {
     config(|stage| {
         let workflows = stage.workflows.as_mut().unwrap();
         workflows.workflows.get_mut("a").unwrap().guarantee = Some(1_000.0);
-        // Who is held makes no calls in these tests.
+        // Held requests make no calls in these tests.
         workflows.max_queue_length = 0;
     })
 }
 
-/// A request of the front that calls the back `calls` times, one after the other, each from any worker.
-/// Whether all of it went well.
+/// A request of the front that calls the back `calls` times, one after the other, each from any
+/// worker. Whether all of it went well.
 fn request(front: &mut Proxy, back: &mut Proxy, calls: usize) -> bool {
     let (inbound, away) = (front.next as usize % 2, (front.next as usize + 1) % 2);
     let stream = front.arrive(inbound, &of("a"), Some(Duration::from_secs(1)));
@@ -125,7 +125,8 @@ fn a_rate_is_announced_and_adopted_with_its_amplification() {
             refused += 1;
         }
     }
-    // Two calls each: 25 of 100 requests/s get through the front, and few of their calls are refused.
+    // Two calls each: 25 of 100 requests/s get through the front, and few of their calls are
+    // refused.
     let rate = a.stat("workflow.a.rate_mhz");
     assert!((23_000..=28_000).contains(&rate), "{rate}");
     assert_eq!(a.stat("workflow.a.bottleneck"), 2);
@@ -253,7 +254,7 @@ fn a_gateway_learns_from_the_answers_to_its_own_requests() {
         let calling = gateway.with(worker, |e, h, now, acts| {
             assert!(e.is_gateway());
             let token = e.token(ticket).unwrap();
-            // What a client made up is not asked.
+            // A token made up by the client is ignored.
             let request = of("a").with(wire::REQUEST, "nonsense");
             let call = (&request, Some(token.as_bytes()));
             e.call(h, now, call, "b", acts, |name, value: &str| {
@@ -274,7 +275,8 @@ fn a_gateway_learns_from_the_answers_to_its_own_requests() {
     assert!((23_000..=27_000).contains(&rate), "{rate}");
     let passed = gateway.passed_in(2_000);
     assert!((45..=55).contains(&passed), "{passed} of 50");
-    // A policy that has no workflows any more takes the calls along; an outbound listener's stay its own.
+    // A policy that has no workflows any more takes the calls along; an outbound listener's stay
+    // its own.
     gateway.configure(&front());
     assert!(!gateway.workers[0].as_ref().unwrap().has_outbound());
     gateway.configure(&outbound());

@@ -13,7 +13,7 @@ fn a_worker_dies_with_those_it_holds() {
     proxy.running.retain(|_, (worker, ..)| *worker != dead);
     proxy.load("a", 300, 1_000);
     let passed = proxy.passed_in(1_000);
-    // What it held is lost to the rate, and nothing else: a third of the queue, more or less.
+    // Only its held requests are lost to the rate: a third of the queue, more or less.
     assert!((34..=52).contains(&passed), "{passed}");
     proxy.load("a", 300, 5_000);
     let passed = proxy.passed_in(3_000);
@@ -42,7 +42,7 @@ fn another_worker_runs_algorithm_1_when_the_first_dies() {
     );
     let demand = proxy.stat("workflow.a.demand_mhz");
     assert!((280_000..=320_000).contains(&demand), "{demand}");
-    // What a worker counted that died between two ticks is all that is missing.
+    // Only the counts of a worker that died between two ticks are missing.
     let counted = proxy.stat("workflow.a.rq_offered");
     assert!(
         counted + 20 >= u64::from(proxy.next),
@@ -81,7 +81,7 @@ fn an_edit_keeps_rates_and_those_who_wait() {
     proxy.load("a", 300, 2_000);
     let passed = proxy.passed_in(2_000);
     assert!((96..=104).contains(&passed), "{passed}");
-    // Another rate, for those who wait, too.
+    // Another rate, also for waiting requests.
     proxy.configure(&config(|stage| {
         let workflows = &mut stage.workflows.as_mut().unwrap().workflows;
         workflows.get_mut("a").unwrap().guarantee = Some(100.0);
@@ -112,7 +112,7 @@ fn workflows_that_are_configured_no_more_hold_nobody() {
     proxy.load("a", 300, 2_000);
     let passed = proxy.passed_in(2_000);
     assert!((96..=104).contains(&passed), "{passed}");
-    // The policy itself goes while some wait.
+    // The policy itself is removed while some requests wait.
     proxy.configure(&FilterConfig::default());
     assert!(proxy.held.is_empty());
     proxy.idle(3_000);
@@ -167,7 +167,7 @@ fn a_client_that_leaves_the_limiter_leaves_its_turn() {
     proxy.assert_nothing_is_left();
 }
 
-/// Whatever fails, requests go through the limiter or past it, and nothing stays behind.
+/// Whichever call fails, requests go through the limiter or past it, and no state is left.
 #[test]
 fn a_failing_host_blocks_nobody() {
     for fault in [

@@ -14,7 +14,7 @@ use crate::time::Instant;
 /// Names as of `headgate.worker.0.heartbeat_ms`; a policy's gauges begin alike.
 const EVERYTHING: &str = "headgate.";
 
-/// How many of 20 requests at once, on two workers, reach the backend with P = 2.
+/// Returns the number of 20 requests at once, on two workers, that reach the backend with P = 2.
 fn in_backend_at_once(host: &impl Host) -> usize {
     let json = br#"{"revision":"r","stages":[{"policy":"ns/p","parallelism":2,
         "queue":{"max_length":100,"timeout_us":1000000},"strategy":{"type":"MaxQueueLength"},
@@ -74,7 +74,7 @@ fn state_that_is_not_rejected_stays_in_gauges() {
     );
 }
 
-/// The test of a gauge is done by adding: a worker that joins may define what others use.
+/// A gauge is tested by adding: a worker that joins may define gauges that others use.
 #[test]
 fn defining_state_leaves_it_as_it_was() {
     let memory = MemoryHost::new();
@@ -141,7 +141,8 @@ fn state_in_shared_data_fails_as_shared_data_does() {
     );
 }
 
-/// Proxies agree on the phases of their experiments by the wall clock, so its offset must get through.
+/// Proxies agree on the phases of their experiments by the wall clock, so its offset must get
+/// through.
 #[test]
 fn the_wall_clock_is_the_hosts() {
     let memory = MemoryHost::new();

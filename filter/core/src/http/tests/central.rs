@@ -1,4 +1,4 @@
-//! Class admission by a server: what a proxy reports, and what it makes of the answer.
+//! Class admission by a server: a proxy's reports, and the effect of the answers.
 
 use super::classes::{HIGH, IN_TIME, LATE, PROMISE, outbound};
 use super::*;
@@ -9,7 +9,7 @@ use crate::engine::Callout;
 const MISSES: &str = r#"{"type":"Misses","allowed":2,"period_us":10000000}"#;
 const INCAST: &str = r#"{"type":"Incast","smoothing":0.5}"#;
 
-/// A proxy whose calls a server admits, a second after the clock's start.
+/// A proxy for whose calls a server decides, a second after the clock's start.
 fn sender(method: &str, fallback: &str) -> Proxy {
     let central = format!(
         r#""enforced":true,"central":{{"service":"ns/stock","method":{method},"scope":"Class",
@@ -22,7 +22,7 @@ fn sender(method: &str, fallback: &str) -> Proxy {
 }
 
 impl Proxy {
-    /// What a tick reports.
+    /// Returns the report of a tick.
     fn reports(&mut self) -> Option<Callout> {
         let tick = self.stream(&[]);
         self.filter.report(&tick)
@@ -71,7 +71,7 @@ fn a_proxy_does_as_the_server_says_while_it_says_something() {
         assert_eq!(sender.reports(), None, "nobody called");
         sender.ms += 100;
         sender.completes(100, &LATE);
-        // It is up to the fallback until the server answers: one miss is all that this policy allows a sender.
+        // The fallback decides until the server answers: this policy allows a sender only one miss.
         assert_eq!(sender.is_downgraded(), alone);
         let first = sender.reports().unwrap();
         assert_eq!(
@@ -117,7 +117,7 @@ fn a_proxy_does_as_the_server_says_while_it_says_something() {
         let last = sender.reports().unwrap();
         assert_eq!(sender.hears(Some(&answer(&mut server, 10_000, &last))), 1);
         assert!(!sender.is_downgraded());
-        // Whom nobody calls, nobody asks about.
+        // A service that is no longer called is left out of reports.
         sender.ms += 10_001;
         assert_eq!(sender.reports(), None);
     }
@@ -178,7 +178,7 @@ fn answers_that_make_no_sense_change_nothing() {
         br#"{"services":[{"service":"ns/stock","classes":[{"admit":0}],"more":1}]}"#,
     ));
     assert!(sender.is_downgraded());
-    // Without an outbound slot there is nobody to tell.
+    // Without an outbound listener no report is sent.
     let stream = sender.stream(&[]);
     sender.filter.gone(&stream, OUT);
     assert_eq!(sender.reports(), None);

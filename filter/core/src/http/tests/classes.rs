@@ -2,9 +2,11 @@
 
 use super::*;
 
-/// What `stock` promises: 50 ms to `high`. One miss takes all of the probability.
-pub(super) const PROMISE: &str = r#""stock":{"classes":[{"name":"high","matches":[{"headers":[{"name":"x-class","value":"high"}]}]},
-    {"name":"low"}],"targets_us":[50000],"percentile":99,"per_cost":false,"increase":0.01,"decrease":1.0,
+/// The target of `stock`: 50 ms for `high`. One miss takes all of the probability.
+pub(super) const PROMISE: &str = r#""stock":{
+    "classes":[{"name":"high","matches":[{"headers":[{"name":"x-class","value":"high"}]}]},
+               {"name":"low"}],
+    "targets_us":[50000],"percentile":99,"per_cost":false,"increase":0.01,"decrease":1.0,
     "min_probability":0.000001,"enforced":true}"#;
 
 /// One slot behind a queue that has shares for classes, and believes peers of the mesh.
@@ -80,7 +82,7 @@ impl Proxy {
 }
 
 pub(super) const HIGH: [(&str, &str); 1] = [("x-class", "high")];
-/// In time, and late by what the service did not work.
+/// In time, and late, without the service's own time.
 pub(super) const IN_TIME: [(&str, &str); 2] = [
     (":status", "200"),
     (wire::PROGRESS, "elapsed=60, wait=40, slot=60"),
@@ -106,7 +108,7 @@ fn a_downgraded_call_is_served_by_the_share_of_its_new_class() {
     let (mut waiting, decision) = receiver.arrives(&other.0, peer);
     assert!(matches!(decision, Decision::Hold(_)), "{decision:?}");
 
-    // The receiver says what became of the time: 7 ms in the slot, then 30 ms of wait for the next one.
+    // The receiver reports the times: 7 ms in the slot, then 30 ms of wait for the next one.
     receiver.ms += 7;
     let now = Instant::default() + Duration::from_millis(receiver.ms);
     running.stream.now.set(Some(now));
@@ -139,7 +141,7 @@ fn a_downgraded_call_is_served_by_the_share_of_its_new_class() {
     receiver.resume(&high_there);
     receiver.done(&mut low_there);
 
-    // The application hears of it; what ran in the lowest class says nothing of another one.
+    // The application is informed; a call that ran in the lowest class changes no other class.
     let copied = [&IN_TIME[..], &[(wire::DOWNGRADED, "what its own call got")]].concat();
     sender.answer(&mut low, 100, &copied);
     assert_eq!(low.0.in_response(wire::DOWNGRADED).as_deref(), Some("high"));
@@ -151,7 +153,7 @@ fn a_downgraded_call_is_served_by_the_share_of_its_new_class() {
         ),
         (2, 1)
     );
-    // What an application copies from a call of its own is no word on this one.
+    // A header that an application copies from a call of its own is ignored.
     let mut third = sender.call(&[("x-class", "other")]);
     sender.answer(&mut third, 1, &copied);
     assert_eq!(third.0.in_response(wire::DOWNGRADED), None);
@@ -169,7 +171,7 @@ fn misses_are_late_answers_refusals_for_lack_of_room_and_timeouts() {
     for (answer, details, missed) in [
         (&IN_TIME[..], VIA_UPSTREAM, false),
         (&LATE[..], VIA_UPSTREAM, true),
-        // Nobody tells how long the service worked.
+        // The service's own time is unknown.
         (&[(":status", "200")], VIA_UPSTREAM, false),
         (
             &[(wire::PROGRESS, "elapsed=9, work=9")],
@@ -224,7 +226,8 @@ fn a_strangers_class_counts_for_nothing() {
     );
     stranger.answered(&mut proxy.filter, "200", true);
     assert_eq!(stranger.stream.in_response(wire::PROGRESS), None);
-    // Of a peer the class stays for the application, which hands it on; a client without a process is told nothing.
+    // A peer's class stays visible to the application, which copies it to its calls; a client
+    // without a process gets no progress.
     let (mut peer, _) = proxy.arrives(&says, "spiffe://mesh/front");
     assert_eq!(peer.stream.in_request(wire::CLASS).as_deref(), Some("high"));
     peer.answered(&mut proxy.filter, "200", true);
@@ -270,7 +273,9 @@ fn an_edit_keeps_probabilities_and_forgets_calls_under_way() {
 
 #[test]
 fn a_call_of_a_workflow_asks_for_the_class_of_its_request() {
-    let classes = r#","classes":[{"name":"high","matches":[{"headers":[{"name":"x-gold","value":"1"}]}]},{"name":"rest"}]"#;
+    let classes = r#","classes":[
+        {"name":"high","matches":[{"headers":[{"name":"x-gold","value":"1"}]}]},
+        {"name":"rest"}]"#;
     let mut proxy = Proxy::new(&stage(&format!("{WORKFLOWS}{classes}")));
     proxy.configure(&outbound(PROMISE));
     let request = proxy.forwarded(&[("x-tenant", "a"), ("x-gold", "1")]);
@@ -279,7 +284,7 @@ fn a_call_of_a_workflow_asks_for_the_class_of_its_request() {
     let mut call = proxy.call(&part);
     assert_eq!(call.0.in_request(wire::CLASS).as_deref(), Some("high"));
     assert_eq!(call.0.in_request(wire::WORKFLOW).as_deref(), Some("a"));
-    // What the application asks for itself goes before.
+    // A class that the application sets itself takes precedence.
     let own = [part[0], (wire::CLASS, "low")];
     assert_eq!(
         proxy.call(&own).0.in_request(wire::CLASS).as_deref(),
@@ -296,7 +301,9 @@ fn at_a_gateway_without_workflows_requests_are_admitted_calls() {
     let config = receiver().replace(
         r#""revision":"r","#,
         &format!(
-            r#""revision":"r","outbound":{{"policy":"ns/p","services":{{"*":"stock"}},"class_admission":{{{PROMISE}}}}},"#
+            r#""revision":"r",
+            "outbound":{{"policy":"ns/p","services":{{"*":"stock"}},
+                         "class_admission":{{{PROMISE}}}}},"#
         ),
     );
     let mut proxy = Proxy::new(&config);

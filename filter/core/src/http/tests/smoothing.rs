@@ -43,7 +43,7 @@ impl Proxy {
         }
     }
 
-    /// The answer to a call tells this rejection rate.
+    /// Answers a call with this rejection rate.
     fn told(&mut self, call: &mut Call, peer: &str, rate: &str) {
         let now = Instant::default() + Duration::from_millis(self.ms);
         call.stream.now.set(Some(now));
@@ -53,7 +53,7 @@ impl Proxy {
             .response_headers(&mut self.filter, &call.stream);
     }
 
-    /// Streams that are sent within the next `ms`, by ticks and nothing else, and when.
+    /// Returns the streams that ticks alone send within the next `ms`, with the times.
     fn sent_within(&mut self, ms: u64) -> Vec<(u64, u32)> {
         let mut sent = Vec::new();
         for _ in 0..ms / 10 {
@@ -104,7 +104,7 @@ fn a_call_waits_as_long_as_drawn_and_wakes_without_traffic() {
     );
     assert!(!proxy.filter.engine().is_busy());
 
-    // What is sent is a call like any other: its answer counts.
+    // A delayed call that was sent is a call like any other: its answer counts.
     let call = held.iter_mut().find(|call| call.stream.id == sent[0].1);
     let call = call.unwrap();
     proxy.filter.send(&call.stream);
@@ -142,7 +142,7 @@ fn who_is_no_peer_delays_nobody_and_a_rate_is_forgotten() {
     proxy.ms += 1;
     assert!(proxy.calls("stock.svc", &[]).sent);
 
-    // Nothing is left of a call whose application hung up.
+    // A call whose application hung up leaves no state.
     waits.outbound.done(&mut proxy.filter, &waits.stream);
     assert!(!waits.outbound.is_pending());
     assert_eq!(proxy.sent_within(400), []);
@@ -163,7 +163,7 @@ fn a_call_that_has_no_time_does_not_wait() {
     assert_eq!(waiting.count(), 4_095);
     assert_eq!(proxy.of_stock("calls_delayed"), 4_096);
 
-    // Without a listener for requests nobody ticks.
+    // Without a listener for requests no tick runs.
     let stream = proxy.stream(&[]);
     proxy.filter.gone(&stream, IN);
     assert_eq!(proxy.filter.actions().len(), 4_096);
@@ -187,7 +187,7 @@ fn the_deadline_of_the_request_is_that_of_its_calls() {
         let call = proxy.calls("stock.svc", &[(wire::REQUEST, &token)]);
         assert_eq!(!call.sent, waits, "{timeout}");
         if waits {
-            // It is what the workflows make of it when it is sent.
+            // The workflows set the headers when it is sent.
             assert_eq!(call.stream.in_request(wire::WORKFLOW), None);
             proxy.ms += 200;
             let now = Instant::default() + Duration::from_millis(proxy.ms);

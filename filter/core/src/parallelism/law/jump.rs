@@ -1,17 +1,20 @@
 //! Jumps of a law: capacity that is lost shows at once in the service times, at an unchanged P.
 //!
-//! Far above the knee elasticities are hard to see: service times are long and vary with what happens to be in the
-//! queue. But S = Σ pt / Σ reference pt rises. When S > 1.5 three times in a row, of at least 60 requests each,
+//! Far above the knee elasticities are hard to see: service times are long and vary with the mix of
+//! requests in the queue. But S = Σ pt / Σ reference pt rises. When S > 1.5 three times in a row,
+//! of at least 60 requests each,
 //!
 //! ```text
 //! P = 1.1 · (requests in flight) / S
 //! ```
 //!
-//! If S stays, requests were not waiting in the backend: the service itself got slower. P returns, today's service times
-//! become the reference, and the next such attempt is at least 10 s, 20 s … 60 s off.
+//! If S stays, requests were not waiting in the backend: the service itself got slower. P returns,
+//! today's service times become the reference, and the next such attempt is at least 10 s, 20 s …
+//! 60 s off.
 //!
-//! Slots that are not filled can't be learned from. So where requests are refused because service times alone miss an
-//! objective, while less than 70% of the slots are in use, P becomes 1.2 times the number in use.
+//! Slots that are not filled can't be learned from. So where requests are refused because service
+//! times alone miss an objective, while less than 70% of the slots are in use, P becomes 1.2 times
+//! the number in use.
 
 use super::{BACK_OFF, CONFIDENCE, Law, OVERLOADED, STRETCHED, View, reach_at_first};
 use crate::time::Instant;
@@ -52,7 +55,8 @@ impl Law {
             self.go(from, now, view);
             return true;
         }
-        // By Little's law; samples may stand for more requests than one, but not for more than slots.
+        // By Little's law. A sample may have the weight of several requests, but not of more than
+        // the slots.
         let in_flight = (pt * 1e9 / elapsed).min(self.base);
         let is_full = in_flight > 0.7 * self.base;
         let is_stretched =
@@ -91,7 +95,8 @@ impl Law {
             return false;
         }
         if !is_full {
-            // Requests are refused for the time that the backend takes, with slots to spare: learn with those in use.
+            // Requests are refused for the time that the backend takes, with slots to spare: learn
+            // with those in use.
             (self.reach, self.resting) = (reach_at_first(target), 0.0);
             self.no_jump_before = now.as_nanos() as f64 + BACK_OFF.0;
             self.go(target, now, view);

@@ -1,24 +1,27 @@
-//! The knee: the number of slots above which more only add waiting.
+//! The knee: the number of slots above which more slots only add waiting.
 //!
-//! With the slots full and `e_up`, `e_down` as in [`elasticity`](crate::parallelism::elasticity); z = 1.3, and 2 where P
-//! rests:
+//! With the slots full and `e_up`, `e_down` as in [`elasticity`](crate::parallelism::elasticity); z
+//! = 1.3, and 2 where P rests:
 //!
 //! ```text
 //! e_up   + z σ < 0.8      more slots add throughput        P grows to the level above
 //! e_down − z σ > 0.75     fewer slots lose hardly any      P shrinks to the level below
-//! both sharp, neither     the knee                         P rests, and the schedule's reach shrinks to 12%
+//! both sharp, neither     the knee                         P rests, and the reach shrinks to 12%
 //! not sharp (σ > 0.7)     not known                        P stays, and the reach grows to 50%
 //! ```
 //!
-//! N sleeping workers have e = 0 up to N slots and e ≥ 1 above: P = N. A core that is shared has 1 throughout.
+//! N sleeping workers have e = 0 up to N slots and e ≥ 1 above: P = N. A core that is shared has 1
+//! throughout.
 //!
-//! The question is asked every block. Two rules keep chance from answering it. Throughput is concave in the slots, so
-//! where `e_up` seems less than `e_down` both are taken for measurements of one number (isotonic regression). And
-//! growing starts from what is to be expected of any backend, e = 0.7 ± 0.5; where P rests, what looks like room for
-//! more slots, but not by two standard errors, first widens the reach.
+//! The question is asked every block. Two rules keep chance from answering it. Throughput is
+//! concave in the slots, so if `e_up` seems less than `e_down`, both count as measurements of one
+//! number (isotonic regression). And growing starts from the prior for any backend, e = 0.7 ± 0.5.
+//! With P at rest, apparent room for more slots that isn't significant by two standard errors first
+//! widens the reach.
 //!
-//! The first move stops short of the level, and those that follow in the same direction go further each time (the
-//! reach up to ±50%, the move up to 1.6 and twice of it): twice or half of the right number takes some ten blocks.
+//! The first move stops short of the level, and those that follow in the same direction go further
+//! each time (the reach up to ±50%, the move up to 1.6 and twice of it): twice or half of the right
+//! number takes some ten blocks.
 
 use super::sharing::SHARED;
 use super::{CONFIDENCE, FEW, Law, REACH, View, mean, reach_at_first};
@@ -26,14 +29,16 @@ use crate::parallelism::dither::Dither;
 use crate::parallelism::elasticity::{Estimate, Moments};
 use crate::time::Instant;
 
-/// The same for fewer slots at the knee: the question is asked again every block, and being wrong costs throughput.
+/// The same for fewer slots at the knee: the question is asked again every block, and a wrong
+/// answer costs throughput.
 const CONFIDENCE_AT_REST: f64 = 2.0;
-/// Elasticities below which P grows and above which it shrinks. A core that is shared has 1 exactly.
+/// Elasticities below which P grows and above which it shrinks. A core that is shared has 1
+/// exactly.
 const GROW: f64 = 0.8;
 const SHRINK: f64 = 0.75;
 /// Blocks after which an undecided law reaches further.
 const UNDECIDED: f64 = 16.0;
-/// Standard errors below which an elasticity says something, and below which it says all that there is to say.
+/// Standard errors below which an elasticity is usable, and below which it is as good as exact.
 const SHARP: f64 = 0.7;
 const CERTAIN: f64 = 0.2;
 const FEWEST_BLOCKS: f64 = 4.0;
@@ -58,11 +63,12 @@ impl Law {
             z
         };
         if up.value + z * up.error < -1.0 || down.value + z * down.error < -1.0 {
-            // No backend serves faster the more requests it has; something else moved.
+            // No backend serves faster with more requests; something else changed.
             self.moments = Moments::default();
             return;
         }
-        // Throughput is concave in the slots: elasticity doesn't fall with them. Where it seems to, both measure one.
+        // Throughput is concave in the slots: elasticity doesn't fall with them. Where it seems to,
+        // both measure one.
         let (up, down) = if up.value < down.value && dither.down > 0 && dither.up > 0 {
             let both = mean(up, down);
             (both, both)
@@ -86,7 +92,7 @@ impl Law {
             ..up
         };
         let both = mean(bounded, down);
-        // At the knee, what is measured above it would speak for what is measured below.
+        // At the knee, the estimate above it would bias the one below.
         let far_above =
             self.resting <= 0.0 && both.value - 1.5 * z * both.error > 0.7 && down.value > 0.5;
         let shrinks =
@@ -108,7 +114,8 @@ impl Law {
             self.turn(-1.0);
             let further = [0.5, 1.0, 1.2, 1.4, 1.6];
             let step = f64::from(dither.down) * further[self.run_length()];
-            // Too few slots cost their part of the throughput, and are left more slowly than too many.
+            // Too few slots cost their part of the throughput, and are left more slowly than too
+            // many.
             let most = if self.base > FEW { STEP_DOWN } else { 1.0 };
             let step = step.min(most * self.base);
             self.go((self.base - step.ceil()).max(1.0), now, view);

@@ -1,9 +1,9 @@
 //! The law that moves the number of slots, by the elasticity of service times.
 //!
-//! Five parts, in the order in which a backend meets them: the law is [`open`] until objectives are about to be missed,
-//! a [`start`] doubles few slots where hardly anything is known by then, the [`knee`] moves to where more slots only add
-//! waiting, [`sharing`] keeps a slot or two above it where short requests pass long ones, and a [`jump`] follows a
-//! capacity that has halved.
+//! Five parts, in the order in which a backend meets them: the law is [`open`] until objectives are
+//! about to be missed, a [`start`] doubles few slots where hardly anything is known by then, the
+//! [`knee`] moves to where more slots only add waiting, [`sharing`] keeps a slot or two above it
+//! where short requests pass long ones, and a [`jump`] follows a capacity that has halved.
 
 mod jump;
 mod knee;
@@ -25,7 +25,8 @@ const CONFIDENCE: f64 = 1.3;
 const REACH: (f64, f64) = (0.12, 0.5);
 /// Reach after the law closed or jumped.
 const REACH_AT_FIRST: f64 = 0.3;
-/// Slots of which a few make such a difference to service times that it takes a wide reach to see it.
+/// The number of slots below which a few more make so much difference to service times that it
+/// takes a wide reach to see it.
 const FEW: f64 = 12.0;
 /// Throughput that may be spent on time below the knee, ratio.
 const LOSS: f64 = 0.03;
@@ -52,8 +53,8 @@ pub struct Fresh {
     pub requests: f64,
     /// See `requests`.
     pub refused: f64,
-    /// Of those that started under this schedule: samples, Σ pt and Σ reference pt, s, Σ of the references' standard
-    /// errors, s, Σ pt², s².
+    /// Of those that started under this schedule: samples, Σ pt and Σ reference pt, s, Σ of the
+    /// references' standard errors, s, Σ pt², s².
     pub times: [f64; 5],
     /// Answers, and by how much they are late ([`open`]).
     pub late: [f64; 2],
@@ -74,7 +75,7 @@ pub struct View {
     pub room: bool,
     /// There are types twice as long as others.
     pub mixed: bool,
-    /// There is a type whose service time alone misses an objective.
+    /// Whether a type's service time alone misses an objective.
     pub condemned: bool,
     /// Requests are held while no slot is free.
     pub enforced: bool,
@@ -88,7 +89,7 @@ pub struct View {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Law {
     epoch: f64,
-    /// 1 while there is no limit.
+    /// 1 while P is unlimited.
     open: f64,
     /// P; while the law is open, the most slots in use of late.
     base: f64,
@@ -96,18 +97,19 @@ pub struct Law {
     found: f64,
     /// Average of the latest answers.
     late: f64,
-    /// While there is a limit: slot time that refused requests would have taken, s, and the last look at slots in use.
+    /// While P is limited: slot time that refused requests would have taken, s, and the last look
+    /// at slots in use.
     shed: f64,
     looked: f64,
     /// Answers so far.
     answers: f64,
     /// 1 while the slots double.
     starting: f64,
-    /// When the law opened, and the time that it was open before it closed, s.
+    /// The time at which the law opened, and the time for which it was open before it closed, s.
     opened: f64,
     lasted: f64,
-    /// While the law is open: Σ of the references of requests that ended; else slots in use × time; and the time that
-    /// it is of, s.
+    /// While the law is open: Σ of the references of requests that ended; otherwise slots in use ×
+    /// time; and the time that the sum covers, s.
     work: f64,
     watched: f64,
     /// The most slots' work that ended of late.
@@ -126,7 +128,7 @@ pub struct Law {
     rebased: f64,
     /// Σ ln of the factors that the reference was multiplied by.
     ln_scale: f64,
-    /// Requests per ns, and what is counted towards it.
+    /// Requests per ns, and the count for the next value.
     rate: f64,
     counted: f64,
     counted_since: f64,
@@ -196,13 +198,15 @@ impl Law {
         self.epoch
     }
 
-    /// How often references were replaced by today's times, and the ln of all factors for them.
+    /// Returns the number of times that references were replaced by today's times, and the ln of
+    /// all factors for them.
     #[must_use]
     pub fn references(&self) -> (f64, f64) {
         (self.rebased, self.ln_scale)
     }
 
-    /// Whether P is at the knee and service times are what they were, so that references may follow them.
+    /// Whether P is at the knee and service times are unchanged, so that references may follow
+    /// them.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.resting > 0.0 && self.stretch < STRETCHED
@@ -240,7 +244,7 @@ impl Law {
         }
     }
 
-    /// Adds what a worker measured. What belongs to another schedule only counts as load.
+    /// Adds a worker's measurements. Those of another schedule only count as load.
     pub fn add(&mut self, fresh: &Fresh) {
         self.counted += fresh.requests;
         self.ended += fresh.requests;
@@ -261,7 +265,7 @@ impl Law {
         }
     }
 
-    /// Runs what is due.
+    /// Runs the steps that are due.
     pub fn step(&mut self, now: Instant, view: &View, seed: u64) {
         self.count_rate(now);
         let (least, most) = view.bounds;
@@ -326,7 +330,8 @@ impl Law {
                 0.0
             };
             let wanted = (1.5e9 * view.mean).max(filled);
-            // Powers of two, so that proxies that measure a little differently have the same schedule.
+            // Powers of two, so that proxies that measure a little differently have the same
+            // schedule.
             let doublings = (wanted.clamp(SLOT.0, SLOT.1) / SLOT.0).log2().round();
             self.slot = SLOT.0 * doublings.exp2();
         }
@@ -350,7 +355,7 @@ fn reach_at_first(slots: f64) -> f64 {
     }
 }
 
-/// The mean of two estimates, weighted by what is known of each.
+/// Returns the mean of two estimates, weighted by their precision.
 fn mean(a: Estimate, b: Estimate) -> Estimate {
     let weight = |estimate: Estimate| estimate.error.max(1e-3).powi(-2);
     let all = weight(a) + weight(b);

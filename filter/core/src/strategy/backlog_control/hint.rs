@@ -1,21 +1,21 @@
-//! The hint: clients are told which part of the requests is refused, and come less often (Chronos §3.2).
+//! The hint: clients learn the rejection rate, and send fewer requests (Chronos §3.2).
 //!
-//! The paper's database piggybacks the rejection rate on its answers and its busy messages; here it is a
-//! header on responses and refusals. Clients decide what they do with it; a client's sidecar can do what the paper's
-//! clients do ([`crate::smoothing`]).
+//! The paper's database piggybacks the rejection rate on its answers and its busy messages; here it
+//! is a header on responses and refusals. Clients are free to use or ignore it; a client's sidecar
+//! can act as the paper's clients do ([`crate::smoothing`]).
 
 /// Name of the header.
 pub const HEADER: &str = "x-headgate-rejection-rate";
 
-/// The header's value for a rejection rate: a ratio 0..=1 with at most three digits behind the point, and
-/// not 0 where anybody was refused.
+/// Returns the header's value for a rejection rate: a ratio 0..=1 with at most three digits behind
+/// the point, and not 0 if any request was refused.
 #[must_use]
 pub fn value(rate: f64) -> String {
     let thousandths = (rate.clamp(0.0, 1.0) * 1e3).ceil();
     (thousandths / 1e3).to_string()
 }
 
-/// The rejection rate that the header's `value` tells; `None` where it is no ratio.
+/// Returns the rejection rate in the header's `value`; `None` if it is no ratio.
 #[must_use]
 pub fn rate(value: &[u8]) -> Option<f64> {
     let rate: f64 = std::str::from_utf8(value).ok()?.trim().parse().ok()?;

@@ -1,42 +1,44 @@
-//! BacklogControl: bounds what waits, so that the mean service delay stays at a target (Chronos §2-4).
+//! BacklogControl: bounds the backlog, so that the mean service delay stays at a target (Chronos
+//! §2-4).
 //!
-//! Bouncer predicts each request's response time. Chronos holds one number, the mean of queue wait and
-//! processing time over everything served, by feedback: every period the error of that mean moves a
-//! bound on the backlog, and a request is admitted while the backlog, with it, stays within the bound.
-//! What is bounded makes three strategies of it, the paper's and its baselines (Table 2):
+//! Bouncer predicts each request's response time. Chronos controls one number by feedback: the mean
+//! of queue wait and processing time over all served requests. Every period the error of that mean
+//! moves a bound on the backlog, and a request is admitted while the backlog, including it, stays
+//! within the bound. The paper has three variants, its own and two baselines (Table 2):
 //!
 //! ```text
-//! FC-D  Backlog        admit if d(t) + n_i ≤ d_t(k)           d(t) = Σ n_i over the queue    (Eq. 2)
+//! FC-D  Backlog        admit if d(t) + n_i ≤ d_t(k)       d(t) = Σ n_i over the queue    (Eq. 2)
 //! FC-Q  QueueLength    admit if q(t) + 1   ≤ d_t(k)
 //! AC    Proportional   refuse with probability (s(k) − S_t) / S_t, within 0..=1
 //! ```
 //!
-//! The control law and its gains are in [`pi`]; n_i in [`crate::work`]. Of AC the paper says only that it
-//! "applies admission control to incoming transactions in proportion to the service delay error under
-//! overload": here the probability is the relative error, times `proportionalGain` if there is one.
+//! The control law and its gains are in [`pi`]; n_i in [`crate::work`]. Of AC the paper says only
+//! that it "applies admission control to incoming transactions in proportion to the service delay
+//! error under overload". Here the probability is the relative error, times `proportionalGain` if
+//! configured.
 //!
-//! Workers act as one: d(t) is the ledger's, over all of them; what they served and refused, the period
-//! and the law are in one record ([`Controlled`]), and whoever comes first after a period's end runs the
-//! law.
+//! Workers act as one. d(t) is the ledger's, over all of them. Their counts of served and refused
+//! requests, the period and the law are in one record ([`Controlled`]), and the first worker after
+//! a period's end runs the law.
 //!
 //! **Where the paper leaves something open.**
-//! - The backlog is what waits in the ready queue. A request that finds an empty queue and a free slot
-//!   doesn't wait, so it is admitted whatever the bound. Otherwise a bound of 0, or below the cost of every
+//! - The backlog is the ready queue. A request that finds an empty queue and a free slot doesn't
+//!   wait, so it is admitted under any bound. Otherwise a bound of 0, or below the cost of every
 //!   request, would be the end: nothing served, nothing measured, nothing raised.
-//! - A period in which nobody was served says nothing about the delay: e and the bound stay. With the
-//!   rule above that can't last.
-//! - d_t(0) is "a small positive integer". A small number of what? Too small, and a cold start refuses
-//!   everything that comes while all slots are busy, for many periods; too large, and the first burst
-//!   overshoots. So everything is admitted until 20 requests were served (or one, and a period has ended),
-//!   which takes milliseconds, and then the bound starts at half of what should hold the target:
-//!   (S_t − mean processing time) / 2 · P / c̄, at least 1. c̄ may be off by a factor of two without an
-//!   overshoot.
+//! - A period without served requests carries no information about the delay: e and the bound stay.
+//!   With the rule above that can't last.
+//! - d_t(0) is "a small positive integer", of an unknown unit. Too small, and a cold start refuses
+//!   all requests that come while all slots are busy, for many periods; too large, and the first
+//!   burst overshoots. So all requests are admitted until 20 requests were served (or one, and a
+//!   period has ended), which takes milliseconds. Then the bound starts at half of the one that
+//!   should hold the target: (S_t − mean processing time) / 2 · P / c̄, at least 1. c̄ may be off
+//!   by a factor of two without an overshoot.
 //! - max-data is the configured one, or the longest queue times the largest cost served.
 //!
-//! Left out: the TCP connection delay c_i of §2 (a connection to a proxy carries many requests), the wait for
-//! a workflow's rate, delays of requests that ran out of time in the queue or were given up, and the
-//! estimation of costs from a database's schema (§3.1), which is the application's to do: it names the cost in a
-//! header, or per type.
+//! Left out: the TCP connection delay c_i of §2 (a connection to a proxy carries many requests),
+//! the wait for a workflow's rate, delays of requests that ran out of time in the queue or were
+//! given up, and the estimation of costs from a database's schema (§3.1). The latter is left to the
+//! application: it names the cost in a header, or per type.
 
 pub mod hint;
 mod pi;
@@ -58,14 +60,14 @@ pub use pi::Gains;
 use pi::{Control, dead_time};
 use record::{Record, Sums};
 
-/// Requests served before there is a bound.
+/// Requests served before the bound is set.
 const FIRST_SERVED: f64 = 20.0;
 /// Weight of a period in the moving averages of times per unit.
 const NEW: f64 = 0.3;
 /// µs per ms: costs in µs are configured in ms.
 const MICROS: f64 = 1e3;
 
-/// See the module.
+/// A bound on the backlog, set by feedback.
 #[derive(Debug)]
 pub struct BacklogControl {
     signal: BacklogSignal,
@@ -87,13 +89,13 @@ pub struct BacklogControl {
     fresh: Sums,
     /// Largest cost seen here.
     largest: f64,
-    /// What the record said last.
+    /// The record as last read.
     known: Record,
     rejection_rate: f64,
 }
 
 impl BacklogControl {
-    /// The strategy of `control` in `stage`.
+    /// Creates the strategy of `control` in `stage`.
     #[must_use]
     pub fn new(control: &BacklogControlConfig, stage: &StageConfig) -> Self {
         let work_is_time = control.cost == CostConfig::Measured;
@@ -125,7 +127,8 @@ impl BacklogControl {
         }
     }
 
-    /// The bound on the controlled signal, or AC's probability; `None` before anything was measured.
+    /// The bound on the controlled signal, or AC's probability; `None` before anything was
+    /// measured.
     #[must_use]
     pub fn bound(&self) -> Option<f64> {
         (self.known.bounded != 0.0).then(|| self.bound_of(&self.known))
@@ -172,7 +175,7 @@ impl BacklogControl {
         record.bounded = 1.0;
     }
 
-    /// Moves the times per unit towards what was measured.
+    /// Moves the times per unit towards the measured ones.
     fn learn(&self, sums: &Sums, record: &mut Record) {
         let moved = |average: f64, units: f64| {
             let measured = sums.slot / units;
@@ -183,7 +186,7 @@ impl BacklogControl {
             }
         };
         record.time_per_cost = if self.signal == BacklogSignal::Backlog && self.work_is_time {
-            // By definition, whatever requests whose type was still unknown make of it.
+            // By definition; requests whose type was still unknown would distort a measurement.
             1e-6
         } else {
             moved(record.time_per_cost, sums.cost)
@@ -214,8 +217,8 @@ impl BacklogControl {
         control.next(error, gains, self.max(record), refused, dead_time)
     }
 
-    /// d_t or AC's probability. The law moves d_t only when it has a reason to; an edit that lowers max-data is in force at
-    /// once.
+    /// d_t or AC's probability. The law moves d_t only when it has a reason to; an edit that lowers
+    /// max-data is in force at once.
     fn bound_of(&self, record: &Record) -> f64 {
         match self.signal {
             BacklogSignal::Backlog | BacklogSignal::QueueLength => {
@@ -256,7 +259,7 @@ impl Admission for BacklogControl {
         self.fresh.refused += f64::from(!admitted);
     }
 
-    /// p(k) tells of busy messages, and this request gets one, too (§3.2).
+    /// p(k) counts busy messages, and this request gets one, too (§3.2).
     fn expired(&mut self) {
         self.fresh.refused += 1.0;
     }
@@ -314,7 +317,8 @@ impl Admission for BacklogControl {
 
     fn completed(&mut self, served: &Served, _now: Instant) {
         let weight = f64::from(served.weight);
-        // Only what was served: a cost that somebody merely claimed must not raise the limit for good.
+        // Only the cost of served requests: one that a client merely claims must not raise the
+        // limit for good.
         self.largest = self.largest.max(served.work as f64);
         let sums = &mut self.fresh;
         sums.served += weight;
@@ -354,8 +358,8 @@ impl Controlled for BacklogControl {
     }
 }
 
-/// A number that differs wherever records of two configurations must not be mixed: what is bounded and
-/// what a unit is. Small enough to be exact in a record.
+/// Returns a number that differs between configurations whose records must not be mixed: by the
+/// bounded signal and by the unit. Small enough to be exact in a record.
 fn signature(control: &BacklogControlConfig) -> f64 {
     let signal = match control.control {
         BacklogSignal::Backlog => 1,

@@ -6,44 +6,45 @@
 //! d_t(k) = d_t(k−1) + δd(k),  0 ≤ d_t(k) ≤ max-data     (Eq. 1)     cost
 //! ```
 //!
-//! **Two integrators, and what that does to the paper's gains.** The paper places the poles of
-//! η = τψ / (1 + τψ), with ψ from Eq. 8 as the controller. But ψ integrates already, its output is δd, and
-//! Eq. 1 sums δd once more: the loop that runs has (z − 1)² in its denominator. The published poles,
-//! −0.308 and 0.52 ± 0.106i, are those of one integrator (and of Eq. 5 with +0.104 s(k−2): with the printed
-//! sign they come out elsewhere). With Eq. 1 counted, K_P = 2.77 and K_I = 5.28 put a pair of poles at
-//! |z| = 1.04 with +0.104, which is unstable, as a test below shows, and at |z| = 0.991 with the printed
-//! sign, which is stable and rings for hundreds of periods. So the equations are implemented as printed,
-//! and the gains are not the paper's.
+//! **Two integrators and the paper's gains.** The paper places the poles of η = τψ / (1 + τψ), with
+//! ψ from Eq. 8 as the controller. But ψ integrates already, its output is δd, and Eq. 1 sums δd
+//! once more: the actual loop has (z − 1)² in its denominator. The published poles, −0.308 and 0.52
+//! ± 0.106i, are those of one integrator (and of Eq. 5 with +0.104 s(k−2): with the printed sign
+//! they come out elsewhere). With Eq. 1 counted, K_P = 2.77 and K_I = 5.28 put a pair of poles at
+//! |z| = 1.04 with +0.104, which is unstable, as a test below shows. With the printed sign they are
+//! at |z| = 0.991, which is stable and rings for hundreds of periods. So the equations are
+//! implemented as printed, and the gains are not the paper's.
 //!
-//! They follow from the plant. In a FIFO of P slots that are always busy, what is admitted behind a
-//! backlog d is served c̄ d / P later, where c̄ is the time that a unit of cost takes in a slot. Whoever is
-//! served in a period was admitted a service delay ago, and the loop holds that at S_t; so with
-//! g = c̄ / P and periods of T
+//! They follow from the plant. In a FIFO of P slots that are always busy, a request that is
+//! admitted behind a backlog d is served c̄ d / P later, where c̄ is the time that a unit of cost
+//! takes in a slot. A request that is served in a period was admitted a service delay ago, and the
+//! loop holds that at S_t; so with g = c̄ / P and periods of T
 //!
 //! ```text
 //! s(k) = g d_t(k − m)        m = 1 + S_t / T
 //! (z − 1)² z^(m−1) + a (z − β) = 0        a = g K_P (K_I + 1),   β = 1 / (K_I + 1)
 //! ```
 //!
-//! For m = 1 this is z² + (a − 2) z + 1 − aβ, stable exactly for 0 < β < 1 and 0 < a < 4 / (1 + β) (Jury).
-//! The zero at β is what makes two integrators controllable at all. With dead time the loop must be
-//! slower in proportion. a = 2q and β = 1 − 3q/4 with q = 0.7 / (2m − 1) keep it stable, whatever m, for
-//! any plant gain from nothing to 1.9 times the one assumed; nine tenths of a step of the error are gone
-//! within 6 m periods and the target is overshot by a hundredth (a tenth for m = 1). Hence
+//! For m = 1 this is z² + (a − 2) z + 1 − aβ, stable exactly for 0 < β < 1 and 0 < a < 4 / (1 + β)
+//! (Jury). The zero at β is what makes two integrators controllable at all. With dead time the loop
+//! must be slower in proportion. a = 2q and β = 1 − 3q/4 with q = 0.7 / (2m − 1) keep it stable,
+//! whatever m, for any plant gain from nothing to 1.9 times the one assumed; nine tenths of a step
+//! of the error are gone within 6 m periods and the target is overshot by a hundredth (a tenth for
+//! m = 1). Hence
 //!
 //! ```text
 //! K_I = 0.75 q / (1 − 0.75 q)        K_P = 2 q (1 − 0.75 q) P / c̄        cost / s
 //! ```
 //!
-//! **Anti-windup** is back-calculation: whatever keeps d_t from moving by δd, δd(k) becomes the step that
-//! was really made, so that neither integrator remembers what had no effect. Two things do:
+//! **Anti-windup** is back-calculation: if something keeps d_t from moving by δd, δd(k) becomes the
+//! actual step, so that neither integrator remembers a step without effect. Two things do:
 //!
 //! - the clamp to \[0, max-data\] of the paper;
-//! - beyond the paper: while s(k) ≤ S_t, the bound moves only if it has been refusing requests for m
-//!   periods. Before that, what was served was admitted when something else than the bound was the
-//!   limit, so the error says nothing about the bound; and where nothing is refused, raising it has no
-//!   effect until the load comes back, and then lets in a queue of max-data. The paper, which clamps at
-//!   max-data only, reports overshoots up to 4.13 s for S_t = 2 s (§5.3).
+//! - beyond the paper: while s(k) ≤ S_t, the bound moves only if it has been refusing requests for
+//!   m periods. Before that, served requests were admitted under another limit than the bound, so
+//!   the error carries no information about the bound. And while nothing is refused, raising it has
+//!   no effect until the load comes back, and then lets in a queue of max-data. The paper, which
+//!   clamps at max-data only, reports overshoots up to 4.13 s for S_t = 2 s (§5.3).
 
 use std::time::Duration;
 
@@ -64,8 +65,9 @@ pub(super) fn dead_time(target: Duration, period: Duration) -> f64 {
 }
 
 impl Gains {
-    /// The gains for a plant in which a unit of the bound takes `drain` seconds to be served by all slots
-    /// together (g = c̄ / P), where the delay is held at `target` and measured every `period`.
+    /// The gains for a plant in which a unit of the bound takes `drain` seconds to be served by all
+    /// slots together (g = c̄ / P), where the delay is held at `target` and measured every
+    /// `period`.
     #[must_use]
     pub fn derived(drain: f64, target: Duration, period: Duration) -> Self {
         let q = 0.7 / (2.0 * dead_time(target, period) - 1.0);
@@ -84,15 +86,16 @@ pub(super) struct Control {
     pub(super) bound: f64,
     /// δd, the step that the bound made.
     pub(super) step: f64,
-    /// e, s; `None` where there is no error that the next could be compared with.
+    /// e, s; `None` if the next error has none to be compared with.
     pub(super) error: Option<f64>,
-    /// How many more periods there were lately in which the bound refused somebody than in which it
+    /// The number of recent periods in which the bound refused a request, less those in which it
     /// didn't; at most m.
     pub(super) limiting: f64,
 }
 
 impl Control {
-    /// d_t(k) and δd(k). `refused` says whether the bound refused anybody in the period, `dead_time` is m.
+    /// Returns d_t(k) and δd(k). `refused` means that the bound refused a request in the period,
+    /// `dead_time` is m.
     pub(super) fn next(
         self,
         error: f64,
@@ -115,7 +118,7 @@ impl Control {
                 limiting,
             };
         }
-        // Without an e(k−1), the error is taken to have been what it is.
+        // Without an e(k−1), assume that the error was the same.
         let previous = self.error.unwrap_or(error);
         let change = (gains.integral + 1.0) * error - previous;
         let wanted = self.bound + self.step + gains.proportional * change;
@@ -139,8 +142,8 @@ mod tests {
 
     const TARGET: f64 = 2.0;
 
-    /// Delays in a loop of s(k) = g d_t(k − m), `factor` being the true gain by the one assumed. The bound
-    /// starts where the delay is `start`.
+    /// Delays in a loop of s(k) = g d_t(k − m), `factor` being the true gain by the one assumed.
+    /// The bound starts where the delay is `start`.
     fn close(gains: Gains, gain: f64, dead_time: usize, start: f64, periods: usize) -> Vec<f64> {
         let mut control = Control {
             bound: start / gain,

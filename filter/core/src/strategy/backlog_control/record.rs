@@ -1,4 +1,4 @@
-//! What all workers know of the control together: one record, and what it says of the past.
+//! The record of the control that all workers share.
 
 use std::time::Duration;
 
@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 use super::pi::Control;
 use crate::time::{Instant, nanos};
 
-/// Counted since some moment: in the record since the period began, in a worker since its last sync.
+/// Counted since some moment: in the record since the period began, in a worker since its last
+/// sync.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Sums {
     /// Requests decided about.
     pub(super) received: f64,
-    /// Of these, turned away, for whatever reason.
+    /// Of these, refused for any reason.
     pub(super) refused: f64,
     /// Requests that the bound refused.
     pub(super) over_bound: f64,
@@ -24,9 +25,9 @@ pub(super) struct Sums {
     pub(super) processing: f64,
     /// The times for which they held their slots, s.
     pub(super) slot: f64,
-    /// What they added to the signal that is controlled.
+    /// Their cost in the controlled signal.
     pub(super) cost: f64,
-    /// What they added to the work of the queue.
+    /// Their work in the queue.
     pub(super) work: f64,
 }
 
@@ -51,16 +52,16 @@ impl Sums {
 /// The record of `strategy::controlled`, by name.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// Says whose record it is and what its numbers count.
+    /// Identifies the configuration and the units of the numbers.
     pub(super) signature: f64,
-    /// When the period ends, ns.
+    /// The end of the period, ns.
     pub(super) ends: f64,
     /// The period's.
     pub(super) sums: Sums,
     /// Requests received and refused in the period before.
     pub(super) received_before: f64,
     pub(super) refused_before: f64,
-    /// Whether there is a bound yet: 0 or 1.
+    /// Whether the bound is set: 0 or 1.
     pub(super) bounded: f64,
     pub(super) control: Control,
     /// s(k), s: the last period's.
@@ -84,7 +85,7 @@ impl Record {
         }
     }
 
-    /// Whether all its numbers are finite: one that is not would stay in all that follow.
+    /// Whether all its numbers are finite: a non-finite one would stay in all later ones.
     pub(super) fn is_finite(&self) -> bool {
         let Sums {
             received,
@@ -121,14 +122,14 @@ impl Record {
         all.all(|number| number.is_finite())
     }
 
-    /// Whether the period is over. One that has more than twice its length to go was begun by another clock;
-    /// up to once, by a worker that read the same clock a little later.
+    /// Whether the period is over. One that has more than twice its length to go was begun by
+    /// another clock; up to once, by a worker that read the same clock a little later.
     pub(super) fn is_due(&self, now: Instant, period: Duration) -> bool {
         nanos_f64(now) >= self.ends || self.ends > nanos_f64(now + period * 2)
     }
 
-    /// Begins the next period where the last one ended, or now if that is long ago. Takes what was
-    /// counted in the last.
+    /// Begins the next period at the end of the last one, or now if that is long ago. Returns the
+    /// sums of the last period.
     pub(super) fn turn(&mut self, now: Instant, period: Duration) -> Sums {
         let next = self.ends + nanos(period) as f64;
         self.ends = if next > nanos_f64(now) && next <= nanos_f64(now + period) {

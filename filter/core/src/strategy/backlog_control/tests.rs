@@ -66,7 +66,8 @@ impl Shared {
     }
 }
 
-/// Decides about a request of `cost` that finds `queue` requests of `backlog` in all, and all slots busy.
+/// Decides about a request of `cost` that finds `queue` requests of `backlog` in all, and all slots
+/// busy.
 fn decide(control: &mut BacklogControl, queue: u32, backlog: u64, cost: u64) -> bool {
     decide_with(control, P, queue, backlog, cost)
 }

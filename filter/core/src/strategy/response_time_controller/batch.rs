@@ -1,17 +1,17 @@
-//! Response times on their way to the controller: up to `nreq` samples, then their percentile (SEDA §3.2,
-//! the monitor of Figure 3).
+//! Response times for the controller: up to `nreq` samples, then their percentile (SEDA §3.2, the
+//! monitor of Figure 3).
 //!
-//! "Records up to nreq response-time samples and calculates the 90th-percentile sample by sorting the
-//! samples and taking the (0.9 × nreq)-th". A busy stage measures one answer for several; such a sample
-//! counts as often as it stands for. So that a percentile is never one of a handful, a batch isn't
-//! complete before it has [`LEAST_SAMPLES`], or `nreq` where that is less.
+//! "Records up to nreq response-time samples and calculates the 90th-percentile sample by sorting
+//! the samples and taking the (0.9 × nreq)-th". A busy stage measures one answer for several; such
+//! a sample counts with that weight. So that a percentile is never one of a handful, a batch isn't
+//! complete before it has [`LEAST_SAMPLES`], or `nreq` if that is less.
 
 use std::time::Duration;
 
-/// Samples for a percentile worth the name: of 20, the 90th percentile leaves two above it.
+/// The least samples for a meaningful percentile: of 20, the 90th percentile leaves two above it.
 const LEAST_SAMPLES: u64 = 20;
-/// Percentiles that wait for the next tick. A stage measures some 800 answers a second and worker, so
-/// that it is two or three; more than these are left out.
+/// Percentiles that wait for the next tick. A stage measures some 800 answers a second and worker,
+/// so that it is two or three; more than these are left out.
 const WAITING: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,7 +46,7 @@ impl Batch {
         }
     }
 
-    /// Adds a response time that stands for `weight` of them.
+    /// Adds a response time with the weight of `weight` responses.
     pub(super) fn add(&mut self, response_time: Duration, weight: u32) {
         let micros = u32::try_from(response_time.as_micros()).unwrap_or(u32::MAX);
         let weight = weight.max(1);
@@ -140,7 +140,7 @@ mod tests {
         assert!(batch.complete().is_empty());
         batch.add(ms(20), 50);
         assert_eq!(batch.complete(), [0.018]);
-        // Unless that is what was asked for.
+        // Unless a smaller batch is configured.
         let mut small = Batch::new(90.0, 3);
         (1..=6).for_each(|n| small.add(ms(n), 9));
         assert_eq!(small.complete(), [0.003, 0.006]);

@@ -1,29 +1,29 @@
-//! One token bucket for all workers (SEDA §3.2: "the rate at which new tokens are generated in a token
-//! bucket"), without a host call at a decision.
+//! One token bucket for all workers (SEDA §3.2: "the rate at which new tokens are generated in a
+//! token bucket"), without a host call at a decision.
 //!
-//! The bucket's level is in the shared record, and every worker books there at its tick what it spent
-//! since the last. Between ticks it decides by what it saw then. With `s` the worker's share of the
-//! controller's arrivals lately, `L` the level that it saw, `D` the depth, `r` the rate and `t` the time
-//! since, it may spend
+//! The bucket's level is in the shared record. At its tick, every worker books there the tokens
+//! that it spent since its last tick. Between ticks it decides by the level that it saw then. With
+//! `s` the worker's share of the controller's arrivals lately, `L` that level, `D` the depth, `r`
+//! the rate and `t` the time since, it may spend
 //!
 //! ```text
 //! s·r·t + L·(s + (1 − s)·L/D)      0 ≤ L ≤ D
 //! s·r·t + s·L                      L < 0
 //! ```
 //!
-//! and of that never more than `D`. While the bucket is full nobody is short, and whichever worker the
-//! next requests come to may draw on all of it; the emptier it is, the more strictly it is divided by
-//! shares, which sum up to 1. What workers draw at once beyond that is booked all the same: the level
-//! falls below zero, and they wait. So the rate is kept on average however arrivals are spread, and a
-//! worker alone (`s = 1`) has exactly the paper's bucket.
+//! and of that never more than `D`. While the bucket is full, any worker may draw on all of it. The
+//! emptier it is, the more strictly it is divided by shares, which sum up to 1. Simultaneous draws
+//! of workers beyond that are booked all the same: the level falls below zero, and they wait. So
+//! the rate is kept on average for any spread of arrivals, and a worker alone (`s = 1`) has exactly
+//! the paper's bucket.
 //!
-//! `s` is a ratio of arrivals that count less the older they are, by a factor of e in [`FORGET`]: a worker
-//! that gets all requests of a sudden has two thirds of the rate one slow tick later. While nobody gets
-//! requests, the shares stay.
+//! `s` is a ratio of arrivals that count less the older they are, by a factor of e in [`FORGET`]: a
+//! worker that suddenly gets all requests has two thirds of the rate one slow tick later. Without
+//! arrivals, the shares stay.
 //!
-//! **The depth** is 1 + r·[`SLACK`]; the paper gives none. A token can't be spent in parts, and what
-//! accrues between the ticks of two workers must find room, or the rate would not be reached. More would
-//! only let bursts into the queue that the rate is there to keep out.
+//! **The depth** is 1 + r·[`SLACK`]; the paper gives none. A token can't be spent in parts, and
+//! tokens that accrue between the ticks of two workers must find room, or the rate would not be
+//! reached. More would only let in bursts that the rate must keep out.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ use crate::time::Instant;
 
 /// Time in which an arrival's weight falls by a factor of e, s: a slow tick.
 const FORGET: f64 = 0.05;
-/// What the bucket holds beyond one token, as time of its rate, s: two slow ticks.
+/// The part of the depth beyond one token, as time of its rate, s: two slow ticks.
 const SLACK: f64 = 0.1;
 
 /// D: tokens that the bucket holds at `rate`.
@@ -47,12 +47,12 @@ pub(super) struct Bucket {
     rate: f64,
     /// s.
     share: f64,
-    /// What may be spent; true at `at`.
+    /// Tokens that may be spent, as of `at`.
     level: f64,
     at: Option<Instant>,
-    /// When this worker last saw the record without owing it anything, s.
+    /// The time at which this worker last saw the record without unbooked tokens, s.
     seen: f64,
-    /// Tokens spent that the record doesn't know of; negative when some were given back.
+    /// Spent tokens that aren't in the record yet; negative when some were given back.
     spent: f64,
     /// Arrivals and refusals that the record doesn't know of.
     arrived: u32,
@@ -87,7 +87,7 @@ impl Bucket {
         self.arrived = self.arrived.saturating_add(1);
     }
 
-    /// Takes a token if there is one.
+    /// Takes a token, if any.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         self.accrue(now);
         let taken = self.level >= 1.0;
@@ -106,23 +106,24 @@ impl Bucket {
         self.spent -= 1.0;
     }
 
-    /// Time until the process has a token again, for who was just refused.
+    /// Returns the time until the process has a token again, for the request that was just refused.
     pub(super) fn next_token(&self) -> Duration {
         Duration::try_from_secs_f64((1.0 - self.level) / self.rate).unwrap_or_default()
     }
 
-    /// Whether something happened here that the record doesn't know of.
+    /// Whether this worker has something to book.
     pub(super) fn has_news(&self) -> bool {
         self.arrived > 0 || self.refused > 0 || self.spent != 0.0
     }
 
-    /// Brings the shared accounts up to `now` and adds this worker's. Nothing is forgotten here before
-    /// [`Bucket::stored`].
+    /// Brings the shared accounts up to `now` and adds this worker's. Nothing is forgotten here
+    /// before [`Bucket::stored`].
     pub(super) fn book(&mut self, now: Instant, shared: &mut Controller) {
         let now = seconds(now);
         let elapsed = (now - shared.accounted).max(0.0);
         let full = depth(shared.rate);
-        // What accrued before this worker's last look was capped without what it spent since.
+        // Tokens that accrued before this worker's last look were capped without its spending
+        // since.
         let before = (self.seen - shared.accounted).clamp(0.0, elapsed);
         let level = (shared.level + shared.rate * before).min(full) - self.spent;
         shared.level = (level + shared.rate * (elapsed - before)).min(full);
@@ -133,7 +134,7 @@ impl Bucket {
         self.next = (own, now);
     }
 
-    /// Adopts what the shared accounts say after [`Bucket::book`].
+    /// Adopts the shared accounts after [`Bucket::book`].
     pub(super) fn adopt(&mut self, now: Instant, shared: &Controller) {
         // Below this, both are rounding errors.
         if shared.arrivals > 1e-9 {
@@ -153,7 +154,7 @@ impl Bucket {
         }
     }
 
-    /// The record was stored.
+    /// Resets the unbooked counts after the record was stored.
     pub(super) fn stored(&mut self) {
         (self.own, self.booked) = self.next;
         self.seen = self.booked;
@@ -170,7 +171,8 @@ impl Bucket {
     }
 }
 
-/// A debt is time that must pass: under another rate it is another number of tokens.
+/// Converts a debt to a lower rate. A debt is time that must pass, so its number of tokens falls
+/// with the rate.
 pub(super) fn carry_debt(shared: &mut Controller, old_rate: f64) {
     if shared.level < 0.0 && shared.rate < old_rate {
         shared.level *= shared.rate / old_rate;

@@ -1,21 +1,23 @@
-//! Which class gives way (SEDA §3.3).
+//! The choice of the class that gives way (SEDA §3.3).
 //!
-//! Each class has a controller with a target of its own. When class c misses its target, the rates of all
-//! *lower* classes are divided by adj_lo. When they all are at the least rate already, a counter lc is
-//! incremented; above lc_thresh the rate of c itself is divided by adj_d. The lowest class has nobody
-//! below it and is decreased at once, as in §3.2, so that a single class is §3.2.
+//! Each class has a controller with a target of its own. When class c misses its target, the rates
+//! of all *lower* classes are divided by adj_lo. When they all are at the least rate already, a
+//! counter lc is incremented; above lc_thresh the rate of c itself is divided by adj_d. The lowest
+//! class has no class below it and is decreased at once, as in §3.2, so that a single class is
+//! §3.2.
 //!
-//! Rates are increased as in §3.2, "except that whenever a higher-priority class exceeds its response
-//! time target, all lower-priority classes are flagged" so that they aren't increased in their next
-//! iteration. The flag here is the higher class's own last run: lower classes aren't increased while it
-//! missed. One iteration is the same where all classes run equally often. Where they don't, a lower class
-//! that runs twice as often would use the flag up, be increased, and so keep the higher one from ever
-//! being decreased itself.
+//! Rates are increased as in §3.2, "except that whenever a higher-priority class exceeds its
+//! response time target, all lower-priority classes are flagged" so that they aren't increased in
+//! their next iteration. The flag here is the higher class's own last run: lower classes aren't
+//! increased while it missed. One iteration is the same if all classes run equally often. If they
+//! don't, a lower class that runs twice as often would use the flag up, be increased, and so keep
+//! the higher one from ever being decreased itself.
 //!
-//! And where the higher class has no run at all, because it sends requests that don't come back, its last
-//! one holds nobody after [`STALE`] timeouts.
+//! If the higher class has no run at all, because its requests don't come back, its last run counts
+//! no longer after [`STALE`] timeouts.
 //!
-//! The paper doesn't say when lc starts over. Here: when the lower classes have something to give again.
+//! The paper doesn't say when lc starts over. Here it does when the lower classes' rates can be
+//! decreased again.
 
 use super::law::Law;
 use super::record::Controller;
@@ -29,7 +31,7 @@ pub(super) fn hold(law: &Law, higher: &[Controller], now: f64) -> bool {
     higher.iter().any(|class| class.missing && recent(class))
 }
 
-/// Class `class` missed its target.
+/// Decreases rates after class `class` missed its target.
 pub(super) fn decrease(law: &Law, classes: &mut [Controller], class: usize) {
     let (upper, lower) = classes.split_at_mut(class + 1);
     let own = &mut upper[class];

@@ -1,32 +1,34 @@
 //! Less quality before fewer requests (SEDA §3.4, §4.5).
 //!
-//! The controller's output is first a quality q that the application is told with each request: 1 is full
-//! quality, and what less means is the application's affair. By the same errors as the rate:
+//! The controller's output is first a quality q that the application gets with each request. 1 is
+//! full quality; the application defines the meaning of less. By the same errors as the rate:
 //!
 //! ```text
 //! err > err_d   →   q = q / decrease          not below the lowest
 //! err < err_i   →   q = q + increase          not above 1
 //! ```
 //!
-//! §4.5 raises quality "slowly when the response time is below the limit": here at most once a timeout,
-//! however often the controller runs, as what a change does is seen only a response time later. It knows
-//! no band between the rules; with that of §3.2 the application doesn't change its mind in every run.
+//! §4.5 raises quality "slowly when the response time is below the limit". Here it is at most once
+//! a timeout, however often the controller runs, because the effect of a change is only visible a
+//! response time later. The paper has no band between the rules; with that of §3.2 the quality
+//! doesn't change in every run.
 //!
-//! "The stage optionally re-enables the admission controller when the quality factor is at its lowest
-//! setting and response times continue to exceed the target." With `admission`, the rate is decreased
-//! only then. The way back is the same in reverse: while requests are refused the rate is increased, and
-//! once nobody is, the door is opened and quality rises. Raising quality first would switch the admission
-//! controller off in the middle of the overload that it holds back. Behind the open door the rate stays
-//! what it was, since it had come to suit the demand, until quality is full again.
+//! "The stage optionally re-enables the admission controller when the quality factor is at its
+//! lowest setting and response times continue to exceed the target." With `admission`, the rate is
+//! decreased only then. The way back is the same in reverse: while requests are refused the rate is
+//! increased, and once none is refused, the rate limit is lifted and quality rises. Raising quality
+//! first would switch the admission controller off in the middle of the overload that it holds
+//! back. While the limit is lifted, the rate stays what it was, since it had come to suit the
+//! demand, until quality is full again.
 //!
-//! Quality is each controller's own affair; among classes, §3.3 holds for rates.
+//! Quality is set for each controller separately; among classes, §3.3 holds for rates.
 
 use super::classes;
 use super::law::Law;
 use super::record::Controller;
 use crate::config::DegradationConfig;
 
-/// Class `class` missed its target.
+/// Decreases quality, or rates, after class `class` missed its target.
 pub(super) fn decrease(
     law: &Law,
     degradation: &DegradationConfig,
@@ -41,7 +43,7 @@ pub(super) fn decrease(
     }
 }
 
-/// A controller met its target by more than the band.
+/// Increases rate or quality after a controller met its target by more than the band.
 pub(super) fn increase(
     law: &Law,
     degradation: &DegradationConfig,

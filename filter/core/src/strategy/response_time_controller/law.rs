@@ -1,4 +1,4 @@
-//! The controller proper: what a run makes of a percentile (SEDA §3.2).
+//! The control law: the effect of a percentile on the rate (SEDA §3.2).
 //!
 //! ```text
 //! cur = α·cur + (1 − α)·samp
@@ -9,18 +9,18 @@
 //!
 //! The rate stays within its least and its greatest. `cur` begins with the first sample.
 //!
-//! Figure 4 as printed has err_i = 0.5; it must be −0.5. At +0.5 both rules would hold between 0 and 0.5,
-//! and the increase would be negative wherever err > c_i = −0.1, which the text calls the point at which
-//! "the rate adjustment is 0". At −0.5 there is a band from half the target to the target in which the
-//! rate stays as it is.
+//! Figure 4 as printed has err_i = 0.5; it must be −0.5. At +0.5 both rules would hold between 0
+//! and 0.5, and the increase would be negative wherever err > c_i = −0.1, which the text calls the
+//! point at which "the rate adjustment is 0". At −0.5 there is a band from half the target to the
+//! target in which the rate stays as it is.
 //!
-//! **Idle time.** The paper's controller also runs after a timeout, but with no response there is no
-//! sample, and the text doesn't say what it does then. Here a run without samples decreases nothing. It
-//! takes place only when no request of the controller has been waiting or running for a timeout: what
-//! made it slow is over, and `cur` fades as if responses had taken no time, so the rate comes back. A
-//! rate at its minimum would otherwise stay there for as long as nobody came, and let those who come then
-//! in at one in 20 s. The first sample that is worse than the faded `cur` replaces it. While requests
-//! are under way and none comes back, nothing is known and nothing changes.
+//! **Idle time.** The paper's controller also runs after a timeout, but with no response there is
+//! no sample, and the text leaves that case open. Here a run without samples decreases nothing. It
+//! takes place only when no request of the controller has been waiting or running for a timeout:
+//! the cause of the slowness is over, and `cur` fades as if responses had taken no time, so the
+//! rate comes back. Otherwise a rate at its minimum would stay there as long as no request came,
+//! and then let in one in 20 s. The first sample that is worse than the faded `cur` replaces it.
+//! While requests are under way and none comes back, nothing is known and nothing changes.
 
 use super::record::Controller;
 use super::{classes, degradation};
@@ -62,7 +62,7 @@ impl Law {
         }
     }
 
-    /// A controller that has measured nothing: it lets in what it may.
+    /// Returns a controller without measurements, at the greatest rate.
     pub(super) fn initial(&self, now: f64) -> Controller {
         Controller {
             rate: self.max_rate,
@@ -82,15 +82,15 @@ impl Law {
         }
     }
 
-    /// Keeps what another configuration left in the record within this one's bounds.
+    /// Clamps values that another configuration left in the record to this one's bounds.
     pub(super) fn clamp(&self, controller: &mut Controller) {
         controller.rate = controller.rate.clamp(self.min_rate, self.max_rate);
         let lowest = self.degradation.map_or(1.0, |d| d.min_quality);
         controller.quality = controller.quality.clamp(lowest, 1.0);
     }
 
-    /// Runs the controller of `class` on a percentile in seconds, or on idle time. `classes` are those of
-    /// its type, the highest first.
+    /// Runs the controller of `class` on a percentile in seconds, or on idle time. `classes` are
+    /// those of its type, the highest first.
     pub(super) fn run(
         &self,
         classes: &mut [Controller],

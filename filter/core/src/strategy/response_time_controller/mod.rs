@@ -1,35 +1,37 @@
-//! Admission by measured response times: SEDA's overload controller (Welsh, Culler: "Adaptive Overload
-//! Control for Busy Internet Servers", USITS 2003, §3.2–3.4).
+//! Admission by measured response times: SEDA's overload controller (Welsh, Culler: "Adaptive
+//! Overload Control for Busy Internet Servers", USITS 2003, §3.2–3.4).
 //!
-//! Estimates can be wrong, and a backend's capacity may change under a policy's feet. This controller
-//! estimates nothing: it measures the 90th percentile of response times, compares it with the target, and
-//! adjusts the rate at which requests are let in, additive upwards and multiplicative downwards. It needs
-//! no model of the service, and it reacts only after response times have suffered.
+//! Estimates can be wrong, and a backend's capacity may change under a policy's feet. This
+//! controller estimates nothing: it measures the 90th percentile of response times, compares it
+//! with the target, and adjusts the rate at which requests are let in, additive upwards and
+//! multiplicative downwards. It needs no model of the service, and it reacts only after response
+//! times have suffered.
 //!
-//! A response time begins where the request entered the service (§3.2, Figure 3), which the policies of workflows
-//! hand on with its calls ([`Progress::age`](crate::request::Progress)): it has the stages before this one and the wait
-//! for a workflow's rate in it. Where nobody says that, it begins with the arrival at this stage. Requests that ran
-//! out of time in the queue or were given up don't count, so under overload the percentile is that of the answered.
-//! One controller for each type is SEDA's one per stage (§4.4 finds that a single one for all lets a few
-//! expensive requests close the door to everybody); times classes. The parts: [`law`] what a run decides,
-//! [`classes`] and [`degradation`] its extensions, [`batch`] what it is run on, [`bucket`] what enforces
-//! the rate.
+//! A response time begins when the request entered the service (§3.2, Figure 3), which the policies
+//! of workflows pass on with its calls ([`Progress::age`](crate::request::Progress)): it includes
+//! the stages before this one and the wait for a workflow's rate. Without that, it begins with the
+//! arrival at this stage. Requests that ran out of time in the queue or were given up don't count,
+//! so under overload the percentile is that of the answered. One controller for each type is SEDA's
+//! one per stage (§4.4 finds that a single one for all lets a few expensive requests close the door
+//! to all others); times classes. The parts: [`law`] is a run's decision, [`classes`] and
+//! [`degradation`] are its extensions, [`batch`] is its input, [`bucket`] enforces the rate.
 //!
 //! **Workers.** Each collects batches of its own, as a batch of any worker's requests has the same
-//! percentile, and runs the law on the controllers of the process in the shared record
-//! (see [`Controlled`]). So the law runs as often per request as with one worker. At a few requests a
+//! percentile, and runs the law on the controllers of the process in the shared record (see
+//! [`Controlled`]). So the law runs as often per request as with one worker. At a few requests a
 //! second, where it runs on the timeout, a run sees the samples of one worker only.
 //!
-//! A rate starts at its greatest: nothing says yet that it must be lower. From far above the demand it
-//! takes a decrease after the other until one has an effect, while a queue builds up. The paper doesn't
-//! say where its rates start; a `max_rate` near what the backend can do makes it short.
+//! A rate starts at its greatest, since nothing requires a lower one yet. From far above the
+//! demand, decreases follow each other until one has an effect, while a queue builds up. The paper
+//! doesn't say where its rates start; a `max_rate` near the backend's capacity makes that phase
+//! short.
 //!
-//! **Increases.** A run adds up to 0.9 `increase`, about once a second, until response times say that it
-//! was too much, and they say so as late as they are long. So a target of many seconds needs an
-//! `increase` that is small beside what the stage serves: scenario `seda-fig8` has both.
+//! **Increases.** A run adds up to 0.9 `increase`, about once a second, until response times show
+//! that it was too much, which takes as long as they are. So a target of many seconds needs an
+//! `increase` that is small beside the stage's goodput: scenario `seda-fig8` has both.
 //!
-//! **A dry run** has no effect on response times. Where they miss the target, the rate (and quality) falls
-//! to its least, so it shows that requests would be refused, and not how many.
+//! **A dry run** has no effect on response times. If they miss the target, the rate (and quality)
+//! falls to its least. So it shows that requests would be refused, and not how many.
 
 mod batch;
 mod bucket;
@@ -54,20 +56,20 @@ use bucket::Bucket;
 use law::Law;
 use record::{Controller, seconds};
 
-/// See the module.
+/// Rates set by feedback, one for each controller.
 #[derive(Debug)]
 pub struct ResponseTimeController {
     law: Law,
     scope: ControlScope,
     classes: usize,
-    /// Names what the numbers in the record belong to.
+    /// Identifies the types and classes that the record's numbers belong to.
     fingerprint: u64,
     /// By type, then by class; so are the next two.
     targets: Vec<f64>,
     parts: Vec<Part>,
-    /// As this worker saw them last.
+    /// The controllers, as this worker saw them last.
     controllers: Vec<Controller>,
-    /// Whose token the request has that was just admitted.
+    /// The controller that gave a token to the request that was just admitted.
     taken: Option<usize>,
 }
 
@@ -76,7 +78,7 @@ pub struct ResponseTimeController {
 struct Part {
     bucket: Bucket,
     batch: Batch,
-    /// When the batch that is under way began, s.
+    /// The time at which the current batch began, s.
     begun: f64,
     /// Requests that wait or run.
     under_way: u32,
@@ -117,7 +119,7 @@ impl ResponseTimeController {
         }
     }
 
-    /// The rate that is let in, requests/s; `None` where it isn't enforced.
+    /// Returns the rate at which requests are admitted, requests/s; `None` if it isn't enforced.
     #[must_use]
     pub fn rate(&self, kind: TypeId, class: ClassId) -> Option<f64> {
         let controller = self.controllers.get(self.index(kind, class))?;
@@ -132,7 +134,7 @@ impl ResponseTimeController {
         kind * self.classes + usize::from(class.0).min(self.classes - 1)
     }
 
-    /// Takes a token for a request, where one is needed; false if there is none.
+    /// Takes a token for a request, if it needs one; false without a token.
     fn admits(&mut self, kind: TypeId, class: ClassId, now: Instant) -> bool {
         self.taken = None;
         let at = self.index(kind, class);
@@ -190,12 +192,12 @@ impl Admission for ResponseTimeController {
         Duration::try_from_secs_f64(controller.current?).ok()
     }
 
-    /// While degradation does without, the rate is no limit.
+    /// Returns the rate, or the greatest one while it is not enforced.
     fn admission_rate(&self, kind: TypeId, class: ClassId) -> Option<f64> {
         Some(self.rate(kind, class).unwrap_or(self.law.max_rate))
     }
 
-    /// Until there is a token again.
+    /// Returns the time until the next token.
     fn retry_after(
         &self,
         request: &Attributes,
@@ -267,7 +269,7 @@ impl Controlled for ResponseTimeController {
 
     fn sync(&mut self, now: Instant, record: &mut Vec<u8>) -> bool {
         let secs = seconds(now);
-        // Where types or classes have changed, the controllers are somebody else's.
+        // If types or classes have changed, the record's controllers are others.
         let ours = |(fingerprint, controllers): &(u64, Vec<Controller>)| {
             *fingerprint == self.fingerprint
                 && controllers.len() == self.parts.len()
@@ -314,8 +316,8 @@ impl Controlled for ResponseTimeController {
     }
 }
 
-/// A number that two configurations share only if their controllers are the same in number and meaning:
-/// FNV-1a of scope and names.
+/// A number that two configurations share only if their controllers are the same in number and
+/// meaning: FNV-1a of scope and names.
 fn fingerprint(scope: ControlScope, config: &StageConfig) -> u64 {
     let kinds = config.types.iter().map(|kind| kind.name.as_str());
     let kinds = kinds.filter(|_| scope == ControlScope::Type);

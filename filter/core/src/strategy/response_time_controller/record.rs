@@ -1,4 +1,4 @@
-//! What the workers share of a controller in the record of [`Controlled`].
+//! The workers' shared state of a controller, in the record of [`Controlled`].
 //!
 //! [`Controlled`]: crate::strategy::Controlled
 
@@ -21,7 +21,7 @@ pub(super) struct Controller {
     pub(super) runs_in_vain: f64,
     /// Quality that the application should deliver, ratio.
     pub(super) quality: f64,
-    /// When quality was last raised, s.
+    /// The time at which quality was last raised, s.
     pub(super) raised: f64,
     /// Whether quality didn't do, so that the rate is enforced. Without degradation it always is.
     pub(super) at_the_door: bool,
@@ -29,20 +29,20 @@ pub(super) struct Controller {
     pub(super) refused: f64,
     /// The last run, s.
     pub(super) ran: f64,
-    /// When a worker last had a request of this controller, s.
+    /// The time at which a worker last had a request of this controller, s.
     pub(super) busy: f64,
     /// Tokens in the bucket of the process; negative when workers spent more than there was.
     pub(super) level: f64,
     /// Arrivals lately, over all workers: each weighs less the older it is.
     pub(super) arrivals: f64,
-    /// When `level` and `arrivals` were true, s.
+    /// The time of `level` and `arrivals`, s.
     pub(super) accounted: f64,
 }
 
 crate::shared::record!((u64, Vec<Controller>), 7);
 
 impl Controller {
-    /// Whether all its numbers are finite: one that is not would stay in all that follow.
+    /// Whether all its numbers are finite: a non-finite one would stay in all later ones.
     pub(super) fn is_finite(&self) -> bool {
         self.numbers().iter().all(|number| number.is_finite())
     }

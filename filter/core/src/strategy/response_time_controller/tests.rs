@@ -222,7 +222,7 @@ fn idle_time_brings_the_rate_back_and_waiting_for_answers_does_not() {
     // A bad sample is believed at once.
     batch(&mut worker, &mut record, 60_000, 0, 3_000);
     assert_eq!(worker.controllers[0].current, Some(3.0));
-    // And once everything is as it was, nobody writes any more.
+    // And once everything is as it was, no worker writes any more.
     for now in (61_000..3_000_000).step_by(1_000) {
         record.tick(&mut worker, at(now));
     }
@@ -261,7 +261,7 @@ fn lower_classes_give_way_first() {
     let mut worker = controller(&classes());
     let mut record = Record::default();
     record.tick(&mut worker, at(0));
-    // Gold misses its second; nobody else misses his.
+    // Gold misses its second; no other class misses its own.
     batch(&mut worker, &mut record, 10, 0, 1_500);
     assert_eq!(rates(&worker), [2_000.0, 200.0, 200.0]);
     for i in 0..4 {
@@ -322,7 +322,7 @@ fn quality_gives_way_before_anybody_is_refused() {
         batch(&mut worker, &mut record, i as u64, 0, 2_000);
         assert!((quality(&worker) - expected).abs() < 1e-9);
         assert_eq!(worker.rate(TypeId(0), ClassId(0)), None);
-        // Far above any rate, and nobody is refused.
+        // Far above any rate, and no request is refused.
         assert!((0..5_000).all(|_| decide(&mut worker, at(i as u64), 0)));
     }
     // The lowest quality doesn't do.
@@ -339,7 +339,7 @@ fn quality_gives_way_before_anybody_is_refused() {
     }
     assert_eq!(quality(&worker), 0.5);
     assert!(worker.rate(TypeId(0), ClassId(0)).unwrap() > rate);
-    // Nobody is: the door opens, and quality rises once a timeout.
+    // No request is refused: the rate limit is lifted, and quality rises once a timeout.
     for i in 0..50 {
         batch(&mut worker, &mut record, 5_000 + i * 10, 0, 10);
     }
@@ -391,7 +391,7 @@ fn a_token_that_was_not_needed_is_given_back() {
     assert!(!decide(&mut worker, at(2_001), 0));
     let next = worker.parts[0].bucket.next_token().as_secs_f64();
     assert!((15.0..=20.0).contains(&next), "{next}");
-    // What starvation avoidance admitted had no token to give back.
+    // A request that starvation avoidance admitted had no token to give back.
     worker.withdrawn(&request(0));
     assert!(!decide(&mut worker, at(2_002), 0));
 }
@@ -405,7 +405,8 @@ fn other_types_in_the_record_are_not_taken_for_ours() {
     }
     let learned = rates(&worker);
     assert!(learned[0] < 2_000.0);
-    // The same controllers with another target go on; controllers of types don't take those of none.
+    // The same controllers with another target go on; controllers of types don't take those of
+    // none.
     let mut again = controller(&ResponseTimeControllerConfig {
         targets_us: vec![vec![500_000]],
         ..settings()

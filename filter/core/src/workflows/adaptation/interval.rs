@@ -1,4 +1,4 @@
-//! What a process measured in one control interval, summed over its workers.
+//! The measurements of a process in one control interval, summed over its workers.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 use crate::time::Instant;
 use crate::workflows::{ProcessId, ServiceId, WorkflowId};
 
-/// What [`super::Adaptation::run`] is told. In each slice an id may appear more than once, as when several workers
-/// measured: sums add up, and of several rates of a process the one that was heard last counts.
+/// The input of [`super::Adaptation::run`]. In each slice an id may appear more than once, as when
+/// several workers measured: sums add up, and of several rates of a process the latest counts.
 #[derive(Debug, Clone, Copy)]
 pub struct Interval<'a> {
-    /// When it ended.
+    /// The end of the interval.
     pub now: Instant,
-    /// How long it was: since the run before.
+    /// The length of the interval: the time since the previous run.
     pub elapsed: Duration,
     /// P: slots of the process.
     pub slots: f64,
     /// Slot time in use, slot-seconds: at most `slots · elapsed`.
     pub busy: f64,
-    /// What was used of the second resource, in its units; 0 without one.
+    /// Used amount of the second resource, in its units; 0 without one.
     pub resource_used: f64,
     /// By workflow.
     pub workflows: &'a [Measured],
@@ -31,10 +31,10 @@ pub struct Interval<'a> {
     pub upstream: &'a [UpstreamDemand],
 }
 
-/// What one workflow did in an interval.
+/// One workflow's measurements in an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Measured {
-    /// Which.
+    /// The workflow.
     pub workflow: WorkflowId,
     /// Requests that arrived, those that were refused included: λ.
     pub offered: u64,
@@ -42,50 +42,50 @@ pub struct Measured {
     pub admitted: u64,
     /// Requests that ended in the interval after they had been in a slot.
     pub completed: u64,
-    /// Time that these spent in their slots, added up.
+    /// Sum of their service times.
     pub service: Duration,
-    /// Time from their admission by the rate limiter to their end, added up.
+    /// Sum of their times from admission by the rate limiter to the end.
     pub completion: Duration,
-    /// What they used of the second resource, in its units, added up.
+    /// Sum of their use of the second resource, in its units.
     pub resource: f64,
 }
 
 /// Calls that requests of a workflow made to a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Calls {
-    /// Whose.
+    /// The workflow.
     pub workflow: WorkflowId,
     /// The service that the process belongs to.
     pub service: ServiceId,
-    /// The process called; [`ProcessId::UNKNOWN`] where no answer told.
+    /// The process called; [`ProcessId::UNKNOWN`] if no answer named it.
     pub process: ProcessId,
-    /// How many.
+    /// The number of calls.
     pub count: u64,
 }
 
 /// A rate that a downstream process announced to this one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Heard {
-    /// Of which workflow.
+    /// The workflow.
     pub workflow: WorkflowId,
     /// The service that the process belongs to.
     pub service: ServiceId,
-    /// Who said it.
+    /// The process that announced it.
     pub process: ProcessId,
-    /// Requests/s of the workflow that it takes from this process; infinite: it has no limit. Anything that is no
-    /// rate (negative, not a number) is passed over.
+    /// Requests/s of the workflow that it takes from this process; infinite for no limit. Other
+    /// values (negative, not a number) are skipped.
     pub rate: f64,
-    /// When it was heard.
+    /// The time of the announcement.
     pub at: Instant,
 }
 
 /// Requests that an upstream process sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpstreamDemand {
-    /// Of which workflow.
+    /// The workflow.
     pub workflow: WorkflowId,
-    /// By whom.
+    /// The upstream process.
     pub process: ProcessId,
-    /// How many arrived, those that were refused included.
+    /// The number of arrivals, refused ones included.
     pub offered: u64,
 }

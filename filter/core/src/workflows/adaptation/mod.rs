@@ -1,6 +1,6 @@
 //! Algorithm 1 of Wisp (§4.1.1) for all workflows of a process.
 //!
-//! Once an interval, on one worker of the process, with what all of them measured:
+//! Once an interval, on one worker of the process, with the measurements of all workers:
 //!
 //! ```text
 //! 1  σ ← LocalResourceSharingPolicy()                         sharing
@@ -10,12 +10,13 @@
 //! 5      σ ← min(σ, Q(σ_d (d ∈ D), q))                        quantile
 //! ```
 //!
-//! GetRates is not a call: processes announce their rates with every response, and the last one heard counts
-//! (§5 names that alternative). What this process announces is σ split over those that call it, by their demand
-//! ([`super::upstream`]).
+//! GetRates is not a call: processes announce their rates with every response, and the latest one
+//! counts (§5 names that alternative). This process announces σ split over its callers, by their
+//! demand ([`super::upstream`]).
 //!
-//! Left out on purpose: probing per process of a service, and any agreement between processes. Each acts on what it last
-//! heard; a chain of n hops needs at least n intervals to pass a change on.
+//! Left out on purpose: probing per process of a service, and any agreement between processes. Each
+//! acts on the latest announcements; a chain of n hops needs at least n intervals to pass a change
+//! on.
 
 mod interval;
 
@@ -38,7 +39,7 @@ pub const MAX_SERVICES: usize = 1024;
 /// Intervals shorter than this count as this long: clocks that stand still divide nothing by zero.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// What limits a workflow.
+/// The bottleneck of a workflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Bottleneck {
     /// This process: its rate is the local policy's.
@@ -50,7 +51,7 @@ pub enum Bottleneck {
 /// A workflow as a process sees it, for people and stats.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Snapshot {
-    /// Which.
+    /// The workflow.
     pub workflow: WorkflowId,
     /// σ: the rate in force, requests/s; infinite: none.
     pub rate: f64,
@@ -60,13 +61,13 @@ pub struct Snapshot {
     pub demand: f64,
     /// Slot-seconds of a request; `None` as long as none has completed.
     pub cost: Option<f64>,
-    /// Where the rate comes from; `None` while there is none.
+    /// The bottleneck that sets the rate; `None` without a rate.
     pub bottleneck: Option<Bottleneck>,
     /// Mean time from admission to end; `None` as long as none has completed.
     pub completion: Option<Duration>,
 }
 
-/// A name that an id stands for.
+/// The name that an id belongs to.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 struct Name {
     #[serde(skip)]
@@ -76,7 +77,7 @@ struct Name {
 }
 
 impl Name {
-    /// Whether the id stood for something else before.
+    /// Assigns a name. Returns whether the id had another name before.
     fn assign(&mut self, text: &str) -> bool {
         if self.text == text && self.hash.is_some() {
             return false;
@@ -97,7 +98,7 @@ fn hash(text: &str) -> u64 {
     })
 }
 
-/// What is configured comes with the name ([`Adaptation::assign`]).
+/// One workflow's settings and estimates. Settings come with the name ([`Adaptation::assign`]).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Workflow {
     name: Name,
@@ -169,7 +170,7 @@ impl Workflow {
         self.quantile = config.quantile;
     }
 
-    /// What was measured is another workflow's.
+    /// Resets the measurements, which are another workflow's.
     fn forget(&mut self) {
         *self = Self {
             name: std::mem::take(&mut self.name),
@@ -192,21 +193,21 @@ struct Service {
     quantile: Option<f64>,
 }
 
-/// What an [`Adaptation`] knows from one run to the next.
+/// The state of an [`Adaptation`] from one run to the next.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    /// Of the sharing policy that `memory` is of.
+    /// Hash of the sharing policy that `memory` belongs to.
     policy: u64,
     /// By id.
     workflows: Vec<Workflow>,
     services: Vec<Service>,
     downstream: Downstream,
     upstream: Upstream,
-    /// What the policy remembers, by id.
+    /// The policy's state, by id.
     memory: Vec<Memory>,
-    /// Of each resource, units used by units that there were.
+    /// The utilization of each resource: used units by available units.
     utilization: [Quotient; 2],
-    /// The last run.
+    /// The time of the last run.
     now: Instant,
 }
 
@@ -226,7 +227,7 @@ impl State {
     }
 }
 
-/// The rates of a process and what they are found from.
+/// The rates of a process, with the state that they are found from.
 #[derive(Debug)]
 pub struct Adaptation {
     config: WorkflowsConfig,
@@ -237,7 +238,7 @@ pub struct Adaptation {
 }
 
 impl Adaptation {
-    /// Nothing measured, no limits.
+    /// Creates the state: no measurements, no limits.
     #[must_use]
     pub fn new(config: &WorkflowsConfig) -> Self {
         let mut adaptation = Self {
@@ -251,8 +252,8 @@ impl Adaptation {
         adaptation
     }
 
-    /// Goes on from `state`; returns what was known before. Names of workflows and services are to be assigned
-    /// again; what was measured under an id stays if it is assigned the same name.
+    /// Continues from `state`; returns the previous state. Names of workflows and services must be
+    /// assigned again. The measurements of an id are kept if it is assigned the same name.
     pub fn exchange(&mut self, state: State) -> State {
         let before = std::mem::replace(&mut self.state, state);
         let policy = hash(&format!("{:?}", self.config.sharing));
@@ -264,7 +265,8 @@ impl Adaptation {
         before
     }
 
-    /// Goes on with another configuration. Estimates stay; a change of the sharing policy starts that anew.
+    /// Continues with another configuration. Estimates stay; a change of the sharing policy
+    /// restarts the policy.
     pub fn reconfigure(&mut self, config: &WorkflowsConfig) {
         if self.config == *config {
             return;
@@ -283,8 +285,8 @@ impl Adaptation {
         }
     }
 
-    /// Says which workflow an id stands for, so that it gets its settings. An id that stood for another one loses
-    /// what was measured. Cheap when nothing changes.
+    /// Assigns a name to the id of a workflow, which then gets its settings. An id that had another
+    /// name loses its measurements. Cheap when nothing changes.
     pub fn assign(&mut self, workflow: WorkflowId, name: &str) {
         let settings = settings(&self.config, name);
         let Some(known) = self.workflow(workflow) else {
@@ -297,7 +299,7 @@ impl Adaptation {
         }
     }
 
-    /// Says which downstream service an id stands for, so that it gets its quantile.
+    /// Assigns a name to the id of a downstream service, which then gets its quantile.
     pub fn assign_service(&mut self, service: ServiceId, name: &str) {
         let at = usize::from(service.0);
         if at >= MAX_SERVICES {
@@ -313,7 +315,7 @@ impl Adaptation {
         }
     }
 
-    /// Forgets what was measured of a workflow, whose id may stand for another one from now on.
+    /// Resets the measurements of a workflow, whose id may get another name from now on.
     pub fn forget(&mut self, workflow: WorkflowId) {
         if let Some(known) = self.state.workflows.get_mut(usize::from(workflow.0)) {
             *known = Workflow::default();
@@ -321,7 +323,8 @@ impl Adaptation {
         }
     }
 
-    /// Algorithm 1, once an interval. Allocates nothing once it has seen as many workflows and processes before.
+    /// Runs Algorithm 1, once an interval. Allocates nothing once it has seen as many workflows and
+    /// processes before.
     pub fn run(&mut self, interval: &Interval<'_>) {
         let elapsed = interval.elapsed.max(SHORTEST);
         let configured = Duration::from_micros(self.config.interval_us);
@@ -343,8 +346,9 @@ impl Adaptation {
                 let service = services.get(usize::from(service.0));
                 service.and_then(|known| known.quantile).unwrap_or(own)
             };
-            // Calls are counted when they are answered, so they are those of requests that have come to an end. By
-            // requests admitted, α would be too small, and rates too high, as long as latencies grow.
+            // Calls are counted when they are answered, so they are those of requests that have
+            // ended. By admitted requests, α would be too small, and rates too high, as long as
+            // latencies grow.
             let completed = workflow.estimates.completed;
             let limit = self
                 .state
@@ -364,14 +368,15 @@ impl Adaptation {
         }
     }
 
-    /// σ: what the process admits of `workflow`, requests/s; infinite: no limit.
+    /// Returns σ: the rate at which the process admits `workflow`, requests/s; infinite for no
+    /// limit.
     #[must_use]
     pub fn rate(&self, workflow: WorkflowId) -> f64 {
         self.seen(workflow).map_or(f64::INFINITY, |w| w.rate)
     }
 
-    /// What `upstream` may send of `workflow`, requests/s; `None`: no limit. A process that was not seen yet gets an
-    /// even part.
+    /// Returns the rate of `workflow` that `upstream` may send, requests/s; `None` for no limit. An
+    /// unknown process gets an even part.
     #[must_use]
     pub fn announced(&self, workflow: WorkflowId, upstream: ProcessId) -> Option<f64> {
         let rate = self.rate(workflow);
@@ -379,14 +384,15 @@ impl Adaptation {
         announced.is_finite().then_some(announced)
     }
 
-    /// What [`Adaptation::announced`] says of a process that it has not seen.
+    /// Returns the result of [`Adaptation::announced`] for an unknown process.
     #[must_use]
     pub fn announced_to_newcomers(&self, workflow: WorkflowId) -> Option<f64> {
         let announced = self.state.upstream.newcomer(workflow, self.rate(workflow));
         announced.is_finite().then_some(announced)
     }
 
-    /// All limits that upstream processes are told, by workflow and process, ascending. Allocates nothing.
+    /// Yields all limits to announce to upstream processes, by workflow and process, ascending.
+    /// Allocates nothing.
     pub fn announcements(&self) -> impl Iterator<Item = (WorkflowId, ProcessId, f64)> + '_ {
         self.state
             .upstream
@@ -394,13 +400,14 @@ impl Adaptation {
             .filter(|(_, _, rate)| rate.is_finite())
     }
 
-    /// Mean time of a request of `workflow` from its admission to its end; `None` as long as none has completed.
+    /// Returns the mean time of a request of `workflow` from its admission to its end; `None` as
+    /// long as none has completed.
     #[must_use]
     pub fn completion(&self, workflow: WorkflowId) -> Option<Duration> {
         seconds(self.seen(workflow)?.estimates.completion()?)
     }
 
-    /// The workflows seen so far, ascending. Allocates nothing.
+    /// Yields the workflows seen so far, ascending. Allocates nothing.
     pub fn workflows(&self) -> impl Iterator<Item = Snapshot> + '_ {
         let all = self.state.workflows.iter().enumerate();
         all.filter(|(_, w)| w.seen).map(|(id, w)| Snapshot {
@@ -414,12 +421,13 @@ impl Adaptation {
         })
     }
 
-    /// Rates of downstream processes that ran out since the last call, without anything newer.
+    /// Takes the number of downstream processes' rates that expired since the last call without a
+    /// newer one.
     pub fn take_expired(&mut self) -> u64 {
         self.state.downstream.take_expired()
     }
 
-    /// Takes what was counted into the estimates.
+    /// Adds the interval's counts to the estimates.
     fn measure(&mut self, interval: &Interval<'_>, elapsed: Duration, keep: Keep) {
         let seconds = elapsed.as_secs_f64();
         for measured in interval.workflows {
@@ -473,9 +481,9 @@ impl Adaptation {
         }
     }
 
-    /// Line 1, for all workflows.
+    /// Runs line 1, for all workflows.
     fn share(&mut self, slots: f64, intervals: f64) {
-        // A workflow of which nothing has completed yet is taken for one like the others.
+        // A workflow without completed requests is assumed to be like the others.
         let mut all = Estimates::default();
         for Workflow { estimates, .. } in self.state.workflows.iter().filter(|w| w.seen) {
             all.completed += estimates.completed;
@@ -515,7 +523,7 @@ impl Adaptation {
         }
     }
 
-    /// The place of an id; `None` for one beyond all caps.
+    /// Returns the place of an id; `None` for one beyond all caps.
     fn workflow(&mut self, workflow: WorkflowId) -> Option<&mut Workflow> {
         if !is_known(workflow) {
             return None;
@@ -550,7 +558,7 @@ fn settings(config: &WorkflowsConfig, name: &str) -> WorkflowConfig {
     config.workflows.get(name).cloned().unwrap_or_default()
 }
 
-/// An amount that was measured; what can't be one counts as none.
+/// Returns a measured amount; invalid values count as none.
 fn amount(x: f64) -> f64 {
     if is_amount(x) { x } else { 0.0 }
 }

@@ -1,4 +1,5 @@
-//! Whole processes in memory: Figure 3 of the paper in lockstep, handing over, and what must hold whatever is measured.
+//! Whole processes in memory: Figure 3 of the paper in lockstep, hand-over, and invariants under
+//! any measurements.
 
 use proptest::prelude::*;
 
@@ -41,7 +42,8 @@ fn at(interval: u64) -> Instant {
     Instant::from_nanos(7_000_000 + interval * 100_000_000)
 }
 
-/// One workflow of `rps` that takes 2 ms of one slot, from `upstream`, and calls `process` of service 1 twice.
+/// One workflow of `rps` that takes 2 ms of one slot, from `upstream`, and calls `process` of
+/// service 1 twice.
 fn step(adaptation: &mut Adaptation, now: Instant, workflow: u16, rps: u64, heard: Option<f64>) {
     let workflow = WorkflowId(workflow);
     let (service, process) = (ServiceId(1), ProcessId(77));
@@ -108,7 +110,7 @@ fn adopts_what_is_announced_downstream_until_it_runs_out() {
     assert_eq!(seen[0].bottleneck, Some(Bottleneck::Service(ServiceId(1))));
     assert!((seen[0].local_rate - 450.0).abs() < 1e-6);
     assert!((seen[0].demand - 100.0).abs() < 1e-6);
-    // Nobody says anything any more: the local limit remains.
+    // No announcement any more: the local limit remains.
     for n in 20..31 {
         step(&mut adaptation, at(n), 1, 100, None);
     }
@@ -284,7 +286,7 @@ fn another_worker_goes_on_where_one_stopped() {
             assert!((one.demand - two.demand).abs() < 1e-3 * (1.0 + one.demand));
         }
     }
-    // An id that stands for something else by now begins anew.
+    // An id that got another name meanwhile begins anew.
     let mut third = going_on(&state);
     third.assign(WorkflowId(1), "one");
     third.assign(WorkflowId(2), "three");
@@ -324,7 +326,8 @@ fn anything() -> impl Strategy<Value = f64> {
 
 prop_compose! {
     fn measured()(
-        workflow in prop_oneof![9 => 0..4_u16, 1 => any::<u16>()], counts in [0..500_u64, 0..500_u64, 0..500_u64],
+        workflow in prop_oneof![9 => 0..4_u16, 1 => any::<u16>()],
+        counts in [0..500_u64, 0..500_u64, 0..500_u64],
         millis in [0..10_000_u64, 0..10_000_u64], resource in anything(),
     ) -> Measured {
         Measured {
@@ -340,9 +343,16 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn call()(workflow in 0..4_u16, service in 0..3_u16, process in 0..4_u64, count in 0..500_u64, rate in anything(), late in 0..2_000_u64)
-        -> (Calls, Heard, u64) {
-        let (workflow, service, process) = (WorkflowId(workflow), ServiceId(service), ProcessId(process));
+    fn call()(
+        workflow in 0..4_u16,
+        service in 0..3_u16,
+        process in 0..4_u64,
+        count in 0..500_u64,
+        rate in anything(),
+        late in 0..2_000_u64,
+    ) -> (Calls, Heard, u64) {
+        let (workflow, service, process) =
+            (WorkflowId(workflow), ServiceId(service), ProcessId(process));
         (
             Calls { workflow, service, process, count },
             Heard { workflow, service, process, rate, at: Instant::default() },
@@ -419,7 +429,10 @@ fn policies() -> [SharingConfig; 3] {
 
 proptest! {
     #[test]
-    fn rates_are_rates_whatever_happens(rounds in prop::collection::vec(round(), 1..20), q in 0.0..=1.0_f64) {
+    fn rates_are_rates_whatever_happens(
+        rounds in prop::collection::vec(round(), 1..20),
+        q in 0.0..=1.0_f64,
+    ) {
         for sharing in policies() {
             let mut config = config(q, sharing);
             let guaranteed = WorkflowConfig { guarantee: Some(42.0), ..WorkflowConfig::default() };
@@ -438,8 +451,14 @@ proptest! {
                         prop_assert!(seen.local_rate >= 42.0, "{:?}", seen);
                     }
                     let announced = adaptation.announcements().filter(|a| a.0 == seen.workflow);
-                    let (count, sum) = announced.fold((0, 0.0), |(count, sum), a| (count + 1, sum + a.2));
-                    prop_assert!(count == 0 || (sum - seen.rate).abs() <= 1e-6 * seen.rate, "{} of {:?}", sum, seen);
+                    let (count, sum) =
+                        announced.fold((0, 0.0), |(count, sum), a| (count + 1, sum + a.2));
+                    prop_assert!(
+                        count == 0 || (sum - seen.rate).abs() <= 1e-6 * seen.rate,
+                        "{} of {:?}",
+                        sum,
+                        seen
+                    );
                 }
                 for (_, _, rate) in adaptation.announcements() {
                     prop_assert!(rate >= 0.0 && rate.is_finite());
@@ -454,11 +473,14 @@ proptest! {
         }
     }
 
-    /// §4.1.3: what is advertised does not fall when q rises.
+    /// §4.1.3: announced rates do not fall when q rises.
     #[test]
-    fn rates_never_fall_as_q_rises(rounds in prop::collection::vec(round(), 1..10), qs in [0.0..=1.0_f64, 0.0..=1.0_f64]) {
+    fn rates_never_fall_as_q_rises(
+        rounds in prop::collection::vec(round(), 1..10),
+        qs in [0.0..=1.0_f64, 0.0..=1.0_f64],
+    ) {
         let run = |q: f64| {
-            // A policy without memory: what differs is Q alone.
+            // A policy without memory: the runs differ in Q alone.
             let mut adaptation = Adaptation::new(&config(q, SharingConfig::StaticGuarantees));
             let mut now = at(0);
             for round in &rounds {
@@ -485,7 +507,10 @@ proptest! {
 
     /// One byte of a good state changed: read or refused, and still rates.
     #[test]
-    fn damaged_bytes_are_read_or_refused(flip in any::<prop::sample::Index>(), with in any::<u8>()) {
+    fn damaged_bytes_are_read_or_refused(
+        flip in any::<prop::sample::Index>(),
+        with in any::<u8>(),
+    ) {
         let config = config(0.5, bottleneck(0.9));
         let mut adaptation = Adaptation::new(&config);
         for n in 0..5 {

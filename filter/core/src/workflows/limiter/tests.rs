@@ -33,7 +33,7 @@ fn limiter(rate: f64) -> Limiter {
     limiter
 }
 
-/// What one request becomes; it is held if it has to wait.
+/// Returns the decision about one request; it is held if it has to wait.
 fn arrive(limiter: &mut Limiter, host: &MemoryHost, ms: u64, n: usize, longest: u32) -> Verdict {
     let verdict = limiter.arrive(host, at(ms), W, longest, FOREVER).unwrap();
     if let Verdict::Wait(_) = verdict {
@@ -108,7 +108,7 @@ fn who_cannot_wait_is_told_when_it_would_pass() {
     let tolerance = Duration::from_millis(150);
     let late = limiter.arrive(&host, at(0), W, 9, tolerance).unwrap();
     assert_eq!(late, Verdict::Late(Duration::from_millis(200)));
-    // Who was refused has not taken anybody's turn.
+    // A refused request has not taken another's turn.
     assert_eq!(
         arrive(&mut limiter, &host, 0, 2, 9),
         Verdict::Wait(Duration::from_millis(200))
@@ -224,10 +224,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Over three workers: in no stretch of time do more go than σ·t + burst, with what waiters of a late
-    /// tick add; waiters of one worker go in their order; and the numbers that are used are all different.
+    /// Over three workers: in no stretch of time do more requests go than σ·t + burst, plus waiters
+    /// of a late tick; waiters of one worker go in their order; and the used numbers are all
+    /// different.
     #[test]
-    fn never_above_the_rate_and_in_order(steps in steps(), rate in 1.0..500.0_f64, longest in 0_u32..40) {
+    fn never_above_the_rate_and_in_order(
+        steps in steps(),
+        rate in 1.0..500.0_f64,
+        longest in 0_u32..40,
+    ) {
         let host = MemoryHost::new();
         let mut workers = [limiter(rate), limiter(rate), limiter(rate)];
         let mut waiting: [Vec<u32>; 3] = Default::default();
@@ -251,7 +256,8 @@ proptest! {
                     latest = latest.max(ms - ticked[w]);
                     ticked[w] = ms;
                     let out = release(&mut workers[w], ms);
-                    let expected: Vec<_> = waiting[w].drain(..out.len()).map(|n| (n, true)).collect();
+                    let expected: Vec<_> =
+                        waiting[w].drain(..out.len()).map(|n| (n, true)).collect();
                     prop_assert_eq!(&out, &expected);
                     gone.extend(out.iter().map(|_| ms as f64 / 1e3));
                 }
@@ -271,9 +277,12 @@ proptest! {
         }
     }
 
-    /// With somebody always waiting, nothing of the rate is lost, whoever leaves.
+    /// While a request always waits, nothing of the rate is lost, whichever leaves.
     #[test]
-    fn all_of_the_rate_is_used(rate in 5.0..500.0_f64, leaves in prop::collection::vec(any::<u8>(), 300)) {
+    fn all_of_the_rate_is_used(
+        rate in 5.0..500.0_f64,
+        leaves in prop::collection::vec(any::<u8>(), 300),
+    ) {
         let host = MemoryHost::new();
         let mut workers = [limiter(rate), limiter(rate)];
         let mut waiting: [Vec<u32>; 2] = Default::default();

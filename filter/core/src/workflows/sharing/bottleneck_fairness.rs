@@ -1,28 +1,30 @@
 //! Bottleneck fairness over the slots (Wisp §4.3, after J. Mace et al., "Retro", NSDI '15).
 //!
-//! With capacity P · u, of which u is the part of the slots' time that may be in use, and c slot-seconds a request:
+//! With capacity P · u, of which u is the part of slot time that may be in use, and c slot-seconds
+//! a request:
 //!
 //! ```text
-//! fair = max-min share of P · u / c, if it wanted all that it can get and the others what they ask for now
+//! fair = max-min share of P · u / c, with unlimited demand beside the others' actual demands
 //! overloaded, or no leaf:   σ = fair
 //! otherwise:                σ ← min(σ + β · spare part of P · u, fair)
 //! ```
 //!
-//! The paper has a load for each local resource (thread pools, connections, locks). Here slots are the only one; the time
-//! that a request holds one while it waits for calls of its own counts.
+//! The paper has a load for each local resource (thread pools, connections, locks). Here slots are
+//! the only one; the time that a request holds one while it waits for calls of its own counts.
 //!
-//! For those that are throttled that *is* their max-min share. The others keep room to grow: a rate of exactly what they
-//! ask for now would throttle them at once, and make a limit out of a measurement. Should several of them grow at the same
-//! time, they are over the limit for an interval, and then share again.
+//! For throttled workflows, σ is their max-min share. The others keep room to grow: a rate of
+//! exactly their current demand would throttle them at once, and turn a measurement into a limit.
+//! If several of them grow at the same time, they are over the limit for an interval, and then
+//! share again.
 //!
-//! P · u rather than P is shared: at P itself the queue in front of the slots grows without end. The paper's example
-//! (§4.1.2), which has no queues, has u = 1.
+//! P · u rather than P is shared: at P itself the queue in front of the slots grows without end.
+//! The paper's example (§4.1.2), which has no queues, has u = 1.
 
 use super::probing::{Probing, cost, weight};
 use super::{Capacity, Load, Memory, number};
 use crate::workflows::shares::{Claim, WaterFill};
 
-/// See the module.
+/// Bottleneck fairness with its parameters and buffers.
 #[derive(Debug)]
 pub struct BottleneckFairness {
     probing: Probing,
@@ -30,7 +32,8 @@ pub struct BottleneckFairness {
 }
 
 impl BottleneckFairness {
-    /// With β, requests/s in an interval when everything is spare, and the part of the slots' time that may be in use.
+    /// Creates the policy. `probe` is β, the requests/s by which a rate rises in an interval when
+    /// everything is spare, and `max_utilization` the part of slot time that may be in use.
     #[must_use]
     pub fn new(probe: f64, max_utilization: f64) -> Self {
         Self {
@@ -48,7 +51,7 @@ impl BottleneckFairness {
     ) {
         let state = self.probing.state(capacity, [capacity.slots], loads);
         let claims = loads.iter().map(|load| {
-            // As long as nothing is known of what requests cost, they are counted as nothing.
+            // While the cost of requests is unknown, it counts as 0.
             let cost = cost(load).map_or(0.0, |[slots, _]| slots);
             let demand = state.demand(load, &mut memory[usize::from(load.workflow.0)]);
             Claim {

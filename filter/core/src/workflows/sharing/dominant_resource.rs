@@ -1,14 +1,14 @@
-//! Dominant resource fairness over the slots and a second resource that the backend reports (Wisp §4.3; Ghodsi et al.,
-//! NSDI '11).
+//! Dominant resource fairness over the slots and a second resource that the backend reports (Wisp
+//! §4.3; Ghodsi et al., NSDI '11).
 //!
-//! As [`super::BottleneckFairness`], with shares by [`crate::workflows::dominant`]. The process is overloaded when one of
-//! the two resources is; spare is what is spare of the scarcer one.
+//! As [`super::BottleneckFairness`], with shares by [`crate::workflows::dominant`]. The process is
+//! overloaded when one of the two resources is. The spare part is that of the scarcer one.
 
 use super::probing::{Probing, cost, weight};
 use super::{Capacity, Load, Memory, number};
 use crate::workflows::dominant::{DominantClaim, DominantShares, RESOURCES};
 
-/// See the module.
+/// Dominant resource fairness with its parameters and buffers.
 #[derive(Debug)]
 pub struct DominantResource {
     probing: Probing,
@@ -18,8 +18,9 @@ pub struct DominantResource {
 }
 
 impl DominantResource {
-    /// With β, requests/s in an interval when everything is spare, the part of each resource that may be in use, and
-    /// what there is of the second one, units/s.
+    /// Creates the policy. `probe` is β, the requests/s by which a rate rises in an interval when
+    /// everything is spare, `max_utilization` the part of each resource that may be in use, and
+    /// `resource` the capacity of the second one, units/s.
     #[must_use]
     pub fn new(probe: f64, max_utilization: f64, resource: f64) -> Self {
         Self {
@@ -29,7 +30,7 @@ impl DominantResource {
         }
     }
 
-    /// What there is of the second resource, units/s.
+    /// Returns the capacity of the second resource, units/s.
     #[must_use]
     pub fn resource(&self) -> f64 {
         self.resource

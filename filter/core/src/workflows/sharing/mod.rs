@@ -1,9 +1,10 @@
-//! The local policy: how a process shares what it has among workflows (Wisp Alg. 1 line 1, §4.3).
+//! The local policy: the sharing of a process's resources among workflows (Wisp Alg. 1 line 1,
+//! §4.3).
 //!
-//! A policy sees, once an interval, what each workflow asks for and what a request of it costs, and says how many
-//! requests/s of it the process can take: σ, before those that it calls have their say. Whatever it is told, a rate is
-//! never negative or not a number, and never below the workflow's guarantee. Where nothing is known of what requests
-//! cost, there is no limit.
+//! Once an interval, a policy gets the demand of each workflow and the cost of its requests. It
+//! returns the requests/s that the process can take of it: σ, before the limits of downstream
+//! processes. For any input, a rate is never negative or not a number, and never below the
+//! workflow's guarantee. While the cost of requests is unknown, they have no limit.
 
 mod bottleneck_fairness;
 mod dominant_resource;
@@ -22,39 +23,40 @@ use super::WorkflowId;
 use super::dominant::RESOURCES;
 use crate::config::SharingConfig;
 
-/// What the process has: slots, and units/s of a second resource where there is one.
+/// The capacity of a process: slots, and units/s of a second resource if any.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Capacity {
     /// P.
     pub slots: f64,
-    /// Of each resource, the part in use: a moving average, ratio 0..=1.
+    /// The part in use of each resource: a moving average, ratio 0..=1.
     pub utilization: [f64; RESOURCES],
     /// Configured intervals that passed since the policy ran last.
     pub intervals: f64,
 }
 
-/// What a workflow asks for.
+/// The load of a workflow.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
-    /// Which.
+    /// The workflow.
     pub workflow: WorkflowId,
-    /// λ: requests/s that arrive, those that are refused included.
+    /// λ: the arrival rate, requests/s, refused ones included.
     pub demand: f64,
-    /// Requests/s that the processes it calls take, as of the last run; infinite: as many as one likes. More than that
-    /// is not admitted here, whatever is asked for.
+    /// Requests/s that the processes it calls take, as of the last run; infinite for no limit. More
+    /// than that is not admitted here.
     pub downstream: f64,
-    /// Slot-seconds of a request, and units of the second resource; `None` as long as nothing at all was measured.
+    /// Slot-seconds of a request, and units of the second resource; `None` as long as nothing at
+    /// all was measured.
     pub cost: Option<[f64; RESOURCES]>,
-    /// It calls nobody.
+    /// Whether its requests make no calls.
     pub leaf: bool,
-    /// Its part in fair shares, above 0.
+    /// Its weight in fair shares, above 0.
     pub weight: f64,
     /// Requests/s that are always admitted.
     pub guarantee: f64,
 }
 
 impl Load {
-    /// What it would use if all were admitted that can be, requests/s.
+    /// Returns its use if all admissible requests were admitted, requests/s.
     fn admissible(&self) -> f64 {
         number(self.demand.min(self.downstream))
     }
@@ -63,7 +65,7 @@ impl Load {
 /// A cost below this is measured as nothing, s or units: rates stay finite.
 const LEAST_COST: f64 = 1e-6;
 
-/// `x` as a number that can be calculated with: what is negative or none counts as 0.
+/// Returns `x` as a finite number; a negative value or NaN counts as 0.
 fn number(x: f64) -> f64 {
     if x > 0.0 { x.min(1e15) } else { 0.0 }
 }
@@ -79,12 +81,12 @@ pub enum Sharing {
     DominantResource(Box<DominantResource>),
 }
 
-/// What a policy remembers of a workflow from one run to the next.
+/// A policy's state of a workflow from one run to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Memory {
-    /// Its rate, requests/s; `None`: it is new.
+    /// Its rate, requests/s; `None` if it is new.
     pub rate: Option<f64>,
-    /// It asked for about as much as it had, or more, and may want any amount.
+    /// Whether it asked for about its rate or more, and so may want any amount.
     pub wants_more: bool,
 }
 
@@ -109,8 +111,8 @@ impl Sharing {
         }
     }
 
-    /// Line 1: sets `rates[i]`, requests/s, of `loads[i]`; infinite: no limit. `memory` is indexed by workflow, and has
-    /// a place for each of `loads`.
+    /// Line 1: sets `rates[i]`, requests/s, of `loads[i]`; infinite: no limit. `memory` is indexed
+    /// by workflow, and has a place for each of `loads`.
     pub fn run(
         &mut self,
         capacity: &Capacity,
@@ -127,7 +129,8 @@ impl Sharing {
     }
 }
 
-/// Intervals that passed, as a policy counts them: a long pause is no reason to raise rates by a leap.
+/// Intervals that passed, as a policy counts them: a long pause is no reason to raise rates by a
+/// leap.
 #[must_use]
 pub fn intervals(elapsed: Duration, interval: Duration) -> f64 {
     (elapsed.as_secs_f64() / interval.as_secs_f64().max(1e-6)).min(10.0)

@@ -1,12 +1,14 @@
-//! What bottleneck fairness and dominant resource fairness have in common: when a process counts as overloaded, who wants
-//! more than it gets, and how rates rise again (Wisp §4.3).
+//! The common part of bottleneck fairness and dominant resource fairness: the conditions for
+//! overload and for unmet demand, and the rise of rates (Wisp §4.3).
 
 use super::{Capacity, LEAST_COST, Load, Memory, number};
 
-/// A workflow that asks for this part of its rate may want more: what it sends was cut to that by its upstream.
+/// The part of its rate from which on a workflow may want more: its upstream may have cut its
+/// requests to the rate.
 const WANTS_MORE: f64 = 0.95;
-/// It wants no more once it asks for less than this part. In between it is what it was, so that noise in λ doesn't
-/// change who counts as throttled, and with that everybody's shares, from one interval to the next.
+/// The part of its rate below which a workflow wants no more. In between its state stays, so that
+/// noise in λ doesn't change the set of throttled workflows, and thereby all shares, from one
+/// interval to the next.
 const WANTS_NO_MORE: f64 = 0.8;
 
 /// The rule, over N resources.
@@ -16,14 +18,14 @@ pub(super) struct Probing {
     max_utilization: f64,
 }
 
-/// How the process does.
+/// The state of the process in an interval.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct State<const N: usize> {
-    /// Of each resource, units that may be in use.
+    /// Units of each resource that may be in use.
     pub(super) usable: [f64; N],
-    /// What is asked for, or in use, exceeds that.
+    /// Whether the demand or the use exceeds that.
     pub(super) overloaded: bool,
-    /// What rates rise by, requests/s.
+    /// The rise of rates, requests/s.
     rise: f64,
 }
 
@@ -35,9 +37,10 @@ impl Probing {
         }
     }
 
-    /// Overloaded is a process of whose resources one is in use for more than allowed, or asked for: requests that were
-    /// refused use nothing, and yet show that there is too much. A rate rises by β for each part of the allowed use
-    /// that is spare, of the resource that has least.
+    /// Computes the state. A process is overloaded if the use of or the demand for a resource
+    /// exceeds the allowed use: refused requests use nothing, and yet show overload. A rate rises
+    /// by β for each part of the allowed use that is spare, of the resource with the least to
+    /// spare.
     pub(super) fn state<const N: usize>(
         &self,
         capacity: &Capacity,
@@ -55,7 +58,7 @@ impl Probing {
             let utilization = number(capacity.utilization[k]);
             overloaded |= utilization >= self.max_utilization || asked > usable;
             let used = (utilization / self.max_utilization).max(asked / usable);
-            // Of a resource that there is nothing of, nothing is spare.
+            // Of a resource without capacity, nothing is spare.
             spare = spare.min(if used.is_nan() { 0.0 } else { 1.0 - used });
         }
         State {
@@ -67,9 +70,9 @@ impl Probing {
 }
 
 impl<const N: usize> State<N> {
-    /// Requests/s that `load` counts for in fair shares. While there is too little, one that was cut to its rate may
-    /// want any amount: what it asks for now says nothing, and shares that believed it would swing between cutting and
-    /// probing.
+    /// Returns the requests/s that count as the demand of `load` in fair shares. Under overload, a
+    /// workflow that was cut to its rate may want any amount: its current demand is cut as well,
+    /// and shares by it would swing between cutting and probing.
     pub(super) fn demand(&self, load: &Load, memory: &mut Memory) -> f64 {
         let demand = load.admissible();
         if let Some(rate) = memory.rate {
@@ -83,13 +86,14 @@ impl<const N: usize> State<N> {
         }
     }
 
-    /// The rate of a workflow whose fair share, if it wants all that it can get, is `fair` requests/s.
+    /// Returns the rate of a workflow whose fair share under unlimited demand is `fair` requests/s.
     ///
-    /// Of a leaf the rate rises towards that step by step, so that those upstream have time to follow, and what it
-    /// causes is seen before the next step. It doesn't rise beyond (the paper names no bound): a process with room to
-    /// spare would else announce all that it has to everybody, and with q above 0 pull requests to those that have none.
-    /// Of others it is the fair share at once: those downstream probe for them, and two ramps after each other would
-    /// only take longer.
+    /// The rate of a leaf rises towards that step by step, so that upstream processes have time to
+    /// follow, and the effect of a step is seen before the next. It doesn't rise beyond (the paper
+    /// names no bound). Otherwise a process with spare capacity would announce all of it to every
+    /// caller, and with q above 0 attract requests for processes without any. The rate of other
+    /// workflows is the fair share at once: downstream processes probe for them, and two ramps
+    /// after each other would only take longer.
     pub(super) fn rate(&self, load: &Load, memory: &mut Memory, fair: f64) -> f64 {
         let Some(cost) = cost(load) else {
             memory.rate = None;
@@ -107,7 +111,7 @@ impl<const N: usize> State<N> {
     }
 }
 
-/// What a request costs, if that is known.
+/// Returns the cost of a request, if known.
 pub(super) fn cost(load: &Load) -> Option<[f64; super::RESOURCES]> {
     let [slots, resource] = load.cost?;
     Some([number(slots).max(LEAST_COST), number(resource)])

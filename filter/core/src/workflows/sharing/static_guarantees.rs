@@ -1,24 +1,26 @@
-//! Static throughput guarantees (Wisp §4.3; §3.1: some users have a minimum, the others best effort).
+//! Static throughput guarantees (Wisp §4.3; §3.1: some users have a minimum, the others best
+//! effort).
 //!
-//! A workflow that has a guarantee gets that rate, no more and no less, whether it is asked for or not. Those without share
-//! the slot time that the guarantees leave, in proportion to their weights among those that send anything:
+//! A workflow that has a guarantee gets that rate, no more and no less, whether it is asked for or
+//! not. Those without share the slot time that the guarantees leave, in proportion to their weights
+//! among those that send anything:
 //!
 //! ```text
 //! σ = guarantee        or        σ = (P − Σ guarantee · c) · w / Σ w / c
 //! ```
 //!
-//! Guarantees that take up all of the slots leave the others [`BEST_EFFORT`] of them, so that they are never shut out for
-//! good.
+//! Guarantees that take up all of the slots leave the others [`BEST_EFFORT`] of them, so that they
+//! are never shut out for good.
 
 use super::probing::{cost, weight};
 use super::{Capacity, Load, number};
 
-/// Part of the slots that workflows without a guarantee share at least.
+/// The least part of the slots for workflows without a guarantee.
 const BEST_EFFORT: f64 = 0.01;
-/// Who sends less than this, requests/s, leaves its part to the others.
+/// A workflow with a lower arrival rate, requests/s, leaves its part to the others.
 const SENDS: f64 = 0.01;
 
-/// See the module.
+/// The policy of static guarantees.
 #[derive(Debug, Default)]
 pub struct StaticGuarantees {}
 

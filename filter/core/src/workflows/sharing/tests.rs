@@ -81,7 +81,7 @@ fn overload_shares_the_slots_and_leaves_the_others_room() {
             assert!((rate - expected).abs() < 1e-6, "{rates:?}");
         }
     }
-    // The throttled one sends what it may from now on, and keeps its share.
+    // The throttled workflow sends at its rate from now on, and keeps its share.
     let cut = [load(1, 300.0, 0.002), loads[1], loads[2]];
     for _ in 0..10 {
         let rates = process.run(&capacity(1.0, 1.0), &cut);
@@ -105,7 +105,7 @@ fn leaves_probe_by_what_is_spare_and_others_go_ahead() {
     let throttled = [load(1, 800.0, 0.002), load(2, 800.0, 0.002)];
     let before = process.run(&capacity(1.0, 1.0), &throttled);
     assert!((before[0] - 225.0).abs() < 1e-9);
-    // A third of what may be in use is: two thirds of β.
+    // A third of the allowed use is in use: two thirds of β.
     let inner = Load {
         leaf: false,
         ..load(2, 75.0, 0.002)
@@ -229,7 +229,9 @@ fn anything() -> impl Strategy<Value = f64> {
     prop_oneof![
         6 => 0.0..1e4_f64,
         2 => 0.0..1e-3_f64,
-        1 => prop::sample::select(vec![0.0, -1.0, INF, -INF, f64::NAN, 1e300, 1e-300, f64::MIN_POSITIVE]),
+        1 => prop::sample::select(vec![
+            0.0, -1.0, INF, -INF, f64::NAN, 1e300, 1e-300, f64::MIN_POSITIVE,
+        ]),
     ]
 }
 
@@ -258,18 +260,34 @@ fn any_load() -> impl Strategy<Value = Load> {
 proptest! {
     #[test]
     fn always_a_rate_whatever_is_measured(
-        rounds in prop::collection::vec((prop::collection::vec(any_load(), 0..12), anything(), [anything(), anything()], anything()), 1..8),
+        rounds in prop::collection::vec(
+            (
+                prop::collection::vec(any_load(), 0..12),
+                anything(),
+                [anything(), anything()],
+                anything(),
+            ),
+            1..8,
+        ),
         resource in anything(),
         max_utilization in anything(),
     ) {
-        for policy in [bottleneck(max_utilization), dominant(max_utilization, resource), Sharing::new(&SharingConfig::StaticGuarantees)] {
+        for policy in [
+            bottleneck(max_utilization),
+            dominant(max_utilization, resource),
+            Sharing::new(&SharingConfig::StaticGuarantees),
+        ] {
             let mut process = Process::new(policy);
             for (loads, slots, utilization, intervals) in &rounds {
                 let mut loads = loads.clone();
                 for (i, load) in loads.iter_mut().enumerate() {
                     load.workflow = WorkflowId(i as u16);
                 }
-                let capacity = Capacity { slots: *slots, utilization: *utilization, intervals: *intervals };
+                let capacity = Capacity {
+                    slots: *slots,
+                    utilization: *utilization,
+                    intervals: *intervals,
+                };
                 let rates = process.run(&capacity, &loads);
                 prop_assert_eq!(rates.len(), loads.len());
                 for (rate, load) in rates.iter().zip(&loads) {
@@ -280,7 +298,8 @@ proptest! {
         }
     }
 
-    /// Whoever sends what it may, up to what it has: the slots are used as allowed, and shared fairly.
+    /// Workflows send at their rates, up to their demands: the slots are used as allowed, and
+    /// shared fairly.
     #[test]
     fn closed_loop_settles_on_fair_shares(
         wanted in prop::collection::vec(10.0..1_000.0_f64, 2..8), max_utilization in 0.5..1.0_f64,
@@ -291,7 +310,11 @@ proptest! {
         let mut low = vec![INF; wanted.len()];
         let mut high = vec![0.0_f64; wanted.len()];
         for round in 0..1_500 {
-            let loads: Vec<Load> = sent.iter().enumerate().map(|(i, &sent)| load(i as u16, sent, cost)).collect();
+            let loads: Vec<Load> = sent
+                .iter()
+                .enumerate()
+                .map(|(i, &sent)| load(i as u16, sent, cost))
+                .collect();
             let used: f64 = sent.iter().sum::<f64>() * cost;
             let rates = process.run(&capacity(1.0, used.min(1.0)), &loads);
             for i in 0..wanted.len() {
@@ -310,8 +333,22 @@ proptest! {
             (0..wanted.len()).map(|i| fill.share(i) / cost).collect::<Vec<_>>()
         };
         for i in 0..wanted.len() {
-            prop_assert!(low[i] >= fair[i] * 0.95 - 2.0, "{} of {}: {:?} {:?}", low[i], fair[i], low, fair);
-            prop_assert!(high[i] <= fair[i] * 1.05 + 2.0, "{} of {}: {:?} {:?}", high[i], fair[i], high, fair);
+            prop_assert!(
+                low[i] >= fair[i] * 0.95 - 2.0,
+                "{} of {}: {:?} {:?}",
+                low[i],
+                fair[i],
+                low,
+                fair
+            );
+            prop_assert!(
+                high[i] <= fair[i] * 1.05 + 2.0,
+                "{} of {}: {:?} {:?}",
+                high[i],
+                fair[i],
+                high,
+                fair
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What every queue discipline must do, and what tells each from all others.
+//! The common behaviour of all queue disciplines, and the differences between them.
 
 // Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -5,7 +5,7 @@ use headgate_core::stage::Outcome;
 
 use super::process::{A, B, Process, Sent, all, config, ms};
 
-/// Requests of which every discipline makes another order.
+/// Requests that every discipline orders differently.
 fn five() -> [Sent; 5] {
     [
         Sent {
@@ -47,11 +47,11 @@ fn expected(discipline: &Discipline) -> [usize; 5] {
         Discipline::Fifo => [0, 1, 2, 3, 4],
         // Deadlines at 100, 92, 104, 98 and 158 ms.
         Discipline::Edf => [1, 3, 0, 2, 4],
-        // Less what is ahead: 25, 70, 10, 1 and 55 ms.
+        // Less the remaining work: 25, 70, 10, 1 and 55 ms.
         Discipline::Lstf => [1, 0, 2, 3, 4],
         // Total work 80, 50, 10, 1 and 25 ms.
         Discipline::Sjf => [3, 2, 4, 1, 0],
-        // 25, 70, 10, 1 and 55 ms are ahead.
+        // Remaining work 25, 70, 10, 1 and 55 ms.
         Discipline::Srtf => [3, 2, 0, 4, 1],
         // 7, 3, 0, 0 and 20 ms are done.
         Discipline::Lasf => [2, 3, 1, 0, 4],
@@ -112,8 +112,8 @@ fn every_discipline_has_an_order_of_its_own_on_any_number_of_workers() {
     assert_eq!(orders.len(), all().len(), "all are told apart");
 }
 
-/// Short and urgent requests keep coming, more than there is room for. How long one that is long and has
-/// much time waits; `None` if longer than two seconds.
+/// Short and urgent requests keep coming, beyond the capacity. Returns the wait of a long one with
+/// much time; `None` if longer than two seconds.
 fn wait_of_the_patient(discipline: &Discipline, workers: usize) -> Option<u128> {
     let mut process = Process::new(workers, &config(1, discipline));
     let mut running = process.arrive(0, A);

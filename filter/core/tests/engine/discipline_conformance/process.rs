@@ -1,4 +1,4 @@
-//! A process of several workers in deterministic time, and what its clients and its backend see.
+//! A process of several workers in deterministic time, as its clients and its backend see it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -56,7 +56,7 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// What requests of its type take.
+    /// Returns the service time of requests of its type.
     pub(crate) fn takes(&self) -> Duration {
         ms(if self.path == "/a" { 1 } else { 10 })
     }
@@ -92,26 +92,31 @@ impl RequestView for Sent {
     }
 }
 
-/// P slots; `a` has 19 ms of slack by its objectives and 200 ms to its deadline, `b` 2 ms and 100 ms.
+/// P slots; `a` has 19 ms of slack by its objectives and 200 ms to its deadline, `b` 2 ms and 100
+/// ms.
 pub(crate) fn config(parallelism: u32, discipline: &Discipline) -> FilterConfig {
     let discipline = serde_json::to_string(discipline).unwrap();
     let json = format!(
         r#"{{"revision":"r","stages":[{{"policy":"ns/p","parallelism":{parallelism},
         "queue":{{"discipline":{discipline},"max_length":1000,"timeout_us":60000000}},
-        "strategy":{{"type":"MaxQueueLength"}},"service_times":{{"interval_us":1000000,"min_samples":10}},
+        "strategy":{{"type":"MaxQueueLength"}},
+        "service_times":{{"interval_us":1000000,"min_samples":10}},
         "types":[
           {{"name":"a","matches":[{{"path":{{"type":"Exact","value":"/a"}}}}],
-            "slo":[{{"percentile":50,"objective_us":20000}},{{"percentile":90,"objective_us":200000}}]}},
+            "slo":[{{"percentile":50,"objective_us":20000}},
+                   {{"percentile":90,"objective_us":200000}}]}},
           {{"name":"b","matches":[{{"path":{{"type":"Exact","value":"/b"}}}}],
-            "slo":[{{"percentile":50,"objective_us":12000}},{{"percentile":90,"objective_us":100000}}]}},
+            "slo":[{{"percentile":50,"objective_us":12000}},
+                   {{"percentile":90,"objective_us":100000}}]}},
           {{"name":"default"}}],
-        "classes":[{{"name":"high","matches":[{{"headers":[{{"name":"x-class","value":"high"}}]}}]}},
+        "classes":[{{"name":"high",
+                     "matches":[{{"headers":[{{"name":"x-class","value":"high"}}]}}]}},
                    {{"name":"low"}}]}}]}}"#
     );
     FilterConfig::from_json(json.as_bytes()).unwrap()
 }
 
-/// Where a request is.
+/// The position of a request.
 #[derive(Debug, Clone, Copy)]
 enum At {
     Queue(Ticket),
@@ -131,7 +136,7 @@ pub(crate) struct Process {
     pub(crate) now: Instant,
     workers: Vec<Engine>,
     requests: BTreeMap<u32, Held>,
-    /// Everybody who got a slot, in that order.
+    /// All requests that got a slot, in that order.
     pub(crate) started: Vec<u32>,
     ever_started: BTreeSet<u32>,
     pub(crate) refused: Vec<(u32, Reason)>,
@@ -175,7 +180,7 @@ impl Process {
         self.act();
     }
 
-    /// A request reaches `worker`; its stream.
+    /// Sends a request to `worker`; returns its stream.
     pub(crate) fn arrive(&mut self, worker: usize, sent: Sent) -> u32 {
         let stream = self.next_stream;
         self.next_stream += 1;
@@ -249,7 +254,7 @@ impl Process {
         self.act();
     }
 
-    /// Delivers wake-ups until nobody has any.
+    /// Delivers wake-ups until none is left.
     pub(crate) fn settle(&mut self) {
         while (0..self.workers.len()).any(|worker| self.wake(worker)) {}
     }
@@ -300,12 +305,12 @@ impl Process {
         streams.map(|(stream, _)| *stream).collect()
     }
 
-    /// Worker whose request `stream` is.
+    /// Returns the worker that has request `stream`.
     pub(crate) fn worker_of(&self, stream: u32) -> Option<usize> {
         self.requests.get(&stream).map(|held| held.worker)
     }
 
-    /// What each worker announced of its first waiter.
+    /// Returns the announced rank of each worker's first waiter.
     pub(crate) fn heads(&self) -> Vec<Option<u64>> {
         let head = |engine: &Engine| {
             let id = engine.worker()?;
@@ -331,7 +336,8 @@ impl Process {
         assert!(self.workers.iter().all(|engine| engine.pending() == 0));
     }
 
-    /// Serves one after the other whoever is in the backend, each for its time; who starts, in order.
+    /// Serves the requests in the backend one after the other, each for its time. Returns those
+    /// that start, in order.
     pub(crate) fn drain(&mut self) -> Vec<u32> {
         let before = self.started.len();
         while let Some(stream) = self.in_backend().first().copied() {

@@ -1,5 +1,5 @@
-//! Whatever the order: slots are conserved and never idle beside a waiter, nobody is lost, served twice or
-//! too late, and no worker's waiter overtakes another's by more than the tolerance.
+//! In any order: slots are conserved and never idle beside a waiter, no request is lost, served
+//! twice or too late, and no worker's waiter overtakes another's by more than the tolerance.
 
 use headgate_core::config::{Discipline, QueueMode};
 use headgate_core::stage::{ORDER_TOLERANCE, Outcome};
@@ -61,7 +61,7 @@ fn tolerance(discipline: &Discipline) -> u64 {
     }
 }
 
-/// If exactly one waiter started and nobody was refused: it was first, within the tolerance.
+/// If exactly one waiter started and none was refused: it was first, within the tolerance.
 fn assert_in_order(
     process: &Process,
     heads: &[Option<u64>],
@@ -99,12 +99,23 @@ proptest! {
                         arrived += 1;
                     }
                     Step::Complete(n) | Step::Leave(n) => {
-                        let all: Vec<u32> = process.in_backend().into_iter().chain(process.queued()).collect();
+                        let all: Vec<u32> = process
+                            .in_backend()
+                            .into_iter()
+                            .chain(process.queued())
+                            .collect();
                         if !all.is_empty() {
                             let stream = all[n % all.len()];
                             left += usize::from(process.queued().contains(&stream));
                             let completed = matches!(step, Step::Complete(_));
-                            process.finish(stream, if completed { Outcome::Completed } else { Outcome::Unmeasured });
+                            process.finish(
+                                stream,
+                                if completed {
+                                    Outcome::Completed
+                                } else {
+                                    Outcome::Unmeasured
+                                },
+                            );
                         }
                     }
                     Step::Pass { micros } => process.pass(std::time::Duration::from_micros(micros)),
@@ -122,19 +133,28 @@ proptest! {
                 }
                 let (running, queued) = (process.in_backend().len(), process.queued().len());
                 prop_assert!(running <= (p as usize).max(before), "{running} run, P is {p}");
-                prop_assert!(running >= p as usize || queued == 0, "{queued} wait beside a free slot");
+                prop_assert!(
+                    running >= p as usize || queued == 0,
+                    "{queued} wait beside a free slot"
+                );
                 prop_assert_eq!(process.gauge("slots_in_use"), running as u64);
                 prop_assert_eq!(process.booked_queue().0, queued as u64);
             }
             process.drain();
             process.assert_nothing_booked();
-            // Everybody was served, refused, or left.
-            prop_assert_eq!(process.started.len() + process.refused.len() + left, arrived, "{:?}", discipline);
+            // Every request was served, refused, or left.
+            prop_assert_eq!(
+                process.started.len() + process.refused.len() + left,
+                arrived,
+                "{:?}",
+                discipline
+            );
         }
     }
 }
 
-/// Deadlines of requests that are not first pass, too: they leave at the next tick and never get a slot.
+/// Deadlines of requests that are not first pass, too: they leave at the next tick and never get a
+/// slot.
 #[test]
 fn the_late_leave_wherever_they_stand() {
     for discipline in all() {
@@ -164,7 +184,7 @@ fn the_late_leave_wherever_they_stand() {
     }
 }
 
-/// The same without a tick in between: a slot that gets free goes to somebody who still has time.
+/// The same without a tick in between: a freed slot goes to a request that still has time.
 #[test]
 fn a_slot_that_gets_free_goes_to_nobody_who_is_late() {
     for discipline in all() {
@@ -194,7 +214,7 @@ fn a_slot_that_gets_free_goes_to_nobody_who_is_late() {
     }
 }
 
-/// What is only watched is in the backend, which has an order of its own.
+/// A queue that is only watched is in the backend, which has an order of its own.
 #[test]
 fn a_watched_queue_is_a_fifo_whatever_is_configured() {
     for discipline in all() {

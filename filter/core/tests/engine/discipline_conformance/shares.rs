@@ -1,4 +1,5 @@
-//! What fair queues share over several workers, and what clients that give up and dear requests can't take.
+//! The shares of fair queues over several workers, which clients that give up and expensive
+//! requests can't change.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,8 +22,8 @@ fn drr(quantum_us: u64, weight_of_a: f64) -> Discipline {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Two flows that always wait, on any workers: what each got, divided by its weight, differs by at
-    /// most a quantum and the largest cost over the smaller weight.
+    /// Two flows that always wait, on any workers: their service, divided by their weights, differs
+    /// by at most a quantum and the largest cost over the smaller weight.
     #[test]
     fn backlogged_flows_share_by_weight_over_all_workers(
         workers in 1_usize..=4,
@@ -49,7 +50,7 @@ proptest! {
             let flow = flows[&running];
             takes = if flow == 0 { ms(1) } else { ms(10) };
             served[flow] += if flow == 0 { 1.0 / weight } else { 10.0 };
-            // Whoever was served comes again.
+            // A flow that was served sends again.
             let (a, b) = at[n % at.len()];
             let (sent, worker) = if flow == 0 { (A, a) } else { (B, b) };
             flows.insert(process.arrive(worker % workers, sent), flow);
@@ -61,8 +62,8 @@ proptest! {
     }
 }
 
-/// A type sends twenty times its share, and most of its clients give up before their turn. At all times it
-/// gets its share, and the other type gets its own.
+/// A type sends twenty times its share, and most of its clients give up before their turn. At all
+/// times it gets its share, and the other type gets its own.
 #[test]
 fn a_flow_whose_clients_give_up_keeps_its_share() {
     for workers in [1, 2] {
@@ -158,7 +159,7 @@ fn a_request_that_finds_a_slot_free_takes_no_turn() {
     assert_eq!(calls(&drr(10_000, 1.0)), calls(&Discipline::Fifo));
 }
 
-/// Who sends requests of one type: tenant 0's take a hundred times as long as those of the others.
+/// Senders of requests of one type: tenant 0's take a hundred times as long as those of the others.
 const TENANTS: [Sent; 3] = [
     tenant("high", "workflow=dear"),
     tenant("low", "workflow=tenant-1397"),
@@ -174,17 +175,17 @@ const fn tenant(class: &'static str, baggage: &'static str) -> Sent {
     }
 }
 
-/// A backend with four slots, and tenants of which each has so many requests under way all the time.
+/// A backend with four slots, and tenants that each keep a number of requests under way.
 struct Backend {
     process: Process,
     workers: usize,
     arrivals: usize,
-    /// When requests end, by stream: and whose they are.
+    /// The times at which requests end, by stream, with their senders.
     ends: BTreeMap<(Instant, u32), (usize, u64)>,
     tenants: BTreeMap<u32, usize>,
     seen: usize,
     next_tick: Instant,
-    /// How long a wake-up is under way, and when the next one arrives.
+    /// The time that a wake-up takes, and that at which the next one arrives.
     wake_up: Duration,
     next_wake_up: Option<Instant>,
     /// By tenant.
@@ -223,7 +224,8 @@ impl Backend {
         self.tenants.insert(stream, tenant);
     }
 
-    /// Runs for `span`, with requests that take `us` by tenant; each tenant's part of the slots' time.
+    /// Runs for `span`, with requests that take `us` by tenant; each tenant's part of the slots'
+    /// time.
     fn run(&mut self, span: Duration, us: [u64; 3]) -> [f64; 3] {
         let until = self.process.now + span;
         self.served_us = [0; 3];
@@ -322,8 +324,8 @@ fn a_tenant_whose_requests_turn_dear_pays_for_them() {
     }
 }
 
-/// A worker that doesn't answer its wake-up is passed over, for a request whose turn is ten rounds later. The rounds
-/// between are still those of the flows that wait.
+/// A worker that doesn't answer its wake-up is skipped, for a request whose turn is ten rounds
+/// later. The rounds between still belong to the waiting flows.
 #[test]
 fn a_request_that_is_served_before_its_turn_moves_no_round() {
     let mut process = Process::new(2, &config(1, &drr(1_000, 1.0)));
@@ -338,8 +340,8 @@ fn a_request_that_is_served_before_its_turn_moves_no_round() {
     assert!(round <= 2, "in round {round}");
 }
 
-/// A worker that is woken takes a while. Where several slots get free meanwhile, or it takes too long, others serve whom
-/// they have, before their turn: that is not to cost the turns of those who wait.
+/// A worker that is woken takes a while. If several slots get free meanwhile, or it takes too long,
+/// others serve their own waiters before their turn. That must not cost the turns of the others.
 #[test]
 fn shares_are_kept_where_workers_are_slow_to_wake_up() {
     for discipline in fair(Flow::Workflow, &[]) {
@@ -358,8 +360,8 @@ fn shares_are_kept_where_workers_are_slow_to_wake_up() {
     }
 }
 
-/// Three workflows are three flows, whatever their names: of a hash of names into 1,024 flows, somebody who knows it can
-/// choose a name that shares the flow of another's.
+/// Three workflows are three flows, whatever their names. With a hash of names into 1,024 flows, a
+/// client that knows it could choose a name that shares the flow of another's.
 #[test]
 fn no_workflow_shares_anothers_turn() {
     for discipline in fair(Flow::Workflow, &[]) {

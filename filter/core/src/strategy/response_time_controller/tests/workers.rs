@@ -13,8 +13,8 @@ fn fixed(rate: f64) -> ResponseTimeControllerConfig {
     }
 }
 
-/// Arrivals at `workers` workers, each millisecond those that `arrivals` says, with a tick of each worker
-/// every `tick` ms; admitted requests by millisecond.
+/// Arrivals at `workers` workers, each millisecond those that `arrivals` says, with a tick of each
+/// worker every `tick` ms; admitted requests by millisecond.
 fn drive(
     workers: &mut [ResponseTimeController],
     (begin, end): (u64, u64),
@@ -97,8 +97,9 @@ fn without_overload_no_worker_is_short_whoever_gets_the_requests() {
 }
 
 proptest! {
-    /// However requests are spread over workers and time, the process lets in what the rate gives and what
-    /// the workers' views of the bucket may hold at once, and no less than the rate where all ask.
+    /// For any spread of requests over workers and time, the process admits no more than the rate
+    /// and the workers' views of the bucket allow together, and no less than the rate if all
+    /// workers have requests.
     #[test]
     fn the_rate_is_kept_over_all_workers(
         rate in prop::sample::select(vec![0.5, 5.0, 50.0, 500.0]),
@@ -120,10 +121,13 @@ proptest! {
         let admitted: usize = drive(&mut all, (0, 8_000), tick, arrivals, &mut record).iter().sum();
         let most = rate * 8.0 + workers as f64 * bucket::depth(rate);
         prop_assert!(admitted as f64 <= most + 1.0, "{admitted} of {most}");
-        // Then everybody asks all the time.
+        // Then all workers have requests all the time.
         let asked = drive(&mut all, (8_000, 24_000), tick, |_| (0..workers).collect(), &mut record);
         let later: usize = asked.iter().sum();
         let least = (rate * 16.0).min(16_000.0 * workers as f64) * 0.9;
-        prop_assert!(later as f64 + workers as f64 * bucket::depth(rate) >= least, "{later} of {least}");
+        prop_assert!(
+            later as f64 + workers as f64 * bucket::depth(rate) >= least,
+            "{later} of {least}"
+        );
     }
 }

@@ -1,12 +1,14 @@
-//! The paper's example (§4.1.2, Figure 3): three workflows of 100 requests/s each enter at a₁; of w₁, 400 requests/s
-//! reach each of e₁ and e₂, of w₂ 100 each, of w₃ 100 at e₂ alone. Every process takes 500 requests/s.
+//! The paper's example (§4.1.2, Figure 3): three workflows of 100 requests/s each enter at a₁; of
+//! w₁, 400 requests/s reach each of e₁ and e₂, of w₂ 100 each, of w₃ 100 at e₂ alone. Every process
+//! takes 500 requests/s.
 //!
 //! ```text
 //! w₁: a₁ ─2→ b₁ ─1→ c₁, c₂ ─1→ e₁, e₂        w₂: a₁ ─1→ b₁ ─1→ e₁, e₂        w₃: a₁ ─1→ b₁ ─1→ e₂
 //! ```
 //!
-//! Processes run in lockstep, requests flow as fluid: whole requests are handed on, fractions kept for the next interval.
-//! Each limits what it admits to its σ exactly, and refuses the rest.
+//! Processes run in lockstep, and requests flow as fluid: whole requests are sent on, fractions are
+//! kept for the next interval. Each process limits its admissions to its σ exactly, and refuses the
+//! rest.
 
 use std::collections::BTreeMap;
 
@@ -92,7 +94,8 @@ impl Mesh {
             let offered: u64 = of_w().map(|(_, count)| count).sum();
             let process = &mut self.processes[p];
             let rate = process.adaptation.rate(workflow);
-            // What an interval didn't use, the next one may: 7 or 8 requests are 75 a second.
+            // The unused rate of an interval may be used in the next: 7 or 8 requests are 75 a
+            // second.
             let tokens = (process.tokens[w] + rate / 10.0).min(rate / 5.0 + 1.0);
             let admitted = offered.min(tokens as u64);
             process.tokens[w] = tokens - admitted as f64;
@@ -125,7 +128,7 @@ impl Mesh {
                     count,
                 });
                 *self.processes[d].inbox.entry((w, p)).or_default() += count;
-                // Its answers carry what it announced after the last interval.
+                // Its answers carry the announcement of the last interval.
                 if let Some(rate) = self.processes[d].adaptation.announced(workflow, id(p)) {
                     self.processes[p].heard.push(Heard {
                         workflow,
@@ -198,7 +201,8 @@ fn observe(mesh: &mut Mesh, intervals: u64, demand: [u64; 3]) -> Seen {
 fn the_quantile_trades_utilization_for_dropped_requests() {
     for (q, sigma, dropped, spare) in [
         (0.0, 75.0, 0.0, 100.0),
-        // Q interpolates between the 75 that c₁ and c₂ would have of e₂ and the 100 that they have of e₁.
+        // Q interpolates between the 75 that c₁ and c₂ would have of e₂ and the 100 that they have
+        // of e₁.
         (0.5, 87.5, 50.0, 50.0),
         (1.0, 100.0, 100.0, 0.0),
     ] {
@@ -214,7 +218,7 @@ fn the_quantile_trades_utilization_for_dropped_requests() {
             seen.low >= sigma - 0.1 && seen.high <= sigma + 0.1,
             "q={q}: {seen:?}"
         );
-        // Those who stay within their shares lose nothing.
+        // Workflows that stay within their shares lose nothing.
         assert!(
             near(seen.admitted[1], 100.0, 0.1) && near(seen.admitted[2], 100.0, 0.1),
             "{seen:?}"
