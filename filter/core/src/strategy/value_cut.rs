@@ -37,15 +37,15 @@
 //! 0.2% of their value (over 3 s), nobody has to be protected. A shared processor far below full load would
 //! else refuse what only has to wait for a moment.
 //!
-//! The most valuable types have no ceiling as long as they ask together for at most half of min(P,
-//! Σ_k w_k). They are not what makes others wait: while a ceiling holds the rest back, at least
-//! half of the slots in use drains the queue. Under the order by slack all types reach their slack
-//! at the same time, and the ceilings of neighbours differ by a few ms: valuable types were refused
-//! for each other's sake, which lowered ρ until slots were idle. The paper's mix with P = 16 (times
-//! and objectives × 4, in simulation): 0.972 and 0.987 of the optimum at 1.5 and 2 times the full
-//! load, not 0.965 and 0.973; 97% and 99.8% of the slots busy, not 96%. Half, because the rare mix
-//! of the tests loses 0.03 with two slots and 0.8: a request of 200 ms takes one slot, and the
-//! others need their ceilings at the second.
+//! The most valuable types have no ceiling as long as they ask together for at most half of the slots
+//! beyond the first, min(P, Σ_k w_k) − 1. They are not what makes others wait: while a ceiling holds
+//! the rest back, at least half of the slots in use drains the queue. Under the order by slack all
+//! types reach their slack at the same time, and the ceilings of neighbours differ by a few ms:
+//! valuable types were refused for each other's sake, which lowered ρ until slots were idle. The
+//! paper's mix with P = 16 (times and objectives × 4, in simulation): 0.972 and 0.987 of the optimum
+//! at 1.5 and 2 times the full load, not 0.965 and 0.973; 97% and 99.8% of the slots busy, not 96%.
+//! The first slot is left out because one long request takes it: with one or two slots, short
+//! requests need the ceilings of all others.
 //!
 //! *Feedback.* The cut's budget follows what Alg. 1 and the ceiling refuse of types with f = 1. Every 50 such
 //! requests, but no sooner than a step and no later than a second: with `lost` the part of their value that

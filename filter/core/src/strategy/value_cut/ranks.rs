@@ -9,8 +9,8 @@ use crate::service_times::{Estimate, Objective};
 
 /// Part of the slack of more valuable types that the others may use.
 const CEILING: f64 = 0.9;
-/// Part of the slots in use up to which the most valuable types have no ceiling: while others are
-/// held back, the rest of the slots drains the queue.
+/// Part of the slots in use, beyond the first, up to which the most valuable types have no ceiling:
+/// while others are held back, the rest of the slots drains the queue.
 const UNBOUNDED: f64 = 0.5;
 /// Values per slot time of which the smaller is at least this part of the larger are equal.
 pub(super) const EQUAL: f64 = 0.9;
@@ -140,7 +140,7 @@ impl ValueCut {
         let mut budget = (self.rho * self.slots - set_aside - floors).max(0.0);
         let (mut tightest, mut loosest): (f64, Option<(f64, TypeId)>) = (f64::INFINITY, None);
         let (mut cut, mut is_short) = (0.0, self.is_short);
-        let unbounded = UNBOUNDED * self.slots.min(all);
+        let unbounded = UNBOUNDED * (self.slots.min(all) - 1.0).max(0.0);
         // Slots that the types so far ask for.
         let mut asked_for = set_aside + floors;
         let mut rest: &[u32] = order;
