@@ -1,4 +1,4 @@
-//! What an edit costs in a large cluster: 1,000 policies, each for a Service of its own with 5
+//! The cost of an edit in a large cluster: 1,000 policies, each for a Service of its own with 5
 //! Pods, and a proxy in each Pod.
 //!
 //! `plan/afresh` is the first plan after a start. `plan/edit` and `plan/scale` are those that come

@@ -1,4 +1,4 @@
-//! What the value cut lets in: gauges of a stage and of its types.
+//! Gauges of the value cut, of a stage and of its types.
 //!
 //! All workers see the same cut, and each writes what it sees when that has changed.
 

@@ -2,8 +2,8 @@
 //!
 //! A handwritten schema drifts from the types. An error that only the operator finds is found too
 //! late: the object is stored, and its author has left. So the API server gets the rules of
-//! [`headgate_api::validate`]: descriptions and shapes from the types ([`structural`]); defaults, bounds
-//! and, in the same words, the rules ([`validate::constrain`]).
+//! [`headgate_api::validate`]: descriptions and shapes from the types ([`structural`]); defaults,
+//! bounds and, in the same words, the rules ([`validate::constrain`]).
 
 mod status;
 mod structural;
