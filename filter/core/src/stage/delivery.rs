@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::{Outcome, Stage};
+use crate::host::{Host, HostError};
 use crate::requests::{Phase, Request};
+use crate::strategy::ValueCut;
 use crate::strategy::value_cut::End;
 use crate::time::Instant;
 
@@ -30,6 +32,7 @@ impl Stage {
             return;
         };
         let time = now.since(dequeued);
+        let held = request.freed.unwrap_or(now).since(dequeued);
         let last = self.service_times.objectives(kind).last();
         let last = last.map_or(Duration::MAX, |objective| objective.response_time);
         let late = time > last;
@@ -44,6 +47,7 @@ impl Stage {
             cut.ended(
                 kind,
                 &End {
+                    started: dequeued,
                     answered: answered.then_some(time),
                     delivered: answered && !late,
                     late,
@@ -51,23 +55,30 @@ impl Stage {
                     measured,
                     beyond: match (answered, measured) {
                         (true, _) => Duration::ZERO,
-                        (false, true) => time.saturating_sub(last),
-                        (false, false) => time,
+                        (false, true) => held.saturating_sub(last),
+                        (false, false) => held,
                     },
                 },
             );
         }
     }
 
-    /// Counts requests that have been in the backend for so long that they have failed to deliver.
-    pub(super) fn find_overdue(&mut self, now: Instant) {
+    /// Counts requests that have been in the backend for so long that they have failed to deliver,
+    /// and gives back the slots of those that hold nothing that others need ([`ValueCut::frees`]).
+    ///
+    /// # Errors
+    /// [`HostError`]; the slots are free all the same, at the next audit at the latest.
+    ///
+    /// [`ValueCut::frees`]: crate::strategy::ValueCut::frees
+    pub(super) fn find_overdue(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
+        let mut freed = Ok(());
         let mut cut = self.strategy.base.value_cut_mut();
         let due = match &cut {
             Some(cut) => crate::strategy::Controlled::due(*cut, now),
             None => self.slots.is_open(),
         };
         if !due {
-            return;
+            return Ok(());
         }
         for request in self.requests.iter_mut() {
             let Phase::Running { dequeued: Some(at) } = request.phase else {
@@ -79,7 +90,15 @@ impl Stage {
                 None => (self.service_times.objectives(kind).last()).map(|last| last.response_time),
             };
             // A stream that has begun is answered, however long it goes on.
-            if request.first_byte.is_some() || request.overdue {
+            if request.first_byte.is_some() {
+                continue;
+            }
+            let frees = |cut: &&mut ValueCut| cut.frees(kind, at, now);
+            if request.freed.is_none() && cut.as_ref().is_some_and(frees) {
+                request.freed = Some(now);
+                freed = freed.and(self.ledger.release(host));
+            }
+            if request.overdue {
                 continue;
             }
             let time = now.since(at);
@@ -97,5 +116,6 @@ impl Stage {
                 self.slots.answered(kind, now.since(request.arrived));
             }
         }
+        freed
     }
 }

@@ -550,7 +550,7 @@ impl Stage {
                 self.leave_queue(host, ticket.slot, &request)?;
             }
             Phase::Running { dequeued } => {
-                let released = self.ledger.release(host);
+                let released = self.release(host, &request);
                 let charged = dequeued.map_or(Ok(()), |dequeued| {
                     let usual_us = self.usual_us(&request);
                     let (attributes, turn) = (&request.attributes, request.turn);
@@ -561,6 +561,7 @@ impl Stage {
                 if request.first_byte.is_none() {
                     let is_bound = matches!(outcome, Outcome::Failed | Outcome::Abandoned);
                     let measured = match dequeued.filter(|_| is_bound) {
+                        Some(_) if request.freed.is_some() => false,
                         Some(dequeued) => self.took_at_least(kind, now.since(dequeued)),
                         None => outcome == Outcome::Completed,
                     };
@@ -654,6 +655,14 @@ impl Stage {
         self.slots.completed(kind, dequeued, now, met, weight);
     }
 
+    /// Gives the slot of a request back that ended, unless it gave it back before.
+    fn release(&mut self, host: &impl Host, request: &Request) -> Result<(), HostError> {
+        match request.freed {
+            Some(_) => Ok(()),
+            None => self.ledger.release(host),
+        }
+    }
+
     /// Takes a request out that the caller won't tell the end of.
     fn forget(&mut self, host: &impl Host, ticket: Ticket) -> Result<(), HostError> {
         match self.requests.take(ticket) {
@@ -665,7 +674,7 @@ impl Stage {
                 match request.phase {
                     Phase::Arriving => Ok(()),
                     Phase::Queued => self.leave_queue(host, ticket.slot, &request),
-                    Phase::Running { .. } => self.ledger.release(host),
+                    Phase::Running { .. } => self.release(host, &request),
                 }
             }
         }

@@ -133,6 +133,8 @@ const SHORT: f64 = 0.002;
 /// Parts of the first objective, and of the longest mean slot time of a type with traffic, beyond
 /// which a request is silent.
 const SILENT: (f64, f64) = (0.5, 8.0);
+/// Multiple of the mean processing time of its type up to which an answer is prompt.
+const PROMPT: f64 = 1.5;
 /// Slot time of a request of which nothing is known, s.
 const UNKNOWN: f64 = 1e-6;
 /// Time without a refusal above the cut after which free slots are for all.
@@ -245,6 +247,8 @@ struct Presence {
 /// How a request ended, for what its slot delivered.
 #[derive(Debug, Clone, Copy)]
 pub struct End {
+    /// When it got its slot.
+    pub started: Instant,
     /// The backend answered, after so much time in its slot.
     pub answered: Option<Duration>,
     /// It was no error, and in time for the last objective.
@@ -409,11 +413,32 @@ impl ValueCut {
         self.presence(kind).fresh.silent();
     }
 
+    /// Whether a request of `kind` that got its slot at `started` holds nothing that others need. It
+    /// takes longer than any recent answer of its type, and one that started later came promptly.
+    #[must_use]
+    pub fn frees(&self, kind: TypeId, started: Instant, now: Instant) -> bool {
+        let at = usize::from(kind.0).min(self.kinds.len() - 1);
+        let (fresh, delivery) = (&self.presence[at].fresh, &self.deliveries[at]);
+        let (Some((first, _)), Some(slowest)) =
+            (self.kinds[at].objectives, delivery.slowest(fresh))
+        else {
+            return false;
+        };
+        now.since(started).as_secs_f64() > (SILENT.0 * first).max(slowest)
+            && delivery.prompt(fresh) > seconds(started)
+    }
+
     /// A request of `kind` ended.
     pub fn ended(&mut self, kind: TypeId, end: &End) {
+        let at = usize::from(kind.0).min(self.kinds.len() - 1);
+        let prompt = PROMPT * self.kinds[at].measured;
         let fresh = &mut self.presence(kind).fresh;
         if let Some(answered) = end.answered {
-            fresh.answered(answered.as_secs_f64());
+            let secs = answered.as_secs_f64();
+            fresh.answered(secs);
+            if secs <= prompt {
+                fresh.prompt(seconds(end.started));
+            }
         }
         if !end.was_overdue || end.delivered {
             fresh.outcome(end.delivered, end.late);

@@ -1,6 +1,7 @@
 //! Types that hang, over several workers.
 
 use super::*;
+use crate::requests::Phase;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -128,4 +129,151 @@ fn a_stream_that_has_begun_is_answered() {
     }
     process.arrive(0, "/slow");
     assert_eq!(process.refused, []);
+}
+
+/// Returns the number of requests that hold a slot, and of those that gave theirs back, by the
+/// requests themselves.
+fn held(process: &Process) -> (u64, u64) {
+    let (mut held, mut freed) = (0, 0);
+    let policies = process.workers.iter().flatten();
+    let policies = policies.flat_map(|engine| engine.running.iter().chain(&engine.retired));
+    for request in policies.flat_map(|policy| policy.stage.requests.iter()) {
+        if matches!(request.phase, Phase::Running { .. }) {
+            match request.freed {
+                Some(_) => freed += 1,
+                None => held += 1,
+            }
+        }
+    }
+    (held, freed)
+}
+
+/// Answers 40 requests after 20 ms each, by turns on all workers.
+fn answer(process: &mut Process) {
+    for at in 0..40 {
+        let stream = process.arrive(at % process.workers.len(), "/");
+        process.run_for(20 * MS);
+        process.finish(stream, Outcome::Completed);
+    }
+}
+
+/// Returns a process of `workers` with a request on its second worker that hangs, while others are
+/// answered, and this request.
+fn with_a_hung_request(workers: usize, parallelism: u32) -> (Process, u32) {
+    let mut process = Process::new(workers, &by_value(parallelism));
+    answer(&mut process);
+    answer(&mut process);
+    let hung = process.arrive(1, "/");
+    answer(&mut process);
+    (process, hung)
+}
+
+#[test]
+fn a_request_that_later_ones_overtake_gives_its_slot_back_once() {
+    let ends = [Outcome::Completed, Outcome::Failed, Outcome::Abandoned];
+    for outcome in ends.into_iter().chain([Outcome::Unmeasured]) {
+        let (mut process, hung) = with_a_hung_request(2, 2);
+        assert_eq!(held(&process), (0, 1));
+        assert_eq!(process.gauge("slots_in_use"), 0);
+        process.configure(&by_value(3));
+        process.configure(&config(2, |_| {}));
+        process.run_for(50 * MS);
+        assert_eq!(process.gauge("slots_in_use"), 0, "after edits");
+        process.finish(hung, outcome);
+        process.assert_nothing_booked();
+    }
+}
+
+#[test]
+fn a_slot_that_was_given_back_goes_to_a_waiter_of_any_worker() {
+    let (mut process, _) = with_a_hung_request(2, 2);
+    let running: Vec<u32> = (0..2).map(|_| process.arrive(1, "/")).collect();
+    let waiting = process.arrive(0, "/");
+    assert_eq!(process.queued(), [waiting]);
+    process.pass_time(20 * MS);
+    process.finish(running[0], Outcome::Completed);
+    process.settle();
+    // The other one hangs as well, and this one has overtaken it.
+    let next = process.arrive(0, "/");
+    process.pass_time(20 * MS);
+    process.finish(waiting, Outcome::Completed);
+    process.settle();
+    let last = process.arrive(0, "/");
+    assert_eq!((process.in_backend(), process.queued()), (3, vec![last]));
+    process.run_for(150 * MS);
+    assert!(process.queued().is_empty());
+    for stream in [next, last] {
+        process.finish(stream, Outcome::Completed);
+    }
+    assert_eq!(held(&process), (0, 2));
+    assert_eq!(process.gauge("slots_in_use"), 0);
+}
+
+/// Without an answer of a later request, the backend as a whole may hang.
+#[test]
+fn a_request_that_none_overtakes_keeps_its_slot() {
+    let mut process = Process::new(2, &by_value(2));
+    answer(&mut process);
+    answer(&mut process);
+    let streams: Vec<u32> = (0..2).map(|at| process.arrive(at, "/")).collect();
+    process.run_for(20 * 100 * MS);
+    assert_eq!(held(&process), (2, 0));
+    for stream in streams {
+        process.finish(stream, Outcome::Failed);
+    }
+    process.assert_nothing_booked();
+}
+
+#[test]
+fn a_worker_that_dies_has_given_a_slot_back_once() {
+    let (mut process, hung) = with_a_hung_request(3, 2);
+    let lost = process.arrive(1, "/");
+    assert_eq!(process.gauge("slots_in_use"), 1);
+    process.workers[1] = None;
+    for stream in [hung, lost] {
+        process.requests.remove(&stream);
+    }
+    process.run_for(Duration::from_secs(11));
+    assert_eq!(process.gauge("workers_lost"), 1);
+    process.assert_nothing_booked();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Slots in use are those of requests that hold one, whatever ends and whatever is edited.
+    #[test]
+    fn slots_are_conserved_when_they_are_given_back_early(
+        steps in prop::collection::vec((0_u8..8, any::<prop::sample::Index>()), 0..150)
+    ) {
+        let (mut process, _) = with_a_hung_request(3, 4);
+        for (step, at) in steps {
+            let all: Vec<u32> = process.requests.keys().copied().collect();
+            match step {
+                0..=2 => {
+                    process.arrive(at.index(3), "/");
+                }
+                3 | 4 if !all.is_empty() => {
+                    // The latest ones are answered first.
+                    let stream = all[all.len() - 1 - at.index(all.len().min(2))];
+                    process.finish(stream, Outcome::Completed);
+                }
+                5 if !all.is_empty() => {
+                    let outcomes = [Outcome::Failed, Outcome::Abandoned, Outcome::Unmeasured];
+                    process.finish(all[at.index(all.len())], outcomes[at.index(3)]);
+                }
+                6 => process.configure(&by_value(1 + at.index(5) as u32)),
+                _ => process.run_for(10 * MS * (1 + at.index(10) as u32)),
+            }
+            process.settle();
+            prop_assert_eq!(process.gauge("slots_in_use"), held(&process).0);
+            prop_assert_eq!(process.gauge("queue_length"), process.queued().len() as u64);
+        }
+        let all: Vec<u32> = process.requests.keys().copied().collect();
+        for stream in all {
+            process.finish(stream, Outcome::Completed);
+            process.settle();
+        }
+        process.assert_nothing_booked();
+    }
 }
