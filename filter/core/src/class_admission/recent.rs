@@ -115,7 +115,7 @@ mod tests {
                         (Some(found), Some((value, _))) => prop_assert_eq!(found, value),
                         (Some(_), None) => prop_assert!(false, "found after it was idle"),
                         (None, Some(_)) => {
-                            prop_assert!(since.is_some_and(|n| n >= 4), "lost too early")
+                            prop_assert!(since.is_some_and(|n| n >= 4), "lost too early");
                         }
                         (None, None) => {}
                     }
