@@ -35,7 +35,8 @@ const ONE_OF_THREE: &[Kind] = &[
 ];
 /// 200 requests/s of 20 ms.
 const ONE: &[Kind] = &[("fast", 1.0, 20.0, 20.0, [50, 150])];
-/// The same mean, with service times that scatter a little, and as an exponential distribution does.
+/// The same mean, with service times that scatter a little, and as an exponential distribution
+/// does.
 const SPREAD: &[Kind] = &[("fast", 1.0, 20.0, 19.0, [50, 150])];
 const TAIL: &[Kind] = &[("fast", 1.0, 20.0, 13.9, [50, 150])];
 const THREE: &[Kind] = &[
