@@ -182,7 +182,8 @@ impl Stage {
         &self.service_times
     }
 
-    /// The number of this worker's requests that wait, here or before the stage, or hold a slot.
+    /// The number of this worker's requests that wait, here or before the stage, or are in the
+    /// backend.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.requests.len()

@@ -129,7 +129,8 @@ impl Stage {
         Ok(Ok(()))
     }
 
-    /// Returns the reason for which a request that finds no free slot can't wait either.
+    /// Returns the reason for which a request that finds no free slot can't wait either; `None` if
+    /// it can.
     pub(super) fn no_room(
         &self,
         request: &Attributes,

@@ -40,19 +40,19 @@
 //! far below full load would refuse requests that only have to wait for a moment.
 //!
 //! The most valuable types have no ceiling as long as they ask together for at most half of the
-//! slots beyond the first, min(P, Σ_k w_k) − 1. They are not what makes others wait: while a
-//! ceiling holds the rest back, at least half of the slots in use drains the queue. Under the order
-//! by slack all types reach their slack at the same time, and the ceilings of neighbours differ by
-//! a few ms: valuable types were refused for each other's sake, which lowered ρ until slots were
+//! slots beyond the first, min(P, Σ_k w_k) − 1. They don't make the others wait: while a ceiling
+//! holds the rest back, at least half of the slots in use drains the queue. Under the order by
+//! slack all types reach their slack at the same time, and the ceilings of neighbours differ by a
+//! few ms. Valuable types were refused for each other's sake, which lowered ρ until slots were
 //! idle. The paper's mix with P = 16 (times and objectives × 4, in simulation): 0.972 and 0.987 of
 //! the optimum at 1.5 and 2 times the full load, not 0.965 and 0.973; 97% and 99.8% of the slots
 //! busy, not 96%. The first slot is left out because one long request takes it: with one or two
 //! slots, short requests need the ceilings of all others.
 //!
-//! *Feedback.* The cut's budget follows the refusals of Alg. 1 and the ceiling among types with f =
-//! 1. It moves every 50 requests of these types, but no sooner than a step and no later than a
-//! second. With `lost` the part of their value that was refused, and t the time since the last
-//! move,
+//! *Feedback.* The cut's budget follows the refusals of Alg. 1 and the ceiling among types above
+//! the cut (f = 1): it moves every 50 requests of these types, but no sooner than a step and no
+//! later than a second. With `lost` the part of their value that was refused, and t the time since
+//! the last move,
 //!
 //! ```text
 //! lost ≤ 0.02      ρ ← ρ + 0.04 t                    within 0.3..=1.3
@@ -62,9 +62,9 @@
 //! So ρ absorbs what the means don't show: few slots and heavy tails need spare slots, many slots
 //! need none.
 //!
-//! **What was measured** (model of the engine; fraction answered within objectives ÷ optimum at
-//! 1.2, 1.5 and 2 times the full load; 60% × 2.5 ms and 30% × 4 ms with p50/p90 objectives 50/150
-//! ms, 10% × 60 ms with 200/500 ms):
+//! **Measurements** (model of the engine; fraction answered within objectives ÷ optimum at 1.2, 1.5
+//! and 2 times the full load; 60% × 2.5 ms and 30% × 4 ms with p50/p90 objectives 50/150 ms, 10% ×
+//! 60 ms with 200/500 ms):
 //!
 //! ```text
 //!                                             P = 2               P = 4               P = 16

@@ -83,8 +83,8 @@ impl Law {
     }
 
     /// P as far as it is known. Without a limit this is the P that was found before. If none was,
-    /// only spare slots are known. Then it is twice the most slots in use of late, so that a scaler
-    /// by the part in use sees room.
+    /// only spare slots are known. Then it is twice the most slots in use of late, so that an
+    /// autoscaler that goes by the part in use sees room.
     #[must_use]
     pub fn known(&self) -> u32 {
         if !self.is_open() {

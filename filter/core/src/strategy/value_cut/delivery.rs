@@ -354,7 +354,7 @@ impl Delivery {
         self.broken.is_finite()
     }
 
-    /// Whether the type is broken, and nothing of it was answered of late.
+    /// Whether the type is broken, with silent requests since its last answer.
     pub(super) fn is_unanswered(&self) -> bool {
         self.silent > 0.0 && self.is_broken()
     }
