@@ -37,9 +37,9 @@ use crate::time::Instant;
 use dither::Dither;
 use law::{Fresh, Law, View};
 
-/// The number of latest requests of a type that its own mean follows.
+/// The number of latest requests that a type's own mean covers.
 const MEMORY: f64 = 300.0;
-/// The most first requests of a type of which its reference is the mean.
+/// The number of first requests, at most, that a type's reference covers.
 const FIRST: f64 = 100.0;
 /// Requests in flight up to which a service time counts in full for the reference, with a limit.
 /// Without a limit only the time of a request alone does, because more of them may already queue in
@@ -256,8 +256,8 @@ impl Auto {
         kind.mean += gain.max(0.01) * (pt - kind.mean);
         kind.square += gain.max(0.01) * (pt * pt - kind.square);
         if kind.referred < FIRST {
-            // With a limit, times at as many slots as work have to do for a type without a
-            // reference.
+            // With a limit, a type without a reference has to accept times at the usual slots in
+            // use.
             let few = if self.law.is_open() {
                 1.0
             } else if kind.referred < FEWEST {

@@ -27,9 +27,9 @@ use crate::stats::Count;
 use crate::time::Instant;
 use crate::workers::WorkerId;
 
-/// The lead in arrival time of another worker's waiter that a waiter may still overtake. It is less
-/// than the cost of a wake-up while the other thread is busy, and far less than the queue waits
-/// that it is compared with.
+/// The most by which a waiter may overtake an earlier one of another worker, in arrival time. It is
+/// less than the cost of a wake-up while the other thread is busy, and far less than the queue
+/// waits that it is compared with.
 pub const ORDER_TOLERANCE: Duration = Duration::from_millis(1);
 /// The time after which a woken worker that has not acted is passed over.
 pub const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(2);
@@ -67,7 +67,7 @@ impl Stage {
         done
     }
 
-    /// Point 2: hands free slots to waiters.
+    /// Hands free slots to waiters (point 2).
     pub(super) fn dispatch(
         &mut self,
         host: &impl Host,

@@ -50,7 +50,8 @@ use crate::time::Instant;
 const HALF_LIFE: Duration = Duration::from_secs(1);
 /// Weight of the assumption of a FIFO, requests.
 const PRIOR: f64 = 0.2;
-/// k, the weight of the line through the origin: requests that are off the mean by the mean.
+/// k, the weight of the line through the origin, in requests whose distance from the mean equals
+/// the mean.
 const STEADY: f64 = 5.0;
 /// Sums and waits below this count as zero.
 const LEAST: f64 = 1e-6;

@@ -257,7 +257,7 @@ impl Kind {
         }
     }
 
-    /// Whether it is admitted without regard to the budget, which its work is set aside from.
+    /// Whether it is admitted without regard to the budget, with its work set aside.
     fn is_apart(&self) -> bool {
         self.cold || self.is_broken
     }
