@@ -1,12 +1,12 @@
 //! Retries: no second attempt is admitted while first attempts are refused.
 //!
-//! **The problem.** A refused request costs the backend nothing, but its client may try again, and
-//! so does one that gave up on a late answer. While the backend can do less than usual, each
+//! **The problem.** A refused request costs the backend nothing, but its client may try again. A
+//! client that gave up on a late answer may, too. While the backend can do less than usual, each
 //! request then arrives several times, and a retry takes the slot of a request that has not been
 //! tried yet. The load is a multiple of what users ask for, and it stays so after the cause is
 //! gone.
 //!
-//! **The rule.** A retry of a type is refused where a first attempt of that type was refused within
+//! **The rule.** A retry of a type is refused if a first attempt of that type was refused within
 //! the last second. So slots go to first attempts as long as these don't fit, and nothing changes
 //! while all are admitted. Refused retries count as no demand: the value cut and the search for P
 //! see first attempts only.
@@ -47,7 +47,7 @@ fn repeats(request: &(impl RequestView + ?Sized), header: &str, first: u32) -> b
     attempt.is_some_and(|attempt| attempt > first)
 }
 
-/// The number of an attempt: alone, or as AWS SDKs write it, `attempt=2; max=3`.
+/// Returns the number of an attempt: alone, or as AWS SDKs write it, `attempt=2; max=3`.
 fn number(value: &[u8]) -> Option<u32> {
     let mut parts = std::str::from_utf8(value).ok()?.split(';');
     parts.find_map(|part| {
@@ -57,7 +57,7 @@ fn number(value: &[u8]) -> Option<u32> {
     })
 }
 
-/// The times at which first attempts were refused, by type.
+/// The times at which first attempts were last refused, by type.
 #[derive(Debug)]
 pub(crate) struct FirstAttempts {
     refused: Vec<Option<Instant>>,

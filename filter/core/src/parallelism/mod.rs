@@ -1,21 +1,25 @@
-//! `parallelism: auto`: the number of requests that a backend should work on at once, found while it works.
+//! `parallelism: auto`: the number of requests that a backend should work on at once, found while
+//! it works.
 //!
-//! P decides all that a stage does, and nobody knows it. Half of the right P costs a fifth of the goodput, four
-//! times the right P breaks objectives, and a service on one core answers four times as much within its objectives
-//! with three slots as with one. Limits that are found from latencies alone (Envoy's `adaptive_concurrency`,
-//! Netflix's Gradient2, TCP Vegas) compare today's latency with the least that they remember. A cache that warms
-//! up, a neighbour or a mix of types that changes makes that comparison wrong, and Envoy's pauses traffic every
-//! minute to repeat it.
+//! P decides all that a stage does, and its right value is not known. Half of the right P costs a
+//! fifth of the goodput, four times the right P breaks objectives, and a service on one core
+//! answers four times as much within its objectives with three slots as with one. Limits that are
+//! found from latencies alone (Envoy's `adaptive_concurrency`, Netflix's Gradient2, TCP Vegas)
+//! compare current latencies with the least that they remember. A cache that warms up, a neighbour,
+//! or a changing mix of types makes that comparison wrong, and Envoy's pauses traffic every minute
+//! to repeat it.
 //!
-//! Headgate owns the queue in front of the backend. So it knows when all slots are taken, it decides how many
-//! requests are in flight, and it knows the type of each. It moves P by a few slots to and fro ([`dither`]), sees
-//! what that does to service times, type by type ([`elasticity`]), and goes where more slots would only add
-//! waiting ([`law`]). Nothing is paused or held back for that but the few slots of the schedule below the estimate,
-//! 3% of the throughput at most where P rests, and nothing is learned from times at which slots are free.
+//! Headgate owns the queue in front of the backend. So it knows when all slots are taken, it
+//! decides how many requests are in flight, and it knows the type of each. It moves P by a few
+//! slots up and down ([`dither`]), measures the effect on service times, type by type
+//! ([`elasticity`]), and moves to where more slots would only add waiting ([`law`]). Traffic is
+//! never paused. Only the few slots of the schedule below the estimate are held back, 3% of the
+//! throughput at most while P rests. Nothing is learned while slots are free.
 //!
-//! This file is a worker's part: it normalises service times by type, and adds its sums to the law's state, which
-//! all workers share ([`Controlled`]) and which outlives edits and VMs. What each type's times are compared with
-//! stays with the worker; a new worker begins with what it sees.
+//! This file is a worker's part. It normalises service times by type, and adds its sums to the
+//! law's state, which all workers share ([`Controlled`]) and which outlives edits and VMs. The
+//! references of service times stay with the worker. A new worker begins with the times that it
+//! measures.
 
 pub mod dither;
 pub mod elasticity;
@@ -33,32 +37,34 @@ use crate::time::Instant;
 use dither::Dither;
 use law::{Fresh, Law, View};
 
-/// A type's own mean follows so many of its latest requests.
+/// The number of latest requests that a type's own mean covers.
 const MEMORY: f64 = 300.0;
-/// A type's reference is the mean of so many first requests, at most.
+/// The number of first requests, at most, that a type's reference covers.
 const FIRST: f64 = 100.0;
-/// Requests in flight up to which a service time counts in full for the reference, with a limit. Without one, only that
-/// of a request alone does: more of them may wait in the backend already.
+/// Requests in flight up to which a service time counts in full for the reference, with a limit.
+/// Without a limit only the time of a request alone does, because more of them may already queue in
+/// the backend.
 const COMPARABLE: f64 = 4.0;
 /// Part of the last objective beyond which a reference exceeds it too often.
 const BY_ITSELF: f64 = 0.7;
 /// Part of the requests that may exceed the last objective beyond what its percentile allows.
 const BEYOND: f64 = 0.15;
-/// Last objective, at p90, of a type without any, in references.
+/// Last objective, at p90, that counts for a type without any, in references.
 const WITHOUT: f64 = 4.0;
-/// Requests in flight up to which service times are those within a limit, in parts of the slots that work.
+/// Requests in flight up to which service times count as those within a limit, in parts of the
+/// slots that work.
 const REPRESENTATIVE: f64 = 2.0;
-/// Requests without which it is no reference.
+/// The least number of requests of a reference.
 const FEWEST: f64 = 3.0;
-/// Requests that a type's mean of today stands for.
+/// The number of requests that a type's current mean covers.
 const LATEST: f64 = 199.0;
-/// Least relative variance of service times: of few, it is underrated.
+/// Least relative variance of service times, because few samples underrate it.
 const LEAST_VARIANCE: f64 = 0.3;
-/// Per block at the knee, references go so much of the way to today's times.
+/// Part of the way that references go to current times, per block at the knee.
 const FOLLOW: f64 = 0.05;
-/// Per block, references that are longer than today's times go so much of the way to them.
+/// Part of the way that references go to current times that are shorter, per block.
 const FALL: f64 = 0.1;
-/// Which types there is traffic of is forgotten in this time, s.
+/// Time constant in which traffic of a type is forgotten, s.
 const RECENT: f64 = 5.0;
 /// Part of an objective that a service time may take up for there to be room.
 const ROOM: f64 = 0.6;
@@ -67,7 +73,7 @@ const ROOMY: f64 = 0.7;
 /// Part of the requests below which a type does not count.
 const RARE: f64 = 0.03;
 
-/// What a worker knows of a type's service times, s.
+/// A type's service times as one worker knows them, s.
 #[derive(Debug, Clone, Copy, Default)]
 struct Kind {
     ln_mean: f64,
@@ -75,24 +81,25 @@ struct Kind {
     /// Mean of the squares.
     square: f64,
     reference: f64,
-    /// Requests that the reference is of.
+    /// The number of requests in the reference.
     referred: f64,
-    /// Last objective: its part of the requests and its time, s. `None` without any.
+    /// The part of the requests of the last objective and its time, s; `None` without objectives.
     objective: Option<(f64, f64)>,
-    /// Others are protected from it.
+    /// Whether others are protected from it.
     is_broken: bool,
     seen: f64,
     recent: f64,
 }
 
 impl Kind {
-    /// Standard error of the reference, s.
+    /// Returns the standard error of the reference, s.
     fn doubt(&self) -> f64 {
         self.reference * (self.variance() / self.referred.max(1.0)).sqrt()
     }
 
-    /// One answer and by how much it is late, with this response time, s ([`law::open`]); `None` of a type that says
-    /// nothing about slots, as its requests are late by themselves.
+    /// Returns one answer and its lateness ([`law::open`]), for this response time, s. `None` of a
+    /// type without an objective or a reference, and of a type that says nothing about slots,
+    /// because its requests are late by themselves.
     fn lateness(&self, secs: f64) -> Option<[f64; 2]> {
         let known = Some(self.reference).filter(|_| self.referred >= FEWEST);
         let without = || Some((0.9, WITHOUT * known?));
@@ -103,19 +110,19 @@ impl Kind {
         (!by_itself).then_some([1.0, is_late * late])
     }
 
-    /// Whether today's times are shorter than the reference, by more than chance.
+    /// Whether current times are shorter than the reference by more than chance.
     fn is_faster(&self) -> bool {
         let error = (self.variance() / self.seen.clamp(1.0, LATEST)).sqrt();
         self.mean * (1.0 + error) < self.reference
     }
 
-    /// Relative variance of service times.
+    /// Returns the relative variance of service times.
     fn variance(&self) -> f64 {
         (self.square / (self.mean * self.mean) - 1.0).max(LEAST_VARIANCE)
     }
 }
 
-/// The controller, seen from one worker.
+/// The controller, as one worker sees it.
 #[derive(Debug)]
 pub struct Auto {
     bounds: (u32, u32),
@@ -129,7 +136,7 @@ pub struct Auto {
     law: Law,
     candidate: Law,
     schedule: Dither,
-    /// When this worker took the schedule over.
+    /// The time since when this worker follows the schedule.
     since: Instant,
     fresh: Fresh,
     view: View,
@@ -138,12 +145,13 @@ pub struct Auto {
 }
 
 impl Auto {
-    /// Begins with `first` slots unless a record says otherwise.
+    /// Returns a controller that begins with `first` slots unless a record says otherwise.
     #[must_use]
     pub fn new(policy: &str, bounds: &AutoParallelism, first: u32, types: usize) -> Self {
         let now = Instant::default();
         let bounds = (bounds.min, bounds.max);
-        // FNV-1a: proxies of one policy agree on the schedule, and those of different policies don't.
+        // FNV-1a: proxies of one policy agree on the schedule, and those of different policies
+        // don't.
         let seed = policy.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -181,13 +189,13 @@ impl Auto {
         self.law.known().clamp(1, self.bounds.1.max(1))
     }
 
-    /// Whether nothing is limited.
+    /// Whether there is no limit.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.law.is_open()
     }
 
-    /// Whether the time of a request that got its slot beside so many says what requests take within a limit.
+    /// Whether the service time of a request that met so many slots in use is one within a limit.
     #[must_use]
     pub fn is_representative(&self, beside: u32) -> bool {
         f64::from(beside) <= REPRESENTATIVE * self.law.working()
@@ -203,13 +211,14 @@ impl Auto {
         }
     }
 
-    /// Slots that may be in use at this time.
+    /// The number of slots that may be in use at `now`.
     #[must_use]
     pub fn level(&self, now: Instant) -> u32 {
         self.schedule.level(now)
     }
 
-    /// A request of `kind` was answered after this response time, or will be no sooner.
+    /// Records that a request of `kind` was answered after this response time, or will be no
+    /// sooner.
     pub fn answered(&mut self, kind: TypeId, response: Duration) {
         let kind = self.kinds.get(usize::from(kind.0));
         let lateness = |kind: &Kind| kind.lateness(response.as_secs_f64());
@@ -218,8 +227,9 @@ impl Auto {
         }
     }
 
-    /// A request that the backend answered. `waited` says that all slots were taken when it arrived, `beside` how many
-    /// were in use when it got one; `weight` requests are like this one.
+    /// Records a request that the backend answered. `waited` says whether all slots were taken when
+    /// it arrived. `beside` is the most slots in use that it met. `weight` requests are like this
+    /// one.
     pub fn completed(
         &mut self,
         kind: TypeId,
@@ -246,7 +256,8 @@ impl Auto {
         kind.mean += gain.max(0.01) * (pt - kind.mean);
         kind.square += gain.max(0.01) * (pt * pt - kind.square);
         if kind.referred < FIRST {
-            // With a limit, a type without a reference has no choice.
+            // With a limit, a type without a reference has to accept times at the usual slots in
+            // use.
             let few = if self.law.is_open() {
                 1.0
             } else if kind.referred < FEWEST {
@@ -273,7 +284,7 @@ impl Auto {
         };
         self.mean += gain * (pt - self.mean);
         self.mean_of_means += mean_gain * (mean - self.mean_of_means);
-        // What started under another schedule doesn't tell of this one.
+        // A request that started under another schedule says nothing about this one.
         if started < self.since || self.fresh.epoch != self.law.epoch() {
             return;
         }
@@ -303,21 +314,21 @@ impl Auto {
         }
     }
 
-    /// `weight` requests ended that the backend did not answer.
+    /// Records `weight` requests that ended without an answer of the backend.
     pub fn failed(&mut self, weight: u32) {
         self.fresh.requests += f64::from(weight);
     }
 
-    /// A request of `kind` was refused for want of slots.
+    /// Records a request of `kind` that was refused for want of slots.
     pub fn refused(&mut self, kind: TypeId) {
         self.fresh.refused += 1.0;
         let kind = self.kinds.get(usize::from(kind.0));
         self.fresh.shed += kind.map_or(0.0, |kind| kind.mean);
     }
 
-    /// Looks at what the law needs to know of the stage; `enforced` says that slots are, `in_flight` how many are in use.
-    /// Types that are broken say nothing about slots.
-    /// The offset counts for a record that is new. Called before [`Controlled::sync`].
+    /// Updates the law's view of the stage. `enforced` says whether the limit is enforced, and
+    /// `in_flight` is the number of slots in use. Broken types say nothing about slots. The offset
+    /// is for a new record. Called before [`Controlled::sync`].
     pub fn look(
         &mut self,
         now: Instant,
@@ -375,7 +386,7 @@ impl Auto {
         };
     }
 
-    /// Follows the law.
+    /// Adopts the candidate law, with its schedule and references.
     fn adopt(&mut self, now: Instant) {
         let old = std::mem::replace(&mut self.law, self.candidate);
         let ((rebased, ln_scale), (was_rebased, was_ln_scale)) =
@@ -478,7 +489,7 @@ mod tests {
         })
     }
 
-    /// A look at the record with so many requests in flight, and a store if it changed.
+    /// An exchange with the record with so many requests in flight.
     fn look(auto: &mut Auto, record: &mut Vec<u8>, now: Instant, in_flight: u32) {
         auto.look(now, true, Duration::ZERO, in_flight, &times(), |_| false);
         if auto.sync(now, record) {
@@ -486,7 +497,7 @@ mod tests {
         }
     }
 
-    /// Requests of this second that take so long each, one every ms beside so many others.
+    /// Serves 100 requests in this second, one every ms, of `ms` each beside so many others.
     fn serve(auto: &mut Auto, second: u64, ms: u64, beside: u32) {
         for n in 0..100 {
             let (started, ended) = (at(1_000 * second + n), at(1_000 * second + n + ms));
@@ -527,7 +538,8 @@ mod tests {
     #[test]
     fn late_answers_close_it_at_the_slots_that_work() {
         let (auto, _) = closed();
-        // Of work of 1 s and of 3 s, half of the first is forgotten: 3.5 s in 0.76 s, and the root of that.
+        // Of work of 1 s and of 3 s, half of the first is forgotten: 3.5 s in 0.76 s, and the root
+        // of that.
         assert!((7..=8).contains(&auto.slots()), "{}", auto.slots());
     }
 

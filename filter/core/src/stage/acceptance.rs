@@ -1,10 +1,10 @@
 //! The other workers' part of the sliding window that starvation avoidance looks at.
 //!
-//! A, AR and AAR are about all requests of a type. A worker that only counted its own would give every
-//! type at least one free pass per worker and window, which for a type of few requests a second is many
-//! times the allowance. So each worker adds its decisions to process-wide counters at every tick and
-//! takes what the others added into its own window: its own decisions count at once, theirs a tick
-//! (10 ms, the paper's Δ) later.
+//! A, AR and AAR cover all requests of a type. A worker that counted only its own would give each
+//! type at least one free pass per worker and window. For a type with few requests per second that
+//! is many times the allowance. So each worker adds its decisions to process-wide counters at every
+//! tick, and adds the others' decisions to its own window. Its own decisions count at once, and
+//! theirs a tick (10 ms, the paper's Δ) later.
 
 use crate::config::StageConfig;
 use crate::host::{Host, HostError};
@@ -13,18 +13,18 @@ use crate::shared::Counter;
 use crate::time::Instant;
 use crate::window::Window;
 
-/// Types whose counters are read per tick; with more, the turn goes round.
+/// The number of types whose counters are read per tick, by turns.
 const READS: usize = 64;
 
 #[derive(Debug)]
 struct Row {
     received: Counter,
     accepted: Counter,
-    /// Requests that others accepted, and of which it is not known yet that they were received.
+    /// The number of requests that others accepted and whose arrivals were not read yet.
     ahead: u64,
 }
 
-/// See the module.
+/// One worker's exchange of decisions with the other workers.
 #[derive(Debug)]
 pub(super) struct Exchange {
     rows: Vec<Row>,
@@ -33,7 +33,7 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Nothing to exchange without starvation avoidance.
+    /// Returns `None` without starvation avoidance.
     pub(super) fn new(
         host: &impl Host,
         prefix: &str,
@@ -72,7 +72,7 @@ impl Exchange {
         row.accepted.count(accepted.into());
     }
 
-    /// Whether other workers don't know all of this worker's decisions yet.
+    /// Whether decisions of this worker are still unpublished.
     pub(super) fn is_pending(&self) -> bool {
         !self.dirty.is_empty()
     }
@@ -85,7 +85,7 @@ impl Exchange {
         window: &mut Window,
     ) -> Result<(), HostError> {
         while let Some(&kind) = self.dirty.last() {
-            // Ours is in the window already.
+            // This worker's decisions are in `window` already.
             let row = &mut self.rows[kind as usize];
             row.accepted.publish(host)?;
             row.received.publish(host)?;
@@ -159,7 +159,7 @@ mod tests {
         for (_, window) in &workers {
             assert_eq!(window.acceptance_ratio(kind), Some(30.0 / 90.0));
         }
-        // A worker that comes later starts with an empty window.
+        // A worker that joins later starts with an empty window.
         let mut late = Exchange::new(&host, "s", &config()).unwrap().unwrap();
         let mut window = Window::new(2, Duration::from_secs(1), Duration::from_millis(10));
         late.run(&host, now, &mut window).unwrap();

@@ -1,25 +1,26 @@
-//! The queue that would be there if decisions were enforced: what a `DryRun` decides by.
+//! The queue of a `DryRun`: the one that enforced decisions would lead to.
 //!
-//! In `DryRun` every request goes through, the rejected ones too, so under overload the real queue says
-//! nothing about what enforcement would do: it grows without bound and every estimate with it. The
-//! backlog of accepted work answers instead. It follows Lindley's recursion for a server of speed P:
-//! with `empty` the instant at which all accepted work is done,
+//! A `DryRun` forwards every request, including rejected ones. Under overload the real queue and
+//! all estimates from it grow without bound, so it says nothing about enforcement. The backlog of
+//! accepted work replaces it. It follows Lindley's recursion for a server of speed P, where `empty`
+//! is the time at which all accepted work is done:
 //!
 //! ```text
 //! queue wait of an arrival at t  = max(0, empty − t − r)
 //! after accepting work w         : empty = max(empty, t) + w / P
 //! ```
 //!
-//! `empty − t` also covers the work in the slots, which nobody waits for: with all P busy that is the
-//! mean residual processing time r = E\[pt²\] / (2 E\[pt\]). From both follow the numbers that strategies
-//! ask for:
+//! `empty − t` includes the rest of the work in the slots, which is no queue wait. With all P slots
+//! busy, its mean is the mean residual processing time r = E\[pt²\] / (2 E\[pt\]). Strategies need
+//! two more numbers:
 //!
 //! ```text
 //! queue length  = queue wait · P / E\[pt\]         slots in use = P · min(1, (empty − t) / r)
 //! ```
 //!
-//! One process-wide gauge holds `empty`. Two workers that raise it from an idle start at the same
-//! moment may lose one request's work: estimates of a dry run can be off by that, slots are not.
+//! One process-wide gauge holds `empty`. If two workers raise it from an idle start at the same
+//! moment, the work of one request may be lost. Estimates of a dry run can be off by that, slots
+//! are not.
 
 use std::time::Duration;
 
@@ -27,18 +28,17 @@ use crate::host::{HostError, Number, Shared};
 use crate::service_times::ServiceTimes;
 use crate::time::{Instant, nanos};
 
-/// The queue of a dry run at some moment.
+/// The queue of a dry run at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Modelled {
     /// Queue wait of a request that arrives now.
     pub(super) wait: Duration,
-    /// Requests that wait.
+    /// The number of queued requests.
     pub(super) length: u32,
-    /// Requests in slots.
     pub(super) slots_in_use: u32,
 }
 
-/// Accepted work that is not done yet, in a model where only accepted requests exist.
+/// The accepted work that is not done yet, in a model without refused requests.
 #[derive(Debug)]
 pub(super) struct Backlog {
     empty_at: Number,
@@ -50,7 +50,7 @@ impl Backlog {
         Ok(Self { empty_at })
     }
 
-    /// The queue that a request finds which arrives now.
+    /// Returns the queue that a request meets if it arrives now.
     pub(super) fn queue(
         &self,
         host: &impl Shared,
@@ -78,7 +78,7 @@ impl Backlog {
         })
     }
 
-    /// Adds an accepted request that is expected to be processed for `work`.
+    /// Adds an accepted request with an expected processing time of `work`.
     pub(super) fn accept(
         &self,
         host: &impl Shared,

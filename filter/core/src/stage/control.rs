@@ -1,10 +1,11 @@
-//! The shared record of a feedback-controlled strategy: read, advance, store if nobody else did.
+//! The shared record of a feedback-controlled strategy: read, advanced, and stored unless another
+//! worker has changed it.
 //!
-//! See [`Controlled`] for the idea. The record lives in data that the workers share, under the policy's
-//! name, so that it survives edits of the policy and new VMs.
+//! [`Controlled`] describes the idea. The record is in the workers' shared data, under the policy's
+//! name, so it survives edits of the policy and new VMs.
 //!
-//! A dry run has a record of its own. Nothing follows from what is only watched, so a law that finds its
-//! target missed goes on to its limit; enforcement that began there would refuse nearly everything.
+//! A dry run has a record of its own. Its decisions have no effect, so a law that misses its target
+//! moves on to its limit. Enforcement that began with that record would refuse nearly everything.
 
 use crate::config::Mode;
 use crate::host::{HostError, Shared};
@@ -12,19 +13,17 @@ use crate::shared;
 use crate::strategy::{Controlled, Strategy};
 use crate::time::Instant;
 
-/// See the module.
+/// Access to a shared record.
 #[derive(Debug)]
 pub(super) struct Control {
     key: String,
 }
 
 impl Control {
-    /// The record under this key.
     pub(super) fn new(key: String) -> Self {
         Self { key }
     }
 
-    /// The record of a policy's strategy.
     pub(super) fn of_strategy(policy: &str, mode: Mode) -> Self {
         let kind = match mode {
             Mode::Enforce => "control",
@@ -46,7 +45,7 @@ impl Control {
         }
     }
 
-    /// Advances a record.
+    /// Advances the record of `controlled`.
     pub(super) fn advance(
         &self,
         host: &impl Shared,
@@ -60,7 +59,7 @@ impl Control {
         });
         match stored {
             Ok(true) => controlled.stored(),
-            // Too many other workers at once: the next tick goes on.
+            // Too many other workers write it at once. The next tick tries again.
             Ok(false) | Err(HostError::Conflict) => {}
             Err(error) => return Err(error),
         }
@@ -74,7 +73,7 @@ mod tests {
     use crate::host::Expected;
     use crate::host::memory::MemoryHost;
 
-    /// Counts, over all workers; the law sets the limit to the count whenever it is run.
+    /// A count over all workers. The law sets the limit to the count at each run.
     #[derive(Default)]
     struct Counting {
         fresh: f64,

@@ -1,4 +1,5 @@
-//! Outcomes for the value cut: those of requests that ended, and of requests that are in the backend for too long.
+//! Outcomes for the value cut: of requests that ended, and of requests that are in the backend for
+//! too long.
 
 use std::time::Duration;
 
@@ -10,15 +11,16 @@ use crate::strategy::value_cut::End;
 use crate::time::Instant;
 
 impl Stage {
-    /// Gives the strategy a name for this worker, which no other worker of the process has.
+    /// Gives the strategy a random number that tells this worker from the others of the process.
     pub(super) fn identify(&mut self) {
         if let Some(cut) = self.strategy.base.value_cut_mut() {
             cut.identify(self.rng.next_u64());
         }
     }
 
-    /// A request that held a slot since `dequeued` ended, or its stream began; `measured` says that its time, or its last objective in place of a
-    /// longer one, is in the histogram of its type.
+    /// Reports the end of a request that held a slot since `dequeued`, or the start of its stream.
+    /// `measured` says whether the histogram of its type has its time, or its last objective in
+    /// place of a longer time.
     pub(super) fn delivered(
         &mut self,
         now: Instant,
@@ -38,7 +40,7 @@ impl Stage {
         let late = time > last;
         let says_something = match outcome {
             Outcome::Completed | Outcome::Failed => true,
-            // A client that leaves early says nothing of the backend.
+            // A client that leaves early says nothing about the backend.
             Outcome::Abandoned => late,
             Outcome::Unmeasured | Outcome::Unsampled => false,
         };
@@ -63,11 +65,11 @@ impl Stage {
         }
     }
 
-    /// Counts requests that have been in the backend for so long that they have failed to deliver,
-    /// and gives back the slots of those that hold nothing that others need ([`ValueCut::frees`]).
+    /// Counts requests whose time in the backend is so long that they have failed to deliver.
+    /// Releases the slots of requests that hold nothing that others need ([`ValueCut::frees`]).
     ///
     /// # Errors
-    /// [`HostError`]; the slots are free all the same, at the next audit at the latest.
+    /// [`HostError`]. The slots are free in any case, at the next audit at the latest.
     ///
     /// [`ValueCut::frees`]: crate::strategy::ValueCut::frees
     pub(super) fn find_overdue(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {

@@ -1,12 +1,13 @@
 //! The other workers' part of the demand that MaxQueueWait and AcceptFraction measure.
 //!
-//! P is the whole process's, so the arrivals that it is held against must be, too. Each worker adds what
-//! it counted to process-wide counters at every tick, and takes what the others added into its own
-//! window: as in [`super::acceptance`], own requests count at once, theirs a tick later.
+//! P is that of the whole process, so the arrivals that it is compared with must be, too. Each
+//! worker adds its counts to process-wide counters at every tick, and adds the others' counts to
+//! its own window. As in [`super::acceptance`], its own requests count at once, and theirs a tick
+//! later.
 //!
-//! A window that is new, because its worker joined late or because an edit replaced it, starts with one completion of the
-//! mean that the process measured so far. With an empty one the strategy would admit everything until the next
-//! completion, which a queue behind long requests postpones.
+//! A window is new if its worker joined late or an edit replaced it. It starts with one completion
+//! of the process's mean processing time so far. With an empty window the strategy would admit
+//! everything until the next completion, which a queue behind long requests postpones.
 
 use std::time::Duration;
 
@@ -16,18 +17,19 @@ use crate::host::{Host, HostError};
 use crate::shared::Counter;
 use crate::time::Instant;
 
-/// See the module.
+/// One worker's exchange of demand with the other workers.
 #[derive(Debug)]
 pub(super) struct DemandExchange {
     received: Counter,
     completed: Counter,
     processing_us: Counter,
-    /// Mean processing time of all that the process completed before, µs; `None` once the window has it.
+    /// Mean processing time of all earlier completions of the process, µs. `None` without any, and
+    /// once the window has it.
     before_us: Option<u64>,
 }
 
 impl DemandExchange {
-    /// Nothing to exchange for strategies that measure no demand.
+    /// Returns `None` for strategies that measure no demand.
     pub(super) fn new(
         host: &impl Host,
         prefix: &str,
@@ -56,12 +58,12 @@ impl DemandExchange {
         })
     }
 
-    /// A request arrived at this worker.
+    /// Counts an arrival at this worker.
     pub(super) fn received(&mut self) {
         self.received.count(1);
     }
 
-    /// One was served, which held its slot for `slot`.
+    /// Counts `weight` requests that were served and held their slots for `slot` each.
     pub(super) fn completed(&mut self, slot: Duration, weight: u32) {
         let micros = u64::try_from(slot.as_micros()).unwrap_or(u64::MAX >> 40);
         self.completed.count(u64::from(weight));
@@ -124,7 +126,7 @@ mod tests {
             // Two requests a millisecond, two milliseconds each.
             assert!((demand.slots(at(2_000)) - 4.0).abs() < 0.05);
         }
-        // A worker that comes later knows the mean of what came before it, and no arrivals.
+        // A worker that joins later knows the earlier mean, and no arrivals.
         let mut late = exchange(&host);
         let mut demand = window();
         late.run(&host, at(2_000), &mut demand).unwrap();

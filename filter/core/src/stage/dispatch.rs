@@ -1,18 +1,19 @@
-//! Who gets a free slot, over all workers.
+//! Dispatch of free slots, over all workers.
 //!
-//! The rule is the queue's order: the smallest rank among all workers' first waiters. The worker that
-//! frees a slot gives it to a waiter of its own if that one is first, or behind the first by at most
-//! [`ORDER_TOLERANCE`]; otherwise it wakes the worker whose waiter is first, which takes the slot
-//! itself. No slot ever travels in a message, so a lost message loses no slot: the next release, arrival
-//! or tick of any worker looks again.
+//! A free slot goes to the smallest rank among all workers' first waiters. The worker that frees it
+//! gives it to its own first waiter if that one is first of all, or behind the first by at most
+//! [`ORDER_TOLERANCE`]. Otherwise it wakes the worker whose waiter is first, which takes the slot
+//! itself. No message carries a slot, so a lost message loses none: the next release, arrival or
+//! tick of any worker checks again.
 //!
-//! A worker that was woken takes one slot, so one is left to it. Further free slots go on: to the next worker, or to
-//! waiters here. With several slots free at once (clients reset their streams, an edit raises P), order between workers
-//! would cost more than it is worth: one wake-up after the other, and a slot that idles through each.
+//! A woken worker takes one slot, so one is left to it. Further free slots go to the next worker,
+//! or to waiters here. If several slots are free at once (clients reset their streams, an edit
+//! raises P), an exact order between workers costs more than it is worth: one wake-up after the
+//! other, and a slot that idles through each.
 //!
-//! A worker that was woken and whose first waiter still waits after [`UNRESPONSIVE_AFTER`] is passed
-//! over (its thread is busy, or its VM died and its lease has not run out yet): a slot does not idle for
-//! the sake of order.
+//! A woken worker whose first waiter still waits after [`UNRESPONSIVE_AFTER`] is passed over,
+//! because no slot may idle for the sake of order. Its thread is busy, or its VM died and its lease
+//! has not expired yet.
 
 use std::time::Duration;
 
@@ -26,28 +27,31 @@ use crate::stats::Count;
 use crate::time::Instant;
 use crate::workers::WorkerId;
 
-/// A waiter may overtake one of another worker that arrived this much earlier: less than a wake-up
-/// costs when the other thread is busy, and far less than the queue waits it is compared with.
+/// The most by which a waiter may overtake an earlier one of another worker, in arrival time. It is
+/// less than the cost of a wake-up while the other thread is busy, and far less than the queue
+/// waits that it is compared with.
 pub const ORDER_TOLERANCE: Duration = Duration::from_millis(1);
-/// A woken worker that has not moved for this long is passed over.
+/// The time after which a woken worker that has not acted is passed over.
 pub const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(2);
-/// The rank of a waiter whose worker has another order, for as long as an edit has not reached both: it
-/// goes behind all that can be compared, but no slot idles beside it.
+/// The rank of a waiter whose worker has another order, because an edit has reached only one of the
+/// two workers. It is behind all ranks that can be compared, but no slot idles beside it.
 const OTHER_ORDER: u64 = u64::MAX;
-/// Attempts to take a slot that is free but contended; the next release looks again.
+/// Attempts to take a free slot that is contended. After these, the next release tries again.
 const ATTEMPTS: u32 = 8;
 
 /// The requests that wait on other workers.
 #[derive(Debug)]
 struct Elsewhere {
-    /// The worker with the smallest rank among those that can be expected to act on it, and that rank.
+    /// The worker with the smallest rank among those that can be expected to act on a wake-up, and
+    /// that rank.
     to_wake: Option<(WorkerId, u64)>,
     /// The smallest rank of all.
     least: u64,
 }
 
 impl Stage {
-    /// Another worker left a slot to this one (or a tick looks whether that was lost on the way).
+    /// Takes a slot that another worker left to this one. A tick calls this too, in case the
+    /// wake-up was lost.
     ///
     /// # Errors
     /// [`HostError`]; the next call continues.
@@ -63,7 +67,7 @@ impl Stage {
         done
     }
 
-    /// Point 2: hands free slots to waiters.
+    /// Hands free slots to waiters (point 2).
     pub(super) fn dispatch(
         &mut self,
         host: &impl Host,
@@ -80,7 +84,7 @@ impl Stage {
             let own = self.head().and_then(|head| self.order.heard(head));
             let elsewhere = self.first_elsewhere(host, now)?;
             if let Some((other, rank)) = elsewhere.to_wake {
-                // Watching costs nobody an idle slot, so there the order is exact.
+                // Watched requests need no slot to go on, so none idles for an exact order.
                 let tolerance = if self.holds() {
                     self.order.tolerance(ORDER_TOLERANCE)
                 } else {
@@ -144,11 +148,12 @@ impl Stage {
             return Ok(());
         }
         self.ledger.note_wake(host, other, now)?;
-        // A worker that can't be woken looks by itself at its next tick.
+        // A worker that can't be woken checks by itself at its next tick.
         host.wake(other).or(Ok(()))
     }
 
-    /// Called with a slot taken: the first waiter gets it. `elsewhere` is the smallest rank that waits on other workers.
+    /// Gives a slot that was taken to the first waiter. `elsewhere` is the smallest rank that waits
+    /// on other workers.
     fn start_first(
         &mut self,
         host: &impl Host,
@@ -168,7 +173,7 @@ impl Stage {
             return self.ledger.release(host).and(ordered);
         };
         let handed_over = self.handed_over.take();
-        // Watched requests started when the slot got free, not when this worker heard of it.
+        // A watched request started when the slot became free, not when this worker was woken.
         let dequeued = handed_over
             .filter(|_| !holds)
             .unwrap_or(now)
@@ -200,7 +205,7 @@ impl Stage {
         published.and(booked).and(ordered).and(recorded)
     }
 
-    /// Puts a request into the queue and announces it; on error it is in neither.
+    /// Puts a request into the queue and announces it. On error it is neither queued nor announced.
     pub(super) fn enqueue(&mut self, host: &impl Host, slot: u32) -> Result<(), HostError> {
         let Some(request) = self.requests.get(slot).copied() else {
             return Ok(());
@@ -212,7 +217,7 @@ impl Stage {
         if announced.is_err() {
             self.queue.remove(slot);
             let left = self.order.left(host, request.turn);
-            // The next change of the head publishes it if this doesn't.
+            // If this fails, the next change of the head publishes it.
             return announced.and(self.publish_head(host)).and(left);
         }
         if self.holds() {
@@ -224,7 +229,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Takes a request out of the queue that won't get a slot.
+    /// Removes a request that won't get a slot from the queue.
     pub(super) fn leave_queue(
         &mut self,
         host: &impl Host,
@@ -246,7 +251,8 @@ impl Stage {
             .and(published)
     }
 
-    /// A request leaves the queue without a slot, having waited at least until now.
+    /// Records the wait of a request that leaves the queue without a slot. Its full wait would be
+    /// longer.
     pub(super) fn gave_up(&mut self, now: Instant, request: &Request) {
         let waited = now.since(request.arrived);
         let group = self.order.group(&request.attributes);
@@ -265,7 +271,8 @@ impl Stage {
         }
     }
 
-    /// A waiter with this `turn` is the first of its flow from now on: it gets its rank, or `otherwise` on error.
+    /// Queues the waiter in `slot`, which is now the first of its flow, by the rank of its `turn`.
+    /// On error its rank is `otherwise`.
     fn call_up(
         &mut self,
         host: &impl Host,
@@ -283,7 +290,7 @@ impl Stage {
         ranked.map(drop)
     }
 
-    /// The first waiter, as the other workers are told of it.
+    /// Returns the rank of the first waiter, as announced to the other workers.
     fn head(&self) -> Option<u64> {
         self.queue.head().map(|(_, rank)| self.order.announce(rank))
     }
@@ -292,7 +299,7 @@ impl Stage {
         self.ledger.publish_head(host, self.head())
     }
 
-    /// Refuses waiters at the head whose deadline has passed: a slot is not spent on them.
+    /// Refuses waiters at the head whose deadline has passed, so that they take no slot.
     fn drop_late(
         &mut self,
         host: &impl Host,
@@ -338,7 +345,7 @@ impl Stage {
             }
         }
         self.next_deadline = next;
-        // All of them, since `next_deadline` no longer counts them.
+        // An error doesn't end the loop, since `next_deadline` no longer counts these requests.
         let mut done = Ok(());
         for slot in late {
             done = done.and(self.expire(host, now, slot, actions));

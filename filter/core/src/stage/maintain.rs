@@ -1,4 +1,5 @@
-//! What a stage does between requests: housekeeping at every tick, and changes of its configuration.
+//! Maintenance of a stage between requests: housekeeping at every tick, and changes of its
+//! configuration.
 
 use std::time::Duration;
 
@@ -24,16 +25,16 @@ use crate::time::Instant;
 use crate::work::Work;
 use crate::workers::{Changes, Membership};
 
-/// How often the totals are held against the shares.
+/// Time between two audits of the totals against the shares.
 const AUDIT: Duration = Duration::from_millis(100);
-/// A drift is corrected after so many audits.
+/// The number of audits after which a drift is corrected.
 const AUDITS: usize = 20;
 
-/// Watches for a difference between totals and shares that stays.
+/// A watch for a lasting difference between totals and shares.
 ///
-/// The numbers are read one after the other while other workers book, so under load hardly two audits find the same. What
-/// is under way is now in the total and now in a share, though: it errs to both sides, and a drift that is none is hardly
-/// ever found with the same sign by nine audits of ten.
+/// The numbers are read one after the other while other workers book, so under load hardly two
+/// audits agree. A booking under way is at times in the total only, at times in a share only, so
+/// its error has either sign. Without a drift, nine audits of ten hardly ever find the same sign.
 #[derive(Debug, Default)]
 pub(super) struct DriftWatch {
     audited: Instant,
@@ -42,7 +43,7 @@ pub(super) struct DriftWatch {
 }
 
 impl DriftWatch {
-    /// The drift to correct, if it has lasted.
+    /// Returns the drift to correct, if it has lasted.
     fn lasting(&mut self, drift: Share) -> Option<Share> {
         self.seen[self.next] = drift;
         self.next = (self.next + 1) % AUDITS;
@@ -58,7 +59,7 @@ impl DriftWatch {
     }
 }
 
-/// The part of a drift that nine audits of ten found.
+/// Returns the part of a drift that nine audits of ten found.
 fn agreed(mut found: [i64; AUDITS]) -> i64 {
     found.sort_unstable();
     let (low, high) = (found[AUDITS / 10], found[AUDITS - 1 - AUDITS / 10]);
@@ -66,8 +67,9 @@ fn agreed(mut found: [i64; AUDITS]) -> i64 {
 }
 
 impl Stage {
-    /// Housekeeping: gives back what dead workers held, refuses the late, hands out slots that a lost
-    /// wake-up left free, exchanges measured times with the other workers, publishes counters.
+    /// Does the housekeeping: gives back the slots and the queued work of dead workers, refuses
+    /// expired waiters, hands out slots that a lost wake-up left free, exchanges measured times
+    /// with the other workers, and publishes counters.
     ///
     /// # Errors
     /// [`HostError`]; the next tick continues.
@@ -103,8 +105,9 @@ impl Stage {
         self.woken(host, now, actions)?;
         self.service_times.sync(now, host, &self.times_key)?;
         if !self.knows_times && self.work_is_known() {
-            // Requests that came before count as no work so far. Those behind them would seem to wait for many times their
-            // estimate, and estimates would follow that for seconds.
+            // Requests that arrived earlier count as no work so far. Requests behind them would
+            // seem to wait for many times their estimate, and estimates would follow that for
+            // seconds.
             self.knows_times = true;
             self.recount_work(host)?;
         }
@@ -134,7 +137,8 @@ impl Stage {
         }
     }
 
-    /// The worker with the lowest number corrects a lasting drift, so that it is corrected once.
+    /// Corrects a lasting drift. Only the worker with the lowest number does, so that it is
+    /// corrected once.
     fn audit(
         &mut self,
         host: &impl Host,
@@ -157,13 +161,13 @@ impl Stage {
         Ok(())
     }
 
-    /// Takes a new version of its policy over. Requests that wait or run stay, learned times stay (they
-    /// are kept by type name), and so does whatever part of the strategy the new version doesn't change. `stats` are those
-    /// of `config`.
+    /// Applies a new version of the policy. Waiting and running requests stay. Learned times stay,
+    /// because they are kept by type name, and so does each part of the strategy that the version
+    /// doesn't change. `stats` are those of `config`.
     ///
     /// # Errors
-    /// [`HostError`]. Whether the new version was taken over, [`Stage::config`] says: all that can fail is
-    /// made before anything is changed, and what fails later is made up for by the next tick.
+    /// [`HostError`]. [`Stage::config`] says whether the version applies: all fallible parts are
+    /// made before anything changes, and the next tick makes up for later failures.
     pub fn reconfigure(
         &mut self,
         host: &impl Host,
@@ -215,7 +219,7 @@ impl Stage {
         }
 
         self.slots.reconfigure(&self.config, &config);
-        // What the record knows serves the next request already; if not, the next tick gets it.
+        // The next request already uses the shared record. On error, the next tick reads it.
         let cut = self.strategy.base.value_cut();
         (self.slots.run(
             host,
@@ -236,7 +240,7 @@ impl Stage {
             self.identify();
             let (slots, is_open) = (self.slots.count(), self.slots.is_open());
             (self.strategy).learn(now, slots, is_open, &self.service_times);
-            // What the record knows serves the next request already; if not, the next tick gets it.
+            // The next request already uses the shared record. On error, the next tick reads it.
             self.control.run(host, now, &mut self.strategy).or(Ok(()))?;
             (self.acceptance, self.demand) = (acceptance, demand);
             self.exchange_demand(host, now).or(Ok(()))?;
@@ -277,14 +281,15 @@ impl Stage {
         self.dispatch(host, now, actions).and(reranked)
     }
 
-    /// Puts all waiters in the order that holds from now on, as if it had held when they arrived.
+    /// Ranks all waiters as if the new order had applied when they arrived.
     ///
-    /// Ranks of two orders can't be compared, nor can flows that were renumbered. Other workers do the
-    /// same when the edit reaches them, some milliseconds earlier or later. In between each of them serves
-    /// its own waiters first, in its own order, and leaves slots that it has nobody for to the others
-    /// (`dispatch`).
+    /// Ranks of two orders can't be compared, nor can renumbered flows. Other workers do the same
+    /// when the edit reaches them, some milliseconds earlier or later. In between, each worker
+    /// serves its own waiters first, in its own order, and leaves slots that none of them needs to
+    /// the others (`dispatch`).
     fn rerank(&mut self, host: &impl Host, mut old: Order) -> Result<(), HostError> {
-        // Flows may be others by now: what was charged for requests that have a slot is not corrected.
+        // Flows may have been renumbered, so charges for requests with a slot are no longer
+        // corrected.
         let running = |request: &&mut Request| request.phase != Phase::Queued;
         for request in self.requests.iter_mut().filter(running) {
             request.turn = None;
@@ -302,7 +307,7 @@ impl Stage {
         let queued = u32::try_from(waiting.len()).unwrap_or(u32::MAX);
         for &(_, slot) in &waiting {
             let turn = self.requests.get(slot).and_then(|request| request.turn);
-            // A flow that keeps a cost for a while harms nobody.
+            // A cost that stays with its flow for a while does no harm.
             old.left(host, turn).or(Ok(()))?;
         }
         for (arrived, slot) in waiting {
@@ -313,7 +318,7 @@ impl Stage {
             let expected_us = self.time_us(request.work.cast_unsigned());
             let (order, times) = (&mut self.order, &self.service_times);
             let placed = order.place(host, arrived, &attributes, times, expected_us, queued);
-            // Where the host fails it is better to go first than not to wait at all.
+            // On a host error, fall back to rank 0, so that the request keeps waiting.
             let Place { rank, turn } = placed.unwrap_or_default();
             (request.rank, request.turn) = (rank, turn);
             if let Some(waiting) = self.requests.get_mut(slot) {
@@ -324,7 +329,6 @@ impl Stage {
         self.publish_head(host)
     }
 
-    /// Whether the work of a request can be told by now.
     fn work_is_known(&self) -> bool {
         match self.work {
             Work::Time => self.service_times.mean_of_all().is_some(),
@@ -332,7 +336,7 @@ impl Stage {
         }
     }
 
-    /// Counts the work of all requests in the unit that holds from now on.
+    /// Counts the work of all requests in the current unit.
     fn recount_work(&mut self, host: &impl Host) -> Result<(), HostError> {
         let mut done = Ok(());
         let mut queue = self.ledger.queue(host)?;
@@ -349,7 +353,7 @@ impl Stage {
         done
     }
 
-    /// Those of `flows` that have nothing to remember and no request on this worker.
+    /// Returns those of `flows` without state to keep and without a request on this worker.
     ///
     /// # Errors
     /// [`HostError`].
@@ -372,13 +376,13 @@ impl Stage {
         Ok(idle)
     }
 
-    /// A flow of the queue stands for other requests from now on.
+    /// Resets a flow of the queue, whose id now belongs to other requests.
     pub(crate) fn forget_flow(&mut self, flow: u16) {
         self.order.forget(flow);
     }
 
-    /// Requests under way keep their type and class by name; where it is gone they become `default`, and
-    /// of the lowest class.
+    /// Maps types and classes of requests under way by name. Where the name is gone, the type
+    /// becomes `default`, and the class the lowest one.
     fn rename(&mut self, config: &StageConfig) {
         let types = renamed(
             self.config.types.iter().map(|t| &t.name),
@@ -396,15 +400,15 @@ impl Stage {
                     .copied()
                     .unwrap_or(0),
             );
-            // There may have been no classes.
+            // The old version may have had no classes.
             let class = classes.get(request.attributes.class.0 as usize).copied();
             let class = class.unwrap_or(lowest);
             request.attributes.class = ClassId(u8::try_from(class).unwrap_or(u8::MAX));
         }
     }
 
-    /// The policy is gone: lets everybody through who waits. The stage is over when
-    /// [`Stage::pending`] is zero.
+    /// Retires the stage, because its policy is gone: all waiters go to the backend. The stage is
+    /// over when [`Stage::pending`] is zero.
     ///
     /// # Errors
     /// [`HostError`].
@@ -428,7 +432,7 @@ impl Stage {
         self.retired
     }
 
-    /// Nobody is held any more: all who wait go to the backend.
+    /// Sends all waiters to the backend.
     fn release_all(
         &mut self,
         host: &impl Host,
@@ -449,8 +453,8 @@ impl Stage {
         done
     }
 
-    /// Requests that were only watched are in the backend, whatever place they have in the queue: from
-    /// now on, when that place would hold them back or refuse them, they count as running.
+    /// Counts watched requests as running. They are in the backend already, whatever their place in
+    /// the queue, and from now on that place would hold them back or refuse them.
     fn adopt_watched(&mut self, host: &impl Host) -> Result<(), HostError> {
         let mut done = Ok(());
         while let Some((slot, _)) = self.queue.head() {
@@ -462,9 +466,8 @@ impl Stage {
         done
     }
 
-    /// A waiter is in the backend: from the stage's view it runs, and above P if need be, since its client
-    /// has waited enough. Where no slot can be booked for it the stage knows it no longer, so that it
-    /// gives none back.
+    /// Counts a waiter as running in the backend, above P if need be, since its client has waited
+    /// enough. If no slot can be booked for it, the stage forgets it and thus never gives one back.
     fn let_go(
         &mut self,
         host: &impl Host,
@@ -476,7 +479,7 @@ impl Stage {
         };
         request.phase = Phase::Running { dequeued };
         let waiting = *request;
-        // Its turn goes to the next: it takes none.
+        // `leave_queue` takes back the charge of its turn, so its end must not correct it.
         request.turn = None;
         let request = waiting;
         if dequeued.is_some() {
@@ -495,7 +498,7 @@ impl Stage {
         booked.and(self.leave_queue(host, slot, &request))
     }
 
-    /// Shares what is pending with the host now: the worker is about to end.
+    /// Publishes pending measurements now, because the worker is about to end.
     ///
     /// # Errors
     /// [`HostError`].
@@ -505,12 +508,13 @@ impl Stage {
     }
 }
 
-/// Workflows that have ids of their own.
+/// The most workflows that have ids of their own; `None` without workflows.
 fn max_workflows(config: &StageConfig) -> Option<u16> {
     config.workflows.as_ref().map(|w| w.max_workflows)
 }
 
-/// Where each of the `old` names is in `new`; the last for those that are gone.
+/// Returns the index in `new` of each of the `old` names, and the last index for names that are
+/// gone.
 fn renamed<'a>(
     old: impl Iterator<Item = &'a String>,
     new: impl Iterator<Item = &'a String>,

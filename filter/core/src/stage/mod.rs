@@ -1,10 +1,11 @@
 //! The admission stage: P slots, one queue, per-type objectives (Bouncer §3, Figure 1).
 //!
-//! One `Stage` per policy and worker; all of them in a process act as one, through [`Ledger`] for slots
-//! and queued work and through published ranks for the order of the queue. Points 1, 2 and 3 of
-//! Figure 1 are [`Stage::arrive`], [`Action::Resume`] (see [`mod@dispatch`]), and [`Stage::finish`].
+//! Each worker has one `Stage` per policy. All stages of a policy act as one: through [`Ledger`]
+//! for slots and queued work, and through published ranks for the order of the queue. Points 1, 2
+//! and 3 of Figure 1 are [`Stage::arrive`], [`Action::Resume`] (see [`mod@dispatch`]), and
+//! [`Stage::finish`].
 //!
-//! The caller owns the requests themselves. It tells of arrivals and ends, and carries out [`Action`]s.
+//! The caller owns the requests. It reports their arrivals and ends, and carries out [`Action`]s.
 
 mod acceptance;
 mod backlog;
@@ -52,7 +53,7 @@ use slots::Slots;
 pub use dispatch::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
 pub use sampling::SAMPLES_PER_SECOND;
 
-/// Of so many admissions, one's estimates are recorded.
+/// The estimates of one in this many admissions are recorded.
 const ESTIMATES: u32 = 8;
 
 /// How a request ended.
@@ -60,19 +61,20 @@ const ESTIMATES: u32 = 8;
 pub enum Outcome {
     /// The backend answered; its times count.
     Completed,
-    /// The backend failed: an error for an answer, a timeout, a reset. One that comes at once says nothing of service
-    /// times. The time until one that comes late is the least that an answer would have taken.
+    /// The backend failed: an error for an answer, a timeout, a reset. A failure that comes at once
+    /// says nothing about service times. The time until a late failure is a lower bound of the
+    /// service time.
     Failed,
-    /// The client left before the backend's answer was complete. The time until then is the least that the backend would
-    /// have taken.
+    /// The client left before the backend's answer was complete. The time until then is a lower
+    /// bound of the service time.
     Abandoned,
     /// Anything else, such as a local reply. Its times say nothing about the backend.
     Unmeasured,
-    /// An answer that [`Stage::wants_sample`] didn't ask to look at.
+    /// An answer that is not measured, because [`Stage::wants_sample`] returned false.
     Unsampled,
 }
 
-/// A stage, seen from one worker.
+/// A stage, as one worker sees it.
 #[derive(Debug)]
 pub struct Stage {
     policy: PolicyId,
@@ -90,15 +92,15 @@ pub struct Stage {
     acceptance: Option<Exchange>,
     sampling: Sampling,
     firsts: FirstAttempts,
-    /// Whether the work of queued requests is known: a service time was.
+    /// Whether a service time is known, and with it the work of queued requests.
     knows_times: bool,
     demand: Option<DemandExchange>,
     control: Control,
     backlog: Backlog,
     stats: StageStats,
-    /// While this worker reacts to a wake-up: when the slot was left to it.
+    /// The time at which the slot of a wake-up was left to this worker, while it reacts to it.
     handed_over: Option<Instant>,
-    /// While slots are handed out: the workers to which one was left.
+    /// The workers to which a slot was left by the current dispatch.
     handed_to: Vec<WorkerId>,
     rng: Rng,
     others: Vec<WorkerId>,
@@ -111,8 +113,8 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// The stage of `policy`, configured by `config`, whose stats are `stats`, on the worker that `membership` names.
-    /// `seed` makes its random decisions repeatable.
+    /// Returns the stage of `policy` with this configuration and these stats, on the worker of
+    /// `membership`. `seed` makes its random decisions repeatable.
     ///
     /// # Errors
     /// [`HostError`] when the host refuses a metric.
@@ -162,7 +164,7 @@ impl Stage {
         Ok(this)
     }
 
-    /// Its configuration.
+    /// The current configuration.
     #[must_use]
     pub fn config(&self) -> &StageConfig {
         &self.config
@@ -180,7 +182,8 @@ impl Stage {
         &self.service_times
     }
 
-    /// Requests of this worker that wait, here or before the stage, or hold a slot.
+    /// The number of this worker's requests that wait, here or before the stage, or are in the
+    /// backend.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.requests.len()
@@ -193,14 +196,14 @@ impl Stage {
             && !self.retired
     }
 
-    /// The caller's name for a request; `None` once it has ended.
+    /// Returns the stream of a request, which is the caller's id of it; `None` once it has ended.
     #[must_use]
     pub fn stream(&self, ticket: Ticket) -> Option<u32> {
         self.requests.of(ticket).map(|request| request.stream)
     }
 
-    /// Whether the answer to this request is worth looking at. The caller asks once, when the answer
-    /// comes; on false it may end the request as [`Outcome::Unsampled`].
+    /// Whether the answer to this request is to be measured. The caller asks once, when the answer
+    /// comes. On false it may end the request as [`Outcome::Unsampled`].
     pub fn wants_sample(&mut self, ticket: Ticket) -> bool {
         let Some(request) = self.requests.of_mut(ticket) else {
             return true;
@@ -210,14 +213,15 @@ impl Stage {
         weight.is_some()
     }
 
-    /// Whether something here can't wait for a slow tick: somebody waits for a slot, or other workers
-    /// for our decisions.
+    /// Whether the stage can't wait for a slow tick: requests wait for a slot, or other workers for
+    /// this worker's decisions.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         !self.queue.is_empty() || self.acceptance.as_ref().is_some_and(Exchange::is_pending)
     }
 
-    /// The quality in which the application should answer this request, ratio; `None` where it isn't told.
+    /// Returns the quality in which the application should answer this request, ratio; `None` if
+    /// the stage asks for none.
     #[must_use]
     pub fn quality(&self, ticket: Ticket) -> Option<f64> {
         let request = self.requests.of(ticket)?.attributes;
@@ -228,12 +232,12 @@ impl Stage {
         self.strategy.base.quality(request.kind, request.class)
     }
 
-    /// Counts a request that passes the stage by.
+    /// Counts a request that bypasses the stage.
     pub fn pass_by(&mut self, count: StageCount) {
         self.stats.count_stage(count, 1);
     }
 
-    /// Point 1: a request arrives.
+    /// Decides about a request that arrives (point 1).
     ///
     /// # Errors
     /// [`HostError`]; the caller lets the request through, unmanaged.
@@ -250,7 +254,7 @@ impl Stage {
         self.enter(host, now, ticket, actions)
     }
 
-    /// Point 1 for a request that is in the table already.
+    /// Decides about a request that is in the table already (point 1).
     ///
     /// # Errors
     /// [`HostError`]; the caller lets the request through, unmanaged, and its ticket is void.
@@ -325,7 +329,7 @@ impl Stage {
         Ok(decision)
     }
 
-    /// Counts a decision for the other workers' windows.
+    /// Counts a decision, for the strategy and for the other workers' windows.
     fn decided(&mut self, kind: TypeId, accepted: bool) {
         self.strategy.base.decided(accepted);
         if let Some(acceptance) = &mut self.acceptance {
@@ -333,8 +337,8 @@ impl Stage {
         }
     }
 
-    /// The part of the requests that was refused lately, ratio 0..=1, if clients are to be told: never by
-    /// a dry run, which changes nothing.
+    /// Returns the part of the requests that was refused lately, ratio 0..=1, for replies to
+    /// clients; `None` if they get no such number. A dry run has none, because it changes nothing.
     #[must_use]
     pub fn rejection_rate(&self) -> Option<f64> {
         match self.config.mode {
@@ -349,7 +353,7 @@ impl Stage {
         self.strategy.base.admission_rate(kind, class)
     }
 
-    /// Counts a rejection and says when coming back is worth it.
+    /// Counts a rejection. Returns the refusal, with the time after which a retry is worth it.
     fn refuse(
         &mut self,
         now: Instant,
@@ -368,8 +372,8 @@ impl Stage {
         Refusal::new(self.policy, kind, reason, drain, origin, &mut self.rng)
     }
 
-    /// Counts a request that is refused before it comes here; `wait` is the time after which it would have
-    /// passed.
+    /// Counts a request that is refused before it comes to the stage. `wait` is the time after
+    /// which it would have passed.
     pub(crate) fn refuse_before(
         &mut self,
         now: Instant,
@@ -382,7 +386,8 @@ impl Stage {
         self.refuse(now, request, Some(origin), reason, wait)
     }
 
-    /// One in [`ESTIMATES`]: a distribution needs no more, and each record is a host call.
+    /// Records the estimates of one admission in [`ESTIMATES`]. A distribution needs no more, and
+    /// each record is a host call.
     fn record_estimates(
         &mut self,
         host: &impl Host,
@@ -444,7 +449,7 @@ impl Stage {
         request.fifo_wait = self.knows_times.then(|| self.drain_time(sight.queue));
         request.phase = Phase::Queued;
         self.accept(ticket, request);
-        // It may be first in line with a slot free.
+        // It may be first in the queue while a slot is free.
         let own_turn =
             |action: &Action| matches!(action, Action::Resume { ticket: t, .. } if *t == ticket);
         let before = actions.len();
@@ -452,7 +457,7 @@ impl Stage {
             .enqueue(host, ticket.slot)
             .and_then(|()| self.dispatch(host, now, actions));
         if let Err(error) = placed {
-            // The caller lets it through unmanaged: nothing of it may stay behind.
+            // The caller lets it through unmanaged, so the stage must forget it.
             actions.retain(|action| !own_turn(action));
             self.forget(host, ticket).or(Ok(()))?;
             return Err(error);
@@ -468,7 +473,8 @@ impl Stage {
         Ok(Decision::Hold(ticket))
     }
 
-    /// Counts a request that goes to the backend. One that expires in the queue counts as rejected, and only so.
+    /// Counts a request that goes to the backend. A request that expires in the queue counts only
+    /// as rejected.
     fn lets_pass(&mut self, request: &Request) {
         if request.counts != Counts::Refused {
             self.stats.count(request.attributes.kind, Count::Accepted);
@@ -517,7 +523,7 @@ impl Stage {
         }
     }
 
-    /// Point 3: a request ended, in whatever phase. Safe to call twice.
+    /// Ends a request in any phase (point 3). A second call has no effect.
     ///
     /// # Errors
     /// [`HostError`].
@@ -533,7 +539,7 @@ impl Stage {
             return Ok(());
         };
         if request.phase == Phase::Arriving {
-            // It never came here.
+            // It never came to the stage.
             return Ok(());
         }
         let Attributes { kind, class, .. } = request.attributes;
@@ -557,7 +563,7 @@ impl Stage {
                     let taken = now.since(dequeued);
                     (self.order).ended(host, attributes, turn, usual_us, taken)
                 });
-                // A stream delivered when it began.
+                // A stream was counted at its first byte.
                 if request.first_byte.is_none() {
                     let is_bound = matches!(outcome, Outcome::Failed | Outcome::Abandoned);
                     let measured = match dequeued.filter(|_| is_bound) {
@@ -589,14 +595,17 @@ impl Stage {
         self.dispatch(host, now, actions)
     }
 
-    /// Learns from a request of `kind` that was not answered for this time in the backend.
+    /// Learns from a request of `kind` that had no answer after this time in the backend. Returns
+    /// whether the time counts as a service time.
     ///
-    /// Where clients give up on answers that take long, or a route's timeout ends them, only the others are measured:
-    /// estimates are too low, more is let in, and answers take longer. That ends when the time counts as a service time,
-    /// where it is longer than is usual for the type: a shorter one says nothing. Before the type has a mean of its own,
-    /// only a time beyond its last objective is long for sure. It counts as no more than that objective, from which on an
-    /// answer is late in any case, so that clients who end long streams have little influence. Of a type that hangs, or was
-    /// until now, it doesn't count: no answer would have taken it. Returns whether it counts.
+    /// If clients give up on slow answers, or a route's timeout ends them, only fast answers are
+    /// measured: estimates are too low, more requests are admitted, and answers take longer. So the
+    /// time counts if it is longer than usual for the type. A shorter one says nothing.
+    ///
+    /// Before the type has a mean of its own, only a time beyond its last objective is surely long.
+    /// The time counts as that objective at most, beyond which an answer is late in any case, so
+    /// that clients who end long streams have little influence. It doesn't count for a type that
+    /// hangs, or hung until now, because no answer would have taken it.
     fn took_at_least(&mut self, kind: TypeId, time: Duration) -> bool {
         if (self.strategy.base.value_cut()).is_some_and(|cut| cut.hangs(kind)) {
             return false;
@@ -612,10 +621,11 @@ impl Stage {
         true
     }
 
-    /// The end of a response that was measured at its first byte.
+    /// Records the end of a response that was measured at its first byte.
     ///
-    /// A client that leaves ends its stream, and its slot was in use until then all the same. How fast the backend is,
-    /// only complete responses say. One that the backend breaks off says nothing.
+    /// The slot of a stream whose client leaves was in use until then, so its slot time counts.
+    /// Only complete responses show how fast the backend is. A stream that the backend breaks off
+    /// says nothing.
     fn streamed(&mut self, now: Instant, request: &Request, dequeued: Instant, outcome: Outcome) {
         let kind = request.attributes.kind;
         if request.first_byte.is_some_and(|at| at < dequeued) {
@@ -633,13 +643,14 @@ impl Stage {
         }
     }
 
-    /// The most slots in use that a request met, when it got its own and now.
+    /// Returns the most slots in use that a request met: when it got its own, or now.
     fn beside(&self, request: &Request) -> u32 {
         let now = self.slots.in_use(self.ledger.booked().slots);
         request.beside.max(now)
     }
 
-    /// The backend is done with a request, which held its slot from `dequeued` to `now`.
+    /// Records a request that held its slot from `dequeued` to `now` and with which the backend is
+    /// done.
     fn held(&mut self, now: Instant, request: &Request, dequeued: Instant) {
         let (kind, weight) = (request.attributes.kind, request.weight);
         let waited = match request.counts {
@@ -655,7 +666,7 @@ impl Stage {
         self.slots.completed(kind, dequeued, now, met, weight);
     }
 
-    /// Gives the slot of a request back that ended, unless it gave it back before.
+    /// Gives back the slot of a request that ended, unless it was given back before.
     fn release(&mut self, host: &impl Host, request: &Request) -> Result<(), HostError> {
         match request.freed {
             Some(_) => Ok(()),
@@ -663,7 +674,7 @@ impl Stage {
         }
     }
 
-    /// Takes a request out that the caller won't tell the end of.
+    /// Removes a request whose end the caller won't report.
     fn forget(&mut self, host: &impl Host, ticket: Ticket) -> Result<(), HostError> {
         match self.requests.take(ticket) {
             None => Ok(()),
@@ -696,7 +707,7 @@ impl Stage {
         if self.slots.is_representative(self.beside(request)) {
             self.service_times.record(kind, processing, request.weight);
         }
-        // Of a slot that is still held, the time is what others of the type lead to expect.
+        // A stream still holds its slot, so the mean slot time of its type is taken.
         let slot = match request.first_byte {
             Some(_) => self.service_times.mean(kind).unwrap_or_default(),
             None => processing,

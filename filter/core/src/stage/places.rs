@@ -1,57 +1,62 @@
-//! Where in the queue a type's requests get their turn: what makes wait estimates follow the discipline.
+//! Places in the queue: wait estimates that follow the discipline.
 //!
-//! Bouncer's Eq. 2 estimates the wait of a request from all the work that is queued before it, which in
-//! a FIFO is all there is. Under any other order some of that work comes later, and some that has not
-//! arrived yet comes first. How much depends on the discipline, the mix and the load. So it is measured,
-//! for each *group* that the order treats alike: a type, a class under strict priority, or a flow of a fair
-//! queue. Over the requests of a group that left the queue lately, with x a FIFO's estimate at arrival and y the wait,
+//! Bouncer's Eq. 2 estimates the wait of a request from all the work that is queued before it. In a
+//! FIFO no other work counts. Under any other order some of that work comes later, and some that
+//! has not arrived yet comes first. The amounts depend on the discipline, the mix and the load. So
+//! the wait is measured for each *group* that the order treats alike: a type, a class under strict
+//! priority, or a flow of a fair queue. Over the requests of a group that left the queue lately,
+//! with x a FIFO's estimate at arrival and y the wait,
 //!
 //! ```text
 //! wait(x) = ȳ + b (x − x̄)      b = (Sxy + k x̄² ȳ/x̄) / (Sxx + k x̄²), within 0 ..= ȳ/x̄
 //! ```
 //!
-//! the least-squares line with k requests added on the line through the origin. Where the queue's length
-//! says something about the wait (slack, deadlines) the line follows it at once; where it says nothing
-//! (short jobs under SJF, light flows under DRR) the line is flat and a sudden queue doesn't frighten
-//! those who pass it by. Where the queue's length hardly varies the line goes through the origin: twice the
-//! queue, twice the wait. Under orders by limits (slack, deadlines) the line is no steeper than a FIFO's: in a
-//! short queue a wait is mostly the rest of requests in service, and a line through the origin estimated a second
-//! for a queue of two requests.
-//! The alternative that was measured, the ratio ȳ/x̄ alone, is as good at steady load, but half a second after
-//! a jump of the load from 0.9 to 1.5 it takes `fast` under
-//! SJF for 4.0 ms where 1.1 is right (this: 1.3), and for 0.1 ms where 1.2 is right after the way back.
+//! the least-squares line with k requests added on the line through the origin. If the queue's
+//! length predicts the wait (slack, deadlines), the line follows it at once. If it doesn't (short
+//! jobs under SJF, light flows under DRR), the line is flat, and a sudden queue doesn't raise the
+//! estimates of requests that pass it by. If the queue's length hardly varies, the line goes
+//! through the origin: twice the queue, twice the wait. Under orders by limits (slack, deadlines)
+//! the line is no steeper than a FIFO's. There a wait in a short queue is mostly the rest of
+//! requests in service, and a line through the origin estimated a second for a queue of two
+//! requests.
 //!
-//! The past loses half of its weight in a second. A group that nobody has seen for some seconds is judged
-//! as in a FIFO again, so that a type that was starved is tried anew. Requests that leave without a slot
-//! (expired, client gone) count with what they waited: without them a starved type would be known by
-//! its luckiest requests alone.
+//! The measured alternative, the ratio ȳ/x̄ alone, is as good at steady load. It is worse half a
+//! second after a jump of the load. From 0.9 to 1.5 it estimates 4.0 ms for `fast` under SJF where
+//! 1.1 is right (the line: 1.3), and after the way back 0.1 ms where 1.2 is right.
 //!
-//! How near estimates come (`tests/wait_estimates.rs`: Bouncer's mix at 1.2 and 1.5 times the full load, one
-//! worker and four; mean estimate against mean wait of each type). With a full queue: within 2% under EDF,
-//! LSTF, LASF and Slack; under DRR within 4% for those who wait long, and 1.5 ms for the light flows (11.1 for
-//! 10.2 ms); under SJF and SRTF within 10% or 2 ms for those who are served and 10% for those who mostly
-//! expire (790 for at least 717 ms). Admitted by Bouncer: within 0.3 ms, but for the rare `slow`: 1.0 for
-//! 4.1 ms under SJF. That one comes in when nobody is queued; then the estimate is 0, as in Eq. 2, though
-//! those that come later may still go first.
+//! Measurements lose half of their weight in a second. A group without requests for some seconds is
+//! judged as in a FIFO again, so that a starved type is tried anew. Requests that leave without a
+//! slot (expired, client gone) count with the time that they waited. Without them a starved type
+//! would be known by its luckiest requests alone.
 //!
-//! Left out: progress headers make requests of one type differ, and their mean is all that is known here;
-//! each worker learns from its own requests, so a group with less than a request a second on a worker
-//! counts as in a FIFO. No host call, and nothing is allocated.
+//! Accuracy (`wait_tests.rs`: Bouncer's mix at 1.2 and 1.5 times the full load, one worker and
+//! four; mean estimate against mean wait of each type). With a full queue: within 2% under EDF,
+//! LSTF, LASF and Slack; under DRR within 4% for types that wait long, and 1.5 ms for the light
+//! flows (11.1 for 10.2 ms); under SJF and SRTF within 10% or 2 ms for types that are served, and
+//! 10% for types that mostly expire (790 for at least 717 ms). Admitted by Bouncer: within 0.3 ms,
+//! except for the rare `slow`: 1.0 for 4.1 ms under SJF. `slow` is admitted when the queue is
+//! empty. Then the estimate is 0, as in Eq. 2, though requests that arrive later may still go
+//! first.
+//!
+//! Left out: progress headers make requests of one type differ, and only their mean is known here.
+//! Each worker learns from its own requests, so a group with less than a request per second on a
+//! worker counts as in a FIFO. No host call is made, and nothing is allocated.
 
 use std::time::Duration;
 
 use crate::time::Instant;
 
-/// The past loses half of its weight in this time.
+/// Time in which measurements lose half of their weight.
 const HALF_LIFE: Duration = Duration::from_secs(1);
-/// What the assumption of a FIFO weighs, requests.
+/// Weight of the assumption of a FIFO, requests.
 const PRIOR: f64 = 0.2;
-/// What the line through the origin weighs, requests that are off the mean by as much as the mean: k.
+/// k, the weight of the line through the origin, in requests whose distance from the mean equals
+/// the mean.
 const STEADY: f64 = 5.0;
-/// Less is nothing.
+/// Sums and waits below this count as zero.
 const LEAST: f64 = 1e-6;
 
-/// What was seen of a group, in sums that decay. Times in s.
+/// Sums over the requests of a group, which decay. Times in s.
 #[derive(Debug, Clone, Copy, Default)]
 struct Place {
     requests: f64,
@@ -78,7 +83,7 @@ impl Place {
         self.product *= kept;
     }
 
-    /// The wait where a FIFO's would be `fifo_wait`.
+    /// Returns the wait where a FIFO's would be `fifo_wait`.
     fn wait(&self, fifo_wait: f64, steepest: f64) -> f64 {
         if self.requests < LEAST {
             return fifo_wait;
@@ -115,7 +120,7 @@ impl Places {
         }
     }
 
-    /// Queue wait of a request of `group` where a FIFO's would be `fifo_wait`.
+    /// Returns the queue wait of a request of `group` where a FIFO's would be `fifo_wait`.
     pub(super) fn queue_wait(&self, group: u16, fifo_wait: Duration) -> Duration {
         let place = self.places.get(usize::from(group));
         let wait = place.map(|place| place.wait(fifo_wait.as_secs_f64(), self.steepest));
@@ -123,15 +128,15 @@ impl Places {
             .unwrap_or(fifo_wait)
     }
 
-    /// A request of `group` left the queue, where a FIFO would have let it wait `fifo_wait`: for a slot, or
-    /// without one, and then it would have waited longer.
+    /// Adds a request of `group` that left the queue after `waited`, where a FIFO's wait would have
+    /// been `fifo_wait`. A request that left without a slot would have waited longer.
     pub(super) fn left(&mut self, group: u16, waited: Duration, fifo_wait: Duration) {
         if let Some(place) = self.places.get_mut(usize::from(group)) {
             place.add(fifo_wait.as_secs_f64(), waited.as_secs_f64());
         }
     }
 
-    /// Lets the past fade.
+    /// Decays the sums of all groups.
     pub(super) fn tick(&mut self, now: Instant) {
         let elapsed = now.since(self.decayed);
         self.decayed = now;
@@ -156,7 +161,7 @@ mod tests {
         found.abs_diff(expected) < expected / 20 + ms(1)
     }
 
-    /// A place learned from FIFO waits of 50 to 150 ms and what becomes of them.
+    /// A place learned from FIFO waits of 50 to 150 ms, of which each becomes `wait`.
     fn learned(wait: impl Fn(u64) -> u64) -> Places {
         let mut places = Places::new(1, f64::INFINITY);
         for n in 0..200 {

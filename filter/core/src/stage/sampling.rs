@@ -1,24 +1,27 @@
-//! Which answers are measured: all of them, up to a rate at which more add nothing.
+//! Sampling of the answers that are measured: all of them, up to a rate at which more add nothing.
 //!
-//! Measuring an answer costs more host calls than deciding about its request: whether it came from the
-//! backend at all, and a record in each of three distributions. At thousands of answers a second of one
-//! type a sample of them gives the same percentiles. The budget is per type, so a rare type is always
-//! measured however busy the others are; slots and decisions never depend on it.
+//! Measuring an answer costs more host calls than deciding about its request: one to find out
+//! whether the backend sent it at all, and a record in each of three distributions. At thousands of
+//! answers per second of one type, a sample gives the same percentiles. The budget is per type, so
+//! a rare type is always measured, however busy the others are. Slots and decisions never depend on
+//! it.
 
 use std::time::Duration;
 
 use crate::request::TypeId;
 use crate::time::Instant;
 
-/// Answers per second, type and worker that are measured at least; slower types are measured fully.
+/// The number of answers per second, type and worker that are measured at least. Slower types are
+/// measured fully.
 pub const SAMPLES_PER_SECOND: u32 = 800;
-/// Budget that a type may save up: a second's, so that bursts of rare types are measured fully, too.
+/// The most budget that a type may save up: a second's, so that bursts of rare types are measured
+/// fully, too.
 const BURST: u32 = SAMPLES_PER_SECOND;
 
 #[derive(Debug, Clone, Copy)]
 struct Budget {
     left: u32,
-    /// Answers that were not measured since the last that was.
+    /// The number of answers that were skipped since the last measured one.
     skipped: u32,
 }
 
@@ -43,8 +46,8 @@ impl Sampling {
         }
     }
 
-    /// Takes one answer of the type out of its budget: how many answers it stands for, itself and those
-    /// that were left out before it; `None` when it is left out itself.
+    /// Takes one answer of the type out of its budget. Returns the number of answers that it
+    /// represents: itself, and those skipped before it. `None` if it is skipped itself.
     pub(super) fn take(&mut self, kind: TypeId) -> Option<u32> {
         let Some(budget) = self.budgets.get_mut(kind.0 as usize) else {
             return Some(1);

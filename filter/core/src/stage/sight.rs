@@ -1,9 +1,9 @@
-//! What a request meets at its arrival, and what is decided about it.
+//! The queue that a request meets at its arrival, and the decision about the request.
 //!
-//! Decisions are about the queue that they make. Where they are enforced, that is the real one, as the
-//! ledger has it. In a dry run nobody is kept out of the real queue, so there it is the modelled one
-//! (see [`mod@super::backlog`]), for all strategies alike: its length, its work, its wait and the slots
-//! that it would leave free.
+//! Decisions are about the queue that they lead to. If they are enforced, that is the real queue,
+//! as the ledger has it. A dry run keeps no request out of the real queue, so the modelled queue
+//! replaces it for all strategies (see [`mod@super::backlog`]): its length, its work, its wait and
+//! its free slots.
 
 use std::time::Duration;
 
@@ -19,25 +19,27 @@ use crate::strategy::View;
 use crate::time::Instant;
 use crate::work::Work;
 
-/// Longest time that any work is taken for, s: estimates stay far from where sums of them overflow.
+/// The longest time that any work counts as, s. Estimates stay far from where sums of them
+/// overflow.
 const MAX_TIME: f64 = 86_400.0;
-/// Of so many requests whose time is too short, one is let in.
+/// One in this many requests whose time is too short is admitted.
 const PROBED: u32 = 10;
 
-/// What a request meets at its arrival.
+/// The queue and the estimates that a request meets at its arrival.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sight {
-    /// The queue.
+    /// The real queue.
     pub(super) queue: QueueState,
-    /// The queue that would be there, in a dry run.
+    /// The modelled queue, in a dry run.
     pub(super) modelled: Option<Modelled>,
     /// Its estimated queue wait under the discipline in use.
     pub(super) wait: Duration,
-    /// The one that it is judged by ([`Order::admits_by_drain`](crate::discipline::Order::admits_by_drain)).
+    /// The queue wait by which it is judged
+    /// ([`Order::admits_by_drain`](crate::discipline::Order::admits_by_drain)).
     pub(super) judged_wait: Duration,
-    /// That of its rival under a value cut.
+    /// The queue wait of its rival under a value cut.
     pub(super) rival_wait: Duration,
-    /// What it adds to the work of the queue.
+    /// The work that it adds to the queue.
     pub(super) work: u64,
 }
 
@@ -45,12 +47,12 @@ pub(super) struct Sight {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
     pub(super) longest: Duration,
-    /// Why it is refused if that is not enough.
+    /// The reason of its refusal if that is not enough.
     pub(super) reason: Reason,
 }
 
 impl Stage {
-    /// The estimated queue wait of a request that arrives now, should it be admitted.
+    /// Returns the estimated queue wait of a request that arrives now, should it be admitted.
     #[cfg(test)]
     pub(crate) fn expected_wait(
         &self,
@@ -62,7 +64,7 @@ impl Stage {
         Ok(self.look(host, now, attributes, queue)?.wait)
     }
 
-    /// What decisions about a request are to be based on.
+    /// Returns the state on which decisions about a request are based.
     pub(super) fn look(
         &self,
         host: &impl Host,
@@ -76,7 +78,7 @@ impl Stage {
             Mode::DryRun => Some(self.backlog.queue(host, now, times, slots)?),
         };
         let fifo_wait = modelled.map_or_else(|| self.drain_time(queue), |m| m.wait);
-        // Where nobody waits there may well be a free slot.
+        // With an empty queue, a slot may well be free.
         let wait_of = |request: &Attributes| {
             if self.order.reorders() && queue.length > 0 {
                 self.places.queue_wait(self.order.group(request), fifo_wait)
@@ -103,7 +105,8 @@ impl Stage {
         })
     }
 
-    /// In a dry run: the request takes its place in the queue that would be there, if there is one.
+    /// Adds a request to the modelled queue of a dry run. Returns the reason of its refusal if it
+    /// would find neither a slot nor room in the queue.
     pub(super) fn place_in_model(
         &mut self,
         host: &impl Host,
@@ -126,7 +129,8 @@ impl Stage {
         Ok(Ok(()))
     }
 
-    /// Why a request that finds no free slot can't wait either.
+    /// Returns the reason for which a request that finds no free slot can't wait either; `None` if
+    /// it can.
     pub(super) fn no_room(
         &self,
         request: &Attributes,
@@ -140,8 +144,8 @@ impl Stage {
         (wait > patience.longest).then_some(patience.reason)
     }
 
-    /// How long a request may wait: the shorter of `queue.timeout` and what its own deadline leaves beside the least
-    /// time that it can be expected to take.
+    /// Returns the longest wait of a request: the shorter of `queue.timeout` and its own deadline
+    /// less the least time that it can be expected to take.
     pub(super) fn patience(&self, request: &Attributes) -> Patience {
         let timeout = Duration::from_micros(self.config.queue.timeout_us);
         let least = self.service_times.at_least(request.kind);
@@ -153,20 +157,22 @@ impl Stage {
         }
     }
 
-    /// Whether a request has little chance to meet its own deadline even with a slot at once: nine in ten of its type
-    /// take longer (Wisp §3.2, §4.3). By the mean, most requests that are answered in time would be refused where
-    /// times scatter.
+    /// Whether a request has little chance to meet its own deadline even with a slot at once,
+    /// because nine in ten requests of its type take longer (Wisp §3.2, §4.3). Judged by the mean,
+    /// most requests that are answered in time would be refused where times scatter.
     ///
-    /// Requests that are refused are not measured. So one in [`PROBED`] passes, the same ones whoever asks: else a type
-    /// that was slow once, and whose requests all have deadlines, would be refused for good.
+    /// Refused requests are not measured. So one in [`PROBED`] passes, chosen by its stream and
+    /// thus the same one for each caller. Otherwise a type that was slow once, and whose requests
+    /// all have deadlines, would be refused for good.
     pub(crate) fn is_hopeless(&self, stream: u32, request: &Attributes) -> bool {
         let least = self.service_times.at_least(request.kind);
-        // Streams may be numbered in steps: a multiplicative hash (Knuth, TAOCP 3, §6.4) spreads them.
+        // Streams may be numbered in steps: a multiplicative hash (Knuth, TAOCP 3, §6.4) spreads
+        // them.
         let probed = (stream.wrapping_mul(0x9e37_79b1) >> 16).is_multiple_of(PROBED);
         request.own_deadline.is_some_and(|own| own < least) && !probed
     }
 
-    /// How long a slot is busy with so much work.
+    /// Returns the time for which so much work keeps a slot busy.
     pub(super) fn time(&self, work: u64) -> Duration {
         match self.work {
             Work::Time => Duration::from_micros(work),
@@ -181,8 +187,8 @@ impl Stage {
         u64::try_from(self.time(work).as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// What requests like `request` take of a slot as far as is known now, µs; 0 where its type is not known yet. What was
-    /// expected when it came may be the mean of other types.
+    /// Returns the slot time that requests like `request` take as far as is known now, µs; 0 while
+    /// its type is not known. The estimate at its arrival may have been the mean of other types.
     pub(super) fn usual_us(&self, request: &Request) -> u64 {
         let attributes = &request.attributes;
         match self.work {
@@ -192,7 +198,7 @@ impl Stage {
         }
     }
 
-    /// The work that all slots together do in `wait`.
+    /// Returns the work that all slots together do in `wait`.
     fn work_done_in(&self, wait: Duration) -> u64 {
         let time = wait.as_secs_f64() * f64::from(self.slots.count());
         let unit = match self.work {
@@ -203,10 +209,11 @@ impl Stage {
         unit.map_or(0, |unit| (time / unit) as u64)
     }
 
-    /// Eq. 2, in the form of a running sum: every queued request adds its type's mean when it is
-    /// enqueued and takes the same amount back when it leaves. The paper multiplies the requests of a
-    /// type by its mean of now: here a mean that changes counts only for requests that come later, and
-    /// requests that came before anything was measured count as 0.
+    /// Returns the queue wait of Eq. 2, by a running sum: each request adds its type's mean when it
+    /// is enqueued, and subtracts the same amount when it leaves. The paper multiplies the number
+    /// of requests of a type by its current mean. Here a changed mean counts only for later
+    /// requests, and requests that came before the first measurement count as 0 until a tick
+    /// recounts them.
     pub(super) fn drain_time(&self, queue: QueueState) -> Duration {
         self.time(queue.work) / self.slots.count()
     }
@@ -222,7 +229,7 @@ impl Stage {
             None => (sight.queue.length, sight.queue.work),
             Some(modelled) => (modelled.length, self.work_done_in(modelled.wait)),
         };
-        // A host call less where the decision doesn't ask.
+        // Saves a host call if the decision doesn't need the number.
         let slots_in_use = match sight.modelled {
             Some(modelled) => modelled.slots_in_use,
             None if self

@@ -1,6 +1,6 @@
-//! P: as configured, or as found.
+//! P, as configured or as found.
 //!
-//! Decisions and estimates use the number itself. Only who gets a slot is decided by the schedule around it
+//! Decisions and estimates use P itself. Only the dispatch of slots follows the schedule around it
 //! ([`crate::parallelism::dither`]).
 
 use std::time::Duration;
@@ -16,10 +16,11 @@ use crate::service_times::ServiceTimes;
 use crate::strategy::ValueCut;
 use crate::time::Instant;
 
-/// Between two looks of a worker at the shared state: half of the shortest slot of a schedule.
+/// Time between two exchanges of a worker with the shared record: half of the shortest slot of a
+/// schedule.
 const PERIOD: Duration = Duration::from_millis(10);
 
-/// See the module.
+/// The slots of a stage.
 #[derive(Debug)]
 pub(super) struct Slots {
     configured: u32,
@@ -54,7 +55,8 @@ impl Slots {
         }
     }
 
-    /// Takes a new version of the policy over. What was found stays: it is in the shared record.
+    /// Applies a new version of the policy. The P that was found stays, because it is in the shared
+    /// record.
     pub(super) fn reconfigure(&mut self, old: &StageConfig, new: &StageConfig) {
         if old.auto_parallelism != new.auto_parallelism
             || old.parallelism != new.parallelism
@@ -71,14 +73,14 @@ impl Slots {
             .map_or(self.configured, |found| found.auto.limit())
     }
 
-    /// P as far as it is known: while nothing is limited, the most slots that were in use of late.
+    /// P as far as it is known; see [`Auto::slots`].
     pub(super) fn known(&self) -> u32 {
         self.found
             .as_ref()
             .map_or(self.configured, |found| found.auto.slots())
     }
 
-    /// Whether nothing is limited, as the backend keeps the objectives by itself.
+    /// Whether there is no limit, because the backend keeps the objectives by itself.
     pub(super) fn is_open(&self) -> bool {
         self.found
             .as_ref()
@@ -91,27 +93,28 @@ impl Slots {
         found.is_none_or(|found| found.auto.is_representative(beside))
     }
 
-    /// The number of slots in use, with so many on this worker: those of others are as of the last look.
+    /// The number of slots in use, of which this worker has `here`. Those of other workers are as
+    /// of the last exchange.
     pub(super) fn in_use(&self, here: i64) -> u32 {
         let elsewhere = self.found.as_ref().map_or(0, |found| found.elsewhere);
         u32::try_from(here + elsewhere).unwrap_or(0)
     }
 
-    /// A request was answered, or is overdue; see [`Auto::answered`].
+    /// Records a request that was answered or is overdue; see [`Auto::answered`].
     pub(super) fn answered(&mut self, kind: TypeId, response: Duration) {
         if let Some(found) = &mut self.found {
             found.auto.answered(kind, response);
         }
     }
 
-    /// Slots that may be in use at this time.
+    /// The number of slots that may be in use at `now`.
     pub(super) fn limit(&self, now: Instant) -> u32 {
         self.found
             .as_ref()
             .map_or(self.configured, |found| found.auto.level(now))
     }
 
-    /// A request that the backend answered; see [`Auto::completed`].
+    /// Records a request that the backend answered; see [`Auto::completed`].
     pub(super) fn completed(
         &mut self,
         kind: TypeId,
@@ -125,14 +128,14 @@ impl Slots {
         }
     }
 
-    /// A request ended that the backend did not answer.
+    /// Records `weight` requests that ended without an answer of the backend.
     pub(super) fn failed(&mut self, weight: u32) {
         if let Some(found) = &mut self.found {
             found.auto.failed(weight);
         }
     }
 
-    /// A request of `kind` was refused for this reason.
+    /// Records a request of `kind` that was refused for `reason`.
     pub(super) fn refused(&mut self, kind: TypeId, reason: Reason) {
         let lacks_slots = match reason {
             Reason::Objective(_) | Reason::Value | Reason::QueueFull | Reason::QueueTimeout => true,
@@ -151,7 +154,7 @@ impl Slots {
         }
     }
 
-    /// Exchanges what was measured with the other workers, if it is time. Whether P changed.
+    /// Exchanges measurements with the other workers, if it is time. Returns whether P changed.
     pub(super) fn run(
         &mut self,
         host: &impl Host,

@@ -1,4 +1,4 @@
-//! Estimated against actual waits under every discipline at overload.
+//! Estimated and actual waits under every discipline at overload.
 //!
 //! The mix of Bouncer's Table 1 on ten slots: Poisson arrivals, lognormal processing times.
 
@@ -310,7 +310,7 @@ impl World {
     }
 }
 
-/// Every discipline at 1.2 and 1.5 times the full load.
+/// Runs `check` for every discipline at 1.2 and 1.5 times the full load.
 fn each(strategy: &StrategyConfig, workers: u64, check: fn(&Discipline, f64, &World)) {
     for discipline in all() {
         for factor in [1.2, 1.5] {
@@ -323,8 +323,8 @@ fn each(strategy: &StrategyConfig, workers: u64, check: fn(&Discipline, f64, &Wo
     }
 }
 
-/// Mean estimate and mean wait of everybody of whom there were many: within 10% and 1.5 ms, or 20% where
-/// some waited until they expired, whose full wait nobody knows.
+/// Asserts that the mean estimate of each type and class with many requests is near the mean wait:
+/// within 10% and 1.5 ms, or within 20% if some requests expired, whose full wait is not known.
 fn assert_near(discipline: &Discipline, factor: f64, world: &World) {
     for waits in world.types.iter().chain(&world.classes) {
         let (estimated, actual) = waits.means();
@@ -357,8 +357,8 @@ fn estimates_are_near_the_waits_of_those_whom_bouncer_admits() {
     each(&bouncer, 3, assert_near);
 }
 
-/// Half a second after a jump of the load, and after the way back: those who pass the queue by are not
-/// judged by its length, and those who stand in it are.
+/// Estimates half a second after a jump of the load, and after the way back: requests that pass the
+/// queue by are not judged by its length, and those in the queue are.
 #[test]
 fn estimates_follow_a_change_of_load() {
     let passes_by = |discipline: &Discipline| {
@@ -377,7 +377,7 @@ fn estimates_follow_a_change_of_load() {
             let bound = if passes_by(&discipline) {
                 1.0
             } else {
-                // Who waits for long leaves when the queue has changed already.
+                // At the end of a long wait, the queue has changed already.
                 0.35 * actual + 3.0
             };
             let near = (estimated - actual).abs() <= bound;

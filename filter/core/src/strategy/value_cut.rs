@@ -1,14 +1,15 @@
 //! Value cut: under overload, refuse the requests that are worth least per unit of slot time.
 //!
-//! **The problem.** Bouncer (Alg. 1) refuses the request that would miss its own objective. Where all types
-//! share one objective, as in the paper, that is the expensive type, and the result is close to optimal.
-//! With objectives that suit each type (expensive types have loose ones) it is the cheap type: a request of
-//! 60 ms with 140 ms to spare never misses, takes the slots, and the requests of 2.5 ms with 47 ms to spare
-//! find them taken. Slots are then full of what yields least.
+//! **The problem.** Bouncer (Alg. 1) refuses the request that would miss its own objective. If all
+//! types share one objective, as in the paper, that is the expensive type, and the result is close
+//! to optimal. With objectives that suit each type (expensive types have loose ones) it is the
+//! cheap type. A request of 60 ms with 140 ms to spare never misses and takes a slot. The requests
+//! of 2.5 ms with 47 ms to spare find no slot. Slots are then full of requests that yield least.
 //!
-//! **The optimum.** With P slots, arrival rates λ, mean processing times m and values v by type, the value
-//! answered per second is maximal where slot time is filled in order of v/m (the fractional knapsack): all
-//! types above some v/m, a fraction of one, none below. Two rules come close to that with finite queues:
+//! **The optimum.** With P slots, arrival rates λ, mean processing times m and values v by type,
+//! the value answered per second is maximal if slot time is filled in order of v/m (the fractional
+//! knapsack): all types above some v/m, a fraction of one, none below. Two rules come close to that
+//! with finite queues:
 //!
 //! *The cut.* Every 100 ms, with w_k = λ_k m_k the slots that type k asks for, in order of v/m:
 //!
@@ -17,50 +18,53 @@
 //! ```
 //!
 //! Type k is admitted with probability f_k. a_k is its floor, the probability with which starvation
-//! avoidance overrides a refusal: in all a_k + (1 − a_k) f_k of type k enter, and floors are paid first. They
-//! fit while Σ a_k w_k ≤ P. Types whose v/m differ by at most 10% share one f, so that equals are treated
-//! alike. λ is an exponential average over 1 s, over all workers.
+//! avoidance overrides a refusal. In all, a_k + (1 − a_k) f_k of type k enter, and floors are paid
+//! first. They fit while Σ a_k w_k ≤ P. Types whose v/m differ by at most 10% share one f, so that
+//! equals are treated alike. λ is an exponential average over 1 s, over all workers.
 //!
-//! *The ceiling.* A request may wait as long as its own objectives allow (Alg. 1), but no longer than types
-//! of higher v/m can. With slack_j = min over percentiles p of (objective_p − pt_p), and wait_j the wait
-//! that a request of type j would meet now:
+//! *The ceiling.* A request may wait as long as its own objectives allow (Alg. 1), but no longer
+//! than types of higher v/m can. With slack_j = min over percentiles p of (objective_p − pt_p), and
+//! wait_j the wait that a request of type j would meet now:
 //!
 //! ```text
 //! max(wait_k, wait_r) ≤ 0.9 · min { slack_j : v_j/m_j > v_k/m_k }      r = the j with the largest slack
 //! ```
 //!
-//! That is Alg. 1 on behalf of the types that are worth more. It acts within one arrival, where the cut
-//! needs a second, and it keeps expensive requests from filling the slots that cheaper ones are about to
-//! need. wait_r matters where a discipline lets the more valuable type wait longer than type k.
+//! That is Alg. 1 on behalf of the types that are worth more. It acts within one arrival, where the
+//! cut needs a second, and it keeps expensive requests from filling the slots that cheaper ones are
+//! about to need. wait_r matters where a discipline lets the more valuable type wait longer than
+//! type k.
 //!
-//! The ceiling is in force while it is needed: where the budget holds all types, and Alg. 1 refuses less than
-//! 0.2% of their value (over 3 s), nobody has to be protected. A shared processor far below full load would
-//! else refuse what only has to wait for a moment.
+//! The ceiling applies only while it is needed. While the budget holds all types and Alg. 1 refuses
+//! less than 0.2% of their value (over 3 s), no type needs protection. Otherwise a shared processor
+//! far below full load would refuse requests that only have to wait for a moment.
 //!
-//! The most valuable types have no ceiling as long as they ask together for at most half of the slots
-//! beyond the first, min(P, Σ_k w_k) − 1. They are not what makes others wait: while a ceiling holds
-//! the rest back, at least half of the slots in use drains the queue. Under the order by slack all
-//! types reach their slack at the same time, and the ceilings of neighbours differ by a few ms:
-//! valuable types were refused for each other's sake, which lowered ρ until slots were idle. The
-//! paper's mix with P = 16 (times and objectives × 4, in simulation): 0.972 and 0.987 of the optimum
-//! at 1.5 and 2 times the full load, not 0.965 and 0.973; 97% and 99.8% of the slots busy, not 96%.
-//! The first slot is left out because one long request takes it: with one or two slots, short
-//! requests need the ceilings of all others.
+//! The most valuable types have no ceiling as long as they ask together for at most half of the
+//! slots beyond the first, min(P, Σ_k w_k) − 1. They don't make the others wait: while a ceiling
+//! holds the rest back, at least half of the slots in use drains the queue. Under the order by
+//! slack all types reach their slack at the same time, and the ceilings of neighbours differ by a
+//! few ms. Valuable types were refused for each other's sake, which lowered ρ until slots were
+//! idle. The paper's mix with P = 16 (times and objectives × 4, in simulation): 0.972 and 0.987 of
+//! the optimum at 1.5 and 2 times the full load, not 0.965 and 0.973; 97% and 99.8% of the slots
+//! busy, not 96%. The first slot is left out because one long request takes it: with one or two
+//! slots, short requests need the ceilings of all others.
 //!
-//! *Feedback.* The cut's budget follows what Alg. 1 and the ceiling refuse of types with f = 1. Every 50 such
-//! requests, but no sooner than a step and no later than a second: with `lost` the part of their value that
-//! was refused, and t the time since,
+//! *Feedback.* The cut's budget follows the refusals of Alg. 1 and the ceiling among types above
+//! the cut (f = 1): it moves every 50 requests of these types, but no sooner than a step and no
+//! later than a second. With `lost` the part of their value that was refused, and t the time since
+//! the last move,
 //!
 //! ```text
 //! lost ≤ 0.02      ρ ← ρ + 0.04 t                    within 0.3..=1.3
 //! lost > 0.02      ρ ← ρ (1 − min(0.2 t, lost))
 //! ```
 //!
-//! So ρ absorbs what the means don't say: few slots and heavy tails need spare slots, many slots need none.
+//! So ρ absorbs what the means don't show: few slots and heavy tails need spare slots, many slots
+//! need none.
 //!
-//! **What was measured** (model of the engine; fraction answered within objectives ÷ optimum at 1.2, 1.5 and
-//! 2 times the full load; 60% × 2.5 ms and 30% × 4 ms with p50/p90 objectives 50/150 ms, 10% × 60 ms with
-//! 200/500 ms):
+//! **Measurements** (model of the engine; fraction answered within objectives ÷ optimum at 1.2, 1.5
+//! and 2 times the full load; 60% × 2.5 ms and 30% × 4 ms with p50/p90 objectives 50/150 ms, 10% ×
+//! 60 ms with 200/500 ms):
 //!
 //! ```text
 //!                                             P = 2               P = 4               P = 16
@@ -74,40 +78,46 @@
 //! cut and ceiling, by the type's wait    0.99  0.99  0.99    1.00  1.00  1.00    1.00  1.00  1.00
 //! ```
 //!
-//! Spare slots (trunk reservation) lose 5 to 15 points on mixes with heavy tails; bounds on slots idle
-//! when the valuable types are few; the forecast needs a count of running requests by type. The ceiling
-//! needs nothing that is not known already. The cut is needed beside it, because the ceiling of all types
-//! below the most valuable one is the same: it doesn't rank them. The engine in simulated time does as the
-//! last row of the model; the paper's mix keeps what Alg. 1 alone makes of it within 0.01 with P = 100 and
-//! 0.02 with P = 20. Tolerating 1% in place of 2%, or a ceiling of 0.8, costs the mixes with few slots up to
-//! 0.02; 1.0 would leave a FIFO nothing to spare.
+//! Spare slots (trunk reservation) lose 5 to 15 points on mixes with heavy tails. Bounds on slots
+//! leave slots idle when the valuable types are few. The forecast needs a count of running requests
+//! by type. The ceiling needs only what is known already. The cut is needed beside it, because the
+//! ceiling is the same for all types below the most valuable one: it doesn't rank them. The engine
+//! in simulated time reaches the last row of the model. With the paper's mix its result is within
+//! 0.01 of Alg. 1 alone with P = 100, and within 0.02 with P = 20. Tolerating 1% in place of 2%, or
+//! a ceiling of 0.8, costs the mixes with few slots up to 0.02. A ceiling of 1.0 would leave a FIFO
+//! nothing to spare.
 //!
-//! *Room.* The averages follow a load that has ended by a second, and ρ by several. So a request below the cut is admitted
-//! where slots are free (a quarter, and three at least, is kept for others) and nothing above the cut was refused for a second. The
-//! second condition is for a P that is higher than what the backend can work on: there, slots are always free.
+//! *Room.* The averages lag behind the end of a load by a second, and ρ by several seconds. So a
+//! request below the cut is admitted if slots are free (a quarter, and three at least, is kept for
+//! others) and no request above the cut was refused for a second. The second condition is for a P
+//! that is higher than what the backend can work on, where slots are always free.
 //!
-//! **Exceptions.** A type with fewer than 20 samples has no known cost: it is admitted, and its work is set
-//! aside. With 20 samples it has a rank. Before it has a histogram of its own, Alg. 1 judges it by other types'
-//! times, so its refusals are no loss yet. A histogram needs fifty samples by default, for which an expensive
-//! type waits 10 to 20 s in an overload. SQLite on one core, reports of 75 ms, 1.5 times the capacity from the
-//! first request on, 5 to 11 s after that: 34 to 54 answers/s in time if it has no rank meanwhile, 85 to 90 with
-//! a rank from the tenth sample on. Ten samples are too few for a core with two slots or six: with six it
+//! **Exceptions.** A type with fewer than 20 samples has no known cost. It is admitted, and its
+//! work is set aside. From 20 samples on it has a rank. Before it has a histogram of its own, Alg.
+//! 1 judges it by other types' times, so its refusals are no loss yet. A histogram needs fifty
+//! samples by default, for which an expensive type waits 10 to 20 s in an overload. With SQLite on
+//! one core, reports of 75 ms, 1.5 times the capacity from the first request on, 5 to 11 s after
+//! that: 34 to 54 answers/s in time if it has no rank meanwhile, 85 to 90 with a rank from the
+//! tenth sample on. Ten samples are too few for a core with two slots or with six: with six it
 //! answers 13% less than with two.
 //!
-//! A type that misses an objective even without queue wait (`condemned`) is cut as any other, and Bouncer admits
-//! the rest of it where nobody waits. What is refused for that is no loss, and nobody waits less for its sake.
-//! The type keeps its rank, because others may have made it slow: on a shared core, reports condemn each other,
-//! and in front of a queue inside the backend they condemn the short requests behind them.
+//! A type that misses an objective even without queue wait (`condemned`) is cut as any other.
+//! Bouncer admits the rest of it while no request waits. Its refusals are no loss, and its slack
+//! bounds no other type's wait. It keeps its rank, because others may have made it slow: on a
+//! shared core, reports condemn each other, and in front of a queue inside the backend they condemn
+//! the short requests behind them.
 //!
-//! A type that is cut entirely still gets its part of 0.5% of the slots, because only answers show that its cost
-//! has fallen; of 2% if many of its answers fail. Types that together bring less than 1% of the value put no ceiling on the others.
+//! A type that is cut entirely still gets its part of 0.5% of the slots, or of 2% if many of its
+//! answers fail, because only answers show that its cost has fallen. Types that together bring less
+//! than 1% of the value put no ceiling on the others.
 //!
-//! **Left out.** The part of a type's answers that miss their objective in any case (a heavy tail) should
-//! lower its v. What a request says of its own cost is not used.
+//! **Left out.** The part of a type's answers that miss their objective in any case (a heavy tail)
+//! should lower its v. The cost that a request states itself is not used.
 //!
-//! Workers share one record (`controlled`): every 50 ms each adds the work that arrived; whoever comes first
-//! after 100 ms advances the averages and ρ; each then fills the budget by itself. O(n log n) in types ×
-//! classes every 100 ms, O(1) a decision; no decision allocates or calls the host.
+//! Workers share one record (`controlled`). Each adds its arrived work every 50 ms. The first
+//! worker after 100 ms advances the averages and ρ, and each then fills the budget by itself. The
+//! cost is O(n log n) in types × classes every 100 ms, and O(1) per decision. No decision allocates
+//! or calls the host.
 
 mod delivery;
 mod ranks;
@@ -128,53 +138,56 @@ use record::{RHO, Record, SIGNATURE};
 
 /// Time between two exchanges with the other workers.
 const EXCHANGE: Duration = Duration::from_millis(50);
-/// Part of the value above the cut that Alg. 1 may refuse before types of less value have a ceiling.
+/// Part of the value above the cut that Alg. 1 may refuse before types of less value have a
+/// ceiling.
 const SHORT: f64 = 0.002;
 /// Parts of the first objective, and of the longest mean slot time of a type with traffic, beyond
 /// which a request is silent.
 const SILENT: (f64, f64) = (0.5, 8.0);
 /// Multiple of the mean processing time of its type up to which an answer is prompt.
 const PROMPT: f64 = 1.5;
-/// Slot time of a request of which nothing is known, s.
+/// Slot time that counts for a request of a type without a known cost, s.
 const UNKNOWN: f64 = 1e-6;
-/// Time without a refusal above the cut after which free slots are for all.
+/// Time without a refusal above the cut after which free slots are open to all types.
 const CALM: Duration = Duration::from_millis(1_000);
 
-/// What is known of a type.
+/// A type, as one worker knows it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Kind {
     /// Mean processing time, s; 0 while nothing was measured.
     measured: f64,
-    /// It has no samples, or too few.
+    /// Whether it has no samples, or too few.
     unmeasured: bool,
     /// Mean time for which a request holds its slot, s.
     mean: f64,
-    /// The wait that the objectives leave to a request, s. `None` without objectives, and without a histogram of
-    /// the type's own.
+    /// The wait that the objectives leave to a request, s. `None` without objectives, without a
+    /// histogram of the type's own, and if it is condemned.
     slack: Option<f64>,
-    /// Admitted whatever it is worth, and its work set aside: its own cost is not known.
+    /// Whether it is admitted at any value, with its work set aside, because its own cost is not
+    /// known.
     cold: bool,
-    /// Alg. 1 judges it by its own histogram.
+    /// Whether Alg. 1 judges it by its own histogram.
     own: bool,
-    /// It misses an objective by itself.
+    /// Whether it misses an objective even without queue wait.
     condemned: bool,
-    /// Probability that a refusal is overridden.
+    /// Probability with which starvation avoidance overrides a refusal.
     floor: f64,
-    /// Mean processing time by which it is ranked, s: while a type is broken, others may have become slow for its sake, and
-    /// for a while after that, means are of that time.
+    /// Mean slot time by which it is ranked, s. It doesn't rise while a type is broken, because
+    /// that may slow this type down, nor for a while after this type was broken, because the mean
+    /// covers that time.
     own_time: f64,
     /// First and last objective, s; `None` without any.
     objectives: Option<(f64, f64)>,
     /// The part of its value that an admitted request delivers, ratio.
     part: f64,
-    /// It is broken, and others are to be protected from it.
+    /// Whether it is broken, and others are protected from it.
     is_broken: bool,
 }
 
 /// Requests of one type and class.
 #[derive(Debug, Clone, Copy)]
 struct Cell {
-    /// Worth of one answer, relative.
+    /// Value of one answer, relative.
     value: f64,
     /// Work that arrived and is not in the record yet, s of slot time.
     fresh: f64,
@@ -182,106 +195,106 @@ struct Cell {
     rate: f64,
     /// f, ratio.
     admitted: f64,
-    /// f is 1 by the budget.
+    /// Whether f is 1 by the budget.
     above: bool,
-    /// Longest wait for the sake of others, s.
+    /// Longest wait that leaves more valuable types their slack, s.
     ceiling: f64,
-    /// The type whose wait counts beside the own one.
+    /// The type whose wait counts beside its own.
     rival: Option<TypeId>,
 }
 
-/// See the module.
+/// The value cut of a stage, as one worker sees it.
 #[derive(Debug)]
 pub struct ValueCut {
     kinds: Vec<Kind>,
-    /// Cells of a type: 1, or as many as there are classes where these differ in value.
+    /// The number of cells per type: 1, or the number of classes if these differ in value.
     classes: usize,
     /// By type, then class.
     cells: Vec<Cell>,
     /// Cells by value per slot time, descending.
     order: Vec<u32>,
     slots: f64,
-    /// Nothing is limited: how many slots there are is not known.
+    /// Whether there is no limit, because the number of slots is not known.
     is_open: bool,
-    /// Slots that types which are not broken ask for, `slots` at most: so many are known to work.
+    /// Slots that types ask for which are not broken, at most `slots`. So many are known to work.
     working: f64,
     /// Longest mean slot time of a type with traffic, s; infinite while one is not known.
     longest: f64,
     rho: f64,
     /// Value of requests above the cut that were decided here and are not in the record yet.
     decided: f64,
-    /// Of that, refused.
+    /// The refused part of `decided`.
     refused: f64,
-    /// Of that, by Alg. 1.
+    /// The part of `decided` that Alg. 1 refused.
     missed: f64,
-    /// Requests that `decided` is of.
+    /// The number of requests in `decided`.
     count: f64,
-    /// When a request that the cut let in was refused last.
+    /// The time of the last refusal of a request that the cut admitted.
     missed_at: Instant,
-    /// Alg. 1 has refused more than is tolerated of late.
+    /// Whether Alg. 1 has refused more than is tolerated of late.
     is_short: bool,
     synced: Instant,
-    /// Time of the step that is adopted, s.
+    /// Time of the record's step that was adopted last, s.
     stepped: f64,
     floors_fit: bool,
-    /// By type: as of the step that is adopted.
+    /// By type, as of the adopted step.
     deliveries: Vec<Delivery>,
     /// By type.
     presence: Vec<Presence>,
-    /// What this worker is called in the record.
+    /// The id of this worker in the record.
     worker: u64,
 }
 
-/// Requests of a type, seen from one worker.
+/// Requests of a type, as one worker sees them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Presence {
     /// Outcomes that are not in the record yet.
     fresh: Sums,
-    /// Requests that wait or run here, and on other workers while the type is broken.
+    /// The number of requests that wait or run here, and on other workers while the type is broken.
     here: u32,
     elsewhere: u32,
-    /// When one entered last.
+    /// The time at which the last probe was admitted.
     entered: Instant,
 }
 
-/// How a request ended, for what its slot delivered.
+/// The end of a request, as a measure of what its slot delivered.
 #[derive(Debug, Clone, Copy)]
 pub struct End {
-    /// When it got its slot.
+    /// The time at which it got its slot.
     pub started: Instant,
-    /// The backend answered, after so much time in its slot.
+    /// The time from then until the backend's answer; `None` without one.
     pub answered: Option<Duration>,
-    /// It was no error, and in time for the last objective.
+    /// Whether the answer was no error, and in time for the last objective.
     pub delivered: bool,
-    /// It held its slot for longer than the last objective.
+    /// Whether it took longer than the last objective.
     pub late: bool,
-    /// [`ValueCut::overdue`] was called for it.
+    /// Whether [`ValueCut::overdue`] was called for it.
     pub was_overdue: bool,
-    /// The histogram of its type has it.
+    /// Whether the histogram of its type has it.
     pub measured: bool,
     /// Its slot time beyond what the histogram has.
     pub beyond: Duration,
 }
 
-/// Whether the cut lets a request in.
+/// The cut's decision about a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admitted {
-    /// It does not.
+    /// It is refused.
     No,
-    /// It does, as far as objectives allow.
+    /// It is admitted as far as objectives allow.
     Yes,
-    /// To see whether its type, which is broken, is well again: objectives have no say.
+    /// It is admitted whatever its objectives, to see whether its broken type is well again.
     Probe,
-    /// It does not, as its type is broken and probes are under way.
+    /// It is refused, because its type is broken and probes are under way.
     Broken,
 }
 
 impl ValueCut {
-    /// The cut follows arrivals in about this time: the same request has no better chance earlier.
+    /// Time in which the cut follows arrivals. The same request has no better chance earlier.
     pub const HORIZON: Duration = Duration::from_secs(1);
 
-    /// Nothing is refused before the first step. `values` are those of the types, `scales` what a class
-    /// makes of them; no classes are one class of scale 1.
+    /// Returns a cut that refuses nothing before the first step. `values` are those of the types,
+    /// and `scales` the factors of the classes. No classes are one class of scale 1.
     #[must_use]
     pub fn new(values: &[f64], scales: &[f64]) -> Self {
         let scales = match scales.first() {
@@ -332,7 +345,7 @@ impl ValueCut {
         }
     }
 
-    /// Gives this worker a name, which no other worker of the process has.
+    /// Sets the id of this worker, which no other worker of the process has.
     pub fn identify(&mut self, worker: u64) {
         self.worker = worker;
     }
@@ -342,12 +355,12 @@ impl ValueCut {
         usize::from(kind.0).min(self.kinds.len() - 1) * self.classes + class
     }
 
-    /// A request arrives: counts its work. Whether the cut lets it in.
+    /// Counts the work of a request that arrives. Returns whether the cut admits it.
     pub fn admits(&mut self, request: &Attributes, now: Instant, rng: &mut Rng) -> Admitted {
         let at = self.cell(request.kind, request.class);
         let kind = &self.kinds[at / self.classes];
         let cell = &mut self.cells[at];
-        // Requests of a type of which nothing is known show at least that there are some.
+        // Requests of a type without a known cost show at least that the type has traffic.
         cell.fresh += kind.mean.max(UNKNOWN);
         if kind.is_broken {
             let presence = &mut self.presence[at / self.classes];
@@ -372,18 +385,19 @@ impl ValueCut {
         &mut self.presence[at]
     }
 
-    /// A request waits now, or was sent to the backend.
+    /// Counts a request that waits now, or was sent to the backend.
     pub fn entered(&mut self, kind: TypeId) {
         self.presence(kind).here += 1;
     }
 
-    /// A request that entered is gone.
+    /// Counts the end of a request that entered.
     pub fn left(&mut self, kind: TypeId) {
         let presence = self.presence(kind);
         presence.here = presence.here.saturating_sub(1);
     }
 
-    /// The time in the backend after which a request of `kind` has failed to deliver, wherever it is; `None` for never.
+    /// Returns the time in the backend after which a request of `kind` has failed to deliver,
+    /// whatever becomes of it; `None` for never.
     #[must_use]
     pub fn late_after(&self, kind: TypeId) -> Option<Duration> {
         let at = usize::from(kind.0).min(self.kinds.len() - 1);
@@ -392,13 +406,13 @@ impl ValueCut {
         Some(Duration::from_secs_f64(if is_new { first } else { last }))
     }
 
-    /// A request of `kind` is in the backend for longer than that.
+    /// Counts a request of `kind` that is in the backend for longer than [`Self::late_after`].
     pub fn overdue(&mut self, kind: TypeId) {
         self.presence(kind).fresh.outcome(false, true);
     }
 
-    /// The time in the backend after which a request of `kind` is silent: longer than requests
-    /// usually take, but no longer than [`Self::late_after`].
+    /// Returns the time in the backend after which a request of `kind` is silent: longer than
+    /// requests usually take, but no longer than [`Self::late_after`].
     #[must_use]
     pub fn silent_after(&self, kind: TypeId) -> Option<Duration> {
         let late = self.late_after(kind)?;
@@ -408,13 +422,14 @@ impl ValueCut {
         Some(Duration::from_secs_f64(usual.min(late.as_secs_f64())))
     }
 
-    /// A request of `kind` is in the backend for longer than that.
+    /// Counts a request of `kind` that is in the backend for longer than [`Self::silent_after`].
     pub fn silent(&mut self, kind: TypeId) {
         self.presence(kind).fresh.silent();
     }
 
-    /// Whether a request of `kind` that got its slot at `started` holds nothing that others need. It
-    /// takes longer than any recent answer of its type, and one that started later came promptly.
+    /// Whether a request of `kind` that got its slot at `started` holds nothing that others need.
+    /// It takes longer than half of the first objective and than any recent answer of its type, and
+    /// a request that started later was answered promptly.
     #[must_use]
     pub fn frees(&self, kind: TypeId, started: Instant, now: Instant) -> bool {
         let at = usize::from(kind.0).min(self.kinds.len() - 1);
@@ -428,7 +443,7 @@ impl ValueCut {
             && delivery.prompt(fresh) > seconds(started)
     }
 
-    /// A request of `kind` ended.
+    /// Records the end of a request of `kind`.
     pub fn ended(&mut self, kind: TypeId, end: &End) {
         let at = usize::from(kind.0).min(self.kinds.len() - 1);
         let prompt = PROMPT * self.kinds[at].measured;
@@ -446,8 +461,8 @@ impl ValueCut {
         fresh.beyond(end.beyond.as_secs_f64(), !end.measured);
     }
 
-    /// Whether a request that would wait `wait`, and its [rival](Self::rival) `rival_wait`, leaves more
-    /// valuable types enough of their slack.
+    /// Whether a request that would wait `wait`, and its [rival](Self::rival) `rival_wait`, leaves
+    /// more valuable types enough of their slack.
     #[must_use]
     pub fn is_below_ceiling(
         &self,
@@ -459,13 +474,15 @@ impl ValueCut {
         wait.max(rival_wait).as_secs_f64() <= ceiling
     }
 
-    /// The type whose wait says, beside the request's own, how much slack of more valuable types is used.
+    /// Returns the type whose wait, beside the request's own, shows how much slack of more valuable
+    /// types is used.
     #[must_use]
     pub fn rival(&self, request: &Attributes) -> Option<TypeId> {
         self.cells[self.cell(request.kind, request.class)].rival
     }
 
-    /// Alg. 1 (`meets`) and the ceiling have decided about a request that the cut let in.
+    /// Records the decision about a request that the cut admitted: whether it meets its objectives
+    /// by Alg. 1 (`meets`), and whether it was admitted.
     pub fn decided(&mut self, request: &Attributes, now: Instant, meets: bool, admitted: bool) {
         if !(meets && admitted) {
             self.missed_at = now;
@@ -473,7 +490,7 @@ impl ValueCut {
         let at = self.cell(request.kind, request.class);
         let cell = &self.cells[at];
         let kind = at / self.classes;
-        // While a type hangs as a whole, its slots are held rather than too few.
+        // While a type hangs as a whole, its requests hold the slots. More slots would not help.
         let counts = self.kinds[kind].competes() && !self.deliveries[kind].is_unanswered();
         if cell.above && counts {
             self.decided += cell.value;
@@ -487,7 +504,8 @@ impl ValueCut {
         }
     }
 
-    /// The part of a type's requests that the cut lets in, ratio 0..=1: of its classes, the average by work.
+    /// Returns the part of a type's requests that the cut admits, ratio 0..=1: the average of its
+    /// classes by work.
     #[must_use]
     pub fn admitted(&self, kind: TypeId) -> f64 {
         let first = self.cell(kind, ClassId(0));
@@ -500,13 +518,13 @@ impl ValueCut {
         }
     }
 
-    /// ρ: the budget of the cut, in parts of P.
+    /// ρ, the budget of the cut, in parts of P.
     #[must_use]
     pub fn budget(&self) -> f64 {
         self.rho
     }
 
-    /// Whether no request above the cut was refused on this worker for a while.
+    /// Whether no request that the cut admitted was refused on this worker for a second.
     #[must_use]
     pub fn is_calm(&self, now: Instant) -> bool {
         now.since(self.missed_at) >= CALM
@@ -518,14 +536,15 @@ impl ValueCut {
         self.cells.iter().any(|cell| cell.admitted < 1.0)
     }
 
-    /// Whether all floors of starvation avoidance together ask for no more than there is.
+    /// Whether all floors of starvation avoidance together ask for at most P slots.
     #[must_use]
     pub fn floors_fit(&self) -> bool {
         self.floors_fit
     }
 
-    /// Takes over P, whether it is out of reach (`is_open`), what was measured of all types, and `floor`, the probability
-    /// with which starvation avoidance overrides a refusal of a type. Before every [`Controlled::sync`].
+    /// Adopts P, whether there is no limit (`is_open`), the measured times of all types, and
+    /// `floor`, the probability with which starvation avoidance overrides a refusal of a type.
+    /// Called before each [`Controlled::sync`].
     pub fn learn(
         &mut self,
         slots: u32,
@@ -542,14 +561,14 @@ impl ValueCut {
         self.judge();
     }
 
-    /// Whether no request of `kind` is answered, or few were since.
+    /// Whether no request of `kind` is answered, or only few were since that was so.
     #[must_use]
     pub fn hangs(&self, kind: TypeId) -> bool {
         let at = usize::from(kind.0).min(self.deliveries.len() - 1);
         self.deliveries[at].is_unanswered() || self.deliveries[at].recovers()
     }
 
-    /// Whether most requests of `kind` are kept away because those that are let in hang.
+    /// Whether most requests of `kind` are refused because the admitted ones hang.
     #[must_use]
     pub fn is_broken(&self, kind: TypeId) -> bool {
         let at = usize::from(kind.0).min(self.kinds.len() - 1);

@@ -1,21 +1,19 @@
-//! Endpoints of a cluster, of which the proxy takes one after the other for requests that the stage
-//! has let in.
+//! Endpoints of a cluster, which the proxy takes by turns for requests that the stage has admitted.
 //!
-//! With outlier detection an endpoint is ejected after so many failures in a row, the route's
-//! timeout among them, as Envoy's `consecutive_gateway_failure` has it. The requests that it has
-//! stay there.
+//! With outlier detection an endpoint is ejected after so many failures in a row, including the
+//! route's timeout, as by Envoy's `consecutive_gateway_failure`. Its requests stay there.
 
 use super::{Backend, Faulty};
 use crate::source::Request;
 
-/// One of the endpoints, and its failures in a row.
+/// An endpoint, and its failures in a row.
 #[derive(Debug)]
 struct Endpoint {
     backend: Faulty,
     failures: u32,
 }
 
-/// See the module.
+/// The endpoints of a cluster, taken by turns.
 #[derive(Debug)]
 pub struct Endpoints {
     endpoints: Vec<Endpoint>,
@@ -27,7 +25,8 @@ pub struct Endpoints {
 }
 
 impl Endpoints {
-    /// These endpoints, without outlier detection unless so many failures in a row eject one.
+    /// Returns these endpoints. `ejects` failures in a row eject one; `None` is without outlier
+    /// detection.
     #[must_use]
     pub fn new(endpoints: impl IntoIterator<Item = Faulty>, ejects: Option<u32>) -> Self {
         let endpoint = |backend| Endpoint {
@@ -51,7 +50,7 @@ impl Backend for Endpoints {
     fn take(&mut self, now: u64, job: u32, request: &Request) {
         let count = self.endpoints.len();
         let mut turns = (self.next..self.next + count).map(|turn| turn % count);
-        // With all of them ejected the proxy takes them all: a panic threshold.
+        // If all are ejected, the proxy takes them all, as below Envoy's panic threshold.
         let at = turns
             .find(|at| !self.is_ejected(&self.endpoints[*at]))
             .unwrap_or(self.next);

@@ -35,7 +35,8 @@ const ONE_OF_THREE: &[Kind] = &[
 ];
 /// 200 requests/s of 20 ms.
 const ONE: &[Kind] = &[("fast", 1.0, 20.0, 20.0, [50, 150])];
-/// The same mean, with service times that scatter a little, and as an exponential distribution does.
+/// The same mean, with service times that scatter a little, and as an exponential distribution
+/// does.
 const SPREAD: &[Kind] = &[("fast", 1.0, 20.0, 19.0, [50, 150])];
 const TAIL: &[Kind] = &[("fast", 1.0, 20.0, 13.9, [50, 150])];
 const THREE: &[Kind] = &[
@@ -108,8 +109,8 @@ fn a_route_that_hangs_from_the_start_leaves_the_other_its_slots() {
     }
 }
 
-/// The route's timeout, 3 s, ends the hung requests in the seventh second. With the slots that they
-/// leave until then, what the others ask for can't all be served.
+/// The route's timeout, 3 s, ends the hung requests in the seventh second. Until then, the slots
+/// that they leave are too few for the other types.
 #[test]
 fn a_route_that_hangs_later_is_found_before_it_holds_all_slots() {
     for (slots, least) in [(Some(WORKERS), [0.6, 0.97]), (None, [0.4, 0.95])] {
@@ -167,8 +168,8 @@ fn an_endpoint_that_hangs_holds_slots_for_a_moment() {
     }
 }
 
-/// Outlier detection ejects the endpoint at the fifth timeout, and the others have what is left of
-/// the slots.
+/// Outlier detection ejects the endpoint at the fifth timeout, and the other endpoints get the rest
+/// of the slots.
 #[test]
 fn an_endpoint_that_hangs_is_ejected() {
     for slots in [Some(WORKERS), None] {

@@ -131,8 +131,8 @@ fn a_stream_that_has_begun_is_answered() {
     assert_eq!(process.refused, []);
 }
 
-/// Returns the number of requests that hold a slot, and of those that gave theirs back, by the
-/// requests themselves.
+/// Returns the number of requests that hold a slot, and of those that gave theirs back, counted
+/// over the requests.
 fn held(process: &Process) -> (u64, u64) {
     let (mut held, mut freed) = (0, 0);
     let policies = process.workers.iter().flatten();
@@ -241,7 +241,8 @@ fn a_worker_that_dies_has_given_a_slot_back_once() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Slots in use are those of requests that hold one, whatever ends and whatever is edited.
+    /// The gauge of slots in use equals the number of requests that hold one, after any ends and
+    /// edits.
     #[test]
     fn slots_are_conserved_when_they_are_given_back_early(
         steps in prop::collection::vec((0_u8..8, any::<prop::sample::Index>()), 0..150)

@@ -1,8 +1,9 @@
 //! An open law: no limit until objectives are about to be missed.
 //!
-//! A proxy that has just started knows neither P nor a service time. A few slots that grow would keep requests waiting in
-//! front of a backend that has room for all. So the law sets no limit while the backend keeps the objectives by itself.
-//! x is 1 for a response time beyond the last objective of its type (percentile p), else 0:
+//! A proxy that has just started knows neither P nor a service time. If it began with a few slots
+//! and added more, requests would wait in front of a backend that has room for all. So the law sets
+//! no limit while the backend keeps the objectives by itself. x is 1 for a response time beyond the
+//! last objective of its type (percentile p), else 0:
 //!
 //! ```text
 //! late = mean of x / (1 − p + 0.15)               exponential, over 32 answers of all types
@@ -10,27 +11,29 @@
 //! late < 0.4 and less than 0.85 P asked for, 1 s  the law opens again
 //! ```
 //!
-//! A request that is overdue counts as late before it ends. Broken types don't count. A type that nearly misses its last
-//! objective with few requests in flight (the reference) says nothing about slots. A type without objectives is late at
-//! four references. Asked for are the slots in use (mean) and the slot time of requests that were refused for want of
-//! slots.
+//! An overdue request counts as late before it ends. Broken types don't count. A type that nearly
+//! misses its last objective with few requests in flight (the reference) says nothing about slots.
+//! A type without objectives is late at four references. Asked for are the slots in use (mean), and
+//! the slot time of requests that were refused for want of slots.
 //!
-//! A backend that was open for less than 5 s is overloaded without a limit: the law opens again only while less than 10%
-//! of the slot time that is asked for is refused. After a longer time something has changed, such as a fault that begins
-//! or ends, and opening finds out what.
+//! If the law was open for less than 5 s, the backend is overloaded without a limit. Then the law
+//! opens again only while less than 10% of the slot time that is asked for is refused. After a
+//! longer time something has changed, such as a fault that begins or ends, and opening shows what
+//! it is.
 //!
-//! By Little's law, the references of requests that end within a second add up to the number of slots that work:
+//! By Little's law, the references of requests that end within a second add up to the number of
+//! slots that work:
 //!
 //! ```text
 //! w = Σ reference / elapsed     over about 0.3 s; the maximum of the last 10 s
 //! P = w + √w                    at least 3, at most N/2 with N requests in flight
 //! ```
 //!
-//! P that was found before the law opened stands. After fewer than 100 answers, references say too little and the slots
-//! [`start`](super::start) at few. The search goes on from either.
+//! A P that was found before the law opened still counts. After fewer than 100 answers, references
+//! say too little, and the slots [`start`](super::start) at few. The search goes on from either.
 //!
-//! Histograms leave out the service time of a request that met more than 2 w others: later decisions are made with a
-//! limit.
+//! Histograms leave out the service time of a request that met more than 2 w others, because later
+//! decisions are made with a limit.
 //!
 //! A dry run holds no requests: its law only closes and opens.
 
@@ -49,17 +52,17 @@ const SHED: f64 = 0.1;
 const LONG: f64 = 5.0;
 /// Time over which slots asked for are averaged, s.
 const CALM: f64 = 1.0;
-/// Answers below which references say too little.
+/// The number of answers below which references say too little.
 const FEW_ANSWERS: f64 = 100.0;
 /// Time over which ended work is averaged, s.
 const WATCHED: f64 = 0.3;
 /// Time constant in which the most requests in flight are forgotten, s.
 const FORGET: f64 = 10.0;
-/// Most that P is when the law closes, in parts of the requests in flight.
+/// The highest P when the law closes, in parts of the requests in flight.
 const MOST: f64 = 0.5;
-/// Time without which ended work says nothing, s.
+/// The least time over which ended work is measured, s.
 const LEAST_WATCHED: f64 = 0.1;
-/// Slots that are taken to work at least.
+/// The least number of slots that count as working.
 const LEAST: f64 = 3.0;
 
 impl Law {
@@ -69,7 +72,7 @@ impl Law {
         self.open > 0.0
     }
 
-    /// The number of slots that work: P, and while nothing is limited the work that ends.
+    /// The number of slots that work: P, or without a limit the work that ends.
     #[must_use]
     pub fn working(&self) -> f64 {
         if self.is_open() {
@@ -79,8 +82,9 @@ impl Law {
         }
     }
 
-    /// P, as far as it is known. While there is no limit this is the P that was found before or, as slots to spare are all
-    /// that is known otherwise, twice the most slots in use of late: who scales by the part in use sees room.
+    /// P as far as it is known. Without a limit this is the P that was found before. If none was,
+    /// only spare slots are known. Then it is twice the most slots in use of late, so that an
+    /// autoscaler that goes by the part in use sees room.
     #[must_use]
     pub fn known(&self) -> u32 {
         if !self.is_open() {
@@ -143,7 +147,7 @@ impl Law {
         self.go(target.ceil(), now, &View { mean, ..*view });
     }
 
-    /// Opens a law whose limit is not needed any more. Returns whether it did.
+    /// Opens a law whose limit is no longer needed. Returns whether it did.
     pub(super) fn reopen(&mut self, now: Instant, view: &View) -> bool {
         let now_ns = now.as_nanos() as f64;
         let secs = (now_ns - self.looked).max(0.0) / 1e9;

@@ -1,14 +1,14 @@
-//! Delivery: what the slots of a type yield, and which types are broken.
+//! Delivery: the yield of a type's slots, and whether the type is broken.
 //!
 //! **The problem.** A route that hangs is the most common overload there is: 2% of the requests,
 //! none of which is answered, hold every slot until the route's timeout. Their service times say
 //! nothing, because there are none, and by mean service time such a type looks as cheap as before.
 //!
-//! **What counts.** Every end of a request says whether its slot delivered: an answer that is no
+//! **Outcomes.** Every end of a request shows whether its slot delivered: an answer that is no
 //! error, within the type's last objective. The time is that in the backend, without the wait for a
 //! slot, which the stage itself decides about. A request that is still in the backend after the
-//! last objective has failed to deliver, and counts at once: its timeout may be far away, or there
-//! may be none. As long as a type has no outcome at all, the first objective counts, because a cold
+//! last objective has failed to deliver, and counts at once: its timeout may be far away, or it may
+//! have none. As long as a type has no outcome at all, the first objective counts, because a cold
 //! type that hangs gives no other sign. With x = 1 for an outcome and 0 else, over the latest
 //! outcomes of the type on all workers (exponential average, the plain one of the first):
 //!
@@ -19,38 +19,39 @@
 //!
 //! Errors that come at once deliver nothing, but hold no slot: they lower `delivered`, not `stuck`.
 //!
-//! **Broken.** A type is broken with stuck > ½. That takes twenty requests of a type that was well,
-//! which may be more than there are slots. So it is broken as well once ⅛ of the slots, but two at
-//! least, are held by requests that are *silent*, and nothing of the type was answered since. A
-//! silent request takes longer than half of the type's first objective, and than eight times the
-//! longest mean slot time of any type, for which it may have to wait.
+//! **Broken.** A type is broken with stuck > ½. For a type that was well, that takes twenty
+//! requests, which may be more than the slots. So it is also broken once requests that are *silent*
+//! hold ⅛ of the slots, but two at least, and no request of the type was answered since. A silent
+//! request takes longer than half of the type's first objective, and than eight times the longest
+//! mean slot time of any type, for which it may have to wait.
 //!
 //! While there are requests of a type that delivers more value per slot time, one slot, or ⅛ of
-//! those that such types use, is for requests of a broken type, as probes. Where these take long,
-//! one more enters every two seconds, up to ¼ of the slots and half of those in use. An outcome of
-//! a broken type, or of one of which most fail, has five times the weight of another, so that four
-//! good answers in a row end it. Probes are not judged by Alg. 1: they have to be let in for the
-//! type to come back.
+//! those that such types use, is for requests of a broken type, as probes. If these take long, one
+//! more enters every two seconds, up to ¼ of the slots and half of those in use. An outcome of a
+//! broken type, or of one of which most fail, has five times the weight of another, so that four
+//! good answers in a row end it. Alg. 1 doesn't judge probes, because the type can't come back
+//! without them.
 //!
 //! *Victims.* A queue inside the backend delays the answers of all types alike, and those with the
-//! tightest objectives are late first. Such a type is no cause: it keeps its rank and is not
-//! broken, although all of its answers are late. A type of which answers come is a victim if its
-//! last objective is at most twice the backend's delay: the least slot time of recent answers over
-//! all types, which the answers of a backend without a queue keep low.
+//! tightest objectives are late first. Such a type is not the cause: it keeps its rank and is not
+//! broken, although all of its answers are late. A type with answers is a victim if its last
+//! objective is at most twice the backend's delay. That delay is the least slot time of recent
+//! answers over all types, which the answers of a backend without a queue keep low.
 //!
-//! A type that hangs soon makes others late, and they are broken, too. The one that broke last is
-//! not held back: it is no cause, there is nobody to protect from it, and its answers show that the
-//! backend is well again.
+//! A type that hangs soon makes others late, and they are broken, too. The type that broke last is
+//! not held back: it is not the cause, no other type needs protection from it, and its answers show
+//! that the backend is well again.
 //!
-//! **One endpoint hangs.** The proxy picks the endpoint after the decision, so types are not broken
-//! by it: the others go on answering. A request gives its slot back once it takes longer than half
-//! of the type's first objective, and than any recent answer of its type, and the type was answered
-//! promptly, within 1.5 times its mean processing time, by a request that got its slot later. The
-//! hung request holds nothing then that others of its type need. Where hung requests hold workers
-//! that the others wait for, no answer is prompt, and where the backend or the type hangs as a
-//! whole, there is none: nothing is given back. The backend has at most P requests and those that
-//! gave their slots back. None takes its slot again: with an endpoint that hangs for long these are
-//! many more than P, and nothing would be let in until the route's timeout.
+//! **One endpoint hangs.** The proxy picks the endpoint after the decision, so a hung endpoint
+//! breaks no type: the other endpoints go on answering. A request gives its slot back under two
+//! conditions. First, it takes longer than half of the type's first objective, and than any recent
+//! answer of its type. Second, the type was answered promptly, within 1.5 times its mean processing
+//! time, by a request that got its slot later. Then the hung request holds nothing that others of
+//! its type need. If hung requests hold workers that the others wait for, no answer is prompt. If
+//! the backend or the type hangs as a whole, it sends no answer. In both cases no slot is given
+//! back. The backend has at most P requests and those that gave their slots back. None of these
+//! takes its slot again: with an endpoint that hangs for long these are many more than P, and no
+//! request would be admitted until the route's timeout.
 //!
 //! Fraction of 200 requests/s of 20 ms that is answered in time, four endpoints with two workers
 //! each, one of them hung, P = 8 and found, timeout 3 s, from seven seconds after the fault on:
@@ -62,12 +63,13 @@
 //! lognormal, median 14 ms               0.75    0.03  0.40    0.03  0.50
 //! ```
 //!
-//! The first number is without that, the second with it. A long tail delays the moment at which a
-//! request takes longer than any answer.
+//! The first number of a pair is without this rule, the second with it. A long tail delays the
+//! moment at which a request takes longer than any answer.
 //!
-//! **Slot time.** A type's histogram has no errors that come at once, and takes a lower bound for
-//! no longer than the last objective. With `unmeasured` the part of the outcomes that it has not,
-//! and `beyond` the mean slot time that it has not, a request of the type holds its slot for
+//! **Slot time.** A type's histogram leaves out errors that come at once, and takes a lower bound
+//! for no longer than the last objective. With `unmeasured` the part of the outcomes that it leaves
+//! out, and `beyond` the mean slot time that it leaves out, a request of the type holds its slot
+//! for
 //!
 //! ```text
 //! (1 − unmeasured) · mean + beyond
@@ -75,19 +77,19 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Weight of the newest outcome, and that of a type that is broken or fails.
+/// Weight of the newest outcome of a type that is well, and of one that is broken or fails.
 const GAIN: (f64, f64) = (1.0 / 30.0, 1.0 / 6.0);
 /// Part of the outcomes that are stuck above which a type is broken.
 const BROKEN: f64 = 0.5;
 /// Part of the outcomes that deliver below which a type fails.
 const FAILS: f64 = 0.5;
-/// Silent requests without which a type that was well is not broken at once.
+/// The least number of silent requests that breaks a type that was well.
 const SILENT: f64 = 2.0;
-/// Outcomes from which on slot times are known.
+/// The number of outcomes from which on slot times are known.
 const FEWEST: f64 = 20.0;
 /// Time without an outcome after which a type is as unknown as a new one, s.
 const FORGET: f64 = 60.0;
-/// Part of the outcomes that deliver from which on the rest is chance.
+/// Delivering part of the outcomes from which on the rest counts as chance.
 const USUAL: f64 = 0.8;
 /// Least part of its value that a type keeps: a type that delivers nothing still has a rank.
 const LEAST: f64 = 1e-3;
@@ -97,7 +99,7 @@ const PROBES: (f64, f64) = (1.0 / 8.0, 1.0 / 4.0);
 const RECENT: f64 = 1.0;
 /// Time constant of the longest slot time of answers, s.
 const RARE: f64 = 10.0;
-/// Multiple of the backend's delay that makes a type a victim whose last objective is no more.
+/// Multiple of the backend's delay up to which a type's last objective makes it a victim.
 const DELAYED: f64 = 2.0;
 /// Time between probes that are not back yet, s.
 const PAUSE: f64 = 2.0;
@@ -116,7 +118,7 @@ pub(super) struct Sums {
     fastest: Option<f64>,
     /// Longest slot time of an answer, s.
     slowest: f64,
-    /// When the latest request got its slot that was answered promptly, s.
+    /// The time at which the latest request with a prompt answer got its slot, s.
     prompt: f64,
     /// Outcomes that the histogram has not.
     unmeasured: f64,
@@ -144,7 +146,7 @@ impl Sums {
         self.slowest = self.slowest.max(secs);
     }
 
-    /// The backend answered a request that got its slot at `started`, s, without delay.
+    /// Adds a prompt answer to a request that got its slot at `started`, s.
     pub(super) fn prompt(&mut self, started: f64) {
         self.prompt = self.prompt.max(started);
     }
@@ -178,10 +180,10 @@ fn least(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     a.into_iter().chain(b).reduce(f64::min)
 }
 
-/// What is known of a type: part of the record that all workers share.
+/// A type in the record that all workers share.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Delivery {
-    /// Outcomes, up to as many as the averages are of.
+    /// The number of outcomes, at most the 30 that the averages cover.
     seen: f64,
     delivered: f64,
     stuck: f64,
@@ -190,8 +192,8 @@ pub(super) struct Delivery {
     /// Least slot time of recent answers, s, and the time of the last answer, s.
     fastest: Option<f64>,
     answered: f64,
-    /// Longest slot time of answers of late, s, and when the latest request got its slot that was
-    /// answered promptly, s.
+    /// Longest slot time of recent answers, s, and the time at which the latest request with a
+    /// prompt answer got its slot, s.
     slowest: f64,
     prompt: f64,
     /// Part of the outcomes that the histogram has not.
@@ -202,7 +204,7 @@ pub(super) struct Delivery {
     last: f64,
     /// Time since when the type is broken, s; infinite while it is not.
     broken: f64,
-    /// It was broken, and few outcomes are known since.
+    /// Whether it was broken, and few outcomes are known since.
     recovers: bool,
     fresh: Sums,
 }
@@ -229,7 +231,7 @@ impl Default for Delivery {
 }
 
 impl Delivery {
-    /// Adds what a worker saw.
+    /// Adds the outcomes that a worker saw.
     pub(super) fn add(&mut self, sums: &Sums) {
         self.fresh.add(sums);
     }
@@ -267,7 +269,7 @@ impl Delivery {
         all.into_iter().all(f64::is_finite) && !self.broken.is_nan()
     }
 
-    /// Advances the averages, with so many slots in all.
+    /// Advances the averages to `secs`, with `slots` in all.
     pub(super) fn step(&mut self, secs: f64, slots: f64) {
         let fresh = std::mem::take(&mut self.fresh);
         self.silent = if fresh.answers > 0.0 {
@@ -289,7 +291,7 @@ impl Delivery {
             self.follow(&fresh);
             self.last = secs;
         } else {
-            // Slot time of requests that count already waits for the next outcome.
+            // Slot time of requests that were counted already waits for the next outcome.
             self.fresh.beyond = fresh.beyond;
             if (secs - self.last).abs() > FORGET {
                 *self = Self::default();
@@ -299,7 +301,7 @@ impl Delivery {
         if is_silent || self.seen > 0.0 && self.stuck > BROKEN {
             self.broken = self.broken.min(secs);
         } else if self.is_broken() {
-            // It is well again: what it cost and delivered meanwhile is the past.
+            // It is well again, so its costs and deliveries of that time no longer count.
             *self = Self {
                 last: secs,
                 recovers: true,
@@ -325,7 +327,7 @@ impl Delivery {
         follow(&mut self.delivered, fresh.delivered);
         follow(&mut self.stuck, fresh.stuck);
         follow(&mut self.unmeasured, fresh.unmeasured.min(fresh.count));
-        // Timeouts of requests that hung before it was well again are the past.
+        // Timeouts of requests that hung before it was well again no longer count.
         let beyond = if self.recovers { 0.0 } else { fresh.beyond };
         follow(&mut self.beyond, beyond);
         self.seen = seen.min(1.0 / GAIN.0);
@@ -352,22 +354,23 @@ impl Delivery {
         self.broken.is_finite()
     }
 
-    /// Whether the type is broken, and nothing of it was answered of late.
+    /// Whether the type is broken, with silent requests since its last answer.
     pub(super) fn is_unanswered(&self) -> bool {
         self.silent > 0.0 && self.is_broken()
     }
 
-    /// Least slot time of recent answers, s, at `secs`; `None` without any.
+    /// Returns the least slot time of recent answers, s, at `secs`; `None` without any.
     pub(super) fn fastest(&self, secs: f64) -> Option<f64> {
         (self.fastest).filter(|_| (0.0..2.0 * RECENT).contains(&(secs - self.answered)))
     }
 
-    /// Longest slot time of recent answers, `fresh` ones included, s; `None` without any.
+    /// Returns the longest slot time of recent answers, `fresh` ones included, s; `None` without
+    /// any.
     pub(super) fn slowest(&self, fresh: &Sums) -> Option<f64> {
         Some(self.slowest.max(fresh.slowest)).filter(|secs| *secs > 0.0)
     }
 
-    /// When the latest request got its slot that was answered promptly, s.
+    /// Returns the time at which the latest request with a prompt answer got its slot, s.
     pub(super) fn prompt(&self, fresh: &Sums) -> f64 {
         self.prompt.max(fresh.prompt)
     }
@@ -383,7 +386,7 @@ impl Delivery {
         self.broken < other.broken
     }
 
-    /// The part of its value that an admitted request delivers, ratio.
+    /// Returns the part of its value that an admitted request delivers, ratio.
     pub(super) fn part(&self) -> f64 {
         if self.is_new() {
             1.0
@@ -394,20 +397,20 @@ impl Delivery {
         }
     }
 
-    /// Mean time for which a request holds its slot, s, with the `mean` of the type's histogram.
+    /// Returns the mean slot time of a request, s, with the `mean` of the type's histogram.
     pub(super) fn slot_time(&self, mean: f64) -> f64 {
         (1.0 - self.unmeasured).max(0.0) * mean + self.beyond.max(0.0)
     }
 
-    /// Whether slot times are known, of a type without a histogram.
+    /// Whether slot times of a type without a histogram are known.
     pub(super) fn tells_slot_time(&self) -> bool {
         self.seen >= FEWEST && self.unmeasured > BROKEN
     }
 }
 
-/// Slots for probes of a broken type of which no other entered for `pause`, s. Of `slots` in all,
-/// `working` are needed by types that are well: so many are known to work, while P that is found
-/// may be too high.
+/// Returns the number of slots for probes of a broken type whose last probe entered `pause` s ago.
+/// Of all `slots`, types that are well need `working`. So many are known to work, while a P that
+/// was found may be too high.
 pub(super) fn probes(slots: f64, working: f64, pause: f64) -> f64 {
     let part = if pause < PAUSE {
         (PROBES.0 * working).floor()
@@ -417,8 +420,8 @@ pub(super) fn probes(slots: f64, working: f64, pause: f64) -> f64 {
     part.max(1.0)
 }
 
-/// Requests of a broken type on one worker: in the record, because a bound of one slot has to be
-/// one for all workers.
+/// The number of requests of a broken type on one worker. It is in the record, because a bound of
+/// one slot applies to all workers together.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Held {
     worker: u64,
@@ -428,11 +431,11 @@ pub(super) struct Held {
     at: f64,
 }
 
-/// Time after which the report of a worker that says no more is dropped, s.
+/// Time after which the last report of a worker is dropped, s.
 const LEASE: f64 = 3.0;
 
-/// Replaces what `worker` reported by `counts` of its requests by type. Returns whether that is
-/// news.
+/// Replaces the report of `worker` by `counts`, its requests by type. Returns whether the record is
+/// to be stored.
 pub(super) fn report(
     held: &mut Vec<Held>,
     worker: u64,
@@ -457,7 +460,7 @@ pub(super) fn report(
     held.len() != before || new != old || new > 0
 }
 
-/// Requests of `kind` that workers other than `worker` reported.
+/// Returns the number of requests of `kind` that workers other than `worker` reported.
 pub(super) fn elsewhere(held: &[Held], worker: u64, kind: usize) -> u32 {
     let others = |of: &&Held| of.worker != worker && usize::from(of.kind) == kind;
     held.iter().filter(others).map(|of| of.count).sum()

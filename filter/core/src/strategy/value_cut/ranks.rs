@@ -12,17 +12,17 @@ const CEILING: f64 = 0.9;
 /// Part of the slots in use, beyond the first, up to which the most valuable types have no ceiling:
 /// while others are held back, the rest of the slots drains the queue.
 const UNBOUNDED: f64 = 0.5;
-/// Values per slot time of which the smaller is at least this part of the larger are equal.
+/// Ratio of two values per slot time from which on they count as equal.
 pub(super) const EQUAL: f64 = 0.9;
 /// Slots for types that are cut entirely, ratio.
 pub(super) const PROBES: f64 = 0.005;
-/// The same for those of whose answers many fail, which may be well again.
+/// The same for types of which many answers fail, since they may be well again.
 const PROBES_OF_FAILING: f64 = 0.02;
 /// Part of the value whose slack is not protected.
 const NEGLIGIBLE: f64 = 0.01;
 
 impl ValueCut {
-    /// Takes over what the types deliver: which are broken, and what they cost.
+    /// Updates the types by their deliveries: whether they are broken, and their cost.
     pub(super) fn judge(&mut self) {
         let Self {
             kinds,
@@ -95,7 +95,7 @@ impl ValueCut {
         self.working = rates.sum::<f64>().min(self.slots);
     }
 
-    /// Fills the budget: every cell's f, ceiling and rival.
+    /// Fills the budget: sets f, the ceiling and the rival of each cell.
     pub(super) fn fill(&mut self) {
         let Self {
             kinds,
@@ -106,7 +106,7 @@ impl ValueCut {
         } = self;
         let kind_of = |cell: u32| &kinds[cell as usize / *classes];
         let density = |cells: &[Cell], cell: u32| kind_of(cell).density(&cells[cell as usize]);
-        // Value that is asked for in a second.
+        // Value of the requests that arrive in a second.
         let asked = |cells: &[Cell], cell: u32| {
             let (kind, cell) = (kind_of(cell), &cells[cell as usize]);
             cell.rate * cell.value / kind.mean.max(1e-9)
@@ -219,12 +219,13 @@ impl ValueCut {
 }
 
 impl Kind {
-    /// Its refusals count as lost value, and its slack bounds the wait of less valuable types.
+    /// Whether its refusals count as lost value, and its slack bounds the wait of less valuable
+    /// types.
     pub(super) fn competes(&self) -> bool {
         self.own && !self.condemned && !self.is_broken
     }
 
-    /// A type with these `objectives`, by its `estimate`; `before` is the type as it was known before.
+    /// Returns the type with these `objectives` and this `estimate`; `before` is its state so far.
     pub(super) fn new(
         estimate: &Estimate<'_>,
         objectives: &[Objective],
@@ -256,12 +257,12 @@ impl Kind {
         }
     }
 
-    /// Admitted without regard to the budget, of which its work is set aside.
+    /// Whether it is admitted without regard to the budget, with its work set aside.
     fn is_apart(&self) -> bool {
         self.cold || self.is_broken
     }
 
-    /// Value that a request of this type delivers per slot time, 1/s.
+    /// Returns the value that a request of this type delivers per slot time, 1/s.
     fn density(&self, cell: &Cell) -> f64 {
         self.part * cell.value / self.own_time.max(1e-9)
     }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::delivery::{Delivery, Held};
 
-/// Time between two steps of the law, s; a little less, as clocks in floats have it.
+/// Time between two steps of the law, s, less a margin for the rounding of times.
 const STEP: f64 = 0.1 - 1e-6;
 /// Time constant of arrival rates, s.
 const RATE_TIME: f64 = 1.0;
@@ -18,18 +18,18 @@ const INCREASE: f64 = 0.04;
 const ENOUGH: f64 = 50.0;
 /// See `ENOUGH`.
 const LONGEST: f64 = 1.0;
-/// ρ stays within.
+/// The range of ρ.
 pub(super) const RHO: (f64, f64) = (0.3, 1.3);
-/// Time constant of that, s.
+/// Time constant of the averages that decide whether the ceilings apply, s.
 const PROTECTION: f64 = 3.0;
 
-/// First of a record, so that another strategy's is not taken for one.
+/// The first number of a record, so that no other strategy's record is taken for one.
 pub(super) const SIGNATURE: f64 = 2_012_002.0;
 
 /// The record of [`Controlled`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// Says whose record it is.
+    /// Always [`SIGNATURE`].
     pub(super) signature: f64,
     /// Time of the last step, s.
     pub(super) stepped: f64,
@@ -38,13 +38,14 @@ pub(super) struct Record {
     pub(super) rho: f64,
     /// Value above the cut in this step.
     pub(super) above: f64,
-    /// Of that, refused.
+    /// The refused part of `above`.
     pub(super) refused: f64,
-    /// Of that, by Alg. 1.
+    /// The part of `above` that Alg. 1 refused.
     pub(super) missed: f64,
     /// Averages of `above` and `missed`.
     pub(super) recent: (f64, f64),
-    /// Sums of `above` and `refused` since ρ moved, the requests that they are of, and the time then, s.
+    /// Sums of `above` and `refused` since ρ moved, the number of requests in them, and the time of
+    /// that move, s.
     pub(super) judged: (f64, f64),
     pub(super) count: f64,
     pub(super) since: f64,
@@ -86,7 +87,7 @@ impl Record {
         }
     }
 
-    /// Whether all its numbers are finite: one that is not would stay in all that follow.
+    /// Whether all its numbers are finite. Any other number would stay in all later records.
     pub(super) fn is_finite(&self) -> bool {
         let head = [
             self.stepped,

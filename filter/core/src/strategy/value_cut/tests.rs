@@ -6,7 +6,7 @@ use super::*;
 use crate::host::memory::MemoryHost;
 use crate::service_times::{Objective, Settings, TypeSettings};
 
-/// A type that is known: value, mean and slack in ms, slots that it asks for.
+/// A type with known value, mean and slack in ms, and slots that it asks for.
 #[derive(Debug, Clone, Copy)]
 struct Known(f64, f64, f64, f64);
 
@@ -67,7 +67,7 @@ fn slot_time_goes_to_what_is_worth_most() {
     let left = SLOTS - MIX[0].3 - MIX[1].3;
     assert!((cut.admitted(TypeId(2)) - left / MIX[2].3).abs() < 1e-9);
 
-    // What is worth thirty times as much comes before the cheap.
+    // A type that is worth thirty times as much comes before the cheap ones.
     let mut dear = MIX;
     dear[2].0 = 30.0;
     let cut = filled(&dear);
@@ -104,7 +104,7 @@ fn floors_come_first_and_say_when_they_do_not_fit() {
     cut.kinds[2].floor = 0.3;
     cut.fill();
     assert!(cut.floors_fit());
-    // 0.3 of reports, all others, and what is left of the slots.
+    // Of the slots, 0.3 of the reports and all of `fast` leave the rest to `search`.
     let left = SLOTS - MIX[0].3 - MIX[1].3 - 0.3 * MIX[2].3;
     assert!(left < 0.0, "the cut is among the cheap now");
     assert_eq!(cut.admitted(TypeId(0)), 1.0);
@@ -138,7 +138,7 @@ fn the_ceiling_is_the_slack_of_what_is_worth_more() {
     );
     assert!(!cut.is_below_ceiling(&of(1), ms(0.0), ms(42.4)));
 
-    // A type that hardly anybody asks for doesn't hold up the others.
+    // A type with hardly any traffic puts no ceiling on the others.
     let mut rare = [MIX[0], MIX[1], MIX[2], Known(1.0, 1.0, 0.5, 0.001)];
     assert!(filled(&rare).is_below_ceiling(&of(2), ms(41.3), ms(0.0)));
     rare[3].3 = 1.0;
@@ -201,7 +201,7 @@ fn a_type_has_a_rank_before_it_has_a_histogram() {
     assert_eq!(first, [1.0; 19], "its cost is not known");
     assert!((last[0] - 1.0 / 15.0).abs() < 1e-9, "{last:?}");
     assert_eq!(cut.admitted(TypeId(0)), 1.0);
-    // Alg. 1 judges it by the times of other types: that it refuses some says nothing about the budget.
+    // Alg. 1 judges it by the times of other types, so its refusals say nothing about the budget.
     cut.decided(&of(1), at(0), false, false);
     assert_eq!(cut.refused, 0.0);
 }
@@ -319,7 +319,7 @@ fn refusals_of_a_type_that_hangs_leave_the_budget_alone() {
         cut.stored();
         cut.budget()
     };
-    // The first refusals come before it is known.
+    // The first refusals come before the type is known to hang.
     let before = rho(100);
     assert!(rho(2_000) >= before);
 }

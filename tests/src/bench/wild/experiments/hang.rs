@@ -1,5 +1,6 @@
-//! One route, one endpoint or all of the backend is broken. Eight workers; those that a request
-//! hangs in are free again when Envoy or its client resets it, as threads that wait for a lock.
+//! Experiments in which one route, one endpoint or the whole backend breaks. Eight workers serve. A
+//! worker in which a request hangs is free again when Envoy or the client resets the request, like
+//! a thread that waits for a lock.
 
 use std::time::Duration;
 
@@ -8,16 +9,16 @@ use crate::backend::{Fault, FaultKind};
 use crate::mix::QueryType;
 
 const WORKERS: usize = 8;
-/// When something breaks that was well before.
+/// The time at which a route or an endpoint breaks that was well before.
 const BREAKS: Duration = Duration::from_secs(4);
-/// Timeouts in a row that eject an endpoint: Envoy's default.
+/// The number of timeouts in a row that eject an endpoint, Envoy's default.
 const EJECTS: u32 = 5;
-/// When the whole backend hangs, and when it comes back.
+/// The times at which the whole backend hangs, and at which it comes back.
 const ALL_HANG: Duration = Duration::from_secs(5);
 const ALL_BACK: Duration = Duration::from_secs(10);
-/// From this on a route that hangs from the start is counted: the fourth second.
+/// The time from which on a route that hangs from the start is measured: the fourth second.
 const FOURTH: Duration = Duration::from_secs(3);
-/// From this on a route that breaks later is counted: the third second after.
+/// The time from which on a route that breaks later is measured: the third second after.
 const THIRD_AFTER: Duration = Duration::from_secs(6);
 
 pub(super) fn cases(quick: bool) -> Vec<Case> {
@@ -161,7 +162,7 @@ fn from_the_third_second_after(seen: &Seen<'_>) -> Vec<Measure> {
     from(seen, THIRD_AFTER)
 }
 
-/// Of each type, what was answered in time, refused, and lost.
+/// Returns the shares of each type that were answered in time and refused, from `from` on.
 fn from(seen: &Seen<'_>, from: Duration) -> Vec<Measure> {
     let mut measures = Vec::new();
     for (kind, query) in seen.case.mix.iter().enumerate() {
