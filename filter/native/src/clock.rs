@@ -11,7 +11,7 @@ use headgate_core::engine::{FAST_TICK, SLOW_TICK};
 use crate::abi::Ticker;
 use crate::process::Configuration;
 
-/// See the module.
+/// The tickers of all configurations, and the thread that asks for their ticks.
 pub(crate) struct Clock {
     tickers: Vec<(Arc<Configuration>, Ticker)>,
     thread: Option<JoinHandle<()>>,

@@ -88,7 +88,7 @@ pub(crate) struct Change {
     pub(crate) value: u64,
 }
 
-/// See the module.
+/// The metrics of all policies: counters and histograms since the last write to Envoy, and gauges.
 #[derive(Debug, Default)]
 pub(crate) struct Counts(RefCell<Cells>);
 

@@ -81,7 +81,7 @@ struct Waiting {
     action: Option<Action>,
 }
 
-/// See the module.
+/// The state behind the lock.
 pub(crate) struct Process {
     pub(crate) filter: Filter<Host>,
     /// The engine's number, from 1 on. Tickets of a failed engine are invalid for the next.

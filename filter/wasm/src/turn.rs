@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 /// Most resumed and refused requests in one turn.
 const MOST: u32 = 32;
 
-/// See the module. `A` is the action for one request.
+/// The actions of a turn, and those that wait for the next. `A` is the action for one request.
 #[derive(Debug)]
 pub(crate) struct Turn<A> {
     done: u32,

@@ -31,7 +31,7 @@ thread_local! {
     static VM: RefCell<Option<Vm>> = const { RefCell::new(None) };
 }
 
-/// See the module.
+/// The state of this worker.
 pub(crate) struct Vm {
     filter: Filter<Unfiltered<EnvoyHost>>,
     turn: Turn<Action>,

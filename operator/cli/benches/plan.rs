@@ -3,7 +3,7 @@
 //!
 //! `plan/afresh` is the first plan after a start. `plan/edit` and `plan/scale` are those that come
 //! after: one policy was edited, one Pod became unready. `proxies/first` is what the proxies of all
-//! 5,000 Pods get of a plan that nobody asked before, `proxies/again` when all are asked once more.
+//! 5,000 Pods get of a new plan, `proxies/again` when all are asked once more.
 //! `cluster/copy` is what it costs to keep the cluster as it was while a change is taken in.
 
 use std::collections::BTreeMap;

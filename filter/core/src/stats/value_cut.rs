@@ -8,7 +8,7 @@ use crate::host::{HostError, MetricKind, Metrics};
 use crate::request::TypeId;
 use crate::strategy::ValueCut;
 
-/// See the module.
+/// The gauges, each with the value that was written last.
 #[derive(Debug, Clone)]
 pub(super) struct ValueCutGauges {
     /// By type.
