@@ -84,7 +84,10 @@ async fn kubectl_explains_every_level_and_shows_columns() -> Result<()> {
             "admissionpolicies",
             "Keeps a backend inside its latency objectives",
         ),
-        ("admp.spec", "Requests that the backend works on at once"),
+        (
+            "admp.spec",
+            "The number of requests that the backend works on at once",
+        ),
         (
             "admp.spec.strategy.bouncer.interval",
             "Length of the window",
@@ -95,13 +98,13 @@ async fn kubectl_explains_every_level_and_shows_columns() -> Result<()> {
         ),
         (
             "admp.spec.targetRefs.matchLabels",
-            "labels that the Pods have",
+            "labels that the Pods must all have",
         ),
         (
             "admp.spec.types.matches.path.type",
             "ENUM: Exact PathPrefix RegularExpression",
         ),
-        ("admp.status.conditions", "where they are at each target"),
+        ("admp.status.conditions", "if they are at each target"),
         ("admp.status.ancestors.conditions", "Programmed"),
     ] {
         let text = explained(field);
