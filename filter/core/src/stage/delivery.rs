@@ -82,18 +82,6 @@ impl Stage {
         if !due {
             return Ok(());
         }
-        if let Some(cut) = &mut cut {
-            let running = self
-                .requests
-                .iter()
-                .filter_map(|request| match request.phase {
-                    Phase::Running { dequeued } if request.first_byte.is_none() => {
-                        Some((request.attributes.kind, dequeued?))
-                    }
-                    _ => None,
-                });
-            cut.count_overtaken(running, now);
-        }
         for request in self.requests.iter_mut() {
             let Phase::Running { dequeued: Some(at) } = request.phase else {
                 continue;

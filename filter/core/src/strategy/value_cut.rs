@@ -146,8 +146,6 @@ const SHORT: f64 = 0.002;
 const SILENT: (f64, f64) = (0.5, 8.0);
 /// Multiple of the mean processing time of its type up to which an answer is prompt.
 const PROMPT: f64 = 1.5;
-/// Multiple of the longest recent answer of its type beyond which later requests overtake one.
-const OVERTAKEN: f64 = 1.5;
 /// Slot time that counts for a request of a type without a known cost, s.
 const UNKNOWN: f64 = 1e-6;
 /// Time without a refusal above the cut after which free slots are open to all types.
@@ -257,8 +255,6 @@ struct Presence {
     elsewhere: u32,
     /// The time at which the last probe was admitted.
     entered: Instant,
-    /// The number of requests here that later ones overtook.
-    overtaken: u32,
 }
 
 /// The end of a request, as a measure of what its slot delivered.
@@ -431,36 +427,11 @@ impl ValueCut {
         self.presence(kind).fresh.silent();
     }
 
-    /// Counts those of these requests, with their types and the times at which they got their slots,
-    /// that later ones overtook.
-    pub fn count_overtaken(
-        &mut self,
-        requests: impl Iterator<Item = (TypeId, Instant)>,
-        now: Instant,
-    ) {
-        for presence in &mut self.presence {
-            presence.overtaken = 0;
-        }
-        for (kind, started) in requests {
-            if self.is_overtaken(kind, started, now) {
-                self.presence(kind).overtaken += 1;
-            }
-        }
-    }
-
-    /// Whether a request of `kind` that got its slot at `started` holds nothing that others need:
-    /// later ones overtook it and others. One alone may just take long.
+    /// Whether a request of `kind` that got its slot at `started` holds nothing that others need.
+    /// It takes longer than half of the first objective and than any recent answer of its type, and
+    /// a request that started later was answered promptly.
     #[must_use]
     pub fn frees(&self, kind: TypeId, started: Instant, now: Instant) -> bool {
-        let at = usize::from(kind.0).min(self.kinds.len() - 1);
-        f64::from(self.presence[at].overtaken) >= delivery::hang_together(self.slots)
-            && self.is_overtaken(kind, started, now)
-    }
-
-    /// Whether a request of `kind` that got its slot at `started` takes longer than the first
-    /// objective and much longer than any recent answer of its type, while one that started later
-    /// was answered promptly.
-    fn is_overtaken(&self, kind: TypeId, started: Instant, now: Instant) -> bool {
         let at = usize::from(kind.0).min(self.kinds.len() - 1);
         let (fresh, delivery) = (&self.presence[at].fresh, &self.deliveries[at]);
         let (Some((first, _)), Some(slowest)) =
@@ -468,7 +439,7 @@ impl ValueCut {
         else {
             return false;
         };
-        now.since(started).as_secs_f64() > first.max(OVERTAKEN * slowest)
+        now.since(started).as_secs_f64() > (SILENT.0 * first).max(slowest)
             && delivery.prompt(fresh) > seconds(started)
     }
 

@@ -159,11 +159,10 @@ fn behind_a_hung_endpoint(
 /// gives its slot back once it takes longer than answers do and later requests are answered.
 #[test]
 fn an_endpoint_that_hangs_holds_slots_for_a_moment() {
-    for (kinds, least) in [(ONE, 0.7), (SPREAD, 0.65), (TAIL, 0.18)] {
+    for (kinds, least) in [(ONE, 0.7), (SPREAD, 0.7), (TAIL, 0.25)] {
         for slots in [Some(WORKERS), None] {
             let parts = behind_a_hung_endpoint(kinds, slots, None, &[7..11, 11..24]);
             let case = format!("{kinds:?}, P {slots:?}: {parts:.3?}");
-            println!("{case}");
             assert!(parts.iter().all(|part| *part >= least), "{case}");
         }
     }

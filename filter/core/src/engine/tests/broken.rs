@@ -157,65 +157,55 @@ fn answer(process: &mut Process) {
     }
 }
 
-/// Returns a process of `workers`, and `hung` requests on its second worker that hang while others
-/// are answered.
-fn with_hung_requests(workers: usize, parallelism: u32, hung: usize) -> (Process, Vec<u32>) {
+/// Returns a process of `workers` with a request on its second worker that hangs, while others are
+/// answered, and this request.
+fn with_a_hung_request(workers: usize, parallelism: u32) -> (Process, u32) {
     let mut process = Process::new(workers, &by_value(parallelism));
     answer(&mut process);
     answer(&mut process);
-    let hung = (0..hung).map(|_| process.arrive(1, "/")).collect();
+    let hung = process.arrive(1, "/");
     answer(&mut process);
     (process, hung)
 }
 
 #[test]
-fn a_request_that_takes_long_alone_keeps_its_slot() {
-    let (mut process, hung) = with_hung_requests(2, 3, 1);
-    assert_eq!(held(&process), (1, 0));
-    process.finish(hung[0], Outcome::Completed);
-    process.assert_nothing_booked();
-}
-
-#[test]
-fn requests_that_later_ones_overtake_give_their_slots_back_once() {
+fn a_request_that_later_ones_overtake_gives_its_slot_back_once() {
     let ends = [Outcome::Completed, Outcome::Failed, Outcome::Abandoned];
     for outcome in ends.into_iter().chain([Outcome::Unmeasured]) {
-        let (mut process, hung) = with_hung_requests(2, 3, 2);
-        assert_eq!(held(&process), (0, 2));
+        let (mut process, hung) = with_a_hung_request(2, 2);
+        assert_eq!(held(&process), (0, 1));
         assert_eq!(process.gauge("slots_in_use"), 0);
-        process.configure(&by_value(4));
+        process.configure(&by_value(3));
         process.configure(&config(2, |_| {}));
         process.run_for(50 * MS);
         assert_eq!(process.gauge("slots_in_use"), 0, "after edits");
-        for stream in hung {
-            process.finish(stream, outcome);
-        }
+        process.finish(hung, outcome);
         process.assert_nothing_booked();
     }
 }
 
 #[test]
 fn a_slot_that_was_given_back_goes_to_a_waiter_of_any_worker() {
-    let (mut process, _) = with_hung_requests(2, 3, 2);
-    let running: Vec<u32> = (0..3).map(|_| process.arrive(1, "/")).collect();
+    let (mut process, _) = with_a_hung_request(2, 2);
+    let running: Vec<u32> = (0..2).map(|_| process.arrive(1, "/")).collect();
     let waiting = process.arrive(0, "/");
     assert_eq!(process.queued(), [waiting]);
     process.pass_time(20 * MS);
     process.finish(running[0], Outcome::Completed);
     process.settle();
-    // The other two hang as well, and this one has overtaken them.
+    // The other one hangs as well, and this one has overtaken it.
     let next = process.arrive(0, "/");
     process.pass_time(20 * MS);
     process.finish(waiting, Outcome::Completed);
     process.settle();
     let last = process.arrive(0, "/");
-    assert_eq!((process.in_backend(), process.queued()), (5, vec![last]));
-    process.run_for(400 * MS);
+    assert_eq!((process.in_backend(), process.queued()), (3, vec![last]));
+    process.run_for(150 * MS);
     assert!(process.queued().is_empty());
     for stream in [next, last] {
         process.finish(stream, Outcome::Completed);
     }
-    assert_eq!(held(&process), (0, 4));
+    assert_eq!(held(&process), (0, 2));
     assert_eq!(process.gauge("slots_in_use"), 0);
 }
 
@@ -236,11 +226,11 @@ fn a_request_that_none_overtakes_keeps_its_slot() {
 
 #[test]
 fn a_worker_that_dies_has_given_a_slot_back_once() {
-    let (mut process, hung) = with_hung_requests(3, 3, 2);
+    let (mut process, hung) = with_a_hung_request(3, 2);
     let lost = process.arrive(1, "/");
     assert_eq!(process.gauge("slots_in_use"), 1);
     process.workers[1] = None;
-    for stream in hung.into_iter().chain([lost]) {
+    for stream in [hung, lost] {
         process.requests.remove(&stream);
     }
     process.run_for(Duration::from_secs(11));
@@ -257,7 +247,7 @@ proptest! {
     fn slots_are_conserved_when_they_are_given_back_early(
         steps in prop::collection::vec((0_u8..8, any::<prop::sample::Index>()), 0..150)
     ) {
-        let (mut process, _) = with_hung_requests(3, 4, 2);
+        let (mut process, _) = with_a_hung_request(3, 4);
         for (step, at) in steps {
             let all: Vec<u32> = process.requests.keys().copied().collect();
             match step {

@@ -43,13 +43,12 @@
 //! that the backend is well again.
 //!
 //! **One endpoint hangs.** The proxy picks the endpoint after the decision, so a hung endpoint
-//! breaks no type: the other endpoints go on answering. Later requests *overtake* a request that
-//! takes longer than the type's first objective and than 1.5 times any recent answer of its type,
-//! while a request that got its slot later was answered promptly, within 1.5 times the type's mean
-//! processing time. Where ⅛ of the slots, but two requests at least, of a type are overtaken on a
-//! worker, these give their slots back: they hold nothing that others of their type need. One alone
-//! may just take long. If hung requests hold workers that the others wait for, no answer is prompt.
-//! If the backend or the type hangs as a whole, it sends no answer. In both cases no slot is given
+//! breaks no type: the other endpoints go on answering. A request gives its slot back under two
+//! conditions. First, it takes longer than half of the type's first objective, and than any recent
+//! answer of its type. Second, the type was answered promptly, within 1.5 times its mean processing
+//! time, by a request that got its slot later. Then the hung request holds nothing that others of
+//! its type need. If hung requests hold workers that the others wait for, no answer is prompt. If
+//! the backend or the type hangs as a whole, it sends no answer. In both cases no slot is given
 //! back. The backend has at most P requests and those that gave their slots back. None of these
 //! takes its slot again: with an endpoint that hangs for long these are many more than P, and no
 //! request would be admitted until the route's timeout.
@@ -298,7 +297,7 @@ impl Delivery {
                 *self = Self::default();
             }
         }
-        let is_silent = self.silent >= hang_together(slots);
+        let is_silent = self.silent >= (PROBES.0 * slots).max(SILENT);
         if is_silent || self.seen > 0.0 && self.stuck > BROKEN {
             self.broken = self.broken.min(secs);
         } else if self.is_broken() {
@@ -365,9 +364,10 @@ impl Delivery {
         (self.fastest).filter(|_| (0.0..2.0 * RECENT).contains(&(secs - self.answered)))
     }
 
-    /// Returns the longest slot time of recent answers, `fresh` ones included, s; `None` of few.
+    /// Returns the longest slot time of recent answers, `fresh` ones included, s; `None` without
+    /// any.
     pub(super) fn slowest(&self, fresh: &Sums) -> Option<f64> {
-        Some(self.slowest.max(fresh.slowest)).filter(|_| self.seen >= FEWEST)
+        Some(self.slowest.max(fresh.slowest)).filter(|secs| *secs > 0.0)
     }
 
     /// Returns the time at which the latest request with a prompt answer got its slot, s.
@@ -406,11 +406,6 @@ impl Delivery {
     pub(super) fn tells_slot_time(&self) -> bool {
         self.seen >= FEWEST && self.unmeasured > BROKEN
     }
-}
-
-/// Returns the number of requests that hang together, of so many slots: fewer just take long.
-pub(super) fn hang_together(slots: f64) -> f64 {
-    (PROBES.0 * slots).max(SILENT)
 }
 
 /// Returns the number of slots for probes of a broken type whose last probe entered `pause` s ago.
