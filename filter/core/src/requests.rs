@@ -67,8 +67,6 @@ pub(crate) struct Request {
     pub(crate) overdue: bool,
     /// Whether it has been in the backend for longer than its type usually takes.
     pub(crate) silent: bool,
-    /// When it gave its slot back, before its end.
-    pub(crate) freed: Option<Instant>,
     /// The number of slots in use when it got one.
     pub(crate) beside: u32,
 }
@@ -92,7 +90,6 @@ impl Request {
             phase: Phase::Arriving,
             overdue: false,
             silent: false,
-            freed: None,
             beside: 0,
         }
     }

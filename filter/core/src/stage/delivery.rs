@@ -4,9 +4,7 @@
 use std::time::Duration;
 
 use super::{Outcome, Stage};
-use crate::host::{Host, HostError};
 use crate::requests::{Phase, Request};
-use crate::strategy::ValueCut;
 use crate::strategy::value_cut::End;
 use crate::time::Instant;
 
@@ -34,7 +32,6 @@ impl Stage {
             return;
         };
         let time = now.since(dequeued);
-        let held = request.freed.unwrap_or(now).since(dequeued);
         let last = self.service_times.objectives(kind).last();
         let last = last.map_or(Duration::MAX, |objective| objective.response_time);
         let late = time > last;
@@ -49,7 +46,6 @@ impl Stage {
             cut.ended(
                 kind,
                 &End {
-                    started: dequeued,
                     answered: answered.then_some(time),
                     delivered: answered && !late,
                     late,
@@ -57,8 +53,8 @@ impl Stage {
                     measured,
                     beyond: match (answered, measured) {
                         (true, _) => Duration::ZERO,
-                        (false, true) => held.saturating_sub(last),
-                        (false, false) => held,
+                        (false, true) => time.saturating_sub(last),
+                        (false, false) => time,
                     },
                 },
             );
@@ -66,21 +62,14 @@ impl Stage {
     }
 
     /// Counts requests whose time in the backend is so long that they have failed to deliver.
-    /// Releases the slots of requests that hold nothing that others need ([`ValueCut::frees`]).
-    ///
-    /// # Errors
-    /// [`HostError`]. The slots are free in any case, at the next audit at the latest.
-    ///
-    /// [`ValueCut::frees`]: crate::strategy::ValueCut::frees
-    pub(super) fn find_overdue(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
-        let mut freed = Ok(());
+    pub(super) fn find_overdue(&mut self, now: Instant) {
         let mut cut = self.strategy.base.value_cut_mut();
         let due = match &cut {
             Some(cut) => crate::strategy::Controlled::due(*cut, now),
             None => self.slots.is_open(),
         };
         if !due {
-            return Ok(());
+            return;
         }
         for request in self.requests.iter_mut() {
             let Phase::Running { dequeued: Some(at) } = request.phase else {
@@ -92,15 +81,7 @@ impl Stage {
                 None => (self.service_times.objectives(kind).last()).map(|last| last.response_time),
             };
             // A stream that has begun is answered, however long it goes on.
-            if request.first_byte.is_some() {
-                continue;
-            }
-            let frees = |cut: &&mut ValueCut| cut.frees(kind, at, now);
-            if request.freed.is_none() && cut.as_ref().is_some_and(frees) {
-                request.freed = Some(now);
-                freed = freed.and(self.ledger.release(host));
-            }
-            if request.overdue {
+            if request.first_byte.is_some() || request.overdue {
                 continue;
             }
             let time = now.since(at);
@@ -118,6 +99,5 @@ impl Stage {
                 self.slots.answered(kind, now.since(request.arrived));
             }
         }
-        freed
     }
 }

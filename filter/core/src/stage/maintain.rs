@@ -101,7 +101,6 @@ impl Stage {
         if (self.slots).run(host, now, mode, &self.ledger, &self.service_times, cut)? {
             self.stats.slots(host, self.slots.known())?;
         }
-        self.find_overdue(host, now)?;
         self.woken(host, now, actions)?;
         self.service_times.sync(now, host, &self.times_key)?;
         if !self.knows_times && self.work_is_known() {
@@ -112,6 +111,7 @@ impl Stage {
             self.recount_work(host)?;
         }
         self.exchange_demand(host, now)?;
+        self.find_overdue(now);
         let (slots, is_open) = (self.slots.count(), self.slots.is_open());
         (self.strategy).learn(now, slots, is_open, &self.service_times);
         self.control.run(host, now, &mut self.strategy)?;

@@ -556,7 +556,7 @@ impl Stage {
                 self.leave_queue(host, ticket.slot, &request)?;
             }
             Phase::Running { dequeued } => {
-                let released = self.release(host, &request);
+                let released = self.ledger.release(host);
                 let charged = dequeued.map_or(Ok(()), |dequeued| {
                     let usual_us = self.usual_us(&request);
                     let (attributes, turn) = (&request.attributes, request.turn);
@@ -567,7 +567,6 @@ impl Stage {
                 if request.first_byte.is_none() {
                     let is_bound = matches!(outcome, Outcome::Failed | Outcome::Abandoned);
                     let measured = match dequeued.filter(|_| is_bound) {
-                        Some(_) if request.freed.is_some() => false,
                         Some(dequeued) => self.took_at_least(kind, now.since(dequeued)),
                         None => outcome == Outcome::Completed,
                     };
@@ -666,14 +665,6 @@ impl Stage {
         self.slots.completed(kind, dequeued, now, met, weight);
     }
 
-    /// Gives back the slot of a request that ended, unless it was given back before.
-    fn release(&mut self, host: &impl Host, request: &Request) -> Result<(), HostError> {
-        match request.freed {
-            Some(_) => Ok(()),
-            None => self.ledger.release(host),
-        }
-    }
-
     /// Removes a request whose end the caller won't report.
     fn forget(&mut self, host: &impl Host, ticket: Ticket) -> Result<(), HostError> {
         match self.requests.take(ticket) {
@@ -685,7 +676,7 @@ impl Stage {
                 match request.phase {
                     Phase::Arriving => Ok(()),
                     Phase::Queued => self.leave_queue(host, ticket.slot, &request),
-                    Phase::Running { .. } => self.release(host, &request),
+                    Phase::Running { .. } => self.ledger.release(host),
                 }
             }
         }

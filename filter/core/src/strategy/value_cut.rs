@@ -144,8 +144,6 @@ const SHORT: f64 = 0.002;
 /// Parts of the first objective, and of the longest mean slot time of a type with traffic, beyond
 /// which a request is silent.
 const SILENT: (f64, f64) = (0.5, 8.0);
-/// Multiple of the mean processing time of its type up to which an answer is prompt.
-const PROMPT: f64 = 1.5;
 /// Slot time that counts for a request of a type without a known cost, s.
 const UNKNOWN: f64 = 1e-6;
 /// Time without a refusal above the cut after which free slots are open to all types.
@@ -260,9 +258,7 @@ struct Presence {
 /// The end of a request, as a measure of what its slot delivered.
 #[derive(Debug, Clone, Copy)]
 pub struct End {
-    /// The time at which it got its slot.
-    pub started: Instant,
-    /// The time from then until the backend's answer; `None` without one.
+    /// The time from its slot to the backend's answer; `None` without one.
     pub answered: Option<Duration>,
     /// Whether the answer was no error, and in time for the last objective.
     pub delivered: bool,
@@ -427,33 +423,11 @@ impl ValueCut {
         self.presence(kind).fresh.silent();
     }
 
-    /// Whether a request of `kind` that got its slot at `started` holds nothing that others need.
-    /// It takes longer than half of the first objective and than any recent answer of its type, and
-    /// a request that started later was answered promptly.
-    #[must_use]
-    pub fn frees(&self, kind: TypeId, started: Instant, now: Instant) -> bool {
-        let at = usize::from(kind.0).min(self.kinds.len() - 1);
-        let (fresh, delivery) = (&self.presence[at].fresh, &self.deliveries[at]);
-        let (Some((first, _)), Some(slowest)) =
-            (self.kinds[at].objectives, delivery.slowest(fresh))
-        else {
-            return false;
-        };
-        now.since(started).as_secs_f64() > (SILENT.0 * first).max(slowest)
-            && delivery.prompt(fresh) > seconds(started)
-    }
-
     /// Records the end of a request of `kind`.
     pub fn ended(&mut self, kind: TypeId, end: &End) {
-        let at = usize::from(kind.0).min(self.kinds.len() - 1);
-        let prompt = PROMPT * self.kinds[at].measured;
         let fresh = &mut self.presence(kind).fresh;
         if let Some(answered) = end.answered {
-            let secs = answered.as_secs_f64();
-            fresh.answered(secs);
-            if secs <= prompt {
-                fresh.prompt(seconds(end.started));
-            }
+            fresh.answered(answered.as_secs_f64());
         }
         if !end.was_overdue || end.delivered {
             fresh.outcome(end.delivered, end.late);

@@ -42,30 +42,6 @@
 //! not held back: it is not the cause, no other type needs protection from it, and its answers show
 //! that the backend is well again.
 //!
-//! **One endpoint hangs.** The proxy picks the endpoint after the decision, so a hung endpoint
-//! breaks no type: the other endpoints go on answering. A request gives its slot back under two
-//! conditions. First, it takes longer than half of the type's first objective, and than any recent
-//! answer of its type. Second, the type was answered promptly, within 1.5 times its mean processing
-//! time, by a request that got its slot later. Then the hung request holds nothing that others of
-//! its type need. If hung requests hold workers that the others wait for, no answer is prompt. If
-//! the backend or the type hangs as a whole, it sends no answer. In both cases no slot is given
-//! back. The backend has at most P requests and those that gave their slots back. None of these
-//! takes its slot again: with an endpoint that hangs for long these are many more than P, and no
-//! request would be admitted until the route's timeout.
-//!
-//! Fraction of 200 requests/s of 20 ms that is answered in time, four endpoints with two workers
-//! each, one of them hung, P = 8 and found, timeout 3 s, from seven seconds after the fault on:
-//!
-//! ```text
-//!                                     no limit    P = 8           found
-//! constant service times                0.75    0.03  0.75    0.06  0.75
-//! lognormal, median 19 ms               0.75    0.03  0.74    0.04  0.75
-//! lognormal, median 14 ms               0.75    0.03  0.40    0.03  0.50
-//! ```
-//!
-//! The first number of a pair is without this rule, the second with it. A long tail delays the
-//! moment at which a request takes longer than any answer.
-//!
 //! **Slot time.** A type's histogram leaves out errors that come at once, and takes a lower bound
 //! for no longer than the last objective. With `unmeasured` the part of the outcomes that it leaves
 //! out, and `beyond` the mean slot time that it leaves out, a request of the type holds its slot
@@ -97,8 +73,6 @@ const LEAST: f64 = 1e-3;
 const PROBES: (f64, f64) = (1.0 / 8.0, 1.0 / 4.0);
 /// Time constant of the least slot time of answers, s.
 const RECENT: f64 = 1.0;
-/// Time constant of the longest slot time of answers, s.
-const RARE: f64 = 10.0;
 /// Multiple of the backend's delay up to which a type's last objective makes it a victim.
 const DELAYED: f64 = 2.0;
 /// Time between probes that are not back yet, s.
@@ -116,10 +90,6 @@ pub(super) struct Sums {
     answers: f64,
     /// Least slot time of an answer, s.
     fastest: Option<f64>,
-    /// Longest slot time of an answer, s.
-    slowest: f64,
-    /// The time at which the latest request with a prompt answer got its slot, s.
-    prompt: f64,
     /// Outcomes that the histogram has not.
     unmeasured: f64,
     /// Slot time beyond what the histogram has, s.
@@ -143,12 +113,6 @@ impl Sums {
     pub(super) fn answered(&mut self, secs: f64) {
         self.answers += 1.0;
         self.fastest = least(self.fastest, Some(secs));
-        self.slowest = self.slowest.max(secs);
-    }
-
-    /// Adds a prompt answer to a request that got its slot at `started`, s.
-    pub(super) fn prompt(&mut self, started: f64) {
-        self.prompt = self.prompt.max(started);
     }
 
     /// Adds slot time, s, that the histogram has not; `whole` if it has nothing of the request.
@@ -169,8 +133,6 @@ impl Sums {
         self.silent += other.silent;
         self.answers += other.answers;
         self.fastest = least(self.fastest, other.fastest);
-        self.slowest = self.slowest.max(other.slowest);
-        self.prompt = self.prompt.max(other.prompt);
         self.unmeasured += other.unmeasured;
         self.beyond += other.beyond;
     }
@@ -192,10 +154,6 @@ pub(super) struct Delivery {
     /// Least slot time of recent answers, s, and the time of the last answer, s.
     fastest: Option<f64>,
     answered: f64,
-    /// Longest slot time of recent answers, s, and the time at which the latest request with a
-    /// prompt answer got its slot, s.
-    slowest: f64,
-    prompt: f64,
     /// Part of the outcomes that the histogram has not.
     unmeasured: f64,
     /// Mean slot time beyond what the histogram has, s.
@@ -218,8 +176,6 @@ impl Default for Delivery {
             silent: 0.0,
             fastest: None,
             answered: 0.0,
-            slowest: 0.0,
-            prompt: 0.0,
             unmeasured: 0.0,
             beyond: 0.0,
             last: 0.0,
@@ -244,8 +200,6 @@ impl Delivery {
             silent,
             answers,
             fastest,
-            slowest,
-            prompt,
             unmeasured,
             beyond,
         } = self.fresh;
@@ -257,13 +211,9 @@ impl Delivery {
             self.unmeasured,
             self.beyond,
             self.answered,
-            self.slowest,
-            self.prompt,
             self.last,
         ];
-        let fresh = [
-            count, delivered, stuck, silent, answers, slowest, prompt, unmeasured, beyond,
-        ];
+        let fresh = [count, delivered, stuck, silent, answers, unmeasured, beyond];
         let fastest = [fastest, self.fastest].into_iter().flatten();
         let all = own.into_iter().chain(fresh).chain(fastest);
         all.into_iter().all(f64::is_finite) && !self.broken.is_nan()
@@ -281,10 +231,6 @@ impl Delivery {
             let weight = 1.0 - (-(secs - self.answered).clamp(0.0, RECENT) / RECENT).exp();
             let old = self.fastest.unwrap_or(new);
             self.fastest = Some(new.min(old + weight * (new - old)));
-            let weight = 1.0 - (-(secs - self.answered).clamp(0.0, RARE) / RARE).exp();
-            let (new, old) = (fresh.slowest, self.slowest);
-            self.slowest = new.max(old + weight * (new - old));
-            self.prompt = self.prompt.max(fresh.prompt).min(secs);
             self.answered = secs;
         }
         if fresh.count > 0.0 {
@@ -307,8 +253,6 @@ impl Delivery {
                 recovers: true,
                 fastest: self.fastest,
                 answered: self.answered,
-                slowest: self.slowest,
-                prompt: self.prompt,
                 ..Self::default()
             };
         }
@@ -362,17 +306,6 @@ impl Delivery {
     /// Returns the least slot time of recent answers, s, at `secs`; `None` without any.
     pub(super) fn fastest(&self, secs: f64) -> Option<f64> {
         (self.fastest).filter(|_| (0.0..2.0 * RECENT).contains(&(secs - self.answered)))
-    }
-
-    /// Returns the longest slot time of recent answers, `fresh` ones included, s; `None` without
-    /// any.
-    pub(super) fn slowest(&self, fresh: &Sums) -> Option<f64> {
-        Some(self.slowest.max(fresh.slowest)).filter(|secs| *secs > 0.0)
-    }
-
-    /// Returns the time at which the latest request with a prompt answer got its slot, s.
-    pub(super) fn prompt(&self, fresh: &Sums) -> f64 {
-        self.prompt.max(fresh.prompt)
     }
 
     /// Whether its answers are late because the backend delays all answers by `delay`, s; `last` is
