@@ -143,7 +143,7 @@ const EXCHANGE: Duration = Duration::from_millis(50);
 const SHORT: f64 = 0.002;
 /// Parts of the first objective, and of the longest mean slot time of a type with traffic, beyond
 /// which a request is silent.
-const SILENT: (f64, f64) = (0.5, 8.0);
+const USUAL: (f64, f64) = (0.5, 8.0);
 /// Slot time that counts for a request of a type without a known cost, s.
 const UNKNOWN: f64 = 1e-6;
 /// Time without a refusal above the cut after which free slots are open to all types.
@@ -414,7 +414,7 @@ impl ValueCut {
         let late = self.late_after(kind)?;
         let at = usize::from(kind.0).min(self.kinds.len() - 1);
         let (first, _) = self.kinds[at].objectives?;
-        let usual = (SILENT.0 * first).max(SILENT.1 * self.longest);
+        let usual = (USUAL.0 * first).max(USUAL.1 * self.longest);
         Some(Duration::from_secs_f64(usual.min(late.as_secs_f64())))
     }
 

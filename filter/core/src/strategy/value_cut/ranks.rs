@@ -54,15 +54,11 @@ impl ValueCut {
             };
             kind.is_broken = false;
         }
-        self.longest = 0.0;
-        for (of, kind) in cells.chunks(*classes).zip(kinds.iter()) {
-            for cell in of {
-                if cell.rate > 0.0 {
-                    let mean = if kind.cold { f64::INFINITY } else { kind.mean };
-                    self.longest = self.longest.max(mean);
-                }
-            }
-        }
+        let arrives = |of: &[Cell]| of.iter().any(|cell| cell.rate > 0.0);
+        self.longest = (cells.chunks(*classes).zip(kinds.iter()))
+            .filter(|(of, _)| arrives(of))
+            .map(|(_, kind)| if kind.cold { f64::INFINITY } else { kind.mean })
+            .fold(0.0, f64::max);
         if !any_broken {
             return;
         }
