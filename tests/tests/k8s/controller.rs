@@ -239,30 +239,35 @@ spec: {{parentRefs: [{{name: edge}}]}}
     }
     let labels = [("gateway.networking.k8s.io/gateway-name", "edge")];
     let proxy = XdsProxy::start(operator.xds(), Claims::pod("g1", &space, &labels))?;
-    let config = proxy.until_policies(&[&edge, &checkout, &plain])?;
-    let order: Vec<&String> = config.stages.iter().map(|s| &s.policy).collect();
-    ensure!(
-        order == [&checkout, &plain, &edge],
-        "routes stand first, then listeners: {config:?}"
-    );
-    let routes = [
+    let at_route = [
         format!("httproute/{space}/checkout/*"),
         format!("{space}.checkout.*"),
     ];
-    ensure!(config.stages[0].routes == routes, "{config:?}");
     let at_listener = [
-        routes.as_slice(),
+        at_route.as_slice(),
         &[
             format!("httproute/{space}/search/*"),
             format!("{space}.search.*"),
         ],
-    ];
-    ensure!(
-        config.stages[1].routes == at_listener.concat(),
-        "{config:?}"
-    );
-    let said = cluster.condition(&space, "plain", 0, "Accepted")?["message"].to_string();
-    ensure!(said.contains("such as HTTPRoute"), "{said}");
+    ]
+    .concat();
+    proxy.until(
+        "policies of routes, then of listeners, then the Gateway's",
+        |c| {
+            let order = c.stages.iter().map(|s| &s.policy);
+            order.eq([&checkout, &plain, &edge])
+                && c.stages[0].routes == at_route
+                && c.stages[1].routes == at_listener
+        },
+    )?;
+    until("the message to name a route of several listeners", || {
+        let found = cluster.condition(&space, "plain", 0, "Accepted");
+        let found = found.map_err(|e| e.to_string())?["message"].to_string();
+        match found.contains("such as HTTPRoute") {
+            true => Ok(()),
+            false => Err(found),
+        }
+    })?;
     let jsonpath = "--output=jsonpath={.status.ancestors[0].ancestorRef.sectionName}";
     let arguments = ["get", "admp", "plain", "--namespace", &space, jsonpath];
     ensure!(cluster.kubectl(&arguments)? == "plain");
