@@ -6,18 +6,21 @@
 
 use std::fmt::Write as _;
 
+use regex_lite::Regex;
+use serde_json::Value;
+
 use super::format::number;
 use super::run::Shown;
 use super::{Dashboard, Kind};
 use crate::demo::chart::{Panel as Plot, Vertical, escape, nice_step};
-use crate::prometheus::INTERVAL;
+use crate::prometheus::{INTERVAL, Series};
 
 const WIDTH: f64 = 1_480.0;
 /// Height of a unit of Grafana's grid, px.
 const UNIT: f64 = 31.0;
 const GAP: f64 = 8.0;
 const TOP: f64 = 62.0;
-/// Colours of series; more than these repeat.
+/// Colours of names; more than these repeat.
 const COLOURS: [&str; 10] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b87700", "#56b4e9", "#8250df", "#7f7f7f",
     "#a40e26", "#1b7c83",
@@ -37,6 +40,8 @@ pub fn svg(dashboard: &Dashboard, shown: &[Shown], chosen: &str, span: (f64, f64
         title = escape(&dashboard.title),
         chosen = escape(chosen),
     );
+    // A name has one colour in all panels, as in Grafana's palette by name.
+    let mut names = Vec::new();
     for shown in shown {
         let [x, y, w, h] = shown.panel.grid();
         let (part, parts) = shown.part;
@@ -62,7 +67,9 @@ pub fn svg(dashboard: &Dashboard, shown: &[Shown], chosen: &str, span: (f64, f64
         match shown.panel.kind {
             Kind::Stat => stat(&mut out, shown, width, height),
             Kind::Table => table(&mut out, shown, width),
-            Kind::TimeSeries | Kind::Row => lines(&mut out, shown, (width, height), span),
+            Kind::TimeSeries | Kind::Row => {
+                lines(&mut out, shown, (width, height), span, &mut names);
+            }
         }
         out.push_str("</g>");
     }
@@ -71,10 +78,10 @@ pub fn svg(dashboard: &Dashboard, shown: &[Shown], chosen: &str, span: (f64, f64
 }
 
 const CSS: &str = r#"
-text{font-family:"DejaVu Sans",system-ui,sans-serif;font-size:11px;fill:#24292f}
+text{font-family:"DejaVu Sans",system-ui,sans-serif;font-size:12px;fill:#24292f}
 .head{font-size:18px;font-weight:600} .row{font-size:13px;font-weight:600}
-.title{font-size:12px;font-weight:600}
-.tick{fill:#57606a;font-size:10px} .grid{stroke:#e7eaee} .axis{stroke:#8c959f}
+.title{font-size:13px;font-weight:600}
+.tick{fill:#57606a;font-size:12px} .grid{stroke:#e7eaee} .axis{stroke:#8c959f}
 .line{fill:none;stroke-width:1.5;stroke-linejoin:round;stroke-linecap:round}
 .dash{stroke-dasharray:6 5}
 .big{font-size:28px;font-weight:600}
@@ -189,22 +196,25 @@ fn table(out: &mut String, shown: &Shown, width: f64) {
     }
 }
 
-fn lines(out: &mut String, shown: &Shown, (width, height): (f64, f64), span: (f64, f64)) {
+fn lines(
+    out: &mut String,
+    shown: &Shown,
+    (width, height): (f64, f64),
+    span: (f64, f64),
+    names: &mut Vec<String>,
+) {
     let (unit, decimals) = unit(shown);
     let custom = &shown.panel.json["fieldConfig"]["defaults"]["custom"];
     let stacked = custom["stacking"]["mode"] == "normal";
     let log = custom["scaleDistribution"]["type"] == "log";
-    let dashed = dashes(shown);
-    let mut named = shown.named();
-    named.retain(|(_, s)| s.points.iter().any(|p| p.1.is_finite()));
-    named.sort_by(|a, b| a.0.cmp(&b.0));
+    let named = curves(shown);
 
     let seconds = span.1 - span.0;
     // By scrape from the start, and stacked where the panel stacks.
     let step = INTERVAL.as_secs_f64();
     let mut base = vec![0.0; (seconds / step) as usize + 2];
-    let mut curves: Vec<Vec<(f64, Option<f64>)>> = Vec::new();
-    for (_, series) in &named {
+    let mut drawn: Vec<Vec<(f64, Option<f64>)>> = Vec::new();
+    for Curve { series, .. } in &named {
         let mut curve = vec![None; base.len()];
         for &(t, value) in &series.points {
             let at = (((t - span.0) / step).round().max(0.0) as usize).min(base.len() - 1);
@@ -214,9 +224,9 @@ fn lines(out: &mut String, shown: &Shown, (width, height): (f64, f64), span: (f6
             }
         }
         let at = curve.into_iter().enumerate();
-        curves.push(at.map(|(i, v)| (i as f64 * step, v)).collect());
+        drawn.push(at.map(|(i, v)| (i as f64 * step, v)).collect());
     }
-    let values = || curves.iter().flatten().filter_map(|p| p.1);
+    let values = || drawn.iter().flatten().filter_map(|p| p.1);
     let highest = values().fold(0.0, f64::max);
     let fixed = shown.panel.json["fieldConfig"]["defaults"]["max"].as_f64();
     let highest = fixed.unwrap_or(if highest > 0.0 { highest } else { 1.0 });
@@ -230,7 +240,8 @@ fn lines(out: &mut String, shown: &Shown, (width, height): (f64, f64), span: (f6
         let step = nice_step(highest / 4.0);
         Vertical::Linear((highest / step).ceil() * step)
     };
-    let legend_rows = legend_layout(&named, width).last().map_or(1, |l| l.1 + 1);
+    let layout = legend_layout(&named, width);
+    let legend_rows = layout.last().map_or(1, |l| l.1 + 1);
     let plot = Plot {
         x: 72.0,
         y: 32.0,
@@ -243,22 +254,27 @@ fn lines(out: &mut String, shown: &Shown, (width, height): (f64, f64), span: (f6
         number(v, unit, decimals.filter(|_| unit == "none"))
     });
     plot.time_axis(out, nice_step(seconds / 6.0));
-    let layout = legend_layout(&named, width);
-    for (at, ((name, _), curve)) in named.iter().zip(&curves).enumerate().rev() {
-        let colour = COLOURS[at % COLOURS.len()];
-        let class = if dashed.as_ref().is_some_and(|d| d.is_match(name)) {
-            "dash"
-        } else {
-            ""
-        };
+    for Curve { name, .. } in &named {
+        if !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
+    for (at, (curve, points)) in named.iter().zip(&drawn).enumerate().rev() {
+        let Curve { name, .. } = curve;
+        let colour = names.iter().position(|n| n == name).unwrap_or_default();
+        let colour = COLOURS[colour % COLOURS.len()];
+        let class = if curve.is_dashed { "dash" } else { "" };
         let _ = write!(out, r#"<g stroke="{colour}" fill="{colour}">"#);
         if stacked {
-            let known = curve.iter().filter_map(|p| Some((p.0, p.1?)));
-            let points: Vec<(f64, f64)> = known.collect();
-            plot.area(out, "", &points);
+            let known = points.iter().filter_map(|p| Some((p.0, p.1?)));
+            let known: Vec<(f64, f64)> = known.collect();
+            plot.area(out, "", &known);
         }
-        plot.line(out, class, curve.iter().copied());
+        plot.line(out, class, points.iter().copied());
         out.push_str("</g>");
+        if !curve.is_in_legend {
+            continue;
+        }
         let (x, row) = layout[at];
         let y = height - 9.0 - 15.0 * (legend_rows - 1 - row) as f64;
         let _ = write!(
@@ -281,22 +297,57 @@ fn lines(out: &mut String, shown: &Shown, (width, height): (f64, f64), span: (f6
     }
 }
 
-/// Which series the panel draws dashed.
-fn dashes(shown: &Shown) -> Option<regex_lite::Regex> {
-    let overrides = shown.panel.json["fieldConfig"]["overrides"].as_array()?;
-    let dashed = overrides.iter().find(|o| {
-        let mut properties = o["properties"].as_array().into_iter().flatten();
-        properties.any(|p| p["id"] == "custom.lineStyle")
-    })?;
-    let pattern = dashed["matcher"]["options"].as_str()?;
-    regex_lite::Regex::new(pattern.trim_matches('/')).ok()
+/// A series of a panel, in the style that the panel's overrides give it.
+pub(crate) struct Curve<'a> {
+    /// The name in the legend.
+    pub(crate) name: String,
+    series: &'a Series,
+    is_dashed: bool,
+    /// Whether the legend has it.
+    pub(crate) is_in_legend: bool,
+}
+
+/// The series of a panel that have a number, by name.
+pub(crate) fn curves(shown: &Shown) -> Vec<Curve<'_>> {
+    let overrides = shown.panel.json["fieldConfig"]["overrides"].as_array();
+    let mut curves = Vec::new();
+    for (at, name, series) in shown.by_target() {
+        if !series.points.iter().any(|p| p.1.is_finite()) {
+            continue;
+        }
+        let applies = |matcher: &Value| {
+            let options = matcher["options"].as_str().unwrap_or_default();
+            match matcher["id"].as_str() {
+                Some("byFrameRefID") => shown.panel.json["targets"][at]["refId"] == options,
+                Some("byRegexp") => Regex::new(options.trim_matches('/'))
+                    .is_ok_and(|pattern| pattern.is_match(&name)),
+                _ => false,
+            }
+        };
+        let overrides = overrides.into_iter().flatten();
+        let applied = overrides.filter(|o| applies(&o["matcher"]));
+        let (mut is_dashed, mut is_in_legend) = (false, true);
+        for p in applied.flat_map(|o| o["properties"].as_array().into_iter().flatten()) {
+            is_dashed |= p["id"] == "custom.lineStyle";
+            is_in_legend &= p["id"] != "custom.hideFrom" || p["value"]["legend"] != true;
+        }
+        curves.push(Curve {
+            name,
+            series,
+            is_dashed,
+            is_in_legend,
+        });
+    }
+    // Curves without a place in the legend come last, so that the places are those of the others.
+    curves.sort_by(|a, b| (!a.is_in_legend, &a.name).cmp(&(!b.is_in_legend, &b.name)));
+    curves
 }
 
 /// Left edge and row of each name in the legend.
-fn legend_layout(named: &[(String, &crate::prometheus::Series)], width: f64) -> Vec<(f64, usize)> {
+fn legend_layout(curves: &[Curve<'_>], width: f64) -> Vec<(f64, usize)> {
     let (mut x, mut row) = (10.0, 0);
-    let place = |(name, _): &(String, &crate::prometheus::Series)| {
-        let needed = 34.0 + 6.1 * name.chars().count() as f64;
+    let place = |curve: &Curve<'_>| {
+        let needed = 34.0 + 7.2 * curve.name.chars().count() as f64;
         if x + needed > width && x > 10.0 {
             (x, row) = (10.0, row + 1);
         }
@@ -304,5 +355,6 @@ fn legend_layout(named: &[(String, &crate::prometheus::Series)], width: f64) -> 
         x += needed;
         at
     };
-    named.iter().map(place).collect()
+    let in_legend = curves.iter().filter(|curve| curve.is_in_legend);
+    in_legend.map(place).collect()
 }

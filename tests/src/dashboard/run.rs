@@ -3,7 +3,7 @@
 use anyhow::Result;
 use regex_lite::Regex;
 
-use super::{Bindings, Dashboard, Kind, Panel};
+use super::{Bindings, Dashboard, Kind, Panel, picture};
 use crate::prometheus::{INTERVAL, Prometheus, Series};
 
 /// A panel with its answers.
@@ -32,15 +32,26 @@ impl Shown {
             .map(|(query, _)| query.as_str())
     }
 
-    /// Its series with their names, by query.
+    /// Its series with their names.
     pub fn named(&self) -> Vec<(String, &Series)> {
-        let targets = self.panel.targets.iter().zip(&self.answers);
-        let named = targets.flat_map(|(target, answer)| {
-            answer
-                .iter()
-                .map(|series| (legend(&target.legend, series), series))
-        });
-        named.collect()
+        self.by_target()
+            .map(|(_, name, series)| (name, series))
+            .collect()
+    }
+
+    /// Its series with the position of their query, and their names.
+    pub fn by_target(&self) -> impl Iterator<Item = (usize, String, &Series)> {
+        let targets = self.panel.targets.iter().zip(&self.answers).enumerate();
+        targets.flat_map(|(at, (target, answer))| {
+            let named = move |series| (at, legend(&target.legend, series), series);
+            answer.iter().map(named)
+        })
+    }
+
+    /// The number of names in its legend.
+    pub fn legend_entries(&self) -> usize {
+        let curves = picture::curves(self);
+        curves.iter().filter(|curve| curve.is_in_legend).count()
     }
 }
 

@@ -12,7 +12,7 @@ pub const CSS: &str = r#"
 --t0:#56b4e9;--t1:#2bc493;--t2:#f0b840;--t3:#d693ba}}
 svg{font-family:system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue","DejaVu Sans",sans-serif}
 svg text{fill:var(--fg);font-size:12px}
-svg .tick{fill:var(--muted);font-size:11px}
+svg .tick{fill:var(--muted);font-size:12px}
 svg .halo{paint-order:stroke;stroke:var(--bg);stroke-width:4px;stroke-linejoin:round}
 svg .grid{stroke:var(--grid);stroke-width:1}
 svg .axis{stroke:var(--muted);stroke-width:1}

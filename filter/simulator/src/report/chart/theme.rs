@@ -14,7 +14,7 @@ pub const CSS: &str = r"
 --c0:#56b4e9;--c1:#ff9a4d;--c2:#2bc493;--c3:#d693ba;--c4:#f0b840;--c5:#a5a5ff;--c6:#aab2bb;--c7:#d3a07e}}
 svg{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue','DejaVu Sans',sans-serif}
 svg text{fill:var(--fg);font-size:12px}
-svg .tick{fill:var(--muted);font-size:11.5px}
+svg .tick{fill:var(--muted);font-size:12px}
 svg .name{fill:var(--fg);font-size:12px}
 svg .halo{paint-order:stroke;stroke:var(--bg);stroke-width:4px;stroke-linejoin:round}
 svg .grid{stroke:var(--grid);stroke-width:1}
