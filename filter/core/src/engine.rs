@@ -656,6 +656,15 @@ impl Engine {
         Some(self.policy(policy)?.stage.parallelism())
     }
 
+    /// The name of a request's type; `None` when its policy was removed.
+    #[must_use]
+    pub fn type_name(&self, ticket: Ticket) -> Option<&str> {
+        let stage = &self.policy(ticket.policy)?.stage;
+        let kind = stage.requests.of(ticket)?.attributes.kind;
+        let types = &stage.config().types;
+        types.get(usize::from(kind.0)).map(|kind| &*kind.name)
+    }
+
     /// A refusal in words; [`crate::refusal::Reason`] has those for the reason.
     #[must_use]
     pub fn words(&self, refusal: &Refusal) -> Words<'_> {

@@ -208,6 +208,12 @@ unsafe extern "C" {
         key: Buffer,
         value: *mut f64,
     ) -> bool;
+    fn envoy_dynamic_module_callback_http_get_active_span(filter: *mut c_void) -> *mut c_void;
+    fn envoy_dynamic_module_callback_http_span_set_tag(
+        span: *mut c_void,
+        key: Buffer,
+        value: Buffer,
+    );
     fn envoy_dynamic_module_callback_http_filter_scheduler_new(filter: *mut c_void) -> *mut c_void;
     fn envoy_dynamic_module_callback_http_filter_scheduler_commit(
         scheduler: *mut c_void,
@@ -248,6 +254,19 @@ pub(crate) fn share_data(key: &str, data: *const c_void) {
 /// The stream of the hook that runs.
 #[derive(Clone, Copy)]
 pub(crate) struct Envoy(*mut c_void);
+
+/// The span of the stream of the hook that runs.
+#[derive(Clone, Copy)]
+pub(crate) struct Span(*mut c_void);
+
+impl Span {
+    /// Sets a tag, in place of one of that name.
+    pub(crate) fn tag(self, name: &str, value: &str) {
+        let (name, value) = (Buffer::of(name.as_bytes()), Buffer::of(value.as_bytes()));
+        // SAFETY: the span lives as long as its stream, whose hook runs; Envoy copies the buffers.
+        unsafe { envoy_dynamic_module_callback_http_span_set_tag(self.0, name, value) }
+    }
+}
 
 /// `envoy_dynamic_module_type_http_body_type_ReceivedResponseBody`.
 const RECEIVED_RESPONSE_BODY: u32 = 2;
@@ -381,6 +400,13 @@ impl Envoy {
             };
             found.then(|| headgate_core::http::metadata::whole(number))?
         })
+    }
+
+    /// Returns the span of the stream; `None` where Envoy doesn't trace.
+    pub(crate) fn span(self) -> Option<Span> {
+        // SAFETY: the filter is the hook's, and Envoy runs its hooks on the thread that we are on.
+        let span = unsafe { envoy_dynamic_module_callback_http_get_active_span(self.0) };
+        (!span.is_null()).then_some(Span(span))
     }
 
     /// Returns a copy of the value that `read` finds.

@@ -436,6 +436,77 @@ mod tests {
         assert_eq!(second.became(), Some(Became::Forwarded));
     }
 
+    /// Returns the tags that were set since the last call.
+    fn tags() -> Vec<String> {
+        let tags = std::mem::take(&mut fake::seen().tags);
+        tags.iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect()
+    }
+
+    #[test]
+    fn a_traced_request_says_what_was_decided() {
+        let _turn = fake::start();
+        let listener = Listener::new(&ONE_SLOT.replace(":10", ":1")).unwrap();
+        fake::seen().tracing = true;
+        let (first, _) = Stream::arrive(&listener, "/");
+        let admitted = ["headgate.type=default", "headgate.decision=admitted"];
+        let wait = |ms| [format!("headgate.queue_wait_ms={ms}")];
+        let admitted = admitted.map(str::to_owned);
+        assert_eq!(tags(), [&admitted[..], &wait(0)].concat());
+        let (_second, became) = Stream::arrive(&listener, "/");
+        assert_eq!((became, tags()), (Became::Held, vec![admitted[0].clone()]));
+        let (_third, became) = Stream::arrive(&listener, "/");
+        assert_eq!(became, Became::Answered(503));
+        assert_eq!(
+            tags(),
+            [
+                "headgate.type=default",
+                "headgate.decision=refused",
+                "headgate.reason=queue_full"
+            ]
+        );
+        fake::pass(30);
+        first.answer();
+        fake::run_scheduled();
+        assert_eq!(tags(), [&admitted[1..], &wait(30)].concat());
+    }
+
+    #[test]
+    fn a_held_request_that_is_refused_says_how_long_it_waited() {
+        let _turn = fake::start();
+        let listener = Listener::new(ONE_SLOT).unwrap();
+        fake::seen().tracing = true;
+        let (_running, _) = Stream::arrive(&listener, "/");
+        let (_late, _) = Stream::arrive(&listener, "/");
+        tags();
+        fake::pass(1_015);
+        let (_another, _) = Stream::arrive(&listener, "/");
+        tags();
+        fake::run_scheduled();
+        assert_eq!(
+            tags(),
+            [
+                "headgate.decision=refused",
+                "headgate.reason=queue_timeout",
+                "headgate.queue_wait_ms=1015"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_request_without_a_span_is_asked_for_it_once() {
+        let _turn = fake::start();
+        let listener = Listener::new(ONE_SLOT).unwrap();
+        let (first, _) = Stream::arrive(&listener, "/");
+        let (second, _) = Stream::arrive(&listener, "/");
+        first.answer();
+        fake::run_scheduled();
+        assert_eq!(second.became(), Some(Became::Forwarded));
+        assert_eq!(fake::seen().spans, 2);
+        assert!(tags().is_empty());
+    }
+
     /// Envoy's main thread may be busy for seconds.
     #[test]
     fn a_worker_ticks_while_the_main_thread_is_late() {

@@ -2,14 +2,16 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::time::Duration;
 
 use headgate_core::config::Direction;
 use headgate_core::decision::{Action, Decision};
+use headgate_core::engine::Engine;
 use headgate_core::host::HostError;
 use headgate_core::http::{Headers, Inbound, Level, Outbound, Property, Proxy, Stream};
 use headgate_core::time::Instant;
 
-use crate::abi::{self, Envoy, Map};
+use crate::abi::{self, Envoy, Map, Span};
 use crate::process::{self, Configuration, Head};
 
 /// The filter's view of a stream; without Envoy once it has ended.
@@ -99,6 +101,29 @@ fn trap(envoy: Envoy, hook: &str) {
 #[cfg(not(feature = "trap"))]
 fn trap(_envoy: Envoy, _hook: &str) {}
 
+/// Tags of a request's span: the type, the decision, the reason of a refusal, and the time for
+/// which it was held, ms.
+const TYPE: &str = "headgate.type";
+const DECISION: &str = "headgate.decision";
+const REASON: &str = "headgate.reason";
+const QUEUE_WAIT: &str = "headgate.queue_wait_ms";
+/// Values of [`DECISION`].
+const ADMITTED: &str = "admitted";
+const REFUSED: &str = "refused";
+
+/// Tags the span with the end of a held request's wait.
+fn tag_turn(span: Span, action: &Action, waited: Duration) {
+    match action {
+        Action::Resume { .. } => span.tag(DECISION, ADMITTED),
+        Action::Refuse { refusal, .. } => {
+            span.tag(DECISION, REFUSED);
+            span.tag(REASON, &refusal.reason.to_string());
+        }
+        Action::Send { .. } => return,
+    }
+    span.tag(QUEUE_WAIT, &waited.as_millis().to_string());
+}
+
 /// The direction of a stream, with its state.
 enum Side {
     Inbound(Inbound),
@@ -112,6 +137,8 @@ pub(crate) struct Request {
     listener: Arc<str>,
     /// The epoch of its engine; see [`process::Process::epoch`].
     epoch: Cell<u32>,
+    /// The time since which it is held, if Envoy traces it.
+    traced: Cell<Option<Instant>>,
     side: RefCell<Side>,
 }
 
@@ -121,6 +148,7 @@ impl Request {
             id: process::next_stream(),
             listener: Arc::clone(configuration.name()),
             epoch: Cell::new(0),
+            traced: Cell::new(None),
             side: RefCell::new(match configuration.direction() {
                 Direction::Inbound => Side::Inbound(Inbound::default()),
                 Direction::Outbound => Side::Outbound(Outbound::default()),
@@ -155,10 +183,15 @@ impl Request {
             Side::Inbound(inbound) => {
                 // Before the lock: copying and reading them takes time.
                 let headers = Headers::of_request(&stream);
+                let span = envoy.span();
                 process::with(|process| {
                     self.epoch.set(process.epoch);
                     trap(envoy, "request");
-                    match inbound.request(&mut process.filter, &stream, headers) {
+                    let decision = inbound.request(&mut process.filter, &stream, headers);
+                    if let Some(span) = span {
+                        self.tag_decision(span, process.filter.engine(), &decision, stream.now);
+                    }
+                    match decision {
                         Decision::PassBy | Decision::Forward(_) => Head::Continue,
                         Decision::Hold(_) => {
                             process.hold(self.id, envoy);
@@ -181,6 +214,27 @@ impl Request {
         decided.unwrap_or(Head::Continue)
     }
 
+    /// Tags the span with the decision at the request's arrival.
+    fn tag_decision(&self, span: Span, engine: &Engine, decision: &Decision, now: Instant) {
+        match decision {
+            Decision::PassBy => {}
+            Decision::Forward(ticket) => {
+                span.tag(TYPE, engine.type_name(*ticket).unwrap_or_default());
+                span.tag(DECISION, ADMITTED);
+                span.tag(QUEUE_WAIT, "0");
+            }
+            Decision::Hold(ticket) => {
+                span.tag(TYPE, engine.type_name(*ticket).unwrap_or_default());
+                self.traced.set(Some(now));
+            }
+            Decision::Refuse(refusal) => {
+                span.tag(TYPE, engine.words(refusal).kind);
+                span.tag(DECISION, REFUSED);
+                span.tag(REASON, &refusal.reason.to_string());
+            }
+        }
+    }
+
     /// Handles the turn of a held request; `None` if it has to wait on.
     pub(crate) fn scheduled(&self, envoy: Envoy) -> Option<Head> {
         let stream = self.attached(envoy);
@@ -190,7 +244,13 @@ impl Request {
                 return Some(Head::Continue);
             }
             trap(envoy, "scheduled");
-            match process.decided(self.id)? {
+            let action = process.decided(self.id)?;
+            if let Some(since) = self.traced.get()
+                && let Some(span) = envoy.span()
+            {
+                tag_turn(span, &action, stream.now.since(since));
+            }
+            match action {
                 Action::Resume { ticket, .. } => {
                     process.filter.resume(&stream, ticket);
                     Some(Head::Continue)

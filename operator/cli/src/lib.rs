@@ -15,6 +15,7 @@ pub mod name;
 pub mod render;
 pub mod run;
 pub mod simulate;
+pub mod slo;
 pub mod status;
 pub mod suggest;
 pub mod sysid;
@@ -49,6 +50,8 @@ pub enum Command {
     Explain(explain::ExplainArgs),
     /// Suggest a first policy, from an access log or from a proxy's measurements
     Suggest(suggest::SuggestArgs),
+    /// Print objectives for tools that track them (OpenSLO, Sloth), or a policy from such a file
+    Slo(slo::SloArgs),
     /// Try a policy under a workload, or run an experiment of the papers
     Simulate(simulate::SimulateArgs),
     /// Serve the policies of a folder to proxies
@@ -110,6 +113,7 @@ pub fn main() -> ExitCode {
         Command::Render(args) => render::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Suggest(args) => suggest::run(&args),
+        Command::Slo(args) => slo::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Run(args) => run::run(&args).map(|()| Output::ok(String::new())),
         Command::Bootstrap(args) => bootstrap::run(&args),

@@ -18,6 +18,7 @@ mod strategies;
 mod streams;
 mod suggest;
 mod top;
+mod traces;
 mod uploads;
 mod workflows;
 mod xds;

@@ -26,6 +26,12 @@ pub(crate) struct Seen {
     pub(crate) locked: Vec<&'static str>,
     /// Requests sent for a configuration.
     pub(crate) callouts: usize,
+    /// Whether streams have spans.
+    pub(crate) tracing: bool,
+    /// Tags set on spans, in order.
+    pub(crate) tags: Vec<(String, String)>,
+    /// Calls for a stream's span.
+    pub(crate) spans: usize,
     /// Streams whose hook is to run.
     scheduled: Vec<usize>,
 }
@@ -38,6 +44,9 @@ impl Seen {
             log: Vec::new(),
             locked: Vec::new(),
             callouts: 0,
+            tracing: false,
+            tags: Vec::new(),
+            spans: 0,
             scheduled: Vec::new(),
         }
     }
@@ -467,4 +476,28 @@ unsafe extern "C" fn envoy_dynamic_module_callback_http_filter_continue_decoding
 ) {
     // SAFETY: the stream lives.
     unsafe { stream(filter) }.resumed.set(true);
+}
+
+/// A span is the pointer to its stream.
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_callback_http_get_active_span(
+    filter: *mut c_void,
+) -> *mut c_void {
+    let mut seen = seen();
+    seen.spans += 1;
+    match seen.tracing {
+        true => filter,
+        false => std::ptr::null_mut(),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_callback_http_span_set_tag(
+    _span: *mut c_void,
+    key: Buffer,
+    value: Buffer,
+) {
+    // SAFETY: valid during the call.
+    let tag = unsafe { (text(key), text(value)) };
+    seen().tags.push(tag);
 }

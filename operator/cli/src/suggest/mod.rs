@@ -18,6 +18,7 @@ use super::Output;
 use super::top::client::Client;
 use super::top::place::Place;
 use super::top::sample::{PolicySample, Stats};
+pub(super) use policy::free_name;
 use policy::{Found, Measured};
 use routes::Routes;
 
@@ -62,7 +63,7 @@ pub struct Service {
     pub(super) name: String,
 }
 
-fn service(text: &str) -> Result<Service, String> {
+pub(super) fn service(text: &str) -> Result<Service, String> {
     let label = |part: &str| {
         let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
         (1..=63).contains(&part.len())

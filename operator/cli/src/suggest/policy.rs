@@ -168,11 +168,20 @@ fn in_order(routes: &[Route]) -> Vec<&Route> {
 }
 
 /// Returns a name: `GET /users/{id}/orders` → `users-id-orders`; with the method if the path has
-/// several, and a number if the name is taken.
+/// several.
 fn name(route: &Route, taken: &mut BTreeSet<String>) -> String {
+    free_name(route.method.iter().chain(&route.path), taken)
+}
+
+/// Returns `parts` as a name of at most 63 lower case letters, digits and `-`, with a number if the
+/// name is taken.
+pub(crate) fn free_name(
+    parts: impl IntoIterator<Item = impl AsRef<str>>,
+    taken: &mut BTreeSet<String>,
+) -> String {
     let mut name = String::new();
-    for part in route.method.iter().chain(&route.path) {
-        for c in part.chars() {
+    for part in parts {
+        for c in part.as_ref().chars() {
             if c.is_ascii_alphanumeric() {
                 name.push(c.to_ascii_lowercase());
             } else if !name.is_empty() && !name.ends_with('-') {

@@ -52,7 +52,7 @@ fn validate_tells_by_exit_code_and_one_line() {
             text(&examples.stderr),
             examples.status.code()
         ),
-        ("ok: 12 policies\n", "", Some(0))
+        ("ok: 13 policies\n", "", Some(0))
     );
 
     let bad = headgate(&[
@@ -144,12 +144,44 @@ fn explain_says_what_each_strategy_does() {
         "priority",
         "response-time-controller",
         "smoothing",
+        "urgency",
         "workflows",
     ] {
         let policy = format!("examples/policies/{example}.yaml");
         let request = ["--path", "/prices/history", "-H", "x-tenant: acme"];
         let answer = headgate(&[&["explain", &policy][..], &request].concat());
         insta::assert_snapshot!(format!("explain_{example}"), text(&answer.stdout));
+    }
+}
+
+#[test]
+fn the_urgency_of_standard_headers_is_a_class() {
+    for (header, class) in [
+        ("priority: u=0", "u0"),
+        ("priority: u=1, i", "u1"),
+        ("priority: i,u=2", "u2"),
+        ("priority: i, u=3;x=1", "u3"),
+        ("priority: a=\"b\", u=4;x, i", "u4"),
+        ("priority: u=5\t, i", "u5"),
+        ("priority: u=7", "u7"),
+        ("priority: i", "u3"),
+        ("priority: u=12", "u3"),
+        ("priority: ru=7", "u3"),
+        ("3gpp-sbi-message-priority: 0", "u0"),
+        ("3gpp-sbi-message-priority: 7", "u1"),
+        ("3gpp-sbi-message-priority: 8", "u2"),
+        ("3gpp-sbi-message-priority: 11", "u2"),
+        ("3gpp-sbi-message-priority: 15", "u3"),
+        ("3gpp-sbi-message-priority: 16", "u4"),
+        ("3gpp-sbi-message-priority: 23", "u5"),
+        ("3gpp-sbi-message-priority: 27", "u6"),
+        ("3gpp-sbi-message-priority: 31", "u7"),
+    ] {
+        let policy = "examples/policies/urgency.yaml";
+        let answer = headgate(&["explain", policy, "--path", "/", "-H", header]);
+        let answer = text(&answer.stdout);
+        let class = format!("\nclass        {class}");
+        assert!(answer.contains(&class), "{header}\n{answer}");
     }
 }
 

@@ -63,6 +63,7 @@ fn examples_are_right() {
         "priority.yaml",
         "response-time-controller.yaml",
         "smoothing.yaml",
+        "urgency.yaml",
         "value.yaml",
         "workflows.yaml",
     ];

@@ -1,0 +1,101 @@
+//! `headgate slo`: objectives of policies for tools that track them, and policies from such files.
+//!
+//! The filter counts the responses within each objective, so an indicator is a ratio of two
+//! counters, and exact. A histogram's buckets would be an estimate.
+
+mod read;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::{Args, ValueEnum};
+
+use super::suggest::{Service, service};
+use super::{Output, input};
+
+/// The only `apiVersion` of OpenSLO that is written and read.
+const OPENSLO: &str = "openslo/v1";
+/// The annotation with the type that an OpenSLO file's SLO is about.
+const TYPE: &str = "headgate.dev/type";
+/// The annotation with the response time of a ratio's objective, which OpenSLO has no field for.
+const RESPONSE_TIME: &str = "headgate.dev/response-time";
+
+/// Prints the objectives of policies for tools that track objectives, or a policy from such a file.
+///
+/// Indicators are Prometheus queries of the filter's own counters: the responses within an
+/// objective, and all measured responses. Refusals and errors are in neither.
+#[derive(Debug, Clone, Args)]
+pub struct SloArgs {
+    /// Policy files, folders with such files, or - for standard input
+    #[arg(value_name = "FILE|DIR", required_unless_present = "from")]
+    pub files: Vec<PathBuf>,
+    /// Format to print
+    #[arg(long, value_name = "FORMAT", default_value = "openslo")]
+    pub format: Format,
+    /// Print a policy with the latency objectives of an OpenSLO file; - for standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["files", "format"])]
+    pub from: Option<PathBuf>,
+    /// Unit of the values of thresholdMetrics, for which OpenSLO has no field
+    #[arg(long, value_name = "UNIT", requires = "from")]
+    pub unit: Option<Unit>,
+    /// The target Service of the policy [default: default/ and the file's spec.service]
+    #[arg(long, value_name = "NAMESPACE/NAME", requires = "from", value_parser = service)]
+    pub service: Option<Service>,
+}
+
+/// A format of objectives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// OpenSLO v1: a document of kind SLO for each objective.
+    Openslo,
+    /// Sloth (prometheus/v1): a document for each policy.
+    Sloth,
+}
+
+/// A unit of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Unit {
+    /// Seconds.
+    S,
+    /// Milliseconds.
+    Ms,
+    /// Microseconds.
+    Us,
+}
+
+/// Prints objectives, or a policy.
+///
+/// # Errors
+/// Returns an error for a file that can't be read or has a part that no policy can express, or
+/// policies without objectives.
+pub fn run(args: &SloArgs) -> anyhow::Result<Output> {
+    if let Some(path) = &args.from {
+        let (file, text) = input::text_of(path)?;
+        return Ok(Output::ok(read::policy(
+            &file,
+            &text,
+            args.unit,
+            args.service.as_ref(),
+        )?));
+    }
+    let reports = input::read(&args.files)?;
+    let policies = match input::policies(&reports) {
+        Ok(policies) => policies,
+        Err(output) => return Ok(output),
+    };
+    let mut text = String::new();
+    for document in policies.iter().flat_map(|policy| match args.format {
+        Format::Openslo => write::openslo(policy),
+        Format::Sloth => write::sloth(policy).into_iter().collect(),
+    }) {
+        text.push_str("---\n");
+        text.push_str(&serde_saphyr::to_string(&document)?);
+    }
+    if text.is_empty() {
+        bail!("no policy has objectives (spec.types[].slo)");
+    }
+    Ok(Output::ok(text))
+}
