@@ -4,6 +4,7 @@
 //! codes: 0; 1 for a problem with the input or the system; 2 for a wrong command line.
 
 pub mod bootstrap;
+pub mod check;
 pub mod cluster;
 pub mod completions;
 pub mod crd;
@@ -67,6 +68,10 @@ pub enum Command {
     /// Exit codes: 0 if every policy is accepted, and programmed or without proxies; 1 if one
     /// isn't, if there is no response, or if --wait times out; 2 if the command line is wrong.
     Status(status::StatusArgs),
+    /// Check an installation in a cluster: one line for each finding, with its remedy
+    ///
+    /// Exit codes: 0 if no finding is an error; 1 if one is; 2 if the command line is wrong.
+    Check(check::CheckArgs),
     /// Show live requests, refusals and waits at proxies, by policy, type and workflow
     Top(Box<top::TopArgs>),
     /// Find gains for backlog control from a trace of delays and backlogs
@@ -120,6 +125,7 @@ pub fn main() -> ExitCode {
         Command::Inject(args) => inject::run(&args),
         Command::Uninject(args) => inject::remove(&args),
         Command::Status(args) => status::run(&args),
+        Command::Check(args) => check::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Sysid(args) => sysid::run(&args),
         Command::Crd => crd::run(),

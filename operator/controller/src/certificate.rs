@@ -93,7 +93,6 @@ impl Authority {
                 "the CA's certificate is no CA (basicConstraints CA:TRUE is missing)",
             ));
         }
-        let end = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or_default();
         let key = String::from_utf8_lossy(key);
         let key = KeyPair::from_pem(&key).map_err(|e| {
             IssueError(format!(
@@ -108,7 +107,7 @@ impl Authority {
         Ok(Self {
             cert: own_pem(cert),
             issuer: Issuer::from_ca_cert_der(&der, key)?,
-            expires: SystemTime::UNIX_EPOCH + Duration::from_secs(end),
+            expires: expiry(&parsed),
         })
     }
 
@@ -173,6 +172,19 @@ impl Authority {
             expires,
         })
     }
+}
+
+fn expiry(certificate: &X509Certificate<'_>) -> SystemTime {
+    let end = u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or_default();
+    SystemTime::UNIX_EPOCH + Duration::from_secs(end)
+}
+
+/// Returns the end of the validity of the first certificate in a PEM text; `None` if there is none.
+#[must_use]
+pub fn expires(pem: &[u8]) -> Option<SystemTime> {
+    let der = CertificateDer::from_pem_slice(pem).ok()?;
+    let (_, parsed) = X509Certificate::from_der(&der).ok()?;
+    Some(expiry(&parsed))
 }
 
 /// Returns the first certificate of a PEM text, alone.

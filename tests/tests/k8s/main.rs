@@ -4,6 +4,7 @@
 //! its tests share, and no other operator.
 
 mod chart;
+mod check;
 mod cli;
 mod controller;
 mod crd;

@@ -1,0 +1,104 @@
+//! A finding of a check, and its form for terminals.
+
+use serde::Serialize;
+
+use crate::table::Table;
+
+/// The verdict of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Verdict {
+    /// Nothing to do.
+    Ok,
+    /// Could not be checked, such as with the user's rights.
+    Skipped,
+    /// Works, and should be looked at.
+    Warning,
+    /// Doesn't work.
+    Error,
+}
+
+impl Verdict {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Skipped => "skipped",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// A finding.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Finding {
+    /// The check.
+    pub check: &'static str,
+    /// Its verdict.
+    pub verdict: Verdict,
+    /// The state that was found.
+    pub message: String,
+    /// The remedy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fix: Option<String>,
+}
+
+impl Finding {
+    fn new(check: &'static str, verdict: Verdict, message: String, fix: Option<String>) -> Self {
+        Self {
+            check,
+            verdict,
+            message,
+            fix,
+        }
+    }
+
+    /// Returns a finding with nothing to do.
+    #[must_use]
+    pub fn ok(check: &'static str, message: impl Into<String>) -> Self {
+        Self::new(check, Verdict::Ok, message.into(), None)
+    }
+
+    /// Returns the finding of a check that couldn't be made.
+    #[must_use]
+    pub fn skipped(check: &'static str, why: impl Into<String>) -> Self {
+        Self::new(check, Verdict::Skipped, why.into(), None)
+    }
+
+    /// Returns a warning with its remedy.
+    #[must_use]
+    pub fn warning(check: &'static str, message: String, fix: impl Into<String>) -> Self {
+        Self::new(check, Verdict::Warning, message, Some(fix.into()))
+    }
+
+    /// Returns an error with its remedy.
+    #[must_use]
+    pub fn error(check: &'static str, message: String, fix: impl Into<String>) -> Self {
+        Self::new(check, Verdict::Error, message, Some(fix.into()))
+    }
+}
+
+/// Returns a line for each finding.
+#[must_use]
+pub fn table(findings: &[Finding]) -> String {
+    let mut table = Table::new(["VERDICT", "CHECK", "FINDING"]);
+    for finding in findings {
+        let fix = finding.fix.as_ref().map(|fix| format!("; {fix}"));
+        let message = format!("{}{}", finding.message, fix.unwrap_or_default());
+        let verdict = finding.verdict.as_str().to_owned();
+        table.row([verdict, finding.check.to_owned(), message]);
+    }
+    table.or("")
+}
+
+/// Returns the first names, and the number of the others.
+#[must_use]
+pub fn some(names: &[String]) -> String {
+    const SHOWN: usize = 3;
+    let shown = names[..names.len().min(SHOWN)].join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} +{more}"),
+    }
+}

@@ -1,0 +1,465 @@
+//! The judgement of what was read from a cluster: pure functions.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
+
+use http::StatusCode;
+use k8s_openapi::api::coordination::v1::LeaseSpec;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+
+use super::finding::{Finding, some};
+use super::installation::Installation;
+use super::rights::Right;
+use crate::cluster::Operator;
+use crate::status::view::View;
+use headgate_controller::certificate;
+use headgate_controller::kubernetes::resource::VERSION;
+use headgate_controller::xds::conditions::Type;
+use headgate_controller::xds::status::ProxyReport;
+use headgate_controller::xds::timestamp::{age, rfc3339};
+
+/// This program's version.
+pub const OWN: &str = env!("CARGO_PKG_VERSION");
+/// The oldest minor version of Kubernetes 1 that is supported, as the chart says.
+const OLDEST_MINOR: u32 = 30;
+/// The greatest difference between clocks that is no finding.
+const SKEW: Duration = Duration::from_secs(30);
+/// The time before its end at which a certificate is reported: each issuer renews earlier.
+const EXPIRES_SOON: Duration = Duration::from_secs(7 * 86_400);
+const UPGRADE_CRD: &str = "upgrade Headgate's chart, or only the CRD: headgate crd | kubectl apply \
+                           --server-side -f -";
+
+/// Returns major and minor version of `v1.34.1`, `1.34+` or the like.
+fn minor(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.trim_start_matches('v').split('.');
+    let minor = |text: &str| text.trim_end_matches('+').parse().ok();
+    Some((parts.next()?.parse().ok()?, minor(parts.next()?)?))
+}
+
+/// Judges the API server's version.
+#[must_use]
+pub fn server(version: Option<&str>) -> Finding {
+    const CHECK: &str = "api-server";
+    match version {
+        None => Finding::ok(CHECK, "reachable; it doesn't tell this user its version"),
+        Some(version) if minor(version).is_some_and(|v| v < (1, OLDEST_MINOR)) => Finding::error(
+            CHECK,
+            format!("Kubernetes {version} is older than 1.{OLDEST_MINOR}"),
+            "upgrade the cluster",
+        ),
+        Some(version) => Finding::ok(CHECK, format!("reachable, Kubernetes {version}")),
+    }
+}
+
+/// Judges a clock by its difference from the API server's, whose times have whole seconds.
+#[must_use]
+pub fn clock(whose: &str, time: SystemTime, of_server: SystemTime) -> Finding {
+    const CHECK: &str = "clock";
+    let ahead = time.duration_since(of_server);
+    let (apart, way) = match ahead {
+        Ok(apart) => (apart, "ahead of"),
+        Err(error) => (error.duration(), "behind"),
+    };
+    match apart > SKEW {
+        true => Finding::warning(
+            CHECK,
+            format!("{whose} is {} {way} the API server's", age(apart)),
+            "synchronize the clocks (NTP): certificates and tokens have a begin and an end",
+        ),
+        false => Finding::ok(CHECK, format!("{whose} agrees with the API server's")),
+    }
+}
+
+/// Adds the paths of all fields of a schema.
+fn fields(schema: &Value, path: &str, all: &mut BTreeSet<String>) {
+    for (name, of) in schema["properties"].as_object().into_iter().flatten() {
+        let path = match path {
+            "" => name.clone(),
+            path => format!("{path}.{name}"),
+        };
+        fields(of, &path, all);
+        all.insert(path);
+    }
+    for (key, mark) in [("items", "[]"), ("additionalProperties", ".*")] {
+        if schema[key].is_object() {
+            fields(&schema[key], &format!("{path}{mark}"), all);
+        }
+    }
+}
+
+/// Judges the installed definition by this program's.
+#[must_use]
+pub fn definition(
+    installed: Option<&CustomResourceDefinition>,
+    own: &CustomResourceDefinition,
+) -> Finding {
+    const CHECK: &str = "crd";
+    let Some(installed) = installed else {
+        let message = "the cluster knows no AdmissionPolicy".to_owned();
+        return Finding::error(CHECK, message, UPGRADE_CRD.replace("upgrade", "install"));
+    };
+    let conditions = installed
+        .status
+        .iter()
+        .flat_map(|s| &s.conditions)
+        .flatten();
+    let mut refused = conditions.filter(|c| c.type_ == "Established" && c.status != "True");
+    if let Some(why) = refused.next() {
+        let why = why.message.as_deref().unwrap_or("not yet");
+        let message = format!("the API server doesn't serve AdmissionPolicy: {why}");
+        return Finding::error(CHECK, message, UPGRADE_CRD);
+    }
+    let schema = |of: &CustomResourceDefinition| {
+        let mut versions = of.spec.versions.iter();
+        let version = versions.find(|v| v.name == VERSION && v.served)?;
+        let schema = version.schema.as_ref()?.open_api_v3_schema.as_ref()?;
+        serde_json::to_value(schema).ok()
+    };
+    let (Some(theirs), Some(ours)) = (schema(installed), schema(own)) else {
+        let message = format!("the API server serves no AdmissionPolicy of version {VERSION}");
+        return Finding::error(CHECK, message, UPGRADE_CRD);
+    };
+    let all = |schema: &Value| {
+        let mut all = BTreeSet::new();
+        fields(schema, "", &mut all);
+        all
+    };
+    let (known, own) = (all(&theirs), all(&ours));
+    let lacks: Vec<String> = own.difference(&known).cloned().collect();
+    let more: Vec<String> = known.difference(&own).cloned().collect();
+    if !lacks.is_empty() {
+        let message = format!(
+            "the CRD is older than this program: the API server drops {} from policies",
+            some(&lacks)
+        );
+        return Finding::error(CHECK, message, UPGRADE_CRD);
+    }
+    if !more.is_empty() {
+        let message = format!(
+            "the CRD is newer than headgate {OWN}: it has {}",
+            some(&more)
+        );
+        return Finding::warning(CHECK, message, "install the program of the CRD's version");
+    }
+    if theirs != ours {
+        let message = format!("the CRD's rules aren't those of headgate {OWN}");
+        return Finding::warning(CHECK, message, UPGRADE_CRD);
+    }
+    Finding::ok(
+        CHECK,
+        format!("AdmissionPolicy {VERSION} as of headgate {OWN}"),
+    )
+}
+
+/// Judges the operator's Deployment, `namespace/name`.
+#[must_use]
+pub fn deployment(name: &str, found: Option<&Installation>) -> Finding {
+    const CHECK: &str = "operator";
+    let Some(found) = found else {
+        return Finding::error(
+            CHECK,
+            format!("Deployment {name} doesn't exist"),
+            "install Headgate's chart, or name the Service of another release with --operator",
+        );
+    };
+    let message = format!(
+        "Deployment {name} has {} of {} replicas ready",
+        found.ready, found.replicas
+    );
+    let namespace = &found.namespace;
+    let fix = format!(
+        "see why: kubectl --namespace {namespace} describe pods; kubectl --namespace {namespace} \
+         logs deployment/{}",
+        found.name
+    );
+    match found.ready {
+        0 => Finding::error(CHECK, message, fix),
+        ready if ready < found.replicas => Finding::warning(CHECK, message, fix),
+        _ => Finding::ok(CHECK, message),
+    }
+}
+
+/// Judges the operators' versions.
+#[must_use]
+pub fn versions(versions: &BTreeSet<&str>) -> Finding {
+    const CHECK: &str = "version";
+    let all: Vec<&str> = versions.iter().copied().collect();
+    let message = format!("headgate {OWN}, operator {}", all.join(" and "));
+    let near = |version: &&str| match (minor(version), minor(OWN)) {
+        (Some(theirs), Some(own)) => theirs.0 == own.0 && theirs.1.abs_diff(own.1) <= 1,
+        _ => false,
+    };
+    match all.as_slice() {
+        [] => Finding::skipped(CHECK, "no operator tells its version"),
+        [_, _, ..] => {
+            Finding::warning(CHECK, message, "wait for the roll-out, or see why it hangs")
+        }
+        [one] if near(one) => Finding::ok(CHECK, message),
+        [_] => Finding::warning(
+            CHECK,
+            message,
+            "use versions of which the minor version differs by at most one",
+        ),
+    }
+}
+
+/// Judges the leader's Lease.
+#[must_use]
+pub fn lease(name: &str, lease: Option<&LeaseSpec>, now: SystemTime) -> Finding {
+    const CHECK: &str = "leader";
+    const FIX: &str = "see the operator's log and headgate_leader; status and objects aren't \
+                       written meanwhile";
+    let holder = lease.and_then(|l| l.holder_identity.as_deref());
+    let holder = holder.unwrap_or_default();
+    let renewed = lease.and_then(|l| l.renew_time.as_ref());
+    let (Some(lease), Some(renewed), false) = (lease, renewed, holder.is_empty()) else {
+        return Finding::error(CHECK, format!("no operator holds Lease {name}"), FIX);
+    };
+    let since = now.duration_since(renewed.0.into()).unwrap_or_default();
+    let seconds = lease.lease_duration_seconds.unwrap_or_default();
+    // The API server's time has whole seconds.
+    let limit = Duration::from_secs(u64::try_from(seconds).unwrap_or_default() + 1);
+    let message = format!("{holder} renewed Lease {name} {} ago", age(since));
+    match since > limit {
+        true => Finding::error(CHECK, message, FIX),
+        false => Finding::ok(CHECK, message),
+    }
+}
+
+/// Judges the rights that the operator's account lacks.
+#[must_use]
+pub fn rights(account: &str, asked: usize, lacking: &[Right]) -> Finding {
+    const CHECK: &str = "rights";
+    let lacking: Vec<String> = lacking.iter().map(ToString::to_string).collect();
+    match lacking.as_slice() {
+        [] => Finding::ok(
+            CHECK,
+            format!("{account} may make its {asked} kinds of requests"),
+        ),
+        lacking => Finding::error(
+            CHECK,
+            format!("{account} may not {}", some(lacking)),
+            "upgrade the chart with rbac.create, or grant what its roles say",
+        ),
+    }
+}
+
+/// Judges a certificate, PEM.
+#[must_use]
+pub fn certificate(name: &str, pem: Option<&[u8]>, now: SystemTime) -> Finding {
+    const CHECK: &str = "certificate";
+    let fix = "renew it; with tls.mode Generated, delete it, and the operator makes a new CA";
+    let Some(end) = pem.and_then(certificate::expires) else {
+        return Finding::error(CHECK, format!("{name} has no certificate"), fix);
+    };
+    let until = rfc3339(end);
+    match end.duration_since(now) {
+        Err(_) => Finding::error(CHECK, format!("{name} has expired at {until}"), fix),
+        Ok(left) if left < EXPIRES_SOON => {
+            Finding::warning(CHECK, format!("{name} expires at {until}"), fix)
+        }
+        Ok(_) => Finding::ok(CHECK, format!("{name} is valid until {until}")),
+    }
+}
+
+/// Judges the CA in the ConfigMap of each namespace. `authority` is the operator's, if it may be
+/// read.
+#[must_use]
+pub fn published(
+    name: &str,
+    namespaces: &[String],
+    found: &BTreeMap<String, String>,
+    authority: Option<&str>,
+) -> Finding {
+    const CHECK: &str = "published-ca";
+    const FIX: &str = "see the operator's log, and whether it leads and may patch ConfigMaps";
+    let missing = { namespaces.iter() }.filter(|n| !found.contains_key(*n));
+    let missing: Vec<String> = missing.cloned().collect();
+    let is_other = |pem: &str| authority.is_some_and(|own| !own.contains(pem.trim()));
+    let other = found.iter().filter(|(_, pem)| is_other(pem));
+    let other: Vec<String> = other.map(|(namespace, _)| namespace.clone()).collect();
+    if !missing.is_empty() {
+        let message = format!(
+            "no ConfigMap {name} in {}: proxies there have no CA",
+            some(&missing)
+        );
+        return Finding::error(CHECK, message, FIX);
+    }
+    if !other.is_empty() {
+        let message = format!("ConfigMap {name} has another CA in {}", some(&other));
+        return Finding::error(CHECK, message, FIX);
+    }
+    Finding::ok(
+        CHECK,
+        format!("ConfigMap {name} is in {} namespaces", found.len()),
+    )
+}
+
+/// Judges policies by their conditions.
+#[must_use]
+pub fn policies(view: &View) -> Finding {
+    const CHECK: &str = "policies";
+    const PASSES: [&str; 4] = ["NoProxies", "Pending", "PartiallyProgrammed", "Stale"];
+    let (mut waiting, mut failed) = (Vec::new(), Vec::new());
+    for policy in &view.policies {
+        let unsettled = policy.targets.iter().filter(|t| !t.is_settled());
+        let mut reasons = unsettled.map(|t| match t.is(Type::Accepted) {
+            true => t.reason(Type::Programmed),
+            false => t.reason(Type::Accepted),
+        });
+        let failure = reasons.clone().find(|reason| !PASSES.contains(reason));
+        if let Some(reason) = failure {
+            failed.push(format!("{} ({reason})", policy.name));
+        } else if let Some(reason) = reasons.next() {
+            waiting.push(format!("{} ({reason})", policy.name));
+        }
+    }
+    let all = view.policies.len();
+    let count = waiting.len() + failed.len();
+    let fix = "see the reasons: headgate status --all-namespaces";
+    let names = [failed.as_slice(), &waiting].concat();
+    let message = format!("{count} of {all} aren't programmed: {}", some(&names));
+    match (failed.len(), count) {
+        (_, 0) => Finding::ok(CHECK, format!("all {all} are programmed, or overridden")),
+        (0, _) => Finding::warning(CHECK, message, fix),
+        _ => Finding::error(CHECK, message, fix),
+    }
+}
+
+/// Judges the connected proxies of all operators.
+#[must_use]
+pub fn proxies<'a>(proxies: impl Iterator<Item = &'a ProxyReport>, now: SystemTime) -> Finding {
+    const CHECK: &str = "proxies";
+    let connected: Vec<&ProxyReport> = proxies.filter(|p| p.disconnected.is_none()).collect();
+    let why = |p: &&ProxyReport| {
+        let expires = p
+            .expires
+            .as_deref()
+            .and_then(|e| e.parse::<Timestamp>().ok());
+        let has_expired = expires.is_some_and(|end| SystemTime::from(end) < now);
+        match &p.problem {
+            Some(problem) => Some(format!("{}: {problem}", p.node)),
+            None if p.state == "Rejected" => Some(format!("{}: refused its configuration", p.node)),
+            None if has_expired => Some(format!("{}: its identity has expired", p.node)),
+            None => None,
+        }
+    };
+    let bad: Vec<String> = connected.iter().filter_map(why).collect();
+    let all = connected.len();
+    match bad.as_slice() {
+        [] => Finding::ok(CHECK, format!("{all} connected")),
+        bad => Finding::error(
+            CHECK,
+            format!("{} of {all} have a problem: {}", bad.len(), some(bad)),
+            "see all of them: headgate status --all-namespaces",
+        ),
+    }
+}
+
+/// Judges running Pods, by namespace and name, that `headgate inject` changed.
+#[must_use]
+pub fn pods(injected: &[(String, String)], operators: &[Operator]) -> Finding {
+    const CHECK: &str = "pods";
+    let reports = operators.iter().flat_map(|o| &o.report);
+    let connected = { reports.flat_map(|r| &r.proxies) }.filter(|p| p.disconnected.is_none());
+    let connected: BTreeSet<(&str, Option<&str>)> = connected
+        .map(|p| (p.node.as_str(), p.namespace.as_deref()))
+        .collect();
+    let is_apart = |(namespace, name): &&(String, String)| {
+        let mut of = [Some(namespace.as_str()), None].into_iter();
+        !of.any(|of| connected.contains(&(name.as_str(), of)))
+    };
+    let apart: Vec<String> = { injected.iter().filter(is_apart) }
+        .map(|(namespace, name)| format!("{namespace}/{name}"))
+        .collect();
+    match apart.as_slice() {
+        [] => Finding::ok(
+            CHECK,
+            format!("{} with a sidecar are connected", injected.len()),
+        ),
+        apart => Finding::warning(
+            CHECK,
+            format!(
+                "{} with a sidecar aren't connected: {}",
+                apart.len(),
+                some(apart)
+            ),
+            "see the log of the container that headgate inject added, and NetworkPolicies between \
+             it and the operator",
+        ),
+    }
+}
+
+/// Judges the API server's answer for a module of the operator's Service.
+#[must_use]
+pub fn module(url: &str, status: StatusCode) -> Finding {
+    const CHECK: &str = "module";
+    match status {
+        StatusCode::OK => Finding::ok(CHECK, format!("{url} is served")),
+        StatusCode::FORBIDDEN => Finding::skipped(
+            CHECK,
+            format!("{url}: this user may not get services/proxy"),
+        ),
+        _ => Finding::error(
+            CHECK,
+            format!("{url} is not served: {status}"),
+            "see whether operators are ready: proxies that start now have no filter",
+        ),
+    }
+}
+
+/// The versions that the API server serves of a kind, by `plural.group`, and its schema as text.
+pub type Served = BTreeMap<&'static str, (Vec<String>, String)>;
+
+/// The kinds of Istio that the operator writes or wrote.
+pub const ISTIO: [&str; 3] = [
+    "trafficextensions.extensions.istio.io",
+    "wasmplugins.extensions.istio.io",
+    "envoyfilters.networking.istio.io",
+];
+/// The kind of Envoy Gateway that the operator writes.
+pub const EXTENSION_POLICY: &str = "envoyextensionpolicies.gateway.envoyproxy.io";
+
+/// Judges the kinds of Istio that the operator writes.
+#[must_use]
+pub fn istio(served: &Served, is_native: bool) -> Finding {
+    const CHECK: &str = "istio";
+    let has = |kind: &str, version: &str| {
+        let found = served.get(kind);
+        found.is_some_and(|(all, _)| all.iter().any(|v| v == version))
+    };
+    let extension = has(ISTIO[0], "v1alpha1");
+    let plugin = has(ISTIO[1], "v1alpha1");
+    let filter = has(ISTIO[2], "v1alpha3");
+    let upgrade = "install or upgrade Istio, or turn delivery.istio off in the chart's values";
+    let error = |why: &str| Finding::error(CHECK, why.to_owned(), upgrade);
+    match (extension, plugin) {
+        (false, false) => error("Istio's CRDs aren't installed, and delivery for Istio is on"),
+        _ if is_native && !filter => error("Istio serves no EnvoyFilter v1alpha3"),
+        (false, true) if is_native => error("the native filter needs Istio 1.30 or newer"),
+        (true, _) => Finding::ok(CHECK, "1.30 or newer (TrafficExtension)"),
+        (false, true) => Finding::ok(CHECK, "older than 1.30 (WasmPlugin)"),
+    }
+}
+
+/// Judges the kind of Envoy Gateway that the operator writes.
+#[must_use]
+pub fn envoy_gateway(served: &Served, is_native: bool) -> Finding {
+    const CHECK: &str = "envoy-gateway";
+    let upgrade = "install or upgrade Envoy Gateway, or turn delivery.envoyGateway off in the \
+                   chart's values";
+    let error = |why: &str| Finding::error(CHECK, why.to_owned(), upgrade);
+    let found = served.get(EXTENSION_POLICY);
+    match found.filter(|(all, _)| all.iter().any(|v| v == "v1alpha1")) {
+        None => error("its CRDs aren't installed, and delivery for Envoy Gateway is on"),
+        Some((_, schema)) if is_native && !schema.contains("dynamicModule") => {
+            error("the native filter needs Envoy Gateway 1.9 or newer")
+        }
+        Some(_) => Finding::ok(CHECK, "EnvoyExtensionPolicy v1alpha1 is served"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

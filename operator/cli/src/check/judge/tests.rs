@@ -1,0 +1,364 @@
+use std::time::UNIX_EPOCH;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use serde_json::json;
+
+use super::super::finding::Verdict::{Error, Ok as Fine, Skipped, Warning};
+use super::super::finding::table;
+use super::*;
+use headgate_controller::certificate::new_authority;
+use headgate_controller::kubernetes::crd;
+use headgate_controller::kubernetes::resource::PolicyResource;
+
+fn at(seconds: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1_800_000_000 + seconds)
+}
+
+fn installation(arguments: &[&str]) -> Installation {
+    Installation {
+        name: "headgate".to_owned(),
+        namespace: "system".to_owned(),
+        service_account: "headgate".to_owned(),
+        arguments: arguments.iter().map(|a| (*a).to_owned()).collect(),
+        replicas: 2,
+        ..Installation::default()
+    }
+}
+
+#[test]
+fn an_old_api_server_is_an_error() {
+    for (version, verdict) in [
+        (Some("v1.34.1"), Fine),
+        (Some("v1.30.0-gke.1"), Fine),
+        (Some("v1.29+"), Error),
+        (Some("v1.29.9"), Error),
+        (None, Fine),
+    ] {
+        assert_eq!(server(version).verdict, verdict, "{version:?}");
+    }
+}
+
+#[test]
+fn clocks_may_differ_by_half_a_minute() {
+    assert_eq!(clock("x", at(100), at(70)).verdict, Fine);
+    assert_eq!(clock("x", at(70), at(100)).verdict, Fine);
+    let ahead = clock("this clock", at(131), at(100));
+    assert_eq!(ahead.verdict, Warning);
+    assert_eq!(ahead.message, "this clock is 31s ahead of the API server's");
+    let behind = clock("this clock", at(0), at(100)).message;
+    assert_eq!(behind, "this clock is 100s behind the API server's");
+}
+
+#[test]
+fn the_crd_is_compared_field_by_field() {
+    let own = crd::definition().unwrap();
+    assert_eq!(definition(Some(&own), &own).verdict, Fine);
+    assert_eq!(definition(None, &own).verdict, Error);
+
+    let changed = |change: &dyn Fn(&mut Value)| {
+        let mut value = serde_json::to_value(&own).unwrap();
+        change(&mut value["spec"]["versions"][0]);
+        serde_json::from_value::<CustomResourceDefinition>(value).unwrap()
+    };
+    const SPEC: &str = "/schema/openAPIV3Schema/properties/spec/properties";
+    let older = changed(&|version| {
+        let fields = version.pointer_mut(SPEC).unwrap().as_object_mut().unwrap();
+        fields.remove("mode").unwrap();
+    });
+    let found = definition(Some(&older), &own);
+    assert_eq!(found.verdict, Error);
+    assert!(
+        found.message.ends_with("drops spec.mode from policies"),
+        "{found:?}"
+    );
+    let newer = definition(Some(&own), &older);
+    assert_eq!(newer.verdict, Warning);
+    assert!(newer.message.ends_with("it has spec.mode"), "{newer:?}");
+    let rules = changed(&|version| {
+        version.pointer_mut(SPEC).unwrap()["mode"]["description"] = json!("another");
+    });
+    assert_eq!(definition(Some(&rules), &own).verdict, Warning);
+    let unserved = changed(&|version| version["served"] = json!(false));
+    assert_eq!(definition(Some(&unserved), &own).verdict, Error);
+}
+
+#[test]
+fn some_replicas_are_a_warning_and_none_an_error() {
+    for (ready, verdict) in [(0, Error), (1, Warning), (2, Fine)] {
+        let mut found = installation(&[]);
+        found.ready = ready;
+        assert_eq!(deployment("system/headgate", Some(&found)).verdict, verdict);
+    }
+    assert_eq!(deployment("system/headgate", None).verdict, Error);
+}
+
+#[test]
+fn versions_may_differ_by_one_minor() {
+    let (major, minor) = minor(OWN).unwrap();
+    let of = |minor: u32| format!("{major}.{minor}.7");
+    let judged = |all: &[&str]| versions(&all.iter().copied().collect()).verdict;
+    assert_eq!(judged(&[OWN]), Fine);
+    assert_eq!(judged(&[&of(minor + 1)]), Fine);
+    assert_eq!(judged(&[&of(minor + 2)]), Warning);
+    assert_eq!(judged(&[&format!("{}.{minor}.0", major + 1)]), Warning);
+    assert_eq!(judged(&["dev"]), Warning);
+    assert_eq!(judged(&[OWN, &of(minor + 1)]), Warning);
+    assert_eq!(judged(&[]), Skipped);
+}
+
+#[test]
+fn a_lease_is_stale_after_its_duration() {
+    let spec = |holder: &str| LeaseSpec {
+        holder_identity: Some(holder.to_owned()),
+        lease_duration_seconds: Some(15),
+        renew_time: Some(MicroTime(Timestamp::try_from(at(0)).unwrap())),
+        ..LeaseSpec::default()
+    };
+    let judged = |spec: &LeaseSpec, now| lease("system/headgate", Some(spec), at(now)).verdict;
+    assert_eq!(judged(&spec("a"), 16), Fine);
+    assert_eq!(judged(&spec("a"), 17), Error);
+    assert_eq!(judged(&spec(""), 0), Error);
+    assert_eq!(lease("system/headgate", None, at(0)).verdict, Error);
+}
+
+#[test]
+fn a_certificate_is_reported_before_it_expires() {
+    let day = 86_400;
+    let life = Duration::from_secs(10 * day);
+    let pem = new_authority("x", life, at(0)).unwrap().cert;
+    let judged = |now| certificate("Secret a/b", Some(pem.as_bytes()), at(now)).verdict;
+    assert_eq!(judged(2 * day), Fine);
+    assert_eq!(judged(4 * day), Warning);
+    assert_eq!(judged(11 * day), Error);
+    assert_eq!(certificate("x", Some(b"none"), at(0)).verdict, Error);
+    assert_eq!(certificate("x", None, at(0)).verdict, Error);
+}
+
+#[test]
+fn each_namespace_has_the_same_ca() {
+    let all = ["a", "b"].map(str::to_owned);
+    let both = BTreeMap::from([("a", "CA\n"), ("b", "CA\n")].map(|(n, c)| (n.into(), c.into())));
+    let judged = |found, authority| published("headgate-ca", &all, found, authority);
+    assert_eq!(judged(&both, Some("CA")).verdict, Fine);
+    assert_eq!(judged(&both, None).verdict, Fine);
+    let other = judged(&both, Some("other"));
+    assert_eq!(
+        other.message,
+        "ConfigMap headgate-ca has another CA in a, b"
+    );
+    let one = BTreeMap::from([("b".to_owned(), "CA".to_owned())]);
+    let missing = judged(&one, None);
+    assert_eq!(missing.verdict, Error);
+    assert!(
+        missing
+            .message
+            .starts_with("no ConfigMap headgate-ca in a:")
+    );
+}
+
+fn view(of: &[(&str, &str)]) -> View {
+    let policy = |(name, programmed): &(&str, &str)| -> PolicyResource {
+        let condition = |kind: &str, reason: &str| {
+            json!({
+                "type": kind, "reason": reason, "message": "m", "observedGeneration": 1,
+                "status": if kind == reason { "True" } else { "False" },
+                "lastTransitionTime": "2026-03-01T12:00:00Z",
+            })
+        };
+        let accepted = match *programmed {
+            "TargetNotFound" => programmed,
+            _ => "Accepted",
+        };
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "shop", "generation": 1},
+            "spec": {"targetRefs": [{"kind": "Service", "name": "search"}]},
+            "status": {"ancestors": [{
+                "ancestorRef": {"group": "", "kind": "Service", "name": "search"},
+                "controllerName": "headgate.dev/controller",
+                "conditions": [
+                    condition("Accepted", accepted),
+                    condition("Programmed", programmed),
+                ],
+            }]},
+        }))
+        .unwrap()
+    };
+    let policies: Vec<PolicyResource> = of.iter().map(policy).collect();
+    View::new(&policies, &[], Vec::new(), None)
+}
+
+#[test]
+fn a_policy_without_proxies_is_a_warning_and_a_wrong_one_an_error() {
+    assert_eq!(policies(&view(&[])).verdict, Fine);
+    assert_eq!(policies(&view(&[("a", "Programmed")])).verdict, Fine);
+    let alone = policies(&view(&[("a", "Programmed"), ("b", "NoProxies")]));
+    assert_eq!(alone.verdict, Warning);
+    assert_eq!(
+        alone.message,
+        "1 of 2 aren't programmed: shop/b (NoProxies)"
+    );
+    let wrong = policies(&view(&[("a", "NoProxies"), ("b", "TargetNotFound")]));
+    assert_eq!(wrong.verdict, Error);
+    let named = "2 of 2 aren't programmed: shop/b (TargetNotFound), shop/a (NoProxies)";
+    assert_eq!(wrong.message, named);
+}
+
+fn operator(proxies: &Value) -> Operator {
+    let report = json!({
+        "time": "2026-03-01T12:00:00Z", "version": OWN,
+        "module": {"path": "/m", "hash": "0", "bytes": 1},
+        "policies": [], "proxies": proxies, "problems": [],
+    });
+    Operator {
+        pod: "system/headgate-0".to_owned(),
+        report: Ok(serde_json::from_value(report).unwrap()),
+    }
+}
+
+fn proxy(node: &str, namespace: &str, more: &Value) -> Value {
+    let mut proxy = json!({
+        "node": node, "cluster": "c", "target": null, "namespace": namespace, "peer": "p",
+        "transport": "ADS", "variant": "delta", "slots": [], "policies": [],
+        "connected": "2026-03-01T12:00:00Z", "disconnected": null, "state": "Running",
+        "problem": null, "sent": null, "acked": null, "nack": null,
+    });
+    let more = more.as_object().unwrap().clone();
+    proxy.as_object_mut().unwrap().extend(more);
+    proxy
+}
+
+#[test]
+fn proxies_with_problems_are_named() {
+    let judged = |more: &Value| {
+        let operator = operator(&json!([proxy("p1", "shop", more)]));
+        proxies(operator.report.unwrap().proxies.iter(), at(0))
+    };
+    assert_eq!(judged(&json!({})).verdict, Fine);
+    assert_eq!(judged(&json!({"expires": rfc3339(at(1))})).verdict, Fine);
+    let problem = judged(&json!({"problem": "no identity"}));
+    assert_eq!(problem.verdict, Error);
+    assert_eq!(problem.message, "1 of 1 have a problem: p1: no identity");
+    assert_eq!(judged(&json!({"state": "Rejected"})).verdict, Error);
+    assert_eq!(
+        judged(&json!({"expires": "2020-01-01T00:00:00Z"})).verdict,
+        Error
+    );
+    let gone = json!({"problem": "no identity", "disconnected": "2026-03-01T12:00:00Z"});
+    assert_eq!(judged(&gone).message, "0 connected");
+}
+
+#[test]
+fn an_injected_pod_that_no_operator_knows_is_named() {
+    let gone = json!({"disconnected": "2026-03-01T12:00:00Z"});
+    let known = [operator(&json!([
+        proxy("a", "shop", &json!({})),
+        proxy("b", "shop", &gone),
+        proxy("c", "bank", &json!({})),
+    ]))];
+    let pod = |name: &str| ("shop".to_owned(), name.to_owned());
+    assert_eq!(pods(&[pod("a")], &known).verdict, Fine);
+    let apart = pods(&["a", "b", "c", "d"].map(pod), &known);
+    assert_eq!(apart.verdict, Warning);
+    let named = "3 with a sidecar aren't connected: shop/b, shop/c, shop/d";
+    assert_eq!(apart.message, named);
+}
+
+#[test]
+fn rights_are_those_of_the_arguments() {
+    use super::super::rights::needed;
+    let names = |arguments: &[&str]| -> Vec<String> {
+        let all = needed(&installation(arguments));
+        all.iter().map(ToString::to_string).collect()
+    };
+    let has = |arguments: &[&str], right: &str| names(arguments).iter().any(|n| n == right);
+    assert!(has(&[], "patch headgate.dev/admissionpolicies/status"));
+    assert!(has(
+        &[],
+        "patch coordination.k8s.io/leases headgate in system"
+    ));
+    assert!(!has(&[], "patch configmaps headgate-ca"));
+    assert!(has(
+        &["--publish-ca=headgate-ca"],
+        "patch configmaps headgate-ca"
+    ));
+    assert!(has(&["--tls-authority=x"], "get secrets x in system"));
+    assert!(has(
+        &["--watch-namespace=a", "--watch-namespace=b"],
+        "list pods in b"
+    ));
+    assert!(!has(&["--watch-namespace=a"], "list pods"));
+    let plugin = "delete extensions.istio.io/wasmplugins";
+    assert!(has(&["--adapters=envoy-gateway,istio"], plugin));
+    assert!(!has(&["--adapters=none"], plugin));
+    assert!(!has(&["--adapters=istio", "--istio-native=/x"], plugin));
+    let lacking = needed(&installation(&[]));
+    let found = rights("ServiceAccount system/headgate", 9, &lacking[..1]);
+    assert_eq!(found.verdict, Error);
+    assert!(
+        found
+            .message
+            .ends_with("may not list apiextensions.k8s.io/customresourcedefinitions")
+    );
+}
+
+#[test]
+fn control_planes_serve_what_is_written() {
+    let served = |of: &[(&'static str, &str, &str)]| -> Served {
+        let one = |(kind, version, schema): &(&'static str, &str, &str)| {
+            (*kind, (vec![(*version).to_owned()], (*schema).to_owned()))
+        };
+        of.iter().map(one).collect()
+    };
+    let plugin = ("wasmplugins.extensions.istio.io", "v1alpha1", "");
+    let extension = ("trafficextensions.extensions.istio.io", "v1alpha1", "");
+    let filter = ("envoyfilters.networking.istio.io", "v1alpha3", "");
+    let old = ("wasmplugins.extensions.istio.io", "v1alpha0", "");
+    for (of, is_native, verdict) in [
+        (vec![], false, Error),
+        (vec![old], false, Error),
+        (vec![plugin], false, Fine),
+        (vec![plugin, filter], true, Error),
+        (vec![plugin, extension, filter], true, Fine),
+        (vec![extension], true, Error),
+        (vec![extension], false, Fine),
+    ] {
+        assert_eq!(istio(&served(&of), is_native).verdict, verdict, "{of:?}");
+    }
+    let policy = |schema| {
+        (
+            "envoyextensionpolicies.gateway.envoyproxy.io",
+            "v1alpha1",
+            schema,
+        )
+    };
+    for (of, is_native, verdict) in [
+        (vec![], false, Error),
+        (vec![policy("wasm")], false, Fine),
+        (vec![policy("wasm")], true, Error),
+        (vec![policy("wasm dynamicModule")], true, Fine),
+    ] {
+        let found = envoy_gateway(&served(&of), is_native);
+        assert_eq!(found.verdict, verdict, "{of:?}");
+    }
+}
+
+#[test]
+fn a_module_is_served_or_not() {
+    assert_eq!(module("http://x", StatusCode::OK).verdict, Fine);
+    assert_eq!(module("http://x", StatusCode::FORBIDDEN).verdict, Skipped);
+    assert_eq!(
+        module("http://x", StatusCode::SERVICE_UNAVAILABLE).verdict,
+        Error
+    );
+}
+
+#[test]
+fn a_finding_is_a_line_with_its_fix() {
+    let findings = [
+        Finding::ok("a", "well"),
+        Finding::error("check", "broken\n".to_owned(), "mend it"),
+    ];
+    let lines =
+        "VERDICT   CHECK   FINDING\nok        a       well\nerror     check   broken ; mend it\n";
+    assert_eq!(table(&findings), lines);
+}

@@ -1,0 +1,517 @@
+//! `headgate check`: whether an installation in a cluster is whole, one line for each finding.
+//!
+//! Reading is here and judging in [`judge`]. A request that the user may not make skips its check
+//! and no other one.
+
+pub mod finding;
+pub mod installation;
+pub mod judge;
+pub mod rights;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Instant, SystemTime};
+
+use anyhow::{Context as _, anyhow};
+use clap::Args;
+use futures::future::try_join_all;
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use http::{Method, Request, Uri, header};
+use http_body_util::BodyExt as _;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::jiff::{Timestamp, fmt::rfc2822};
+use kube::api::{Api, ListParams, PostParams};
+use kube::client::Body;
+use kube::{Client, ResourceExt};
+
+use super::Output;
+use super::cluster::{Cluster, ClusterArgs, Objects, Operator, refused, timely};
+use super::status::OutputFormat;
+use super::status::view::View;
+use finding::{Finding, Verdict};
+use headgate_controller::inject::INJECTED_ANNOTATION;
+use headgate_controller::kubernetes::crd;
+use headgate_controller::kubernetes::deliver::Adapter;
+use headgate_controller::kubernetes::publish::CA_KEY;
+use installation::Installation;
+use judge::Served;
+
+/// The ending of the name of the operators' Service; the rest is the name of their Deployment.
+const SERVICE_SUFFIX: &str = "-metrics";
+/// The most questions about rights at a time.
+const REVIEWS: usize = 32;
+
+/// Checks an installation in the kubeconfig's cluster.
+#[derive(Debug, Clone, Args)]
+pub struct CheckArgs {
+    /// Namespace of the policies and Pods to check [default: all]
+    #[arg(long, short, value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// Output format
+    #[arg(long, short, value_name = "FORMAT", default_value = "table")]
+    pub output: OutputFormat,
+    /// The cluster to check
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+}
+
+/// Checks, and formats the findings. Not a success if one is an error.
+///
+/// # Errors
+/// Returns an error if no cluster is configured.
+pub fn run(args: &CheckArgs) -> anyhow::Result<Output> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("starting the runtime failed")?;
+    let findings = runtime.block_on(check(args))?;
+    let is_error = |f: &Finding| f.verdict == Verdict::Error;
+    Ok(Output {
+        text: args.output.text(&findings, || finding::table(&findings))?,
+        notes: String::new(),
+        ok: !findings.iter().any(is_error),
+    })
+}
+
+async fn check(args: &CheckArgs) -> anyhow::Result<Vec<Finding>> {
+    let cluster = args.cluster.connect().await?;
+    let mut checks = Checks {
+        client: cluster.client(),
+        namespace: args.namespace.as_deref(),
+        time: (SystemTime::now(), Instant::now()),
+        findings: Vec::new(),
+    };
+    if let Err(why) = checks.server().await {
+        let fix = "see --kubeconfig and --context, and the network between here and the cluster";
+        let unreachable = Finding::error("api-server", format!("{why:#}"), fix);
+        return Ok(vec![unreachable]);
+    }
+    checks.definition().await?;
+    let of_service = &args.cluster.operator;
+    let name = of_service.name.strip_suffix(SERVICE_SUFFIX);
+    let name = name.unwrap_or(&of_service.name);
+    let found = checks.deployment(&of_service.namespace, name).await;
+    match &found {
+        Some(Some(operator)) => checks.installation(operator).await,
+        // It isn't installed.
+        Some(None) => {}
+        None => {
+            let unseen = Installation {
+                name: name.to_owned(),
+                namespace: of_service.namespace.clone(),
+                ..Installation::default()
+            };
+            checks.lease(&unseen).await;
+        }
+    }
+    let found = found.flatten();
+    let operators = checks.operators(&cluster, found.as_ref()).await;
+    checks.pods(&operators).await;
+    let objects = checks.policies(&cluster, &operators).await;
+    checks.modules(&objects).await;
+    Ok(checks.findings)
+}
+
+/// The checks under way.
+struct Checks<'a> {
+    client: Client,
+    /// The only namespace to check.
+    namespace: Option<&'a str>,
+    /// A time of the API server, and the moment at which it came.
+    time: (SystemTime, Instant),
+    findings: Vec<Finding>,
+}
+
+impl Checks<'_> {
+    /// Returns the time by the API server.
+    fn now(&self) -> SystemTime {
+        self.time.0 + self.time.1.elapsed()
+    }
+
+    fn add(&mut self, finding: Finding) {
+        self.findings.push(finding);
+    }
+
+    /// Returns the answer of the API server. Without one, the finding says why.
+    async fn read<T>(
+        &mut self,
+        check: &'static str,
+        answer: impl Future<Output = kube::Result<T>>,
+    ) -> Option<T> {
+        let why = match timely(answer).await {
+            Ok(Ok(answer)) => return Some(answer),
+            Ok(Err(kube::Error::Api(status))) if status.code == 403 => {
+                self.add(Finding::skipped(check, status.message));
+                return None;
+            }
+            Ok(Err(error)) => refused(&error),
+            Err(late) => late,
+        };
+        self.add(Finding::error(
+            check,
+            format!("{why:#}"),
+            "see the API server's log",
+        ));
+        None
+    }
+
+    fn all<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
+    {
+        match self.namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        }
+    }
+
+    async fn server(&mut self) -> anyhow::Result<()> {
+        let request = Request::get("/version").body(Body::empty())?;
+        let sent = timely(self.client.send(request)).await?;
+        let response = sent.map_err(|e| refused(&e))?;
+        let date = response.headers().get(header::DATE);
+        let date = date.and_then(|d| rfc2822::parse(d.to_str().ok()?).ok());
+        let here = SystemTime::now();
+        let body = timely(response.into_body().collect()).await?;
+        let body = body.map_err(|e| anyhow!("the API server's answer broke off: {e}"))?;
+        let version: serde_json::Value =
+            serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
+        self.add(judge::server(version["gitVersion"].as_str()));
+        if let Some(date) = date {
+            let date = date.timestamp().into();
+            self.time = (date, Instant::now());
+            self.add(judge::clock("this machine's clock", here, date));
+        }
+        Ok(())
+    }
+
+    async fn definition(&mut self) -> anyhow::Result<()> {
+        let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        if let Some(found) = self.read("crd", api.get_opt(crd::NAME)).await {
+            self.add(judge::definition(found.as_ref(), &crd::definition()?));
+        }
+        Ok(())
+    }
+
+    /// Returns the Deployment, if it exists; `None` if it can't be read.
+    async fn deployment(&mut self, namespace: &str, name: &str) -> Option<Option<Installation>> {
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
+        let found = self.read("operator", api.get_opt(name)).await?;
+        let found = found.map(Installation::of);
+        let name = format!("{namespace}/{name}");
+        self.add(judge::deployment(&name, found.as_ref()));
+        Some(found)
+    }
+
+    async fn installation(&mut self, operator: &Installation) {
+        self.lease(operator).await;
+        self.rights(operator).await;
+        self.certificates(operator).await;
+        let istio = ("istio", "istio-native");
+        self.control_plane(operator, istio, &judge::ISTIO, judge::istio)
+            .await;
+        let gateway = ("envoy-gateway", "envoy-gateway-native");
+        let names = [judge::EXTENSION_POLICY];
+        self.control_plane(operator, gateway, &names, judge::envoy_gateway)
+            .await;
+    }
+
+    async fn lease(&mut self, operator: &Installation) {
+        let (namespace, name) = (&operator.namespace, operator.lease());
+        let api: Api<Lease> = Api::namespaced(self.client.clone(), namespace);
+        if let Some(lease) = self.read("leader", api.get_opt(name)).await {
+            let spec = lease.and_then(|lease| lease.spec);
+            let name = format!("{namespace}/{name}");
+            self.add(judge::lease(&name, spec.as_ref(), self.now()));
+        }
+    }
+
+    async fn rights(&mut self, operator: &Installation) {
+        let api: Api<SubjectAccessReview> = Api::all(self.client.clone());
+        let api = &api;
+        let needed = rights::needed(operator);
+        let asked = needed.iter().map(|right| async move {
+            let parameters = PostParams::default();
+            let review = api.create(&parameters, &right.review(operator)).await?;
+            let is_allowed = review.status.is_some_and(|s| s.allowed);
+            kube::Result::Ok((!is_allowed).then(|| right.clone()))
+        });
+        let asked = stream::iter(asked)
+            .buffered(REVIEWS)
+            .try_collect::<Vec<_>>();
+        if let Some(asked) = self.read("rights", asked).await {
+            let lacking: Vec<_> = asked.into_iter().flatten().collect();
+            let account = format!(
+                "ServiceAccount {}/{}",
+                operator.namespace, operator.service_account
+            );
+            self.add(judge::rights(&account, needed.len(), &lacking));
+        }
+    }
+
+    /// Checks the Secret of the operator's certificate or CA, and the CA in each namespace.
+    async fn certificates(&mut self, operator: &Installation) {
+        if operator.argument("tls-cert").is_none() {
+            let message = "the operator serves proxies without TLS: they prove no namespace";
+            let fix = "set tls.mode in the chart's values";
+            self.add(Finding::warning("certificate", message.to_owned(), fix));
+            return;
+        }
+        let generated = operator.argument("tls-authority");
+        let secret = generated.or(operator.secrets.first().map(String::as_str));
+        let mut authority = None;
+        if let Some(name) = secret {
+            let namespace = &operator.namespace;
+            let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
+            if let Some(found) = self.read("certificate", api.get_opt(name)).await {
+                let mut data = found.and_then(|s| s.data).unwrap_or_default();
+                let certificate = data.remove("tls.crt").map(|pem| pem.0);
+                let name = format!("Secret {namespace}/{name}");
+                self.add(judge::certificate(
+                    &name,
+                    certificate.as_deref(),
+                    self.now(),
+                ));
+                let ca = match generated {
+                    Some(_) => certificate,
+                    None => data.remove("ca.crt").map(|pem| pem.0),
+                };
+                authority = ca.and_then(|pem| String::from_utf8(pem).ok());
+            }
+        }
+        if let Some(name) = operator.argument("publish-ca") {
+            self.published(name, operator, authority.as_deref()).await;
+        }
+    }
+
+    async fn published(&mut self, name: &str, operator: &Installation, authority: Option<&str>) {
+        const CHECK: &str = "published-ca";
+        let api = self.all::<ConfigMap>();
+        let only = ListParams::default().fields(&format!("metadata.name={name}"));
+        let Some(found) = self.read(CHECK, api.list(&only)).await else {
+            return;
+        };
+        let watched = operator.watched();
+        let is_watched = |n| watched.is_empty() || watched.contains(&n);
+        let namespaces: Vec<String> = match self.namespace {
+            Some(namespace) if !is_watched(namespace) => return,
+            Some(namespace) => vec![namespace.to_owned()],
+            None if !watched.is_empty() => watched.into_iter().map(str::to_owned).collect(),
+            None => {
+                let api: Api<Namespace> = Api::all(self.client.clone());
+                let active = ListParams::default().fields("status.phase=Active");
+                match self.read(CHECK, api.list_metadata(&active)).await {
+                    Some(all) => all.iter().map(ResourceExt::name_any).collect(),
+                    None => return,
+                }
+            }
+        };
+        let text = |map: ConfigMap| {
+            let namespace = map.namespace().unwrap_or_default();
+            Some((namespace, map.data?.remove(CA_KEY)?))
+        };
+        let found: BTreeMap<String, String> = found.items.into_iter().filter_map(text).collect();
+        self.add(judge::published(name, &namespaces, &found, authority));
+    }
+
+    /// Checks the CRDs of a control plane that the operator may write objects for.
+    async fn control_plane(
+        &mut self,
+        operator: &Installation,
+        (plane, native): (&'static str, &'static str),
+        names: &[&'static str],
+        judge: impl Fn(&Served, bool) -> Finding,
+    ) {
+        if !operator.adapters().contains(&plane) {
+            self.add(Finding::ok(plane, "delivery for it is off"));
+            return;
+        }
+        let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let all = try_join_all(names.iter().map(|name| api.get_opt(name)));
+        let Some(all) = self.read(plane, all).await else {
+            return;
+        };
+        let served = |definition: CustomResourceDefinition| {
+            let versions = definition.spec.versions.into_iter().filter(|v| v.served);
+            let versions: Vec<_> = versions.collect();
+            let schema = serde_json::to_string(&versions).unwrap_or_default();
+            (versions.into_iter().map(|v| v.name).collect(), schema)
+        };
+        let found = names.iter().zip(all);
+        let served = found.filter_map(|(name, found)| Some((*name, served(found?))));
+        self.add(judge(
+            &served.collect(),
+            operator.argument(native).is_some(),
+        ));
+    }
+
+    /// Checks what the operators report; returns it.
+    async fn operators(
+        &mut self,
+        cluster: &Cluster,
+        found: Option<&Installation>,
+    ) -> Vec<Operator> {
+        const CHECK: &str = "proxies";
+        let operators = cluster.operators().await.unwrap_or_else(|why| {
+            self.add(Finding::skipped("reports", format!("{why:#}")));
+            Vec::new()
+        });
+        for operator in &operators {
+            match &operator.report {
+                Ok(report) => {
+                    if let Ok(time) = report.time.parse::<Timestamp>() {
+                        let whose = format!("the clock of {}", operator.pod);
+                        self.add(judge::clock(&whose, time.into(), self.now()));
+                    }
+                }
+                Err(why) => {
+                    self.add(Finding::skipped(
+                        "reports",
+                        format!("{}: {why}", operator.pod),
+                    ));
+                }
+            }
+        }
+        let reports: Vec<_> = operators.iter().flat_map(|o| &o.report).collect();
+        let mut versions: BTreeSet<&str> = reports.iter().map(|r| r.version.as_str()).collect();
+        if versions.is_empty() {
+            versions.extend(found.and_then(|f| f.version.as_deref()));
+        }
+        self.add(judge::versions(&versions));
+        if reports.is_empty() {
+            self.add(Finding::skipped(CHECK, "no operator's report can be read"));
+        } else {
+            let proxies = reports.iter().flat_map(|r| &r.proxies);
+            self.add(judge::proxies(proxies, self.now()));
+        }
+        operators
+    }
+
+    async fn pods(&mut self, operators: &[Operator]) {
+        const CHECK: &str = "pods";
+        if !operators.iter().any(|o| o.report.is_ok()) {
+            self.add(Finding::skipped(CHECK, "no operator's report can be read"));
+            return;
+        }
+        let api = self.all::<Pod>();
+        let running = ListParams::default().fields("status.phase=Running");
+        let Some(pods) = self.read(CHECK, api.list_metadata(&running)).await else {
+            return;
+        };
+        let is_injected = |metadata: &kube::core::ObjectMeta| {
+            let mut annotations = metadata.annotations.iter().flatten();
+            annotations.any(|(key, _)| key == INJECTED_ANNOTATION)
+                && metadata.deletion_timestamp.is_none()
+        };
+        let pods = pods.items.into_iter().filter(|p| is_injected(&p.metadata));
+        let pods: Vec<_> = pods
+            .map(|p| (p.namespace().unwrap_or_default(), p.name_any()))
+            .collect();
+        self.add(judge::pods(&pods, operators));
+    }
+
+    /// Checks the policies' conditions; returns the objects that carry policies.
+    async fn policies(&mut self, cluster: &Cluster, operators: &[Operator]) -> Objects {
+        let api = cluster.policies_api(self.namespace);
+        let listed = async {
+            match api.list(&ListParams::default()).await {
+                // The finding on the definition says so.
+                Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+                listed => listed.map(Some),
+            }
+        };
+        if let Some(Some(policies)) = self.read("policies", listed).await {
+            let view = View::new(&policies.items, operators, Vec::new(), self.namespace);
+            self.add(judge::policies(&view));
+        }
+        cluster.objects(self.namespace).await
+    }
+
+    /// Checks the modules that delivered objects name.
+    async fn modules(&mut self, objects: &Objects) {
+        let mut urls = BTreeSet::new();
+        let mut hidden = Vec::new();
+        for (adapter, listed) in objects {
+            match listed {
+                Ok(listed) => listed.iter().for_each(|o| modules_of(&o.data, &mut urls)),
+                Err(_) if *adapter == Adapter::ConfigMap => {}
+                Err(_) => hidden.push(adapter.kind()),
+            }
+        }
+        if !hidden.is_empty() {
+            let message = format!("this user may not list {}", hidden.join(", "));
+            self.add(Finding::skipped("module", message));
+        }
+        for url in urls {
+            let Some(path) = in_cluster(&url) else {
+                let message = format!("{url} is at no Service of this cluster");
+                self.add(Finding::skipped("module", message));
+                continue;
+            };
+            // The answer to HEAD has no module in it.
+            let request = Request::builder().method(Method::HEAD).uri(path);
+            let Ok(request) = request.body(Body::empty()) else {
+                continue;
+            };
+            let client = self.client.clone();
+            if let Some(response) = self.read("module", client.send(request)).await {
+                self.add(judge::module(&url, response.status()));
+            }
+        }
+    }
+}
+
+/// Adds the URLs of modules in an object.
+fn modules_of(value: &serde_json::Value, urls: &mut BTreeSet<String>) {
+    use serde_json::Value;
+    match value {
+        Value::String(text) if text.starts_with("http") && text.contains("/modules/") => {
+            urls.insert(text.clone());
+        }
+        Value::Array(items) => items.iter().for_each(|v| modules_of(v, urls)),
+        Value::Object(fields) => fields.values().for_each(|v| modules_of(v, urls)),
+        _ => {}
+    }
+}
+
+/// Returns the path by which the API server forwards a request for `url`, if that is at a Service.
+fn in_cluster(url: &str) -> Option<String> {
+    let url: Uri = url.parse().ok()?;
+    let mut host = url.host()?.split('.');
+    let (name, namespace) = (host.next()?, host.next()?);
+    (host.next()? == "svc").then(|| {
+        let port = url.port_u16().unwrap_or(80);
+        let path = url.path();
+        format!("/api/v1/namespaces/{namespace}/services/http:{name}:{port}/proxy{path}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_is_reached_through_the_api_server() {
+        let path = "/api/v1/namespaces/b/services/http:a:18002/proxy/modules/0.wasm";
+        let url = "http://a.b.svc:18002/modules/0.wasm";
+        assert_eq!(in_cluster(url).as_deref(), Some(path));
+        let long = "http://a.b.svc.cluster.local:18002/modules/0.wasm";
+        assert_eq!(in_cluster(long).as_deref(), Some(path));
+        assert_eq!(in_cluster("https://example.com/modules/0.wasm"), None);
+        assert_eq!(in_cluster("http://127.0.0.1:1/modules/0.wasm"), None);
+    }
+
+    #[test]
+    fn modules_are_found_in_objects_of_all_kinds() {
+        let mut urls = BTreeSet::new();
+        let url = "http://a.b.svc/modules/0.wasm";
+        let object = serde_json::json!({
+            "spec": {"wasm": [{"code": {"http": {"url": url}}}], "url": url, "other": "http://x/"},
+        });
+        modules_of(&object, &mut urls);
+        assert_eq!(urls, BTreeSet::from([url.to_owned()]));
+    }
+}

@@ -1,0 +1,152 @@
+//! The requests that the operator makes, by its arguments: those that the chart's roles allow.
+
+use std::fmt;
+
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+};
+
+use super::installation::Installation;
+
+/// Requests, one resource a line: where (`cluster`, the operator's `own` namespace, each namespace
+/// that is `watched`), the argument or delivery that needs it, `group/resource`, the argument with
+/// the object's name, and the verbs; `all` are those of deliveries.
+const REQUESTS: &str = "
+cluster -             apiextensions.k8s.io/customresourcedefinitions -             list,watch
+cluster -             authentication.k8s.io/tokenreviews             -             create
+cluster -             authorization.k8s.io/subjectaccessreviews      -             create
+cluster adapters      gateway.networking.k8s.io/gatewayclasses       -             list,watch
+cluster publish-all   /namespaces                                    -             list,watch
+own     -             coordination.k8s.io/leases                     -             create
+own     -             coordination.k8s.io/leases                     lease         get,patch
+own     tls-authority /secrets                                       -             create
+own     tls-authority /secrets                                       tls-authority get
+own     publish-ca    /namespaces                                    namespace     get
+watched -             headgate.dev/admissionpolicies                 -             list,watch
+watched -             headgate.dev/admissionpolicies/status          -             patch
+watched -             /services                                      -             list,watch
+watched -             /pods                                          -             list,watch
+watched -             discovery.k8s.io/endpointslices                -             list,watch
+watched -             gateway.networking.k8s.io/gateways             -             list,watch
+watched -             gateway.networking.k8s.io/httproutes           -             list,watch
+watched -             gateway.networking.k8s.io/grpcroutes           -             list,watch
+watched -             events.k8s.io/events                           -             create,patch
+watched publish-ca    /configmaps                                    -             create
+watched publish-ca    /configmaps                                    publish-ca    list,watch,patch
+watched config-maps   /configmaps                                    -             all
+watched istio-wasm    extensions.istio.io/trafficextensions          -             all
+watched istio-wasm    extensions.istio.io/wasmplugins                -             all
+watched istio-native  networking.istio.io/envoyfilters               -             all
+watched envoy-gateway gateway.envoyproxy.io/envoyextensionpolicies   -             all
+";
+
+/// A request that the operator makes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Right {
+    /// The namespace; empty for all, and for resources without one.
+    namespace: String,
+    /// `group/resource` or `group/resource/subresource`.
+    resource: &'static str,
+    /// The name, if the right is limited to one object.
+    name: Option<String>,
+    /// The verb.
+    verb: &'static str,
+}
+
+/// Returns the requests of an operator with these arguments.
+#[must_use]
+pub fn needed(operator: &Installation) -> Vec<Right> {
+    let watched = operator.watched();
+    let delivers = |adapter| operator.adapters().contains(&adapter);
+    let has = |argument| operator.argument(argument).is_some();
+    let is_needed = |condition: &'static str| match condition {
+        "adapters" => !operator.adapters().is_empty(),
+        "publish-all" => has("publish-ca") && watched.is_empty(),
+        "config-maps" => operator.has("deliver-config-maps"),
+        "istio-wasm" => delivers("istio") && !has("istio-native"),
+        "istio-native" => delivers("istio") && has("istio-native"),
+        "envoy-gateway" => delivers("envoy-gateway"),
+        "-" => true,
+        argument => has(argument),
+    };
+    let name = |argument: &'static str| match argument {
+        "-" => None,
+        "lease" => Some(operator.lease().to_owned()),
+        "namespace" => Some(operator.namespace.clone()),
+        argument => operator.argument(argument).map(str::to_owned),
+    };
+    let mut rights = Vec::new();
+    for line in REQUESTS.lines() {
+        let words: Vec<&'static str> = line.split_whitespace().collect();
+        let [place, condition, resource, named, verbs] = words[..] else {
+            continue;
+        };
+        let namespaces = match place {
+            "own" => vec![operator.namespace.as_str()],
+            "watched" if !watched.is_empty() => watched.clone(),
+            _ => vec![""],
+        };
+        for namespace in namespaces.into_iter().filter(|_| is_needed(condition)) {
+            let verbs = match verbs {
+                "all" => "list,watch,create,patch,delete",
+                verbs => verbs,
+            };
+            rights.extend(verbs.split(',').map(|verb| Right {
+                namespace: namespace.to_owned(),
+                resource,
+                name: name(named),
+                verb,
+            }));
+        }
+    }
+    rights
+}
+
+impl Right {
+    /// Returns the question to the API server whether the operator's account has this right.
+    #[must_use]
+    pub fn review(&self, operator: &Installation) -> SubjectAccessReview {
+        let mut parts = self.resource.split('/');
+        let mut part = || parts.next().map(str::to_owned);
+        let own = &operator.namespace;
+        let groups = [
+            "system:serviceaccounts".to_owned(),
+            format!("system:serviceaccounts:{own}"),
+            "system:authenticated".to_owned(),
+        ];
+        SubjectAccessReview {
+            spec: SubjectAccessReviewSpec {
+                user: Some(format!(
+                    "system:serviceaccount:{own}:{}",
+                    operator.service_account
+                )),
+                groups: Some(groups.into()),
+                resource_attributes: Some(ResourceAttributes {
+                    group: part(),
+                    resource: part(),
+                    subresource: part(),
+                    namespace: Some(self.namespace.clone()),
+                    name: self.name.clone(),
+                    verb: Some(self.verb.to_owned()),
+                    ..ResourceAttributes::default()
+                }),
+                ..SubjectAccessReviewSpec::default()
+            },
+            ..SubjectAccessReview::default()
+        }
+    }
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let resource = self.resource.trim_start_matches('/');
+        write!(f, "{} {resource}", self.verb)?;
+        if let Some(name) = &self.name {
+            write!(f, " {name}")?;
+        }
+        match self.namespace.as_str() {
+            "" => Ok(()),
+            namespace => write!(f, " in {namespace}"),
+        }
+    }
+}
