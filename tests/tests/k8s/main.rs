@@ -12,6 +12,7 @@ mod deliver;
 mod examples;
 mod faults;
 mod helm_chart;
+mod injection;
 mod namespaces;
 mod permissions;
 mod smoke;
