@@ -69,6 +69,7 @@ pub struct Operator {
     child: Child,
     xds: SocketAddr,
     admin: SocketAddr,
+    injection: Option<SocketAddr>,
     token: Option<String>,
     _dir: Option<TempDir>,
 }
@@ -84,6 +85,7 @@ impl Operator {
         Ok(Self {
             xds: address(&line, "xds")?,
             admin: address(&line, "admin")?,
+            injection: address(&line, "injection").ok(),
             child,
             token: options.token.clone(),
             _dir: dir,
@@ -135,6 +137,11 @@ impl Operator {
     /// Returns the address of its admin port.
     pub fn admin(&self) -> SocketAddr {
         self.admin
+    }
+
+    /// Returns the address of its injection webhook, if it has one.
+    pub fn injection(&self) -> Option<SocketAddr> {
+        self.injection
     }
 
     /// Status code and text of `/readyz`.

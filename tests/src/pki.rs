@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -25,7 +26,7 @@ impl fmt::Debug for Pki {
 }
 
 impl Pki {
-    /// Makes a CA and the operator's certificate, in `folder`.
+    /// Makes a CA and the operator's certificate, also for 127.0.0.1, in `folder`.
     ///
     /// # Errors
     /// If it can't be written to.
@@ -37,14 +38,18 @@ impl Pki {
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
         let this = Self { issuer, folder };
         fs::write(this.folder.join("ca.crt"), this.issuer.pem())?;
-        this.issue("server", SanType::DnsName(SERVER_NAME.try_into()?))?;
+        let names = [
+            SanType::DnsName(SERVER_NAME.try_into()?),
+            SanType::IpAddress(Ipv4Addr::LOCALHOST.into()),
+        ];
+        this.issue("server", names.into())?;
         Ok(this)
     }
 
-    fn issue(&self, name: &str, san: SanType) -> Result<()> {
+    fn issue(&self, name: &str, names: Vec<SanType>) -> Result<()> {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
-        params.subject_alt_names = vec![san];
+        params.subject_alt_names = names;
         params.use_authority_key_identifier_extension = true;
         let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &self.issuer)?;
@@ -85,7 +90,7 @@ impl Pki {
         // Once: a running proxy follows its files, and must not see half of a new pair.
         if !self.folder.join(format!("{namespace}.crt")).exists() {
             let id = format!("spiffe://cluster.local/ns/{namespace}/sa/default");
-            self.issue(namespace, SanType::URI(id.as_str().try_into()?))?;
+            self.issue(namespace, vec![SanType::URI(id.as_str().try_into()?)])?;
         }
         let mut arguments = self.server_arguments();
         arguments.push(self.argument("xds-tls-cert", &format!("{namespace}.crt")));

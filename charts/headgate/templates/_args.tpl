@@ -33,6 +33,15 @@ Whether objects of deliveries that are off are removed: "true" or nothing. A rel
 - --tls-name={{ . }}
 {{- end }}
 {{- end }}
+{{- if include "headgate.injects" . }}
+- --injection=[::]:18005
+- --injection-webhook={{ include "headgate.fullname" . }}
+{{- $xds := printf "%s.%s.svc:%v" (include "headgate.fullname" .) .Release.Namespace .Values.service.xdsPort }}
+{{- $own := list (printf "--image=%s" (include "headgate.image" .)) (printf "--xds=%s" $xds) (printf "--ca-config-map=%s" (include "headgate.caName" .)) }}
+{{- range concat $own (.Values.injection.args | default list) }}
+- {{ printf "--inject-arg=%s" . | quote }}
+{{- end }}
+{{- end }}
 {{- range .Values.watchNamespaces }}
 - --watch-namespace={{ . }}
 {{- end }}

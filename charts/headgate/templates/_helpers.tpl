@@ -80,6 +80,11 @@ a key that stands twice is no YAML; the chart's own win over `commonLabels`.
 {{- end }}
 {{- end }}
 
+{{/* "true" if Pods are injected. Values that `helm upgrade --reuse-values` kept from 0.1.0 have no such key. */}}
+{{- define "headgate.injects" -}}
+{{- if dig "enabled" false (.Values.injection | default dict) }}true{{ end }}
+{{- end }}
+
 {{/* "true" where objects of prometheus-operator can be made. */}}
 {{- define "headgate.hasPrometheusOperator" -}}
 {{- if .Capabilities.APIVersions.Has "monitoring.coreos.com/v1" }}true{{ end }}
@@ -99,6 +104,9 @@ a key that stands twice is no YAML; the chart's own win over `commonLabels`.
 {{- if gt (int .minReplicas) (int .maxReplicas) }}
 {{- fail (printf "autoscaling.minReplicas is %d and maxReplicas is %d; the first can't be more than the second" (int .minReplicas) (int .maxReplicas)) }}
 {{- end }}
+{{- end }}
+{{- if and (include "headgate.injects" .) (eq .Values.tls.mode "Disabled") }}
+{{- fail "injection.enabled is true and tls.mode is Disabled; the API server calls webhooks over HTTPS only" }}
 {{- end }}
 {{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) .Values.rbac.create }}
 {{- fail "serviceAccount.create is false and serviceAccount.name is empty; name the account that gets the operator's permissions, or set rbac.create to false" }}

@@ -1,6 +1,7 @@
 //! `headgate run`: serve the policies of a folder or of a cluster to proxies.
 
 mod admission;
+mod injection;
 mod listen;
 mod source;
 
@@ -28,6 +29,8 @@ use headgate_controller::xds::module::{self, Kind, Module, Modules};
 use headgate_controller::xds::tls::Tls;
 use headgate_controller::xds::{AdmissionServer, Limits, Server};
 
+pub use injection::InjectionArgs;
+use injection::Webhook;
 use listen::listen;
 use source::Source;
 pub use source::SourceArgs;
@@ -63,6 +66,9 @@ pub struct RunArgs {
     /// serves it
     #[arg(long, value_name = "IP:PORT")]
     pub admission: Option<SocketAddr>,
+    /// The injection of Envoys into Pods
+    #[command(flatten)]
+    pub injection: InjectionArgs,
     /// The filter module; replacing the file upgrades proxies [default: dist/headgate.wasm, else
     /// headgate.wasm beside this program]
     #[arg(long, value_name = "PATH", env = "HEADGATE_WASM")]
@@ -159,6 +165,9 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         Some(listener) => Some(listener.local_addr()?),
         None => None,
     };
+    let trust = tls.as_ref().map(Tls::subscribe);
+    let webhook = args.injection.webhook(trust.clone())?;
+    let injection_address = webhook.as_ref().map(Webhook::address).transpose()?;
     let (xds_address, admin_address) = (xds.local_addr()?, admin.local_addr()?);
 
     let mut stop = StopSignals::new()?;
@@ -168,6 +177,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         .source
         .start(
             args.tls.published(),
+            args.injection.ca_bundle(trust.clone()),
             plans,
             metrics.clone(),
             shutdown.subscribe(),
@@ -194,7 +204,6 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         Limits::default(),
         metrics.clone(),
     );
-    let trust = tls.as_ref().map(Tls::subscribe);
     let tokens = source.proxy_tokens();
     if let Some(tls) = tls {
         server = server.with_tls(tls).with_tokens(tokens.clone());
@@ -238,6 +247,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         let server = ModuleServer::new(modules.subscribe(), metrics.clone(), modules::LIMITS);
         tokio::spawn(server.serve(listener, shutdown.subscribe()))
     });
+    let webhook_task = webhook.map(|webhook| tokio::spawn(webhook.run(shutdown.subscribe())));
     let watch = |kind, file| module::watch(kind, file, folder.clone(), modules.clone());
     let wasm_watch = tokio::spawn(watch(Kind::Wasm, wasm));
     let renewing = renewing.map(tokio::spawn);
@@ -245,7 +255,11 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     let mut server = tokio::spawn(server.serve(xds, shutdown.subscribe()));
 
     announce(
-        (xds_address, admin_address, admission_address),
+        (xds_address, admin_address),
+        [
+            ("admission", admission_address),
+            ("injection", injection_address),
+        ],
         &args.source.name(),
         &modules.borrow().wasm,
         &plan.borrow(),
@@ -279,6 +293,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         modules_task,
         probes_task,
         admission_task,
+        webhook_task,
         renewing,
     ]
     .into_iter()
@@ -358,14 +373,17 @@ pub(super) fn check_kind(kind: Kind, file: &Path, module: &Path) -> anyhow::Resu
 
 /// Logs the addresses served and the next steps. The first line, on stdout, is for programs.
 fn announce(
-    (xds, admin, admission): (SocketAddr, SocketAddr, Option<SocketAddr>),
+    (xds, admin): (SocketAddr, SocketAddr),
+    others: [(&str, Option<SocketAddr>); 2],
     source: &str,
     module: &Module,
     plan: &Plan,
 ) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    let admission = admission.map_or_else(String::new, |address| format!(" admission={address}"));
-    writeln!(out, "headgate: xds={xds} admin={admin}{admission}")
+    let others = others.into_iter();
+    let others = others.filter_map(|(name, address)| Some(format!(" {name}={}", address?)));
+    let others: String = others.collect();
+    writeln!(out, "headgate: xds={xds} admin={admin}{others}")
         .context("writing to stdout failed")?;
     out.flush().context("writing to stdout failed")?;
     let accepted = plan.policies.iter().filter(|p| p.accepted.is_ok()).count();

@@ -185,7 +185,7 @@ impl Admin {
     async fn run(self, listener: TcpListener, limits: HttpLimits, app: Router<Self>) {
         let shutdown = self.shutdown.clone();
         let app = app.with_state(self);
-        http_server::serve(listener, "admin", limits, app, || {}, shutdown).await;
+        http_server::serve(listener, "admin", limits, None, app, || {}, shutdown).await;
     }
 }
 

@@ -1,6 +1,7 @@
-//! An HTTP/1.1 server for an address that any client may reach. Connections have limits on their
-//! number, also for each client address, and on their lifetime.
+//! An HTTP/1.1 server for an address that any client may reach, with or without TLS. Connections
+//! have limits on their number, also for each client address, and on their lifetime.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -9,9 +10,11 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
 use crate::xds::addresses::Addresses;
+use crate::xds::tls::Trust;
 
 /// The pause after a failed `accept`, which means that the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -34,13 +37,14 @@ pub struct HttpLimits {
     pub keep_alive: bool,
 }
 
-/// Serves `app` until `shutdown` holds `true`. Connections still open then end with the process.
-/// Log lines call the address `name`. `turned_away` is called for each connection beyond the
-/// limits.
+/// Serves `app` until `shutdown` holds `true`, over TLS with the certificate of `trust`, if given.
+/// Connections still open then end with the process. Log lines call the address `name`.
+/// `turned_away` is called for each connection beyond the limits.
 pub(crate) async fn serve(
     listener: TcpListener,
     name: &'static str,
     limits: HttpLimits,
+    trust: Option<watch::Receiver<Arc<Trust>>>,
     app: Router,
     turned_away: impl Fn(),
     mut shutdown: watch::Receiver<bool>,
@@ -64,12 +68,23 @@ pub(crate) async fn serve(
             debug!(%peer, "a connection to the {name} address was turned away at a limit");
             continue;
         };
-        let serving = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(limits.head)
-            .keep_alive(limits.keep_alive)
-            .max_buf_size(MAX_BUFFER)
-            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(app.clone()));
+        let service = TowerToHyperService::new(app.clone());
+        let tls = trust.as_ref().map(|trust| trust.borrow().http1());
+        let serving = async move {
+            let mut http = http1::Builder::new();
+            http.timer(TokioTimer::new())
+                .header_read_timeout(limits.head)
+                .keep_alive(limits.keep_alive)
+                .max_buf_size(MAX_BUFFER);
+            match tls {
+                Some(tls) => {
+                    let stream = TlsAcceptor::from(tls).accept(stream).await?;
+                    http.serve_connection(TokioIo::new(stream), service).await?;
+                }
+                None => http.serve_connection(TokioIo::new(stream), service).await?,
+            }
+            anyhow::Ok(())
+        };
         tokio::spawn(async move {
             match tokio::time::timeout(limits.connection, serving).await {
                 Ok(Ok(())) => {}

@@ -86,7 +86,16 @@ impl ModuleServer {
             .fallback_service(get(module).with_state(self.modules))
             .layer(count);
         let turned_away = || self.metrics.modules.served(ServeResult::Refused);
-        serve(listener, "module", self.limits, app, turned_away, shutdown).await;
+        serve(
+            listener,
+            "module",
+            self.limits,
+            None,
+            app,
+            turned_away,
+            shutdown,
+        )
+        .await;
     }
 }
 

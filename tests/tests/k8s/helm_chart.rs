@@ -117,6 +117,7 @@ fn every_object_says_to_what_it_belongs() {
                 "ClusterRole",
                 "ClusterRoleBinding",
                 "CustomResourceDefinition",
+                "MutatingWebhookConfiguration",
             ]
             .contains(&kind);
             let namespace = &object["metadata"]["namespace"];
@@ -317,11 +318,101 @@ fn writing_elsewhere_is_granted_only_where_it_is_wanted() {
             "envoyextensionpolicies",
             "envoyfilters",
             "events",
+            "mutatingwebhookconfigurations",
             "subjectaccessreviews",
             "tokenreviews",
             "trafficextensions",
             "wasmplugins"
         ]
+    );
+}
+
+/// The webhook, and all that lets the API server reach and verify the operator.
+#[test]
+fn pods_are_injected_only_where_it_is_wanted() {
+    let parts = |objects: &[Value]| -> Vec<Value> {
+        let operator = &find(objects, "Deployment/headgate")["spec"]["template"]["spec"];
+        let operator = &operator["containers"][0];
+        let rules = &find(objects, "ClusterRole/headgate")["rules"];
+        let service = &find(objects, "Service/headgate")["spec"]["ports"];
+        let policy = &find(objects, "NetworkPolicy/headgate")["spec"]["ingress"];
+        let of_webhook = |items: &Value| -> Value {
+            let items = items.as_array().unwrap().iter();
+            let words = ["inject", "mutatingwebhookconfigurations"];
+            let is = |item: &&Value| words.iter().any(|word| item.to_string().contains(word));
+            items.filter(is).cloned().collect()
+        };
+        let lists = [
+            &operator["args"],
+            &operator["ports"],
+            rules,
+            service,
+            policy,
+        ];
+        lists.map(of_webhook).into()
+    };
+    let off = chart::render(&good("defaults"), &[]).unwrap();
+    assert!(parts(&off).iter().all(|part| *part == json!([])));
+    assert!(
+        off.iter()
+            .all(|o| o["kind"] != "MutatingWebhookConfiguration")
+    );
+    let own = ["--set=injection.enabled=true,injection.args={--image=mine}"];
+    let on = chart::render(&good("defaults"), &own).unwrap();
+    assert_eq!(
+        parts(&on),
+        [
+            json!([
+                "--injection=[::]:18005",
+                "--injection-webhook=headgate",
+                format!(
+                    "--inject-arg=--image=headgate:{}",
+                    env!("CARGO_PKG_VERSION")
+                ),
+                "--inject-arg=--xds=headgate.headgate-system.svc:18000",
+                "--inject-arg=--ca-config-map=headgate-ca",
+                "--inject-arg=--image=mine",
+            ]),
+            json!([{"name": "https-inject", "containerPort": 18005}]),
+            json!([{
+                "apiGroups": ["admissionregistration.k8s.io"],
+                "resources": ["mutatingwebhookconfigurations"],
+                "resourceNames": ["headgate"],
+                "verbs": ["list", "watch", "patch"],
+            }]),
+            json!([{
+                "name": "https-inject",
+                "port": 18005,
+                "targetPort": "https-inject",
+                "appProtocol": "https",
+            }]),
+            json!([{"ports": [{"port": "https-inject"}]}]),
+        ]
+    );
+    let webhook = &find(&on, "MutatingWebhookConfiguration/headgate")["webhooks"];
+    let [webhook] = &webhook.as_array().unwrap()[..] else {
+        panic!("{webhook}");
+    };
+    assert_eq!(webhook["failurePolicy"], "Ignore");
+    assert_eq!(webhook["sideEffects"], "None");
+    let never = [
+        "kube-system",
+        "kube-public",
+        "kube-node-lease",
+        chart::NAMESPACE,
+    ];
+    let namespaces = json!({
+        "matchLabels": {"headgate.dev/inject": "enabled"},
+        "matchExpressions": [
+            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": never},
+        ],
+    });
+    assert_eq!(webhook["namespaceSelector"], namespaces);
+    let watched = chart::render(&good("injection"), &[]).unwrap();
+    let webhook = &find(&watched, "MutatingWebhookConfiguration/headgate")["webhooks"][0];
+    assert_eq!(
+        webhook["namespaceSelector"]["matchExpressions"][1],
+        json!({"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["shop"]})
     );
 }
 

@@ -13,6 +13,7 @@ mod deliver;
 mod examples;
 mod faults;
 mod helm_chart;
+mod injection;
 mod namespaces;
 mod permissions;
 mod smoke;

@@ -188,7 +188,7 @@ impl<'a> Operator<'a> {
             let own = folder.path().display();
             let file = value.rsplit('/').next().unwrap_or_default();
             command.arg(match name {
-                "--xds" => format!("{name}=127.0.0.1:0"),
+                "--xds" | "--injection" => format!("{name}=127.0.0.1:0"),
                 "--admin" | "--probes" => format!("{name}=[::]:0"),
                 "--modules" => format!("{name}=127.0.0.1:{modules}"),
                 "--modules-url" => format!("{name}=http://127.0.0.1:{modules}"),
@@ -589,7 +589,8 @@ fn delivery_needs_what_it_is_granted_and_no_more() {
     let server = ApiServer::start().unwrap();
     let before_1_30 = |name: &str| !name.starts_with("trafficextensions");
     chart::install_some_crds(&server, "istio", before_1_30).unwrap();
-    let operator = deliver(&server, &LEFT[..1], "");
+    let operator = deliver(&server, &LEFT[..1], ",injection.enabled=true");
+    operator.wait_for_writes("patch", 200, &["mutatingwebhookconfigurations"]);
     writes(
         &operator,
         &["configmaps", "wasmplugins", "envoyextensionpolicies"],
@@ -601,7 +602,9 @@ fn delivery_needs_what_it_is_granted_and_no_more() {
     let kinds = ["configmaps", "trafficextensions", "envoyextensionpolicies"];
     deletes(&operator, &kinds);
     let granted = granted(&server);
-    let needed = &needed() | &needed_to_deliver(&[PLUGINS, EXTENSIONS], &[FILTERS]);
+    let webhooks = "admissionregistration.k8s.io/mutatingwebhookconfigurations";
+    let needed = &needed() | &permissions(&[(webhooks, "list watch patch")]);
+    let needed = &needed | &needed_to_deliver(&[PLUGINS, EXTENSIONS], &[FILTERS]);
     judge(&operator.stop(), &granted, &needed);
 }
 

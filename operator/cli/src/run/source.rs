@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 
 use headgate_api::plan::Plan;
 use headgate_controller::kubernetes::authorize::Authorizer;
+use headgate_controller::kubernetes::ca_bundle::CaBundle;
 use headgate_controller::kubernetes::client::Access;
 use headgate_controller::kubernetes::deliver::DeliverArgs;
 use headgate_controller::kubernetes::deliver::object::dns;
@@ -114,6 +115,7 @@ impl SourceArgs {
     pub(super) async fn start(
         &self,
         publish_ca: Option<(String, PathBuf)>,
+        ca_bundle: Option<CaBundle>,
         plans: watch::Sender<Arc<Plan>>,
         metrics: Metrics,
         shutdown: watch::Receiver<bool>,
@@ -138,6 +140,7 @@ impl SourceArgs {
                 .collect(),
             deliver: self.deliver.clone(),
             publish_ca,
+            ca_bundle,
         };
         let operator = Operator::start(settings, plans, metrics, shutdown).await?;
         Ok(Source::Cluster(Box::new(operator)))

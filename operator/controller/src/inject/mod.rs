@@ -13,6 +13,7 @@ mod network;
 mod service;
 mod settings;
 mod sidecar;
+pub mod webhook;
 
 use serde_json::{Map, Value, json};
 
@@ -88,6 +89,11 @@ pub fn inject(object: &mut Value, settings: &Settings) -> Result<Outcome, String
             "not injected: with hostNetwork, Envoys of two Pods would share a node's ports",
         )));
     }
+    if template["spec"]["os"]["name"] == "windows" {
+        return Ok(Outcome::Skipped(at(
+            "not injected: Envoy's image is for Linux",
+        )));
+    }
     let (app_port, port_name, took_name) =
         add(template, settings).map_err(|problem| at(&problem))?;
     let labels = template["metadata"]["labels"].as_object();
@@ -154,7 +160,21 @@ fn add(template: &mut Value, settings: &Settings) -> Result<(u16, String, bool),
     keep_ports_free(spec, settings)?;
     (mark.port_name, mark.renamed) = take_port_name(spec, app_port);
     let port_name = mark.port_name.as_deref().unwrap_or(PORT_NAME).to_owned();
-    let added = sidecar::render(settings, spec, app_port, &port_name)?;
+    if port_name == sidecar::STATS_PORT_NAME {
+        return Err(format!(
+            "port {app_port} is called {port_name}, as Envoy's port for its statistics is; give it \
+             another name"
+        ));
+    }
+    let mut added = sidecar::render(settings, spec, app_port, &port_name)?;
+    // Requests and limits of a whole Pod cover all of its containers. Those of Envoy would have to
+    // fit in, else the API server refuses the Pod.
+    if !spec["resources"].is_null() {
+        let containers = added["initContainers"].as_array_mut().into_iter().flatten();
+        for container in containers.filter_map(Value::as_object_mut) {
+            container.remove("resources");
+        }
+    }
     mark.init_containers = prepend(spec, &added, "initContainers");
     mark.volumes = prepend(spec, &added, "volumes");
     if template["metadata"]["labels"][PROXY_LABEL].is_null() {
@@ -213,7 +233,9 @@ fn selects(selector: &Value, labels: &Map<String, Value>) -> bool {
 /// Returns `kind namespace/name`, such as `Deployment shop/search`.
 fn name_of(object: &Value) -> String {
     let kind = object["kind"].as_str().unwrap_or("object");
-    let name = object["metadata"]["name"].as_str().unwrap_or("?");
+    let metadata = &object["metadata"];
+    let name = ["name", "generateName"].map(|field| metadata[field].as_str());
+    let name = name.into_iter().flatten().next().unwrap_or("?");
     match object["metadata"]["namespace"].as_str() {
         Some(namespace) => format!("{kind} {namespace}/{name}"),
         None => format!("{kind} {name}"),

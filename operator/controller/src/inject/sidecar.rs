@@ -25,6 +25,8 @@ const TOKEN_VOLUME: &str = "  projected:
 pub(super) const ADMIN_PORT: u16 = 9901;
 /// The port of `/stats/prometheus` and `/ready`.
 pub(super) const STATS_PORT: u16 = 9902;
+/// The name of [`STATS_PORT`] in the template.
+pub(super) const STATS_PORT_NAME: &str = "envoy-stats";
 
 /// Returns `initContainers` and `volumes` for a Pod's spec, under names that it doesn't use yet.
 pub(super) fn render(

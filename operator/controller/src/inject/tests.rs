@@ -1,7 +1,7 @@
 use super::*;
 use crate::xds::module::Kind;
 
-fn settings() -> Settings {
+pub(super) fn settings() -> Settings {
     Settings {
         image: "headgate:1".into(),
         envoy_image: "envoy:2".into(),

@@ -8,6 +8,7 @@
 
 pub mod authority;
 pub mod authorize;
+pub mod ca_bundle;
 pub mod client;
 pub mod cluster;
 pub mod controller;

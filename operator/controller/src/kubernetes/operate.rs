@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::authorize::Authorizer;
+use super::ca_bundle::CaBundle;
 use super::client::{Access, connect};
 use super::cluster::ObjectKey;
 use super::controller::{Controller, Outputs, Resolved};
@@ -50,6 +51,8 @@ pub struct Settings {
     pub deliver: DeliverArgs,
     /// The name of the ConfigMaps with the CA for proxies, and its file.
     pub publish_ca: Option<(String, PathBuf)>,
+    /// The webhook configuration that gets the CA.
+    pub ca_bundle: Option<CaBundle>,
 }
 
 /// An operator that watches the cluster and doesn't write yet.
@@ -67,6 +70,7 @@ pub struct Operator {
     peers_token: Option<PathBuf>,
     deliver: deliver::Settings,
     publisher: Option<Publisher>,
+    ca_bundle: Option<CaBundle>,
     /// The resources that haven't been listed yet; empty once all have.
     pub waiting: watch::Receiver<String>,
     /// Ends with an error, or at the shutdown.
@@ -141,6 +145,7 @@ impl Operator {
             peers_token: settings.peers_token,
             deliver,
             publisher,
+            ca_bundle: settings.ca_bundle,
             waiting: waiting_receiver,
             following,
         })
@@ -191,6 +196,9 @@ impl Operator {
         let publishing_ca = self
             .publisher
             .map(|publisher| publisher.run(leadership.clone()));
+        let writing_ca = self
+            .ca_bundle
+            .map(|bundle| bundle.run(self.client.clone(), leadership.clone()));
         let writer = Writer::new(self.client.clone(), inputs, news, self.metrics.clone());
         let following_peers = peers::follow(
             self.replicas,
@@ -218,6 +226,9 @@ impl Operator {
             others.spawn(publishing);
             if let Some(publishing_ca) = publishing_ca {
                 others.spawn(publishing_ca);
+            }
+            if let Some(writing_ca) = writing_ca {
+                others.spawn(writing_ca);
             }
             let delivering = tokio::spawn(delivering);
             writer.run(shutdown).await;

@@ -83,6 +83,8 @@ struct Pem {
 pub struct Trust {
     /// The server's side of a handshake.
     pub(super) config: Arc<ServerConfig>,
+    /// The content of the client CAs' file, PEM.
+    client_ca: Vec<u8>,
     verifier: Arc<dyn ClientCertVerifier>,
     /// The start and end of the validity of the server's certificate and at least one CA.
     validity: (SystemTime, SystemTime),
@@ -163,6 +165,7 @@ impl TlsFiles {
         config.send_tls13_tickets = 0;
         Ok(Trust {
             config: Arc::new(config),
+            client_ca: pem.client_ca.clone(),
             verifier,
             validity: (server.0, server.1.min(latest)),
         })
@@ -227,6 +230,20 @@ impl Trust {
     #[must_use]
     pub const fn expires(&self) -> SystemTime {
         self.validity.1
+    }
+
+    /// Returns the server's side of a handshake for HTTP/1.1.
+    #[must_use]
+    pub fn http1(&self) -> Arc<ServerConfig> {
+        let mut config = ServerConfig::clone(&self.config);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Arc::new(config)
+    }
+
+    /// Returns the client CAs, PEM, which verify the server too.
+    #[must_use]
+    pub fn client_ca(&self) -> &[u8] {
+        &self.client_ca
     }
 
     /// Whether a client with `chain` would be accepted at `now`.

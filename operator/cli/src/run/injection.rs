@@ -1,0 +1,115 @@
+//! The webhook that injects Envoys into Pods.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use clap::{Args, Parser};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::listen::listen;
+use headgate_controller::inject::{Settings, webhook};
+use headgate_controller::kubernetes::ca_bundle::CaBundle;
+use headgate_controller::xds::tls::Trust;
+
+/// Arguments about the webhook.
+#[derive(Debug, Clone, Args)]
+pub struct InjectionArgs {
+    /// Address of the admission webhook /inject, which adds an Envoy to Pods as headgate inject
+    /// does; over HTTPS with --tls-cert
+    #[arg(long, value_name = "IP:PORT", requires_all = ["tls_cert", "kubernetes"])]
+    pub injection: Option<SocketAddr>,
+    /// MutatingWebhookConfiguration that gets the content of --client-ca, by which the API server
+    /// verifies the operator
+    #[arg(long, value_name = "NAME", requires = "injection")]
+    pub injection_webhook: Option<String>,
+    /// Option of headgate inject for Pods that the webhook injects, such as
+    /// --inject-arg=--concurrency=4; may be given several times, and the last of an option applies
+    #[arg(
+        long = "inject-arg",
+        value_name = "ARG",
+        requires = "injection",
+        allow_hyphen_values = true
+    )]
+    pub inject_args: Vec<String>,
+}
+
+/// The options of `headgate inject` without files.
+#[derive(Debug, Parser)]
+#[command(
+    name = "--inject-arg",
+    args_override_self = true,
+    no_binary_name = true
+)]
+struct Options {
+    #[command(flatten)]
+    settings: Settings,
+}
+
+impl InjectionArgs {
+    /// Listens for the webhook, if it has an address.
+    ///
+    /// # Errors
+    /// Returns a message that names the argument at fault.
+    pub(super) fn webhook(
+        &self,
+        trust: Option<watch::Receiver<Arc<Trust>>>,
+    ) -> anyhow::Result<Option<Webhook>> {
+        let (Some(address), Some(trust)) = (self.injection, trust) else {
+            return Ok(None);
+        };
+        let Options { settings } = Options::try_parse_from(&self.inject_args)?;
+        Ok(Some(Webhook {
+            listener: listen("--injection", address)?,
+            settings,
+            trust,
+        }))
+    }
+
+    /// Returns the webhook configuration that gets the CA.
+    pub(super) fn ca_bundle(&self, trust: Option<watch::Receiver<Arc<Trust>>>) -> Option<CaBundle> {
+        let name = self.injection_webhook.clone()?;
+        Some(CaBundle {
+            name,
+            trust: trust?,
+        })
+    }
+}
+
+/// A webhook that is listened for.
+pub(super) struct Webhook {
+    listener: TcpListener,
+    settings: Settings,
+    trust: watch::Receiver<Arc<Trust>>,
+}
+
+impl Webhook {
+    pub(super) fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until `shutdown` holds `true`.
+    pub(super) async fn run(self, shutdown: watch::Receiver<bool>) {
+        webhook::run(self.listener, self.settings, self.trust, shutdown).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(options: &[&str]) -> Result<Settings, clap::Error> {
+        let Options { settings } = Options::try_parse_from(options)?;
+        Ok(settings)
+    }
+
+    #[test]
+    fn the_last_of_an_option_applies_and_an_unknown_one_is_refused() {
+        let of_chart_and_user = settings(&["--image=chart", "--concurrency=4", "--image=user"]);
+        let found = of_chart_and_user.unwrap();
+        assert_eq!((found.image.as_str(), found.concurrency), ("user", 4));
+        let unknown = settings(&["--image=chart", "--proxy-cpus=1"]).unwrap_err();
+        assert!(unknown.to_string().contains("--proxy-cpus"), "{unknown}");
+    }
+}

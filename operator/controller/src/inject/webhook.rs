@@ -1,0 +1,144 @@
+//! The admission webhook that adds an Envoy to Pods when they are created.
+//!
+//! The API server sends the Pod alone, without its Services and NetworkPolicies, so a Service that
+//! refers to the application's port by number bypasses Envoy. A Pod that can't be injected is
+//! admitted as it is, with a warning; no Pod is refused.
+//!
+//! The API server can't be authenticated unless its administrator configures a client certificate
+//! for webhooks. So any client is answered: an answer has nothing secret, and requests are bounded
+//! in size, number and time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use http::{StatusCode, header};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tracing::{debug, info};
+
+use super::mark::INJECTED_ANNOTATION;
+use super::{Outcome, Settings, inject, name_of};
+use crate::http_server::{HttpLimits, serve};
+use crate::xds::tls::Trust;
+
+/// The path of the webhook.
+const PATH: &str = "/inject";
+/// The largest AdmissionReview, in bytes. Pods take some KiB.
+const MAX_BYTES: usize = 1 << 20;
+/// A connection carries one request. An API server that reused a connection just when it ends here
+/// would create a Pod without Envoy.
+const LIMITS: HttpLimits = HttpLimits {
+    connections: 64,
+    connections_per_address: 32,
+    head: Duration::from_secs(5),
+    connection: Duration::from_secs(10),
+    keep_alive: false,
+};
+/// The annotation of a Pod that the kubelet runs from a file: the API server has only a copy.
+const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+/// The parts of a Pod that injection changes. It never removes one.
+const CHANGED: [&str; 5] = [
+    "/metadata/annotations",
+    "/metadata/labels",
+    "/spec/containers",
+    "/spec/initContainers",
+    "/spec/volumes",
+];
+
+/// Serves the webhook over HTTPS until `shutdown` holds `true`.
+pub async fn run(
+    listener: TcpListener,
+    settings: Settings,
+    trust: watch::Receiver<Arc<Trust>>,
+    shutdown: watch::Receiver<bool>,
+) {
+    let app = Router::new()
+        .route(PATH, post(review))
+        .layer(DefaultBodyLimit::max(MAX_BYTES))
+        .with_state(Arc::new(settings));
+    let trust = Some(trust);
+    serve(listener, "injection", LIMITS, trust, app, || {}, shutdown).await;
+}
+
+async fn review(State(settings): State<Arc<Settings>>, body: Bytes) -> Response {
+    let review = serde_json::from_slice(&body).map_err(|error| error.to_string());
+    match review.and_then(|review| answer(&review, &settings)) {
+        Ok(answer) => {
+            let json = [(header::CONTENT_TYPE, "application/json")];
+            (json, answer.to_string()).into_response()
+        }
+        Err(problem) => (StatusCode::BAD_REQUEST, problem).into_response(),
+    }
+}
+
+/// Returns the answer to an AdmissionReview (admission.k8s.io/v1) of a Pod.
+///
+/// # Errors
+/// One line: it is no AdmissionReview.
+pub(super) fn answer(review: &Value, settings: &Settings) -> Result<Value, String> {
+    let request = &review["request"];
+    let uid = request["uid"].as_str().filter(|uid| !uid.is_empty());
+    let uid = uid.ok_or("request.uid: missing; an AdmissionReview has it")?;
+    let mut response = json!({"uid": uid, "allowed": true});
+    let (patch, warning) = patch(&request["object"], settings);
+    if let Some(patch) = patch {
+        response["patchType"] = json!("JSONPatch");
+        response["patch"] = json!(BASE64_STANDARD.encode(patch.to_string()));
+    }
+    if let Some(warning) = warning {
+        let namespace = request["namespace"].as_str().unwrap_or_default();
+        info!(namespace, "{warning}");
+        response["warnings"] = json!([format!("headgate: {warning}")]);
+    }
+    Ok(json!({
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "response": response,
+    }))
+}
+
+/// Returns the JSON Patch that injects a Pod, and a warning if it isn't injected or if no Service
+/// can reach its Envoy yet.
+fn patch(pod: &Value, settings: &Settings) -> (Option<Value>, Option<String>) {
+    let annotation = |name: &str| !pod["metadata"]["annotations"][name].is_null();
+    if annotation(INJECTED_ANNOTATION) {
+        let why = format!("{}: already injected", name_of(pod));
+        return (None, Some(why));
+    }
+    if annotation(MIRROR_ANNOTATION) {
+        let why = "not injected: the kubelet runs it from a file";
+        return (None, Some(format!("{}: {why}", name_of(pod))));
+    }
+    let mut injected = pod.clone();
+    let one = match inject(&mut injected, settings) {
+        Ok(Outcome::Injected(one)) => one,
+        Ok(Outcome::NoWorkload) => return (None, Some("not injected: no Pod".to_owned())),
+        Ok(Outcome::Skipped(why)) => return (None, Some(why)),
+        Err(problem) => return (None, Some(format!("{problem} (not injected)"))),
+    };
+    debug!("{}: injected", one.workload);
+    let changed = CHANGED
+        .into_iter()
+        .filter(|at| pod.pointer(at) != injected.pointer(at));
+    let operations = changed
+        .map(|at| json!({"op": "add", "path": at, "value": injected.pointer(at)}))
+        .collect();
+    let warning = (!one.took_name).then(|| {
+        format!(
+            "{}: port {} has no name, so Services reach Envoy only as targetPort {}; name the port",
+            one.workload, one.app_port, one.port_name
+        )
+    });
+    (Some(operations), warning)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,176 @@
+use super::*;
+use crate::inject::tests::settings;
+use crate::inject::{INJECT_ANNOTATION, names, uninject};
+
+fn pod(spec: &str) -> Value {
+    let yaml = format!(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {{generateName: search-, namespace: shop, uid: '7'}}
+spec: {{{spec}, containers: [{{name: c, image: c, ports: [{{name: http, containerPort: 8080}}]}}]}}
+"
+    );
+    serde_saphyr::from_str(&yaml).unwrap()
+}
+
+fn respond(pod: &Value) -> Value {
+    let review = json!({
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {"uid": "u", "namespace": "shop", "object": pod},
+    });
+    let answer = answer(&review, &settings()).unwrap();
+    assert_eq!(answer["apiVersion"], "admission.k8s.io/v1");
+    assert_eq!(answer["kind"], "AdmissionReview");
+    let response = answer["response"].clone();
+    assert_eq!(
+        (&response["uid"], &response["allowed"]),
+        (&json!("u"), &json!(true))
+    );
+    response
+}
+
+/// Applies the patch of a response as the API server does, but for paths that it doesn't have.
+fn patched(pod: &Value, response: &Value) -> Value {
+    assert_eq!(response["patchType"], "JSONPatch");
+    let patch = BASE64_STANDARD
+        .decode(response["patch"].as_str().unwrap())
+        .unwrap();
+    let patch: Vec<Value> = serde_json::from_slice(&patch).unwrap();
+    let mut pod = pod.clone();
+    for operation in patch {
+        assert_eq!(operation["op"], "add");
+        let (parent, key) = operation["path"]
+            .as_str()
+            .unwrap()
+            .rsplit_once('/')
+            .unwrap();
+        pod.pointer_mut(parent).unwrap()[key] = operation["value"].clone();
+    }
+    pod
+}
+
+fn not_injected(pod: &Value) -> String {
+    let response = respond(pod);
+    assert_eq!(response["patch"], Value::Null);
+    response["warnings"][0].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_pod_gets_what_headgate_inject_adds() {
+    let pod = pod("nodeName: n");
+    let response = respond(&pod);
+    assert_eq!(response["warnings"], Value::Null);
+    let injected = patched(&pod, &response);
+    let mut expected = pod.clone();
+    inject(&mut expected, &settings()).unwrap();
+    assert_eq!(injected, expected);
+    assert_eq!(
+        names(&injected["spec"]["initContainers"]),
+        ["headgate", "envoy"]
+    );
+    // Nothing else differs.
+    let mut restored = injected;
+    assert!(uninject(&mut restored).unwrap());
+    assert_eq!(restored, pod);
+}
+
+#[test]
+fn a_pod_whose_port_no_service_can_name_gets_a_warning_with_its_envoy() {
+    let mut pod = pod("nodeName: n");
+    pod["spec"]["containers"][0]["ports"][0]
+        .as_object_mut()
+        .unwrap()
+        .remove("name");
+    let response = respond(&pod);
+    let injected = patched(&pod, &response);
+    assert_eq!(
+        names(&injected["spec"]["initContainers"]),
+        ["headgate", "envoy"]
+    );
+    let warning = response["warnings"][0].as_str().unwrap();
+    let expected = "headgate: Pod shop/search-: port 8080 has no name, so Services reach Envoy \
+                    only as targetPort headgate-http; name the port";
+    assert_eq!(warning, expected);
+}
+
+#[test]
+fn what_cannot_be_injected_is_admitted_unchanged_with_the_reason() {
+    for (spec, why) in [
+        ("hostNetwork: true", "with hostNetwork"),
+        ("os: {name: windows}", "Envoy's image is for Linux"),
+        (
+            "initContainers: [{name: i, ports: [{containerPort: 10000}]}]",
+            "container i has port 10000, where Envoy is to listen",
+        ),
+    ] {
+        let warning = not_injected(&pod(spec));
+        assert!(
+            warning.starts_with("headgate: Pod shop/search-: "),
+            "{warning}"
+        );
+        assert!(warning.contains(why), "{warning}");
+        // The API server may cut off what is longer.
+        assert!(warning.len() <= 256, "{warning}");
+    }
+    for (annotation, value, why) in [
+        (
+            INJECT_ANNOTATION,
+            "disabled",
+            "as its annotation headgate.dev/inject says",
+        ),
+        (MIRROR_ANNOTATION, "hash", "the kubelet runs it from a file"),
+        (INJECTED_ANNOTATION, "{}", "already injected"),
+        ("headgate.dev/app-port", "no", "\"no\" is no port"),
+    ] {
+        let mut pod = pod("nodeName: n");
+        pod["metadata"]["annotations"] = json!({annotation: value});
+        let warning = not_injected(&pod);
+        assert!(warning.contains(why), "{warning}");
+    }
+    let mut without_ports = pod("nodeName: n");
+    without_ports["spec"]["containers"][0]["ports"] = json!([]);
+    let warning = not_injected(&without_ports);
+    assert!(warning.contains("its containers have no port"), "{warning}");
+    assert!(warning.len() <= 256, "{warning}");
+    let mut taken = pod("nodeName: n");
+    taken["spec"]["containers"][0]["ports"][0]["name"] = json!("envoy-stats");
+    let warning = not_injected(&taken);
+    assert!(warning.contains("give it another name"), "{warning}");
+    for odd in [
+        json!(null),
+        json!({}),
+        json!({"kind": "Pod", "metadata": 7}),
+    ] {
+        not_injected(&odd);
+    }
+}
+
+#[test]
+fn containers_of_the_names_stay_beside_those_that_are_added() {
+    let pod = pod("initContainers: [{name: envoy, image: e}, {name: headgate, image: h}]");
+    let injected = patched(&pod, &respond(&pod));
+    assert_eq!(
+        names(&injected["spec"]["initContainers"]),
+        ["headgate-2", "envoy-2", "envoy", "headgate"]
+    );
+}
+
+/// The API server refuses a Pod whose containers ask for more than the whole Pod does.
+#[test]
+fn envoy_shares_the_resources_of_a_pod_that_has_some_for_all_of_its_containers() {
+    let pod = pod("resources: {requests: {memory: 64Mi}}");
+    let injected = patched(&pod, &respond(&pod));
+    for container in injected["spec"]["initContainers"].as_array().unwrap() {
+        assert_eq!(container["resources"], Value::Null, "{container}");
+    }
+}
+
+#[test]
+fn what_is_no_review_has_no_answer() {
+    for review in [json!(null), json!([]), json!({"request": {"uid": ""}})] {
+        let problem = answer(&review, &settings()).unwrap_err();
+        assert_eq!(problem, "request.uid: missing; an AdmissionReview has it");
+    }
+}

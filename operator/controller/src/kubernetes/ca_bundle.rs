@@ -1,0 +1,104 @@
+//! The CA in the MutatingWebhookConfiguration by which the API server verifies the operator.
+//!
+//! Only the leader writes. It compares when the configuration changes, such as by an upgrade of the
+//! chart, and when the operator has another CA.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use kube::api::{Api, Patch, PatchParams};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Client, Error};
+use serde_json::json;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::FIELD_MANAGER;
+use super::leader::Leadership;
+use crate::xds::tls::Trust;
+
+/// The pause after a failed write.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// The webhook configuration that gets the CA.
+#[derive(Debug, Clone)]
+pub struct CaBundle {
+    /// The name of the MutatingWebhookConfiguration.
+    pub name: String,
+    /// The certificates of the operator.
+    pub trust: watch::Receiver<Arc<Trust>>,
+}
+
+impl CaBundle {
+    /// Writes for ever, while this replica leads.
+    pub(super) async fn run(mut self, client: Client, mut leadership: Leadership) {
+        let api = Api::<MutatingWebhookConfiguration>::all(client);
+        let only = watcher::Config::default().fields(&format!("metadata.name={}", self.name));
+        while leadership.wait_for(Option::is_some).await.is_ok() {
+            let following = async {
+                let seen = watcher(api.clone(), only.clone()).default_backoff();
+                let mut seen = pin!(seen.applied_objects());
+                let (mut latest, mut failed) = (None, false);
+                loop {
+                    tokio::select! {
+                        Some(event) = seen.next() => match event {
+                            Ok(object) => latest = Some(object),
+                            Err(error) => {
+                                warn!("watching webhook {} failed: {error}", self.name);
+                                continue;
+                            }
+                        },
+                        Ok(()) = self.trust.changed() => {}
+                        () = tokio::time::sleep(RETRY), if failed => {}
+                        else => return,
+                    }
+                    let Some(configuration) = &latest else {
+                        continue;
+                    };
+                    let written = self.write(&api, configuration).await;
+                    failed = written.is_err();
+                    match written {
+                        Ok(()) => {}
+                        Err(error) => warn!("CA of webhook {}: {error}", self.name),
+                    }
+                }
+            };
+            tokio::select! {
+                () = following => return,
+                lost = leadership.wait_for(Option::is_none) => if lost.is_err() {
+                    return;
+                },
+            }
+        }
+    }
+
+    /// Writes the CA into all webhooks of `observed` if one of them has another.
+    async fn write(
+        &self,
+        api: &Api<MutatingWebhookConfiguration>,
+        observed: &MutatingWebhookConfiguration,
+    ) -> Result<(), Error> {
+        let ca = ByteString(self.trust.borrow().client_ca().to_vec());
+        let webhooks = observed.webhooks.as_deref().unwrap_or_default();
+        if (webhooks.iter()).all(|webhook| webhook.client_config.ca_bundle.as_ref() == Some(&ca)) {
+            return Ok(());
+        }
+        let with_ca = |name: &String| json!({"name": name, "clientConfig": {"caBundle": ca}});
+        let webhooks: Vec<_> = webhooks.iter().map(|w| with_ca(&w.name)).collect();
+        let object = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "MutatingWebhookConfiguration",
+            "metadata": {"name": self.name},
+            "webhooks": webhooks,
+        });
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        api.patch(&self.name, &params, &Patch::Apply(object))
+            .await?;
+        info!(webhook = self.name, "wrote the CA of the operator");
+        Ok(())
+    }
+}
