@@ -24,7 +24,7 @@ use crate::progress::progress;
 use crate::refusal::{Origin, Refusal};
 use crate::request::{Attributes, ClassId, Progress, TypeId};
 use crate::retries;
-use crate::stage::Outcome;
+use crate::stage::{Outcome, Upstream};
 use crate::stats::StageCount;
 use crate::time::Instant;
 use crate::work;
@@ -85,6 +85,8 @@ pub struct Engine {
     /// Delayed calls; they survive changes of the configuration.
     held: smoothing::Held,
     scratch: mesh::Scratch,
+    /// Requests whose hosts the caller is to report, with their streams.
+    suspects: Vec<(Ticket, u32)>,
 }
 
 impl Engine {
@@ -455,6 +457,54 @@ impl Engine {
         }
     }
 
+    /// Returns the requests, with their streams, whose hosts the last tick asks for. The caller
+    /// takes them out and calls [`Engine::at_host`] for those that have a host.
+    pub fn suspects(&mut self) -> &mut Vec<(Ticket, u32)> {
+        &mut self.suspects
+    }
+
+    /// Reports the host of a request that is in the backend.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn at_host(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        ticket: Ticket,
+        upstream: Upstream,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), HostError> {
+        match self.policy_mut(ticket.policy) {
+            Some(policy) => policy.at_host(host, now, ticket, upstream, actions),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether [`Engine::answered_by`] is to be called when this request is answered.
+    #[must_use]
+    pub fn watches_hosts(&self, ticket: Ticket) -> bool {
+        let policy = self.policy(ticket.policy);
+        policy.is_some_and(|policy| policy.stage.watches_hosts())
+    }
+
+    /// Reports the host that answered a request, before its end.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn answered_by(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        ticket: Ticket,
+        upstream: Upstream,
+    ) -> Result<(), HostError> {
+        match self.policy_mut(ticket.policy) {
+            Some(policy) => policy.stage.answered_by(host, now, ticket, upstream),
+            None => Ok(()),
+        }
+    }
+
     /// Whether the answer to this request is worth measuring; see
     /// [`crate::stage::Stage::wants_sample`].
     pub fn wants_sample(&mut self, ticket: Ticket) -> bool {
@@ -607,7 +657,9 @@ impl Engine {
             return Ok(());
         };
         let mut done = Ok(());
+        self.suspects.clear();
         for policy in self.running.iter_mut().chain(&mut self.retired) {
+            policy.stage.find_suspects(now, &mut self.suspects);
             // One policy's trouble is not the others'.
             done = done.and(policy.tick(host, now, membership, changes, actions));
         }

@@ -6,6 +6,7 @@ use crate::decision::{PolicyId, Ticket};
 use crate::discipline::Turn;
 use crate::refusal::{Origin, Reason};
 use crate::request::Attributes;
+use crate::stage::Upstream;
 use crate::time::Instant;
 use crate::workflows::Part;
 
@@ -67,6 +68,8 @@ pub(crate) struct Request {
     pub(crate) overdue: bool,
     /// Whether it has been in the backend for longer than its type usually takes.
     pub(crate) silent: bool,
+    /// The time at which it gave its slot back before its end, and the host that it is at.
+    pub(crate) freed: Option<(Instant, Upstream)>,
     /// The number of slots in use when it got one.
     pub(crate) beside: u32,
 }
@@ -90,6 +93,7 @@ impl Request {
             phase: Phase::Arriving,
             overdue: false,
             silent: false,
+            freed: None,
             beside: 0,
         }
     }
@@ -213,6 +217,11 @@ impl Requests {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Request> {
         self.rows.iter().filter_map(|row| row.request.as_ref())
+    }
+
+    pub(crate) fn tickets(&self) -> impl Iterator<Item = (Ticket, &Request)> {
+        let slots = 0..self.rows.len() as u32;
+        slots.filter_map(|slot| Some((self.ticket(slot)?, self.get(slot)?)))
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Request> {

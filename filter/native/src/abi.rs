@@ -78,6 +78,8 @@ pub(crate) enum Map {
 const RESPONSE_CODE_DETAILS: u32 = 16;
 /// Of `connection.uri_san_peer_certificate`.
 const DOWNSTREAM_PEER: u32 = 37;
+/// Of `upstream.address`.
+const UPSTREAM_ADDRESS: u32 = 41;
 /// Of `upstream.uri_san_peer_certificate`.
 const UPSTREAM_PEER: u32 = 49;
 /// Of `xds.route_name`.
@@ -343,6 +345,7 @@ impl Envoy {
             Property::RouteName => ROUTE_NAME,
             Property::DownstreamPeer => DOWNSTREAM_PEER,
             Property::UpstreamPeer => UPSTREAM_PEER,
+            Property::UpstreamAddress => UPSTREAM_ADDRESS,
             Property::ResponseCodeDetails => RESPONSE_CODE_DETAILS,
             Property::ClusterName => {
                 return self.read(|name| {

@@ -1,6 +1,6 @@
 //! The engine of the process, behind one lock, and its driver.
 //!
-//! A thread that holds the lock may read and change its own stream, which never makes Envoy call
+//! A thread that holds the lock may read and change its own streams, which never makes Envoy call
 //! back. Replies, resumptions and messages to other workers may call back, or are slow; they come
 //! after the lock is released.
 //!
@@ -25,6 +25,7 @@ use crate::clock::Clock;
 use crate::metrics::{self, Change, Defined, Names};
 use crate::recovery;
 use crate::shared::{Host, PANICS};
+use crate::stream;
 
 /// The decision about a request at its headers.
 pub(crate) enum Head {
@@ -137,6 +138,9 @@ pub(crate) fn with<T>(f: impl FnOnce(&mut Process) -> T) -> Option<T> {
     let process = locked.as_mut()?;
     let result = f(process);
     process.tick_if_late(now);
+    if !process.filter.suspects().is_empty() {
+        stream::look(&mut process.filter, now);
+    }
     let due = process.due();
     let busy = !process.waiting.is_empty();
     drop(locked);
@@ -505,6 +509,40 @@ mod tests {
         assert_eq!(second.became(), Some(Became::Forwarded));
         assert_eq!(fake::seen().spans, 2);
         assert!(tags().is_empty());
+    }
+
+    #[test]
+    fn a_request_at_a_host_that_hangs_gives_its_slot_back() {
+        let _turn = fake::start();
+        let objective = r#"{"name":"default","slo":[{"percentile":50,"objective_us":50000}]}"#;
+        let listener = ONE_SLOT.replace(r#"{"name":"default"}"#, objective);
+        let listener = Listener::new(&listener.replace(":1,", ":2,")).unwrap();
+        let answer = || {
+            for _ in 0..30 {
+                let (stream, became) = Stream::arrive(&listener, "/other");
+                assert_eq!(became, Became::Forwarded);
+                fake::pass(20);
+                listener.tick();
+                stream.answer();
+            }
+        };
+        let in_use = || {
+            let (stream, _) = Stream::arrive(&listener, "/other");
+            listener.tick();
+            stream.answer();
+            listener.tick();
+            let seen = fake::seen();
+            let name = "headgate.policy.ns/one.slots_in_use";
+            let mut written = seen.written.iter().rev();
+            written.find(|(of, _)| of == name).map(|(_, value)| *value)
+        };
+        answer();
+        let (hung, _) = Stream::arrive(&listener, "/hangs");
+        assert_eq!(in_use(), Some(1));
+        answer();
+        assert_eq!(in_use(), Some(0));
+        drop(hung);
+        assert_eq!(in_use(), Some(0));
     }
 
     /// Envoy's main thread may be busy for seconds.

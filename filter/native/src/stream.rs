@@ -1,6 +1,7 @@
 //! One stream, from its headers to its end.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,11 +9,44 @@ use headgate_core::config::Direction;
 use headgate_core::decision::{Action, Decision};
 use headgate_core::engine::Engine;
 use headgate_core::host::HostError;
-use headgate_core::http::{Headers, Inbound, Level, Outbound, Property, Proxy, Stream};
+use headgate_core::http::{Filter, Headers, Inbound, Level, Outbound, Property, Proxy, Stream};
 use headgate_core::time::Instant;
 
 use crate::abi::{self, Envoy, Map, Span};
 use crate::process::{self, Configuration, Head};
+use crate::shared::Host;
+
+thread_local! {
+    /// The streams of this worker whose requests wait or are in the backend. Another thread must
+    /// not read them.
+    static PENDING: RefCell<HashMap<u32, Envoy>> = RefCell::default();
+}
+
+/// Reads the hosts that the last tick asks for, of this worker's streams.
+pub(crate) fn look(filter: &mut Filter<Host>, now: Instant) {
+    let looked = PENDING.try_with(|pending| {
+        let Ok(pending) = pending.try_borrow() else {
+            return;
+        };
+        let mut at = 0;
+        while let Some(&(ticket, id)) = filter.suspects().get(at) {
+            let Some(&envoy) = pending.get(&id) else {
+                at += 1;
+                continue;
+            };
+            filter.suspects().swap_remove(at);
+            let stream = Attached {
+                id,
+                now,
+                listener: "",
+                envoy: Some(envoy),
+            };
+            filter.look(&stream, ticket);
+        }
+    });
+    // A thread that ends has no streams.
+    looked.unwrap_or(());
+}
 
 /// The filter's view of a stream; without Envoy once it has ended.
 struct Attached<'a> {
@@ -211,6 +245,15 @@ impl Request {
                 Head::Hold
             }),
         };
+        if matches!(&*side, Side::Inbound(inbound) if inbound.is_pending()) {
+            let add = |pending: &RefCell<HashMap<_, _>>| {
+                pending
+                    .try_borrow_mut()
+                    .map(|mut all| all.insert(self.id, envoy))
+                    .is_ok()
+            };
+            PENDING.try_with(add).unwrap_or(false);
+        }
         decided.unwrap_or(Head::Continue)
     }
 
@@ -330,6 +373,13 @@ impl Request {
     }
 
     fn end(&self, stream: &Attached<'_>) {
+        let remove = |pending: &RefCell<HashMap<_, _>>| {
+            pending
+                .try_borrow_mut()
+                .map(|mut all| all.remove(&self.id))
+                .is_ok()
+        };
+        PENDING.try_with(remove).unwrap_or(false);
         self.on(|side, process| {
             process.forget(self.id);
             match side {

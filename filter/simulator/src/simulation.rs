@@ -16,7 +16,7 @@ use headgate_core::engine::Engine;
 use headgate_core::host::{HostError, Local};
 use headgate_core::refusal::Origin;
 use headgate_core::request::{Attributes, ClassId};
-use headgate_core::stage::Outcome as Completion;
+use headgate_core::stage::{Outcome as Completion, Upstream};
 use headgate_core::strategy::TypeId;
 use headgate_core::time::{Instant, nanos};
 
@@ -302,6 +302,12 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
         self.next_tick += TICK_NS;
         let now = Instant::from_nanos(self.now);
         self.engine.tick(&self.host, now, &mut self.actions)?;
+        while let Some((ticket, stream)) = self.engine.suspects().pop() {
+            if let Some(upstream) = self.upstream(stream) {
+                let (host, actions) = (&self.host, &mut self.actions);
+                self.engine.at_host(host, now, ticket, upstream, actions)?;
+            }
+        }
         self.carry_out();
         Ok(())
     }
@@ -353,6 +359,11 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
         };
         if let Some(ticket) = job.ticket {
             let now = Instant::from_nanos(self.now);
+            if let Some(upstream) = self.upstream(stream).filter(|_| !failed)
+                && self.engine.watches_hosts(ticket)
+            {
+                self.engine.answered_by(&self.host, now, ticket, upstream)?;
+            }
             let actions = &mut self.actions;
             self.engine
                 .finish(&self.host, now, ticket, completion, actions)?;
@@ -383,6 +394,12 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
         }
         self.source.forwarded(&job.request, self.now);
         self.backend.take(self.now, stream, &job.request);
+    }
+
+    /// Returns the endpoint of a request, if the backend has several.
+    fn upstream(&self, stream: u32) -> Option<Upstream> {
+        let endpoint = self.backend.endpoint(stream)?;
+        Some(Upstream::at(&endpoint.to_le_bytes()))
     }
 
     fn attributes(&self, request: &Request) -> Attributes {

@@ -76,6 +76,7 @@ impl Stream for Effective {
             }
             Property::DownstreamPeer => ffi::property(b"connection\0uri_san_peer_certificate"),
             Property::UpstreamPeer => ffi::property(b"upstream\0uri_san_peer_certificate"),
+            Property::UpstreamAddress => ffi::property(b"upstream\0address"),
             Property::ResponseCodeDetails => ffi::property(b"response\0code_details"),
         }
     }

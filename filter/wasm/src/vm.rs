@@ -231,9 +231,26 @@ impl Vm {
     /// Does housekeeping.
     pub(crate) fn tick(&mut self, root: u32) {
         self.turn.begin();
-        self.run(root, Callback::Other, Filter::tick);
+        self.filter.tick(&Effective(root));
+        self.look(root);
+        self.act(root, Callback::Other);
         self.attend(root, true);
         self.report(root);
+    }
+
+    /// Reads the hosts of requests in the backend that take too long. Then the effective context is
+    /// again `root`.
+    fn look(&mut self, root: u32) {
+        if self.filter.suspects().is_empty() {
+            return;
+        }
+        while let Some((ticket, stream)) = self.filter.suspects().pop() {
+            if ffi::set_effective_context(stream).is_ok() {
+                self.filter.look(&Effective(stream), ticket);
+            }
+        }
+        let back = ffi::set_effective_context(root);
+        self.check(back);
     }
 
     /// Sends a report. Envoy answers in a callback of `root`, which is effective.

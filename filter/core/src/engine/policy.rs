@@ -14,7 +14,7 @@ use super::prepared::Compiled;
 use crate::decision::{Action, Arrival, Decision, PolicyId, Ticket};
 use crate::host::{Host, HostError};
 use crate::requests::Phase;
-use crate::stage::{Outcome, Stage};
+use crate::stage::{Outcome, Stage, Upstream};
 use crate::time::Instant;
 use crate::workers::{Changes, Membership};
 use crate::workflows::{Passage, Release, Token, Workflows};
@@ -179,6 +179,23 @@ impl Policy {
         }
         self.in_stage(now, actions, |stage, actions| {
             stage.finish(host, now, ticket, outcome, actions)
+        })
+    }
+
+    /// [`Stage::at_host`].
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub(super) fn at_host(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        ticket: Ticket,
+        upstream: Upstream,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), HostError> {
+        self.in_stage(now, actions, |stage, actions| {
+            stage.at_host(host, now, ticket, upstream, actions)
         })
     }
 

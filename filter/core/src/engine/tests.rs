@@ -50,6 +50,8 @@ struct Process {
     refused: Vec<(u32, Reason)>,
     started: Vec<u32>,
     next_stream: u32,
+    /// The hosts of requests; others have none.
+    hosts: BTreeMap<u32, Upstream>,
 }
 
 impl Process {
@@ -62,6 +64,7 @@ impl Process {
             refused: Vec::new(),
             started: Vec::new(),
             next_stream: 1,
+            hosts: BTreeMap::new(),
         };
         for n in 0..workers {
             this.workers.push(Some(Engine::new(n as u64 + 1)));
@@ -159,7 +162,12 @@ impl Process {
         else {
             return;
         };
+        let at = self.hosts.remove(&stream);
+        let at = at.filter(|_| outcome == Outcome::Completed);
         self.with(worker, |engine, host, now, actions| {
+            if let Some(at) = at.filter(|_| engine.watches_hosts(pass)) {
+                engine.answered_by(host, now, pass, at).unwrap();
+            }
             engine.finish(host, now, pass, outcome, actions).unwrap();
         });
     }
@@ -189,11 +197,18 @@ impl Process {
     fn run_for(&mut self, span: Duration) {
         for _ in 0..span.as_millis() / 10 {
             self.pass_time(Duration::from_millis(10));
+            let hosts = std::mem::take(&mut self.hosts);
             for worker in 0..self.workers.len() {
                 self.with(worker, |engine, host, now, actions| {
                     engine.tick(host, now, actions).unwrap();
+                    while let Some((ticket, stream)) = engine.suspects().pop() {
+                        if let Some(&at) = hosts.get(&stream) {
+                            engine.at_host(host, now, ticket, at, actions).unwrap();
+                        }
+                    }
                 });
             }
+            self.hosts = hosts;
             self.settle();
         }
     }

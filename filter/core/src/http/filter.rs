@@ -11,7 +11,7 @@ use crate::engine::{Calling, Engine, Prepared};
 use crate::host::{Host, HostError};
 use crate::refusal::Refusal;
 use crate::rng::Rng;
-use crate::stage::Outcome;
+use crate::stage::{Outcome, Upstream};
 use crate::strategy::hint;
 use crate::time::Instant;
 use crate::workflows::wire;
@@ -19,7 +19,7 @@ use crate::workflows::wire;
 use super::headers::Headers;
 use super::inbound::Asked;
 use super::listeners::Listeners;
-use super::{Level, LocalReply, Proxy, Stream, answer};
+use super::{Level, LocalReply, Property, Proxy, Stream, answer};
 
 /// Failing host calls are logged at most this often.
 const COMPLAIN: Duration = Duration::from_secs(10);
@@ -30,6 +30,12 @@ const QUALITY: &str = "x-headgate-quality";
 /// The header of a gRPC status: in the trailers, or in the headers of an answer that has nothing
 /// else.
 const GRPC_STATUS: &str = "grpc-status";
+
+/// Returns the host of a stream, if it has one.
+fn upstream(stream: &impl Stream) -> Option<Upstream> {
+    let address = stream.property(Property::UpstreamAddress).ok()??;
+    (!address.is_empty()).then(|| Upstream::at(&address))
+}
 
 /// An engine, its host, and the rules for requests and responses.
 ///
@@ -372,6 +378,29 @@ impl<H: Host> Filter<H> {
     /// Prepares the headers of a held request for the application when it goes on.
     pub fn resume(&mut self, stream: &impl Stream, ticket: Ticket) {
         self.hand_on(stream, ticket, None);
+    }
+
+    /// Returns the requests, with their streams, that [`Filter::look`] is to be called for after a
+    /// tick; the caller takes them out.
+    pub fn suspects(&mut self) -> &mut Vec<(Ticket, u32)> {
+        self.engine.suspects()
+    }
+
+    /// Reads the host of the request of `ticket`, which is that of `stream`.
+    pub fn look(&mut self, stream: &impl Stream, ticket: Ticket) {
+        if let (Ok(now), Some(upstream)) = (stream.now(), upstream(stream)) {
+            let looked =
+                (self.engine).at_host(&self.host, now, ticket, upstream, &mut self.actions);
+            self.check(stream, looked);
+        }
+    }
+
+    /// Reads the host that answered the request of `ticket`, while hosts are watched.
+    pub(super) fn answered_by(&mut self, stream: &impl Stream, ticket: Ticket) {
+        if let (Ok(now), Some(upstream)) = (stream.now(), upstream(stream)) {
+            let noted = (self.engine).answered_by(&self.host, now, ticket, upstream);
+            self.check(stream, noted);
+        }
     }
 
     /// Point 3: the request of `ticket`, which is that of `stream`, ended.

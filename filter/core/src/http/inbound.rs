@@ -102,6 +102,9 @@ impl Inbound {
         filter.hint(stream, ticket);
         filter.answer(stream, ticket, self.asked.by_peer);
         self.awaits_first_byte = filter.engine.measures_first_byte(ticket);
+        if filter.engine.watches_hosts(ticket) && details(stream) == Outcome::Completed {
+            filter.answered_by(stream, ticket);
+        }
         if !filter.engine.wants_sample(ticket) {
             self.outcome = Outcome::Unsampled;
         } else {

@@ -75,6 +75,8 @@ pub enum Property<'a> {
     DownstreamPeer,
     /// SPIFFE id of the server, by its certificate.
     UpstreamPeer,
+    /// Address of the server; absent before one is connected.
+    UpstreamAddress,
     /// `%RESPONSE_CODE_DETAILS%`.
     ResponseCodeDetails,
 }

@@ -28,10 +28,17 @@ impl Stage {
         measured: bool,
     ) {
         let kind = request.attributes.kind;
-        let (Some(cut), Some(dequeued)) = (self.strategy.base.value_cut_mut(), dequeued) else {
+        let Some(dequeued) = dequeued else {
             return;
         };
         let time = now.since(dequeued);
+        if matches!(outcome, Outcome::Completed | Outcome::Unsampled) {
+            self.hosts.answered(now, kind, time);
+        }
+        let Some(cut) = self.strategy.base.value_cut_mut() else {
+            return;
+        };
+        let held = (request.freed).map_or(time, |(at, _)| at.since(dequeued));
         let last = self.service_times.objectives(kind).last();
         let last = last.map_or(Duration::MAX, |objective| objective.response_time);
         let late = time > last;
@@ -53,8 +60,8 @@ impl Stage {
                     measured,
                     beyond: match (answered, measured) {
                         (true, _) => Duration::ZERO,
-                        (false, true) => time.saturating_sub(last),
-                        (false, false) => time,
+                        (false, true) => held.saturating_sub(last),
+                        (false, false) => held,
                     },
                 },
             );

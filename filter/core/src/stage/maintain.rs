@@ -7,6 +7,7 @@ use super::Stage;
 use super::acceptance::Exchange;
 use super::control::Control;
 use super::demand::DemandExchange;
+use super::hosts::Hosts;
 use super::places::Places;
 use super::sampling::Sampling;
 use crate::config::StageConfig;
@@ -251,6 +252,9 @@ impl Stage {
         if config.types.len() != self.config.types.len() {
             self.sampling = Sampling::new(config.types.len());
             self.firsts = FirstAttempts::new(config.types.len());
+        }
+        if config.types != self.config.types {
+            self.hosts = Hosts::new(config.types.len());
         }
         let old_order = new_order.map(|order| std::mem::replace(&mut self.order, order));
         let old_work = std::mem::replace(&mut self.work, Work::from_config(&config));

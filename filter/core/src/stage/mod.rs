@@ -13,6 +13,7 @@ mod control;
 mod delivery;
 mod demand;
 mod dispatch;
+mod hosts;
 mod maintain;
 mod places;
 mod sampling;
@@ -45,12 +46,14 @@ use acceptance::Exchange;
 use backlog::Backlog;
 use control::Control;
 use demand::DemandExchange;
+use hosts::Hosts;
 use places::Places;
 use sampling::Sampling;
 use sight::Sight;
 use slots::Slots;
 
 pub use dispatch::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
+pub use hosts::Upstream;
 pub use sampling::SAMPLES_PER_SECOND;
 
 /// The estimates of one in this many admissions are recorded.
@@ -97,6 +100,7 @@ pub struct Stage {
     demand: Option<DemandExchange>,
     control: Control,
     backlog: Backlog,
+    hosts: Hosts,
     stats: StageStats,
     /// The time at which the slot of a wake-up was left to this worker, while it reacts to it.
     handed_over: Option<Instant>,
@@ -147,6 +151,7 @@ impl Stage {
             demand: DemandExchange::new(host, &prefix, &config)?,
             control: Control::of_strategy(&config.policy, config.mode),
             backlog: Backlog::new(host, &prefix)?,
+            hosts: Hosts::new(config.types.len()),
             stats,
             handed_over: None,
             handed_to: Vec::new(),
@@ -556,7 +561,7 @@ impl Stage {
                 self.leave_queue(host, ticket.slot, &request)?;
             }
             Phase::Running { dequeued } => {
-                let released = self.ledger.release(host);
+                let released = self.release(host, &request);
                 let charged = dequeued.map_or(Ok(()), |dequeued| {
                     let usual_us = self.usual_us(&request);
                     let (attributes, turn) = (&request.attributes, request.turn);
@@ -567,6 +572,7 @@ impl Stage {
                 if request.first_byte.is_none() {
                     let is_bound = matches!(outcome, Outcome::Failed | Outcome::Abandoned);
                     let measured = match dequeued.filter(|_| is_bound) {
+                        Some(_) if request.freed.is_some() => false,
                         Some(dequeued) => self.took_at_least(kind, now.since(dequeued)),
                         None => outcome == Outcome::Completed,
                     };
@@ -665,6 +671,14 @@ impl Stage {
         self.slots.completed(kind, dequeued, now, met, weight);
     }
 
+    /// Gives back the slot of a request that ended, unless it was given back before.
+    fn release(&mut self, host: &impl Host, request: &Request) -> Result<(), HostError> {
+        match request.freed {
+            Some(_) => Ok(()),
+            None => self.ledger.release(host),
+        }
+    }
+
     /// Removes a request whose end the caller won't report.
     fn forget(&mut self, host: &impl Host, ticket: Ticket) -> Result<(), HostError> {
         match self.requests.take(ticket) {
@@ -676,7 +690,7 @@ impl Stage {
                 match request.phase {
                     Phase::Arriving => Ok(()),
                     Phase::Queued => self.leave_queue(host, ticket.slot, &request),
-                    Phase::Running { .. } => self.ledger.release(host),
+                    Phase::Running { .. } => self.release(host, &request),
                 }
             }
         }

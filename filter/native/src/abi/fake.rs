@@ -153,6 +153,14 @@ impl Stream {
         (stream, became)
     }
 
+    /// Its path, which is the address of its host as well.
+    fn path(&self) -> &str {
+        let mut headers = self.headers.iter();
+        headers
+            .find(|(name, _)| name == ":path")
+            .map_or("", |(_, path)| path)
+    }
+
     fn envoy(&self) -> *mut c_void {
         std::ptr::from_ref(self).cast_mut().cast()
     }
@@ -431,13 +439,19 @@ unsafe extern "C" fn envoy_dynamic_module_callback_http_send_response(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn envoy_dynamic_module_callback_http_filter_get_attribute_string(
-    _filter: *mut c_void,
+    filter: *mut c_void,
     attribute: u32,
     value: *mut Buffer,
 ) -> bool {
+    let text = match attribute {
+        RESPONSE_CODE_DETAILS => "via_upstream",
+        // SAFETY: the stream lives.
+        UPSTREAM_ADDRESS => unsafe { stream(filter) }.path(),
+        _ => return false,
+    };
     // SAFETY: the module's argument is valid during the call.
-    unsafe { *value = Buffer::of(b"via_upstream") };
-    attribute == RESPONSE_CODE_DETAILS
+    unsafe { *value = Buffer::of(text.as_bytes()) };
+    true
 }
 
 #[unsafe(no_mangle)]

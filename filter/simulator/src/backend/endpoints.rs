@@ -22,6 +22,8 @@ pub struct Endpoints {
     ejects: Option<u32>,
     next: usize,
     failed: bool,
+    /// The endpoint of each job.
+    of: Vec<u32>,
 }
 
 impl Endpoints {
@@ -38,6 +40,7 @@ impl Endpoints {
             ejects,
             next: 0,
             failed: false,
+            of: Vec::new(),
         }
     }
 
@@ -55,6 +58,9 @@ impl Backend for Endpoints {
             .find(|at| !self.is_ejected(&self.endpoints[*at]))
             .unwrap_or(self.next);
         self.next = (at + 1) % count;
+        let len = self.of.len().max(job as usize + 1);
+        self.of.resize(len, 0);
+        self.of[job as usize] = at as u32;
         self.endpoints[at].backend.take(now, job, request);
     }
 
@@ -81,6 +87,10 @@ impl Backend for Endpoints {
 
     fn failed(&self) -> bool {
         self.failed
+    }
+
+    fn endpoint(&self, job: u32) -> Option<u32> {
+        self.of.get(job as usize).copied()
     }
 
     fn busy(&self) -> u32 {

@@ -48,6 +48,12 @@ pub trait Backend {
         false
     }
 
+    /// Returns the number of the endpoint that has this job, or had it until now; `None` of a
+    /// service that is one.
+    fn endpoint(&self, _job: u32) -> Option<u32> {
+        None
+    }
+
     /// Returns the current work, as a number of busy servers.
     fn busy(&self) -> u32;
 

@@ -7,9 +7,12 @@
 #[allow(dead_code)]
 mod service;
 
+use std::cell::Cell;
+use std::ops::Range;
 use std::time::Duration;
 
-use headgate_simulator::backend::{Effect, Endpoints, Fault, Faulty, Step};
+use headgate_simulator::backend::{Backend, Effect, Endpoints, Fault, Faulty, Step};
+use headgate_simulator::source::Request;
 
 use service::{Found, Kind, SECOND, Service, UNFILTERED};
 
@@ -34,6 +37,10 @@ const ONE_OF_THREE: &[Kind] = &[
 ];
 /// 200 requests/s of 20 ms.
 const ONE: &[Kind] = &[("fast", 1.0, 20.0, 20.0, [50, 150])];
+/// The same mean, with service times that scatter a little, and as an exponential distribution
+/// does.
+const SPREAD: &[Kind] = &[("fast", 1.0, 20.0, 19.0, [50, 150])];
+const TAIL: &[Kind] = &[("fast", 1.0, 20.0, 13.9, [50, 150])];
 const THREE: &[Kind] = &[
     ("fast", 0.6, 20.0, 19.0, [50, 150]),
     ("search", 0.3, 40.0, 30.0, [100, 300]),
@@ -128,23 +135,107 @@ fn a_route_that_hangs_later_is_found_before_it_holds_all_slots() {
     }
 }
 
-/// One endpoint of four hangs. Hung requests hold slots until the route's timeout, as the stage
-/// does not know endpoints. Outlier detection ejects the endpoint at the fifth timeout, and the
-/// other endpoints get the rest of the slots.
+/// Returns the ratio of the requests that arrive in these seconds that is answered in time, while
+/// one endpoint of four hangs from the fourth second on.
+fn behind_a_hung_endpoint(
+    kinds: &'static [Kind],
+    slots: Option<u32>,
+    ejects: Option<u32>,
+    spans: &[Range<usize>; 2],
+) -> [f64; 2] {
+    let mut parts = [0.0; 2];
+    for seed in 1..9 {
+        let hangs = [fault(None, (4, u64::MAX), Effect::Hangs)];
+        let endpoint = |faults| Faulty::new(WORKERS / 4, Duration::from_secs(3), faults);
+        let well: [&[Fault]; 3] = [&[]; 3];
+        let all = std::iter::once(hangs.as_slice()).chain(well).map(endpoint);
+        let found = constant(kinds, 200.0, seed).run_on(slots, Endpoints::new(all, ejects));
+        for (part, span) in parts.iter_mut().zip(spans) {
+            *part += found.in_time(0, span.clone()) / 8.0;
+        }
+    }
+    parts
+}
+
+/// A quarter of the requests goes to the hung endpoint. The others are answered, as the requests of
+/// a host give their slots back that answers nothing.
+#[test]
+fn an_endpoint_that_hangs_holds_slots_for_a_moment() {
+    for kinds in [ONE, SPREAD, TAIL] {
+        let unfiltered = behind_a_hung_endpoint(kinds, Some(UNFILTERED), None, &[7..11, 11..24]);
+        for slots in [Some(WORKERS), None] {
+            let parts = behind_a_hung_endpoint(kinds, slots, None, &[7..11, 11..24]);
+            let case = format!("{kinds:?}, P {slots:?}: {parts:.3?} of {unfiltered:.3?}");
+            let [soon, after] = [0, 1].map(|at| parts[at] / unfiltered[at]);
+            assert!(soon >= 0.9 && after >= 0.98, "{case}");
+        }
+    }
+}
+
+/// Endpoints, with the most requests that they had at once.
+struct Counted<'a> {
+    inner: Endpoints,
+    count: u32,
+    most: &'a Cell<u32>,
+}
+
+impl Backend for Counted<'_> {
+    fn take(&mut self, now: u64, job: u32, request: &Request) {
+        self.count += 1;
+        self.most.set(self.most.get().max(self.count));
+        self.inner.take(now, job, request);
+    }
+
+    fn next_end(&self) -> u64 {
+        self.inner.next_end()
+    }
+
+    fn end(&mut self, now: u64) -> Option<u32> {
+        self.count -= 1;
+        self.inner.end(now)
+    }
+
+    fn endpoint(&self, job: u32) -> Option<u32> {
+        self.inner.endpoint(job)
+    }
+
+    fn busy(&self) -> u32 {
+        self.inner.busy()
+    }
+
+    fn servers(&self) -> u32 {
+        self.inner.servers()
+    }
+}
+
+/// Slow requests of endpoints that answer keep their slots, also in an overload.
+#[test]
+fn endpoints_that_answer_never_have_more_than_p_requests() {
+    for (kinds, load) in [(TAIL, 0.9), (TAIL, 1.3), (THREE, 1.3)] {
+        let most = Cell::new(0);
+        for seed in 1..5 {
+            let endpoint = |_| Faulty::new(WORKERS / 4, Duration::from_secs(3), &[]);
+            let backend = Counted {
+                inner: Endpoints::new((0..4).map(endpoint), None),
+                count: 0,
+                most: &most,
+            };
+            let service = Service {
+                kinds,
+                ..three(load, seed)
+            };
+            service.run_on(Some(WORKERS), backend);
+        }
+        assert_eq!(most.get(), WORKERS, "{kinds:?} at {load}");
+    }
+}
+
+/// Outlier detection ejects the endpoint at the fifth timeout, and the others have what is left of
+/// the slots.
 #[test]
 fn an_endpoint_that_hangs_is_ejected() {
     for slots in [Some(WORKERS), None] {
-        let (mut meanwhile, mut after) = (0.0, 0.0);
-        for seed in 1..9 {
-            let hangs = [fault(None, (4, u64::MAX), Effect::Hangs)];
-            let endpoint = |faults| Faulty::new(WORKERS / 4, Duration::from_secs(3), faults);
-            let well: [&[Fault]; 3] = [&[]; 3];
-            let all = std::iter::once(hangs.as_slice()).chain(well).map(endpoint);
-            let backend = Endpoints::new(all, Some(5));
-            let found = constant(ONE, 200.0, seed).run_on(slots, backend);
-            meanwhile += found.in_time(0, 8..11) / 8.0;
-            after += found.in_time(0, 11..24) / 8.0;
-        }
+        let [meanwhile, after] = behind_a_hung_endpoint(ONE, slots, Some(5), &[8..11, 11..24]);
         assert!(meanwhile >= 0.8, "P {slots:?}: {meanwhile:.3}");
         assert!(after >= 0.98, "P {slots:?}: {after:.3}");
     }

@@ -1,6 +1,7 @@
 //! Types that hang, over several workers.
 
 use super::*;
+use crate::requests::Phase;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -128,4 +129,205 @@ fn a_stream_that_has_begun_is_answered() {
     }
     process.arrive(0, "/slow");
     assert_eq!(process.refused, []);
+}
+
+/// Returns the number of requests that hold a slot, and of those that gave theirs back, counted
+/// over the requests.
+fn held(process: &Process) -> (u64, u64) {
+    let (mut held, mut freed) = (0, 0);
+    let policies = process.workers.iter().flatten();
+    let policies = policies.flat_map(|engine| engine.running.iter().chain(&engine.retired));
+    for request in policies.flat_map(|policy| policy.stage.requests.iter()) {
+        if matches!(request.phase, Phase::Running { .. }) {
+            match request.freed {
+                Some(_) => freed += 1,
+                None => held += 1,
+            }
+        }
+    }
+    (held, freed)
+}
+
+/// Returns a request that goes to this host once it goes to the backend.
+fn arrive_at(process: &mut Process, worker: usize, host: u8) -> u32 {
+    let stream = process.arrive(worker, "/");
+    process.hosts.insert(stream, Upstream::at(&[host]));
+    stream
+}
+
+/// Answers 40 requests after 20 ms each, by turns on all workers, at this host.
+fn answer(process: &mut Process, host: u8) {
+    for at in 0..40 {
+        let stream = arrive_at(process, at % process.workers.len(), host);
+        process.run_for(20 * MS);
+        process.finish(stream, Outcome::Completed);
+    }
+}
+
+/// Returns a process of `workers` with a request on its second worker that hangs at host 0, while
+/// others are answered by host `other`, and this request.
+fn with_a_hung_request(workers: usize, parallelism: u32, other: u8) -> (Process, u32) {
+    let mut process = Process::new(workers, &by_value(parallelism));
+    answer(&mut process, other);
+    answer(&mut process, other);
+    let hung = arrive_at(&mut process, 1, 0);
+    answer(&mut process, other);
+    (process, hung)
+}
+
+#[test]
+fn a_request_at_a_host_that_hangs_gives_its_slot_back_once() {
+    let ends = [Outcome::Completed, Outcome::Failed, Outcome::Abandoned];
+    for outcome in ends.into_iter().chain([Outcome::Unmeasured]) {
+        let (mut process, hung) = with_a_hung_request(2, 2, 1);
+        assert_eq!(held(&process), (0, 1));
+        assert_eq!(process.gauge("slots_in_use"), 0);
+        process.configure(&by_value(3));
+        process.configure(&config(2, |_| {}));
+        process.run_for(50 * MS);
+        assert_eq!(process.gauge("slots_in_use"), 0, "after edits");
+        process.finish(hung, outcome);
+        process.assert_nothing_booked();
+    }
+}
+
+#[test]
+fn a_slot_that_was_given_back_goes_to_a_waiter_of_any_worker() {
+    let (mut process, _) = with_a_hung_request(2, 2, 1);
+    let hung: Vec<u32> = (0..2).map(|_| arrive_at(&mut process, 1, 0)).collect();
+    let waiting = arrive_at(&mut process, 0, 1);
+    assert_eq!(process.queued(), [waiting]);
+    process.run_for(50 * MS);
+    assert!(process.queued().is_empty());
+    process.finish(waiting, Outcome::Completed);
+    assert_eq!((held(&process), process.in_backend()), ((0, 3), 3));
+    for stream in hung {
+        process.finish(stream, Outcome::Failed);
+    }
+    process.assert_nothing_booked();
+}
+
+#[test]
+fn a_request_keeps_its_slot_where_its_host_is_the_only_one_or_is_not_known() {
+    let (mut process, hung) = with_a_hung_request(2, 2, 0);
+    assert_eq!(held(&process), (1, 0));
+    process.finish(hung, Outcome::Completed);
+    process.hosts.clear();
+    process.arrive(1, "/");
+    answer(&mut process, 1);
+    assert_eq!(held(&process), (1, 0));
+}
+
+#[test]
+fn requests_of_a_host_that_answers_after_all_take_their_slots_again() {
+    let (mut process, hung) = with_a_hung_request(2, 4, 1);
+    let later = arrive_at(&mut process, 1, 0);
+    process.run_for(50 * MS);
+    assert_eq!(held(&process), (0, 2));
+    process.finish(hung, Outcome::Completed);
+    assert_eq!(held(&process), (1, 0));
+    assert_eq!(process.gauge("slots_in_use"), 1);
+    // It is trusted now.
+    answer(&mut process, 1);
+    answer(&mut process, 1);
+    assert_eq!(held(&process), (1, 0));
+    process.finish(later, Outcome::Completed);
+    process.assert_nothing_booked();
+}
+
+/// Without an answer of another host, the backend as a whole may hang.
+#[test]
+fn requests_keep_their_slots_while_no_host_answers() {
+    let mut process = Process::new(2, &by_value(2));
+    answer(&mut process, 1);
+    answer(&mut process, 1);
+    let streams: Vec<u32> = (0..2).map(|at| arrive_at(&mut process, at, 0)).collect();
+    process.run_for(20 * 100 * MS);
+    assert_eq!(held(&process), (2, 0));
+    for stream in streams {
+        process.finish(stream, Outcome::Failed);
+    }
+    process.assert_nothing_booked();
+}
+
+#[test]
+fn no_host_is_asked_for_while_none_is_overtaken() {
+    let mut process = Process::new(2, &by_value(2));
+    answer(&mut process, 1);
+    answer(&mut process, 1);
+    let watches = |process: &Process| {
+        let stages = process
+            .workers
+            .iter()
+            .flatten()
+            .flat_map(|engine| &engine.running);
+        stages.filter(|policy| policy.stage.watches_hosts()).count()
+    };
+    let slow = arrive_at(&mut process, 0, 1);
+    process.run_for(190 * MS);
+    assert_eq!(watches(&process), 0);
+    process.run_for(20 * MS);
+    assert_eq!(watches(&process), 1);
+    process.finish(slow, Outcome::Completed);
+    process.run_for(Duration::from_secs(11));
+    assert_eq!(watches(&process), 0);
+}
+
+#[test]
+fn a_worker_that_dies_has_given_a_slot_back_once() {
+    let (mut process, hung) = with_a_hung_request(3, 2, 1);
+    let lost = arrive_at(&mut process, 1, 1);
+    assert_eq!(process.gauge("slots_in_use"), 1);
+    process.workers[1] = None;
+    for stream in [hung, lost] {
+        process.requests.remove(&stream);
+    }
+    process.run_for(Duration::from_secs(11));
+    assert_eq!(process.gauge("workers_lost"), 1);
+    process.assert_nothing_booked();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// The gauge of slots in use equals the number of requests that hold one, after any ends and
+    /// edits, at up to three hosts. At one host, the backend never has more than P requests.
+    #[test]
+    fn slots_are_conserved_and_one_host_never_has_more_than_p(
+        hosts in 1_u8..4,
+        steps in prop::collection::vec((0_u8..8, any::<prop::sample::Index>()), 0..150)
+    ) {
+        let other = u8::from(hosts > 1);
+        let (mut process, _) = with_a_hung_request(3, 4, other);
+        for (step, at) in steps {
+            let all: Vec<u32> = process.requests.keys().copied().collect();
+            match step {
+                0..=2 => {
+                    let host = at.index(usize::from(hosts)) as u8;
+                    arrive_at(&mut process, at.index(3), host);
+                }
+                3 | 4 if !all.is_empty() => {
+                    // The latest ones are answered first.
+                    let stream = all[all.len() - 1 - at.index(all.len().min(2))];
+                    process.finish(stream, Outcome::Completed);
+                }
+                5 if !all.is_empty() => {
+                    let outcomes = [Outcome::Failed, Outcome::Abandoned, Outcome::Unmeasured];
+                    process.finish(all[at.index(all.len())], outcomes[at.index(3)]);
+                }
+                6 if hosts > 1 => process.configure(&by_value(1 + at.index(5) as u32)),
+                _ => process.run_for(50 * MS * (1 + at.index(10) as u32)),
+            }
+            process.settle();
+            prop_assert_eq!(process.gauge("slots_in_use"), held(&process).0);
+            prop_assert_eq!(process.gauge("queue_length"), process.queued().len() as u64);
+            prop_assert!(hosts > 1 || process.in_backend() <= 4);
+        }
+        let all: Vec<u32> = process.requests.keys().copied().collect();
+        for stream in all {
+            process.finish(stream, Outcome::Completed);
+            process.settle();
+        }
+        process.assert_nothing_booked();
+    }
 }

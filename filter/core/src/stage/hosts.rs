@@ -1,0 +1,333 @@
+//! Hosts that hang: an endpoint of several that answers nothing while others do.
+//!
+//! The proxy picks the host after the decision, so requests that hang at one host soon hold the
+//! slots of all. A slow request is no sign of that, however slow it is. So requests give their
+//! slots back only if their host *hangs*:
+//!
+//! - A request of a type *is overtaken* there. It takes longer than the first objective, and than
+//!   1.5 times any recent answer of its type.
+//! - For as long, the host was watched and answered nothing.
+//! - Meanwhile another host answered a request of this type.
+//!
+//! A single host never hangs by this, so the backend has at most P requests. Of several hosts, the
+//! one that hangs has those that gave their slots back beyond that, until they end. A host that
+//! answers after all doesn't hang: its requests take their slots again, above P if need be, and it
+//! is trusted for a minute.
+//!
+//! The proxy is asked for hosts only while there are overtaken requests, and for ten seconds after
+//! that: for those of such requests, of all requests that take long while a host hangs, and of
+//! answers. A request without a host, as in a connection pool's queue, keeps its slot. Each worker
+//! judges by its own requests.
+
+use std::hash::{DefaultHasher, Hasher};
+use std::time::Duration;
+
+use super::Stage;
+use crate::decision::{Action, Ticket};
+use crate::host::{Host, HostError};
+use crate::request::TypeId;
+use crate::requests::{Phase, Request};
+use crate::time::Instant;
+
+/// The fewest recent answers of a type by which one of its requests is overtaken.
+const FEWEST: u32 = 20;
+/// The time after which answers are recent no more, once as many came later.
+const RECENT: Duration = Duration::from_secs(10);
+/// The time for which answers are watched after the last overtaken request.
+const WATCH: Duration = Duration::from_secs(10);
+/// The time for which a host is trusted that was wrongly held to hang.
+const TRUST: Duration = Duration::from_secs(60);
+/// The most hosts and types that are suspected at once; of more, requests keep their slots.
+const MOST: usize = 16;
+
+/// The host that a request was sent to: a hash of its address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Upstream(u64);
+
+impl Upstream {
+    /// Returns the host of this address.
+    #[must_use]
+    pub fn at(address: &[u8]) -> Self {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(address);
+        Self(hasher.finish())
+    }
+}
+
+/// Answers of a type: their number, and the longest time in the backend.
+#[derive(Debug, Clone, Copy, Default)]
+struct Answers {
+    count: u32,
+    longest: Duration,
+}
+
+/// The recent answers of a type, in two periods.
+#[derive(Debug, Clone, Copy, Default)]
+struct Recent {
+    now: Answers,
+    before: Answers,
+    began: Instant,
+}
+
+impl Recent {
+    fn add(&mut self, now: Instant, time: Duration) {
+        if self.now.count >= FEWEST && now.since(self.began) >= RECENT {
+            self.before = std::mem::take(&mut self.now);
+        }
+        if self.now.count == 0 {
+            self.began = now;
+        }
+        self.now.count = self.now.count.saturating_add(1);
+        self.now.longest = self.now.longest.max(time);
+    }
+
+    /// Returns the longest time of recent answers; `None` of few.
+    fn longest(&self) -> Option<Duration> {
+        let enough = self.now.count.saturating_add(self.before.count) >= FEWEST;
+        enough.then(|| self.now.longest.max(self.before.longest))
+    }
+}
+
+/// A host with an overtaken request of a type, or one that is trusted.
+#[derive(Debug, Clone, Copy)]
+struct Suspect {
+    host: Upstream,
+    kind: TypeId,
+    /// The time since when it was watched and answered nothing.
+    silent: Instant,
+    /// The time of the last answer of another host to a request of this type.
+    other: Option<Instant>,
+    hangs: bool,
+    /// The time until which it is trusted.
+    trusted: Option<Instant>,
+}
+
+impl Suspect {
+    fn is_trusted(&self, now: Instant) -> bool {
+        self.trusted.is_some_and(|until| now < until)
+    }
+}
+
+/// The hosts of a stage, as one worker sees them.
+#[derive(Debug)]
+pub(super) struct Hosts {
+    /// By type.
+    recent: Vec<Recent>,
+    watched_until: Option<Instant>,
+    suspects: Vec<Suspect>,
+}
+
+impl Hosts {
+    pub(super) fn new(types: usize) -> Self {
+        Self {
+            recent: vec![Recent::default(); types],
+            watched_until: None,
+            suspects: Vec::with_capacity(MOST),
+        }
+    }
+
+    /// Records an answer to a request of `kind` that was in the backend for `time`.
+    pub(super) fn answered(&mut self, now: Instant, kind: TypeId, time: Duration) {
+        if let Some(recent) = self.recent.get_mut(usize::from(kind.0)) {
+            recent.add(now, time);
+        }
+    }
+
+    /// Returns the time beyond which a request of `kind`, with this first objective, is overtaken.
+    fn limit(&self, kind: TypeId, first: Duration) -> Option<Duration> {
+        let longest = self.recent.get(usize::from(kind.0))?.longest()?;
+        Some(first.max(longest.saturating_mul(3) / 2))
+    }
+
+    fn is_watching(&self) -> bool {
+        self.watched_until.is_some()
+    }
+
+    /// Begins or ends to watch answers, by whether any request is overtaken.
+    fn watch(&mut self, now: Instant, overtaken: bool) {
+        if overtaken {
+            if !self.is_watching() {
+                self.suspects.retain(|suspect| suspect.is_trusted(now));
+                for suspect in &mut self.suspects {
+                    suspect.silent = now;
+                }
+            }
+            self.watched_until = Some(now + WATCH);
+        } else if self.watched_until.is_some_and(|until| now >= until) {
+            self.watched_until = None;
+        }
+    }
+
+    fn any_hangs(&self) -> bool {
+        self.suspects.iter().any(|suspect| suspect.hangs)
+    }
+
+    fn hangs(&self, host: Upstream) -> bool {
+        let mut suspects = self.suspects.iter();
+        suspects.any(|suspect| suspect.hangs && suspect.host == host)
+    }
+
+    /// Judges `host` by a request of `kind` that it has since `since`. Returns whether it hangs.
+    fn judge(
+        &mut self,
+        now: Instant,
+        host: Upstream,
+        (kind, since): (TypeId, Instant),
+        limit: Duration,
+    ) -> bool {
+        if self.hangs(host) {
+            return true;
+        }
+        if now.since(since) <= limit {
+            return false;
+        }
+        let of = |suspect: &Suspect| suspect.host == host;
+        if (self.suspects.iter()).any(|suspect| of(suspect) && suspect.is_trusted(now)) {
+            return false;
+        }
+        let mut suspects = self.suspects.iter_mut();
+        if let Some(suspect) = suspects.find(|suspect| of(suspect) && suspect.kind == kind) {
+            let from = suspect.silent.max(since);
+            suspect.hangs =
+                now.since(from) > limit && suspect.other.is_some_and(|other| other > from);
+            return suspect.hangs;
+        }
+        if self.suspects.len() < MOST {
+            self.suspects.push(Suspect {
+                host,
+                kind,
+                silent: now,
+                other: None,
+                hangs: false,
+                trusted: None,
+            });
+        }
+        false
+    }
+
+    /// Records an answer of `host` to a request of `kind`. Returns whether the host was held to
+    /// hang.
+    fn answered_by(&mut self, now: Instant, host: Upstream, kind: TypeId) -> bool {
+        let hung = self.hangs(host);
+        for suspect in &mut self.suspects {
+            if suspect.host == host {
+                suspect.silent = now;
+                if hung {
+                    suspect.hangs = false;
+                    suspect.trusted = Some(now + TRUST);
+                }
+            } else if suspect.kind == kind {
+                suspect.other = Some(now);
+            }
+        }
+        (self.suspects).retain(|suspect| suspect.host != host || suspect.is_trusted(now));
+        hung
+    }
+}
+
+/// Returns the time since when a request is in the backend without an answer.
+fn unanswered_since(request: &Request) -> Option<Instant> {
+    match request.phase {
+        Phase::Running { dequeued } if request.first_byte.is_none() => dequeued,
+        _ => None,
+    }
+}
+
+impl Stage {
+    /// Returns the time in the backend beyond which a request of `kind` is overtaken.
+    fn overtaken_after(&self, kind: TypeId) -> Option<Duration> {
+        let first = self.service_times.objectives(kind).first()?;
+        self.hosts.limit(kind, first.response_time)
+    }
+
+    /// Watches hosts while a request is overtaken. Adds the requests to `suspects` whose hosts are
+    /// to be reported by [`Stage::at_host`], with their streams.
+    pub(crate) fn find_suspects(&mut self, now: Instant, suspects: &mut Vec<(Ticket, u32)>) {
+        let is_longer = |request: &Request, time: Option<Duration>| {
+            let since = unanswered_since(request);
+            since.is_some_and(|since| time.is_some_and(|time| now.since(since) > time))
+        };
+        let overtaken = self.holds()
+            && (self.requests.iter())
+                .any(|request| is_longer(request, self.overtaken_after(request.attributes.kind)));
+        self.hosts.watch(now, overtaken);
+        if !self.hosts.is_watching() {
+            return;
+        }
+        let any_hangs = self.hosts.any_hangs();
+        for (ticket, request) in self.requests.tickets() {
+            let kind = request.attributes.kind;
+            let time = match any_hangs {
+                true => self.service_times.mean(kind),
+                false => self.overtaken_after(kind),
+            };
+            if request.freed.is_none() && is_longer(request, time) {
+                suspects.push((ticket, request.stream));
+            }
+        }
+    }
+
+    /// Whether [`Stage::answered_by`] is to be called for answers.
+    #[must_use]
+    pub fn watches_hosts(&self) -> bool {
+        self.hosts.is_watching()
+    }
+
+    /// Gives the slot of a request back that is at `upstream` now, if that host hangs.
+    ///
+    /// # Errors
+    /// [`HostError`]; the slot is free all the same, at the next audit at the latest.
+    pub fn at_host(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        ticket: Ticket,
+        upstream: Upstream,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), HostError> {
+        let Some(request) = self.requests.of(ticket) else {
+            return Ok(());
+        };
+        let kind = request.attributes.kind;
+        let limit = self.overtaken_after(kind);
+        let (None, Some(since), Some(limit)) = (request.freed, unanswered_since(request), limit)
+        else {
+            return Ok(());
+        };
+        if !(self.holds() && self.hosts.judge(now, upstream, (kind, since), limit)) {
+            return Ok(());
+        }
+        if let Some(request) = self.requests.of_mut(ticket) {
+            request.freed = Some((now, upstream));
+        }
+        let released = self.ledger.release(host);
+        self.dispatch(host, now, actions).and(released)
+    }
+
+    /// Records the host that answered a request. If it was held to hang, its requests take their
+    /// slots again.
+    ///
+    /// # Errors
+    /// [`HostError`]; requests of which no slot can be booked hold none.
+    pub fn answered_by(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        ticket: Ticket,
+        upstream: Upstream,
+    ) -> Result<(), HostError> {
+        let Some(request) = self.requests.of(ticket) else {
+            return Ok(());
+        };
+        if !(self.hosts).answered_by(now, upstream, request.attributes.kind) {
+            return Ok(());
+        }
+        for request in self.requests.iter_mut() {
+            if request.freed.is_some_and(|(_, at)| at == upstream) {
+                self.ledger.acquire_over_limit(host)?;
+                request.freed = None;
+            }
+        }
+        Ok(())
+    }
+}
