@@ -4,6 +4,7 @@
 //! codes: 0; 1 for a problem with the input or the system; 2 for a wrong command line.
 
 pub mod bootstrap;
+pub mod clean_up;
 pub mod cluster;
 pub mod completions;
 pub mod crd;
@@ -59,6 +60,8 @@ pub enum Command {
     Inject(Box<inject::InjectArgs>),
     /// Remove the additions of inject from workloads
     Uninject(inject::UninjectArgs),
+    /// Remove the objects that operators have written, before they are uninstalled
+    CleanUp(clean_up::CleanUpArgs),
     /// Show the policies and proxies of a cluster, or of a running `headgate run`
     ///
     /// Exit codes: 0 if every policy is accepted, and programmed or without proxies; 1 if one
@@ -115,6 +118,7 @@ pub fn main() -> ExitCode {
         Command::Bootstrap(args) => bootstrap::run(&args),
         Command::Inject(args) => inject::run(&args),
         Command::Uninject(args) => inject::remove(&args),
+        Command::CleanUp(args) => clean_up::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Sysid(args) => sysid::run(&args),
