@@ -11,7 +11,7 @@
 //! headgate.policy.<namespace>/<name>.backlog_bound                       gauge      d_t: cost, µs if work is time, requests for FC-Q; AC's probability in millionths
 //! headgate.policy.<namespace>/<name>.service_delay_us                    gauge      s(k) of backlog control, the last period's
 //! headgate.policy.<namespace>/<name>.handover_us                         histogram  freed slot to its next request on another worker
-//! headgate.policy.<namespace>/<name>.{rq_excluded,rq_unmanaged,rq_cost_unknown,ledger_corrected,workers_lost}   counters
+//! headgate.policy.<namespace>/<name>.{rq_excluded,rq_unmanaged,rq_cost_unknown,ledger_corrected,workers_lost,offered_work_us}   counters
 //! headgate.policy.<namespace>/<name>.type.<type>.<counter>               see [`Count`]
 //! headgate.policy.<namespace>/<name>.type.<type>.rq_rejected.reason.<reason>        counter    rejected for this reason, enforced or not
 //! headgate.policy.<namespace>/<name>.type.<type>.rq_slo_met.objective.<pNN>         counter    completed within the objective
@@ -123,14 +123,18 @@ pub enum StageCount {
     WorkersLost,
     /// Requests without a readable cost, although the policy's `cost` names a header: counted as 1.
     CostUnknown,
+    /// Slot time that all arrivals ask for, refused ones included: the mean of their type. Its rate
+    /// ÷ 1,000,000 is the number of slots that the offered work keeps busy.
+    OfferedWork,
 }
 
-const STAGE_COUNTERS: [&str; 5] = [
+const STAGE_COUNTERS: [&str; 6] = [
     "rq_excluded",
     "rq_unmanaged",
     "ledger_corrected",
     "workers_lost",
     "rq_cost_unknown",
+    "offered_work_us",
 ];
 
 /// `p50`, `p99.9` as `p99_9`: an objective's name in stats, headers and response code details.
@@ -142,13 +146,19 @@ pub fn percentile_name(percentile: f64) -> String {
 /// The start of a stage's stat names.
 #[must_use]
 pub fn prefix(policy: &str) -> String {
-    format!("headgate.policy.{}", policy.replace('.', "_"))
+    format!("headgate.policy.{}", policy_name(policy))
+}
+
+/// The name of a policy, `namespace/name`, in stats: dots separate parts there.
+#[must_use]
+pub fn policy_name(policy: &str) -> String {
+    policy.replace('.', "_")
 }
 
 #[derive(Debug, Clone)]
 struct Counter {
     metric: MetricId,
-    pending: u32,
+    pending: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -251,12 +261,12 @@ impl StageStats {
     /// Counts `n` requests.
     pub fn count_n(&mut self, kind: TypeId, count: Count, n: u32) {
         if let Some(counter) = self.touch(kind).counters.get_mut(count as usize) {
-            counter.pending = counter.pending.saturating_add(n);
+            counter.pending = counter.pending.saturating_add(u64::from(n));
         }
     }
 
     /// Counts something of the stage.
-    pub fn count_stage(&mut self, count: StageCount, amount: u32) {
+    pub fn count_stage(&mut self, count: StageCount, amount: u64) {
         if let Some(counter) = self.counters.get_mut(count as usize) {
             counter.pending = counter.pending.saturating_add(amount);
         }
@@ -462,7 +472,10 @@ fn flush<'a>(
     counters: impl Iterator<Item = &'a mut Counter>,
 ) -> Result<(), HostError> {
     for counter in counters.filter(|counter| counter.pending > 0) {
-        host.add(counter.metric, i64::from(counter.pending))?;
+        host.add(
+            counter.metric,
+            i64::try_from(counter.pending).unwrap_or(i64::MAX),
+        )?;
         counter.pending = 0;
     }
     Ok(())

@@ -135,6 +135,8 @@ pub struct PolicyState {
     pub not_found: Vec<(TargetRef, String)>,
     /// Whether decisions take effect.
     pub mode: Mode,
+    /// The slots of one endpoint; `None` if the policy doesn't give them.
+    pub endpoint_slots: Option<u32>,
     /// [`FilterConfig::revision`] of the workloads that enforce it; empty when none does.
     pub revision: String,
 }

@@ -5,6 +5,7 @@
 
 pub mod bootstrap;
 pub mod check;
+pub mod clean_up;
 pub mod cluster;
 pub mod completions;
 pub mod crd;
@@ -63,6 +64,8 @@ pub enum Command {
     Inject(Box<inject::InjectArgs>),
     /// Remove the additions of inject from workloads
     Uninject(inject::UninjectArgs),
+    /// Remove the objects that operators have written, before they are uninstalled
+    CleanUp(clean_up::CleanUpArgs),
     /// Show the policies and proxies of a cluster, or of a running `headgate run`
     ///
     /// Exit codes: 0 if every policy is accepted, and programmed or without proxies; 1 if one
@@ -124,6 +127,7 @@ pub fn main() -> ExitCode {
         Command::Bootstrap(args) => bootstrap::run(&args),
         Command::Inject(args) => inject::run(&args),
         Command::Uninject(args) => inject::remove(&args),
+        Command::CleanUp(args) => clean_up::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Top(args) => top::run(&args),

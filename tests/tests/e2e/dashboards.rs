@@ -66,6 +66,7 @@ fn policies() -> Vec<Value> {
     let mix = mix::bouncer(SCALE);
     let mut search = policy::for_mix(P, &mix);
     let mut trial = named(search.clone(), "trial");
+    search["spec"]["parallelism"] = json!({"perEndpoint": P});
     search["spec"]["strategy"] = json!({"type": "Bouncer", "bouncer": {"shedByValue": true}});
     trial["spec"]["mode"] = json!("DryRun");
     let mut mail = named(

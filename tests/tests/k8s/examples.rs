@@ -15,13 +15,14 @@ use headgate_tests::wait;
 use serde_json::{Value, json};
 
 /// Folders that are for a cluster.
-const FOLDERS: [&str; 6] = [
+const FOLDERS: [&str; 7] = [
     "sidecar",
     "gateway",
     "dry-run",
     "grpc",
     "istio",
     "envoy-gateway",
+    "autoscaling",
 ];
 
 fn manifests(folder: &str) -> Vec<PathBuf> {
@@ -82,7 +83,7 @@ fn pod(object: &Value) -> Option<Value> {
 fn the_api_server_takes_every_example() {
     let server = ApiServer::start().unwrap();
     server.install_crds().unwrap();
-    for project in ["gateway-api", "istio", "envoy-gateway"] {
+    for project in ["gateway-api", "istio", "envoy-gateway", "keda"] {
         chart::install_crds(&server, project).unwrap();
     }
     server.kubectl(&["create", "namespace", "shop"]).unwrap();

@@ -138,12 +138,12 @@ fn every_pod_runs_without_privileges() {
         let specs: Vec<&Value> = objects
             .iter()
             .filter_map(|object| match object["kind"].as_str() {
-                Some("Deployment") => Some(&object["spec"]["template"]["spec"]),
+                Some("Deployment" | "Job") => Some(&object["spec"]["template"]["spec"]),
                 Some("Pod") => Some(&object["spec"]),
                 _ => None,
             })
             .collect();
-        assert_eq!(specs.len(), 2, "the operator and the test");
+        assert_eq!(specs.len(), 3, "the operator, the test and the clean-up");
         for spec in specs {
             let pod = &spec["securityContext"];
             assert_eq!(pod["runAsNonRoot"], true);
@@ -525,6 +525,58 @@ fn uninstalling_keeps_policies_unless_told_otherwise() {
     for object in &kept {
         let keep = &object["metadata"]["annotations"][POLICY];
         assert!(keep.is_null() || chart::label(object) == CRD);
+    }
+}
+
+/// Before a release is removed, a Job stops its operators and removes what they have written, where
+/// they may have written it.
+#[test]
+fn uninstalling_first_removes_what_operators_wrote() {
+    let job = |objects: &[Value]| find(objects, "Job/headgate-clean-up").clone();
+    let arguments = |job: &Value| job["spec"]["template"]["spec"]["containers"][0]["args"].clone();
+    let objects = chart::render(&good("defaults"), &[]).unwrap();
+    let all = [
+        "clean-up",
+        "--deployment=headgate",
+        "--publish-ca=headgate-ca",
+    ];
+    assert_eq!(arguments(&job(&objects)), json!(all));
+    let of_hook: Vec<&Value> = (objects.iter())
+        .filter(|o| o["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete")
+        .collect();
+    let labels: BTreeSet<String> = of_hook.iter().map(|o| chart::label(o)).collect();
+    let expected = [
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "Job",
+        "Role",
+        "RoleBinding",
+        "ServiceAccount",
+    ];
+    let expected = expected.map(|kind| format!("{kind}/headgate-clean-up"));
+    assert_eq!(labels, BTreeSet::from(expected));
+    for object in of_hook {
+        let annotations = &object["metadata"]["annotations"];
+        let removed = annotations["helm.sh/hook-delete-policy"].as_str().unwrap();
+        assert_eq!(removed, "before-hook-creation,hook-succeeded,hook-failed");
+        let weight = if object["kind"] == "Job" { "0" } else { "-1" };
+        assert_eq!(annotations["helm.sh/hook-weight"], weight);
+    }
+
+    let some = chart::render(&good("some-namespaces"), &[]).unwrap();
+    let arguments = arguments(&job(&some)).to_string();
+    assert!(arguments.contains("--watch-namespace=shop"), "{arguments}");
+    let is_wide = |o: &Value| chart::label(o) == "ClusterRole/headgate-clean-up";
+    assert!(!some.iter().any(is_wide));
+    let is_watched = |o: &&Value| chart::label(o) == "Role/headgate-clean-up-watched";
+    let watched = some.iter().filter(is_watched);
+    let namespaces: Vec<&Value> = watched.map(|o| &o["metadata"]["namespace"]).collect();
+    assert_eq!(namespaces, ["shop", "envoy-gateway-system"]);
+
+    for off in ["cleanUp.enabled=false", "rbac.create=false"] {
+        let objects = chart::render(&good("defaults"), &["--set", off]).unwrap();
+        let is_hook = |o: &Value| chart::label(o).contains("clean-up");
+        assert!(!objects.iter().any(is_hook), "{off}");
     }
 }
 

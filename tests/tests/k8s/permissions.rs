@@ -102,20 +102,27 @@ fn granted(server: &ApiServer) -> Permissions {
     ] {
         let role = server.kubectl(arguments).unwrap();
         let role: Value = serde_json::from_str(&role).unwrap_or_default();
-        for rule in role["rules"].as_array().into_iter().flatten() {
-            let texts = |key: &str| -> Vec<String> {
-                rule[key]
-                    .as_array()
-                    .unwrap()
-                    .iter()
-                    .map(|text| text.as_str().unwrap().to_owned())
-                    .collect()
-            };
-            for group in texts("apiGroups") {
-                for resource in texts("resources") {
-                    for verb in texts("verbs") {
-                        granted.insert(format!("{verb} {group}/{resource}"));
-                    }
+        granted.extend(of_rules(&role));
+    }
+    granted
+}
+
+/// Returns the permissions of one role.
+fn of_rules(role: &Value) -> Permissions {
+    let mut granted = Permissions::new();
+    for rule in role["rules"].as_array().into_iter().flatten() {
+        let texts = |key: &str| -> Vec<String> {
+            rule[key]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|text| text.as_str().unwrap().to_owned())
+                .collect()
+        };
+        for group in texts("apiGroups") {
+            for resource in texts("resources") {
+                for verb in texts("verbs") {
+                    granted.insert(format!("{verb} {group}/{resource}"));
                 }
             }
         }
@@ -825,4 +832,167 @@ fn the_test_of_the_release_may_do_what_it_does_and_no_more() {
         ("/serviceaccounts/token", "create"),
     ]);
     assert_eq!(self::used(&used), lines);
+}
+
+/// The Job of the chart's pre-delete hook, with its rights: it stops the operators and removes what
+/// they delivered, and a ConfigMap that a Pod mounts stays.
+#[test]
+fn the_clean_up_removes_what_was_delivered_and_may_do_no_more() {
+    const OBJECTS: &str = "
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: delivered
+  namespace: shop
+  labels: {app.kubernetes.io/managed-by: headgate, headgate.dev/adapter: config-map}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: headgate-ca, namespace: shop, labels: {app.kubernetes.io/managed-by: headgate}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: mounted, namespace: shop, labels: {app.kubernetes.io/managed-by: headgate,
+  headgate.dev/adapter: config-map}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: other-ca, namespace: shop, labels: {app.kubernetes.io/managed-by: headgate}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: theirs, namespace: shop, labels: {headgate.dev/adapter: config-map}}
+---
+apiVersion: extensions.istio.io/v1alpha1
+kind: WasmPlugin
+metadata: {name: plugin, namespace: shop, labels: {app.kubernetes.io/managed-by: headgate,
+  headgate.dev/adapter: istio}}
+spec: {url: 'http://headgate.headgate-system.svc:18002/modules/x.wasm'}
+---
+apiVersion: extensions.istio.io/v1alpha1
+kind: WasmPlugin
+metadata: {name: theirs, namespace: shop}
+spec: {url: 'http://example.com/x.wasm'}
+---
+apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: {name: native, namespace: shop, labels: {app.kubernetes.io/managed-by: headgate,
+  headgate.dev/adapter: istio-native}}
+spec: {}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: proxy, namespace: shop}
+spec:
+  containers: [{name: envoy, image: envoy}]
+  volumes:
+  - name: files
+    projected: {sources: [{configMap: {name: mounted}}]}
+";
+    let server = ApiServer::start().unwrap();
+    chart::install_crds(&server, "istio").unwrap();
+    for namespace in [NAMESPACE, "shop"] {
+        server.kubectl(&["create", "namespace", namespace]).unwrap();
+    }
+    let folder = chart::folder();
+    let folder = folder.to_str().unwrap();
+    server
+        .helm(&["install", "headgate", folder, "--namespace", NAMESPACE])
+        .unwrap();
+    let pods = || {
+        let selector = "--selector=app.kubernetes.io/component=operator";
+        let pods = get(&server, &["pods", "--namespace", NAMESPACE, selector]);
+        pods["items"].as_array().unwrap().len()
+    };
+    wait::until("the operators' Pods", || match pods() {
+        2 => Ok(()),
+        n => Err(format!("{n} Pods")),
+    })
+    .unwrap();
+    wait::until("the objects", || {
+        server.apply(OBJECTS).map_err(|error| format!("{error:#}"))
+    })
+    .unwrap();
+    let hooks = chart::helm(&[
+        "template",
+        "headgate",
+        folder,
+        "--namespace",
+        NAMESPACE,
+        "--show-only=templates/clean-up.yaml",
+    ])
+    .unwrap();
+    server.apply(&hooks).unwrap();
+    let job = get(
+        &server,
+        &["job", "headgate-clean-up", "--namespace", NAMESPACE],
+    );
+    let container = &job["spec"]["template"]["spec"]["containers"][0];
+    let kubeconfig = server
+        .service_account_kubeconfig(NAMESPACE, "headgate-clean-up")
+        .unwrap();
+    let clean_up = || {
+        let output = Command::new(binary_path())
+            .args(
+                container["args"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|a| a.as_str().unwrap()),
+            )
+            .arg("--kubeconfig")
+            .arg(&kubeconfig)
+            .output()
+            .unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{out}{err}");
+        (out, err)
+    };
+    let (out, err) = clean_up();
+    assert_eq!(pods(), 0);
+    assert_eq!(
+        out,
+        "deleted WasmPlugin shop/plugin\ndeleted EnvoyFilter shop/native\n\
+         deleted ConfigMap shop/delivered\ndeleted ConfigMap shop/headgate-ca\n"
+    );
+    assert_eq!(
+        err,
+        "warning: ConfigMap shop/mounted stays: a Pod mounts it\n"
+    );
+    let left = |kind: &str| -> Vec<String> {
+        let list = get(&server, &[kind, "--namespace=shop"]);
+        let items = list["items"].as_array().unwrap().iter();
+        let names = items.map(|o| o["metadata"]["name"].as_str().unwrap().to_owned());
+        names.filter(|name| name != "kube-root-ca.crt").collect()
+    };
+    assert_eq!(left("configmaps"), ["mounted", "other-ca", "theirs"]);
+    assert_eq!(left("wasmplugins"), ["theirs"]);
+    assert!(left("envoyfilters").is_empty());
+    // A second Job of the same hook finds nothing to do.
+    assert_eq!(clean_up().0, "");
+
+    let user = format!("system:serviceaccount:{NAMESPACE}:headgate-clean-up");
+    let mut granted = Permissions::new();
+    for role in ["clusterrole", "role"] {
+        let role = get(
+            &server,
+            &[role, "headgate-clean-up", "--namespace", NAMESPACE],
+        );
+        granted.extend(of_rules(&role));
+    }
+    // No CRD of Envoy Gateway, and no object of a kind that came with Istio 1.30.
+    granted.retain(|p| p != "delete gateway.envoyproxy.io/envoyextensionpolicies");
+    granted.retain(|p| p != "delete extensions.istio.io/trafficextensions");
+    // The audit log may lag behind.
+    wait::until("what was granted to be used", || {
+        let mut events = server.audit(Default::default()).unwrap();
+        events.retain(|event| event.user == user);
+        assert!(events.iter().all(|e| e.code != 403), "{events:#?}");
+        match used(&events) {
+            used if used == granted => Ok(()),
+            used => Err(format!("{used:?}, granted {granted:?}")),
+        }
+    })
+    .unwrap();
 }

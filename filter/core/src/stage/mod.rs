@@ -289,7 +289,7 @@ impl Stage {
         actions: &mut Vec<Action>,
     ) -> Result<Decision, HostError> {
         let kind = attributes.kind;
-        self.stats.count(kind, Count::Total);
+        self.arrived(kind);
         if self.work == Work::Header && attributes.cost.is_none() {
             self.stats.count_stage(StageCount::CostUnknown, 1);
         }
@@ -332,6 +332,14 @@ impl Stage {
             self.decided(kind, !matches!(decision, Decision::Refuse(_)));
         }
         Ok(decision)
+    }
+
+    /// Counts an arrival, and the slot time that it asks for.
+    fn arrived(&mut self, kind: TypeId) {
+        self.stats.count(kind, Count::Total);
+        let mean = self.service_times.mean(kind).unwrap_or_default();
+        let micros = u64::try_from(mean.as_micros()).unwrap_or(u64::MAX);
+        self.stats.count_stage(StageCount::OfferedWork, micros);
     }
 
     /// Counts a decision, for the strategy and for the other workers' windows.
@@ -387,7 +395,7 @@ impl Stage {
         reason: Reason,
         wait: Duration,
     ) -> Refusal {
-        self.stats.count(request.kind, Count::Total);
+        self.arrived(request.kind);
         self.refuse(now, request, Some(origin), reason, wait)
     }
 

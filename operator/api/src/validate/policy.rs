@@ -77,6 +77,15 @@ impl Slots {
         }
     }
 
+    /// Returns the slots of one endpoint; `None` if the policy doesn't give them.
+    #[must_use]
+    pub const fn of_endpoint(self) -> Option<u32> {
+        match self {
+            Self::PerEndpoint(each) => Some(each),
+            Self::Total(_) | Self::Auto(_) => None,
+        }
+    }
+
     /// Returns the part of one proxy in front of `endpoints` endpoints.
     #[must_use]
     pub fn portion(self, endpoints: u32) -> Portion {

@@ -1,5 +1,6 @@
 //! The gauges of the report at the moment of a scrape.
 
+use headgate_core::stats::policy_name;
 use k8s_openapi::jiff::Timestamp;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -70,6 +71,13 @@ pub(super) fn register(registry: &mut Registry, report: &Report) {
         "policies_overridden",
         "Policies by their Overridden condition",
         by_condition(Type::Overridden, |_| true),
+    );
+    let given = report.policies.iter();
+    let given = given.filter_map(|p| Some((policy_name(&p.name), p.endpoint_slots? as usize)));
+    registry.register(
+        "endpoint_slots",
+        "Slots of one endpoint, of policies that give them (parallelism.perEndpoint)",
+        labelled("headgate_policy", given),
     );
     registry.register(
         "source_problems",

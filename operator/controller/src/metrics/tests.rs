@@ -31,6 +31,7 @@ fn policy(conditions: &[(Type, bool)]) -> PolicyReport {
         source: String::new(),
         generation: 1,
         mode: Mode::Enforce,
+        endpoint_slots: None,
         targets: Vec::new(),
         revision: String::new(),
         conditions: conditions.iter().map(condition).collect(),
@@ -65,6 +66,32 @@ fn an_override_is_neither_unaccepted_nor_unprogrammed() {
             assert!(has(&text, &line), "{line}\n{text}");
         }
     }
+}
+
+/// With the label of the proxies' metrics, so that a rule divides theirs by it.
+#[test]
+fn policies_that_give_the_slots_of_an_endpoint_have_them_as_a_metric() {
+    let given = PolicyReport {
+        name: "a/p.v2".into(),
+        endpoint_slots: Some(8),
+        ..policy(&[(Type::Accepted, true)])
+    };
+    let other = PolicyReport {
+        name: "a/auto".into(),
+        endpoint_slots: None,
+        ..given.clone()
+    };
+    let report = Report {
+        policies: vec![given, other],
+        ..report()
+    };
+    let text = Metrics::new().render(&report);
+    let name = "headgate_endpoint_slots{";
+    let lines: Vec<&str> = text.lines().filter(|l| l.starts_with(name)).collect();
+    assert_eq!(
+        lines,
+        ["headgate_endpoint_slots{headgate_policy=\"a/p_v2\"} 8"]
+    );
 }
 
 fn has(text: &str, line: &str) -> bool {

@@ -225,6 +225,7 @@ fn state(
         beyond_limit: BTreeMap::new(),
         not_found: Vec::new(),
         mode: enforced.map_or(Mode::default(), |p| p.stage.mode),
+        endpoint_slots: enforced.and_then(|p| p.slots.of_endpoint()),
         revision: own
             .map(|config| config.revision.clone())
             .next()

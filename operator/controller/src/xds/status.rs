@@ -59,6 +59,9 @@ pub struct PolicyReport {
     pub generation: i64,
     /// Whether it enforces or only counts.
     pub mode: Mode,
+    /// The slots of one endpoint, if the policy gives them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint_slots: Option<u32>,
     /// The targets that it applies to.
     pub targets: Vec<TargetRef>,
     /// The revision of the configuration that contains it; empty if nothing is enforced.
@@ -220,6 +223,7 @@ fn policy(state: &PolicyState, conditions: Conditions) -> PolicyReport {
         source: state.source.clone(),
         generation: state.generation,
         mode: state.mode,
+        endpoint_slots: state.endpoint_slots,
         targets: state.targets.clone(),
         revision: state.revision.clone(),
         conditions,

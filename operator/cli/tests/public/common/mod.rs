@@ -193,6 +193,7 @@ pub fn plan(workloads: &[(&str, &str)]) -> Plan {
             beyond_limit: Default::default(),
             not_found: Vec::new(),
             mode: Mode::Enforce,
+            endpoint_slots: None,
             revision: (*revision).to_owned(),
         });
         plan.workloads

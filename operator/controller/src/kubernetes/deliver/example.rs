@@ -128,6 +128,7 @@ impl Example {
             beyond_limit: BTreeMap::new(),
             not_found: Vec::new(),
             mode: Mode::Enforce,
+            endpoint_slots: None,
             revision: "r".to_owned(),
         });
         self

@@ -4,6 +4,7 @@
 //! request when a leader starts finds them: a setting changes only with a new process.
 
 use kube::api::{DynamicObject, ListParams};
+use kube::core::PartialObjectMeta;
 use kube::{Api, Client, ResourceExt as _};
 use tracing::{info, warn};
 
@@ -39,36 +40,64 @@ async fn remove_from(
     adapter: Adapter,
     api: &Api<DynamicObject>,
 ) -> Result<(), String> {
-    let mut page = ListParams::default().labels(&ours()).limit(PAGE);
+    match delete_all(client, adapter, api, &ours(), |_, _| true).await {
+        Ok(_) => Ok(()),
+        Err(Stopped::Forbidden(why)) => {
+            warn!(
+                kind = adapter.kind(),
+                "what is left of a delivery that is off can't be removed: {why}; grant list and \
+                 delete, or give --keep-leftovers"
+            );
+            Ok(())
+        }
+        Err(Stopped::Failed(why)) => Err(why),
+    }
+}
+
+/// The reason why not all objects were deleted, in one line.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Stopped {
+    /// They may not be listed.
+    Forbidden(String),
+    /// Another failure.
+    Failed(String),
+}
+
+/// Deletes the objects with these labels of one kind that `goes` returns true for. Returns their
+/// names. A kind that isn't served has none.
+pub(super) async fn delete_all(
+    client: &Client,
+    adapter: Adapter,
+    api: &Api<DynamicObject>,
+    labels: &str,
+    mut goes: impl FnMut(&PartialObjectMeta<DynamicObject>, &ObjectKey) -> bool,
+) -> Result<Vec<ObjectKey>, Stopped> {
+    let mut page = ListParams::default().labels(labels).limit(PAGE);
+    let mut deleted = Vec::new();
     loop {
         let list = match api.list_metadata(&page).await {
             Ok(list) => list,
-            // The kind isn't served.
-            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(deleted),
             Err(kube::Error::Api(status)) if status.code == 403 => {
-                warn!(
-                    kind = adapter.kind(),
-                    "what is left of a delivery that is off can't be removed: {}; grant list and \
-                     delete, or give --keep-leftovers",
-                    status.message
-                );
-                return Ok(());
+                return Err(Stopped::Forbidden(status.message.clone()));
             }
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(Stopped::Failed(error.to_string())),
         };
         for object in &list.items {
             let key = ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any());
-            let observed = serde_json::to_value(object).map_err(|e| e.to_string())?;
-            apply::delete(client, adapter, &key, &observed).await?;
-            info!(
-                kind = adapter.kind(),
-                object = %key,
-                "deleted: its delivery is off"
-            );
+            if !goes(object, &key) {
+                continue;
+            }
+            let observed = serde_json::to_value(object);
+            let observed = observed.map_err(|e| Stopped::Failed(e.to_string()))?;
+            let done = apply::delete(client, adapter, &key, &observed).await;
+            done.map_err(Stopped::Failed)?;
+            info!(kind = adapter.kind(), object = %key, "deleted");
+            deleted.push(key);
         }
         match list.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(next) => page = page.continue_token(&next),
-            None => return Ok(()),
+            None => return Ok(deleted),
         }
     }
 }

@@ -19,6 +19,7 @@
 //! create. If a write isn't permitted, [`Delivered`] reports this for the policy's status.
 
 pub mod apply;
+pub mod clean_up;
 pub mod config_map;
 pub mod difference;
 pub mod envoy_gateway;

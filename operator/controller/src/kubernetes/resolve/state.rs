@@ -43,6 +43,7 @@ pub(super) fn state(key: &ObjectKey, object: &PolicyObject, fate: Fate) -> Polic
         beyond_limit: BTreeMap::new(),
         not_found: fate.not_found,
         mode: effective.map_or(Mode::default(), |p| p.stage.mode),
+        endpoint_slots: effective.and_then(|p| p.slots.of_endpoint()),
         revision: fate.revision,
     }
 }

@@ -30,6 +30,7 @@ fn state(generation: i64) -> PolicyState {
         beyond_limit: BTreeMap::new(),
         not_found: Vec::new(),
         mode: Mode::Enforce,
+        endpoint_slots: None,
         revision: "r".into(),
     }
 }

@@ -1,0 +1,51 @@
+//! The work that arrivals offer, over all workers.
+
+use super::*;
+
+/// One request every `gap` on the workers in turn, each answered 20 ms after its slot. Returns the
+/// slots that the offered work keeps busy, and the number of requests that were refused.
+fn offered(gap: Duration) -> (f64, usize) {
+    const SERVICE: Duration = Duration::from_millis(20);
+    const LASTS: Duration = Duration::from_secs(20);
+    // Capacity: 4 slots, 200 requests/s.
+    let config = config(4, |stage| stage.queue.max_length = 8);
+    let mut process = Process::new(3, &config);
+    process.learn_slow();
+    let before = (process.gauge("offered_work_us"), process.refused.len());
+    let start = process.now;
+    let mut ends: BTreeMap<u32, Instant> = BTreeMap::new();
+    let (mut next, mut seen) = (start, 0);
+    while process.now.since(start) < LASTS {
+        process.run_for(Duration::from_millis(10));
+        for stream in ends.keys().copied().collect::<Vec<_>>() {
+            if ends[&stream] <= process.now {
+                ends.remove(&stream);
+                process.finish(stream, Outcome::Completed);
+            }
+        }
+        process.settle();
+        while next <= process.now {
+            process.arrive(process.next_stream as usize % 3, "/slow");
+            next = next + gap;
+        }
+        for stream in process.started.split_off(seen) {
+            ends.insert(stream, process.now + SERVICE);
+            process.started.push(stream);
+        }
+        seen = process.started.len();
+    }
+    process.run_for(Duration::from_millis(10));
+    let work = process.gauge("offered_work_us") - before.0;
+    let refused = process.refused.len() - before.1;
+    (work as f64 / LASTS.as_micros() as f64, refused)
+}
+
+#[test]
+fn offered_work_is_arrival_rate_times_service_time_whatever_is_refused() {
+    let (half, refused) = offered(Duration::from_millis(10));
+    assert!((half - 2.0).abs() < 0.05, "{half}");
+    assert_eq!(refused, 0);
+    let (twice, refused) = offered(Duration::from_micros(2_500));
+    assert!((twice - 8.0).abs() < 0.2, "{twice}");
+    assert!(refused > 3_000, "{refused}");
+}

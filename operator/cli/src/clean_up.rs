@@ -1,0 +1,70 @@
+//! `headgate clean-up`: removes the objects that operators have written, before they are uninstalled.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, anyhow};
+use clap::Args;
+use kube::Client;
+
+use super::Output;
+use headgate_controller::kubernetes::client::Access;
+use headgate_controller::kubernetes::cluster::ObjectKey;
+use headgate_controller::kubernetes::deliver::clean_up::{clean_up, stop};
+
+/// Deletes the TrafficExtensions, WasmPlugins, EnvoyFilters, EnvoyExtensionPolicies and ConfigMaps
+/// that operators have written, so that proxies run without a filter. Policies and the CRD stay.
+/// ConfigMaps that Pods mount stay, too: without them no further Pod of their workload could start
+#[derive(Debug, Clone, Args)]
+pub struct CleanUpArgs {
+    /// Deployment of the operators in the namespace of the Pod or of the context. It is scaled to
+    /// zero first, because operators write the objects again
+    #[arg(long, value_name = "NAME")]
+    pub deployment: Option<String>,
+    /// Name of the ConfigMaps with the operators' CA, as for `headgate run`
+    #[arg(long, value_name = "NAME")]
+    pub publish_ca: Option<String>,
+    /// Namespace of the objects; may be given several times [default: all]
+    #[arg(long = "watch-namespace", value_name = "NAME")]
+    pub watch_namespaces: Vec<String>,
+    /// The API server
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// Removes the objects, and prints them.
+///
+/// # Errors
+/// Returns one line: the API server's answer.
+pub fn run(args: &CleanUpArgs) -> anyhow::Result<Output> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("starting the runtime failed")?;
+    runtime.block_on(remove(args))
+}
+
+async fn remove(args: &CleanUpArgs) -> anyhow::Result<Output> {
+    let unknown = || "no usable kubeconfig; name one with --kubeconfig PATH".to_owned();
+    let config = args.access.config(unknown).await?;
+    let namespace = config.default_namespace.clone();
+    let client = Client::try_from(config).context("making a client failed")?;
+    if let Some(name) = &args.deployment {
+        let deployment = ObjectKey::new(namespace, name);
+        stop(&client, &deployment).await.map_err(|e| anyhow!(e))?;
+    }
+    let ca = args.publish_ca.as_deref();
+    let done = clean_up(&client, &args.watch_namespaces, ca).await;
+    let done = done.map_err(|e| anyhow!(e))?;
+    let (mut text, mut notes) = (String::new(), String::new());
+    for (adapter, key) in &done.deleted {
+        writeln!(text, "deleted {} {key}", adapter.kind())?;
+    }
+    for key in &done.mounted {
+        writeln!(notes, "warning: ConfigMap {key} stays: a Pod mounts it")?;
+    }
+    Ok(Output {
+        text,
+        notes,
+        ok: true,
+    })
+}
