@@ -100,6 +100,9 @@ a key that stands twice is no YAML; the chart's own win over `commonLabels`.
 {{- fail (printf "autoscaling.minReplicas is %d and maxReplicas is %d; the first can't be more than the second" (int .minReplicas) (int .maxReplicas)) }}
 {{- end }}
 {{- end }}
+{{- if and .Values.watchNamespaces .Values.watchNamespaceSelector }}
+{{- fail "watchNamespaces and watchNamespaceSelector are both set; namespaces are watched by a list or by their labels" }}
+{{- end }}
 {{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) .Values.rbac.create }}
 {{- fail "serviceAccount.create is false and serviceAccount.name is empty; name the account that gets the operator's permissions, or set rbac.create to false" }}
 {{- end }}

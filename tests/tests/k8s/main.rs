@@ -14,5 +14,6 @@ mod faults;
 mod helm_chart;
 mod namespaces;
 mod permissions;
+mod selected;
 mod smoke;
 mod tokens;
