@@ -45,6 +45,9 @@ Whether objects of deliveries that are off are removed: "true" or nothing. A rel
 {{- range .Values.watchNamespaces }}
 - --watch-namespace={{ . }}
 {{- end }}
+{{- with .Values.watchNamespaceSelector }}
+- {{ printf "--namespace-selector=%s" . | quote }}
+{{- end }}
 {{- with .Values.delivery }}
 {{- $adapters := list }}
 {{- if .istio.enabled }}{{ $adapters = append $adapters "istio" }}{{ end }}

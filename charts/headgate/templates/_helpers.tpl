@@ -108,6 +108,9 @@ a key that stands twice is no YAML; the chart's own win over `commonLabels`.
 {{- if and (include "headgate.injects" .) (eq .Values.tls.mode "Disabled") }}
 {{- fail "injection.enabled is true and tls.mode is Disabled; the API server calls webhooks over HTTPS only" }}
 {{- end }}
+{{- if and .Values.watchNamespaces .Values.watchNamespaceSelector }}
+{{- fail "watchNamespaces and watchNamespaceSelector are both set; namespaces are watched by a list or by their labels" }}
+{{- end }}
 {{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) .Values.rbac.create }}
 {{- fail "serviceAccount.create is false and serviceAccount.name is empty; name the account that gets the operator's permissions, or set rbac.create to false" }}
 {{- end }}

@@ -511,6 +511,20 @@ fn a_cluster_role_has_only_what_no_role_can_grant() {
     );
 }
 
+/// Any namespace may get the labels.
+#[test]
+fn with_a_selector_of_namespaces_the_operator_has_its_roles_everywhere() {
+    let objects = chart::render(&good("namespace-selector"), &[]).unwrap();
+    let rules = find(&objects, "ClusterRole/headgate")["rules"].to_string();
+    for resource in ["\"namespaces\"", "\"admissionpolicies\"", "\"pods\""] {
+        assert!(rules.contains(resource), "{resource}: {rules}");
+    }
+    let deployment = find(&objects, "Deployment/headgate");
+    let args = &deployment["spec"]["template"]["spec"]["containers"][0]["args"];
+    let selector = json!("--namespace-selector=headgate.dev/watch in (true, yes),tier");
+    assert!(args.as_array().unwrap().contains(&selector), "{args}");
+}
+
 #[test]
 fn uninstalling_keeps_policies_unless_told_otherwise() {
     const CRD: &str = "CustomResourceDefinition/admissionpolicies.headgate.dev";

@@ -16,5 +16,6 @@ mod helm_chart;
 mod injection;
 mod namespaces;
 mod permissions;
+mod selected;
 mod smoke;
 mod tokens;

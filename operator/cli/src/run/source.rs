@@ -69,6 +69,15 @@ pub struct SourceArgs {
         value_parser = namespace
     )]
     pub watch_namespaces: Vec<String>,
+    /// Selector of the watched namespaces by their labels, in place of --watch-namespace: those
+    /// that get the labels are watched, and those that lose them are let go like deleted ones
+    #[arg(
+        long,
+        value_name = "SELECTOR",
+        requires = "kubernetes",
+        conflicts_with = "watch_namespaces"
+    )]
+    pub namespace_selector: Option<String>,
     /// Objects for other control planes
     #[command(flatten)]
     pub deliver: DeliverArgs,
@@ -138,6 +147,7 @@ impl SourceArgs {
             watch_namespaces: BTreeSet::from_iter(self.watch_namespaces.clone())
                 .into_iter()
                 .collect(),
+            namespace_selector: self.namespace_selector.clone(),
             deliver: self.deliver.clone(),
             publish_ca,
             ca_bundle,

@@ -26,7 +26,7 @@ use super::read;
 use super::resolve::Planner;
 use super::resource::PolicyResource;
 use super::store::{Change, Effect, Observations, Store};
-use super::watch::{Seen, Watch, apis, apis_of};
+use super::watch::{Namespaces, Seen, Watch};
 use crate::metrics::Metrics;
 use crate::source::report;
 use headgate_api::plan::{Plan, TargetKind};
@@ -68,7 +68,7 @@ pub struct Resolved {
 /// Watches the cluster and makes plans.
 pub struct Controller {
     client: Client,
-    namespaces: Vec<String>,
+    namespaces: Namespaces,
     store: Store,
     planner: Planner,
     metrics: Metrics,
@@ -82,12 +82,12 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Returns a controller for these namespaces, all if the list is empty. It starts with
+    /// Returns a controller for these namespaces. It starts with
     /// [`Self::run`].
     #[must_use]
     pub fn new(
         client: Client,
-        namespaces: Vec<String>,
+        namespaces: Namespaces,
         store: Store,
         planner: Planner,
         metrics: Metrics,
@@ -229,23 +229,19 @@ impl Controller {
 
     fn begin(&mut self) {
         let (client, namespaces) = (self.client.clone(), self.namespaces.clone());
-        let policies = Watch::new("admissionpolicies", apis(&client, &namespaces));
+        let policies = Watch::new("admissionpolicies", &client, &namespaces);
         self.watch(policies, prune, Change::Policies);
-        let services = Watch::new("services", apis(&client, &namespaces));
+        let services = Watch::new("services", &client, &namespaces);
         self.watch(services, read::service, Change::Services);
         // Includes EndpointSlices of the replicas' own namespace, by which replicas find each
         // other.
-        let own = self.store.own_namespace().to_owned();
-        let mut with_own = namespaces.clone();
-        if !namespaces.is_empty() && !namespaces.contains(&own) {
-            with_own.push(own);
-        }
-        let slices = Watch::new("endpointslices", apis(&client, &with_own));
+        let mut slices = Watch::new("endpointslices", &client, &namespaces);
+        slices.always = Some(self.store.own_namespace().to_owned());
         self.watch(slices, read::slice, Change::Slices);
-        let pods = Watch::new("pods", apis(&client, &namespaces));
+        let pods = Watch::new("pods", &client, &namespaces);
         self.watch(pods, read::pod, Change::Pods);
         let definitions = Api::<PartialObjectMeta<CustomResourceDefinition>>::all(client);
-        let definitions = Watch::new("customresourcedefinitions", vec![definitions]);
+        let definitions = Watch::all("customresourcedefinitions", definitions);
         self.watch(definitions, |object| object.name_any(), Change::Definitions);
     }
 
@@ -293,8 +289,7 @@ impl Controller {
         let number = self.store.watch_begins(kind);
         let version = GroupVersionKind::gvk(kind.group(), "v1", kind.as_str());
         let resource = ApiResource::from_gvk_with_plural(&version, plural(kind));
-        let apis = apis_of(&resource, &self.client, &self.namespaces);
-        let watch = Watch::new(plural(kind), apis);
+        let watch = Watch::of(plural(kind), resource, &self.client, &self.namespaces);
         let out = self.sender.clone();
         let task = match kind {
             TargetKind::Gateway => tokio::spawn(watch.follow(
@@ -377,7 +372,7 @@ mod tests {
         };
         Controller::new(
             Client::new(tower::service_fn(never), "default"),
-            Vec::new(),
+            Namespaces::All,
             Store::new(ObjectKey::new("a", "peers")),
             Planner::default(),
             Metrics::new(),

@@ -26,6 +26,7 @@ pub mod requests;
 pub mod resolve;
 pub mod resource;
 pub(crate) mod review;
+pub mod selected;
 pub mod shared;
 pub mod status;
 pub mod store;

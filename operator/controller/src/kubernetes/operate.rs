@@ -16,14 +16,16 @@ use super::client::{Access, connect};
 use super::cluster::ObjectKey;
 use super::controller::{Controller, Outputs, Resolved};
 use super::deliver::{self, DeliverArgs, Delivered};
+use super::events;
 use super::leader::{Candidate, Leadership};
 use super::peers::{self, Peers};
 use super::publish::Publisher;
 use super::resolve::Planner;
+use super::selected::selected;
 use super::store::{Observations, Store};
 use super::tokens::ProxyTokens;
+use super::watch::{Namespaces, random};
 use super::writer::{Inputs, Writer};
-use super::{events, watch::random};
 use crate::metrics::Metrics;
 use crate::xds::module::Modules;
 use crate::xds::registry::Registry;
@@ -47,6 +49,8 @@ pub struct Settings {
     pub peers_token: Option<PathBuf>,
     /// The watched namespaces; all if the list is empty.
     pub watch_namespaces: Vec<String>,
+    /// The selector of the watched namespaces by their labels, in place of the list.
+    pub namespace_selector: Option<String>,
     /// The objects to write for other control planes.
     pub deliver: DeliverArgs,
     /// The name of the ConfigMaps with the CA for proxies, and its file.
@@ -104,6 +108,7 @@ impl Operator {
                 config_maps,
                 file,
                 settings.watch_namespaces.clone(),
+                settings.namespace_selector.clone(),
             )
         });
         let lease = ObjectKey::new(namespace.clone(), settings.lease);
@@ -121,7 +126,12 @@ impl Operator {
             replicas,
         };
         let store = Store::new(peers_service);
-        let namespaces = settings.watch_namespaces;
+        let namespaces = match &settings.namespace_selector {
+            // Objects are delivered, and removed, in all namespaces: one that lost its label may
+            // still have some.
+            Some(selector) => selected(&client, selector),
+            None => Namespaces::fixed(&settings.watch_namespaces),
+        };
         let planner = Planner::new(&deliver.envoy_gateway_namespace);
         let controller = Controller::new(
             client.clone(),

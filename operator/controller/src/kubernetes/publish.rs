@@ -46,6 +46,8 @@ pub struct Publisher {
     file: PathBuf,
     /// The namespaces; all if the list is empty.
     namespaces: Vec<String>,
+    /// The selector of the namespaces, if not all are meant.
+    selector: Option<String>,
 }
 
 impl fmt::Debug for Publisher {
@@ -55,19 +57,22 @@ impl fmt::Debug for Publisher {
 }
 
 impl Publisher {
-    /// Returns a publisher of `file` for these namespaces, for all if the list is empty.
+    /// Returns a publisher of `file` for these namespaces; if the list is empty, for those that
+    /// `selector` selects, or all.
     #[must_use]
     pub const fn new(
         client: Client,
         config_maps: ObjectKey,
         file: PathBuf,
         namespaces: Vec<String>,
+        selector: Option<String>,
     ) -> Self {
         Self {
             client,
             config_maps,
             file,
             namespaces,
+            selector,
         }
     }
 
@@ -164,7 +169,11 @@ impl Publisher {
             return Ok(self.namespaces.clone());
         }
         let api = Api::<Namespace>::all(self.client.clone());
-        let all = api.list_metadata(&ListParams::default()).await?.into_iter();
+        let of = ListParams {
+            label_selector: self.selector.clone(),
+            ..ListParams::default()
+        };
+        let all = api.list_metadata(&of).await?.into_iter();
         let stays = all.filter(|namespace| namespace.metadata.deletion_timestamp.is_none());
         Ok(stays.map(|namespace| namespace.name_any()).collect())
     }

@@ -4,16 +4,18 @@
 //! Each object is reduced on arrival to the fields that a plan needs, and the caller stores the
 //! result.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
+use std::future::pending;
 use std::time::Duration;
 
-use futures::stream::{self, BoxStream, StreamExt as _};
+use futures::stream::{self, AbortHandle, BoxStream, SelectAll, StreamExt as _, abortable};
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::NamespaceResourceScope;
 use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
 /// The duration of one watch on the API server, which bounds the time until a dead connection is
@@ -89,10 +91,57 @@ pub fn apis_of(
     }
 }
 
+/// The namespaces of a watch.
+#[derive(Debug, Clone)]
+pub enum Namespaces {
+    /// All, by one list and watch.
+    All,
+    /// These, as they come and go, each by a list and watch of its own; `None` until they are
+    /// known.
+    Some(watch::Receiver<Option<BTreeSet<String>>>),
+}
+
+impl Namespaces {
+    /// Returns these namespaces for ever, or all if the list is empty.
+    #[must_use]
+    pub fn fixed(names: &[String]) -> Self {
+        match names {
+            [] => Self::All,
+            some => Self::Some(watch::channel(Some(some.iter().cloned().collect())).1),
+        }
+    }
+
+    /// Completes after a change.
+    async fn changed(&mut self) {
+        let changed = match self {
+            Self::Some(names) => names.changed().await.is_ok(),
+            Self::All => false,
+        };
+        if !changed {
+            // They stay as they are.
+            pending::<()>().await;
+        }
+    }
+
+    /// Returns the names; that of all namespaces is empty. `None` until they are known.
+    fn names(&mut self) -> Option<BTreeSet<String>> {
+        match self {
+            Self::All => Some(BTreeSet::from([String::new()])),
+            Self::Some(names) => names.borrow_and_update().clone(),
+        }
+    }
+}
+
+/// Returns the API of a kind in a namespace, or in all if the name is empty.
+type ApiOf<K> = Box<dyn Fn(&str) -> Api<K> + Send>;
+
 /// A watch that hasn't started.
 pub struct Watch<K> {
-    /// The APIs of the objects: one of all namespaces, or one for each of several.
-    pub apis: Vec<Api<K>>,
+    api: ApiOf<K>,
+    /// The namespaces of the objects.
+    pub namespaces: Namespaces,
+    /// A namespace that is watched beside some others.
+    pub always: Option<String>,
     /// The name of the objects in log lines.
     pub what: &'static str,
     /// The selectors of the objects.
@@ -105,11 +154,17 @@ impl<K> Watch<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    /// Returns a watch of all objects of `apis`.
+    /// Returns a watch of all objects whose kind needs no namespace, or of all namespaces.
     #[must_use]
-    pub fn new(what: &'static str, apis: Vec<Api<K>>) -> Self {
+    pub fn all(what: &'static str, api: Api<K>) -> Self {
+        Self::with(what, Box::new(move |_| api.clone()), Namespaces::All)
+    }
+
+    fn with(what: &'static str, api: ApiOf<K>, namespaces: Namespaces) -> Self {
         Self {
-            apis,
+            api,
+            namespaces,
+            always: None,
             what,
             config: Config::default().timeout(WATCH_SECONDS),
             longest_pause: LONGEST_PAUSE,
@@ -123,9 +178,10 @@ where
     /// all namespaces are sent as one [`Seen::All`], so that the receiver never sees half a list. A
     /// watch that can't be resumed is listed again and sent as [`Seen::Within`]. A namespace that
     /// is refused [`CONFIRMED`] times in a row, while another one isn't, is sent as empty: it, or
-    /// its Role, was deleted. While all are refused, nothing is concluded.
+    /// its Role, was deleted. While all are refused, nothing is concluded. A namespace that is no
+    /// longer one of several is sent as empty, too.
     pub async fn follow<V, M>(
-        self,
+        mut self,
         read: impl Fn(K) -> V + Send,
         wrap: impl Fn(Seen<V>) -> M + Send,
         out: mpsc::Sender<M>,
@@ -133,11 +189,47 @@ where
         V: Send,
         M: Send,
     {
-        let events = |(index, api)| self.events(api).map(move |event| (index, event)).boxed();
-        let mut events = stream::select_all(self.apis.iter().enumerate().map(events));
-        let mut places = Places::new(self.what, &self.apis);
-        while let Some((index, event)) = events.next().await {
-            let news = places.take(index, event, &read);
+        let is_partial = matches!(self.namespaces, Namespaces::Some(_));
+        let mut events = SelectAll::new();
+        let mut watched: BTreeMap<String, AbortHandle> = BTreeMap::new();
+        let mut places = Places::new(self.what, is_partial);
+        let mut names = self.names();
+        loop {
+            let mut news = Vec::new();
+            if let Some(names) = names.take() {
+                for name in &names {
+                    if watched.contains_key(name) {
+                        continue;
+                    }
+                    let of_it = name.clone();
+                    let of_it = self.events(name).map(move |event| (of_it.clone(), event));
+                    let (of_it, stop) = abortable(of_it);
+                    events.push(of_it.boxed());
+                    watched.insert(name.clone(), stop);
+                }
+                watched.retain(|name, stop| {
+                    let stays = names.contains(name);
+                    if !stays {
+                        stop.abort();
+                    }
+                    stays
+                });
+                news = places.set(&names);
+            }
+            for seen in news {
+                if out.send(wrap(seen)).await.is_err() {
+                    return;
+                }
+            }
+            let news = tokio::select! {
+                () = self.namespaces.changed() => {
+                    names = self.names();
+                    continue;
+                }
+                Some((name, event)) = events.next(), if !events.is_empty() => {
+                    places.take(&name, event, &read)
+                }
+            };
             for seen in news {
                 if out.send(wrap(seen)).await.is_err() {
                     return;
@@ -146,9 +238,18 @@ where
         }
     }
 
+    /// Returns the names of the namespaces, as [`Namespaces::names`] does.
+    fn names(&mut self) -> Option<BTreeSet<String>> {
+        let mut names = self.namespaces.names()?;
+        if matches!(self.namespaces, Namespaces::Some(_)) {
+            names.extend(self.always.clone());
+        }
+        Some(names)
+    }
+
     /// Returns the events of one namespace, with pauses after failures.
-    fn events(&self, api: &Api<K>) -> BoxStream<'static, Result<Event<K>, watcher::Error>> {
-        let (api, config) = (api.clone(), self.config.clone());
+    fn events(&self, name: &str) -> BoxStream<'static, Result<Event<K>, watcher::Error>> {
+        let (api, config) = ((self.api)(name), self.config.clone());
         let fresh = move || watcher(api.clone(), config.clone()).boxed();
         let pauses = Pauses::new(FIRST_PAUSE, self.longest_pause);
         let start = (fresh(), fresh, pauses, None);
@@ -177,16 +278,53 @@ where
     }
 }
 
+impl<K> Watch<K>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    K: Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    /// Returns a watch of all objects in these namespaces.
+    #[must_use]
+    pub fn new(what: &'static str, client: &Client, namespaces: &Namespaces) -> Self {
+        let client = client.clone();
+        let api = move |name: &str| match name {
+            "" => Api::all(client.clone()),
+            name => Api::namespaced(client.clone(), name),
+        };
+        Self::with(what, Box::new(api), namespaces.clone())
+    }
+}
+
+impl Watch<DynamicObject> {
+    /// Like [`Watch::new`], for a kind without a Rust type.
+    #[must_use]
+    pub fn of(
+        what: &'static str,
+        resource: ApiResource,
+        client: &Client,
+        namespaces: &Namespaces,
+    ) -> Self {
+        let client = client.clone();
+        let api = move |name: &str| match name {
+            "" => Api::all_with(client.clone(), &resource),
+            name => Api::namespaced_with(client.clone(), name, &resource),
+        };
+        Self::with(what, Box::new(api), namespaces.clone())
+    }
+}
+
 /// The namespaces of one watch.
 struct Places<V> {
-    all: Vec<Place<V>>,
+    what: &'static str,
+    /// Whether there may be several, each with lists of its own.
+    is_partial: bool,
+    all: BTreeMap<String, Place<V>>,
     /// Whether the first lists have been sent.
     complete: bool,
 }
 
 /// One namespace, or all of them.
 struct Place<V> {
-    namespace: String,
     health: Health,
     /// The list that is being received, or that waits for those of other namespaces.
     list: Vec<V>,
@@ -207,38 +345,50 @@ impl<V> Place<V> {
 }
 
 impl<V> Places<V> {
-    fn new<K: Resource>(what: &'static str, apis: &[Api<K>]) -> Self {
-        let place = |api: &Api<K>| {
-            let namespace = api.namespace().unwrap_or_default().to_owned();
-            Place {
-                health: Health::new(what, namespace.clone()),
-                namespace,
+    const fn new(what: &'static str, is_partial: bool) -> Self {
+        Self {
+            what,
+            is_partial,
+            all: BTreeMap::new(),
+            complete: false,
+        }
+    }
+
+    /// Begins and ends namespaces. Returns the observations to send.
+    fn set(&mut self, names: &BTreeSet<String>) -> Vec<Seen<V>> {
+        let gone = self.all.keys().filter(|name| !names.contains(*name));
+        let gone: Vec<String> = gone.cloned().collect();
+        self.all.retain(|name, _| names.contains(name));
+        for name in names {
+            let new = || Place {
+                health: Health::new(self.what, name.clone()),
                 list: Vec::new(),
                 listed: false,
                 changes: Vec::new(),
                 is_refused: false,
                 refusals: 0,
-            }
-        };
-        Self {
-            all: apis.iter().map(place).collect(),
-            complete: false,
+            };
+            self.all.entry(name.clone()).or_insert_with(new);
         }
+        if !self.complete {
+            return self.first_lists();
+        }
+        let empty = |name| Seen::Within(name, Vec::new());
+        gone.into_iter().map(empty).collect()
     }
 
-    /// Applies an event of the namespace with this index. Returns the observations to send.
+    /// Applies an event of this namespace. Returns the observations to send.
     fn take<K>(
         &mut self,
-        index: usize,
+        name: &str,
         event: Result<Event<K>, watcher::Error>,
         read: impl Fn(K) -> V,
     ) -> Vec<Seen<V>> {
-        let is_one_of_many = self.all.len() > 1;
-        let Some(place) = self.all.get_mut(index) else {
+        let Some(place) = self.all.get_mut(name) else {
             return Vec::new();
         };
         let change = match event {
-            Err(error) => return self.failed(index, &error),
+            Err(error) => return self.failed(name, &error),
             // A list begins, perhaps after one that failed halfway.
             Ok(Event::Init) => {
                 place.list.clear();
@@ -263,9 +413,9 @@ impl<V> Places<V> {
                 place.changes.push(change);
                 Vec::new()
             }
-            None if self.complete && is_one_of_many => {
+            None if self.complete && self.is_partial => {
                 vec![Seen::Within(
-                    place.namespace.clone(),
+                    name.to_owned(),
                     std::mem::take(&mut place.list),
                 )]
             }
@@ -277,8 +427,8 @@ impl<V> Places<V> {
         }
     }
 
-    fn failed(&mut self, index: usize, error: &watcher::Error) -> Vec<Seen<V>> {
-        let Some(place) = self.all.get_mut(index) else {
+    fn failed(&mut self, name: &str, error: &watcher::Error) -> Vec<Seen<V>> {
+        let Some(place) = self.all.get_mut(name) else {
             return Vec::new();
         };
         let status = place.health.failed(error);
@@ -288,10 +438,11 @@ impl<V> Places<V> {
             return vec![Seen::Failed { status }];
         }
         place.refusals = place.refusals.saturating_add(1);
-        if self.all.iter().all(|p| p.is_refused) {
+        let refusals = place.refusals;
+        if self.all.values().all(|p| p.is_refused) {
             // The kind was removed or is hidden: objects that come back are listed as one again.
             self.complete = false;
-            for place in &mut self.all {
+            for place in self.all.values_mut() {
                 place.list.clear();
                 place.changes.clear();
                 place.listed = false;
@@ -302,11 +453,12 @@ impl<V> Places<V> {
             return vec![Seen::Failed { status }];
         }
         let mut seen = vec![Seen::Failed { status: None }];
-        let place = &self.all[index];
-        if place.refusals == CONFIRMED {
-            place.health.counts_as_empty();
+        if refusals == CONFIRMED {
+            if let Some(place) = self.all.get(name) {
+                place.health.counts_as_empty();
+            }
             match self.complete {
-                true => seen.push(Seen::Within(place.namespace.clone(), Vec::new())),
+                true => seen.push(Seen::Within(name.to_owned(), Vec::new())),
                 false => seen.extend(self.first_lists()),
             }
         }
@@ -315,16 +467,16 @@ impl<V> Places<V> {
 
     /// Returns the lists of all namespaces as one, once they are known, and the changes since then.
     fn first_lists(&mut self) -> Vec<Seen<V>> {
-        if !self.all.iter().all(Place::is_settled) {
+        if !self.all.values().all(Place::is_settled) {
             return Vec::new();
         }
         self.complete = true;
         let lists = self
             .all
-            .iter_mut()
+            .values_mut()
             .flat_map(|p| std::mem::take(&mut p.list));
         let mut seen = vec![Seen::All(lists.collect())];
-        for place in &mut self.all {
+        for place in self.all.values_mut() {
             seen.append(&mut place.changes);
         }
         seen
@@ -521,10 +673,15 @@ mod tests {
     }
 
     fn follow(client: &Client) -> (AbortOnDropHandle<()>, mpsc::Receiver<Seen<String>>) {
-        let mut watch = Watch::new(
-            "pods",
-            apis::<Pod>(client, &["a".to_owned(), "b".to_owned()]),
-        );
+        let names = Namespaces::fixed(&["a".to_owned(), "b".to_owned()]);
+        follow_in(client, &names)
+    }
+
+    fn follow_in(
+        client: &Client,
+        names: &Namespaces,
+    ) -> (AbortOnDropHandle<()>, mpsc::Receiver<Seen<String>>) {
+        let mut watch = Watch::<Pod>::new("pods", client, names);
         watch.longest_pause = Duration::from_millis(2);
         let (out, news) = mpsc::channel(8);
         let following = tokio::spawn(watch.follow(|pod| pod.name_any(), |seen| seen, out));
@@ -597,23 +754,61 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn namespaces_come_and_go_and_the_others_stay() {
+        let client = server(|namespace, number| match namespace {
+            "d" => refused(500),
+            _ => one(namespace, number),
+        });
+        let names = |names: &[&str]| Some(names.iter().map(|&n| n.to_owned()).collect());
+        let (selected, receiver) = watch::channel(None);
+        let (_following, mut news) = follow_in(&client, &Namespaces::Some(receiver));
+        selected.send_replace(names(&[]));
+        assert_eq!(next(&mut news).await.0, all(&[]));
+        selected.send_replace(names(&["b"]));
+        assert_eq!(next(&mut news).await.0, within("b", &["b-0"]));
+        selected.send_replace(names(&["b", "c"]));
+        assert_eq!(next(&mut news).await.0, within("c", &["c-0"]));
+        selected.send_replace(names(&["c"]));
+        assert_eq!(next(&mut news).await.0, within("b", &[]));
+        selected.send_replace(names(&["b", "c"]));
+        assert_eq!(next(&mut news).await.0, within("b", &["b-1"]), "it is back");
+        drop(selected);
+        assert!(news.try_recv().is_err(), "they stay as they are");
+    }
+
+    /// A namespace that can't be listed keeps the first list waiting, until it goes.
+    #[tokio::test]
+    async fn a_namespace_that_goes_before_its_list_is_not_waited_for() {
+        let client = server(|namespace, number| match namespace {
+            "b" => refused(500),
+            _ => one(namespace, number),
+        });
+        let (selected, receiver) =
+            watch::channel(Some(BTreeSet::from(["b", "c"].map(str::to_owned))));
+        let (_following, mut news) = follow_in(&client, &Namespaces::Some(receiver));
+        assert!(matches!(news.recv().await, Some(Seen::Failed { .. })));
+        selected.send_replace(Some(BTreeSet::from(["c".to_owned()])));
+        assert_eq!(next(&mut news).await.0, all(&["c-0"]));
+    }
+
+    #[tokio::test]
     async fn while_all_are_refused_nothing_is_forgotten() {
-        let client = server(one);
-        let apis = apis::<Pod>(&client, &["a".to_owned(), "b".to_owned()]);
-        let mut places = Places::<String>::new("pods", &apis);
+        let mut places = Places::<String>::new("pods", true);
+        let names = BTreeSet::from(["a", "b"].map(str::to_owned));
+        assert_eq!(places.set(&names), []);
         let refusal = || {
             let status = json!({"status": "Failure", "code": 403});
             watcher::Error::WatchError(serde_json::from_value(status).unwrap())
         };
         let mut seen = Vec::new();
-        for index in [0, 1].repeat(2 * CONFIRMED as usize) {
-            seen.extend(places.take(index, Err(refusal()), |pod: Pod| pod.name_any()));
+        for name in ["a", "b"].repeat(2 * CONFIRMED as usize) {
+            seen.extend(places.take(name, Err(refusal()), |pod: Pod| pod.name_any()));
         }
         let is_403 = |seen: &Seen<String>| *seen == Seen::Failed { status: Some(403) };
         assert!(seen[1..].iter().all(is_403), "{seen:?}");
         // Confirmation starts again with the first namespace that is back.
         for event in [Event::Init, Event::InitDone] {
-            assert_eq!(places.take(0, Ok(event), |pod: Pod| pod.name_any()), []);
+            assert_eq!(places.take("a", Ok(event), |pod: Pod| pod.name_any()), []);
         }
     }
 

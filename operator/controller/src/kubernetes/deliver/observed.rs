@@ -18,7 +18,7 @@ use super::settings::Settings;
 use super::wanted::Installed;
 use crate::kubernetes::cluster::ObjectKey;
 use crate::kubernetes::read::Keyed;
-use crate::kubernetes::watch::{self, Watch, apis_of};
+use crate::kubernetes::watch::{self, Namespaces, Watch};
 
 /// A watched resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -102,14 +102,14 @@ pub fn follow(
         let resource = source.resource();
         let mut watch = match source {
             Source::Objects(adapter) => {
-                let apis = apis_of(&resource, client, &settings.watch_namespaces);
-                let mut watch = Watch::new(adapter.kind(), apis);
+                let namespaces = Namespaces::fixed(&settings.watch_namespaces);
+                let mut watch = Watch::of(adapter.kind(), resource, client, &namespaces);
                 watch.config = watch.config.labels(&ours());
                 watch
             }
             Source::GatewayClasses => {
                 let all = Api::all_with(client.clone(), &resource);
-                Watch::new("GatewayClass", vec![all])
+                Watch::all("GatewayClass", all)
             }
         };
         watch.longest_pause = settings.retry;

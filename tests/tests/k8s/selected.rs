@@ -1,0 +1,114 @@
+//! An operator that watches namespaces by their labels. A namespace gets the label and is served,
+//! loses it and is let go, and the other one goes on.
+
+use anyhow::Result;
+use headgate_core::config::FilterConfig;
+use headgate_tests::kube::ApiServer;
+use headgate_tests::operator::{Operator, OperatorOptions};
+use headgate_tests::policies::{Cluster, policy, service};
+use headgate_tests::wait::until;
+use headgate_tests::xds::{Claims, XdsProxy};
+
+const OPERATOR: &str = "operator";
+const MOVING: &str = "moving";
+const KEPT: &str = "kept";
+/// Never has the label.
+const OTHER: &str = "other";
+
+fn has_slots(slots: u32) -> impl Fn(&FilterConfig) -> bool {
+    move |config| {
+        config
+            .stages
+            .first()
+            .is_some_and(|s| s.parallelism == slots)
+    }
+}
+
+/// Waits until the ConfigMap for the policy's target exists, or doesn't.
+fn until_delivered(cluster: &Cluster<'_>, space: &str, exists: bool) -> Result<()> {
+    let get = [
+        "get",
+        "configmap",
+        "headgate-service-search",
+        "--ignore-not-found",
+        "--output=name",
+        "-n",
+        space,
+    ];
+    until(&format!("{space}'s ConfigMap: {exists}"), || {
+        let found = cluster.kubectl(&get).map_err(|e| format!("{e:#}"))?;
+        match found.trim().is_empty() {
+            is_empty if is_empty != exists => Ok(()),
+            _ => Err(found),
+        }
+    })
+}
+
+#[test]
+fn namespaces_are_served_while_they_have_the_label() -> Result<()> {
+    let server = ApiServer::shared();
+    server.install_crds()?;
+    let cluster = Cluster::new(server);
+    for space in [OPERATOR, MOVING, KEPT, OTHER] {
+        cluster.kubectl(&["create", "namespace", space])?;
+    }
+    let label = |space: &str, label: &str| {
+        let arguments = ["label", "--overwrite", "namespace", space, label];
+        cluster.kubectl(&arguments).map(drop)
+    };
+    label(KEPT, "watched=yes")?;
+    let extra = [
+        "--adapters=none",
+        "--deliver-config-maps",
+        "--namespace-selector=watched in (yes)",
+    ];
+    let options = OperatorOptions {
+        extra: extra.map(str::to_owned).into(),
+        ..OperatorOptions::new("headgate-0", OPERATOR)
+    };
+    for space in [MOVING, KEPT, OTHER] {
+        cluster.apply(&service(space, "search", "app=search"))?;
+        cluster.apply(&policy(space, "search", "Service", "search", 4))?;
+    }
+    let operator = Operator::start(server.kubeconfig(), &options)?;
+    operator.until_leading()?;
+    let proxy = |space: &str| {
+        let claims = Claims::pod(&format!("p-{space}"), space, &[("app", "search")]);
+        XdsProxy::start(operator.xds(), claims)
+    };
+    let (kept, moving) = (proxy(KEPT)?, proxy(MOVING)?);
+    kept.until("4 slots", has_slots(4))?;
+    until_delivered(&cluster, KEPT, true)?;
+    until_delivered(&cluster, MOVING, false)?;
+
+    for round in 0..2 {
+        label(MOVING, "watched=yes")?;
+        moving.until("4 slots", has_slots(4))?;
+        until_delivered(&cluster, MOVING, true)?;
+
+        label(MOVING, "watched=no")?;
+        moving.until("no policy", |config| config.stages.is_empty())?;
+        until_delivered(&cluster, MOVING, false)?;
+        // The other namespace is watched as before.
+        cluster.apply(&policy(KEPT, "search", "Service", "search", 5 + round))?;
+        kept.until("more slots", has_slots(5 + round))?;
+        until_delivered(&cluster, KEPT, true)?;
+    }
+    // A deleted namespace loses its label.
+    label(MOVING, "watched=yes")?;
+    moving.until("4 slots", has_slots(4))?;
+    cluster.kubectl(&["delete", "namespace", MOVING])?;
+    cluster.apply(&policy(KEPT, "search", "Service", "search", 9))?;
+    kept.until("9 slots", has_slots(9))?;
+    until_delivered(&cluster, OTHER, false)?;
+    let untouched = [
+        "get",
+        "admissionpolicy",
+        "search",
+        "-n",
+        OTHER,
+        "-o=jsonpath={.status}",
+    ];
+    assert_eq!(cluster.kubectl(&untouched)?, "");
+    operator.stop().map(drop)
+}
