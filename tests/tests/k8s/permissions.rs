@@ -931,6 +931,15 @@ spec:
     let kubeconfig = server
         .service_account_kubeconfig(NAMESPACE, "headgate-clean-up")
         .unwrap();
+    // As in a Pod.
+    let namespace = [
+        "config",
+        "set-context",
+        "--current",
+        "--namespace",
+        NAMESPACE,
+    ];
+    server.kubectl_as(&kubeconfig, &namespace, None).unwrap();
     let clean_up = || {
         let output = Command::new(binary_path())
             .args(
