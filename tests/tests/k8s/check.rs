@@ -124,28 +124,22 @@ impl<'a> Release<'a> {
         Ok(release)
     }
 
-    /// Applies the endpoints of the Services: the controllers ignore a Pod without a node.
+    /// Applies the endpoints of the reports' Service: the controllers ignore a Pod without a node.
     fn apply_endpoints(&self) -> Result<()> {
-        for (service, port, address) in [
-            ("headgate-metrics", "http-admin", self.admin),
-            ("headgate", "http-modules", self.modules),
-        ] {
-            let slice = json!({
-                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-                "metadata": {
-                    "name": format!("{service}-own"), "namespace": NAMESPACE,
-                    "labels": {"kubernetes.io/service-name": service},
-                },
-                "addressType": "IPv4",
-                "endpoints": [{
-                    "addresses": [address.ip()], "conditions": {"ready": true},
-                    "targetRef": {"kind": "Pod", "name": self.pod, "namespace": NAMESPACE},
-                }],
-                "ports": [{"name": port, "port": address.port(), "protocol": "TCP"}],
-            });
-            self.server.apply(&slice.to_string())?;
-        }
-        Ok(())
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {
+                "name": "headgate-metrics-own", "namespace": NAMESPACE,
+                "labels": {"kubernetes.io/service-name": "headgate-metrics"},
+            },
+            "addressType": "IPv4",
+            "endpoints": [{
+                "addresses": [self.admin.ip()], "conditions": {"ready": true},
+                "targetRef": {"kind": "Pod", "name": self.pod, "namespace": NAMESPACE},
+            }],
+            "ports": [{"name": "http-admin", "port": self.admin.port(), "protocol": "TCP"}],
+        });
+        self.server.apply(&slice.to_string()).map(drop)
     }
 
     /// Writes the Pod's status as a kubelet does, and waits until the Deployment has it.
@@ -171,43 +165,6 @@ impl<'a> Release<'a> {
                 false => Err(found),
             }
         })
-    }
-
-    /// Applies an object that names the module at the operator's Service. The operator's own names
-    /// an address of this machine, as no name of a Service can be resolved here; with delivery for
-    /// Envoy Gateway off it leaves this one alone. Returns the URL.
-    fn apply_object(&self) -> Result<String> {
-        let get = [
-            "get",
-            "trafficextensions",
-            "--all-namespaces",
-            "--output=json",
-        ];
-        let path = until("the operator's object", || {
-            let found = self.server.kubectl(&get).map_err(|e| format!("{e:#}"))?;
-            let path = found.split("/modules/").nth(1);
-            let path = path.and_then(|rest| rest.split('"').next());
-            path.map(str::to_owned).ok_or(found)
-        })?;
-        let url = format!("http://headgate.{NAMESPACE}.svc:18002/modules/{path}");
-        let object = json!({
-            "apiVersion": "gateway.envoyproxy.io/v1alpha1", "kind": "EnvoyExtensionPolicy",
-            "metadata": {
-                "name": "own", "namespace": "default",
-                "labels": {
-                    "app.kubernetes.io/managed-by": "headgate",
-                    "headgate.dev/adapter": "envoy-gateway",
-                },
-            },
-            "spec": {
-                "targetRefs": [
-                    {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "edge"},
-                ],
-                "wasm": [{"name": "headgate", "code": {"type": "HTTP", "http": {"url": url}}}],
-            },
-        });
-        self.server.apply(&object.to_string())?;
-        Ok(url)
     }
 
     /// Runs the program with the Deployment's arguments; only addresses and paths are this
@@ -263,7 +220,7 @@ metadata: {name: search, namespace: default}
 spec: {selector: {app: search}, ports: [{port: 80}]}
 ";
 
-/// All checks but those of policies and modules.
+/// All checks but that of policies.
 const WHOLE: [&str; 13] = [
     "api-server",
     "certificate",
@@ -309,23 +266,18 @@ fn an_installation_is_checked_and_what_is_broken_is_named() -> Result<()> {
         }
     })?;
     server.apply(SEARCH)?;
-    let url = release.apply_object()?;
     let whole = until_within(LONG, "all to be well", || {
         let found = check(admin, &[]).map_err(|e| format!("{e:#}"))?;
-        // The policy has no proxies, and the operator's own object no Service.
+        // The policy has no proxies.
         let is_whole = WHOLE.iter().all(|check| found.verdict(check) == "ok")
             && found.with("warning") == ["policies"]
-            && found.with("skipped") == ["module"]
-            && found.findings.len() == WHOLE.len() + 2;
+            && found.with("skipped").is_empty()
+            && found.findings.len() == WHOLE.len() + 1;
         match is_whole && found.code == Some(0) {
             true => Ok(found),
             false => Err(found.text),
         }
     })?;
-    assert!(
-        whole.text.contains(&format!("{url} is served")),
-        "{whole:?}"
-    );
     assert!(whole.message("istio").starts_with("1.30"), "{whole:?}");
     let text = Command::new(binary_path())
         .args(["check", "--kubeconfig"])
@@ -346,7 +298,7 @@ fn an_installation_is_checked_and_what_is_broken_is_named() -> Result<()> {
         "{forbidden:?}"
     );
     assert_eq!(forbidden.verdict("api-server"), "ok");
-    for check in ["crd", "operator", "policies", "reports", "module"] {
+    for check in ["crd", "operator", "policies", "reports"] {
         assert_eq!(
             forbidden.verdict(check),
             "skipped",

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
-use http::StatusCode;
 use k8s_openapi::api::coordination::v1::LeaseSpec;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::jiff::Timestamp;
@@ -388,24 +387,6 @@ pub fn pods(injected: &[(String, String)], operators: &[Operator]) -> Finding {
             ),
             "see the log of the container that headgate inject added, and NetworkPolicies between \
              it and the operator",
-        ),
-    }
-}
-
-/// Judges the API server's answer for a module of the operator's Service.
-#[must_use]
-pub fn module(url: &str, status: StatusCode) -> Finding {
-    const CHECK: &str = "module";
-    match status {
-        StatusCode::OK => Finding::ok(CHECK, format!("{url} is served")),
-        StatusCode::FORBIDDEN => Finding::skipped(
-            CHECK,
-            format!("{url}: this user may not get services/proxy"),
-        ),
-        _ => Finding::error(
-            CHECK,
-            format!("{url} is not served: {status}"),
-            "see whether operators are ready: proxies that start now have no filter",
         ),
     }
 }

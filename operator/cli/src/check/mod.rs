@@ -15,7 +15,7 @@ use anyhow::{Context as _, anyhow};
 use clap::Args;
 use futures::future::try_join_all;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
-use http::{Method, Request, Uri, header};
+use http::{Request, header};
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
@@ -28,13 +28,12 @@ use kube::client::Body;
 use kube::{Client, ResourceExt};
 
 use super::Output;
-use super::cluster::{Cluster, ClusterArgs, Objects, Operator, refused, timely};
+use super::cluster::{Cluster, ClusterArgs, Operator, refused, timely};
 use super::status::OutputFormat;
 use super::status::view::View;
 use finding::{Finding, Verdict};
 use headgate_controller::inject::INJECTED_ANNOTATION;
 use headgate_controller::kubernetes::crd;
-use headgate_controller::kubernetes::deliver::Adapter;
 use headgate_controller::kubernetes::publish::CA_KEY;
 use installation::Installation;
 use judge::Served;
@@ -110,8 +109,7 @@ async fn check(args: &CheckArgs) -> anyhow::Result<Vec<Finding>> {
     let found = found.flatten();
     let operators = checks.operators(&cluster, found.as_ref()).await;
     checks.pods(&operators).await;
-    let objects = checks.policies(&cluster, &operators).await;
-    checks.modules(&objects).await;
+    checks.policies(&cluster, &operators).await;
     Ok(checks.findings)
 }
 
@@ -414,7 +412,7 @@ impl Checks<'_> {
     }
 
     /// Checks the policies' conditions; returns the objects that carry policies.
-    async fn policies(&mut self, cluster: &Cluster, operators: &[Operator]) -> Objects {
+    async fn policies(&mut self, cluster: &Cluster, operators: &[Operator]) {
         let api = cluster.policies_api(self.namespace);
         let listed = async {
             match api.list(&ListParams::default()).await {
@@ -427,91 +425,5 @@ impl Checks<'_> {
             let view = View::new(&policies.items, operators, Vec::new(), self.namespace);
             self.add(judge::policies(&view));
         }
-        cluster.objects(self.namespace).await
-    }
-
-    /// Checks the modules that delivered objects name.
-    async fn modules(&mut self, objects: &Objects) {
-        let mut urls = BTreeSet::new();
-        let mut hidden = Vec::new();
-        for (adapter, listed) in objects {
-            match listed {
-                Ok(listed) => listed.iter().for_each(|o| modules_of(&o.data, &mut urls)),
-                Err(_) if *adapter == Adapter::ConfigMap => {}
-                Err(_) => hidden.push(adapter.kind()),
-            }
-        }
-        if !hidden.is_empty() {
-            let message = format!("this user may not list {}", hidden.join(", "));
-            self.add(Finding::skipped("module", message));
-        }
-        for url in urls {
-            let Some(path) = in_cluster(&url) else {
-                let message = format!("{url} is at no Service of this cluster");
-                self.add(Finding::skipped("module", message));
-                continue;
-            };
-            // The answer to HEAD has no module in it.
-            let request = Request::builder().method(Method::HEAD).uri(path);
-            let Ok(request) = request.body(Body::empty()) else {
-                continue;
-            };
-            let client = self.client.clone();
-            if let Some(response) = self.read("module", client.send(request)).await {
-                self.add(judge::module(&url, response.status()));
-            }
-        }
-    }
-}
-
-/// Adds the URLs of modules in an object.
-fn modules_of(value: &serde_json::Value, urls: &mut BTreeSet<String>) {
-    use serde_json::Value;
-    match value {
-        Value::String(text) if text.starts_with("http") && text.contains("/modules/") => {
-            urls.insert(text.clone());
-        }
-        Value::Array(items) => items.iter().for_each(|v| modules_of(v, urls)),
-        Value::Object(fields) => fields.values().for_each(|v| modules_of(v, urls)),
-        _ => {}
-    }
-}
-
-/// Returns the path by which the API server forwards a request for `url`, if that is at a Service.
-fn in_cluster(url: &str) -> Option<String> {
-    let url: Uri = url.parse().ok()?;
-    let mut host = url.host()?.split('.');
-    let (name, namespace) = (host.next()?, host.next()?);
-    (host.next()? == "svc").then(|| {
-        let port = url.port_u16().unwrap_or(80);
-        let path = url.path();
-        format!("/api/v1/namespaces/{namespace}/services/http:{name}:{port}/proxy{path}")
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_service_is_reached_through_the_api_server() {
-        let path = "/api/v1/namespaces/b/services/http:a:18002/proxy/modules/0.wasm";
-        let url = "http://a.b.svc:18002/modules/0.wasm";
-        assert_eq!(in_cluster(url).as_deref(), Some(path));
-        let long = "http://a.b.svc.cluster.local:18002/modules/0.wasm";
-        assert_eq!(in_cluster(long).as_deref(), Some(path));
-        assert_eq!(in_cluster("https://example.com/modules/0.wasm"), None);
-        assert_eq!(in_cluster("http://127.0.0.1:1/modules/0.wasm"), None);
-    }
-
-    #[test]
-    fn modules_are_found_in_objects_of_all_kinds() {
-        let mut urls = BTreeSet::new();
-        let url = "http://a.b.svc/modules/0.wasm";
-        let object = serde_json::json!({
-            "spec": {"wasm": [{"code": {"http": {"url": url}}}], "url": url, "other": "http://x/"},
-        });
-        modules_of(&object, &mut urls);
-        assert_eq!(urls, BTreeSet::from([url.to_owned()]));
     }
 }

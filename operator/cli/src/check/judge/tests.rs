@@ -343,16 +343,6 @@ fn control_planes_serve_what_is_written() {
 }
 
 #[test]
-fn a_module_is_served_or_not() {
-    assert_eq!(module("http://x", StatusCode::OK).verdict, Fine);
-    assert_eq!(module("http://x", StatusCode::FORBIDDEN).verdict, Skipped);
-    assert_eq!(
-        module("http://x", StatusCode::SERVICE_UNAVAILABLE).verdict,
-        Error
-    );
-}
-
-#[test]
 fn a_finding_is_a_line_with_its_fix() {
     let findings = [
         Finding::ok("a", "well"),
