@@ -1,4 +1,4 @@
-//! `headgate clean-up`: removes the objects that operators have written, before they are uninstalled.
+//! `headgate clean-up`: removes the objects that operators wrote, before they are uninstalled.
 
 use std::fmt::Write as _;
 

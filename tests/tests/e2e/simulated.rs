@@ -16,8 +16,7 @@ use serde_json::json;
 const P: usize = 20;
 const SCALE: f64 = 4.0;
 const LOAD: f64 = 1.5;
-/// Two runs of the very same requests differ by 2 points (standard deviation) in 9 s, and by half of
-/// that in four times as long.
+/// In 9 s, runs of the very same requests differed by up to 7 points; in 27 s, by at most 2.
 const MEASURED: Duration = Duration::from_secs(27);
 
 /// Percentage points by which rejections may differ. Twice the tolerance of `scripts/bench

@@ -27,7 +27,7 @@ use crate::kubernetes::watch::{apis, apis_of};
 /// The number of Pods in one page of a list.
 const PAGE: u32 = 500;
 
-/// What was removed, and what wasn't.
+/// The objects that were removed, and those that stay.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct CleanedUp {
     /// The deleted objects.
