@@ -29,6 +29,7 @@ use suggest::closest;
 
 pub use policy::{Slots, ValidPolicy};
 pub use problem::Problem;
+pub use rules::{NAME, is_name};
 pub use schema::constrain;
 pub use simulated::{WorkloadDocument, mesh};
 pub use suggest::instead_of;

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use headgate_api::validate::check_file;
+use headgate_api::validate::{NAME, check_file, is_name};
 use headgate_core::config::DEFAULT_TYPE;
 use serde_json::Value;
 
@@ -189,8 +189,8 @@ fn read<'v>(
     };
 
     let type_name = match annotation(TYPE) {
-        Some(name) if !is_type_name(name.text()?) => {
-            return Err(name.wrong("1 to 63 letters, digits, - and _"));
+        Some(name) if !is_name(name.text()?) => {
+            return Err(name.wrong(NAME));
         }
         Some(name) => name.text()?.to_owned(),
         None => {
@@ -293,9 +293,4 @@ fn printed(file: &str, types: &[Type], namespace: &str, name: &str) -> String {
         kind(DEFAULT_TYPE, &of.slo, &comment);
     }
     text
-}
-
-fn is_type_name(text: &str) -> bool {
-    let is_part = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
-    (1..=63).contains(&text.len()) && text.bytes().all(is_part)
 }

@@ -64,16 +64,34 @@ impl<V> Seen<V> {
     }
 }
 
+/// Returns the API of a kind in a namespace, or in all if the name is empty.
+fn api<K>(client: &Client, namespace: &str) -> Api<K>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+{
+    match namespace {
+        "" => Api::all(client.clone()),
+        name => Api::namespaced(client.clone(), name),
+    }
+}
+
+/// Like [`api`], for a kind without a Rust type.
+fn api_of(resource: &ApiResource, client: &Client, namespace: &str) -> Api<DynamicObject> {
+    match namespace {
+        "" => Api::all_with(client.clone(), resource),
+        name => Api::namespaced_with(client.clone(), name, resource),
+    }
+}
+
 /// Returns the APIs of a kind in these namespaces, or in all if the list is empty.
 #[must_use]
 pub fn apis<K>(client: &Client, namespaces: &[String]) -> Vec<Api<K>>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
 {
-    let within = |name: &String| Api::namespaced(client.clone(), name);
     match namespaces {
-        [] => vec![Api::all(client.clone())],
-        some => some.iter().map(within).collect(),
+        [] => vec![api(client, "")],
+        some => some.iter().map(|name| api(client, name)).collect(),
     }
 }
 
@@ -84,10 +102,10 @@ pub fn apis_of(
     client: &Client,
     namespaces: &[String],
 ) -> Vec<Api<DynamicObject>> {
-    let within = |name: &String| Api::namespaced_with(client.clone(), name, resource);
+    let of = |name: &str| api_of(resource, client, name);
     match namespaces {
-        [] => vec![Api::all_with(client.clone(), resource)],
-        some => some.iter().map(within).collect(),
+        [] => vec![of("")],
+        some => some.iter().map(|name| of(name)).collect(),
     }
 }
 
@@ -287,10 +305,7 @@ where
     #[must_use]
     pub fn new(what: &'static str, client: &Client, namespaces: &Namespaces) -> Self {
         let client = client.clone();
-        let api = move |name: &str| match name {
-            "" => Api::all(client.clone()),
-            name => Api::namespaced(client.clone(), name),
-        };
+        let api = move |name: &str| api(&client, name);
         Self::with(what, Box::new(api), namespaces.clone())
     }
 }
@@ -305,10 +320,7 @@ impl Watch<DynamicObject> {
         namespaces: &Namespaces,
     ) -> Self {
         let client = client.clone();
-        let api = move |name: &str| match name {
-            "" => Api::all_with(client.clone(), &resource),
-            name => Api::namespaced_with(client.clone(), name, &resource),
-        };
+        let api = move |name: &str| api_of(&resource, &client, name);
         Self::with(what, Box::new(api), namespaces.clone())
     }
 }

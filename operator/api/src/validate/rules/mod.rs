@@ -24,6 +24,7 @@ use super::path::Path;
 use super::schema::Place;
 
 pub(crate) use identity::{identity, targets};
+pub use names::{NAME, is_name};
 use setting::VALUE;
 pub(in crate::validate) use setting::{Real, Time, Whole};
 pub(crate) use stage::{Meaning, stage};

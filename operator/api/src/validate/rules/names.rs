@@ -12,7 +12,8 @@ use crate::validate::suggest::closest;
 const MAX_LISTED: usize = 8;
 
 const MAX_NAME: usize = 63;
-const RIGHT: &str = "1 to 63 of a-z, A-Z, 0-9, - and _, with a letter or digit first";
+/// The rule of [`is_name`].
+pub const NAME: &str = "1 to 63 of a-z, A-Z, 0-9, - and _, with a letter or digit first";
 
 const MAX_HEADER_NAME: usize = 256;
 const HEADER_NAME: &str = "a header's name, letters, digits and -";
@@ -47,14 +48,19 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
+/// Whether a type or a class may have this name.
+#[must_use]
+pub fn is_name(name: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
+    (1..=MAX_NAME).contains(&name.len())
+        && name.bytes().all(plain)
+        && name.bytes().take(1).all(|b| b.is_ascii_alphanumeric())
+}
+
 /// Checks the name at `at`, which appears in the names of stats, in headers and in access logs.
 pub(super) fn check_name(name: &str, at: &Path, problems: &mut Problems) {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
-    if !(1..=MAX_NAME).contains(&name.len())
-        || !name.bytes().all(plain)
-        || !name.bytes().take(1).all(|b| b.is_ascii_alphanumeric())
-    {
-        problems.add(at.clone(), format!("{name:?}; {RIGHT}"));
+    if !is_name(name) {
+        problems.add(at.clone(), format!("{name:?}; {NAME}"));
     }
 }
 
@@ -98,7 +104,7 @@ pub(super) fn check_unique_by(
 pub(super) fn name_schema(at: &mut Place<'_>) {
     let rule = "self.matches('^[A-Za-z0-9][-A-Za-z0-9_]{0,62}$')";
     at.max_length(MAX_NAME)
-        .rule(Rule::quoted(rule, "self", RIGHT));
+        .rule(Rule::quoted(rule, "self", NAME));
 }
 
 /// Adds the schema of a header's name.
