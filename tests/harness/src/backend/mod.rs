@@ -190,6 +190,11 @@ impl Backend {
         self.station.stats()
     }
 
+    /// Returns the largest number of requests at once since the last call.
+    pub fn take_peak_in_flight(&self) -> usize {
+        self.station.take_peak_in_flight()
+    }
+
     /// Resets all counts and maxima; requests in the backend stay.
     pub fn reset(&self) {
         self.station.reset();

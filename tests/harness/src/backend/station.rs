@@ -432,6 +432,13 @@ impl Station {
         state.counts.report(workers, queued, busy, prefixes)
     }
 
+    /// Returns the largest number of requests at once since the last call.
+    pub fn take_peak_in_flight(&self) -> usize {
+        let mut state = self.lock();
+        let now = state.queue.len() + state.running.len();
+        std::mem::replace(&mut state.counts.peak_in_flight, now)
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

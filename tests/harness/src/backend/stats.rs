@@ -87,6 +87,8 @@ pub struct Arrival {
 pub(super) struct Counts {
     pub(super) since: Instant,
     pub(super) max_in_flight: usize,
+    /// As `max_in_flight`, since it was last taken.
+    pub(super) peak_in_flight: usize,
     pub(super) max_queued: usize,
     pub(super) max_busy: usize,
     pub(super) received: u64,
@@ -117,6 +119,7 @@ impl Counts {
         Self {
             since: now,
             max_in_flight: 0,
+            peak_in_flight: 0,
             max_queued: 0,
             max_busy: 0,
             received: 0,
@@ -190,6 +193,7 @@ impl Counts {
     /// Must run after `queued` or `busy` changed.
     pub(super) fn observe(&mut self, queued: usize, busy: usize) {
         self.max_in_flight = self.max_in_flight.max(queued + busy);
+        self.peak_in_flight = self.peak_in_flight.max(queued + busy);
         self.max_queued = self.max_queued.max(queued);
         self.max_busy = self.max_busy.max(busy);
     }

@@ -89,16 +89,18 @@ fn objectives_kept(seen: &Seen<'_>) -> Claim {
 
 fn slots_bounded(seen: &Seen<'_>) -> Claim {
     Claim {
-        text: "Nobody told Headgate how many requests the backend serves at once: it bounds them \
-               to a tenth or less"
+        text: "Headgate finds how many requests the backend can work on, and bounds them to a \
+               tenth or less"
             .into(),
         seen: 10 * seen.with.max_in_flight <= seen.without.max_in_flight,
         evidence: format!(
-            "found {} slots where {} are right; at most {} in the backend, without Headgate {}",
+            "found {} slots where {} are right; at most {} in the backend, without Headgate {}; \
+             {} before the slots were found",
             seen.with.slots_found.unwrap_or(0),
             seen.setup.parallelism,
             seen.with.max_in_flight,
-            seen.without.max_in_flight
+            seen.without.max_in_flight,
+            seen.with.max_in_flight_at_first
         ),
     }
 }
@@ -166,8 +168,8 @@ fn value_heeded(seen: &Seen<'_>, edit: &Edit, next: &Edit) -> Claim {
     let served = || now.iter().filter(|totals| totals.acceptance() >= STARVED);
     Claim {
         text: format!(
-            "Worth {VALUE:.0}, the costliest type is answered for most, and whoever isn't starved \
-             keeps the objectives"
+            "Worth {VALUE:.0}, the costliest type is answered for most, and every type that isn't \
+             starved keeps the objectives"
         ),
         seen: before < STARVED
             && now[costliest].acceptance() > MOST
@@ -201,7 +203,7 @@ fn kept_meanwhile(seen: &Seen<'_>, edit: &Edit) -> Claim {
         })
         .collect();
     Claim {
-        text: "The edit disturbs nobody: in the second after it every type that isn't starved \
+        text: "The edit disturbs no type: in the second after it every type that isn't starved \
                keeps the objectives from before"
             .to_owned(),
         seen: second.len() >= 2 && second.iter().all(|(_, totals)| totals.inside()),

@@ -67,7 +67,7 @@ policy file. At {at:.0} s the load jumps from {calm}× to {overload}× of capaci
 <div class="cards">
 <div class="card"><b>{before:.0} → {after:.0}</b><span>requests/s answered inside their p90 objective, without and with Headgate</span></div>
 <div class="card"><b>{work:.0}%</b><span>of the best possible, which refuses the costliest first</span></div>
-<div class="card"><b>{slots} of {p}</b><span>slots found, with types and objectives only; at most {flight} requests in the backend, {flight_before} without</span></div>
+<div class="card"><b>{slots} of {p}</b><span>slots found, with types and objectives only; at most {flight} requests in the backend ({at_first} in the first moments), {flight_before} without</span></div>
 <div class="card"><b>{busy:.1}%</b><span>of the backend's slots in use while refusing</span></div>
 </div>"#,
         overload = setup.overload,
@@ -82,6 +82,7 @@ policy file. At {at:.0} s the load jumps from {calm}× to {overload}× of capaci
         work = 100.0 * result.with.goodput_rps / setup.ideal_rps,
         slots = result.with.slots_found.unwrap_or(0),
         flight = result.with.max_in_flight,
+        at_first = result.with.max_in_flight_at_first,
         flight_before = result.without.max_in_flight,
         busy = 100.0 * result.with.utilization,
     );
@@ -402,6 +403,7 @@ mod tests {
                 })
                 .collect(),
             goodput_rps: 990.0,
+            max_in_flight_at_first: 60,
             max_in_flight: 20,
             slots_found: Some(20),
             utilization: 0.985,

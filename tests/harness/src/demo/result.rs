@@ -118,7 +118,10 @@ pub struct Phase {
     pub types: Vec<TypeResult>,
     /// 2xx answers per second within the p90 objective, in the counted span.
     pub goodput_rps: f64,
-    /// The largest number of requests in the backend at once, queued or in service.
+    /// The largest number of requests in the backend at once, queued or in service, before the
+    /// counted span.
+    pub max_in_flight_at_first: usize,
+    /// The same in the counted span.
     pub max_in_flight: usize,
     /// Slots that the filter had found at the end of the counted span; `None` without the filter.
     pub slots_found: Option<u64>,

@@ -328,7 +328,8 @@ impl Demo<'_> {
         Phase {
             goodput_rps: good as f64 / (compared - COUNTED_FROM).as_secs_f64(),
             types,
-            max_in_flight: watched.backend.max_in_flight,
+            max_in_flight_at_first: watched.most.0,
+            max_in_flight: watched.most.1,
             slots_found: None,
             utilization: watched.utilization,
             lateness: Lateness {

@@ -20,6 +20,8 @@ pub(super) struct Watch<'a> {
     from: Duration,
     before: Option<BackendStats>,
     after: Option<BackendStats>,
+    /// The largest number of requests in the backend before the counted span, and in it.
+    most: (usize, usize),
 }
 
 /// The results of an observed load.
@@ -27,6 +29,8 @@ pub(super) struct Watched {
     pub(super) samples: Vec<Sample>,
     /// Share of the backend's slots in use in the counted span, ratio 0..=1.
     pub(super) utilization: f64,
+    /// The largest number of requests in the backend before the counted span, and in it.
+    pub(super) most: (usize, usize),
     /// The backend's numbers over the whole load.
     pub(super) backend: BackendStats,
 }
@@ -42,6 +46,7 @@ impl<'a> Watch<'a> {
             from,
             before: None,
             after: None,
+            most: (0, 0),
         })
     }
 
@@ -55,6 +60,7 @@ impl<'a> Watch<'a> {
         while self.now() < end {
             if self.before.is_none() && self.now() >= self.from {
                 self.before = Some(self.backend.stats());
+                self.most.0 = self.backend.take_peak_in_flight();
             }
             if self.running.is_finished() && self.now() + Duration::from_secs(1) < end {
                 bail!("the load ended early");
@@ -65,6 +71,7 @@ impl<'a> Watch<'a> {
         }
         if self.after.is_none() {
             self.after = Some(self.backend.stats());
+            self.most.1 = self.backend.take_peak_in_flight();
         }
         Ok(())
     }
@@ -78,6 +85,7 @@ impl<'a> Watch<'a> {
         Ok(Watched {
             samples,
             utilization: after.utilization_since(&before),
+            most: self.most,
             backend: self.backend.stats(),
         })
     }

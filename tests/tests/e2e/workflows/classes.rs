@@ -128,15 +128,16 @@ struct Called {
     downgraded: bool,
 }
 
-/// One client, until `end`.
+/// One client, until `end`. Its first call is due at `first`.
 fn client(
     addr: SocketAddr,
     (number, clients): (usize, Clients),
     start: Instant,
+    first: Duration,
     end: Duration,
 ) -> Result<Vec<Called>> {
     let mut calls = Vec::new();
-    let mut due = start;
+    let mut due = start + first;
     while start.elapsed() < end {
         thread::sleep(due.saturating_duration_since(Instant::now()));
         let began = Instant::now();
@@ -173,8 +174,12 @@ fn run(
             let addr = incast.senders[clients.sender]
                 .outbound
                 .context("outbound")?;
-            for _ in 0..clients.count {
-                threads.push(scope.spawn(move || client(addr, (number, clients), start, end)));
+            for of_sender in 0..clients.count {
+                let first = clients
+                    .every
+                    .mul_f64(of_sender as f64 / clients.count as f64);
+                threads
+                    .push(scope.spawn(move || client(addr, (number, clients), start, first, end)));
             }
         }
         let mut calls = Vec::new();
@@ -196,8 +201,10 @@ fn promising(settings: &str) -> String {
 
 /// Senders 2 and 3 ask for far more of `high` than there is, sender 1 for less than its share.
 const GREEDY: usize = 30;
-const MODEST: Duration = Duration::from_millis(400);
-const MODEST_CLIENTS: usize = 8;
+/// Its clients wait so long between calls that one that waits for a downgraded call doesn't fall
+/// behind.
+const MODEST: Duration = Duration::from_secs(2);
+const MODEST_CLIENTS: usize = 40;
 
 fn incast_clients() -> [Clients; SENDERS] {
     let of = |sender, count, every| Clients {
