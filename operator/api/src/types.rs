@@ -61,11 +61,7 @@ pub const DEFAULT_NAMESPACE: &str = "default";
 
 /// An admission policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with apiVersion, kind, metadata and spec"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AdmissionPolicy {
     /// [`API_VERSION`].
     pub api_version: String,
@@ -83,11 +79,7 @@ pub struct AdmissionPolicy {
 /// The fields of Kubernetes' `ObjectMeta` that Headgate reads. The rest is accepted and ignored, so
 /// that the output of `kubectl get -o yaml` is a valid file.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with name and namespace"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Metadata {
     /// Name, unique in its namespace.
     pub name: String,

@@ -10,12 +10,7 @@ use super::Duration;
 
 /// Settings of `BacklogControl`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with target, control, cost, period and more"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BacklogControlSettings {
     /// S_t, the target of the mean service delay, 10ms to 1h. It must be given. The service delay
     /// of a request is its queue wait plus its processing time at this proxy. Only served requests
@@ -70,12 +65,7 @@ pub enum BacklogSignalType {
 
 /// The amount that a request adds to the backlog (n_i).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with type and costs or header"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Cost {
     /// The source of the cost; `Measured` by default.
     #[serde(rename = "type")]

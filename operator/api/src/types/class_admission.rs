@@ -11,13 +11,7 @@ use super::{Duration, Outbound};
 /// Class admission: the sidecars of a service's callers run some of their calls in its lowest
 /// class, so that the others meet their class's target. No call is refused for it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with method, targets, percentile, distributed, centralized, peers, \
-                 outbound and more"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ClassAdmission {
     /// The place of the decision; each sender (`Distributed`) by default.
     pub method: ClassAdmissionMethod,
@@ -67,12 +61,7 @@ pub enum ClassAdmissionMethod {
 
 /// Settings of `Centralized`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with method, misses, period, smoothing, scope, report and fallback"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct CentralizedAdmission {
     /// How the server decides; `Misses` by default.
     pub method: CentralizedMethod,
@@ -131,12 +120,7 @@ pub enum AdmissionFallback {
 
 /// Settings of `Distributed`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with increase, decrease and minProbability"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct DistributedAdmission {
     /// α, by which the probability rises after a time without a miss: above 0, at most 1; 0.01 by
     /// default.

@@ -7,12 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Their processing times are not measured, because a backend that fails at once is not a fast one.
 /// Timeouts and resets always count as errors.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with httpStatuses and grpcStatuses"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Errors {
     /// HTTP statuses, at most 16: one such as `429`, or `5xx` for 500 to 599. `5xx` by default.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -10,11 +10,7 @@ use super::{ClassAdmission, Duration, Errors, Queue, RequestMatch, Strategy, Wor
 
 /// The desired state: the backend (`targetRefs`), and the objectives of its requests (`types`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with targetRefs and types"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AdmissionPolicySpec {
     /// The objects that the policy applies to: 1 to 16 of its own namespace (GEP-713).
     pub target_refs: Vec<PolicyTargetRef>,
@@ -68,11 +64,7 @@ pub struct AdmissionPolicySpec {
 
 /// An object that a policy applies to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with group, kind and name or matchLabels"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicyTargetRef {
     /// API group: empty for `Service` and `Pod`, `gateway.networking.k8s.io` for the other kinds.
     #[serde(default)]
@@ -106,11 +98,7 @@ pub enum ModeType {
 
 /// P of Bouncer §2: exactly one of its fields.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with auto, total or perEndpoint"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Parallelism {
     /// Bounds of the number of slots that each proxy finds: the fewest slots that give nearly the
     /// throughput of any more, and a few above that where they let short requests pass long ones.
@@ -126,11 +114,7 @@ pub struct Parallelism {
 
 /// Bounds of the slots that are found. They apply to each proxy and are not divided among proxies.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with min and max, or neither"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AutoParallelism {
     /// Fewest slots, 1 to 1000000; 2 by default, or `max` if that is less, so that a long request
     /// doesn't keep all others waiting.
@@ -154,11 +138,7 @@ pub enum MeasureType {
 
 /// A header by which clients or gateways number attempts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with header and firstAttempt"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Retries {
     /// Its name, in any case, such as `x-stainless-retry-count`. The value is a number, alone or as
     /// in `attempt=2; max=3`. A request with any other value, or without the header, is a first
@@ -172,11 +152,7 @@ pub struct Retries {
 
 /// A query type: requests of about the same cost with the same objectives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with name, matches, slo and value"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct QueryType {
     /// Its name in stats, headers and access logs: 1 to 63 letters, digits, `-` and `_`. `default`
     /// takes the requests that no other type matches.
@@ -198,11 +174,7 @@ pub struct QueryType {
 
 /// A class: requests of the same worth, whatever their type.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with name, matches and value"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RequestClass {
     /// Its name in stats: 1 to 63 letters, digits, `-` and `_`.
     pub name: String,

@@ -10,12 +10,7 @@ use super::Duration;
 
 /// The queue in front of the backend.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with mode, discipline, drr, wfq, maxLength and timeout"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Queue {
     /// The place of the queue; the proxy (`Hold`) by default.
     pub mode: QueueModeType,
@@ -95,12 +90,7 @@ pub enum DisciplineType {
 
 /// Settings of the discipline `DRR`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with by, quantum and weights"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct DeficitRoundRobin {
     /// The flows that take turns; types by default.
     pub by: FlowType,
@@ -116,12 +106,7 @@ pub struct DeficitRoundRobin {
 
 /// Settings of the discipline `WFQ`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with by and weights"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct WeightedFairQueue {
     /// The flows that take turns; types by default.
     pub by: FlowType,

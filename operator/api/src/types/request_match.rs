@@ -6,12 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Conditions that must all hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with path, method, headers, grpc or route"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RequestMatch {
     /// The path, without its query string.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -32,11 +27,7 @@ pub struct RequestMatch {
 
 /// A condition on the path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with type and value"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PathMatch {
     /// How `value` is compared; `PathPrefix` by default.
     #[serde(default, rename = "type")]
@@ -69,11 +60,7 @@ pub enum StringMatchType {
 
 /// A condition on a request header.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with type, name and value"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HeaderMatch {
     /// How `value` is compared; `Exact` by default.
     #[serde(default, rename = "type")]
@@ -86,12 +73,7 @@ pub struct HeaderMatch {
 
 /// A condition on a gRPC request.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with type, service and method"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct GrpcMatch {
     /// How `service` and `method` are compared; `Exact` by default.
     #[serde(rename = "type")]

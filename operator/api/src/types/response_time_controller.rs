@@ -11,12 +11,7 @@ use super::Duration;
 
 /// Settings of `ResponseTimeController`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with target, percentile, scope and more"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ResponseTimeControllerSettings {
     /// Percentile of response times that is held at the target: above 0, below 100; 90 by default.
     /// The response time of a request is its queue wait plus its processing time at this proxy.
@@ -93,12 +88,7 @@ pub enum ControlScopeType {
 
 /// Service degradation (SEDA §3.4).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with minQuality, decrease, increase and admission"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct DegradationSettings {
     /// Lowest quality, where 1 is full: above 0, below 1; 0.1 by default.
     #[serde(skip_serializing_if = "Option::is_none")]

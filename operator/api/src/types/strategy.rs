@@ -13,12 +13,7 @@ use super::{BacklogControlSettings, Duration, ResponseTimeControllerSettings};
 
 /// The strategy that decides which requests may enter the queue.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with type and its settings"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Strategy {
     /// The strategy; `Bouncer` by default.
     #[serde(rename = "type")]
@@ -68,12 +63,7 @@ pub enum StrategyType {
 
 /// Settings of `Bouncer`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with interval, minSamples, window, logic and shedByValue"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BouncerSettings {
     /// Length of the window that processing times are estimated from, 10ms to 1h; 1s by default.
     /// About 800 responses a second are measured for each type and each worker of the proxy, or all
@@ -98,12 +88,7 @@ pub struct BouncerSettings {
 
 /// The way the window of processing times moves.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with type and step"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HistogramWindow {
     /// The kind; `DualBuffer` by default.
     #[serde(rename = "type")]
@@ -136,12 +121,7 @@ pub enum LogicType {
 
 /// Settings of `MaxQueueWait`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with limit, limits, window and step"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MaxQueueWaitSettings {
     /// T, the longest estimated wait of an admitted request, 1ms to 1h. It must be given.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -160,12 +140,7 @@ pub struct MaxQueueWaitSettings {
 
 /// Settings of `AcceptFraction`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with maxUtilization, processingUnits, window and step"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AcceptFractionSettings {
     /// `MaxUtil`, the share of the slots, or of `processingUnits`, that may be in use on average:
     /// above 0, at most 1; 0.95 by default.
@@ -188,11 +163,7 @@ pub struct AcceptFractionSettings {
 
 /// Wraps a strategy so that no type starves.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with type and its settings"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StarvationAvoidance {
     /// The kind of starvation avoidance.
     #[serde(rename = "type")]
@@ -218,12 +189,7 @@ pub enum StarvationAvoidanceType {
 
 /// Settings of Bouncer Alg. 2.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with allowance, window and step"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AcceptanceAllowance {
     /// A, the share of a type's requests that is admitted whatever the strategy decides, if the
     /// queue has room: 0 to 1; 0.1 by default.
@@ -240,12 +206,7 @@ pub struct AcceptanceAllowance {
 
 /// Settings of Bouncer Alg. 3.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with alpha, window and step"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HelpingTheUnderserved {
     /// α, twice the greatest probability to admit a request that the strategy refused: above 0, at
     /// most 1; 1 by default.

@@ -9,12 +9,7 @@ use super::Duration;
 /// rate at which it can serve each workflow and announces it to its callers. Requests above the
 /// rate are refused where they enter the mesh.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with identifyBy, quantile, sharing, named and more"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Workflows {
     /// The places where a request may name its workflow, at most 8; the first that does counts. By
     /// default the member `workflow` of W3C Baggage, then the header `x-headgate-workflow`.
@@ -70,11 +65,7 @@ pub struct Workflows {
 
 /// The place where a request names its workflow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with type and its settings"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WorkflowIdentity {
     /// The kind of the place.
     #[serde(rename = "type")]
@@ -105,12 +96,7 @@ pub enum WorkflowIdentityType {
 
 /// A member of W3C Baggage.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with key"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BaggageIdentity {
     /// The member's key, 1 to 256 bytes; `workflow` by default.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,12 +105,7 @@ pub struct BaggageIdentity {
 
 /// A request header.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with name"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HeaderIdentity {
     /// Its name, in any case, 1 to 256 bytes; `x-headgate-workflow` by default.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -133,11 +114,7 @@ pub struct HeaderIdentity {
 
 /// A value in Envoy's dynamic metadata.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with path"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MetadataIdentity {
     /// The namespace of the filter that wrote it, then keys: 2 to 8 texts of 1 to 256 bytes, such
     /// as `[envoy.filters.http.jwt_authn, claims, tenant]`.
@@ -146,11 +123,7 @@ pub struct MetadataIdentity {
 
 /// A downstream service with a quantile of its own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with name and quantile"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServiceQuantile {
     /// Its name as in `outbound.services`, or the name of its Envoy cluster: 1 to 128 bytes.
     pub name: String,
@@ -160,12 +133,7 @@ pub struct ServiceQuantile {
 
 /// The way a process shares its capacity among workflows (Wisp §4.3).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with type and its settings"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Sharing {
     /// The kind; `BottleneckFairness` by default.
     #[serde(rename = "type")]
@@ -194,12 +162,7 @@ pub enum SharingType {
 
 /// Settings of `BottleneckFairness`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with probe and maxUtilization"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BottleneckFairness {
     /// β, the increase of a rate in an interval in which no capacity is in use, requests/s: above
     /// 0, at most 1000000; 10 by default. With half of the capacity in use, rates rise by half of
@@ -214,12 +177,7 @@ pub struct BottleneckFairness {
 
 /// Settings of `DominantResource`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with probe, maxUtilization and resource"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct DominantResource {
     /// As in `bottleneckFairness`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -235,11 +193,7 @@ pub struct DominantResource {
 /// A resource whose use the backend reports in its responses, either by `orca` or by
 /// `serverTiming`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with capacity and orca or serverTiming"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReportedResource {
     /// The capacity a second, in the unit of the reports: above 0, at most 1e12. Over all endpoints
     /// with `parallelism.total`, of each endpoint with `parallelism.perEndpoint`.
@@ -255,11 +209,7 @@ pub struct ReportedResource {
 
 /// A metric in a report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with metric"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReportedMetric {
     /// Its name, 1 to 256 letters, digits, `-`, `_` and `.`.
     pub metric: String,
@@ -267,11 +217,7 @@ pub struct ReportedMetric {
 
 /// Settings of one workflow.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with name, guarantee, weight, quantile and deadline"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NamedWorkflow {
     /// Its id, as requests name it, 1 to 128 bytes; `_other` for the workflows without a rate of
     /// their own.
@@ -296,12 +242,7 @@ pub struct NamedWorkflow {
 
 /// Calls of the backend to other services.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with services and smoothing"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Outbound {
     /// Names of downstream services by Envoy cluster, at most 256. The default name of a service is
     /// that of its cluster. Clusters whose names are longer than 128 bytes and are not in this list
@@ -317,11 +258,7 @@ pub struct Outbound {
 /// The range of delays. Each is drawn evenly from between these two. A call whose deadline is
 /// nearer isn't delayed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with least and most"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Smoothing {
     /// Shortest delay, 0s to 10s, such as 100ms.
     pub least: Duration,
@@ -331,11 +268,7 @@ pub struct Smoothing {
 
 /// The name of a downstream service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with cluster and name"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OutboundService {
     /// Name of the Envoy cluster, exact or with `*` at its end, 1 to 256 bytes.
     pub cluster: String,

@@ -172,12 +172,12 @@ mod tests {
                 "metadata.nam: unknown field; did you mean \"name\"?",
                 "spec.mod: unknown field; did you mean \"mode\"?",
                 "spec.mode: \"Enforc\"; did you mean \"Enforce\"?",
-                "spec.parallelism: \"many\"; a mapping with auto, total or perEndpoint",
+                "spec.parallelism: \"many\"; a mapping with the fields auto, total, perEndpoint",
                 "spec.extra: unknown field; one of targetRefs, mode, parallelism, measure, \
                  releaseSlot, errors, retries, queue, strategy, types, classes, workflows, \
                  classAdmission, exclude",
                 "spec.types[0].matches: a mapping; a list",
-                "spec.types[1]: 7; a mapping with name, matches, slo and value",
+                "spec.types[1]: 7; a mapping with the fields name, matches, slo, value",
                 "spec.targetRefs: missing; such as [{group: \"\", kind: Service, name: search}]",
             ]
         );

@@ -36,12 +36,7 @@ pub struct Plan {
 
 /// Services, workflows and their clients.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with services and workflows"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MeshFile {
     /// The services.
     pub services: Vec<ServiceEntry>,
@@ -61,11 +56,7 @@ pub struct MeshFile {
 
 /// A service: processes that are alike, each with a proxy.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with name, parallelism and operations"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServiceEntry {
     /// Its name.
     pub name: String,
@@ -83,11 +74,7 @@ pub struct ServiceEntry {
 
 /// The work of a service for a request.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with steps and, where there are several operations, a name"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OperationEntry {
     /// Its name; empty if the service has no other operation.
     #[serde(default)]
@@ -102,12 +89,7 @@ pub struct OperationEntry {
 
 /// A step: one of the two fields.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with compute, or with call"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct StepEntry {
     /// Work of the process itself.
     pub compute: Option<ServiceTimeEntry>,
@@ -117,11 +99,7 @@ pub struct StepEntry {
 
 /// Calls of a service.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with service"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CallEntry {
     /// The called service.
     pub service: String,
@@ -155,11 +133,7 @@ pub enum RouteName {
 
 /// A workflow and its clients.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with name, service and clients"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WorkflowEntry {
     /// Its name, as in policies.
     pub name: String,
@@ -180,12 +154,7 @@ pub struct WorkflowEntry {
 
 /// Clients: an open loop with a rate, or a closed loop with a number of clients.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with rate, or with count"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ClientsEntry {
     /// Requests per second.
     pub rate: Option<f64>,
@@ -203,12 +172,7 @@ pub struct ClientsEntry {
 
 /// The network between processes.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with delay, timeout and lost"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct NetworkEntry {
     /// One-way delay; 250us by default.
     pub delay: Option<Time>,

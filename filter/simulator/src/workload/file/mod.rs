@@ -22,12 +22,7 @@ pub use text::{Time, TimeError};
 
 /// The arriving requests, and the size of their simulation.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with types and load, or with recorded"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct WorkloadFile {
     /// The distribution of the gaps between requests.
     pub arrivals: Arrivals,
@@ -58,12 +53,7 @@ pub struct WorkloadFile {
 
 /// The distribution of the gaps between requests.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with process and its settings"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Arrivals {
     /// The arrival process.
     pub process: ProcessName,
@@ -85,12 +75,7 @@ pub enum ProcessName {
 
 /// Settings of `Bursty`.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with ratio, share and length"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BurstyEntry {
     /// Rate in a burst over the rate outside; 5 by default.
     pub ratio: Option<f64>,
@@ -102,11 +87,7 @@ pub struct BurstyEntry {
 
 /// A span of time with one load.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with duration and load, or with duration and rate"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PhaseEntry {
     /// The length of the phase.
     pub duration: Time,
@@ -120,11 +101,7 @@ pub struct PhaseEntry {
 
 /// Clients that wait for their answers.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with count, think and smoothing"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClientsEntry {
     /// The number of clients.
     pub count: i64,
@@ -139,11 +116,7 @@ pub struct ClientsEntry {
 /// A range of additional delays of clients. The probability of a delay is the rejection rate that
 /// the client received.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with least and most"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SmoothingEntry {
     /// Shortest delay.
     pub least: Time,
@@ -153,11 +126,7 @@ pub struct SmoothingEntry {
 
 /// A request type.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with name, share and serviceTime"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TypeEntry {
     /// Its name in results; without `request`, that of a type of the policy.
     pub name: String,
@@ -179,12 +148,7 @@ pub struct TypeEntry {
 
 /// A sample request of a type or an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with method, path, headers and route"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RequestEntry {
     /// The method; `GET` by default.
     pub method: Option<String>,
@@ -198,11 +162,7 @@ pub struct RequestEntry {
 
 /// A distribution of service times.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with distribution and its settings"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServiceTimeEntry {
     /// The family of the distribution.
     pub distribution: DistributionName,
@@ -250,11 +210,7 @@ pub enum DistributionName {
 
 /// A branch of a hyperexponential distribution.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with share and mean"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BranchEntry {
     /// Its weight, relative to the other branches.
     pub share: f64,
@@ -264,11 +220,7 @@ pub struct BranchEntry {
 
 /// A bucket of a histogram.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with upTo and share"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BucketEntry {
     /// Upper bound; the lower is that of the bucket before, or 0.
     pub up_to: Time,
@@ -278,11 +230,7 @@ pub struct BucketEntry {
 
 /// A recorded access log.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with accessLog"
-)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RecordedEntry {
     /// The path of the file, relative to the folder of the workload.
     pub access_log: String,

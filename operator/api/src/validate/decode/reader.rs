@@ -227,7 +227,7 @@ impl<'de> Deserializer<'de> for &Node {
                 next: 0,
                 known,
             }),
-            _ => Err(Node::mismatch(&visitor)),
+            _ => Err(DecodeError::wrong(a_mapping_with(known))),
         }
     }
 
@@ -256,6 +256,18 @@ impl<'de> Deserializer<'de> for &Node {
 
     serde::forward_to_deserialize_any! {
         i128 u128 f32 char bytes byte_buf unit unit_struct tuple tuple_struct
+    }
+}
+
+/// Returns the description of a mapping with these fields, or with the first of many.
+fn a_mapping_with(fields: &[&str]) -> String {
+    const MOST: usize = 6;
+    let names = fields[..fields.len().min(MOST)].join(", ");
+    match fields.len() {
+        0 => "a mapping".to_owned(),
+        1 => format!("a mapping with the field {names}"),
+        2..=MOST => format!("a mapping with the fields {names}"),
+        _ => format!("a mapping with fields such as {names}"),
     }
 }
 
