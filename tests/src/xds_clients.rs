@@ -1,7 +1,7 @@
 //! Simulated proxies: many xDS clients, each with a connection and an address of its own, as real
 //! ones have.
 //!
-//! They speak delta ECDS as Envoy does: subscribe, accept what they get, and keep the last of it.
+//! They speak ECDS as Envoy does: subscribe, accept what they get, and keep the last of it.
 //! The operator's work is measured, so clients do as little as they can, and record the time when
 //! their acceptance is handed to the network.
 
@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use envoy_types::pb::envoy::config::core::v3::Node;
-use envoy_types::pb::envoy::service::discovery::v3::DeltaDiscoveryRequest;
+use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient;
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{Struct, Value};
@@ -159,17 +159,17 @@ async fn connect(
         .connect()
         .await?;
     let (requests, rx) = mpsc::channel(4);
-    let first = DeltaDiscoveryRequest {
+    let first = DiscoveryRequest {
         node: Some(node(spec)),
-        resource_names_subscribe: vec![SLOT.to_owned()],
-        ..DeltaDiscoveryRequest::default()
+        resource_names: vec![SLOT.to_owned()],
+        ..DiscoveryRequest::default()
     };
     requests
         .send(first)
         .await
         .map_err(|_| anyhow!("the stream is closed"))?;
     let mut responses = ExtensionConfigDiscoveryServiceClient::new(channel)
-        .delta_extension_configs(ReceiverStream::new(rx))
+        .stream_extension_configs(ReceiverStream::new(rx))
         .await?
         .into_inner();
     tokio::spawn(async move {
@@ -181,15 +181,16 @@ async fn connect(
                 Err(status) => break status.to_string(),
             };
             count += 1;
-            let ack = DeltaDiscoveryRequest {
+            let ack = DiscoveryRequest {
+                resource_names: vec![SLOT.to_owned()],
+                version_info: response.version_info,
                 response_nonce: response.nonce,
-                ..DeltaDiscoveryRequest::default()
+                ..DiscoveryRequest::default()
             };
             if requests.send(ack).await.is_err() {
                 break "while it accepted a response".to_owned();
             }
-            let resources = response.resources.into_iter();
-            if let Some(any) = resources.filter_map(|r| r.resource).next_back() {
+            if let Some(any) = response.resources.into_iter().next_back() {
                 *lock(&client.held) = Some(Held {
                     resource: any.value,
                     accepted: Instant::now(),

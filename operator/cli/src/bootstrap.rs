@@ -143,14 +143,8 @@ pub struct BootstrapArgs {
     /// by default
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub request_timeout: Option<Duration>,
-    /// Use one aggregated stream (ADS) instead of one for the slot (ECDS)
-    #[arg(long)]
-    pub ads: bool,
-    /// Use the delta protocol variant instead of state of the world
-    #[arg(long)]
-    pub delta: bool,
     /// Read the configuration from a file that `headgate render` wrote, without xDS
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["xds", "ads", "delta", "xds_identity"])]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["xds", "xds_identity"])]
     pub config_file: Option<PathBuf>,
     /// Read the configuration of calls from a file that `headgate render` wrote; with --config-file
     #[arg(long, value_name = "PATH", requires_all = ["outbound", "config_file"])]
@@ -226,8 +220,6 @@ impl BootstrapArgs {
         }
         Ok(ConfigSource::Xds {
             address: self.xds.clone(),
-            ads: self.ads,
-            delta: self.delta,
             tls: self.tls(&self.xds)?.map(Box::new),
         })
     }

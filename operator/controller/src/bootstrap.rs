@@ -149,10 +149,6 @@ pub enum ConfigSource {
     Xds {
         /// Its address.
         address: Endpoint,
-        /// Whether one aggregated stream (ADS) is used, rather than one for the slot.
-        ads: bool,
-        /// Whether the delta variant of the protocol is used.
-        delta: bool,
         /// TLS, with the identities of both ends.
         tls: Option<Box<XdsTls>>,
     },
@@ -212,7 +208,7 @@ node:
   cluster: headgate{metadata}
 admin:
   address: {admin}
-{dynamic}{stats}{runtime}static_resources:
+{stats}{runtime}static_resources:
   listeners:
   - {ingress}{outbound}{stats_listener}
   clusters:
@@ -221,7 +217,6 @@ admin:
             node = quoted(&self.node_id),
             metadata = self.metadata(),
             admin = socket(&self.admin),
-            dynamic = self.dynamic_resources(),
             stats = STATS,
             runtime = match self.pod.filter {
                 Kind::Wasm => "",
@@ -295,20 +290,6 @@ admin:
         match lines.is_empty() {
             true => lines,
             false => format!("\n  metadata:{lines}"),
-        }
-    }
-
-    fn dynamic_resources(&self) -> String {
-        match &self.source {
-            ConfigSource::Xds {
-                ads: true, delta, ..
-            } => {
-                format!(
-                    "dynamic_resources:\n  ads_config:\n    {}\n",
-                    indented(&grpc(*delta), 4)
-                )
-            }
-            ConfigSource::Xds { .. } | ConfigSource::File(_) => String::new(),
         }
     }
 
@@ -488,10 +469,7 @@ connect_timeout: 1s
 /// Returns the slot `name`, filled by `source`.
 fn slot(name: &str, source: &ConfigSource) -> String {
     let source = match source {
-        ConfigSource::Xds { ads: true, .. } => "ads: {}".to_owned(),
-        ConfigSource::Xds { delta, .. } => {
-            format!("api_config_source:\n  {}", indented(&grpc(*delta), 2))
-        }
+        ConfigSource::Xds { .. } => XDS_SOURCE.to_owned(),
         ConfigSource::File(path) => {
             format!(
                 "path_config_source: {{path: {}}}",
@@ -552,20 +530,16 @@ fn discovery(is_static: bool) -> &'static str {
     }
 }
 
-fn grpc(delta: bool) -> String {
-    let api_type = if delta { "DELTA_GRPC" } else { "GRPC" };
-    format!(
-        "\
-api_type: {api_type}
-transport_api_version: V3
-set_node_on_first_message_only: true
-grpc_services:
-- envoy_grpc:
-    cluster_name: headgate_xds
-    retry_policy:
-      retry_back_off: {{base_interval: 0.25s, max_interval: 5s}}"
-    )
-}
+const XDS_SOURCE: &str = "\
+api_config_source:
+  api_type: GRPC
+  transport_api_version: V3
+  set_node_on_first_message_only: true
+  grpc_services:
+  - envoy_grpc:
+      cluster_name: headgate_xds
+      retry_policy:
+        retry_back_off: {base_interval: 0.25s, max_interval: 5s}";
 
 /// Extracts policy, type, workflow, service, reason, objective, class and worker into labels. Envoy
 /// takes the second group's text as the value and removes the first group from the name. Requests

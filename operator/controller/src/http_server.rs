@@ -5,19 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::serve::Listener;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use crate::xds::addresses::Addresses;
 use crate::xds::tls::Trust;
 
-/// The pause after a failed `accept`, which means that the process is out of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The largest head of a request, and the most response data that is buffered for the client, in
 /// bytes.
 const MAX_BUFFER: usize = 16 << 10;
@@ -41,7 +40,7 @@ pub struct HttpLimits {
 /// Connections still open then end with the process. Log lines call the address `name`.
 /// `turned_away` is called for each connection beyond the limits.
 pub(crate) async fn serve(
-    listener: TcpListener,
+    mut listener: TcpListener,
     name: &'static str,
     limits: HttpLimits,
     trust: Option<watch::Receiver<Arc<Trust>>>,
@@ -51,17 +50,9 @@ pub(crate) async fn serve(
 ) {
     let connections = Addresses::new(limits.connections, limits.connections_per_address);
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+        let (stream, peer) = tokio::select! {
+            accepted = Listener::accept(&mut listener) => accepted,
             _ = shutdown.wait_for(|stop| *stop) => return,
-        };
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                warn!("{name} address: {error}");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
         };
         let Ok(slot) = connections.enter(peer.ip()) else {
             turned_away();

@@ -76,7 +76,6 @@ impl Rig {
             "--admin=127.0.0.1:0",
             "--upstream=127.0.0.1:1",
             "--label=app=search",
-            "--delta",
         ]
         .map(str::to_owned)
         .into();

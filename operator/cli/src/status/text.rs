@@ -117,7 +117,7 @@ fn proxies(view: &View) -> String {
         "NAMESPACE"
     };
     let mut table = Table::new([
-        "PROXY", place, "PROTOCOL", "FILTER", "STATE", "POLICIES", "REVISION", "SINCE",
+        "PROXY", place, "FILTER", "STATE", "POLICIES", "REVISION", "SINCE",
     ]);
     for p in view.proxies.iter().map(|p| &p.report) {
         let place = if view.local.is_some() {
@@ -128,7 +128,6 @@ fn proxies(view: &View) -> String {
         table.row([
             stream(p),
             dash(place.as_deref().unwrap_or_default()),
-            format!("{} {}", p.transport.as_str(), p.variant.as_str()),
             dash(&p.filter),
             p.state.clone(),
             dash(&shortened(p.policies.iter().cloned())),

@@ -151,7 +151,7 @@ fn report(module: &str) -> Value {
         "proxies": [{
             "node": format!("search-{module}"), "cluster": "search",
             "target": null, "namespace": "shop", "peer": "10.0.0.1:1",
-            "transport": "ADS", "variant": "delta", "slots": ["headgate"],
+            "slots": ["headgate"],
             "connected": "2026-03-01T12:00:00Z", "disconnected": null, "state": "Running",
             "policies": ["shop/search"], "problem": null, "sent": null, "nack": null,
             "acked": {"version": "1", "revision": "abc", "time": "2026-03-01T12:00:00Z"},

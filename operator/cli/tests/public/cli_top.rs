@@ -376,7 +376,7 @@ async fn forward(stream: tokio::net::TcpStream, answers: Answers) {
 fn proxy(node: &str, namespace: Option<&str>, disconnected: bool) -> Value {
     json!({
         "node": node, "cluster": "headgate", "target": null, "namespace": namespace,
-        "peer": "10.0.0.2:1", "transport": "ECDS", "variant": "SotW", "slots": ["headgate"],
+        "peer": "10.0.0.2:1", "slots": ["headgate"],
         "connected": "2026-03-01T12:00:00Z",
         "disconnected": disconnected.then_some("2026-03-01T12:00:00Z"), "state": "Running",
         "policies": ["default/search"], "problem": null, "sent": null, "acked": null, "nack": null,

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use envoy_types::pb::envoy::service::discovery::v3::DeltaDiscoveryRequest;
+use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient;
 use headgate_controller::xds::Limits;
 use tokio::io::AsyncReadExt as _;
@@ -228,12 +228,12 @@ async fn huge_requests_and_headers_end_their_stream_and_nothing_else() {
     };
     assert_eq!(outcome.code(), Code::OutOfRange, "{outcome}");
 
-    let (_requests, rx) = mpsc::channel::<DeltaDiscoveryRequest>(1);
+    let (_requests, rx) = mpsc::channel::<DiscoveryRequest>(1);
     let mut request = tonic::Request::new(ReceiverStream::new(rx));
     let value = MetadataValue::try_from("x".repeat(9 << 10)).unwrap();
     request.metadata_mut().insert("x-huge", value);
     let refused = ExtensionConfigDiscoveryServiceClient::new(channel)
-        .delta_extension_configs(request)
+        .stream_extension_configs(request)
         .await;
     // HTTP status 431, which a gRPC client takes for a stream that breaks.
     match refused {
@@ -250,8 +250,7 @@ async fn huge_requests_and_headers_end_their_stream_and_nothing_else() {
 #[tokio::test]
 async fn a_stream_that_asks_without_end_is_read_slowly() {
     let limits = Limits {
-        requests_burst: 5,
-        requests_per_second: 1,
+        request_interval: Duration::from_millis(500),
         ..Limits::default()
     };
     let server = Running::start(plan(&[SHOP], "1"), limits, None).await;
@@ -259,39 +258,34 @@ async fn a_stream_that_asks_without_end_is_read_slowly() {
     let pushes = server.metrics.xds.pushes.get();
     let began = Instant::now();
 
-    // Each request asks for the resource again and accepts the one before, so each is worth a push.
+    // Each request accepts the response before and names another slot, so each is worth a push.
     let channel = server.plain(BAD).await.unwrap();
     let mut greedy = open(channel, subscribe(node("greedy", &[]))).await.unwrap();
-    for _ in 0..5 {
-        let response = greedy.responses.message().await.unwrap().unwrap();
-        let again = DeltaDiscoveryRequest {
-            response_nonce: response.nonce,
-            resource_names_subscribe: vec!["headgate".to_owned()],
-            ..DeltaDiscoveryRequest::default()
-        };
-        greedy.requests.send(again).await.unwrap();
-    }
+    let again = |nonce: u64| DiscoveryRequest {
+        response_nonce: nonce.to_string(),
+        resource_names: vec![format!("headgate-{nonce}")],
+        ..DiscoveryRequest::default()
+    };
     let requests = greedy.requests.clone();
     let flood = tokio::spawn(async move {
-        let again = DeltaDiscoveryRequest {
-            resource_names_subscribe: vec!["headgate".to_owned()],
-            ..DeltaDiscoveryRequest::default()
-        };
-        for _ in 0..100_000 {
-            if requests.send(again.clone()).await.is_err() {
+        for nonce in 1..100_000 {
+            if requests.send(again(nonce)).await.is_err() {
                 return;
             }
         }
     });
+    for _ in 0..3 {
+        greedy.responses.message().await.unwrap().unwrap();
+    }
     for revision in ["2", "3", "4"] {
         follows(&server, &mut proxy, revision).await;
     }
     let of_good = 3;
-    // The first of a stream, the burst, and one for each second since.
-    let allowed = 6 + began.elapsed().as_secs() + 1;
+    // The first of a stream, and one for each interval since.
+    let allowed = 1 + began.elapsed().as_millis() / 500;
     let of_greedy = server.metrics.xds.pushes.get() - pushes - of_good;
     assert!(
-        of_greedy <= allowed,
+        u128::from(of_greedy) <= allowed,
         "{of_greedy} pushes, {allowed} allowed"
     );
     assert!(!flood.is_finished(), "its sender is made to wait");
@@ -311,12 +305,12 @@ async fn streams_are_bounded_and_a_silent_one_ends() {
     let mut waiting = Vec::new();
     let mut senders = Vec::new();
     for _ in 0..3 {
-        let (requests, rx) = mpsc::channel::<DeltaDiscoveryRequest>(1);
+        let (requests, rx) = mpsc::channel::<DiscoveryRequest>(1);
         senders.push(requests);
         let mut client = ExtensionConfigDiscoveryServiceClient::new(channel.clone());
         waiting.push(
             client
-                .delta_extension_configs(ReceiverStream::new(rx))
+                .stream_extension_configs(ReceiverStream::new(rx))
                 .await,
         );
     }

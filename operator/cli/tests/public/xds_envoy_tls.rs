@@ -70,8 +70,6 @@ impl Files {
 async fn of(server: &Running, tls: Option<XdsTls>) -> Bootstrap {
     let source = ConfigSource::Xds {
         address: server.address.to_string().parse().unwrap(),
-        ads: false,
-        delta: true,
         tls: tls.map(Box::new),
     };
     bootstrap(source, backend().await)
@@ -210,16 +208,18 @@ async fn bootstraps_with_tls_are_valid() {
     let files = Files::new(&authority.proxy(&[&spiffe(NAMESPACE)]), &authority.pem);
     fs::write(files.path("token"), "a.b.c").unwrap();
     for name in ["headgate.headgate-system.svc", "10.0.0.1"] {
-        for ads in [false, true] {
+        for by_token in [false, true] {
             let token = ProxyIdentity::Token(files.path("token"));
             let tls = XdsTls {
                 server_name: name.into(),
-                ..if ads { files.with(token) } else { files.tls() }
+                ..if by_token {
+                    files.with(token)
+                } else {
+                    files.tls()
+                }
             };
             let source = ConfigSource::Xds {
                 address: format!("{name}:18000").parse().unwrap(),
-                ads,
-                delta: true,
                 tls: Some(Box::new(tls)),
             };
             let mut bootstrap = bootstrap(source, "127.0.0.1:8080".parse().unwrap());

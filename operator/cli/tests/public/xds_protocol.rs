@@ -1,4 +1,4 @@
-//! The xDS protocol as a proxy sees it: both services, both variants, over real connections.
+//! The xDS protocol as a proxy sees it: over real connections.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -6,17 +6,15 @@ use std::sync::Arc;
 use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient as AdsClient;
 use envoy_types::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient as EcdsClient;
-use envoy_types::pb::google::rpc::Status as RpcStatus;
 use headgate_api::plan::{Plan, PolicyState};
 use headgate_controller::xds::conditions::Type::Programmed;
 use headgate_core::config::Direction;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Code;
 
-use crate::common::{ADS, SEARCH, World, configuration, module_at, plan, with_workflows};
-use crate::wire::{
-    CDS, Wire, ack, delta, delta_ack, delta_hello, delta_revision, hello, nack, revision, sotw,
-};
+use crate::common::{ADS, SEARCH, World, configuration, get, module_at, plan, with_workflows};
+use crate::wire::{Wire, ack, hello, nack, revision, sotw};
 
 #[tokio::test]
 async fn sotw_follows_the_plan_and_reports_what_the_proxy_says() {
@@ -79,7 +77,7 @@ async fn sotw_follows_the_plan_and_reports_what_the_proxy_says() {
         .await;
 }
 
-/// A sidecar with a slot for requests and one for calls, over plain ECDS: a stream for each, one
+/// A sidecar with a slot for requests and one for calls: a stream for each, one
 /// connection, one proxy.
 #[tokio::test]
 async fn a_sidecar_with_two_slots_runs_a_policy_when_both_do() {
@@ -186,106 +184,26 @@ async fn a_sidecar_with_two_slots_runs_a_policy_when_both_do() {
     assert_eq!(of_calls.unwrap().policies, [""; 0]);
 }
 
-/// The same over one stream: an answer is for both.
-#[tokio::test]
-async fn both_slots_of_a_sidecar_come_in_one_response_of_delta() {
-    let world = World::start(with_workflows(plan(&[(SEARCH, "r1")]))).await;
-    let both = DeltaDiscoveryRequest {
-        resource_names_subscribe: vec!["headgate".into(), "headgate-outbound".into()],
-        ..delta_hello(Some(SEARCH))
-    };
-    let mut proxy = delta(&world, both).await;
-    let first = proxy.next().await;
-    let revisions: Vec<String> = first
-        .resources
-        .iter()
-        .map(|r| configuration(r.resource.as_ref().unwrap()).revision)
-        .collect();
-    assert_eq!(revisions, ["r1", "calls of default/search"]);
-    proxy.send(delta_ack(&first)).await;
-    let report = world
-        .until("programmed", |r| {
-            r.policies[0].conditions[Programmed].status
-        })
-        .await;
-    assert_eq!(report.proxies[0].slots, ["headgate", "headgate-outbound"]);
-    assert_eq!(report.proxies[0].acked.as_ref().unwrap().revision, "r1");
-    world
-        .plans
-        .send_replace(Arc::new(with_workflows(plan(&[(SEARCH, "r2")]))));
-    let second = proxy.next().await;
-    assert_eq!(second.resources.len(), 1, "calls go on as they are");
-}
-
-#[tokio::test]
-async fn delta_follows_the_plan_and_reports_what_the_proxy_says() {
-    let world = World::start(plan(&[(SEARCH, "r1")])).await;
-    let mut proxy = delta(&world, delta_hello(Some(SEARCH))).await;
-    let first = proxy.next().await;
-    assert_eq!(delta_revision(&first), "r1");
-    proxy.send(delta_ack(&first)).await;
-    world
-        .until("programmed", |r| {
-            r.policies[0].conditions[Programmed].status
-        })
-        .await;
-    world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r2")])));
-    let second = proxy.next().await;
-    assert_eq!(delta_revision(&second), "r2");
-    let error_detail = Some(RpcStatus {
-        message: "no".into(),
-        ..RpcStatus::default()
-    });
-    proxy
-        .send(DeltaDiscoveryRequest {
-            error_detail,
-            ..delta_ack(&second)
-        })
-        .await;
-    world
-        .until("rejected", |r| {
-            r.policies[0].conditions[Programmed].reason == "EnvoyRejected"
-        })
-        .await;
-    world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r3")])));
-    let third = proxy.next().await;
-    assert_eq!(delta_revision(&third), "r3");
-    assert_eq!(world.report().proxies[0].variant.as_str(), "delta");
-}
-
 #[tokio::test]
 async fn a_restarted_operator_sends_nothing_that_the_proxy_has() {
     let before = World::start(plan(&[(SEARCH, "r1")])).await;
     let version = sotw(&before, hello(None)).await.next().await.version_info;
-    let of_resource = delta(&before, delta_hello(None))
-        .await
-        .next()
-        .await
-        .resources[0]
-        .version
-        .clone();
 
     let after = World::start(plan(&[(SEARCH, "r1")])).await;
     let again = DiscoveryRequest {
         version_info: version,
         ..hello(None)
     };
-    let mut one = sotw(&after, again).await;
-    let mut again = delta_hello(None);
-    again
-        .initial_resource_versions
-        .insert("headgate".into(), of_resource);
-    let mut other = delta(&after, again).await;
+    let mut proxy = sotw(&after, again).await;
     let report = after
-        .until("both run it", |r| {
-            r.proxies.iter().filter(|p| p.state == "Running").count() == 2
+        .until("it runs", |r| {
+            r.proxies.iter().any(|p| p.state == "Running")
         })
         .await;
     assert!(report.policies[0].conditions[Programmed].status);
     assert!(report.proxies.iter().all(|p| p.sent.is_none()));
     after.plans.send_replace(Arc::new(plan(&[(SEARCH, "r2")])));
-    assert_eq!(revision(&one.next().await), "r2");
-    assert_eq!(delta_revision(&other.next().await), "r2");
+    assert_eq!(revision(&proxy.next().await), "r2");
 }
 
 #[tokio::test]
@@ -330,11 +248,6 @@ async fn an_operator_that_starts_over_a_broken_policy_leaves_proxies_alone() {
         },
     )
     .await;
-    let mut again = delta_hello(Some(SEARCH));
-    again
-        .initial_resource_versions
-        .insert("headgate".into(), "before".into());
-    let mut known_delta = delta(&world, again).await;
     let mut new = sotw(&world, hello(Some(SEARCH))).await;
     assert!(
         configuration(&new.next().await.resources[0])
@@ -347,13 +260,12 @@ async fn an_operator_that_starts_over_a_broken_policy_leaves_proxies_alone() {
             .iter()
             .filter(|p| p.problem.as_deref().is_some_and(|p| p.contains("it keeps")))
             .count()
-            == 2
+            == 1
     };
     world.until("told", kept).await;
     world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r1")])));
     let first = known.next().await;
     assert_eq!(revision(&first), "r1", "nothing was sent before");
-    assert_eq!(delta_revision(&known_delta.next().await), "r1");
     known.send(ack(&first)).await;
     // The proxy's configuration came from this operator, so a deletion takes effect whatever else
     // is broken.
@@ -365,74 +277,36 @@ async fn an_operator_that_starts_over_a_broken_policy_leaves_proxies_alone() {
     );
 }
 
+/// Bootstraps that `headgate bootstrap` of 0.1 wrote with `--delta` or `--ads`: no stream, and an
+/// answer that says what to change.
 #[tokio::test]
-async fn on_ads_types_that_headgate_has_nothing_of_are_left_unanswered() {
+async fn other_protocols_are_refused_with_the_remedy() {
     let world = World::start(plan(&[(SEARCH, "r1")])).await;
-    let (requests, rx) = mpsc::channel(16);
-    let clusters = DiscoveryRequest {
-        type_url: CDS.into(),
-        resource_names: vec![],
-        ..hello(Some(SEARCH))
-    };
-    requests.send(clusters).await.unwrap();
-    let mut client = AdsClient::new(world.channel().await);
-    let responses = client
-        .stream_aggregated_resources(ReceiverStream::new(rx))
-        .await
-        .unwrap();
-    let mut proxy = Wire {
-        requests,
-        responses: responses.into_inner(),
-    };
-    // The node came with the first message only.
-    proxy
-        .send(DiscoveryRequest {
-            node: None,
-            ..hello(None)
-        })
-        .await;
-    let first = proxy.next().await;
-    assert_eq!(revision(&first), "r1");
-    proxy
-        .send(DiscoveryRequest {
-            type_url: CDS.into(),
-            ..ack(&first)
-        })
-        .await;
-    proxy.send(ack(&first)).await;
-    let report = world
-        .until("running", |r| r.proxies[0].state == "Running")
-        .await;
-    assert_eq!(
-        (
-            report.proxies[0].node.as_str(),
-            report.proxies[0].transport.as_str()
-        ),
-        ("edge-1", "ADS")
+    let channel = world.channel().await;
+    let delta = || tokio_stream::once(DeltaDiscoveryRequest::default());
+    let whole = || tokio_stream::once(DiscoveryRequest::default());
+    let (mut ecds, mut ads) = (
+        EcdsClient::new(channel.clone()),
+        AdsClient::new(channel.clone()),
     );
-
-    let (requests, rx) = mpsc::channel(16);
-    let clusters = DeltaDiscoveryRequest {
-        type_url: CDS.into(),
-        resource_names_subscribe: vec![],
-        ..delta_hello(Some(SEARCH))
-    };
-    requests.send(clusters).await.unwrap();
-    let responses = client
-        .delta_aggregated_resources(ReceiverStream::new(rx))
-        .await
-        .unwrap();
-    let mut proxy = Wire {
-        requests,
-        responses: responses.into_inner(),
-    };
-    proxy
-        .send(DeltaDiscoveryRequest {
-            node: None,
-            ..delta_hello(None)
-        })
-        .await;
-    assert_eq!(delta_revision(&proxy.next().await), "r1");
+    for refused in [
+        ecds.delta_extension_configs(delta()).await.err(),
+        ads.delta_aggregated_resources(delta()).await.err(),
+        ads.stream_aggregated_resources(whole()).await.err(),
+        ecds.fetch_extension_configs(DiscoveryRequest::default())
+            .await
+            .err(),
+    ] {
+        let refused = refused.unwrap();
+        assert_eq!(refused.code(), Code::Unimplemented);
+        assert!(refused.message().contains("api_type: GRPC"), "{refused}");
+    }
+    let (_, metrics) = get(world.admin, "/metrics").await.unwrap();
+    assert!(
+        metrics.contains("headgate_xds_streams_refused_total 4\n"),
+        "{metrics}"
+    );
+    assert!(world.report().proxies.is_empty());
 }
 
 #[tokio::test]
@@ -513,7 +387,7 @@ async fn only_slots_of_headgate_are_filled() {
     let mut proxy = sotw(
         &world,
         DiscoveryRequest {
-            resource_names: names.clone(),
+            resource_names: names,
             ..hello(None)
         },
     )
@@ -522,15 +396,5 @@ async fn only_slots_of_headgate_are_filled() {
     assert_eq!(
         world.report().proxies[0].slots,
         ["headgate", "headgate-admin"]
-    );
-    let subscribe = DeltaDiscoveryRequest {
-        resource_names_subscribe: names,
-        ..delta_hello(None)
-    };
-    let mut proxy = delta(&world, subscribe).await;
-    let response = proxy.next().await;
-    assert_eq!(
-        (response.resources.len(), response.removed_resources),
-        (2, vec!["lua".to_owned()])
     );
 }

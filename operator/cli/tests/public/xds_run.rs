@@ -227,10 +227,7 @@ async fn a_folder_is_served_and_followed_until_sigterm() {
             "1/1"
         ]
     );
-    assert_eq!(
-        lines[4][..6],
-        ["edge-1", "-", "ECDS", "SotW", "wasm", "Running"]
-    );
+    assert_eq!(lines[4][..4], ["edge-1", "-", "wasm", "Running"]);
 
     fs::write(&policy, POLICY.replace("total: 20", "total: 10")).unwrap();
     let response = responses.message().await.unwrap().unwrap();

@@ -1,10 +1,9 @@
 //! The API server's client: each request, each write by its outcome, each lost watch.
 
 use std::borrow::Cow;
-use std::fmt::{self, Write as _};
 
 use http::{Method, StatusCode, Uri};
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
@@ -66,12 +65,6 @@ impl WriteResult {
     }
 }
 
-impl EncodeLabelValue for WriteResult {
-    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
-        encoder.write_str(self.as_str())
-    }
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
     verb: &'static str,
@@ -82,7 +75,7 @@ struct RequestLabels {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct WriteLabels {
     resource: &'static str,
-    result: WriteResult,
+    result: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -149,8 +142,10 @@ impl KubernetesMetrics {
     /// Counts a write of an object, or of its status, of `resource` (plural, lower case:
     /// `admissionpolicies`).
     pub fn wrote(&self, resource: &str, result: WriteResult) {
-        let resource = known(resource);
-        let labels = WriteLabels { resource, result };
+        let labels = WriteLabels {
+            resource: known(resource),
+            result: result.as_str(),
+        };
         self.writes.get_or_create(&labels).inc();
     }
 

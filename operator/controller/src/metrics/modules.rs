@@ -1,10 +1,9 @@
 //! The module server: the outcomes of requests for filter modules.
 
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
-use std::fmt::{self, Write as _};
 
 /// The outcome of a request for a module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -29,15 +28,16 @@ impl ServeResult {
     }
 }
 
-impl EncodeLabelValue for ServeResult {
-    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
-        encoder.write_str(self.as_str())
-    }
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labels {
-    result: ServeResult,
+    result: &'static str,
+}
+
+impl From<ServeResult> for Labels {
+    fn from(result: ServeResult) -> Self {
+        let result = result.as_str();
+        Self { result }
+    }
 }
 
 /// Handles of the module server's metrics.
@@ -52,7 +52,7 @@ impl ModuleMetrics {
         // Registered at the start: a rate needs a first value, and a counter that first appears
         // with 1 has none.
         for result in ServeResult::ALL {
-            drop(served.get_or_create(&Labels { result }));
+            drop(served.get_or_create(&result.into()));
         }
         registry.register(
             "modules_served",
@@ -65,11 +65,11 @@ impl ModuleMetrics {
     /// Returns the number of requests with this outcome.
     #[must_use]
     pub fn count(&self, result: ServeResult) -> u64 {
-        self.served.get_or_create(&Labels { result }).get()
+        self.served.get_or_create(&result.into()).get()
     }
 
     /// Counts a request for a module.
     pub fn served(&self, result: ServeResult) {
-        self.served.get_or_create(&Labels { result }).inc();
+        self.served.get_or_create(&result.into()).inc();
     }
 }

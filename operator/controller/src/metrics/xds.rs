@@ -18,7 +18,8 @@ const ACKS: [f64; 13] = [
 pub struct XdsMetrics {
     /// Streams accepted.
     pub streams: Counter,
-    /// Streams rejected: at a limit, or because the proxy doesn't prove its claimed identity.
+    /// Streams rejected: at a limit, because the proxy doesn't prove its claimed identity, or
+    /// because it requests another protocol.
     pub streams_refused: Counter,
     /// Responses sent.
     pub pushes: Counter,
@@ -41,75 +42,55 @@ pub struct XdsMetrics {
 
 impl XdsMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let metrics = Self {
-            streams: Counter::default(),
-            streams_refused: Counter::default(),
-            pushes: Counter::default(),
-            acks: Counter::default(),
-            nacks: Counter::default(),
-            connections_refused: Counter::default(),
-            handshakes_failed: Counter::default(),
-            tls_reloads: Counter::default(),
-            tls_reload_failures: Counter::default(),
-            ack_duration: Histogram::new(ACKS),
-            certificate_expiry: Family::default(),
-        };
-        for (name, help, counter) in [
-            (
-                "xds_streams",
-                "Streams of proxies accepted",
-                &metrics.streams,
-            ),
-            (
-                "xds_streams_refused",
-                "Streams of proxies turned away at a limit, or because they are not who they say \
-                 they are",
-                &metrics.streams_refused,
-            ),
-            ("xds_pushes", "Responses sent to proxies", &metrics.pushes),
-            ("xds_acks", "Responses that proxies accepted", &metrics.acks),
-            (
-                "xds_nacks",
-                "Responses that proxies refused",
-                &metrics.nacks,
-            ),
-            (
-                "xds_connections_refused",
-                "Connections turned away at a limit",
-                &metrics.connections_refused,
-            ),
-            (
-                "xds_handshakes_failed",
-                "TLS handshakes that failed or took too long",
-                &metrics.handshakes_failed,
-            ),
-            (
-                "xds_tls_reloads",
-                "Times that new TLS files were taken into use",
-                &metrics.tls_reloads,
-            ),
-            (
-                "xds_tls_reload_failures",
-                "Times that new TLS files were refused and the ones before kept",
-                &metrics.tls_reload_failures,
-            ),
-        ] {
-            registry.register(name, help, counter.clone());
-        }
+        let ack_duration = Histogram::new(ACKS);
         registry.register_with_unit(
             "xds_ack",
             "Time from a new plan to a proxy's acceptance of what it changed there",
             Unit::Seconds,
-            metrics.ack_duration.clone(),
+            ack_duration.clone(),
         );
+        let certificate_expiry = Family::default();
         registry.register_with_unit(
             "xds_certificate_expiry_timestamp",
             "When the xDS server's certificate, or the last CA of its clients, expires, in Unix \
              time",
             Unit::Seconds,
-            metrics.certificate_expiry.clone(),
+            certificate_expiry.clone(),
         );
-        metrics
+        let mut counter = |name, help| {
+            let counter = Counter::default();
+            registry.register(name, help, counter.clone());
+            counter
+        };
+        Self {
+            streams: counter("xds_streams", "Streams of proxies accepted"),
+            streams_refused: counter(
+                "xds_streams_refused",
+                "Streams of proxies turned away at a limit, or because they are not who they say \
+                 they are, or because they ask for another protocol",
+            ),
+            pushes: counter("xds_pushes", "Responses sent to proxies"),
+            acks: counter("xds_acks", "Responses that proxies accepted"),
+            nacks: counter("xds_nacks", "Responses that proxies refused"),
+            connections_refused: counter(
+                "xds_connections_refused",
+                "Connections turned away at a limit",
+            ),
+            handshakes_failed: counter(
+                "xds_handshakes_failed",
+                "TLS handshakes that failed or took too long",
+            ),
+            tls_reloads: counter(
+                "xds_tls_reloads",
+                "Times that new TLS files were taken into use",
+            ),
+            tls_reload_failures: counter(
+                "xds_tls_reload_failures",
+                "Times that new TLS files were refused and the ones before kept",
+            ),
+            ack_duration,
+            certificate_expiry,
+        }
     }
 
     /// Records that a proxy accepted a response, this long after its plan was made.

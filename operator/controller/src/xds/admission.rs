@@ -113,11 +113,8 @@ impl AdmissionServer {
         let (trust, registry) = (self.trust.clone(), Arc::clone(&self.registry));
         let connections = incoming(listener, limits, trust, registry);
         let (ending, mut told) = watch::channel(false);
-        let server = tonic::transport::Server::builder()
-            .max_concurrent_streams(limits.streams_per_connection)
-            .http2_max_header_list_size(limits.header_bytes)
-            .http2_keepalive_interval(Some(limits.keepalive_interval))
-            .http2_keepalive_timeout(Some(limits.keepalive_timeout))
+        let server = limits
+            .http2()
             .add_routes(Routes::from(app))
             .serve_with_incoming_shutdown(connections, async move {
                 stopped(&mut told).await;
@@ -141,7 +138,7 @@ async fn exchange(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    let _open = peer.activity.open();
+    let _open = peer.open_stream();
     let refused = |problem: String| (StatusCode::BAD_REQUEST, problem).into_response();
     let mut report: Report<'_> = match serde_json::from_slice(&body) {
         Ok(report) => report,

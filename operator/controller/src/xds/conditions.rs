@@ -276,7 +276,7 @@ mod tests {
 
     use super::super::OUTBOUND_SLOT;
     use super::super::node::Identity;
-    use super::super::proxy::{Nack, Proxy, Push, Transport, Variant};
+    use super::super::proxy::{Nack, Proxy, Push};
     use super::super::tally::Tallies;
     use super::*;
 
@@ -299,8 +299,6 @@ mod tests {
                 ..Identity::default()
             },
             peer: String::new(),
-            transport: Transport::Ecds,
-            variant: Variant::Delta,
             slots: BTreeSet::new(),
             connected: now,
             disconnected: None,

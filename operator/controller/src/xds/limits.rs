@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use tonic::transport::Server;
+
 /// Limits of the xDS server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -18,8 +20,7 @@ pub struct Limits {
     pub handshakes_per_address: usize,
     /// The timeout of a TLS handshake.
     pub handshake_timeout: Duration,
-    /// The time without a stream after which a connection is closed, at the latest after twice as
-    /// long.
+    /// The time without a stream after which a connection is closed.
     pub idle: Duration,
     /// The age at which a connection is closed, shortened by a random part of up to a quarter. So
     /// proxies spread over new replicas and present new certificates, but not all at once.
@@ -41,17 +42,26 @@ pub struct Limits {
     pub header_bytes: u32,
     /// The number of HTTP/2 streams on one connection.
     pub streams_per_connection: u32,
-    /// The number of requests that one stream may send at once; further ones are read at
-    /// [`requests_per_second`](Self::requests_per_second).
-    pub requests_burst: u32,
-    /// The rate at which requests of one stream are read, in requests/s.
-    pub requests_per_second: u32,
+    /// The shortest time between two requests of one stream that are read. Flow control makes the
+    /// sender of more wait, at no cost to other streams; a proxy that is merely busy loses nothing.
+    pub request_interval: Duration,
     /// The size of all cached encoded resources, in bytes.
     pub cache_bytes: usize,
     /// The time of silence after which a connection is sent a keepalive ping.
     pub keepalive_interval: Duration,
     /// The time within which a ping must be answered; else the connection is closed.
     pub keepalive_timeout: Duration,
+}
+
+impl Limits {
+    /// Returns an HTTP/2 server whose connections have these limits.
+    pub(super) fn http2(&self) -> Server {
+        Server::builder()
+            .max_concurrent_streams(self.streams_per_connection)
+            .http2_max_header_list_size(self.header_bytes)
+            .http2_keepalive_interval(Some(self.keepalive_interval))
+            .http2_keepalive_timeout(Some(self.keepalive_timeout))
+    }
 }
 
 impl Default for Limits {
@@ -71,8 +81,7 @@ impl Default for Limits {
             request_bytes: 512 << 10,
             header_bytes: 16 << 10,
             streams_per_connection: 128,
-            requests_burst: 200,
-            requests_per_second: 20,
+            request_interval: Duration::from_millis(50),
             cache_bytes: 64 << 20,
             keepalive_interval: Duration::from_secs(30),
             keepalive_timeout: Duration::from_secs(10),

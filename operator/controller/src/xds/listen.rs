@@ -5,27 +5,28 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::serve::Listener;
 use futures::Stream;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::either::Either;
 use tracing::{debug, warn};
 
-use super::addresses::{Addresses, Full};
+use super::addresses::{Addresses, Full, Slot};
 use super::limits::Limits;
 use super::registry::Registry;
-use super::socket::{Lifetime, Socket};
+use super::socket::Socket;
 use super::tls::Trust;
 
 /// The number of ready connections that the HTTP/2 server hasn't taken yet.
 const READY: usize = 64;
-/// The pause after a failed `accept`, which means that the process is out of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The shortest interval between two log lines about rejected connections.
 const SAY_AGAIN: Duration = Duration::from_secs(10);
 
@@ -46,7 +47,6 @@ pub(super) fn incoming(
         trust,
         registry,
         ready,
-        accepted: 0,
         said: None,
     };
     tokio::spawn(acceptor.run(listener));
@@ -62,79 +62,66 @@ struct Acceptor {
     trust: Option<watch::Receiver<Arc<Trust>>>,
     registry: Arc<Registry>,
     ready: mpsc::Sender<io::Result<Socket>>,
-    accepted: u64,
     said: Option<Instant>,
 }
 
 impl Acceptor {
-    async fn run(mut self, listener: TcpListener) {
+    async fn run(mut self, mut listener: TcpListener) {
         loop {
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
+            let (stream, address) = tokio::select! {
+                accepted = Listener::accept(&mut listener) => accepted,
                 () = self.ready.closed() => return,
             };
-            match accepted {
-                Ok((stream, address)) => {
-                    // An IPv4 client has an IPv6 address on a dual-stack socket.
-                    let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-                    self.begin(stream, address);
-                }
-                Err(error) => {
-                    warn!("xDS address: {error}");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
+            // An IPv4 client has an IPv6 address on a dual-stack socket.
+            let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+            match self.slots(address.ip()) {
+                Ok((slot, shaking)) => self.begin(stream, address, slot, shaking),
+                Err(full) => self.turn_away(address, full),
             }
         }
     }
 
-    fn begin(&mut self, stream: TcpStream, address: SocketAddr) {
-        let slots = self.connections.enter(address.ip()).and_then(|slot| {
-            let shaking = match self.trust {
-                Some(_) => Some(self.shaking.enter(address.ip())?),
-                None => None,
-            };
-            Ok((slot, shaking))
-        });
-        let (slot, shaking) = match slots {
-            Ok(slots) => slots,
-            Err(full) => return self.turn_away(address, full),
-        };
+    /// Returns the slots of a connection and of its handshake.
+    fn slots(&self, address: IpAddr) -> Result<(Slot<IpAddr>, Option<Slot<IpAddr>>), Full> {
+        let slot = self.connections.enter(address)?;
+        let shaking = self.trust.as_ref().map(|_| self.shaking.enter(address));
+        Ok((slot, shaking.transpose()?))
+    }
+
+    fn begin(
+        &self,
+        stream: TcpStream,
+        address: SocketAddr,
+        slot: Slot<IpAddr>,
+        shaking: Option<Slot<IpAddr>>,
+    ) {
         // This fails only if the peer has gone already.
         let _ = stream.set_nodelay(true);
-        self.accepted += 1;
-        let lifetime = Lifetime {
-            idle: self.limits.idle,
-            max_age: jittered(self.limits.max_age, self.random.hash_one(self.accepted)),
-        };
-        let ready = self.ready.clone();
-        let Some(trust) = self.trust.clone() else {
-            let socket = Socket::plain(stream, address, lifetime, slot);
-            tokio::spawn(async move {
-                // The receiver is dropped when the server stops.
-                let _ = ready.send(Ok(socket)).await;
-            });
-            return;
-        };
+        let limits = self.limits;
+        let max_age = jittered(limits.max_age, self.random.hash_one(address));
+        let (trust, ready) = (self.trust.clone(), self.ready.clone());
         let registry = Arc::clone(&self.registry);
-        let timeout = self.limits.handshake_timeout;
         tokio::spawn(async move {
-            let config = Arc::clone(&trust.borrow().config);
-            let handshake = TlsAcceptor::from(config).accept(stream);
-            match tokio::time::timeout(timeout, handshake).await {
-                Ok(Ok(stream)) => {
-                    drop(shaking);
-                    let socket = Socket::tls(stream, address, lifetime, trust, slot);
-                    let _ = ready.send(Ok(socket)).await;
+            let io = match &trust {
+                None => Either::Left(stream),
+                Some(trust) => {
+                    let config = Arc::clone(&trust.borrow().config);
+                    let handshake = TlsAcceptor::from(config).accept(stream);
+                    let shaken = timeout(limits.handshake_timeout, handshake).await;
+                    match shaken.unwrap_or_else(|late| Err(late.into())) {
+                        Ok(stream) => Either::Right(Box::new(stream)),
+                        Err(why) => {
+                            registry.metrics.xds.handshakes_failed.inc();
+                            debug!(peer = %address, "TLS handshake failed: {why}");
+                            return;
+                        }
+                    }
                 }
-                failed => {
-                    registry.metrics.xds.handshakes_failed.inc();
-                    let why = failed.map_or_else(
-                        |_| "it took too long".to_owned(),
-                        |r| r.err().map(|e| e.to_string()).unwrap_or_default(),
-                    );
-                    debug!(peer = %address, "TLS handshake failed: {why}");
-                }
-            }
+            };
+            drop(shaking);
+            let socket = Socket::new(io, address, trust, limits.idle, max_age, slot);
+            // The receiver is dropped when the server stops.
+            let _ = ready.send(Ok(socket)).await;
         });
     }
 

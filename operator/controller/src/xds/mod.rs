@@ -7,31 +7,30 @@
 //! everything else that users configure in the listener.
 //!
 //! ```text
-//! watch<Plan> ───┐                                 ┌ sotw  ┐
-//!                ├─► watch<Snapshot> ─► stream ───►┤       ├─► DiscoveryResponse, one in flight a stream
-//! watch<Modules>─┘   (resources built once,        └ delta ┘
-//!                     shared by all streams)          │ ACK, NACK
-//!                                                     ▼
-//!                                              registry ─► status, metrics, log
+//! watch<Plan> ───┐
+//!                ├─► watch<Snapshot> ─► stream ─► DiscoveryResponse, one in flight a stream
+//! watch<Modules>─┘   (resources built once,  │ ACK, NACK
+//!                     shared by all streams) ▼
+//!                                        registry ─► status, metrics, log
 //! ```
 //!
 //! `listen` accepts connections, over TLS if [`tls`] has certificates for it, and [`peer`] says
-//! which claims a proxy's certificate permits. [`sotw`] and [`delta`] are the two protocol state
-//! machines and do no I/O. [`stream`] drives either of them; [`service`] exposes the drivers as
-//! ECDS and ADS. Nothing is queued for a slow proxy. A stream has at most one unanswered response.
-//! The answer is followed by a comparison with the newest snapshot, not with the ones in between.
+//! which claims a proxy's certificate permits. [`sotw`] is the protocol's state machine and does no
+//! I/O; [`stream`] drives it, and [`service`] exposes it as a gRPC service. Nothing is queued for a
+//! slow proxy. A stream has at most one unanswered response. The answer is followed by a comparison
+//! with the newest snapshot, not with the ones in between.
+//!
+//! State of the world is the only variant: a slot is one resource of a stream of its own, so delta
+//! would save nothing, and ADS needs an Envoy without another control plane.
 
 pub(crate) mod addresses;
 mod admission;
 pub mod cache;
 pub mod conditions;
-pub mod delta;
-pub mod dialect;
 mod limits;
 mod listen;
 pub mod module;
 pub mod node;
-mod pace;
 pub mod peer;
 pub mod proxy;
 pub mod registry;

@@ -6,9 +6,9 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
+use tokio::sync::watch;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
@@ -29,7 +29,8 @@ pub struct Peer {
     /// The identity that its certificate or token proves; `None` without TLS. `Err` is one line
     /// that says why it proves nothing.
     pub proven: Option<Arc<Result<Spiffe, String>>>,
-    pub(super) activity: Arc<Activity>,
+    /// The number of its open streams.
+    pub(super) streams: Arc<watch::Sender<usize>>,
 }
 
 /// A workload's identity: `spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT`.
@@ -43,37 +44,13 @@ pub struct Spiffe {
     pub expires: Option<SystemTime>,
 }
 
-/// The number of streams of a connection.
-#[derive(Debug, Default)]
-pub(super) struct Activity {
-    open: AtomicUsize,
-    opened: AtomicUsize,
-}
-
 /// Counts as an open stream until it is dropped.
 #[derive(Debug)]
-pub(super) struct OpenStream(Arc<Activity>);
-
-impl Activity {
-    /// Records that a stream began.
-    pub(super) fn open(self: &Arc<Self>) -> OpenStream {
-        self.open.fetch_add(1, Ordering::Relaxed);
-        self.opened.fetch_add(1, Ordering::Relaxed);
-        OpenStream(Arc::clone(self))
-    }
-
-    /// Returns the number of open streams, and of streams opened since the start.
-    pub(super) fn counts(&self) -> (usize, usize) {
-        (
-            self.open.load(Ordering::Relaxed),
-            self.opened.load(Ordering::Relaxed),
-        )
-    }
-}
+pub(super) struct OpenStream(Arc<watch::Sender<usize>>);
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
+        self.0.send_modify(|open| *open -= 1);
     }
 }
 
@@ -135,6 +112,12 @@ impl Spiffe {
 }
 
 impl Peer {
+    /// Records that a stream began.
+    pub(super) fn open_stream(&self) -> OpenStream {
+        self.streams.send_modify(|open| *open += 1);
+        OpenStream(Arc::clone(&self.streams))
+    }
+
     /// Returns the peer with the identity that `token` proves, if its certificate proves none.
     ///
     /// # Errors
@@ -213,7 +196,7 @@ mod tests {
         Peer {
             address: ([127, 0, 0, 1], 1).into(),
             proven: Some(Arc::new(Spiffe::of_certificate(&certificate(&[&uri])))),
-            activity: Arc::default(),
+            streams: Arc::default(),
         }
     }
 

@@ -5,55 +5,11 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use headgate_core::config::{Direction, FilterConfig, StageConfig};
-use serde::{Deserialize, Serialize};
 
 use super::direction;
 use super::module::Kind;
 use super::node::Identity;
 use headgate_api::plan::{InForce, TargetRef};
-
-/// The gRPC service that a stream uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum Transport {
-    /// Extension config discovery, one stream for each slot.
-    Ecds,
-    /// Aggregated discovery, one stream for each proxy.
-    Ads,
-}
-
-impl Transport {
-    /// Returns its usual abbreviation.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ecds => "ECDS",
-            Self::Ads => "ADS",
-        }
-    }
-}
-
-/// The protocol variant that a stream speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Variant {
-    /// State of the world.
-    #[serde(rename = "SotW")]
-    StateOfTheWorld,
-    /// Incremental.
-    #[serde(rename = "delta")]
-    Delta,
-}
-
-impl Variant {
-    /// Returns its usual abbreviation.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::StateOfTheWorld => "SotW",
-            Self::Delta => "delta",
-        }
-    }
-}
 
 /// A version that was sent to a proxy, or that the proxy runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,10 +41,6 @@ pub struct Proxy {
     pub identity: Identity,
     /// The address from which it connected.
     pub peer: String,
-    /// The service in use.
-    pub transport: Transport,
-    /// The protocol variant in use.
-    pub variant: Variant,
     /// Subscribed filter slots that are Headgate's.
     pub slots: BTreeSet<String>,
     /// The time at which the stream began.

@@ -1,10 +1,10 @@
 //! The registry of proxies that are or recently were connected, with their answers.
 //!
 //! A record is one stream. A proxy with two slots, such as a sidecar's for requests and for calls,
-//! has two over plain ECDS and one over ADS. Their answers are combined when proxies are counted
-//! ([`super::tally`]): streams of one node over one connection are one proxy, which runs a policy
-//! once all its slots with a part of the policy do. Over ADS an answer is for all slots at once.
-//! Records are small, bounded in number, and dropped some time after the proxy has disconnected.
+//! has two. Their answers are combined when proxies are counted ([`super::tally`]): streams of one
+//! node over one connection are one proxy, which runs a policy once all its slots with a part of
+//! the policy do. Records are small, bounded in number, and dropped some time after the proxy has
+//! disconnected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,11 +13,11 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::dialect::{Offer, Verdict};
 use super::module::Kind;
 use super::node::{Identity, clip};
-use super::proxy::{Nack, Proxy, Push, Transport, Variant, is_outbound};
+use super::proxy::{Nack, Proxy, Push, is_outbound};
 use super::snapshot::Assignment;
+use super::sotw::{Offer, Verdict};
 use crate::metrics::Metrics;
 
 /// The longest part of Envoy's reason that is kept, in bytes.
@@ -61,8 +61,6 @@ impl Registry {
         self: &Arc<Self>,
         identity: &Identity,
         peer: &str,
-        transport: Transport,
-        variant: Variant,
         now: SystemTime,
     ) -> Option<Connection> {
         let mut records = self.lock();
@@ -84,8 +82,6 @@ impl Registry {
         let proxy = Proxy {
             identity: identity.clone(),
             peer: peer.to_owned(),
-            transport,
-            variant,
             slots: BTreeSet::new(),
             connected: now,
             disconnected: None,
@@ -104,7 +100,6 @@ impl Registry {
             node = identity.id,
             cluster = identity.cluster,
             peer,
-            protocol = %format_args!("{} {}", transport.as_str(), variant.as_str()),
             "proxy connected"
         );
         self.metrics.xds.streams.inc();
@@ -295,14 +290,7 @@ mod tests {
             id: id.into(),
             ..Identity::default()
         };
-        let (transport, variant) = (Transport::Ecds, Variant::Delta);
-        registry.connect(
-            &identity,
-            "127.0.0.1:1",
-            transport,
-            variant,
-            SystemTime::now(),
-        )
+        registry.connect(&identity, "127.0.0.1:1", SystemTime::now())
     }
 
     fn ids(registry: &Registry, now: SystemTime) -> Vec<String> {

@@ -29,7 +29,6 @@ use super::module::Kind;
 /// have the same id, so that they share state.
 const PLUGIN: &str = "headgate";
 const RUNTIME: &str = "envoy.wasm.runtime.v8";
-const STRING_VALUE: &str = "type.googleapis.com/google.protobuf.StringValue";
 /// The delay before a trapped VM is restarted, in ms; doubles up to [`RELOAD_MAX_MS`].
 const RELOAD_BASE_MS: u32 = 100;
 /// The longest delay before a trapped VM is restarted, in ms.
@@ -70,17 +69,15 @@ impl Resource {
 /// names.
 #[must_use]
 pub fn hash(bytes: &[u8]) -> String {
-    hex(&Sha256::digest(bytes)[..8])
+    let mut hash = sha256(bytes);
+    hash.truncate(16);
+    hash
 }
 
 /// Returns a whole SHA-256, in hex.
 #[must_use]
 pub fn sha256(bytes: &[u8]) -> String {
-    hex(&Sha256::digest(bytes))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
+    format!("{:x}", Sha256::digest(bytes))
 }
 
 fn any<M: Message + Name>(message: &M) -> Any {
@@ -100,10 +97,14 @@ fn plugin_configuration(config: &FilterConfig) -> String {
 /// The prefix of stats, equal to that of the Wasm filter: dashboards and alerts need one name.
 const METRICS_NAMESPACE: &str = "wasmcustom";
 
-fn native_filter(config: &FilterConfig, module: &Path) -> DynamicModuleFilter {
-    let configuration = StringValue {
+/// Returns the configuration as a message.
+fn encoded(config: &FilterConfig) -> Any {
+    any(&StringValue {
         value: plugin_configuration(config),
-    };
+    })
+}
+
+fn native_filter(config: &FilterConfig, module: &Path) -> DynamicModuleFilter {
     DynamicModuleFilter {
         dynamic_module_config: Some(DynamicModuleConfig {
             // The module's learned state must outlive a listener.
@@ -113,10 +114,7 @@ fn native_filter(config: &FilterConfig, module: &Path) -> DynamicModuleFilter {
             ..DynamicModuleConfig::default()
         }),
         filter_name: PLUGIN.to_owned(),
-        filter_config: Some(Any {
-            type_url: STRING_VALUE.to_owned(),
-            value: configuration.encode_to_vec(),
-        }),
+        filter_config: Some(encoded(config)),
         ..DynamicModuleFilter::default()
     }
 }
@@ -134,17 +132,11 @@ fn local(module: &Path) -> AsyncDataSource {
 }
 
 fn wasm_filter(config: &FilterConfig, module: &Path) -> Wasm {
-    let configuration = StringValue {
-        value: plugin_configuration(config),
-    };
     Wasm {
         config: Some(PluginConfig {
             name: PLUGIN.to_owned(),
             root_id: PLUGIN.to_owned(),
-            configuration: Some(Any {
-                type_url: STRING_VALUE.to_owned(),
-                value: configuration.encode_to_vec(),
-            }),
+            configuration: Some(encoded(config)),
             failure_policy: FailurePolicy::FailReload as i32,
             reload_config: Some(ReloadConfig {
                 backoff: Some(BackoffStrategy {
@@ -186,7 +178,7 @@ pub fn ecds_json(config: &FilterConfig, name: &str, module: &Path) -> Value {
                     "metrics_namespace": METRICS_NAMESPACE,
                 },
                 "filter_name": PLUGIN,
-                "filter_config": {"@type": STRING_VALUE, "value": plugin_configuration(config)},
+                "filter_config": {"@type": StringValue::type_url(), "value": plugin_configuration(config)},
             },
         });
     }
@@ -204,7 +196,10 @@ pub fn ecds_json(config: &FilterConfig, name: &str, module: &Path) -> Value {
                     "runtime": RUNTIME,
                     "code": {"local": {"filename": module.display().to_string()}},
                 },
-                "configuration": {"@type": STRING_VALUE, "value": plugin_configuration(config)},
+                "configuration": {
+                    "@type": StringValue::type_url(),
+                    "value": plugin_configuration(config),
+                },
                 "failure_policy": FailurePolicy::FailReload.as_str_name(),
                 "reload_config": {
                     "backoff": {

@@ -3,15 +3,18 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
+use axum::body::Body;
+use axum::extract::Extension;
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_server::ExtensionConfigDiscoveryServiceServer;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tonic::service::Routes;
 
 use super::cache::ResourceCache;
 use super::limits::Limits;
 use super::listen::incoming;
 use super::module::Modules;
+use super::peer::Peer;
 use super::registry::Registry;
 use super::service::Service;
 use super::snapshot::Snapshot;
@@ -106,18 +109,17 @@ impl Server {
         let service = Service::new(context, self.tokens);
         let ecds = ExtensionConfigDiscoveryServiceServer::new(service.clone())
             .max_decoding_message_size(limits.request_bytes);
-        let ads = AggregatedDiscoveryServiceServer::new(service)
-            .max_decoding_message_size(limits.request_bytes);
+        let other = move |Extension(peer): Extension<Peer>| {
+            let refused = service.other_protocol(&peer).into_http::<Body>();
+            async { refused }
+        };
+        let routes = Routes::new(ecds).into_axum_router().fallback(other);
         let mut stop = shutdown;
         let trust = self.tls.as_ref().map(Tls::subscribe);
         let connections = incoming(listener, limits, trust, Arc::clone(&self.registry));
-        let server = tonic::transport::Server::builder()
-            .max_concurrent_streams(limits.streams_per_connection)
-            .http2_max_header_list_size(limits.header_bytes)
-            .http2_keepalive_interval(Some(limits.keepalive_interval))
-            .http2_keepalive_timeout(Some(limits.keepalive_timeout))
-            .add_service(ecds)
-            .add_service(ads)
+        let server = limits
+            .http2()
+            .add_routes(routes.into())
             .serve_with_incoming_shutdown(connections, async move { stopped(&mut stop).await });
         tokio::select! {
             served = server => served,

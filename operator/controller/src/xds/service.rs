@@ -1,15 +1,12 @@
-//! The gRPC services: ECDS alone, and ADS for proxies that want one stream for everything.
+//! The gRPC service: ECDS with state of the world. Requests of other protocols are refused.
 
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 
-use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::AggregatedDiscoveryService;
 use envoy_types::pb::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_server::ExtensionConfigDiscoveryService;
-use futures::Stream;
 use http::header::AUTHORIZATION;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -17,16 +14,12 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::warn;
 
 use super::addresses::{Full, Quota, Slot, group};
-use super::delta::Delta;
-use super::dialect::Dialect;
 use super::peer::Peer;
-use super::proxy::Transport;
-use super::sotw::Sotw;
 use super::stream::{Context, drive};
 use crate::kubernetes::review::bearer;
 use crate::kubernetes::tokens::{ProxyTokens, Refusal};
 
-/// The implementation of both services.
+/// The implementation of the service.
 #[derive(Debug, Clone)]
 pub(super) struct Service {
     context: Context,
@@ -52,7 +45,12 @@ impl Owner {
     }
 }
 
-type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+/// The answer to a bootstrap that `headgate bootstrap --delta` or `--ads` of 0.1 wrote.
+const OTHER_PROTOCOL: &str = "the bootstrap asks for delta or ADS, which Headgate does not serve: \
+                              write it anew by headgate bootstrap, without --delta and --ads, or \
+                              set api_type: GRPC in the slot's api_config_source";
+
+type Responses<T> = ReceiverStream<Result<T, Status>>;
 
 impl Service {
     pub(super) fn new(context: Context, tokens: Option<ProxyTokens>) -> Self {
@@ -96,13 +94,19 @@ impl Service {
         })
     }
 
-    async fn open<D: Dialect>(
+    /// Refuses a request of another protocol.
+    pub(super) fn other_protocol(&self, peer: &Peer) -> Status {
+        self.context.registry.metrics.xds.streams_refused.inc();
+        warn!(peer = %peer.address, "proxy turned away: {OTHER_PROTOCOL}");
+        Status::unimplemented(OTHER_PROTOCOL)
+    }
+
+    async fn open(
         &self,
-        transport: Transport,
-        request: Request<Streaming<D::Request>>,
-    ) -> Result<Response<Responses<D::Response>>, Status> {
+        request: Request<Streaming<DiscoveryRequest>>,
+    ) -> Result<Response<Responses<DiscoveryResponse>>, Status> {
         let peer = peer(&request)?;
-        let open = peer.activity.open();
+        let open = peer.open_stream();
         let header = request.metadata().get(AUTHORIZATION.as_str());
         let token = header.and_then(|value| bearer(value.to_str().ok()?));
         let token = token.map(str::to_owned);
@@ -113,10 +117,10 @@ impl Service {
         let (responses, stream) = mpsc::channel(1);
         let context = self.context.clone();
         tokio::spawn(async move {
-            drive::<D, _>(context, transport, peer, requests, responses).await;
+            drive(context, peer, requests, responses).await;
             drop((slot, open));
         });
-        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+        Ok(Response::new(ReceiverStream::new(stream)))
     }
 }
 
@@ -138,40 +142,20 @@ impl ExtensionConfigDiscoveryService for Service {
         &self,
         request: Request<Streaming<DiscoveryRequest>>,
     ) -> Result<Response<Self::StreamExtensionConfigsStream>, Status> {
-        self.open::<Sotw>(Transport::Ecds, request).await
+        self.open(request).await
     }
 
     async fn delta_extension_configs(
         &self,
         request: Request<Streaming<DeltaDiscoveryRequest>>,
     ) -> Result<Response<Self::DeltaExtensionConfigsStream>, Status> {
-        self.open::<Delta>(Transport::Ecds, request).await
+        Err(self.other_protocol(&peer(&request)?))
     }
 
     async fn fetch_extension_configs(
         &self,
-        _: Request<DiscoveryRequest>,
+        request: Request<DiscoveryRequest>,
     ) -> Result<Response<DiscoveryResponse>, Status> {
-        Err(Status::unimplemented("streams only"))
-    }
-}
-
-#[tonic::async_trait]
-impl AggregatedDiscoveryService for Service {
-    type StreamAggregatedResourcesStream = Responses<DiscoveryResponse>;
-    type DeltaAggregatedResourcesStream = Responses<DeltaDiscoveryResponse>;
-
-    async fn stream_aggregated_resources(
-        &self,
-        request: Request<Streaming<DiscoveryRequest>>,
-    ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
-        self.open::<Sotw>(Transport::Ads, request).await
-    }
-
-    async fn delta_aggregated_resources(
-        &self,
-        request: Request<Streaming<DeltaDiscoveryRequest>>,
-    ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
-        self.open::<Delta>(Transport::Ads, request).await
+        Err(self.other_protocol(&peer(&request)?))
     }
 }

@@ -9,9 +9,9 @@ use std::time::Instant;
 use headgate_core::config::{Direction, FilterConfig};
 
 use super::cache::ResourceCache;
-use super::dialect::Offer;
 use super::module::{Kind, Modules};
 use super::node::{Identity, TargetClaim};
+use super::sotw::Offer;
 use super::{direction, is_headgate_slot};
 use headgate_api::plan::{
     Enforced, InForce, NATIVE_MODULE_METADATA, Plan, PolicyState, ProxyClaims,

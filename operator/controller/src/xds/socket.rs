@@ -17,100 +17,72 @@ use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 use tonic::transport::server::Connected;
 use tracing::debug;
 
 use super::addresses::Slot;
-use super::peer::{Activity, Peer, Spiffe};
+use super::peer::{Peer, Spiffe};
 use super::tls::Trust;
 use crate::kubernetes::tokens::AUDIENCE;
 
-/// The limits on a connection's lifetime.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Lifetime {
-    /// The longest time without a stream; a connection may exceed it by up to the same time.
-    pub(super) idle: Duration,
-    /// The longest lifetime.
-    pub(super) max_age: Duration,
-}
+type Io = Either<TcpStream, Box<TlsStream<TcpStream>>>;
+type Watch = Pin<Box<dyn Future<Output = &'static str> + Send>>;
+
 pub(super) struct Socket {
-    io: Either<TcpStream, Box<TlsStream<TcpStream>>>,
+    io: Io,
     peer: Peer,
     watch: Option<Watch>,
     _slot: Slot<IpAddr>,
 }
 
-type Watch = Pin<Box<dyn Future<Output = &'static str> + Send>>;
-
 impl Socket {
-    /// Returns a connection without TLS.
-    pub(super) fn plain(
-        stream: TcpStream,
+    /// Returns a connection, after its handshake under `trust` if it is over TLS. It ends at
+    /// `max_age`, or after the time `idle_limit` without a stream.
+    pub(super) fn new(
+        io: Io,
         address: SocketAddr,
-        lifetime: Lifetime,
+        trust: Option<watch::Receiver<Arc<Trust>>>,
+        idle_limit: Duration,
+        max_age: Duration,
         slot: Slot<IpAddr>,
     ) -> Self {
-        let activity = Arc::<Activity>::default();
-        let (idle, old) = (
-            idle(Arc::clone(&activity), lifetime.idle),
-            tokio::time::sleep(lifetime.max_age),
-        );
-        Self {
-            io: Either::Left(stream),
-            peer: Peer {
-                address,
-                proven: None,
-                activity,
-            },
-            watch: Some(Box::pin(async move {
-                tokio::select! {
-                    why = idle => why,
-                    () = old => OLD,
-                }
-            })),
-            _slot: slot,
-        }
-    }
-
-    /// Returns a connection after its handshake, under `trust`.
-    pub(super) fn tls(
-        stream: TlsStream<TcpStream>,
-        address: SocketAddr,
-        lifetime: Lifetime,
-        trust: watch::Receiver<Arc<Trust>>,
-        slot: Slot<IpAddr>,
-    ) -> Self {
-        let chain: Vec<CertificateDer<'static>> = stream
-            .get_ref()
-            .1
-            .peer_certificates()
-            .unwrap_or_default()
-            .to_vec();
-        let certificate = match chain.first() {
+        let chain: Vec<CertificateDer<'static>> = match &io {
+            Either::Left(_) => Vec::new(),
+            Either::Right(tls) => {
+                let (_, session) = tls.get_ref();
+                session.peer_certificates().unwrap_or_default().to_vec()
+            }
+        };
+        let proven = trust.is_some().then(|| match chain.first() {
             Some(own) => Spiffe::of_certificate(own),
             None => Err(format!(
                 "the client shows neither a token for audience {AUDIENCE:?} nor a certificate"
             )),
+        });
+        let peer = Peer {
+            address,
+            proven: proven.map(Arc::new),
+            streams: Arc::default(),
         };
-        let activity = Arc::<Activity>::default();
-        let idle = idle(Arc::clone(&activity), lifetime.idle);
-        let age = Instant::now() + lifetime.max_age;
-        let shows_certificate = !chain.is_empty();
+        let idle = idle(peer.streams.subscribe(), idle_limit);
+        let old = tokio::time::sleep(max_age);
+        let distrust = async move {
+            match trust.filter(|_| !chain.is_empty()) {
+                Some(trust) => distrust(trust, chain).await,
+                None => std::future::pending().await,
+            }
+        };
         Self {
-            io: Either::Right(Box::new(stream)),
-            peer: Peer {
-                address,
-                proven: Some(Arc::new(certificate)),
-                activity,
-            },
+            io,
+            peer,
             watch: Some(Box::pin(async move {
                 tokio::select! {
                     why = idle => why,
-                    () = sleep_until(age) => OLD,
-                    why = distrust(trust, chain), if shows_certificate => why,
+                    () = old => "it is old; the proxy comes back, perhaps to another replica",
+                    why = distrust => why,
                 }
             })),
             _slot: slot,
@@ -132,20 +104,20 @@ impl Socket {
     }
 }
 
-const OLD: &str = "it is old; the proxy comes back, perhaps to another replica";
-
-/// Ends when there has been no stream for `limit` (up to twice that).
-async fn idle(activity: Arc<Activity>, limit: Duration) -> &'static str {
-    let mut tick = interval_at(Instant::now() + limit, limit);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut seen = 0;
+/// Ends when there has been no stream for `limit`.
+async fn idle(mut streams: watch::Receiver<usize>, limit: Duration) -> &'static str {
     loop {
-        tick.tick().await;
-        let (open, opened) = activity.counts();
-        if open == 0 && opened == seen {
+        let limit = match *streams.borrow_and_update() {
+            0 => limit,
+            _ => Duration::MAX,
+        };
+        // The sender lives as long as the socket.
+        if tokio::time::timeout(limit, streams.changed())
+            .await
+            .is_err()
+        {
             return "it has no stream";
         }
-        seen = opened;
     }
 }
 

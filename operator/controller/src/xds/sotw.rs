@@ -11,25 +11,77 @@
 //!   the proxy had that content once: it may have dropped it when it unsubscribed.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use envoy_types::pb::envoy::config::core::v3::Node;
 use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 
-use super::dialect::{Dialect, Offer, TooMany, Verdict, check_names};
-use super::proxy::Variant;
-use super::{DEFAULT_SLOT, ECDS_TYPE_URL};
+use super::ECDS_TYPE_URL;
+use super::resource::{Resource, hash};
 
-/// A subscription to all resources.
-pub(super) const WILDCARD: &str = "*";
+/// The most resources that one stream may name. A proxy has one for each listener that Headgate
+/// protects.
+pub const MAX_NAMES: usize = 64;
+/// The longest resource name, in bytes.
+pub const MAX_NAME: usize = 256;
+
+/// The resources that a stream should have now.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Offer {
+    /// One for each subscribed name that is Headgate's, ordered by name.
+    pub resources: Vec<Arc<Resource>>,
+    /// Subscribed names that are not Headgate's.
+    pub unknown: Vec<String>,
+    /// The content hash of all of `resources`; empty if there are none.
+    pub version: String,
+}
+
+impl Offer {
+    /// Returns an offer of these resources.
+    #[must_use]
+    pub fn new(resources: Vec<Arc<Resource>>, unknown: Vec<String>) -> Self {
+        let version = match resources.as_slice() {
+            [] => String::new(),
+            [one] => one.version.clone(),
+            many => hash(
+                many.iter()
+                    .flat_map(|r| r.version.bytes())
+                    .collect::<Vec<_>>()
+                    .as_slice(),
+            ),
+        };
+        Self {
+            resources,
+            unknown,
+            version,
+        }
+    }
+}
+
+/// The answer in a request to the previous response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// The proxy runs this version: it accepted the response, or reported the version on
+    /// connecting.
+    Ack(String),
+    /// The proxy refused this version and keeps the previous one.
+    Nack {
+        /// The refused version.
+        version: String,
+        /// Envoy's reason.
+        message: String,
+    },
+}
+
+/// A stream subscribes to more than a proxy can need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("too many resource names: at most {MAX_NAMES} of at most {MAX_NAME} bytes a stream")]
+pub struct TooMany;
 
 /// The state of one stream.
 #[derive(Debug, Default)]
 pub struct Sotw {
     /// Whether a request has been received.
     seen: bool,
-    /// Whether the stream has only ever sent empty lists of names, which subscribe to all
-    /// resources.
-    legacy_wildcard: bool,
     names: BTreeSet<String>,
     sent: Option<Sent>,
     /// The version that the proxy runs.
@@ -47,34 +99,23 @@ struct Sent {
 
 impl Sotw {
     fn subscribe(&mut self, requested: Vec<String>) {
-        self.legacy_wildcard = requested.is_empty() && (self.legacy_wildcard || !self.seen);
-        let mut names: BTreeSet<String> = requested.into_iter().collect();
-        if names.remove(WILDCARD) || self.legacy_wildcard {
-            names.insert(DEFAULT_SLOT.to_owned());
-        }
+        let names: BTreeSet<String> = requested.into_iter().collect();
         if self.seen && !names.is_subset(&self.names) {
             self.held = None;
             self.refused = None;
         }
         self.names = names;
     }
-}
 
-impl Dialect for Sotw {
-    type Request = DiscoveryRequest;
-    type Response = DiscoveryResponse;
-    const VARIANT: Variant = Variant::StateOfTheWorld;
-
-    fn node(request: &DiscoveryRequest) -> Option<&Node> {
-        request.node.as_ref()
-    }
-
-    fn type_url(request: &DiscoveryRequest) -> &str {
-        &request.type_url
-    }
-
-    fn receive(&mut self, request: DiscoveryRequest) -> Result<Option<Verdict>, TooMany> {
-        check_names(&request.resource_names)?;
+    /// Applies a request.
+    ///
+    /// # Errors
+    /// More names than [`MAX_NAMES`] or a name longer than [`MAX_NAME`].
+    pub fn receive(&mut self, request: DiscoveryRequest) -> Result<Option<Verdict>, TooMany> {
+        let names = &request.resource_names;
+        if names.len() > MAX_NAMES || names.iter().any(|name| name.len() > MAX_NAME) {
+            return Err(TooMany);
+        }
         if !self.seen {
             self.held = Some(request.version_info).filter(|v| !v.is_empty());
             self.subscribe(request.resource_names);
@@ -114,15 +155,21 @@ impl Dialect for Sotw {
         Ok(verdict)
     }
 
-    fn names(&self) -> &BTreeSet<String> {
+    /// Returns the subscribed names.
+    #[must_use]
+    pub fn names(&self) -> &BTreeSet<String> {
         &self.names
     }
 
-    fn busy(&self) -> bool {
+    /// Whether a response is unanswered, so that nothing can be sent and no [`Offer`] is needed.
+    #[must_use]
+    pub fn busy(&self) -> bool {
         self.sent.as_ref().is_some_and(|s| !s.answered)
     }
 
-    fn respond(&mut self, offer: &Offer, nonce: u64) -> Option<DiscoveryResponse> {
+    /// Returns the response that brings the proxy from its state to `offer`, if one is due. `nonce`
+    /// must be new on this stream.
+    pub fn respond(&mut self, offer: &Offer, nonce: u64) -> Option<DiscoveryResponse> {
         let known = |version: &Option<String>| version.as_deref() == Some(&offer.version);
         if self.busy() || offer.resources.is_empty() || known(&self.held) || known(&self.refused) {
             return None;
@@ -142,11 +189,15 @@ impl Dialect for Sotw {
         })
     }
 
-    fn holds(&self, offer: &Offer) -> bool {
+    /// Whether the proxy has all of `offer`, by its own account.
+    #[must_use]
+    pub fn holds(&self, offer: &Offer) -> bool {
         !offer.resources.is_empty() && self.held.as_deref() == Some(&offer.version)
     }
 
-    fn holds_any(&self) -> bool {
+    /// Whether the proxy has any resource, by its own account.
+    #[must_use]
+    pub fn holds_any(&self) -> bool {
         self.held.is_some()
     }
 }
@@ -292,15 +343,6 @@ mod tests {
         s.receive(request(&["headgate", "headgate-b"], &both.version, "2"))
             .unwrap();
         assert!(s.respond(&both, 3).is_some());
-    }
-
-    #[test]
-    fn wildcards_ask_for_the_default_slot() {
-        for names in [&[][..], &["*"][..]] {
-            let mut s = Sotw::default();
-            s.receive(request(names, "", "")).unwrap();
-            assert_eq!(s.names().iter().collect::<Vec<_>>(), ["headgate"]);
-        }
     }
 
     #[test]

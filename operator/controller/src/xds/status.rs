@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::conditions::{self, Conditions};
 use super::module::Module;
 use super::node::TargetClaim;
-use super::proxy::{Proxy, RunState, Transport, Variant};
+use super::proxy::{Proxy, RunState};
 use super::registry::Registry;
 use super::snapshot::Snapshot;
 use super::tally::Tallies;
@@ -100,10 +100,6 @@ pub struct ProxyReport {
     pub fallback: Option<String>,
     /// The address from which it connected.
     pub peer: String,
-    /// `ECDS` or `ADS`.
-    pub transport: Transport,
-    /// `SotW` or `delta`.
-    pub variant: Variant,
     /// Filter slots.
     pub slots: Vec<String>,
     /// The time at which the stream began.
@@ -283,8 +279,6 @@ fn proxy(p: &Proxy) -> ProxyReport {
         filter: p.acked.as_ref().map_or("", |a| a.filter.name()).to_owned(),
         fallback: p.fallback.clone(),
         peer: p.peer.clone(),
-        transport: p.transport,
-        variant: p.variant,
         slots: p.slots.iter().cloned().collect(),
         connected: rfc3339(p.connected),
         disconnected: p.disconnected.map(rfc3339),

@@ -2,24 +2,25 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use futures::{Stream, StreamExt as _};
+use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
+use futures::Stream;
 use tokio::sync::{mpsc, watch};
+use tokio_stream::StreamExt as _;
 use tonic::Status;
 use tracing::{debug, warn};
 
 use super::ECDS_TYPE_URL;
-use super::dialect::{Dialect, Offer, Verdict};
 use super::limits::Limits;
 use super::module::Kind;
 use super::node::{Identity, clip};
-use super::pace::Pace;
 use super::peer::Peer;
-use super::proxy::Transport;
 use super::registry::{Connection, MAX_REASON, Registry};
 use super::snapshot::{Assignment, Snapshot};
+use super::sotw::{Offer, Sotw, Verdict};
 use crate::metrics::XdsMetrics;
 
 /// The reason why a proxy isn't sent the empty configuration.
@@ -37,8 +38,8 @@ pub(super) struct Context {
 }
 
 /// A stream after its first message.
-struct Session<D> {
-    dialect: D,
+struct Session {
+    sotw: Sotw,
     identity: Identity,
     connection: Connection,
     /// Names that aren't Headgate's and have been logged.
@@ -56,38 +57,28 @@ struct Session<D> {
     sent_of: Instant,
 }
 
-type Out<D> = mpsc::Sender<Result<<D as Dialect>::Response, Status>>;
+type Out = mpsc::Sender<Result<DiscoveryResponse, Status>>;
 
 /// Serves `requests` until either side ends the stream. An error ends it with that status.
-pub(super) async fn drive<D, S>(
+pub(super) async fn drive(
     mut context: Context,
-    transport: Transport,
     peer: Peer,
-    mut requests: S,
-    responses: Out<D>,
-) where
-    D: Dialect,
-    S: Stream<Item = Result<D::Request, Status>> + Unpin,
-{
-    if let Err(status) =
-        serve::<D, S>(&mut context, transport, &peer, &mut requests, &responses).await
-    {
+    requests: impl Stream<Item = Result<DiscoveryRequest, Status>>,
+    responses: Out,
+) {
+    let mut requests = pin!(requests.throttle(context.limits.request_interval));
+    if let Err(status) = serve(&mut context, &peer, &mut requests, &responses).await {
         // The receiver may have been dropped already.
         let _ = responses.send(Err(status)).await;
     }
 }
 
-async fn serve<D, S>(
+async fn serve(
     context: &mut Context,
-    transport: Transport,
     peer: &Peer,
-    requests: &mut S,
-    responses: &Out<D>,
-) -> Result<(), Status>
-where
-    D: Dialect,
-    S: Stream<Item = Result<D::Request, Status>> + Unpin,
-{
+    requests: &mut (impl Stream<Item = Result<DiscoveryRequest, Status>> + Unpin),
+    responses: &Out,
+) -> Result<(), Status> {
     let patience = tokio::time::timeout(context.limits.first_message, requests.next());
     let first = tokio::select! {
         first = patience => {
@@ -98,23 +89,17 @@ where
     let Some(first) = first.transpose()? else {
         return Ok(());
     };
-    let mut identity = Identity::new(D::node(&first));
+    let mut identity = Identity::new(first.node.as_ref());
     allow(peer, &mut identity, &context.registry)?;
     let connection = context
         .registry
-        .connect(
-            &identity,
-            &peer.address.to_string(),
-            transport,
-            D::VARIANT,
-            SystemTime::now(),
-        )
+        .connect(&identity, &peer.address.to_string(), SystemTime::now())
         .ok_or_else(|| {
             context.registry.metrics.xds.streams_refused.inc();
             Status::resource_exhausted(format!("{} proxies are connected", context.limits.proxies))
         })?;
-    let mut session = Session::<D> {
-        dialect: D::default(),
+    let mut session = Session {
+        sotw: Sotw::default(),
         identity,
         connection,
         logged: BTreeSet::new(),
@@ -126,35 +111,19 @@ where
         sent_of: Instant::now(),
     };
     let mut request = Some(first);
-    let limits = context.limits;
-    let mut pace = Pace::new(
-        limits.requests_burst,
-        limits.requests_per_second,
-        Instant::now(),
-    );
     loop {
-        let ours = match request.take() {
-            Some(request) => session.receive(request, transport, &context.registry.metrics.xds)?,
-            None => true,
-        };
-        if ours {
-            let snapshot = Arc::clone(&context.snapshots.borrow_and_update());
-            if let Some(response) = session.respond(&snapshot)
-                && responses.send(Ok(response)).await.is_err()
-            {
-                return Ok(());
-            }
+        if let Some(request) = request.take() {
+            session.receive(request, &context.registry.metrics.xds)?;
         }
-        let next = async {
-            tokio::time::sleep_until(pace.ready_at().into()).await;
-            requests.next().await
-        };
+        let snapshot = Arc::clone(&context.snapshots.borrow_and_update());
+        if let Some(response) = session.respond(&snapshot)
+            && responses.send(Ok(response)).await.is_err()
+        {
+            return Ok(());
+        }
         tokio::select! {
-            next = next => match next.transpose()? {
-                Some(next) => {
-                    pace.take(Instant::now());
-                    request = Some(next);
-                }
+            next = requests.next() => match next.transpose()? {
+                Some(next) => request = Some(next),
                 None => return Ok(()),
             },
             changed = context.snapshots.changed() => changed.map_err(|_| stopping())?,
@@ -182,29 +151,17 @@ fn stopping() -> Status {
     Status::unavailable("headgate is stopping; the last configuration stays in force")
 }
 
-impl<D: Dialect> Session<D> {
-    /// Applies a request. Returns `false` if it is about a type that Headgate doesn't serve: on ADS
-    /// such requests are normal and get no response.
-    fn receive(
-        &mut self,
-        request: D::Request,
-        transport: Transport,
-        metrics: &XdsMetrics,
-    ) -> Result<bool, Status> {
-        let type_url = D::type_url(&request);
-        if type_url != ECDS_TYPE_URL && !(type_url.is_empty() && transport == Transport::Ecds) {
-            return match transport {
-                Transport::Ads if !type_url.is_empty() => {
-                    debug!(node = self.identity.id, type_url, "nothing of this type");
-                    Ok(false)
-                }
-                _ => Err(Status::invalid_argument(format!(
-                    "type_url {type_url:?}; this service serves {ECDS_TYPE_URL}"
-                ))),
-            };
+impl Session {
+    /// Applies a request.
+    fn receive(&mut self, request: DiscoveryRequest, metrics: &XdsMetrics) -> Result<(), Status> {
+        let type_url = &request.type_url;
+        if type_url != ECDS_TYPE_URL && !type_url.is_empty() {
+            return Err(Status::invalid_argument(format!(
+                "type_url {type_url:?}; this service serves {ECDS_TYPE_URL}"
+            )));
         }
         let verdict = self
-            .dialect
+            .sotw
             .receive(request)
             .map_err(|e| Status::invalid_argument(e.to_string()))?;
         if let Some(verdict) = verdict {
@@ -216,13 +173,13 @@ impl<D: Dialect> Session<D> {
             }
             self.connection.answered(verdict, SystemTime::now());
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Updates the record, and returns the response that is due.
-    fn respond(&mut self, snapshot: &Snapshot) -> Option<D::Response> {
+    fn respond(&mut self, snapshot: &Snapshot) -> Option<DiscoveryResponse> {
         let mut assignment = snapshot.assign(&self.identity);
-        let offer = snapshot.offer(&assignment, self.dialect.names());
+        let offer = snapshot.offer(&assignment, self.sotw.names());
         self.log_unknown(&offer);
         if self.keeps_its_own(&assignment, snapshot) {
             assignment.problem = Some(KEPT.to_owned());
@@ -230,7 +187,7 @@ impl<D: Dialect> Session<D> {
             return None;
         }
         self.connection.assigned(&offer, &assignment);
-        if self.dialect.busy() {
+        if self.sotw.busy() {
             return None;
         }
         let response = self.send(&offer, &assignment)?;
@@ -267,19 +224,19 @@ impl<D: Dialect> Session<D> {
         assignment.config.stages.is_empty()
             && snapshot.is_incomplete_for(&self.identity)
             && !self.familiar
-            && self.dialect.holds_any()
+            && self.sotw.holds_any()
     }
 
-    fn send(&mut self, offer: &Offer, assignment: &Assignment) -> Option<D::Response> {
+    fn send(&mut self, offer: &Offer, assignment: &Assignment) -> Option<DiscoveryResponse> {
         let now = SystemTime::now();
         let is_native = Kind::of(&assignment.module) == Kind::Native;
         let native = is_native.then(|| assignment.module.clone());
-        if self.dialect.holds(offer) {
+        if self.sotw.holds(offer) {
             self.connection.held(offer, assignment, now);
             self.familiar = true;
             self.runs_native |= native.is_some();
         }
-        let response = self.dialect.respond(offer, self.nonce + 1)?;
+        let response = self.sotw.respond(offer, self.nonce + 1)?;
         self.familiar = true;
         self.native = native;
         self.nonce += 1;

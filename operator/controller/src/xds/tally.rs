@@ -199,7 +199,7 @@ mod tests {
     use headgate_core::config::FilterConfig;
 
     use super::super::node::Identity;
-    use super::super::proxy::{Nack, Push, Transport, Variant};
+    use super::super::proxy::{Nack, Push};
     use super::*;
 
     const SEARCH: &str = "Service/a/search";
@@ -247,8 +247,6 @@ mod tests {
                 ..Identity::default()
             },
             peer: peer.to_owned(),
-            transport: Transport::Ecds,
-            variant: Variant::Delta,
             slots: [slot.to_owned()].into(),
             connected: SystemTime::UNIX_EPOCH,
             disconnected: None,

@@ -218,7 +218,7 @@ fn operator(proxies: &Value) -> Operator {
 fn proxy(node: &str, namespace: &str, more: &Value) -> Value {
     let mut proxy = json!({
         "node": node, "cluster": "c", "target": null, "namespace": namespace, "peer": "p",
-        "transport": "ADS", "variant": "delta", "slots": [], "policies": [],
+        "slots": [], "policies": [],
         "connected": "2026-03-01T12:00:00Z", "disconnected": null, "state": "Running",
         "problem": null, "sent": null, "acked": null, "nack": null,
     });

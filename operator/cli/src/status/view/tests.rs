@@ -61,7 +61,7 @@ fn proxy(node: &str, namespace: &str, state: &str) -> serde_json::Value {
     let gone = (state == "Disconnected").then_some("2026-03-01T12:30:00Z");
     json!({
         "node": node, "cluster": "c", "target": null, "namespace": namespace, "peer": "10.0.0.1:1",
-        "transport": "ADS", "variant": "delta", "slots": ["headgate"],
+        "slots": ["headgate"],
         "connected": "2026-03-01T12:00:00Z", "disconnected": gone, "state": state,
         "policies": ["shop/search"], "problem": null, "sent": null,
         "acked": {"version": "1", "revision": "abc", "time": "2026-03-01T12:00:00Z"},

@@ -2,9 +2,7 @@
 #![allow(dead_code, unreachable_pub, missing_docs)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use envoy_types::pb::envoy::service::discovery::v3::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
-};
+use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient as EcdsClient;
 use envoy_types::pb::google::rpc::Status as RpcStatus;
 use headgate_controller::xds::ECDS_TYPE_URL;
@@ -17,20 +15,20 @@ use super::common::{World, configuration, node};
 pub const CDS: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
 
 /// One side of a stream: what is sent, and what comes back.
-pub struct Wire<Q, R> {
-    pub requests: mpsc::Sender<Q>,
-    pub responses: Streaming<R>,
+pub struct Wire {
+    pub requests: mpsc::Sender<DiscoveryRequest>,
+    pub responses: Streaming<DiscoveryResponse>,
 }
 
-impl<Q, R> Wire<Q, R> {
-    pub async fn send(&self, request: Q) {
+impl Wire {
+    pub async fn send(&self, request: DiscoveryRequest) {
         assert!(
             self.requests.send(request).await.is_ok(),
             "the server has ended the stream"
         );
     }
 
-    pub async fn next(&mut self) -> R {
+    pub async fn next(&mut self) -> DiscoveryResponse {
         self.responses
             .message()
             .await
@@ -49,29 +47,12 @@ impl<Q, R> Wire<Q, R> {
     }
 }
 
-pub type Sotw = Wire<DiscoveryRequest, DiscoveryResponse>;
-pub type Delta = Wire<DeltaDiscoveryRequest, DeltaDiscoveryResponse>;
-
-pub async fn sotw(world: &World, first: DiscoveryRequest) -> Sotw {
+pub async fn sotw(world: &World, first: DiscoveryRequest) -> Wire {
     let (requests, rx) = mpsc::channel(16);
     requests.send(first).await.unwrap();
     let mut client = EcdsClient::new(world.channel().await);
     let responses = client
         .stream_extension_configs(ReceiverStream::new(rx))
-        .await
-        .unwrap();
-    Wire {
-        requests,
-        responses: responses.into_inner(),
-    }
-}
-
-pub async fn delta(world: &World, first: DeltaDiscoveryRequest) -> Delta {
-    let (requests, rx) = mpsc::channel(16);
-    requests.send(first).await.unwrap();
-    let mut client = EcdsClient::new(world.channel().await);
-    let responses = client
-        .delta_extension_configs(ReceiverStream::new(rx))
         .await
         .unwrap();
     Wire {
@@ -112,35 +93,10 @@ pub fn nack(response: &DiscoveryResponse, running: &str) -> DiscoveryRequest {
     }
 }
 
-pub fn delta_hello(target: Option<&str>) -> DeltaDiscoveryRequest {
-    DeltaDiscoveryRequest {
-        node: node("edge-1", target),
-        resource_names_subscribe: vec!["headgate".into()],
-        type_url: ECDS_TYPE_URL.into(),
-        ..DeltaDiscoveryRequest::default()
-    }
-}
-
-pub fn delta_ack(response: &DeltaDiscoveryResponse) -> DeltaDiscoveryRequest {
-    DeltaDiscoveryRequest {
-        type_url: ECDS_TYPE_URL.into(),
-        response_nonce: response.nonce.clone(),
-        ..DeltaDiscoveryRequest::default()
-    }
-}
-
 pub fn revision(response: &DiscoveryResponse) -> String {
     assert_eq!(response.type_url, ECDS_TYPE_URL);
     let [resource] = response.resources.as_slice() else {
         panic!("{response:?}")
     };
     configuration(resource).revision
-}
-
-pub fn delta_revision(response: &DeltaDiscoveryResponse) -> String {
-    let [resource] = response.resources.as_slice() else {
-        panic!("{response:?}")
-    };
-    assert_eq!(resource.name, "headgate");
-    configuration(resource.resource.as_ref().unwrap()).revision
 }

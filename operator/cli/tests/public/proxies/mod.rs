@@ -8,9 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use envoy_types::pb::envoy::config::core::v3::Node;
-use envoy_types::pb::envoy::service::discovery::v3::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse,
-};
+use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient;
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{Struct, Value};
@@ -218,10 +216,10 @@ impl Running {
     }
 }
 
-/// One delta ECDS stream.
+/// One ECDS stream.
 pub(crate) struct Stream {
-    pub(crate) requests: mpsc::Sender<DeltaDiscoveryRequest>,
-    pub(crate) responses: Streaming<DeltaDiscoveryResponse>,
+    pub(crate) requests: mpsc::Sender<DiscoveryRequest>,
+    pub(crate) responses: Streaming<DiscoveryResponse>,
 }
 
 /// A node with these strings as metadata.
@@ -241,20 +239,20 @@ pub(crate) fn node(id: &str, metadata: &[(&str, &str)]) -> Node {
 }
 
 /// The first request of a stream.
-pub(crate) fn subscribe(node: Node) -> DeltaDiscoveryRequest {
-    DeltaDiscoveryRequest {
+pub(crate) fn subscribe(node: Node) -> DiscoveryRequest {
+    DiscoveryRequest {
         node: Some(node),
-        resource_names_subscribe: vec!["headgate".to_owned()],
-        ..DeltaDiscoveryRequest::default()
+        resource_names: vec!["headgate".to_owned()],
+        ..DiscoveryRequest::default()
     }
 }
 
 /// Opens a stream and sends `first`.
-pub(crate) async fn open(channel: Channel, first: DeltaDiscoveryRequest) -> Result<Stream, Status> {
+pub(crate) async fn open(channel: Channel, first: DiscoveryRequest) -> Result<Stream, Status> {
     let (requests, rx) = mpsc::channel(16);
     requests.send(first).await.unwrap();
     let responses = ExtensionConfigDiscoveryServiceClient::new(channel)
-        .delta_extension_configs(ReceiverStream::new(rx))
+        .stream_extension_configs(ReceiverStream::new(rx))
         .await?
         .into_inner();
     Ok(Stream {
@@ -271,16 +269,17 @@ impl Stream {
             .message()
             .await?
             .ok_or_else(|| Status::cancelled("the stream ended"))?;
-        let ack = DeltaDiscoveryRequest {
+        let ack = DiscoveryRequest {
+            resource_names: vec!["headgate".to_owned()],
+            version_info: response.version_info.clone(),
             response_nonce: response.nonce.clone(),
-            ..DeltaDiscoveryRequest::default()
+            ..DiscoveryRequest::default()
         };
         // The server may have ended the stream.
         let _ = self.requests.send(ack).await;
         let bytes: Vec<u8> = response
             .resources
             .iter()
-            .filter_map(|r| r.resource.as_ref())
             .flat_map(|any| any.value.clone())
             .collect();
         Ok(String::from_utf8_lossy(&bytes).into_owned())
