@@ -5,30 +5,28 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 use std::time::Duration as Span;
 
-use anyhow::anyhow;
+use anyhow::{Context as _, anyhow};
 use clap::Args;
-use headgate_core::classify::trace::{Outcome, Trace, trace};
+use headgate_core::classify::trace::{Outcome, trace};
 use headgate_core::classify::{Classified, RequestView};
-use headgate_core::config::{
-    ATTEMPT_HEADERS, AutoParallelism, ClassConfig, ErrorsConfig, Match, Measure, Mode,
-    RetriesConfig, ServiceAdmissionConfig, StageConfig, TypeConfig,
-};
+use headgate_core::config::{Match, WorkflowSource, WorkflowsConfig};
+use headgate_core::engine::named;
 use serde::Serialize;
 
-use super::input::Scale;
+use super::input::{Scale, Selection};
 use super::validate::ReportFormat;
 use super::{Output, input};
 use headgate_api::Duration;
 use headgate_api::plan::TargetRef;
+use settings::Setting;
 
-mod admission;
-mod calls;
+mod computed;
 mod conditions;
-mod feedback;
-mod queue;
-mod strategy;
+mod settings;
 mod text;
-mod workflow;
+
+/// Workflows without a rate of their own.
+const OTHER: &str = "_other";
 
 /// Shows the type of a request, the rule that matches it, and the settings for it.
 #[derive(Debug, Clone, Args)]
@@ -47,7 +45,7 @@ pub struct ExplainArgs {
     pub headers: Vec<(String, String)>,
     /// A value in Envoy's dynamic metadata, such as
     /// envoy.filters.http.jwt_authn/claims/tenant=acme; may be given several times
-    #[arg(long, value_name = "NAMESPACE/KEY=VALUE", value_parser = workflow::metadata)]
+    #[arg(long, value_name = "NAMESPACE/KEY=VALUE", value_parser = metadata)]
     pub metadata: Vec<(Vec<String>, String)>,
     /// Name of the Envoy route that the request takes
     #[arg(long, value_name = "NAME")]
@@ -70,6 +68,19 @@ fn header(text: &str) -> Result<(String, String), String> {
         ));
     }
     Ok((name.trim().to_ascii_lowercase(), value.trim().to_owned()))
+}
+
+/// Parses `NAMESPACE/KEY/KEY=VALUE`.
+fn metadata(text: &str) -> Result<(Vec<String>, String), String> {
+    let right = "NAMESPACE/KEY=VALUE, such as envoy.filters.http.jwt_authn/claims/tenant=acme";
+    let (path, value) = text
+        .split_once('=')
+        .ok_or_else(|| format!("{text:?} has no =; {right}"))?;
+    let path: Vec<String> = path.split('/').map(str::to_owned).collect();
+    if path.len() < 2 || path.iter().any(String::is_empty) {
+        return Err(format!("{text:?}; {right}"));
+    }
+    Ok((path, value.to_owned()))
 }
 
 impl RequestView for ExplainArgs {
@@ -98,60 +109,26 @@ impl RequestView for ExplainArgs {
     }
 }
 
-/// P: a number, or the bounds of the number that proxies find.
-#[derive(Debug, Clone, Copy, Serialize)]
-#[serde(untagged)]
-enum Slots {
-    Fixed(u32),
-    Auto { auto: AutoParallelism },
-}
-
-impl std::fmt::Display for Slots {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Fixed(slots) => write!(f, "{slots}"),
-            Self::Auto {
-                auto: AutoParallelism { min, max },
-            } => write!(f, "found by each proxy, {min} to {max}"),
-        }
-    }
-}
-
 /// The explanation of a request.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Explanation {
     policy: String,
     file: String,
-    workload: TargetRef,
-    /// `None` if the request bypasses admission.
+    workload: String,
+    /// `None` if the request bypasses admission; there are no settings for it then.
     #[serde(rename = "type")]
     kind: Option<String>,
     matched: String,
     objectives: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     class: Option<Class>,
-    mode: String,
-    parallelism: Slots,
-    /// The moments at which processing times end and slots become free, unless they are the
-    /// default.
     #[serde(skip_serializing_if = "Option::is_none")]
-    measure: Option<&'static str>,
-    /// The responses that are errors, if the policy sets them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    errors: Option<String>,
-    /// The requests that are retries, if the policy names a header.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retries: Option<String>,
-    strategy: Part,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    starvation_avoidance: Option<Part>,
-    queue: Part,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    workflow: Option<workflow::Workflow>,
-    /// Effects on the backend's own calls, beside those of workflows and classes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    calls: Option<Part>,
+    workflow: Option<Workflow>,
+    /// The values that follow from the settings for this request.
+    computed: Vec<String>,
+    /// The settings in force.
+    settings: Vec<Setting>,
     /// Every rule that was tried for the type, in order.
     tried: Vec<Rule>,
     /// Every rule that was tried for the class.
@@ -163,22 +140,17 @@ struct Explanation {
 struct Class {
     name: String,
     matched: String,
-    /// The effects of classes; empty without any.
-    matters: &'static str,
-    /// The effects of class admission on this class.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    admission: Vec<String>,
-}
-
-/// A part of a policy: its name and its effects on this request.
-#[derive(Debug, Serialize)]
-struct Part {
-    name: String,
-    does: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
+struct Workflow {
+    name: String,
+    /// The source that named it, or that none did.
+    found_by: String,
+}
+
+#[derive(Debug, Serialize)]
 struct Rule {
     rule: String,
     condition: String,
@@ -196,14 +168,7 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<Output> {
         Ok(selection) => selection,
         Err(output) => return Ok(output),
     };
-    let stage = selection.stage()?;
-    let trace = trace(stage, args).map_err(|e| anyhow!("{e}"))?;
-    let file = selection.file_of(&stage.policy);
-    let promises = selection.promises.get(&stage.policy);
-    let mut explanation = explain((stage, promises), &trace, args, file, &selection.target);
-    let calls = selection.outbound.as_ref();
-    let calls = calls.and_then(|config| config.outbound.as_ref()?.smoothing.as_ref());
-    explanation.calls = calls.map(calls::calls);
+    let explanation = explain(&selection, args)?;
     let text = match args.output {
         ReportFormat::Json => serde_json::to_string_pretty(&explanation)? + "\n",
         ReportFormat::Text => text::text(&explanation),
@@ -211,13 +176,9 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<Output> {
     Ok(Output::ok(text))
 }
 
-fn explain(
-    (stage, promises): (&StageConfig, Option<&ServiceAdmissionConfig>),
-    trace: &Trace,
-    request: &ExplainArgs,
-    file: &str,
-    workload: &TargetRef,
-) -> Explanation {
+fn explain(selection: &Selection, request: &ExplainArgs) -> anyhow::Result<Explanation> {
+    let stage = selection.stage()?;
+    let trace = trace(stage, request).map_err(|e| anyhow!("{e}"))?;
     let mut tried = rules("exclude", &stage.excluded, &trace.excluded, request);
     let types = stage.types.iter().map(|t| (&t.name, t.matches.as_slice()));
     tried.extend(all_rules(types, &trace.types, request));
@@ -225,108 +186,69 @@ fn explain(
         .classes
         .iter()
         .map(|c| (&c.name, c.matches.as_slice()));
-    let tried_for_class = all_rules(classes, &trace.classes, request);
-    let kind = match trace.classified {
-        Classified::Type(id) => Some(usize::from(id.0)),
-        Classified::Excluded => None,
-    };
-    let subject = Subject {
-        stage,
-        kind,
-        class: kind.map(|_| usize::from(trace.class.0)),
-    };
-    let kind = subject.type_config();
-    let objectives = kind.map(|k| k.slo.as_slice()).unwrap_or_default();
-    Explanation {
+    let explanation = Explanation {
         policy: stage.policy.clone(),
-        file: file.to_owned(),
-        workload: workload.clone(),
-        kind: kind.map(|k| k.name.clone()),
+        file: selection.file_of(&stage.policy).to_owned(),
+        workload: selection.target.to_string(),
         matched: matched(&tried),
+        tried,
+        tried_for_class: all_rules(classes, &trace.classes, request),
+        ..Explanation::default()
+    };
+    let Classified::Type(id) = trace.classified else {
+        return Ok(explanation);
+    };
+    let (id, class) = (usize::from(id.0), usize::from(trace.class.0));
+    let (kind, class_config) = (&stage.types[id], stage.classes.get(class));
+    let workflow = stage.workflows.as_ref();
+    let workflow = workflow.map(|config| workflow_of(config, &kind.name, request));
+    let promises = selection.promises.get(&stage.policy);
+    let computed = computed::strategy(stage, id, class).into_iter();
+    let recovery = promises.and_then(|promises| computed::recovery(promises, trace.class));
+    let outbound = selection.outbound.as_ref();
+    let smoothing = outbound.and_then(|config| config.outbound.as_ref()?.smoothing.as_ref());
+    let reductions = smoothing.into_iter().flat_map(computed::reductions);
+    let spec = selection
+        .specs
+        .get(&stage.policy)
+        .context("policy without a spec")?;
+    let objectives = kind.slo.iter();
+    Ok(Explanation {
+        kind: Some(kind.name.clone()),
         objectives: objectives
-            .iter()
             .map(|o| format!("p{} within {}", o.percentile, duration(o.objective_us)))
             .collect(),
-        class: subject.class_name().map(|name| Class {
-            name: name.to_owned(),
-            matched: matched(&tried_for_class),
-            matters: strategy::use_of_classes(stage),
-            admission: admission::admission(&subject, promises),
+        class: class_config.map(|class| Class {
+            name: class.name.clone(),
+            matched: matched(&explanation.tried_for_class),
         }),
-        mode: match stage.mode {
-            Mode::Enforce => "Enforce".to_owned(),
-            Mode::DryRun => "DryRun: decides and counts, refuses nothing, holds nothing".to_owned(),
+        computed: computed.chain(recovery).chain(reductions).collect(),
+        settings: settings::settings(spec, stage, promises, workflow.as_ref())?,
+        workflow,
+        ..explanation
+    })
+}
+
+/// Returns the workflow of a request of the type `kind`.
+fn workflow_of(config: &WorkflowsConfig, kind: &str, request: &ExplainArgs) -> Workflow {
+    let source = |source: &WorkflowSource| match source {
+        WorkflowSource::Baggage { key } => format!("baggage member {key}"),
+        WorkflowSource::Header { name } => format!("header {name}"),
+        WorkflowSource::Metadata { path } => format!("metadata {}", path.join("/")),
+        WorkflowSource::Type => "its type".to_owned(),
+    };
+    match named(config, request, kind) {
+        Some((at, name)) => Workflow {
+            name: String::from_utf8_lossy(&name).into_owned(),
+            found_by: format!("found by {}", source(&config.identify[at])),
         },
-        parallelism: match stage.auto_parallelism {
-            None => Slots::Fixed(stage.parallelism),
-            Some(auto) => Slots::Auto { auto },
-        },
-        measure: match (stage.measure, stage.release_slot) {
-            (Measure::LastByte, _) => None,
-            (Measure::FirstByte, Measure::LastByte) => {
-                Some("to the first byte of the response's body; its slot is free at its last")
+        None => {
+            let sources: Vec<String> = config.identify.iter().map(source).collect();
+            Workflow {
+                name: OTHER.to_owned(),
+                found_by: format!("named by none of: {}", sources.join(", ")),
             }
-            (Measure::FirstByte, Measure::FirstByte) => {
-                Some("to the first byte of the response's body; its slot is free then")
-            }
-        },
-        errors: errors(&stage.errors),
-        retries: stage.retries.as_ref().map(retries),
-        strategy: strategy::strategy(&subject),
-        starvation_avoidance: strategy::starvation_avoidance(stage),
-        queue: queue::queue(&subject),
-        workflow: workflow::workflow(&subject, request),
-        calls: None,
-        tried,
-        tried_for_class,
-    }
-}
-
-/// Returns the responses that are errors, unless they are the default.
-fn errors(errors: &ErrorsConfig) -> Option<String> {
-    if *errors == ErrorsConfig::default() {
-        return None;
-    }
-    let http = errors.http.iter().map(|(first, last)| match first == last {
-        true => first.to_string(),
-        false => format!("{first} to {last}"),
-    });
-    let grpc = errors.grpc.iter().map(|status| format!("gRPC {status}"));
-    let mut all: Vec<String> = http.chain(grpc).collect();
-    all.push("timeouts and resets".to_owned());
-    Some(all.join(", "))
-}
-
-/// Describes the requests that are retries.
-fn retries(own: &RetriesConfig) -> String {
-    let own = (own.header.as_str(), own.first_attempt);
-    let headers = std::iter::once(own).chain(ATTEMPT_HEADERS);
-    let above: Vec<String> = headers
-        .map(|(name, first)| format!("{name} above {first}"))
-        .collect();
-    above.join(" or ")
-}
-
-/// The request to explain, by its type and class.
-struct Subject<'s> {
-    stage: &'s StageConfig,
-    /// Index of its type; `None` if it bypasses admission.
-    kind: Option<usize>,
-    /// Index of its class; `None` in a stage without classes.
-    class: Option<usize>,
-}
-
-impl<'s> Subject<'s> {
-    fn type_config(&self) -> Option<&'s TypeConfig> {
-        self.stage.types.get(self.kind?)
-    }
-
-    fn class_config(&self) -> Option<&'s ClassConfig> {
-        self.stage.classes.get(self.class?)
-    }
-
-    fn class_name(&self) -> Option<&'s str> {
-        Some(&self.class_config()?.name)
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use anyhow::{Context as _, bail};
 use headgate_core::config::{FilterConfig, ServiceAdmissionConfig, StageConfig};
 
 use super::Output;
+use headgate_api::AdmissionPolicySpec;
 use headgate_api::compile::{Compiled, compile};
 use headgate_api::plan::{Endpoints, Share, TargetRef};
 use headgate_api::validate::{
@@ -56,6 +57,8 @@ pub(super) struct Selection {
     pub(super) outbound: Option<Arc<FilterConfig>>,
     /// The targets of policies for classes, by `namespace/name`.
     pub(super) promises: BTreeMap<String, ServiceAdmissionConfig>,
+    /// The `spec` of each policy as written, by `namespace/name`.
+    pub(super) specs: BTreeMap<String, AdmissionPolicySpec>,
     files: Vec<(String, Vec<String>)>,
 }
 
@@ -100,6 +103,9 @@ pub(super) fn select(
             .filter_map(|p| Some((p.full_name(), p.promises.clone()?)))
             .collect(),
         files: reports.iter().map(|r| (r.file.clone(), names(r))).collect(),
+        specs: (reports.into_iter().flat_map(|r| r.documents))
+            .filter_map(|d| Some((d.name?, d.spec?)))
+            .collect(),
     }))
 }
 

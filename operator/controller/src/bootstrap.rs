@@ -16,6 +16,11 @@
 //!   node dies.
 //! - Certificates and tokens come through SDS from files: Envoy would never read a renewed one that
 //!   the cluster itself names.
+//! - `stats_tags` extract policy, type, workflow, service, reason, objective, class and worker into
+//!   labels. Envoy takes the second group's text as the value and removes the first group from the
+//!   name. Requests choose the names of workflows, so no regex may match a workflow called `reason`
+//!   as anything but a name. `workflow` stays in the name, since types and workflows have the same
+//!   counters. Buckets, in µs, are finer than Envoy's in the range of objectives.
 //!
 //! Workflows also need the application's own calls. A second listener with its own slot takes them
 //! ([`outbound`]).
@@ -26,7 +31,7 @@ mod tls;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use headgate_core::class_admission::protocol::CLUSTER;
@@ -93,36 +98,6 @@ pub struct Uploads {
     pub timeout: Option<Duration>,
 }
 
-impl Uploads {
-    /// Returns lines of the HTTP connection manager.
-    fn manager(self) -> String {
-        let timeout = |timeout: Duration| {
-            format!(
-                "\n# A request that has not arrived whole by then is answered \
-                 408.\nrequest_timeout: {}s",
-                timeout.as_secs_f64()
-            )
-        };
-        self.timeout.map(timeout).unwrap_or_default()
-    }
-
-    /// Returns an HTTP filter that precedes the slot.
-    fn filter(self) -> String {
-        let filter = |bytes| {
-            format!(
-                "\
-# Holds a request until its body is there: a slow upload has no slot. Larger bodies are answered 413.
-- name: envoy.filters.http.buffer
-  typed_config:
-    \"@type\": type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer
-    max_request_bytes: {bytes}
-"
-            )
-        };
-        self.buffer.map(filter).unwrap_or_default()
-    }
-}
-
 /// The node metadata about a proxy's Pod, by which policies select it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pod {
@@ -161,11 +136,44 @@ pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
+/// Returns `path` as a YAML scalar.
+fn path(path: &Path) -> String {
+    quoted(&path.display().to_string())
+}
+
 /// Returns `block` with every line but the first indented by `spaces`.
 fn indented(block: &str, spaces: usize) -> String {
-    block
-        .trim_end()
-        .replace('\n', &format!("\n{}", " ".repeat(spaces)))
+    block.replace('\n', &format!("\n{}", " ".repeat(spaces)))
+}
+
+/// Returns the items of a list.
+fn items(blocks: &[String]) -> String {
+    let item = |block: &String| format!("- {}", indented(block, 2));
+    blocks.iter().map(item).collect::<Vec<_>>().join("\n")
+}
+
+/// Fills the holes of a template, which are capitals after `$`. The lines of a text begin in the
+/// column of its hole, and a line with nothing but an empty text is left out. Texts may contain
+/// what looks like a hole.
+fn fill(template: &str, texts: &[(&str, &str)]) -> String {
+    let mut filled = Vec::new();
+    for line in template.lines() {
+        let mut parts = line.split('$');
+        let mut row = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let end = part.find(|c: char| !c.is_ascii_uppercase() && c != '_');
+            let (name, rest) = part.split_at(end.unwrap_or(part.len()));
+            match texts.iter().find(|(hole, _)| *hole == name) {
+                Some((_, text)) => row += &indented(text, row.len()),
+                None => row += &format!("${name}"),
+            }
+            row += rest;
+        }
+        if !row.trim().is_empty() {
+            filled.push(row);
+        }
+    }
+    filled.join("\n")
 }
 
 fn socket(endpoint: &Endpoint) -> String {
@@ -185,7 +193,7 @@ fn socket(endpoint: &Endpoint) -> String {
 /// accepts.
 fn lb_endpoint(endpoint: &Endpoint) -> String {
     if endpoint.host != LOCALHOST {
-        return format!("{{address: {}}}", socket(endpoint));
+        return format!("endpoint: {{address: {}}}", socket(endpoint));
     }
     let [v4, v6] = ["127.0.0.1", "::1"].map(|host| {
         socket(&Endpoint {
@@ -193,417 +201,231 @@ fn lb_endpoint(endpoint: &Endpoint) -> String {
             port: endpoint.port,
         })
     });
-    format!("{{address: {v4}, additional_addresses: [{{address: {v6}}}]}}")
+    format!("endpoint: {{address: {v4}, additional_addresses: [{{address: {v6}}}]}}")
 }
 
 impl Bootstrap {
     /// Returns the bootstrap as YAML.
     #[must_use]
     pub fn to_yaml(&self) -> String {
-        format!(
-            "\
-# Envoy bootstrap with a Headgate slot, written by `headgate bootstrap`.
-node:
-  id: {node}
-  cluster: headgate{metadata}
-admin:
-  address: {admin}
-{stats}{runtime}static_resources:
-  listeners:
-  - {ingress}{outbound}{stats_listener}
-  clusters:
-  - {upstream}{services}{xds}{admission}{stats_cluster}
-",
-            node = quoted(&self.node_id),
-            metadata = self.metadata(),
-            admin = socket(&self.admin),
-            stats = STATS,
-            runtime = match self.pod.filter {
-                Kind::Wasm => "",
-                Kind::Native => RUNTIME,
-            },
-            ingress = indented(&self.ingress(), 4),
-            outbound = self.outbound_listener(),
-            upstream = indented(&self.upstream(), 4),
-            services = self
-                .outbound
-                .as_ref()
-                .map_or_else(String::new, Outbound::clusters),
-            xds = self.xds_cluster(),
-            admission = self.admission_cluster(),
-            stats_listener = self
-                .stats
-                .as_ref()
-                .map_or_else(String::new, stats::listener),
-            stats_cluster = match self.stats {
-                Some(_) => stats::cluster(&self.admin),
-                None => String::new(),
-            },
-        )
+        let native = self.pod.filter == Kind::Native;
+        let outbound = self.outbound.as_ref();
+        let mut listeners = vec![self.ingress()];
+        listeners.extend(outbound.map(|outbound| outbound.listener(&self.source)));
+        listeners.extend(self.stats.as_ref().map(stats::listener));
+        let upstream = std::slice::from_ref(&self.upstream);
+        let mut clusters = vec![cluster("upstream", upstream, self.upstream_http2)];
+        clusters.extend(outbound.into_iter().flat_map(Outbound::clusters));
+        if let ConfigSource::Xds { address, tls, .. } = &self.source {
+            let comment = "# A Service's name, behind which there may be several operators: all \
+                           serve the same.";
+            clusters.push(operator("headgate_xds", comment, address, tls.as_deref()));
+        }
+        if let Some(Admission { address, tls }) = &self.admission {
+            let comment = "# The server of class admission, to which the filter reports. One of \
+                           several operators listens: their leader.";
+            clusters.push(operator(CLUSTER, comment, address, tls.as_deref()));
+        }
+        clusters.extend(self.stats.as_ref().map(|_| stats::cluster(&self.admin)));
+        let filled = fill(
+            include_str!("bootstrap/templates/bootstrap.yaml"),
+            &[
+                ("NODE", &quoted(&self.node_id)),
+                ("METADATA", &self.metadata()),
+                ("ADMIN", &socket(&self.admin)),
+                ("RUNTIME", if native { RUNTIME } else { "" }),
+                ("LISTENERS", &items(&listeners)),
+                ("CLUSTERS", &items(&clusters)),
+            ],
+        );
+        filled + "\n"
     }
 
     fn metadata(&self) -> String {
-        let mut lines = String::new();
-        let mut line = |comment: &str, key: &str, value: &str| {
-            lines.push_str(&format!("\n    # {comment}\n    {key}: {}", quoted(value)));
-        };
-        if let Some(target) = &self.target {
-            line(
-                "The target of the policies that this proxy enforces.",
-                TARGET_METADATA,
-                &target.to_string(),
-            );
-        }
-        if let Some(namespace) = &self.pod.namespace {
-            line(
-                "Namespace and labels of its Pod: policies for them apply.",
-                NAMESPACE_METADATA,
-                namespace,
-            );
-        }
+        let pod = &self.pod;
+        let is_native = pod.filter == Kind::Native;
         let own =
             "The filter module that this proxy has. Without it, the operator names its own file.";
-        if let Some(module) = &self.pod.module {
-            line(own, MODULE_METADATA, &module.display().to_string());
-        }
-        if self.pod.filter == Kind::Native {
-            line(
+        let entries = [
+            (
+                "The target of the policies that this proxy enforces.",
+                TARGET_METADATA,
+                self.target
+                    .as_ref()
+                    .map(|target| quoted(&target.to_string())),
+            ),
+            (
+                "Namespace and labels of its Pod: policies for them apply.",
+                NAMESPACE_METADATA,
+                pod.namespace.as_deref().map(quoted),
+            ),
+            (own, MODULE_METADATA, pod.module.as_deref().map(path)),
+            (
                 "The kind of filter. Where the operator has none of it, or this proxy can't load \
                  it, it is wasm.",
                 FILTER_METADATA,
-                self.pod.filter.name(),
-            );
-            if let Some(module) = &self.pod.native_module {
-                line(own, NATIVE_MODULE_METADATA, &module.display().to_string());
-            }
-            if let Some(architecture) = self.pod.architecture {
-                let comment = "The processor, for which a native module has to be built.";
-                line(comment, ARCHITECTURE_METADATA, architecture);
-            }
+                is_native.then(|| quoted(pod.filter.name())),
+            ),
+            (
+                own,
+                NATIVE_MODULE_METADATA,
+                pod.native_module.as_deref().filter(|_| is_native).map(path),
+            ),
+            (
+                "The processor, for which a native module has to be built.",
+                ARCHITECTURE_METADATA,
+                pod.architecture.filter(|_| is_native).map(quoted),
+            ),
+        ];
+        let mut lines: String = (entries.into_iter())
+            .filter_map(|(comment, key, value)| Some((comment, key, value?)))
+            .map(|(comment, key, value)| format!("\n  # {comment}\n  {key}: {value}"))
+            .collect();
+        if !pod.labels.is_empty() {
+            lines += &format!("\n  {LABELS_METADATA}:");
         }
-        if !self.pod.labels.is_empty() {
-            lines.push_str(&format!("\n    {LABELS_METADATA}:"));
-            for (key, value) in &self.pod.labels {
-                lines.push_str(&format!("\n      {}: {}", quoted(key), quoted(value)));
-            }
+        for (key, value) in &pod.labels {
+            lines += &format!("\n    {}: {}", quoted(key), quoted(value));
         }
         match lines.is_empty() {
             true => lines,
-            false => format!("\n  metadata:{lines}"),
+            false => format!("metadata:{lines}"),
         }
     }
 
     fn ingress(&self) -> String {
-        Listener {
-            name: "ingress",
-            address: &self.listen,
-            direction: "",
-            manager: format!(
-                "upgrade_configs:\n- upgrade_type: websocket{}{}",
-                self.access_log(),
-                self.uploads.manager()
-            ),
-            virtual_hosts: "\
+        let mut manager = "upgrade_configs:\n- upgrade_type: websocket".to_owned();
+        if let Some(log) = &self.access_log {
+            let log = fill(
+                include_str!("bootstrap/templates/access_log.yaml"),
+                &[("PATH", &path(log))],
+            );
+            manager += &format!("\n{log}");
+        }
+        if let Some(timeout) = self.uploads.timeout {
+            manager += &format!(
+                "\n# A request that has not arrived whole by then is answered 408.\n\
+                 request_timeout: {}s",
+                timeout.as_secs_f64()
+            );
+        }
+        let buffer = include_str!("bootstrap/templates/buffer.yaml");
+        let buffer = self
+            .uploads
+            .buffer
+            .map(|bytes| fill(buffer, &[("BYTES", &bytes.to_string())]));
+        fill(
+            LISTENER,
+            &[
+                ("NAME", "ingress"),
+                ("ADDRESS", &socket(&self.listen)),
+                ("DIRECTION", ""),
+                ("MANAGER", &manager),
+                ("VIRTUAL_HOSTS", ALL_HOSTS),
+                ("BUFFER", &buffer.unwrap_or_default()),
+                ("SLOT_IS", SLOT_IS),
+                ("SLOT", &slot(DEFAULT_SLOT, &self.source)),
+            ],
+        )
+    }
+}
+
+/// An HTTP listener with a slot.
+const LISTENER: &str = include_str!("bootstrap/templates/listener.yaml");
+
+const ALL_HOSTS: &str = "\
 - name: all
   domains: [\"*\"]
   routes:
   - name: default
     match: {prefix: /}
     # No timeout; Envoy's default is 15 s.
-    route: {cluster: upstream, timeout: 0s}"
-                .to_owned(),
-            before_slot: self.uploads.filter(),
-            slot_is: "\
+    route: {cluster: upstream, timeout: 0s}";
+
+const SLOT_IS: &str = "\
 # The slot that Headgate fills. Requests pass untouched until it has answered once; from then on
-# the last configuration stays, also while it is down.",
-            slot: slot(DEFAULT_SLOT, &self.source),
-        }
-        .to_yaml()
-    }
-
-    fn outbound_listener(&self) -> String {
-        let Some(outbound) = &self.outbound else {
-            return String::new();
-        };
-        format!("\n  - {}", indented(&outbound.listener(&self.source), 4))
-    }
-
-    fn access_log(&self) -> String {
-        let Some(path) = &self.access_log else {
-            return String::new();
-        };
-        let format = "[%START_TIME%] \\\"%REQ(:METHOD)% %REQ(:PATH)% %PROTOCOL%\\\" \
-                      %RESPONSE_CODE% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %DURATION%ms \
-                      refused=\\\"%RESP(X-HEADGATE-REFUSED)%\\\" retry_after=%RESP(RETRY-AFTER)% \
-                      upstream=%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)%ms\\n";
-        let block = format!(
-            "access_log:
-- name: envoy.access_loggers.file
-  typed_config:
-    \"@type\": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog
-    path: {path}
-    log_format:
-      text_format_source:
-        inline_string: \"{format}\"",
-            path = quoted(&path.display().to_string()),
-        );
-        format!("\n{block}")
-    }
-
-    fn upstream(&self) -> String {
-        cluster(
-            "upstream",
-            std::slice::from_ref(&self.upstream),
-            self.upstream_http2,
-        )
-    }
-
-    fn xds_cluster(&self) -> String {
-        let ConfigSource::Xds { address, tls, .. } = &self.source else {
-            return String::new();
-        };
-        let comment =
-            "# A Service's name, behind which there may be several operators: all serve the same.";
-        operator("headgate_xds", comment, address, tls.as_deref())
-    }
-
-    fn admission_cluster(&self) -> String {
-        let Some(Admission { address, tls }) = &self.admission else {
-            return String::new();
-        };
-        let comment = "# The server of class admission, to which the filter reports. One of \
-                       several operators listens: their leader.";
-        operator(CLUSTER, comment, address, tls.as_deref())
-    }
-}
-
-/// An HTTP listener with a slot.
-struct Listener<'a> {
-    name: &'static str,
-    address: &'a Endpoint,
-    /// The line of the traffic direction, or nothing.
-    direction: &'static str,
-    /// Further lines of the connection manager.
-    manager: String,
-    virtual_hosts: String,
-    /// HTTP filters that precede the slot, or nothing.
-    before_slot: String,
-    /// A comment about the slot.
-    slot_is: &'static str,
-    slot: String,
-}
-
-impl Listener<'_> {
-    fn to_yaml(&self) -> String {
-        format!(
-            "\
-name: {name}
-address: {address}
-# What a connection buffers. Bodies of waiting requests count: Envoy's default is 1 MiB.
-per_connection_buffer_limit_bytes: 262144
-{direction}filter_chains:
-- filters:
-  - name: envoy.filters.network.http_connection_manager
-    typed_config:
-      \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-      stat_prefix: {name}
-      codec_type: AUTO
-      # `//x` and `/%78` are what they look like for policies, and for the backend.
-      normalize_path: true
-      merge_slashes: true
-      # Ends streams on which nothing has moved for longer than any objective, such as what a dead Wasm VM left paused
-      # (Envoy's default is 5 minutes). Nothing else ends a request by default. In front of clients that aren't your
-      # own, see --buffer-requests and --request-timeout, and set common_http_protocol_options.max_stream_duration.
-      stream_idle_timeout: 3600s
-      # What a waiting request's body may fill over HTTP/2; Envoy's default is 16 MiB each.
-      http2_protocol_options: {{initial_stream_window_size: 262144, initial_connection_window_size: 1048576}}
-{manager}      route_config:
-        name: {name}
-        virtual_hosts:
-        {virtual_hosts}
-      http_filters:
-      {before_slot}{slot_is}
-      - {slot}
-      - name: envoy.filters.http.router
-        typed_config:
-          \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
-            name = self.name,
-            address = socket(self.address),
-            direction = self.direction,
-            manager = match self.manager.as_str() {
-                "" => String::new(),
-                manager => format!("      {}\n", indented(manager, 6)),
-            },
-            virtual_hosts = indented(&self.virtual_hosts, 8),
-            before_slot = match self.before_slot.as_str() {
-                "" => String::new(),
-                filters => format!("{}\n      ", indented(filters, 6)),
-            },
-            slot_is = indented(self.slot_is, 6),
-            slot = indented(&self.slot, 8),
-        )
-    }
-}
-
-/// Returns a cluster of the operator, as one more item of `clusters`.
-fn operator(name: &str, comment: &str, address: &Endpoint, tls: Option<&XdsTls>) -> String {
-    let filters = tls.map_or_else(String::new, XdsTls::http_filters);
-    let tls = tls.map_or_else(String::new, |tls| format!("\n{}", tls.transport_socket()));
-    let block = format!(
-        "\
-name: {name}
-{comment}
-{discovery}
-connect_timeout: 1s
-{XDS_HTTP2}{filters}load_assignment:
-  cluster_name: {name}
-  endpoints:
-  - lb_endpoints:
-    - endpoint: {{address: {address}}}{tls}",
-        discovery = discovery(address.is_address()),
-        address = socket(address),
-    );
-    format!("\n  - {}", indented(&block, 4))
-}
-
-/// Returns the slot `name`, filled by `source`.
-fn slot(name: &str, source: &ConfigSource) -> String {
-    let source = match source {
-        ConfigSource::Xds { .. } => XDS_SOURCE.to_owned(),
-        ConfigSource::File(path) => {
-            format!(
-                "path_config_source: {{path: {}}}",
-                quoted(&path.display().to_string())
-            )
-        }
-    };
-    format!(
-        "\
-name: {name}
-config_discovery:
-  config_source:
-    resource_api_version: V3
-    {source}
-  apply_default_config_without_warming: true
-  default_config:
-    # No rules: does nothing.
-    \"@type\": type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC
-  type_urls:
-  - type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
-  - type.googleapis.com/envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter
-  - type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC",
-        source = indented(&source, 4),
-    )
-}
-
-/// Returns a cluster with round robin over `endpoints`.
-fn cluster(name: &str, endpoints: &[Endpoint], http2: bool) -> String {
-    let addresses: Vec<String> = endpoints
-        .iter()
-        .map(|e| format!("    - endpoint: {}", lb_endpoint(e)))
-        .collect();
-    let is_static = |e: &Endpoint| e.is_address() || e.host == LOCALHOST;
-    format!(
-        "\
-name: {name}
-{discovery}
-connect_timeout: 1s
-# Headgate bounds what the backend gets; Envoy's own default of 1024 would interfere.
-circuit_breakers:
-  thresholds:
-  - {{max_connections: 1000000, max_pending_requests: 1000000, max_requests: 1000000, max_retries: 1000}}
-{protocol}load_assignment:
-  cluster_name: {name}
-  endpoints:
-  - lb_endpoints:
-{addresses}",
-        discovery = discovery(endpoints.iter().all(is_static)),
-        protocol = if http2 { HTTP2 } else { "" },
-        addresses = addresses.join("\n"),
-    )
-}
-
-fn discovery(is_static: bool) -> &'static str {
-    match is_static {
-        true => "type: STATIC",
-        false => "type: STRICT_DNS",
-    }
-}
-
-const XDS_SOURCE: &str = "\
-api_config_source:
-  api_type: GRPC
-  transport_api_version: V3
-  set_node_on_first_message_only: true
-  grpc_services:
-  - envoy_grpc:
-      cluster_name: headgate_xds
-      retry_policy:
-        retry_back_off: {base_interval: 0.25s, max_interval: 5s}";
-
-/// Extracts policy, type, workflow, service, reason, objective, class and worker into labels. Envoy
-/// takes the second group's text as the value and removes the first group from the name. Requests
-/// choose the names of workflows, so no regex may match a workflow called `reason` as anything but
-/// a name. `workflow` stays in the name, since types and workflows have the same counters. Buckets,
-/// in µs, are finer than Envoy's in the range of objectives.
-const STATS: &str = r#"stats_config:
-  stats_tags:
-  - tag_name: headgate_policy
-    regex: '^wasmcustom\.headgate\.(policy\.([^.]+)\.)'
-  - tag_name: headgate_type
-    regex: '^wasmcustom\.headgate\.policy\.[^.]+\.(type\.([^.]+)\.)'
-  - tag_name: headgate_workflow
-    regex: '^wasmcustom\.headgate\.policy\.[^.]+\.workflow(\.([^.]+))\.'
-  - tag_name: headgate_service
-    regex: '^wasmcustom\.headgate\.policy\.[^.]+\.service(\.([^.]+))\.(?:index|calls_delayed|rejection_permille|(?:calls|calls_downgraded|admit_permille)\.class\.[^.]+)$'
-  - tag_name: headgate_reason
-    regex: '^wasmcustom\.headgate\.policy\.[^.]+\.type\..*\.reason(\.([^.]+))$'
-  - tag_name: headgate_objective
-    regex: '^wasmcustom\.headgate\.policy\.[^.]+\.type\..*\.objective(\.([^.]+))$'
-  - tag_name: headgate_class
-    regex: '^wasmcustom\.headgate\..*(?:_mhz|_permille|\.calls|\.calls_downgraded)\.class(\.([^.]+))$'
-  - tag_name: headgate_limiter
-    regex: '^wasmcustom\.headgate\.policy\.[^.]+\.limiter(\.([0-9]+))\.tickets$'
-  - tag_name: headgate_worker
-    regex: '^wasmcustom\.headgate\.(?:.*\.)?worker(\.([0-9]+))\.'
-  histogram_bucket_settings:
-  - match: {prefix: wasmcustom.headgate.}
-    buckets: [50, 100, 250, 500, 1000, 2000, 4000, 6000, 8000, 10000, 12500, 15000, 17500, 20000, 25000,
-      30000, 40000, 50000, 75000, 100000, 150000, 200000, 300000, 500000, 750000, 1000000, 2000000, 5000000,
-      10000000]
-"#;
+# the last configuration stays, also while it is down.";
 
 /// Prometheus shows a native filter's stats under the names of the Wasm filter's.
 const RUNTIME: &str = "\
 layered_runtime:
   layers:
   - name: headgate
-    static_layer: {envoy.reloadable_features.dynamic_modules_strip_custom_stat_prefix: true}
-";
+    static_layer: {envoy.reloadable_features.dynamic_modules_strip_custom_stat_prefix: true}";
 
-const HTTP2: &str = "\
-typed_extension_protocol_options:
-  envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
-    \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
-    explicit_http_config:
-      http2_protocol_options:
-        connection_keepalive: {interval: 30s, timeout: 10s}
-";
+/// Returns a cluster of the operator. A dead operator that never closed its connection is detected
+/// within 15 s; Envoy then connects to its successor.
+fn operator(name: &str, comment: &str, address: &Endpoint, tls: Option<&XdsTls>) -> String {
+    let filters = tls.map_or_else(String::new, XdsTls::http_filters);
+    fill(
+        include_str!("bootstrap/templates/operator.yaml"),
+        &[
+            ("NAME", name),
+            ("COMMENT", comment),
+            ("TYPE", discovery(address.is_address())),
+            ("HTTP_TWO", &http2("10s", "5s", &filters)),
+            ("ADDRESS", &socket(address)),
+            (
+                "TLS",
+                &tls.map_or_else(String::new, XdsTls::transport_socket),
+            ),
+        ],
+    )
+}
 
-/// HTTP/2 options of connections to the operator. A dead operator that never closed its connection
-/// is detected within 15 s; Envoy then connects to its successor.
-const XDS_HTTP2: &str = "\
-typed_extension_protocol_options:
-  envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
-    \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
-    explicit_http_config:
-      http2_protocol_options:
-        connection_keepalive: {interval: 10s, timeout: 5s}
-";
+/// Returns the slot `name`, filled by `source`.
+fn slot(name: &str, source: &ConfigSource) -> String {
+    let source = match source {
+        ConfigSource::Xds { .. } => include_str!("bootstrap/templates/xds_source.yaml").to_owned(),
+        ConfigSource::File(file) => format!("path_config_source: {{path: {}}}", path(file)),
+    };
+    let template = include_str!("bootstrap/templates/slot.yaml");
+    fill(template, &[("NAME", name), ("SOURCE", &source)])
+}
+
+/// Returns a cluster with round robin over `endpoints`.
+fn cluster(name: &str, endpoints: &[Endpoint], http2_only: bool) -> String {
+    let addresses: Vec<String> = endpoints.iter().map(lb_endpoint).collect();
+    let is_static = |e: &Endpoint| e.is_address() || e.host == LOCALHOST;
+    let protocol = http2_only.then(|| http2("30s", "10s", ""));
+    fill(
+        include_str!("bootstrap/templates/cluster.yaml"),
+        &[
+            ("NAME", name),
+            ("TYPE", discovery(endpoints.iter().all(is_static))),
+            ("HTTP_TWO", &protocol.unwrap_or_default()),
+            ("ENDPOINTS", &items(&addresses)),
+        ],
+    )
+}
+
+fn discovery(is_static: bool) -> &'static str {
+    match is_static {
+        true => "STATIC",
+        false => "STRICT_DNS",
+    }
+}
+
+/// Returns the options of HTTP/2 connections with pings, and filters of their requests.
+fn http2(interval: &str, timeout: &str, filters: &str) -> String {
+    let texts = [
+        ("INTERVAL", interval),
+        ("TIMEOUT", timeout),
+        ("FILTERS", filters),
+    ];
+    fill(include_str!("bootstrap/templates/http2.yaml"), &texts)
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_keep_the_column_of_their_hole_and_are_not_searched_for_holes() {
+        let texts = [("X", "1\n2"), ("Y", ""), ("Z", "$X")];
+        let filled = fill("a:\n  - $X\n  $Y\nb: $Z$'", &texts);
+        assert_eq!(filled, "a:\n  - 1\n    2\nb: $X$'");
+    }
 
     #[test]
     fn texts_can_not_break_out_of_their_scalar() {
@@ -630,7 +452,11 @@ mod tests {
             access_log: Some("/log \" '".into()),
             uploads: Uploads::default(),
         };
-        let read: serde_json::Value = serde_saphyr::from_str(&bootstrap.to_yaml()).unwrap();
+        let yaml = bootstrap.to_yaml();
+        let mut names = yaml.split('$').skip(1);
+        let is_hole = |name: &str| name.starts_with(|c: char| c.is_ascii_uppercase());
+        assert!(!names.any(is_hole), "{yaml}");
+        let read: serde_json::Value = serde_saphyr::from_str(&yaml).unwrap();
         assert_eq!(read["node"]["id"], "a\"b\nc: d");
         let metadata = &read["node"]["metadata"];
         assert_eq!(metadata[NAMESPACE_METADATA], "n\"\n");

@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use headgate_core::config::FilterConfig;
 
 use crate::plan::TargetRef;
-use crate::{AdmissionPolicy, DEFAULT_NAMESPACE, KIND};
+use crate::{AdmissionPolicy, AdmissionPolicySpec, DEFAULT_NAMESPACE, KIND};
 use node::{Node, Value};
 use path::{Path, Segment};
 use rules::Problems;
@@ -59,6 +59,8 @@ pub struct Document {
     pub targets: Vec<TargetRef>,
     /// The line, from 1, on which it starts.
     pub line: u64,
+    /// The `spec` as read, with other values in place of mistakes; `None` if there are too many.
+    pub spec: Option<AdmissionPolicySpec>,
     /// The policy or its mistakes, of which there is at least one.
     pub policy: Result<ValidPolicy, Vec<Problem>>,
 }
@@ -222,6 +224,7 @@ fn check_document(file: &str, mut document: Node) -> Document {
             .map(|v| v.targets.clone())
             .unwrap_or_default(),
         line,
+        spec: decoded.value.map(|policy| policy.spec),
         policy: match valid {
             Some(valid) if problems.is_empty() => Ok(valid),
             _ => Err(problems),

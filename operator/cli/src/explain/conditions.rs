@@ -11,11 +11,9 @@ pub(super) fn condition(rule: &Match) -> String {
         PathMatch::PathPrefix(value) => format!("path below {value}"),
         PathMatch::RegularExpression(pattern) => format!("path ~ {pattern}"),
     }));
-    parts.extend(
-        rule.method
-            .as_ref()
-            .map(|method| format!("method = {method}")),
-    );
+    if let Some(method) = &rule.method {
+        parts.push(format!("method = {method}"));
+    }
     parts.extend(rule.grpc.as_ref().map(grpc));
     parts.extend(rule.headers.iter().map(header));
     parts.extend(rule.route.as_ref().map(|route| format!("route = {route}")));
@@ -34,17 +32,12 @@ fn header(header: &HeaderMatch) -> String {
 }
 
 fn grpc(grpc: &GrpcMatch) -> String {
-    let part = |name: &str, value: &Option<String>| {
-        value
-            .as_ref()
-            .map(|v| format!("gRPC {name} {} {v}", operator(grpc.kind)))
-    };
-    let parts = [part("service", &grpc.service), part("method", &grpc.method)];
-    parts
-        .into_iter()
-        .flatten()
-        .collect::<Vec<_>>()
-        .join(" and ")
+    let parts = [("service", &grpc.service), ("method", &grpc.method)].into_iter();
+    let parts = parts.filter_map(|(name, value)| {
+        let value = value.as_ref()?;
+        Some(format!("gRPC {name} {} {value}", operator(grpc.kind)))
+    });
+    parts.collect::<Vec<_>>().join(" and ")
 }
 
 /// Returns the reason why a match does not hold: the value found, and the wanted one.

@@ -206,17 +206,60 @@ fn explain_says_which_requests_are_retries() {
                   strategy: {type: MaxQueueLength}\n  types: [{name: default}]\n";
     std::fs::write(&file, policy).unwrap();
     let answer = headgate(&["explain", file.to_str().unwrap(), "--path", "/"]);
-    let retries = "retries      x-retry-attempt above 1 or x-envoy-attempt-count above 1 or \
-                   grpc-previous-rpc-attempts above 0\n";
-    assert!(
-        text(&answer.stdout).contains(retries),
-        "{}",
-        text(&answer.stdout)
-    );
+    let answer = text(&answer.stdout);
+    for words in [
+        "  retries.header = X-Retry-Attempt\n",
+        "  retries.firstAttempt = 1\n",
+        "in addition to `x-envoy-attempt-count` and\n      `grpc-previous-rpc-attempts`",
+    ] {
+        assert!(answer.contains(words), "{words}\n{answer}");
+    }
 }
 
-/// Every discipline in a policy whose types have objectives or none, and for a request without a
-/// type.
+/// Defaults that the CRD can't have, because they depend on other settings.
+#[test]
+fn explain_shows_defaults_that_depend_on_other_settings() {
+    let explained = |strategy: &str, admission: &str| {
+        let policy = format!(
+            "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: a}}\n\
+             spec:\n  targetRefs: [{{kind: Service, name: a}}]\n  {strategy}\n  types: \
+             [{{name: default, slo: {{p50: 1s}}}}]\n  classes: [{{name: gold, matches: [{{path: \
+             {{value: /a}}}}]}}, {{name: rest}}]\n  classAdmission: {{method: Centralized, \
+             targets: {{gold: 10ms}}{admission}}}\n"
+        );
+        let answer = fed(&["explain", "-", "-o", "json"], &policy);
+        let answer: serde_json::Value = serde_json::from_slice(&answer.stdout).unwrap();
+        move |field: &str| {
+            let settings = answer["settings"].as_array().unwrap();
+            let found = settings.iter().find(|s| s["field"] == field);
+            found.map_or_else(|| answer[field].clone(), |s| s["value"].clone())
+        }
+    };
+    let sliding = "strategy: {type: Bouncer, bouncer: {window: {type: Sliding}}}";
+    let of = explained(sliding, "");
+    assert_eq!(of("strategy.bouncer.window.step"), "100ms");
+    assert_eq!(of("queue.discipline"), "Slack");
+    assert_eq!(of("classAdmission.centralized.misses"), 5);
+    assert_eq!(of("classAdmission.centralized.period"), "1s");
+    assert_eq!(of("classAdmission.centralized.report"), "100ms");
+    let cost =
+        "strategy: {type: BacklogControl, backlogControl: {target: 1s, cost: {type: Header}}}";
+    let of = explained(cost, ", centralized: {method: Incast}");
+    assert_eq!(of("strategy.backlogControl.cost.header"), "x-headgate-cost");
+    assert_eq!(of("queue.discipline"), "FIFO");
+    assert_eq!(of("classAdmission.centralized.smoothing"), 0.5);
+    assert!(of("classAdmission.centralized.misses").is_null());
+    let late = "strategy: {type: ResponseTimeController, responseTimeController: {target: 2s}}";
+    let of = explained(late, "");
+    let control = "strategy.responseTimeController";
+    assert_eq!(of(&format!("{control}.lowerClassDecrease")), 10.0);
+    assert_eq!(of(&format!("{control}.lowerClassPatience")), 20);
+    let target = "target: p90 of response times at 2s; careful: queue.timeout ends waits before, \
+                  so set it above the target";
+    assert_eq!(of("computed")[0], target);
+}
+
+/// Every discipline in a policy whose types have objectives or none.
 #[test]
 fn explain_says_what_each_discipline_does() {
     let mut all = String::new();
@@ -245,8 +288,8 @@ fn explain_says_what_each_discipline_does() {
         assert_eq!(text(&answer.stderr), "");
         let lines = text(&answer.stdout).lines();
         let part: Vec<&str> = lines
-            .skip_while(|line| !line.starts_with("queue"))
-            .take_while(|line| !line.is_empty())
+            .skip_while(|line| !line.starts_with("  queue"))
+            .take_while(|line| !line.starts_with("  strategy"))
             .collect();
         all += &format!("{queue} {request}\n{}\n\n", part.join("\n"));
     };
@@ -255,17 +298,15 @@ fn explain_says_what_each_discipline_does() {
     ] {
         explain(&format!("{{discipline: {discipline}}}"), "/with");
     }
-    for request in ["/without", "/healthz"] {
-        for queue in [
-            "{discipline: EDF, timeout: 5s}",
-            "{discipline: Slack}",
-            "{discipline: Priority}",
-            "{discipline: DRR, drr: {weights: {with: 2, default: 0.5}, quantum: 5ms}}",
-            "{discipline: WFQ, wfq: {weights: {with: 2, default: 0.5}}}",
-        ] {
-            explain(queue, request);
-        }
+    for queue in [
+        "{discipline: EDF, timeout: 5s}",
+        "{discipline: DRR, drr: {weights: {with: 2, default: 0.5}, quantum: 5ms}}",
+        "{discipline: WFQ, wfq: {weights: {with: 2, default: 0.5}}}",
+    ] {
+        explain(queue, "/without");
     }
+    // No setting applies to a request that bypasses admission.
+    explain("{discipline: EDF}", "/healthz");
     explain(
         "{discipline: DRR, drr: {by: Workflow, weights: {checkout: 4}}}",
         "/with",

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::{ConfigSource, Listener, cluster, indented, quoted, slot};
+use super::{ConfigSource, LISTENER, cluster, fill, items, quoted, slot, socket};
 use crate::endpoint::Endpoint;
 use crate::xds::OUTBOUND_SLOT;
 
@@ -31,29 +31,36 @@ impl Outbound {
     pub(super) fn listener(&self, source: &ConfigSource) -> String {
         let file = self.config_file.clone().map(ConfigSource::File);
         let hosts: Vec<String> = self.services.keys().map(|name| host(name)).collect();
-        Listener {
-            name: "outbound",
-            address: &self.listen,
-            direction: "traffic_direction: OUTBOUND\n",
-            manager: String::new(),
-            virtual_hosts: format!("{}\n{IGNORE_PORT}", hosts.join("\n")),
-            before_slot: String::new(),
-            slot_is: "\
-# The slot for calls. It shares memory with the one above, so both need the same module.",
-            slot: slot(OUTBOUND_SLOT, file.as_ref().unwrap_or(source)),
-        }
-        .to_yaml()
+        fill(
+            LISTENER,
+            &[
+                ("NAME", "outbound"),
+                ("ADDRESS", &socket(&self.listen)),
+                ("DIRECTION", "traffic_direction: OUTBOUND"),
+                ("MANAGER", ""),
+                (
+                    "VIRTUAL_HOSTS",
+                    &format!("{}\n{IGNORE_PORT}", items(&hosts)),
+                ),
+                ("BUFFER", ""),
+                ("SLOT_IS", SLOT_IS),
+                (
+                    "SLOT",
+                    &slot(OUTBOUND_SLOT, file.as_ref().unwrap_or(source)),
+                ),
+            ],
+        )
     }
 
-    /// Returns items of `clusters`, each after a line break.
-    pub(super) fn clusters(&self) -> String {
-        let cluster = |(name, endpoints): (&String, &Vec<Endpoint>)| {
-            let block = cluster(&quoted(name), endpoints, self.http2);
-            format!("\n  - {}", indented(&block, 4))
-        };
-        self.services.iter().map(cluster).collect()
+    /// Returns items of `clusters`.
+    pub(super) fn clusters(&self) -> impl Iterator<Item = String> {
+        let services = self.services.iter();
+        services.map(|(name, endpoints)| cluster(&quoted(name), endpoints, self.http2))
     }
 }
+
+const SLOT_IS: &str =
+    "# The slot for calls. It shares memory with the one above, so both need the same module.";
 
 const IGNORE_PORT: &str = "\
 # Applications write the port that they call into Host, or don't.
@@ -62,12 +69,12 @@ ignore_port_in_host_matching: true";
 fn host(name: &str) -> String {
     format!(
         "\
+name: {name}
+domains: [{name}]
+routes:
 - name: {name}
-  domains: [{name}]
-  routes:
-  - name: {name}
-    match: {{prefix: /}}
-    route: {{cluster: {name}, timeout: 0s}}",
+  match: {{prefix: /}}
+  route: {{cluster: {name}, timeout: 0s}}",
         name = quoted(name)
     )
 }

@@ -11,12 +11,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{indented, quoted};
-
-/// Names of the SDS secrets.
-const CERTIFICATE: &str = "headgate_xds_certificate";
-const TOKEN: &str = "headgate_xds_token";
-const CA: &str = "headgate_xds_ca";
+use super::{fill, path, quoted};
 
 /// The credential that proves a proxy's namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,10 +67,6 @@ impl SdsFiles {
     }
 }
 
-fn path(path: &Path) -> String {
-    quoted(&path.display().to_string())
-}
-
 /// Returns the folder of `file` as an Envoy watched directory.
 fn folder(file: &Path) -> String {
     let parent = file.parent().filter(|p| !p.as_os_str().is_empty());
@@ -86,144 +77,74 @@ impl XdsTls {
     pub(super) fn transport_socket(&self) -> String {
         let name = quoted(&self.server_name);
         // Certificates have addresses as another kind of subject alternative name.
-        let (kind, sni) = match self.server_name.parse::<std::net::IpAddr>() {
-            Ok(_) => ("IP_ADDRESS", String::new()),
-            Err(_) => ("DNS", format!("\n    sni: {name}")),
-        };
+        let is_address = self.server_name.parse::<std::net::IpAddr>().is_ok();
+        let sni = format!("sni: {name}");
         let (comment, certificate) = match &self.identity {
             ProxyIdentity::Certificate { .. } => (
                 "\
 # Both ends prove who they are. The proxy's certificate has the URI spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT,
 # and it gets what is for that namespace.",
-                format!(
-                    "
-      # Through SDS, although they are files: so Envoy takes renewed ones without a restart.
-      tls_certificate_sds_secret_configs:
-      - {}",
-                    indented(&self.secret(CERTIFICATE), 8)
-                ),
+                self.by_sds(include_str!("templates/certificate.yaml")),
             ),
             ProxyIdentity::Token(_) => ("# The operator proves who it is.", String::new()),
         };
-        format!(
-            "\
-{comment}
-transport_socket:
-  name: envoy.transport_sockets.tls
-  typed_config:
-    \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext{sni}
-    common_tls_context:
-      tls_params: {{tls_minimum_protocol_version: TLSv1_2}}{certificate}
-      combined_validation_context:
-        default_validation_context:
-          match_typed_subject_alt_names:
-          - {{san_type: {kind}, matcher: {{exact: {name}}}}}
-        validation_context_sds_secret_config:
-          name: {CA}
-          sds_config: {{resource_api_version: V3, path_config_source: {{path: {ca}}}}}",
-            ca = path(&self.sds.ca),
+        fill(
+            include_str!("templates/transport_socket.yaml"),
+            &[
+                ("COMMENT", comment),
+                ("SNI", if is_address { "" } else { &sni }),
+                ("CERTIFICATE", &certificate),
+                ("KIND", if is_address { "IP_ADDRESS" } else { "DNS" }),
+                ("SERVER", &name),
+                ("CA", &path(&self.sds.ca)),
+            ],
         )
     }
 
-    /// Returns the reference to a secret in the SDS file of the identity.
-    fn secret(&self, name: &str) -> String {
-        format!(
-            "\
-name: {name}
-sds_config: {{resource_api_version: V3, path_config_source: {{path: {}}}}}",
-            path(&self.sds.identity)
-        )
+    /// Returns a template with a secret in the SDS file of the identity.
+    fn by_sds(&self, template: &str) -> String {
+        fill(template, &[("SDS", &path(&self.sds.identity))])
     }
 
-    /// Returns further lines of the cluster's `HttpProtocolOptions`.
+    /// Returns the filters of requests to the operator.
     pub(super) fn http_filters(&self) -> String {
-        let ProxyIdentity::Token(_) = &self.identity else {
-            return String::new();
-        };
-        format!(
-            "\
-    # The proxy's token says which namespace it is of, and it gets what is for that namespace.
-    http_filters:
-    - name: envoy.filters.http.credential_injector
-      typed_config:
-        \"@type\": type.googleapis.com/envoy.extensions.filters.http.credential_injector.v3.CredentialInjector
-        overwrite: true
-        credential:
-          name: envoy.http.injected_credentials.generic
-          typed_config:
-            \"@type\": type.googleapis.com/envoy.extensions.http.injected_credentials.generic.v3.Generic
-            header_value_prefix: \"Bearer \"
-            credential:
-              {secret}
-    - name: envoy.filters.http.upstream_codec
-      typed_config:
-        \"@type\": type.googleapis.com/envoy.extensions.filters.http.upstream_codec.v3.UpstreamCodec
-",
-            secret = indented(&self.secret(TOKEN), 14),
-        )
+        match &self.identity {
+            ProxyIdentity::Token(_) => self.by_sds(include_str!("templates/token.yaml")),
+            ProxyIdentity::Certificate { .. } => String::new(),
+        }
     }
 
     /// Returns the content of the SDS file for the proxy's certificate or token.
     #[must_use]
     pub fn identity_yaml(&self) -> String {
-        match &self.identity {
-            ProxyIdentity::Certificate { cert, key } => certificate_yaml(cert, key),
-            ProxyIdentity::Token(token) => token_yaml(token),
-        }
+        let (template, file, key) = match &self.identity {
+            ProxyIdentity::Certificate { cert, key } => (
+                include_str!("templates/sds_certificate.yaml"),
+                cert,
+                path(key),
+            ),
+            ProxyIdentity::Token(token) => (
+                include_str!("templates/sds_token.yaml"),
+                token,
+                String::new(),
+            ),
+        };
+        sds(template, file, &key)
     }
 
     /// Returns the content of the SDS file for the CA.
     #[must_use]
     pub fn ca_yaml(&self) -> String {
-        format!(
-            "\
-# The CA that the operator's certificate must be signed by.
-resources:
-- \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret
-  name: {CA}
-  validation_context:
-    trusted_ca: {{filename: {ca}}}
-    watched_directory: {{path: {folder}}}
-",
-            ca = path(&self.ca),
-            folder = folder(&self.ca),
-        )
+        sds(include_str!("templates/sds_ca.yaml"), &self.ca, "")
     }
 }
 
-fn certificate_yaml(cert: &Path, key: &Path) -> String {
-    format!(
-        "\
-# The certificate by which this proxy proves its namespace to Headgate. Envoy reads it again when something is
-# moved into the watched folder.
-resources:
-- \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret
-  name: {CERTIFICATE}
-  tls_certificate:
-    certificate_chain: {{filename: {cert}}}
-    private_key: {{filename: {key}}}
-    watched_directory: {{path: {folder}}}
-",
-        cert = path(cert),
-        key = path(key),
-        folder = folder(cert),
-    )
-}
-
-fn token_yaml(token: &Path) -> String {
-    format!(
-        "\
-# The token by which this proxy proves its namespace to Headgate. Envoy reads it again when something is moved into
-# the watched folder, as the kubelet does when it renews the token.
-resources:
-- \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret
-  name: {TOKEN}
-  generic_secret:
-    secret:
-      filename: {token}
-      watched_directory: {{path: {folder}}}
-",
-        token = path(token),
-        folder = folder(token),
-    )
+/// Returns an SDS file about `file`, in whose folder Envoy watches for moves.
+fn sds(template: &str, file: &Path, key: &str) -> String {
+    let texts = [
+        ("FILE", &*path(file)),
+        ("KEY", key),
+        ("FOLDER", &folder(file)),
+    ];
+    fill(template, &texts) + "\n"
 }
