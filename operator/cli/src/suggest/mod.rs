@@ -15,8 +15,7 @@ use headgate_core::config::DEFAULT_TYPE;
 use headgate_simulator::workload::recorded::read_requests;
 
 use super::Output;
-use super::top::client::Client;
-use super::top::place::Place;
+use super::top::client::{Client, Place};
 use super::top::sample::{PolicySample, Stats};
 pub(super) use policy::free_name;
 use policy::{Found, Measured};
@@ -121,7 +120,7 @@ fn of_proxy(place: &Place) -> anyhow::Result<Found> {
         .enable_all()
         .build()
         .context("starting the runtime failed")?;
-    let mut client = Client::new(place.clone(), None);
+    let mut client = Client::new(place.clone());
     let sample = runtime.block_on(client.sample());
     let sample = sample.with_context(|| format!("--proxy {place}"))?;
     let mut policies = sample.policies.iter();

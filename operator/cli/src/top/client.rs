@@ -1,164 +1,211 @@
-//! A client of one Envoy: a kept connection, and bounds on the time and the size of a response.
+//! A client of one Envoy's admin interface: a kept connection, and bounds on the time and the size
+//! of a response.
 
+use std::fmt;
+use std::future::pending;
 use std::io;
-use std::path::Path;
+use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
-use futures::FutureExt;
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use headgate_controller::endpoint::Endpoint;
 use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
-use super::place::Place;
-use super::pods;
-use super::sample::{self, Sample};
+use super::sample::{self, About, Sample};
+use crate::cluster;
+use crate::table::one_line;
 
 /// Time for one response.
-pub const TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest response, in bytes: 256 types take about 400 kB, and 1,000 workflows as much again.
 const MAX_ANSWER: usize = 32 << 20;
+const NO_ENVOY: &str = "it is no Envoy admin address";
 
-/// A proxy's version and name, as it reports them.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct About {
-    /// Envoy's version, such as `1.40.0`.
-    pub version: String,
-    /// Node id.
-    pub node: String,
+/// The place of an Envoy's admin interface: a given address, or a Pod that was found.
+#[derive(Debug, Clone)]
+pub enum Place {
+    /// A TCP address.
+    Tcp(Endpoint),
+    /// A Unix domain socket; Envoy calls it a pipe.
+    Unix(PathBuf),
+    /// A port of a Pod, which may listen on the Pod's loopback address only.
+    Pod {
+        /// The API of the Pod's namespace.
+        api: Box<Api<Pod>>,
+        /// The Pod's namespace.
+        namespace: String,
+        /// The Pod's name.
+        name: String,
+        /// Port of the admin interface.
+        port: u16,
+    },
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let place = match text.strip_prefix("unix:") {
+            Some(path) => Some(PathBuf::from(path))
+                .filter(|_| !path.is_empty())
+                .map(Self::Unix),
+            None => text.parse().ok().map(Self::Tcp),
+        };
+        place.ok_or_else(|| {
+            format!(
+                "{text:?} is no admin address; write HOST:PORT, such as 127.0.0.1:9901, or \
+                 unix:/PATH"
+            )
+        })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(endpoint) => endpoint.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Pod {
+                namespace, name, ..
+            } => write!(f, "{namespace}/{name}"),
+        }
+    }
 }
 
 /// A proxy to ask, and the connection to it.
-pub struct Client {
+pub(crate) struct Client {
     place: Place,
-    /// The client for proxies in Pods.
-    pods: Option<kube::Client>,
-    sender: Option<SendRequest<Empty<Bytes>>>,
-    /// The kubelet's reason for the end of the connection.
-    complaint: Option<BoxFuture<'static, Option<String>>>,
+    connection: Option<Connection>,
 }
 
-/// A stream of bytes.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+struct Connection {
+    sender: SendRequest<Empty<Bytes>>,
+    /// The kubelet's reason for the end of a forwarded connection.
+    complaint: BoxFuture<'static, Option<String>>,
+    about: About,
+}
 
 impl Client {
-    /// Returns a client of the proxy at `place`; `pods` reaches those that are Pods.
-    #[must_use]
-    pub fn new(place: Place, pods: Option<kube::Client>) -> Self {
+    pub(crate) fn new(place: Place) -> Self {
         Self {
             place,
-            pods,
-            sender: None,
-            complaint: None,
+            connection: None,
         }
-    }
-
-    /// Returns the place of the proxy.
-    #[must_use]
-    pub fn place(&self) -> &Place {
-        &self.place
     }
 
     /// Returns the proxy's stats now.
     ///
     /// # Errors
     /// Returns one line: the proxy can't be reached, takes longer than [`TIMEOUT`], or is no Envoy.
-    pub async fn sample(&mut self) -> anyhow::Result<Sample> {
-        let text = self.get(&sample::path()).await?;
-        Ok(Sample::parse(&String::from_utf8_lossy(&text)))
+    pub(crate) async fn sample(&mut self) -> anyhow::Result<Sample> {
+        let answer = async {
+            // Put back after a whole response only: after any failure, the next attempt connects.
+            let mut connection = match self.connection.take() {
+                Some(connection) if !connection.sender.is_closed() => connection,
+                _ => Connection::open(&self.place).await?,
+            };
+            let text = connection.get(&sample::path()).await?;
+            let mut sample = Sample::parse(&String::from_utf8_lossy(&text));
+            sample.about = connection.about.clone();
+            self.connection = Some(connection);
+            Ok(sample)
+        };
+        let late = |_| Err(anyhow!("no answer within {} s", TIMEOUT.as_secs()));
+        tokio::time::timeout(TIMEOUT, answer)
+            .await
+            .unwrap_or_else(late)
+    }
+}
+
+impl Connection {
+    async fn open(place: &Place) -> anyhow::Result<Self> {
+        let mut connection = match place {
+            Place::Tcp(Endpoint { host, port }) => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await;
+                Self::over(stream.map_err(|e| refused(&e))?, pending()).await?
+            }
+            Place::Unix(path) => {
+                let stream = UnixStream::connect(path).await;
+                Self::over(stream.map_err(|e| refused(&e))?, pending()).await?
+            }
+            Place::Pod {
+                api, name, port, ..
+            } => {
+                let forwarded = api.portforward(name, &[*port]).await;
+                let mut forwarded = forwarded.map_err(|error| cluster::refused(&error))?;
+                let stream = forwarded.take_stream(*port).context("no stream")?;
+                let complaint = forwarded
+                    .take_error(*port)
+                    .context("no channel for errors")?;
+                Self::over(stream, complaint).await?
+            }
+        };
+        // Once, as the response lists all built-in extensions. A new process is a new connection.
+        let info: Value = connection
+            .get("/server_info")
+            .await
+            .and_then(|json| serde_json::from_slice(&json).context(NO_ENVOY))?;
+        let text = |value: &Value| one_line(value.as_str().unwrap_or_default());
+        // `commit/version/state/kind/library`.
+        let version = text(&info["version"]);
+        connection.about = About {
+            version: version.split('/').nth(1).unwrap_or(&version).to_owned(),
+            node: text(&info["node"]["id"]),
+        };
+        Ok(connection)
     }
 
-    /// Returns the proxy's version and name. The response is large, as it lists all built-in
-    /// extensions, so ask once.
-    ///
-    /// # Errors
-    /// As [`Self::sample`].
-    pub async fn about(&mut self) -> anyhow::Result<About> {
-        let json = self.get("/server_info").await?;
-        let info: serde_json::Value = serde_json::from_slice(&json)
-            .with_context(|| format!("{} is no Envoy admin address", self.place))?;
-        let version = info["version"].as_str().unwrap_or_default();
-        let node = info["node"]["id"].as_str().unwrap_or_default();
-        let shown = |text: &str| -> String { text.chars().filter(|c| !c.is_control()).collect() };
-        Ok(About {
-            // `commit/version/state/kind/library`.
-            version: shown(version.split('/').nth(1).unwrap_or(version)),
-            node: shown(node),
+    async fn over(
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        complaint: impl Future<Output = Option<String>> + Send + 'static,
+    ) -> anyhow::Result<Self> {
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        let complaint = complaint.fuse().boxed();
+        Ok(Self {
+            sender,
+            complaint,
+            about: About::default(),
         })
     }
 
     async fn get(&mut self, path: &str) -> anyhow::Result<Bytes> {
-        let answer = tokio::time::timeout(TIMEOUT, self.exchange(path)).await;
-        let answer =
-            answer.unwrap_or_else(|_| Err(anyhow!("no answer within {} s", TIMEOUT.as_secs())));
-        answer.map_err(|error| {
-            // After any failure the next attempt begins with a connection.
-            self.sender = None;
-            let complaint = self.complaint.take();
-            match complaint.and_then(FutureExt::now_or_never).flatten() {
-                Some(complaint) => anyhow!("{}", complaint.trim()),
-                None => error,
-            }
-        })
-    }
-
-    async fn exchange(&mut self, path: &str) -> anyhow::Result<Bytes> {
-        let mut sender = match self.sender.take() {
-            Some(sender) if !sender.is_closed() => sender,
-            _ => self.connect().await?,
-        };
-        sender.ready().await.context("the connection was closed")?;
         let request = Request::get(path)
             .header(header::HOST, "headgate-top")
             .body(Empty::<Bytes>::new())?;
-        let not_ours = || "it is no Envoy admin address".to_owned();
-        let response = sender.send_request(request).await.with_context(not_ours)?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), MAX_ANSWER)
-            .collect()
-            .await
-            .map_err(|e| anyhow!("reading the answer failed: {e}"))?;
-        if status != StatusCode::OK {
-            bail!("{}: it answered {status}", not_ours());
-        }
-        self.sender = Some(sender);
-        Ok(body.to_bytes())
-    }
-
-    async fn connect(&mut self) -> anyhow::Result<SendRequest<Empty<Bytes>>> {
-        let stream: Box<dyn Stream> = match &self.place {
-            Place::Tcp(endpoint) => {
-                let address = (endpoint.host.as_str(), endpoint.port);
-                let connected = TcpStream::connect(address).await;
-                Box::new(connected.map_err(|e| refused(&e))?)
-            }
-            Place::Unix(path) => Box::new(unix(path).await?),
-            Place::Pod {
-                namespace,
-                name,
-                port,
-            } => {
-                let pods = self.pods.as_ref().context("no cluster to reach it in")?;
-                let (stream, complaint) = pods::connect(pods, namespace, name, *port).await?;
-                self.complaint = Some(complaint);
-                Box::new(stream)
-            }
+        let sender = &mut self.sender;
+        let exchange = async {
+            sender.ready().await?;
+            let response = sender.send_request(request).await?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), MAX_ANSWER)
+                .collect()
+                .await;
+            let body = body.map_err(|e| anyhow!("reading the answer failed: {e}"))?;
+            anyhow::Ok((status, body.to_bytes()))
         };
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(connection);
-        Ok(sender)
+        let answer = tokio::select! {
+            biased;
+            Some(complaint) = &mut self.complaint => bail!("{}", complaint.trim()),
+            answer = exchange => answer,
+        };
+        match answer.context(NO_ENVOY)? {
+            (StatusCode::OK, body) => Ok(body),
+            (status, _) => bail!("{NO_ENVOY}: it answered {status}"),
+        }
     }
-}
-
-async fn unix(path: &Path) -> anyhow::Result<UnixStream> {
-    UnixStream::connect(path).await.map_err(|e| refused(&e))
 }
 
 fn refused(error: &io::Error) -> anyhow::Error {
@@ -166,5 +213,26 @@ fn refused(error: &io::Error) -> anyhow::Error {
         io::ErrorKind::ConnectionRefused => anyhow!("nothing listens there"),
         io::ErrorKind::NotFound => anyhow!("there is no such socket"),
         _ => anyhow!("{error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_read_back_what_they_print() {
+        for text in [
+            "127.0.0.1:9901",
+            "[::1]:9901",
+            "envoy:9901",
+            "unix:/run/envoy.sock",
+        ] {
+            assert_eq!(text.parse::<Place>().unwrap().to_string(), text);
+        }
+        for text in ["", "9901", "unix:", "/run/envoy.sock", "a:b"] {
+            let error = text.parse::<Place>().unwrap_err();
+            assert!(error.ends_with("or unix:/PATH"), "{error}");
+        }
     }
 }

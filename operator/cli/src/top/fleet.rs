@@ -1,100 +1,173 @@
-//! The watched proxies, with their responses so far.
+//! The watched proxies, with their responses over the last few seconds. The oldest and the newest
+//! are compared.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::client::About;
-use super::history::History;
+use tokio::sync::watch::Sender;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::debug;
+
+use super::client::{Client, Place};
+use super::pods::Selection;
 use super::sample::Sample;
 
-/// Whether a proxy answers.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Reach {
-    /// It has not responded yet.
-    #[default]
-    Asked,
-    /// It answers.
-    Answers,
-    /// It doesn't answer.
-    Silent {
-        /// The time of the first failure.
-        since: Instant,
-        /// The reason, in one line.
-        why: String,
-    },
-}
+/// Time between two lists of the cluster's Pods.
+const LOOK: Duration = Duration::from_secs(15);
 
-/// A proxy.
-#[derive(Debug, Clone, Default)]
-pub struct Proxy {
-    /// Its version and name, once they are known.
-    pub about: About,
-    /// Whether it answers.
-    pub reach: Reach,
-    /// Its answers.
-    pub history: History,
-}
-
-/// All proxies, by place.
-#[derive(Debug, Clone, Default)]
-pub struct Fleet {
-    /// By the name of its place.
-    pub proxies: BTreeMap<String, Proxy>,
+/// All proxies, by the names of their places.
+pub(super) struct Fleet {
+    pub(super) proxies: BTreeMap<String, Proxy>,
+    /// Time that rates are over.
     window: Duration,
 }
 
+/// A proxy. Without responses and failures it has only been asked yet.
+#[derive(Default)]
+pub(super) struct Proxy {
+    /// The first of its failures in a row, and the reason of the last one in one line.
+    pub(super) silent: Option<(Instant, String)>,
+    /// The number of observed restarts of its process.
+    pub(super) restarts: u32,
+    /// Age of its process at the last response.
+    pub(super) uptime: Option<Duration>,
+    /// Responses of one process, without a failure between them.
+    samples: VecDeque<(Instant, Sample)>,
+}
+
+/// Two responses of one process.
+pub(super) struct Span<'a> {
+    /// The earlier one; `None` if only one exists.
+    pub(super) before: Option<&'a Sample>,
+    /// The later one.
+    pub(super) after: &'a Sample,
+    /// Time between them, s; above 0 if there are two.
+    pub(super) seconds: f64,
+}
+
 impl Fleet {
-    /// Returns a fleet without proxies. Rates will be over `window`.
-    #[must_use]
-    pub fn new(window: Duration) -> Self {
+    pub(super) fn new(window: Duration) -> Self {
         Self {
             proxies: BTreeMap::new(),
             window,
         }
     }
 
-    /// Adds a proxy.
-    pub fn add(&mut self, proxy: &str) {
-        self.proxies.entry(proxy.to_owned()).or_default();
+    /// Makes these proxies the only ones, and keeps the responses of those that were known.
+    pub(super) fn set<'a>(&mut self, names: impl Iterator<Item = &'a String>) {
+        let mut known = std::mem::take(&mut self.proxies);
+        let kept = names.map(|name| (name.clone(), known.remove(name).unwrap_or_default()));
+        self.proxies = kept.collect();
     }
 
     /// Records a response of a proxy, or the reason for its absence in one line. A response for a
     /// removed proxy is ignored.
-    pub fn hear(&mut self, proxy: &str, at: Instant, answer: Result<Sample, String>) {
-        let Some(proxy) = self.proxies.get_mut(proxy) else {
-            return;
-        };
-        match answer {
-            Ok(sample) => {
-                proxy.reach = Reach::Answers;
-                proxy.history.push(at, sample, self.window);
-            }
-            Err(why) => {
-                let since = match &proxy.reach {
-                    Reach::Silent { since, .. } => *since,
-                    Reach::Asked | Reach::Answers => at,
-                };
-                proxy.reach = Reach::Silent { since, why };
-            }
-        }
-    }
-
-    /// Records a proxy's version and name.
-    pub fn introduce(&mut self, proxy: &str, about: About) {
+    pub(super) fn hear(&mut self, proxy: &str, at: Instant, answer: Result<Sample, String>) {
         if let Some(proxy) = self.proxies.get_mut(proxy) {
-            proxy.about = about;
+            match answer {
+                Ok(sample) => proxy.answered(at, sample, self.window),
+                Err(why) => {
+                    let since = proxy.silent.as_ref().map_or(at, |(since, _)| *since);
+                    proxy.silent = Some((since, why));
+                    proxy.samples.clear();
+                }
+            }
         }
     }
 
     /// Whether every proxy has answered twice, or failed to.
-    #[must_use]
-    pub fn is_settled(&self) -> bool {
-        let settled = |p: &Proxy| match p.reach {
-            Reach::Silent { .. } => true,
-            Reach::Answers => p.history.span().is_some_and(|s| s.before.is_some()),
-            Reach::Asked => false,
-        };
+    pub(super) fn is_settled(&self) -> bool {
+        let settled = |p: &Proxy| p.silent.is_some() || p.samples.len() > 1;
         self.proxies.values().all(settled)
+    }
+}
+
+impl Proxy {
+    fn answered(&mut self, at: Instant, sample: Sample, window: Duration) {
+        self.silent = None;
+        // The counters of another process began at 0.
+        if sample.uptime.is_some() && sample.uptime < self.uptime {
+            self.restarts += 1;
+            self.samples.clear();
+        }
+        self.uptime = sample.uptime;
+        self.samples.push_back((at, sample));
+        // One as old as the window is kept for comparison.
+        while self
+            .samples
+            .get(1)
+            .is_some_and(|(then, _)| at - *then >= window)
+        {
+            self.samples.pop_front();
+        }
+    }
+
+    /// Returns the oldest and the newest response; `None` before the first.
+    pub(super) fn span(&self) -> Option<Span<'_>> {
+        let (first, before) = self.samples.front()?;
+        let (last, after) = self.samples.back()?;
+        Some(Span {
+            before: (self.samples.len() > 1).then_some(before),
+            after,
+            seconds: (*last - *first).as_secs_f64(),
+        })
+    }
+}
+
+/// Asks each of `places` at every `interval`, and records the responses. With a `selection`, the
+/// places are listed again every few seconds.
+pub(super) async fn follow(
+    mut places: Vec<Place>,
+    selection: Option<Selection>,
+    interval: Duration,
+    fleet: Sender<Fleet>,
+) {
+    let fleet = Arc::new(fleet);
+    let mut tasks: BTreeMap<String, AbortOnDropHandle<()>> = BTreeMap::new();
+    loop {
+        let named = places.drain(..).map(|place| (place.to_string(), place));
+        let wanted: BTreeMap<String, Place> = named.collect();
+        tasks.retain(|name, _| wanted.contains_key(name));
+        fleet.send_modify(|fleet| fleet.set(wanted.keys()));
+        for (name, place) in wanted {
+            tasks.entry(name).or_insert_with_key(|name| {
+                let asking = ask(
+                    name.clone(),
+                    Client::new(place),
+                    interval,
+                    Arc::clone(&fleet),
+                );
+                AbortOnDropHandle::new(tokio::spawn(asking))
+            });
+        }
+        places = listed(selection.as_ref()).await;
+    }
+}
+
+/// Returns the next list of proxies; never without a selection.
+async fn listed(selection: Option<&Selection>) -> Vec<Place> {
+    let Some(selection) = selection else {
+        return std::future::pending().await;
+    };
+    loop {
+        sleep(LOOK).await;
+        match selection.find().await {
+            Ok((places, _)) => return places,
+            // Known proxies are kept.
+            Err(error) => debug!("looking for proxies: {error:#}"),
+        }
+    }
+}
+
+async fn ask(proxy: String, mut client: Client, every: Duration, fleet: Arc<Sender<Fleet>>) {
+    let mut ticks = interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let answer = client.sample().await.map_err(|error| format!("{error:#}"));
+        fleet.send_modify(|fleet| fleet.hear(&proxy, Instant::now(), answer));
     }
 }
 
@@ -102,28 +175,80 @@ impl Fleet {
 mod tests {
     use super::*;
 
+    const WINDOW: Duration = Duration::from_secs(10);
+
+    fn up(seconds: u64) -> Result<Sample, String> {
+        Ok(Sample {
+            uptime: Some(Duration::from_secs(seconds)),
+            ..Sample::default()
+        })
+    }
+
+    fn fleet() -> Fleet {
+        let mut fleet = Fleet::new(WINDOW);
+        fleet.set([&"a".to_owned()].into_iter());
+        fleet
+    }
+
     #[test]
     fn silence_has_a_beginning_and_an_end() {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
-        let mut fleet = Fleet::new(10 * second);
-        fleet.hear("a", start, Ok(Sample::default()));
+        let mut fleet = Fleet::new(WINDOW);
+        fleet.hear("a", start, up(1));
         assert!(fleet.proxies.is_empty(), "not added");
-        fleet.add("a");
+        let mut fleet = self::fleet();
         assert!(!fleet.is_settled());
         fleet.hear("a", start, Err("x".into()));
         fleet.hear("a", start + second, Err("y".into()));
-        let silent = Reach::Silent {
-            since: start,
-            why: "y".into(),
-        };
-        assert_eq!(fleet.proxies["a"].reach, silent);
+        assert_eq!(fleet.proxies["a"].silent, Some((start, "y".into())));
         assert!(fleet.is_settled());
-        fleet.hear("a", start + second, Ok(Sample::default()));
-        assert!(!fleet.is_settled());
-        fleet.hear("a", start + 2 * second, Ok(Sample::default()));
+        fleet.hear("a", start + second, up(1));
+        assert!(fleet.proxies["a"].silent.is_none() && !fleet.is_settled());
+        fleet.hear("a", start + 2 * second, up(2));
         assert!(fleet.is_settled());
-        fleet.proxies.remove("a");
-        fleet.hear("a", start, Ok(Sample::default()));
-        assert!(fleet.proxies.is_empty());
+        fleet.set([&"b".to_owned()].into_iter());
+        fleet.hear("a", start, up(3));
+        assert_eq!(fleet.proxies.keys().collect::<Vec<_>>(), ["b"]);
+    }
+
+    #[test]
+    fn the_window_slides() {
+        let start = Instant::now();
+        let mut fleet = fleet();
+        assert!(fleet.proxies["a"].span().is_none());
+        for seconds in (0..=30).step_by(2) {
+            let at = start + Duration::from_secs(seconds);
+            fleet.hear("a", at, up(100 + seconds));
+            let span = fleet.proxies["a"].span().unwrap();
+            assert_eq!(span.before.is_none(), seconds == 0);
+            assert!((span.seconds - seconds.min(10) as f64).abs() < 1e-9);
+        }
+        assert_eq!(fleet.proxies["a"].samples.len(), 6);
+        assert_eq!(fleet.proxies["a"].restarts, 0);
+    }
+
+    #[test]
+    fn a_restart_and_a_silence_begin_anew() {
+        let start = Instant::now();
+        let mut fleet = fleet();
+        for (second, answer, compares, restarts) in [
+            (0, up(100), false, 0),
+            (2, up(0), false, 1),
+            (4, up(0), true, 1),
+            (6, Err("x".to_owned()), false, 1),
+            (60, up(55), false, 1),
+            (62, up(55), true, 1),
+            (64, Err("x".to_owned()), false, 1),
+            (66, up(0), false, 2),
+        ] {
+            fleet.hear("a", start + Duration::from_secs(second), answer);
+            let proxy = &fleet.proxies["a"];
+            let before = proxy.span().and_then(|s| s.before);
+            assert_eq!(
+                (before.is_some(), proxy.restarts),
+                (compares, restarts),
+                "{second}"
+            );
+        }
     }
 }

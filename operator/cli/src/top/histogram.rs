@@ -3,7 +3,7 @@
 /// A histogram in Envoy's format `histogram_buckets=disjoint`. Values above its last bucket are not
 /// in it.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Histogram(Vec<Bucket>);
+pub(crate) struct Histogram(Vec<Bucket>);
 
 /// Values up to `upper`, and above the previous bucket.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -17,12 +17,11 @@ struct Bucket {
 
 /// Values by bucket: upper bound and count, by bound.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Spread(Vec<(f64, u64)>);
+pub(crate) struct Spread(Vec<(f64, u64)>);
 
 impl Histogram {
     /// Reads `B50(1,2) B100(0,0) …`: bound, count of the last period, total count.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut buckets = Vec::new();
         for word in text.split_ascii_whitespace() {
             let (upper, counts) = word.strip_prefix('B')?.strip_suffix(')')?.split_once('(')?;
@@ -41,21 +40,17 @@ impl Histogram {
     ///
     /// Envoy adds to its histograms when it flushes them, so between two samples of a busy proxy no
     /// values may have been added. Then it returns the values of the last period.
-    #[must_use]
-    pub fn since(&self, before: Option<&Self>) -> Spread {
-        let same = |b: &&Self| {
-            let bounds = |h: &Self| h.0.iter().map(|b| b.upper).collect::<Vec<_>>();
-            bounds(b) == bounds(self)
+    pub(crate) fn since(&self, before: Option<&Self>) -> Spread {
+        // After a restart, or with other buckets, all values are new.
+        let continued = |before: &&Self| {
+            let mut both = before.0.iter().zip(&self.0);
+            before.0.len() == self.0.len()
+                && both.all(|(b, a)| b.upper == a.upper && b.total <= a.total)
         };
-        let before = before.filter(same);
-        let fell = |b: &&Self| b.0.iter().zip(&self.0).any(|(b, a)| a.total < b.total);
-        // After a restart all values are new.
-        let before = before.filter(|b| !fell(b));
-        let added = |at: usize, bucket: &Bucket| {
-            let earlier = before.map_or(0, |b| b.0[at].total);
-            (bucket.upper, bucket.total - earlier)
-        };
-        let added = self.0.iter().enumerate().map(|(at, b)| added(at, b));
+        let before = before.filter(continued);
+        let earlier = |at: usize| before.map_or(0, |b| b.0[at].total);
+        let buckets = self.0.iter().enumerate();
+        let added = buckets.map(|(at, b)| (b.upper, b.total - earlier(at)));
         let spread = Spread(added.collect());
         if spread.count() > 0 {
             return spread;
@@ -66,13 +61,12 @@ impl Histogram {
 
 impl Spread {
     /// Returns the number of values.
-    #[must_use]
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.0.iter().map(|b| b.1).fold(0, u64::saturating_add)
     }
 
     /// Adds the values of another proxy, whose buckets may differ.
-    pub fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         for &(upper, count) in &other.0 {
             match self.0.binary_search_by(|b| b.0.total_cmp(&upper)) {
                 Ok(at) => self.0[at].1 = self.0[at].1.saturating_add(count),
@@ -83,8 +77,7 @@ impl Spread {
 
     /// Returns the `q`-quantile, 0..=1, with values spread evenly over their bucket, as Prometheus'
     /// `histogram_quantile` does; `None` without values.
-    #[must_use]
-    pub fn quantile(&self, q: f64) -> Option<f64> {
+    pub(crate) fn quantile(&self, q: f64) -> Option<f64> {
         let count = self.count();
         if count == 0 {
             return None;

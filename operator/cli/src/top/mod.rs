@@ -3,41 +3,35 @@
 //! Dashboards need a Prometheus and show a minute later. This asks the admin interfaces of proxies,
 //! and needs nothing else: to try out a policy, or to find the cause of a current problem.
 //!
-//! In layers, of which only the outer ones wait or draw: [`client`] asks, [`sample`] and
-//! [`histogram`] read a response, [`fleet`] and [`history`] keep the last ones, [`view`] computes
-//! the values to show, [`grid`] makes rows of them, and [`text`] prints them or [`live`],
-//! [`screen`] and [`render`] show them in a terminal.
+//! In layers, of which only the outer ones wait or draw: `client` asks, `sample` and `histogram`
+//! read a response, `fleet` keeps the last ones, `view` computes the values to show, `table` and
+//! `cells` make a table of them, and `live` and `screen` show it in a terminal.
 
-pub mod client;
-pub mod fleet;
-mod format;
-pub mod grid;
-pub mod histogram;
-pub mod history;
-pub mod live;
-pub mod place;
-pub mod pods;
-pub mod render;
-pub mod sample;
-pub mod screen;
-pub mod text;
-pub mod view;
-pub mod watch;
+mod cells;
+pub(crate) mod client;
+mod fleet;
+mod histogram;
+mod live;
+mod pods;
+pub(crate) mod sample;
+mod screen;
+mod table;
+mod view;
 
 use std::io::{self, IsTerminal as _};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use serde_json::Value;
 use tokio::sync::watch::{Receiver, channel};
 use tokio::time::{sleep, timeout};
 
+use self::client::Place;
 use self::fleet::Fleet;
-use self::grid::{Choice, Order, Tab};
-use self::place::Place;
 use self::pods::Selection;
-use self::view::{State, View};
-use self::watch::Source;
+use self::table::{Choice, Order, Tab};
+use self::view::ANSWERS;
 use super::cluster::ClusterArgs;
 use super::status::OutputFormat;
 use super::{Output, print};
@@ -131,32 +125,35 @@ pub fn run(args: &TopArgs) -> anyhow::Result<Output> {
              interval"
         );
     }
-    // A thread of its own, as the main one waits for keys.
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("starting the runtime failed")?;
-    let (source, remark) = runtime.block_on(source(args))?;
-    let notes = remark.map_or_else(String::new, |r| format!("warning: {r}\n"));
-    let interval = if args.once {
-        args.window
-    } else {
-        args.interval
-    };
-    let (sender, fleet) = channel(Fleet::new(args.window.max(interval)));
-    runtime.spawn(watch::follow(source, interval, sender));
-    let mut output = match (args.once, args.output) {
-        (true, _) => runtime.block_on(once(args, fleet))?,
-        (false, OutputFormat::Json | OutputFormat::Yaml) => runtime.block_on(lines(args, fleet))?,
-        (false, OutputFormat::Table) => {
-            live::run(fleet, runtime.handle(), &choice(args), args.interval)?;
-            Output::ok(String::new())
-        }
-    };
-    output.notes.insert_str(0, &notes);
+    let output = runtime.block_on(top(args));
     // Without waiting for a DNS query that may be under way.
     runtime.shutdown_background();
+    output
+}
+
+async fn top(args: &TopArgs) -> anyhow::Result<Output> {
+    let (places, selection, remark) = proxies(args).await?;
+    let interval = match args.once {
+        true => args.window,
+        false => args.interval,
+    };
+    let (sender, fleet) = channel(Fleet::new(args.window.max(interval)));
+    tokio::spawn(fleet::follow(places, selection, interval, sender));
+    let mut output = match (args.once, args.output) {
+        (true, _) => once(args, fleet).await?,
+        (false, OutputFormat::Table) => {
+            live::run(fleet, choice(args)).await?;
+            Output::ok(String::new())
+        }
+        (false, OutputFormat::Json | OutputFormat::Yaml) => lines(args, fleet).await?,
+    };
+    if let Some(remark) = remark {
+        output.notes.insert_str(0, &format!("warning: {remark}\n"));
+    }
     Ok(output)
 }
 
@@ -169,46 +166,37 @@ fn choice(args: &TopArgs) -> Choice {
     }
 }
 
-async fn source(args: &TopArgs) -> anyhow::Result<(Source, Option<String>)> {
+/// Returns the proxies, those of a cluster to look for again, and a remark on them.
+async fn proxies(
+    args: &TopArgs,
+) -> anyhow::Result<(Vec<Place>, Option<Selection>, Option<String>)> {
     let in_cluster = args.namespace.is_some()
         || args.all_namespaces
         || args.selector.is_some()
         || args.cluster.is_there();
-    if !args.proxy.is_empty() {
-        return Ok((Source::Places(args.proxy.clone()), None));
-    }
-    if !in_cluster {
-        return Ok((Source::Places(vec![LOCAL.parse()?]), None));
+    if !args.proxy.is_empty() || !in_cluster {
+        let mut places = args.proxy.clone();
+        if places.is_empty() {
+            places.extend(LOCAL.parse());
+        }
+        return Ok((places, None, None));
     }
     let cluster = args.cluster.connect().await?;
-    let namespace = match args.all_namespaces {
-        true => None,
-        false => Some(
-            args.namespace
-                .clone()
-                .unwrap_or_else(|| cluster.namespace.clone()),
-        ),
-    };
+    let own = args.namespace.as_ref().unwrap_or(&cluster.namespace);
     let selection = Selection {
-        namespace,
+        namespace: (!args.all_namespaces).then(|| own.clone()),
         labels: args.selector.clone(),
         port: args.admin_port,
+        cluster,
     };
-    let found = pods::find(&cluster, &selection).await;
-    let (first, mut remark) =
+    let found = selection.find().await;
+    let (places, remark) =
         found.context("for an Envoy of this machine, say --proxy 127.0.0.1:9901")?;
-    if first.is_empty() && remark.is_none() {
-        remark = Some(match &selection.namespace {
-            Some(namespace) => format!("there are no proxies in namespace {namespace}"),
-            None => "there are no proxies".to_owned(),
-        });
-    }
-    let source = Source::Cluster {
-        cluster: Box::new(cluster),
-        selection,
-        first,
-    };
-    Ok((source, remark))
+    Ok((places, Some(selection), remark))
+}
+
+fn view_of(fleet: &Receiver<Fleet>) -> Value {
+    view::view(&fleet.borrow(), None, Instant::now(), SystemTime::now())
 }
 
 /// Waits for two responses of each proxy, a window apart.
@@ -217,31 +205,28 @@ async fn once(args: &TopArgs, mut fleet: Receiver<Fleet>) -> anyhow::Result<Outp
     let settled = |fleet: &Fleet| !fleet.proxies.is_empty() && fleet.is_settled();
     // After the timeout, the responses so far are shown.
     let _ = timeout(longest, fleet.wait_for(settled)).await;
-    let view = View::new(&fleet.borrow(), None, Instant::now(), SystemTime::now());
-    let table = || text::render(&view, &choice(args), args.view);
+    let view = view_of(&fleet);
+    let table = || table::printed(&view, &choice(args), args.view);
     let text = args.output.text(&view, table)?;
-    let silent = view.proxies.iter().filter(|p| p.state != State::Answers);
-    let notes: String = silent
-        .map(|p| {
-            let why = p.problem.as_deref().unwrap_or("no second answer in time");
-            format!("warning: {}: {why}\n", p.proxy)
-        })
-        .collect();
-    Ok(Output {
-        text,
-        ok: notes.is_empty() && !view.proxies.is_empty(),
-        notes,
-    })
+    let proxies = view::each(&view["proxies"]);
+    let silent = proxies.clone().filter(|p| p["state"] != ANSWERS);
+    let notes = silent.filter_map(|p| {
+        let why = p["problem"].as_str().unwrap_or("no second answer in time");
+        Some(format!("warning: {}: {why}\n", p["proxy"].as_str()?))
+    });
+    let notes: String = notes.collect();
+    let ok = notes.is_empty() && proxies.count() > 0;
+    Ok(Output { text, notes, ok })
 }
 
 /// Prints a line of JSON, or a document of YAML, at every interval, until the output is closed.
 async fn lines(args: &TopArgs, fleet: Receiver<Fleet>) -> anyhow::Result<Output> {
     loop {
         sleep(args.interval).await;
-        let view = View::new(&fleet.borrow(), None, Instant::now(), SystemTime::now());
+        let view = view_of(&fleet);
         let text = match args.output {
             OutputFormat::Yaml => format!("---\n{}", serde_saphyr::to_string(&view)?),
-            _ => serde_json::to_string(&view)? + "\n",
+            _ => format!("{view}\n"),
         };
         if !print(&text)? {
             return Ok(Output::ok(String::new()));

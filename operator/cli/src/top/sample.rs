@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::histogram::Histogram;
+use crate::table::one_line;
 
 /// The stats to request, as RE2. Estimates and workers' own records are left out: they are half of
 /// all lines.
@@ -31,67 +32,70 @@ const UPTIME: &str = "server.uptime";
 const SERVICE_INDEX: &str = "index";
 
 /// Returns the path and query of the request to the admin address.
-#[must_use]
-pub fn path() -> String {
-    let mut path = "/stats?histogram_buckets=disjoint&filter=".to_owned();
-    for byte in FILTER.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.' | b'-' => {
-                path.push(char::from(byte));
-            }
-            _ => path.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    path
+pub(super) fn path() -> String {
+    let encoded = FILTER.chars().map(|c| match c {
+        c if c.is_ascii_alphanumeric() || "_.".contains(c) => c.to_string(),
+        c => format!("%{:02X}", u32::from(c)),
+    });
+    format!(
+        "/stats?histogram_buckets=disjoint&filter={}",
+        encoded.collect::<String>()
+    )
 }
 
 /// Stats of one policy, type, or workflow. Envoy's text doesn't distinguish counters from gauges;
 /// the names do.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Stats {
+#[derive(Default)]
+pub(crate) struct Stats {
     values: BTreeMap<String, u64>,
     histograms: BTreeMap<String, Histogram>,
 }
 
 /// A policy's stats.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct PolicySample {
+#[derive(Default)]
+pub(crate) struct PolicySample {
     /// Stats of the policy as a whole.
-    pub own: Stats,
-    /// By type.
-    pub types: BTreeMap<String, Stats>,
-    /// By workflow.
-    pub workflows: BTreeMap<String, Stats>,
+    pub(crate) own: Stats,
+    pub(crate) types: BTreeMap<String, Stats>,
+    pub(crate) workflows: BTreeMap<String, Stats>,
     /// Downstream services by their value of `bottleneck`.
-    pub services: BTreeMap<u64, String>,
+    pub(crate) services: BTreeMap<u64, String>,
 }
 
 /// One response of a proxy.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Sample {
+#[derive(Default)]
+pub(crate) struct Sample {
+    pub(crate) about: About,
     /// Age of the proxy's process, to a few seconds.
-    pub uptime: Option<Duration>,
+    pub(crate) uptime: Option<Duration>,
     /// Whether the filter is native.
-    pub is_native: bool,
+    pub(crate) is_native: bool,
     /// By `namespace/name`.
-    pub policies: BTreeMap<String, PolicySample>,
+    pub(crate) policies: BTreeMap<String, PolicySample>,
+}
+
+/// A proxy's version and name, as it reports them.
+#[derive(Clone, Default)]
+pub(crate) struct About {
+    /// Envoy's version, such as `1.40.0`.
+    pub(crate) version: String,
+    /// Node id.
+    pub(crate) node: String,
 }
 
 impl Stats {
     /// Returns a counter or a gauge; `None` if this version of the filter doesn't have it.
-    #[must_use]
-    pub fn value(&self, name: &str) -> Option<u64> {
+    pub(crate) fn value(&self, name: &str) -> Option<u64> {
         self.values.get(name).copied()
     }
 
     /// Returns a histogram; `None` if this version of the filter doesn't have it.
-    #[must_use]
-    pub fn histogram(&self, name: &str) -> Option<&Histogram> {
+    pub(crate) fn histogram(&self, name: &str) -> Option<&Histogram> {
         self.histograms.get(name)
     }
 
     /// Returns the values whose names begin with `prefix`, with the rest of their names.
-    pub fn values<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, u64)> {
+    pub(crate) fn values<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, u64)> {
         let from = self.values.range(prefix.to_owned()..);
         from.map_while(move |(name, value)| Some((name.strip_prefix(prefix)?, *value)))
     }
@@ -100,8 +104,7 @@ impl Stats {
 impl Sample {
     /// Reads a response to [`path`]. Lines unknown to this version are skipped: a proxy may run a
     /// newer one.
-    #[must_use]
-    pub fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         let mut sample = Self::default();
         for line in text.lines() {
             // From the right: a value has no colon in it, a name may.
@@ -116,15 +119,15 @@ impl Sample {
             let Some(name) = prefixes.find_map(|prefix| name.strip_prefix(prefix)) else {
                 continue;
             };
-            if name == NATIVE {
-                sample.is_native = true;
-            } else if let Some((policy, rest)) =
-                name.strip_prefix(POLICY).and_then(|n| n.split_once('.'))
-            {
-                let policy = sample.policies.entry(printable(policy)).or_default();
-                policy.take(rest, value);
-            } else if let Some((policy, rest)) = member(name) {
-                let policy = sample.policies.entry(printable(policy)).or_default();
+            sample.is_native |= name == NATIVE;
+            let of_policy = match name.strip_prefix(POLICY) {
+                Some(name) => name
+                    .split_once('.')
+                    .map(|(policy, rest)| (policy, rest.to_owned())),
+                None => member(name),
+            };
+            if let Some((policy, rest)) = of_policy {
+                let policy = sample.policies.entry(one_line(policy)).or_default();
                 policy.take(&rest, value);
             }
         }
@@ -147,15 +150,14 @@ impl PolicySample {
         let mut parts = name.splitn(3, '.');
         let (stats, metric) = match (parts.next(), parts.next(), parts.next()) {
             (Some("type"), Some(kind), Some(metric)) => {
-                (self.types.entry(printable(kind)).or_default(), metric)
+                (self.types.entry(one_line(kind)).or_default(), metric)
             }
-            (Some("workflow"), Some(workflow), Some(metric)) => (
-                self.workflows.entry(printable(workflow)).or_default(),
-                metric,
-            ),
+            (Some("workflow"), Some(name), Some(metric)) => {
+                (self.workflows.entry(one_line(name)).or_default(), metric)
+            }
             (Some("service"), Some(service), Some(SERVICE_INDEX)) => {
                 if let Some(index) = value.parse().ok().filter(|index| *index > 0) {
-                    self.services.insert(index, printable(service));
+                    self.services.insert(index, one_line(service));
                 }
                 return;
             }
@@ -168,13 +170,6 @@ impl PolicySample {
             stats.histograms.insert(metric.to_owned(), histogram);
         }
     }
-}
-
-/// Replaces control characters: names come from a proxy, and some of them from requests, and must
-/// not move the cursor.
-fn printable(name: &str) -> String {
-    let visible = |c: char| if c.is_control() { '?' } else { c };
-    name.chars().map(visible).collect()
 }
 
 #[cfg(test)]

@@ -1,284 +1,405 @@
 //! The view: policies with their types and workflows, and proxies, computed from two responses of
-//! each proxy.
+//! each proxy. It is what `--output json` prints, and what the tables show.
 //!
 //! Proxies that enforce the same policy are shown as one: rates, slots and queues add up,
 //! percentiles are those of all requests. Nothing here asks, waits or draws; the same responses
 //! always give the same view.
 //!
-//! Rates are in requests/s over the window, times in ms. Values that a proxy's version doesn't have
-//! are absent rather than 0.
+//! Rates are in 1/s over the window, times in ms, shares are ratios 0..=1. Values that a proxy's
+//! version doesn't have are null rather than 0. `hurt` is the rate of requests that were refused,
+//! or late beyond the share that objectives allow; rows with the most of it come first.
 
-mod build;
-mod proxies;
-mod types;
-mod workflows;
-
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::iter::once;
+use std::ops::Add;
 use std::time::{Instant, SystemTime};
 
-use serde::Serialize;
-
-use super::fleet::Fleet;
+use headgate_controller::xds::module::Kind;
 use headgate_controller::xds::timestamp::rfc3339;
+use serde_json::{Map, Value, json};
 
-/// All values to show.
-#[derive(Debug, Clone, PartialEq, Serialize, Default)]
-#[serde(rename_all = "camelCase")]
-pub struct View {
-    /// The time of the view, RFC 3339.
-    pub time: String,
-    /// The time that rates are over, s. Less right after the start.
-    pub window_seconds: f64,
-    /// By place.
-    pub proxies: Vec<ProxyRow>,
-    /// Policies, the one with the most refused or late requests first.
-    pub policies: Vec<PolicyRow>,
+use super::fleet::{Fleet, Proxy};
+use super::histogram::Spread;
+use super::sample::Stats;
+
+/// State of a proxy that has not responded yet.
+pub(super) const ASKED: &str = "Asked";
+pub(super) const ANSWERS: &str = "Answers";
+/// State of a proxy that doesn't answer, and is asked again.
+pub(super) const UNREACHABLE: &str = "Unreachable";
+
+/// The change of some stats between two responses of a proxy.
+#[derive(Clone, Copy)]
+struct Change<'a> {
+    /// `None` if the earlier response lacked them.
+    before: Option<&'a Stats>,
+    after: &'a Stats,
+    /// Time between the responses, s; 0 if only one exists.
+    seconds: f64,
+    /// The policy's downstream services by their value of `bottleneck`.
+    services: &'a BTreeMap<u64, String>,
 }
 
-/// A proxy.
-#[derive(Debug, Clone, PartialEq, Serialize, Default)]
-#[serde(rename_all = "camelCase")]
-pub struct ProxyRow {
-    /// The place of its admin interface.
-    pub proxy: String,
-    /// Whether it answers.
-    pub state: State,
-    /// The reason why it doesn't answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub problem: Option<String>,
-    /// Time since the first of its failures in a row, s.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub silent_seconds: Option<f64>,
-    /// Node id.
-    pub node: String,
-    /// Version of Envoy.
-    pub version: String,
-    /// The kind of filter that it runs, `wasm` or `native`; none if no policy is in force.
-    pub filter: Option<&'static str>,
-    /// Age of its process, s.
-    pub uptime_seconds: Option<u64>,
-    /// The number of observed restarts.
-    pub restarts: u32,
-    /// Policies that it enforces.
-    pub policies: Vec<String>,
-    /// Requests that arrived.
-    pub arrival_rate: Option<f64>,
-    /// Requests that were refused, by types or by the rates of workflows.
-    pub refused_rate: Option<f64>,
-    /// Slots in use.
-    pub slots_in_use: Option<u64>,
-    /// Slots.
-    pub slots: Option<u64>,
-    /// Requests/s that were refused, or late beyond the share that objectives allow.
-    pub hurt: f64,
+/// The stats of a policy, type or workflow, at all proxies.
+#[derive(Default)]
+struct Group<'a>(Vec<Change<'a>>);
+
+/// A policy, at all proxies.
+#[derive(Default)]
+struct PolicyGroup<'a> {
+    own: Group<'a>,
+    types: BTreeMap<&'a str, Group<'a>>,
+    workflows: BTreeMap<&'a str, Group<'a>>,
 }
 
-/// Whether a proxy answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Default)]
-pub enum State {
-    /// It has not responded yet.
-    #[default]
-    Asked,
-    /// It answers.
-    Answers,
-    /// It doesn't answer, and is asked again.
-    Unreachable,
+/// Returns the view of `fleet` at `now`; of one proxy if `only` names it.
+pub(super) fn view(fleet: &Fleet, only: Option<&str>, now: Instant, time: SystemTime) -> Value {
+    let proxies = fleet.proxies.iter();
+    let wanted = |name: &String| only.is_none_or(|only| only == name);
+    let chosen = proxies.clone().filter(|(name, _)| wanted(name));
+    let (policies, seconds) = policies(chosen.map(|(_, proxy)| proxy));
+    let proxies = proxies.map(|(name, proxy)| self::proxy(name, proxy, now));
+    json!({
+        "time": rfc3339(time),
+        // Less than the window right after the start.
+        "windowSeconds": tidy(seconds),
+        "proxies": proxies.collect::<Vec<_>>(),
+        "policies": policies,
+    })
 }
 
-/// A policy, over all proxies that enforce it.
-#[derive(Debug, Clone, PartialEq, Serialize, Default)]
-#[serde(rename_all = "camelCase")]
-pub struct PolicyRow {
-    /// `namespace/name`.
-    pub policy: String,
-    /// The number of proxies that were added up.
-    pub proxies: usize,
-    /// Requests that the backend may work on at once.
-    pub slots: Option<u64>,
-    /// Slots in use.
-    pub slots_in_use: Option<u64>,
-    /// Requests that wait for a slot.
-    pub queue_length: Option<u64>,
-    /// Time that the backend is expected to need for queued requests, ms.
-    pub queued_work_ms: Option<f64>,
-    /// Requests of all types.
-    pub traffic: Traffic,
-    /// Requests that passed without a decision because a host call failed.
-    pub unmanaged_rate: Option<f64>,
-    /// Proxies at which starvation avoidance needs more slots than exist.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub floors_over_capacity: Option<u64>,
-    /// Types, the one with the most refused or late requests first.
-    pub types: Vec<TypeRow>,
-    /// Requests/s that were refused, or late beyond the share that objectives allow.
-    pub hurt: f64,
-    /// Its workflows; none if they aren't configured.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub workflows: Option<Workflows>,
+/// Returns the elements of a list.
+pub(super) fn each(list: &Value) -> impl Iterator<Item = &Value> + Clone {
+    list.as_array().into_iter().flatten()
 }
 
-/// Requests, and the decisions about them.
-#[derive(Debug, Clone, PartialEq, Serialize, Default)]
-#[serde(rename_all = "camelCase")]
-pub struct Traffic {
-    /// Arrived.
-    pub arrival_rate: Option<f64>,
-    /// Decided to admit.
-    pub accepted_rate: Option<f64>,
-    /// Refused.
-    pub refused_rate: Option<f64>,
-    /// Would have been refused, but the policy is in dry run.
-    pub would_refuse_rate: Option<f64>,
-    /// Answered by the backend.
-    pub completed_rate: Option<f64>,
-    /// Decisions to refuse, by reason; those of a dry run included.
-    pub refused_by_reason: BTreeMap<String, f64>,
-}
-
-/// A type of a policy.
-#[derive(Debug, Clone, PartialEq, Serialize, Default)]
-#[serde(rename_all = "camelCase")]
-pub struct TypeRow {
-    /// Its name; `_other` for those that share stats.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// Its requests.
-    #[serde(flatten)]
-    pub traffic: Traffic,
-    /// Time in the queue.
-    pub queue_wait_ms: Option<Percentiles>,
-    /// Time in the queue and in the backend.
-    pub response_time_ms: Option<Percentiles>,
-    /// Its objectives, and their attainment.
-    pub objectives: Vec<Objective>,
-    /// Requests/s that were refused, or late beyond the share that objectives allow.
-    pub hurt: f64,
-}
-
-/// Percentiles of times, ms.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Percentiles {
-    /// Median.
-    pub p50: f64,
-    /// 99th percentile.
-    pub p99: f64,
-}
-
-/// An objective.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Objective {
-    /// `p90`, `p99_9`.
-    pub objective: String,
-    /// The response time of the objective, ms.
-    pub response_time_ms: Option<f64>,
-    /// Share of responses that have to be in time, ratio 0..=1.
-    pub target: Option<f64>,
-    /// Share of responses that were in time; none without responses.
-    pub attainment: Option<f64>,
-}
-
-/// Workflows of a policy.
-#[derive(Debug, Clone, PartialEq, Serialize, Default)]
-#[serde(rename_all = "camelCase")]
-pub struct Workflows {
-    /// The number of workflows with rates of their own, in the process that knows most.
-    pub known: Option<u64>,
-    /// Requests of workflows beyond the cap, which share a rate.
-    pub folded_rate: Option<f64>,
-    /// Rates that expired without renewal, per second.
-    pub rates_expired_rate: Option<f64>,
-    /// Announcements by peers that aren't trusted, per second.
-    pub rates_refused_rate: Option<f64>,
-    /// Workflows, the one with the most refused requests first.
-    pub rows: Vec<WorkflowRow>,
-}
-
-/// A workflow.
-#[derive(Debug, Clone, PartialEq, Serialize, Default)]
-#[serde(rename_all = "camelCase")]
-pub struct WorkflowRow {
-    /// Its name; `_other` for those beyond the cap.
-    pub workflow: String,
-    /// λ as the processes measure it, refused requests included.
-    pub demand_rate: Option<f64>,
-    /// Arrived.
-    pub offered_rate: Option<f64>,
-    /// σ, the rate in force, over all processes; none if some process has no limit.
-    pub limit_rate: Option<f64>,
-    /// The rate that the processes themselves can serve (Wisp, Algorithm 1, line 1).
-    pub local_limit_rate: Option<f64>,
-    /// Admitted.
-    pub admitted_rate: Option<f64>,
-    /// Rejected for the rate, in a dry run too.
-    pub rate_limited_rate: Option<f64>,
-    /// Rejected for its deadline, in a dry run too.
-    pub deadline_rate: Option<f64>,
-    /// Rejected and refused.
-    pub refused_rate: Option<f64>,
-    /// Rejected by a dry run, which refuses no request.
-    pub would_refuse_rate: Option<f64>,
-    /// Answered.
-    pub completed_rate: Option<f64>,
-    /// Calls to other services on its behalf.
-    pub calls_rate: Option<f64>,
-    /// Requests that the rate limiter holds.
-    pub queue_length: Option<u64>,
-    /// Time that the rate limiter held them.
-    pub wait_ms: Option<Percentiles>,
-    /// Mean time from admission to the end, here and downstream.
-    pub completion_ms: Option<f64>,
-    /// The limits that set the rate, the most frequent first; none if no rate is in force.
-    pub bottlenecks: Vec<Bottleneck>,
-    /// Requests/s that were refused.
-    pub hurt: f64,
-}
-
-/// The place that sets a rate.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Bottleneck {
-    /// `local`, or the downstream service.
-    pub place: String,
-    /// The number of proxies with this bottleneck.
-    pub proxies: usize,
-}
-
-impl View {
-    /// Computes the view of `fleet` at `now`; of one proxy if `only` names it.
-    #[must_use]
-    pub fn new(fleet: &Fleet, only: Option<&str>, now: Instant, time: SystemTime) -> Self {
-        let mut view = build::policies(fleet, only);
-        view.proxies = proxies::rows(fleet, now);
-        view.time = rfc3339(time);
-        view
-    }
-
-    /// Returns the number of proxies that don't answer.
-    #[must_use]
-    pub fn unreachable(&self) -> usize {
-        let silent = |p: &&ProxyRow| p.state == State::Unreachable;
-        self.proxies.iter().filter(silent).count()
-    }
+/// Returns the sum of a value of all rows; `None` if no row has it.
+pub(super) fn total<'a>(rows: impl IntoIterator<Item = &'a Value>, name: &str) -> Option<f64> {
+    sum(rows.into_iter().map(|row| row[name].as_f64())).map(tidy)
 }
 
 /// Returns the sum of the known parts; `None` if no part is known.
-pub(super) fn sum<T: std::ops::Add<Output = T>>(
-    parts: impl Iterator<Item = Option<T>>,
-) -> Option<T> {
-    parts.flatten().reduce(std::ops::Add::add)
+fn sum<T: Add<Output = T>>(parts: impl Iterator<Item = Option<T>>) -> Option<T> {
+    parts.flatten().reduce(T::add)
 }
 
-impl Objective {
-    /// Returns the share of the responses that were late beyond the share that the objective
-    /// allows, ratio 0..=1.
-    #[must_use]
-    pub fn shortfall(&self) -> f64 {
-        match (self.target, self.attainment) {
-            (Some(target), Some(attainment)) => (target - attainment).max(0.0),
-            _ => 0.0,
+/// Rounds to millionths: digits beyond them are noise of sums.
+fn tidy(value: f64) -> f64 {
+    (value * 1e6).round() / 1e6
+}
+
+/// Returns the policies in force, and the longest time between two responses, s.
+fn policies<'a>(proxies: impl Iterator<Item = &'a Proxy>) -> (Vec<Value>, f64) {
+    let mut groups: BTreeMap<&str, PolicyGroup<'a>> = BTreeMap::new();
+    let mut longest = 0.0_f64;
+    for span in proxies.filter_map(Proxy::span) {
+        longest = longest.max(span.seconds);
+        let policies = span.after.policies.iter();
+        // A removed policy leaves its stats behind, without slots.
+        for (name, policy) in policies.filter(|(_, p)| p.own.value("slots") != Some(0)) {
+            let before = span.before.and_then(|b| b.policies.get(name));
+            let add = |group: &mut Group<'a>, before, after| {
+                group.0.push(Change {
+                    before,
+                    after,
+                    seconds: span.seconds,
+                    services: &policy.services,
+                });
+            };
+            let group = groups.entry(name).or_default();
+            add(&mut group.own, before.map(|b| &b.own), &policy.own);
+            for (name, stats) in &policy.types {
+                let before = before.and_then(|b| b.types.get(name));
+                add(group.types.entry(name).or_default(), before, stats);
+            }
+            for (name, stats) in &policy.workflows {
+                let before = before.and_then(|b| b.workflows.get(name));
+                add(group.workflows.entry(name).or_default(), before, stats);
+            }
         }
     }
+    (worst_first(&groups, policy), longest)
+}
+
+/// Returns a row for each group, by `hurt`.
+fn worst_first<T>(groups: &BTreeMap<&str, T>, row: fn(&str, &T) -> Value) -> Vec<Value> {
+    let rows = groups.iter().map(|(name, group)| row(name, group));
+    let mut rows: Vec<Value> = rows.collect();
+    let hurt = |row: &Value| row["hurt"].as_f64().unwrap_or(0.0);
+    rows.sort_by(|a, b| hurt(b).total_cmp(&hurt(a)));
+    rows
+}
+
+impl Change<'_> {
+    /// Returns the rate of a counter. One that has fallen began anew, as when a policy was removed
+    /// and came back.
+    fn rate(&self, name: &str) -> Option<f64> {
+        let after = self.after.value(name)?;
+        let before = self.before.and_then(|b| b.value(name)).unwrap_or(0);
+        let added = after.checked_sub(before).unwrap_or(after);
+        (self.seconds > 0.0).then(|| added as f64 / self.seconds)
+    }
+
+    /// Returns the place that sets a workflow's rate; none if no rate is in force.
+    fn bottleneck(&self) -> Option<String> {
+        let in_force = self.after.value("limited") != Some(0);
+        let at = self.after.value("bottleneck").filter(|_| in_force)?;
+        Some(match (at, self.services.get(&at)) {
+            (0, _) => "local".to_owned(),
+            (_, Some(service)) => service.clone(),
+            // Services beyond the cap have no names of their own.
+            (1, None) => "_other".to_owned(),
+            (_, None) => format!("service {at}"),
+        })
+    }
+}
+
+impl<'a> Group<'a> {
+    fn rate(&self, name: &str) -> Option<f64> {
+        sum(self.0.iter().map(|c| c.rate(name))).map(tidy)
+    }
+
+    fn gauge(&self, name: &str) -> Option<u64> {
+        sum(self.0.iter().map(|c| c.after.value(name)))
+    }
+
+    /// Returns a gauge in thousandths.
+    fn milli(&self, name: &str) -> Option<f64> {
+        self.gauge(name).map(|thousandths| thousandths as f64 / 1e3)
+    }
+
+    fn max(&self, name: &str) -> Option<u64> {
+        self.0.iter().filter_map(|c| c.after.value(name)).max()
+    }
+
+    /// Returns the percentiles of times in µs, in ms.
+    fn percentiles(&self, name: &str) -> Value {
+        let mut all = Spread::default();
+        for change in self.0.iter().filter(|c| c.seconds > 0.0) {
+            let before = change.before.and_then(|b| b.histogram(name));
+            if let Some(after) = change.after.histogram(name) {
+                all.add(&after.since(before));
+            }
+        }
+        let ms = |q| all.quantile(q).map(|us| tidy(us / 1e3));
+        ms(0.5).map_or(Value::Null, |p50| json!({"p50": p50, "p99": ms(0.99)}))
+    }
+
+    /// Returns the rest of the names that begin with `prefix`.
+    fn names(&self, prefix: &'a str) -> BTreeSet<&'a str> {
+        let names = self.0.iter().flat_map(|c| c.after.values(prefix));
+        names.map(|(name, _)| name).collect()
+    }
+}
+
+fn proxy(name: &str, proxy: &Proxy, now: Instant) -> Value {
+    let (policies, _) = policies(once(proxy));
+    let latest = proxy.span().map(|span| span.after);
+    let about = latest
+        .map(|sample| sample.about.clone())
+        .unwrap_or_default();
+    let kind = |native| if native { Kind::Native } else { Kind::Wasm };
+    // Unknown if no policy is in force.
+    let filter = latest.filter(|sample| !sample.policies.is_empty());
+    let state = match (&proxy.silent, latest) {
+        (Some(_), _) => UNREACHABLE,
+        (None, Some(_)) => ANSWERS,
+        (None, None) => ASKED,
+    };
+    let silent = |since| tidy(now.saturating_duration_since(since).as_secs_f64());
+    let traffic = policies.iter().map(|p| &p["traffic"]);
+    let workflows = policies.iter().map(|p| &p["workflows"]);
+    json!({
+        "proxy": name,
+        "state": state,
+        "problem": proxy.silent.as_ref().map(|(_, why)| why),
+        "silentSeconds": proxy.silent.as_ref().map(|(since, _)| silent(*since)),
+        "node": about.node,
+        "version": about.version,
+        "filter": filter.map(|sample| kind(sample.is_native).name()),
+        "uptimeSeconds": latest.and_then(|sample| Some(sample.uptime?.as_secs())),
+        "restarts": proxy.restarts,
+        "policies": policies.iter().map(|p| &p["policy"]).collect::<Vec<_>>(),
+        "arrivalRate": total(traffic.clone(), "arrivalRate"),
+        "refusedRate": total(traffic.chain(workflows), "refusedRate"),
+        "slotsInUse": sum(policies.iter().map(|p| p["slotsInUse"].as_u64())),
+        "slots": sum(policies.iter().map(|p| p["slots"].as_u64())),
+        "hurt": total(&policies, "hurt").unwrap_or(0.0),
+    })
+}
+
+fn policy(name: &str, group: &PolicyGroup<'_>) -> Value {
+    let own = &group.own;
+    let all_types = group.types.values().flat_map(|group| &group.0).copied();
+    let types = worst_first(&group.types, kind);
+    let workflows = workflows(group);
+    // Requests that the rate limiter refuses never reach a type.
+    let parts = types.iter().chain(&workflows);
+    json!({
+        "policy": name,
+        "proxies": own.0.len(),
+        "slots": own.gauge("slots"),
+        "slotsInUse": own.gauge("slots_in_use"),
+        "queueLength": own.gauge("queue_length"),
+        "queuedWorkMs": own.milli("queued_work_us"),
+        "traffic": traffic(&Group(all_types.collect())),
+        // Passed without a decision because a host call failed.
+        "unmanagedRate": own.rate("rq_unmanaged"),
+        // Proxies at which starvation avoidance needs more slots than exist.
+        "floorsOverCapacity": own.gauge("floors_over_capacity"),
+        "hurt": total(parts, "hurt").unwrap_or(0.0),
+        "types": types,
+        "workflows": workflows,
+    })
+}
+
+/// Returns requests, and the decisions about them.
+fn traffic(group: &Group<'_>) -> Value {
+    const REASONS: &str = "rq_rejected.reason.";
+    let refused = group.rate("rq_rejected_enforced");
+    let reason = |name: &str| {
+        let rate = group
+            .rate(&format!("{REASONS}{name}"))
+            .filter(|rate| *rate > 0.0)?;
+        Some((name.to_owned(), json!(rate)))
+    };
+    let reasons: Map<String, Value> = group
+        .names(REASONS)
+        .into_iter()
+        .filter_map(reason)
+        .collect();
+    json!({
+        "arrivalRate": group.rate("rq_total"),
+        "acceptedRate": group.rate("rq_accepted"),
+        "refusedRate": refused,
+        "wouldRefuseRate": not_enforced(group.rate("rq_rejected"), refused),
+        "completedRate": group.rate("rq_completed"),
+        // Those of a dry run included.
+        "refusedByReason": reasons,
+    })
+}
+
+/// Returns the rate of rejections by a dry run, which refuses no request.
+fn not_enforced(rejected: Option<f64>, refused: Option<f64>) -> Option<f64> {
+    Some(tidy((rejected? - refused?).max(0.0)))
+}
+
+fn kind(name: &str, group: &Group<'_>) -> Value {
+    let completed = group.rate("rq_completed").unwrap_or(0.0);
+    let objectives = group.names("slo_quantile_ppm.objective.").into_iter();
+    let objectives = objectives.filter_map(|name| objective(name, group, completed));
+    let objectives: Vec<Value> = objectives.collect();
+    let late = objectives
+        .iter()
+        .filter_map(margin)
+        .fold(0.0, |worst, m| f64::max(worst, -m));
+    let mut row = traffic(group);
+    row["hurt"] = tidy(row["refusedRate"].as_f64().unwrap_or(0.0) + late * completed).into();
+    row["type"] = name.into();
+    row["queueWaitMs"] = group.percentiles("queue_wait_us");
+    row["responseTimeMs"] = group.percentiles("response_time_us");
+    row["objectives"] = objectives.into();
+    row
+}
+
+/// Returns an objective and its attainment; `None` if it was removed, and its gauges are 0.
+fn objective(name: &str, group: &Group<'_>, completed: f64) -> Option<Value> {
+    let of = |family: &str| format!("{family}.objective.{name}");
+    let promised = |family| group.max(&of(family)).filter(|promised| *promised > 0);
+    let in_time = group.rate(&of("rq_slo_met")).filter(|_| completed > 0.0);
+    Some(json!({
+        "objective": name,
+        "target": promised("slo_quantile_ppm")? as f64 / 1e6,
+        "responseTimeMs": promised("slo_response_time_us").map(|us| us as f64 / 1e3),
+        // Counters are read one after the other: a response may be in one and not yet in the other.
+        "attainment": in_time.map(|rate| tidy((rate / completed).min(1.0))),
+    }))
+}
+
+/// Returns the share of responses by which an objective is met by more than its target, or less.
+pub(super) fn margin(objective: &Value) -> Option<f64> {
+    Some(objective["attainment"].as_f64()? - objective["target"].as_f64()?)
+}
+
+/// Returns the workflows of a policy; `None` if they aren't configured.
+fn workflows(group: &PolicyGroup<'_>) -> Option<Value> {
+    let own = &group.own;
+    // In the process that knows most.
+    let known = own.max("workflows");
+    let rows = worst_first(&group.workflows, workflow);
+    (known.is_some() || !rows.is_empty()).then(|| {
+        json!({
+            "known": known,
+            "foldedRate": own.rate("workflows_folded"),
+            "ratesExpiredRate": own.rate("rates_expired"),
+            "ratesRefusedRate": own.rate("rates_refused"),
+            "demandRate": total(&rows, "demandRate"),
+            "offeredRate": total(&rows, "offeredRate"),
+            "admittedRate": total(&rows, "admittedRate"),
+            "refusedRate": total(&rows, "refusedRate"),
+            "queueLength": sum(rows.iter().map(|w| w["queueLength"].as_u64())),
+            "hurt": total(&rows, "hurt"),
+            "rows": rows,
+        })
+    })
+}
+
+fn workflow(name: &str, group: &Group<'_>) -> Value {
+    let everywhere = group.0.iter().all(|c| c.after.value("limited") != Some(0));
+    // None if some process has no limit.
+    let limit = |name| group.milli(name).filter(|_| everywhere);
+    let (limited, late) = (group.rate("rq_rate_limited"), group.rate("rq_deadline"));
+    let refused = group.rate("rq_rejected_enforced");
+    let rejected = limited.zip(late).map(|(limited, late)| limited + late);
+    json!({
+        "workflow": name,
+        // λ as the processes measure it, refused requests included.
+        "demandRate": group.milli("demand_mhz"),
+        "offeredRate": group.rate("rq_offered"),
+        // σ, the rate in force, over all processes.
+        "limitRate": limit("rate_mhz"),
+        // The rate that the processes themselves can serve (Wisp, Algorithm 1, line 1).
+        "localLimitRate": limit("local_rate_mhz"),
+        "admittedRate": group.rate("rq_admitted"),
+        // These two in a dry run, too.
+        "rateLimitedRate": limited,
+        "deadlineRate": late,
+        "refusedRate": refused,
+        "wouldRefuseRate": not_enforced(rejected, refused),
+        "completedRate": group.rate("rq_completed"),
+        "callsRate": group.rate("calls"),
+        "queueLength": group.gauge("queue_length"),
+        "waitMs": group.percentiles("limiter_wait_us"),
+        "completionMs": completion(group),
+        "bottlenecks": bottlenecks(group),
+        "hurt": refused.unwrap_or(0.0),
+    })
+}
+
+/// Returns the mean of the processes' completion times by their completed requests, ms.
+fn completion(group: &Group<'_>) -> Option<f64> {
+    let known = group.0.iter().filter_map(|c| {
+        let us = c.after.value("completion_us").filter(|us| *us > 0)?;
+        // Nearly 0 without completed requests, so that a mean exists even if no process completed
+        // any.
+        Some((us as f64, c.rate("rq_completed").unwrap_or(0.0) + 1e-9))
+    });
+    let (sum, weight) = known.fold((0.0, 0.0), |(sum, all), (us, n)| (sum + us * n, all + n));
+    (weight > 0.0).then(|| tidy(sum / weight / 1e3))
+}
+
+/// Returns the places that set a workflow's rate, with the numbers of proxies, the most frequent
+/// first.
+fn bottlenecks(group: &Group<'_>) -> Vec<Value> {
+    let mut places: BTreeMap<String, usize> = BTreeMap::new();
+    for place in group.0.iter().filter_map(Change::bottleneck) {
+        *places.entry(place).or_default() += 1;
+    }
+    let mut places: Vec<_> = places.into_iter().collect();
+    places.sort_by_key(|(_, proxies)| Reverse(*proxies));
+    let row = |(place, proxies)| json!({"place": place, "proxies": proxies});
+    places.into_iter().map(row).collect()
 }
 
 #[cfg(test)]

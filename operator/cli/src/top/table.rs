@@ -1,0 +1,277 @@
+//! A view as a table, in the chosen order and with the chosen filter: for the terminal, and
+//! printed.
+
+use std::cmp::Ordering;
+use std::iter::once;
+
+use clap::ValueEnum;
+use ratatui::buffer::{self, Buffer};
+use ratatui::layout::Rect;
+use ratatui::style::Modifier;
+use ratatui::text::Line;
+use ratatui::widgets::{self, Table, Widget as _};
+use serde_json::Value;
+
+use super::cells::{STRONG, arrivals, columns, name, names, rate, refused_share, traffic};
+use super::view::{UNREACHABLE, each, total};
+
+/// A view of the proxies' stats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Tab {
+    /// Policies and their types
+    #[default]
+    Types,
+    /// Policies and their workflows
+    Workflows,
+    /// Proxies
+    Proxies,
+}
+
+/// The order of rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Order {
+    /// Most requests refused, or late beyond the share that objectives allow
+    #[default]
+    Hurt,
+    /// Most requests
+    Rate,
+    /// Largest share refused
+    Refused,
+    /// Longest wait, 99th percentile
+    Wait,
+    /// By name
+    Name,
+}
+
+/// The chosen rows and their order.
+#[derive(Clone, Default)]
+pub(super) struct Choice {
+    pub(super) tab: Tab,
+    pub(super) order: Order,
+    pub(super) reversed: bool,
+    /// Part of names, in any case; empty for all.
+    pub(super) filter: String,
+}
+
+/// A row.
+pub(super) struct Row<'a> {
+    /// `policy`, `policy type`, `policy workflow`, or a proxy's place.
+    pub(super) key: String,
+    /// The names that it is sorted and filtered by.
+    names: String,
+    head: String,
+    values: &'a Value,
+}
+
+/// A policy's row with those of its types or workflows, or a proxy's row.
+type Group<'a> = (Row<'a>, Vec<Row<'a>>);
+
+/// Spaces between two columns of a printed table.
+const GAP: u16 = 3;
+
+impl Tab {
+    /// Returns the text for a table without rows.
+    pub(super) fn empty(self) -> &'static str {
+        match self {
+            Self::Types => "No policy is in force.",
+            Self::Workflows => "No policy has workflows.",
+            Self::Proxies => "No proxies.",
+        }
+    }
+}
+
+impl Choice {
+    fn wants(&self, row: &Row<'_>) -> bool {
+        let names = row.names.to_lowercase();
+        names.contains(&self.filter.to_lowercase())
+    }
+
+    /// Returns the rank of a row; the highest comes first.
+    fn rank(&self, row: &Row<'_>) -> f64 {
+        let values = traffic(row.values);
+        let rank = match self.order {
+            // A silent proxy may be worse than any that answers.
+            Order::Hurt if values["state"] == UNREACHABLE => Some(f64::INFINITY),
+            Order::Hurt => row.values["hurt"].as_f64(),
+            Order::Rate => arrivals(values),
+            Order::Refused => refused_share(values),
+            Order::Wait => longest_wait(row.values),
+            Order::Name => None,
+        };
+        rank.unwrap_or(0.0)
+    }
+
+    fn compare(&self, a: &Row<'_>, b: &Row<'_>) -> Ordering {
+        let order = self.rank(b).total_cmp(&self.rank(a));
+        let order = order.then_with(|| a.names.cmp(&b.names));
+        match self.reversed {
+            true => order.reverse(),
+            false => order,
+        }
+    }
+}
+
+/// Returns the 99th percentile of the wait; of a policy, the longest of its types or workflows.
+fn longest_wait(values: &Value) -> Option<f64> {
+    let wait = values.get("queueWaitMs").or(values.get("waitMs"));
+    let parts = each(&values["types"]).chain(each(&values["rows"]));
+    let waits = parts.filter_map(longest_wait).max_by(f64::total_cmp);
+    wait.map_or(waits, |wait| wait["p99"].as_f64())
+}
+
+/// Returns the rows of `view` by `choice`. A policy whose name matches the filter is shown whole.
+pub(super) fn rows<'a>(view: &'a Value, choice: &Choice) -> Vec<Row<'a>> {
+    let policies = each(&view["policies"]);
+    let mut groups: Vec<Group<'_>> = match choice.tab {
+        Tab::Types => policies.map(|p| group(p, p, "types", "type")).collect(),
+        Tab::Workflows => {
+            let policies = policies.filter(|p| !p["workflows"].is_null());
+            let of = |p: &'a Value| group(p, &p["workflows"], "rows", "workflow");
+            policies.map(of).collect()
+        }
+        Tab::Proxies => each(&view["proxies"]).map(proxy).collect(),
+    };
+    groups.retain_mut(|(first, members)| {
+        let whole = choice.wants(first);
+        members.retain(|row| whole || choice.wants(row));
+        members.sort_by(|a, b| choice.compare(a, b));
+        whole || !members.is_empty()
+    });
+    groups.sort_by(|(a, _), (b, _)| choice.compare(a, b));
+    let all = groups
+        .into_iter()
+        .map(|(first, members)| once(first).chain(members));
+    all.flatten().collect()
+}
+
+fn group<'a>(policy: &'a Value, values: &'a Value, members: &str, key: &str) -> Group<'a> {
+    let policy_name = name(policy, "policy");
+    let member = |values| {
+        let name = name(values, key);
+        Row {
+            key: format!("{policy_name} {name}"),
+            names: name.to_owned(),
+            head: format!("  {name}"),
+            values,
+        }
+    };
+    let row = Row {
+        key: policy_name.to_owned(),
+        names: policy_name.to_owned(),
+        head: match policy["proxies"].as_u64() {
+            Some(many @ 2..) => format!("{policy_name} ({many} proxies)"),
+            _ => policy_name.to_owned(),
+        },
+        values,
+    };
+    (row, each(&values[members]).map(member).collect())
+}
+
+fn proxy(values: &Value) -> Group<'_> {
+    let proxy = name(values, "proxy");
+    let row = Row {
+        key: proxy.to_owned(),
+        names: format!(
+            "{proxy} {} {}",
+            name(values, "node"),
+            names(&values["policies"])
+        ),
+        head: proxy.to_owned(),
+        values,
+    };
+    (row, Vec::new())
+}
+
+/// Returns the table of those columns that fit into `width` with `gap` between them, and the width
+/// of all.
+pub(super) fn table(tab: Tab, rows: &[Row<'_>], width: u16, gap: u16) -> (Table<'static>, u16) {
+    let (head, columns) = columns(tab);
+    let heads = columns
+        .iter()
+        .map(|(head, side, _)| Line::from(*head).alignment(*side));
+    let heads: Vec<Line<'_>> = once(head.into()).chain(heads).collect();
+    let line = |row: &Row<'_>| {
+        let cells = columns.iter();
+        let cells = cells.map(|(_, side, cell)| Line::from(cell(row.values)).alignment(*side));
+        once(row.head.clone().into()).chain(cells).collect()
+    };
+    let lines: Vec<Vec<Line<'_>>> = rows.iter().map(line).collect();
+    let mut widths = Vec::new();
+    let mut end = 0;
+    for (at, head) in heads.iter().enumerate() {
+        let begin = end + gap * u16::from(at > 0);
+        let cells = lines.iter().map(|line| line[at].width());
+        let widest = u16::try_from(cells.fold(head.width(), usize::max)).unwrap_or(u16::MAX);
+        // A column without room for its head is left out, with those to the right of it.
+        if at > 0 && begin.saturating_add(head.width() as u16) > width {
+            break;
+        }
+        end = begin.saturating_add(widest).min(width);
+        widths.push(end.saturating_sub(begin));
+    }
+    let line = |cells: Vec<Line<'static>>| widgets::Row::new(cells.into_iter().take(widths.len()));
+    let table = Table::new(lines.into_iter().map(line), widths.iter().copied())
+        .header(line(heads).style(STRONG.add_modifier(Modifier::REVERSED)))
+        .column_spacing(gap)
+        .row_highlight_style(Modifier::REVERSED);
+    (table, end)
+}
+
+/// Returns the tables that `wanted` names; without it, those with rows.
+pub(super) fn printed(view: &Value, choice: &Choice, wanted: Option<Tab>) -> String {
+    let has_workflows = each(&view["policies"]).any(|p| !p["workflows"].is_null());
+    let tabs = match wanted {
+        Some(tab) => vec![tab],
+        None if has_workflows => vec![Tab::Types, Tab::Workflows],
+        None => vec![Tab::Types],
+    };
+    let print = |tab: Tab| {
+        let mut choice = choice.clone();
+        choice.tab = tab;
+        let rows = rows(view, &choice);
+        if rows.is_empty() {
+            return format!("{}\n", tab.empty());
+        }
+        let (table, width) = table(tab, &rows, u16::MAX, GAP);
+        let height = u16::try_from(rows.len() + 1).unwrap_or(u16::MAX);
+        let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
+        table.render(buffer.area, &mut buffer);
+        lines(&buffer).join("\n") + "\n"
+    };
+    let tables = tabs.into_iter().map(print).collect::<Vec<_>>();
+    format!("{}\n{}\n", tables.join("\n"), summary(view))
+}
+
+/// Returns the lines of a buffer, without the spaces at their ends.
+pub(super) fn lines(buffer: &Buffer) -> Vec<String> {
+    let rows = buffer.content.chunks(usize::from(buffer.area.width));
+    let text = |row: &[_]| row.iter().map(buffer::Cell::symbol).collect::<String>();
+    rows.map(|row| text(row).trim_end().to_owned()).collect()
+}
+
+/// Returns the proxies that don't answer.
+pub(super) fn silent(view: &Value) -> impl Iterator<Item = &Value> {
+    each(&view["proxies"]).filter(|proxy| proxy["state"] == UNREACHABLE)
+}
+
+/// Returns the totals of all policies and proxies, in one line.
+pub(super) fn summary(view: &Value) -> String {
+    let proxies = match (each(&view["proxies"]).count(), silent(view).count()) {
+        (1, 0) => "1 proxy".to_owned(),
+        (n, 0) => format!("{n} proxies"),
+        (n, silent) => format!("{silent} of {n} proxies unreachable"),
+    };
+    let policies = each(&view["policies"]);
+    let traffic = policies.clone().map(|p| &p["traffic"]);
+    let arrivals = total(traffic.clone(), "arrivalRate");
+    let refused = total(
+        traffic.chain(policies.map(|p| &p["workflows"])),
+        "refusedRate",
+    );
+    let [arrivals, refused] = [arrivals, refused].map(|value| rate(&value.into()));
+    let seconds = view["windowSeconds"].as_f64().unwrap_or(0.0);
+    format!("{proxies}, {arrivals} requests/s decided, {refused} refused; over {seconds:.0} s")
+}
+
+#[cfg(test)]
+mod tests;
