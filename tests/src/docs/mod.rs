@@ -2,9 +2,11 @@
 //! Markdown files.
 //!
 //! A page that is written by hand is wrong some months later, and no compiler says so. So what the
-//! code defines is generated ([`reference`]), links lead somewhere ([`links`]), and commands and
-//! policies in pages are parsed by the program itself ([`examples`]).
+//! code defines is generated ([`reference`]), links lead somewhere ([`links`]), commands and
+//! policies in pages are parsed by the program itself ([`examples`]), and commands run
+//! ([`commands`], with the test `pages` of the program `k8s`).
 
+pub mod commands;
 #[cfg(test)]
 mod examples;
 #[cfg(test)]
@@ -35,7 +37,6 @@ pub fn markdown() -> Result<Vec<PathBuf>> {
 }
 
 /// The path of a file of the repository, as messages show it.
-#[cfg(test)]
 fn shown(file: &Path) -> String {
     let file = file.strip_prefix(repository()).unwrap_or(file);
     file.display().to_string()
@@ -61,6 +62,8 @@ fn collect(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
 /// A block of code in a Markdown file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
+    /// The number of the line with the opening fence.
+    pub line: usize,
     /// The language behind the opening fence.
     pub language: String,
     /// The lines between the fences.
@@ -71,12 +74,13 @@ pub struct Block {
 pub fn blocks(markdown: &str) -> (Vec<Block>, String) {
     let (mut blocks, mut rest) = (Vec::new(), String::new());
     let mut open: Option<Block> = None;
-    for line in markdown.lines() {
+    for (number, line) in markdown.lines().enumerate() {
         let fence = line.trim_start().strip_prefix("```");
         match (fence, open.take()) {
             (Some(_), Some(block)) => blocks.push(block),
             (Some(language), None) => {
                 open = Some(Block {
+                    line: number + 1,
                     language: language.trim().to_owned(),
                     text: String::new(),
                 });

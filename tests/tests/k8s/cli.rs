@@ -114,10 +114,10 @@ fn status_follows_a_policy() -> Result<()> {
             .contains("no operator answers at Service headgate-system/headgate-metrics")
     );
 
-    program(server, &namespace, 1, true)?;
+    program(server, &namespace, "search", 1, true)?;
     let good = status()?;
     assert_eq!(good.status.code(), Some(0), "{}", text(&good.stdout));
-    program(server, &namespace, 1, false)?;
+    program(server, &namespace, "search", 1, false)?;
     let bad = status()?;
     assert_eq!(bad.status.code(), Some(1));
     assert!(
@@ -145,10 +145,16 @@ fn status_follows_a_policy() -> Result<()> {
 }
 
 /// Sets the policy's status to programmed.
-fn program(server: &ApiServer, namespace: &str, generation: i64, accepted: bool) -> Result<String> {
+pub(crate) fn program(
+    server: &ApiServer,
+    namespace: &str,
+    name: &str,
+    generation: i64,
+    accepted: bool,
+) -> Result<String> {
     let space = format!("--namespace={namespace}");
     let body = judged(generation, accepted);
-    let patch = ["patch", "admissionpolicy", "search", &space];
+    let patch = ["patch", "admissionpolicy", name, &space];
     let subresource = ["--subresource=status", "--type=merge", "-p", &body];
     server.kubectl(&[&patch[..], &subresource].concat())
 }
@@ -183,9 +189,9 @@ fn wait_ends_when_the_policy_is_programmed() -> Result<()> {
     next("No policies.")?;
     server.kubectl_as(server.kubeconfig(), &apply, Some(POLICY))?;
     next("Unknown (Pending)")?;
-    program(server, &namespace, 1, false)?;
+    program(server, &namespace, "search", 1, false)?;
     next("False (TargetNotFound)")?;
-    program(server, &namespace, 1, true)?;
+    program(server, &namespace, "search", 1, true)?;
     let row = next("/search ")?;
     assert!(row.contains(" True "), "{row}");
     assert_eq!(waiting.wait()?.code(), Some(0));
@@ -194,7 +200,7 @@ fn wait_ends_when_the_policy_is_programmed() -> Result<()> {
     let wait = ["status", "-n", &namespace, "--wait", "--timeout"];
     let done = plugin(server.kubeconfig(), &[&wait[..], &["5m"]].concat())?;
     assert_eq!(done.status.code(), Some(0), "{done:?}");
-    program(server, &namespace, 1, false)?;
+    program(server, &namespace, "search", 1, false)?;
     let late = plugin(server.kubeconfig(), &[&wait[..], &["3s"]].concat())?;
     assert_eq!(late.status.code(), Some(1), "{late:?}");
     assert!(

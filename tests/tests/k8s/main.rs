@@ -15,6 +15,7 @@ mod faults;
 mod helm_chart;
 mod injection;
 mod namespaces;
+mod pages;
 mod permissions;
 mod selected;
 mod smoke;
