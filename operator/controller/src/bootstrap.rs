@@ -376,7 +376,7 @@ fn operator(name: &str, comment: &str, address: &Endpoint, tls: Option<&XdsTls>)
 /// Returns the slot `name`, filled by `source`.
 fn slot(name: &str, source: &ConfigSource) -> String {
     let source = match source {
-        ConfigSource::Xds { .. } => include_str!("bootstrap/templates/xds_source.yaml").to_owned(),
+        ConfigSource::Xds { .. } => fill(include_str!("bootstrap/templates/xds_source.yaml"), &[]),
         ConfigSource::File(file) => format!("path_config_source: {{path: {}}}", path(file)),
     };
     let template = include_str!("bootstrap/templates/slot.yaml");
