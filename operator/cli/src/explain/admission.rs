@@ -1,10 +1,10 @@
 //! Class admission in words: the target of a request's class, and the senders whose classes are
 //! trusted.
 
-use headgate_core::class_admission::Law;
-use headgate_core::class_admission::protocol::Method;
 use headgate_core::config::{Fallback, ServiceAdmissionConfig};
 use headgate_core::request::ClassId;
+use headgate_mesh::class_admission::Law;
+use headgate_mesh::class_admission::protocol::Method;
 
 use super::{Duration, Subject, duration};
 

@@ -3,7 +3,7 @@
 use std::time::Duration as Span;
 
 use headgate_core::config::SmoothingConfig;
-use headgate_core::smoothing::Smoothing;
+use headgate_mesh::smoothing::Smoothing;
 
 use super::{Part, duration};
 use headgate_api::Duration;

@@ -3,7 +3,7 @@
 use headgate_core::config::{
     ResourceReport, SharingConfig, WorkflowConfig, WorkflowSource, WorkflowsConfig,
 };
-use headgate_core::engine::named;
+use headgate_mesh::engine::named;
 use serde::Serialize;
 
 use super::{ExplainArgs, Subject, duration};
