@@ -125,6 +125,12 @@ pub enum Measure {
 }
 
 impl StageConfig {
+    /// The most workflows that have ids of their own; `None` without workflows.
+    #[must_use]
+    pub fn max_flows(&self) -> Option<u16> {
+        self.workflows.as_ref().map(|w| w.max_workflows)
+    }
+
     /// Whether slots are held for longer than the processing time that is measured.
     #[must_use]
     pub fn holds_streams(&self) -> bool {

@@ -7,6 +7,11 @@ use std::time::Duration;
 
 use crate::classify::RequestView;
 
+/// The header of Headgate's proxies: the remaining time, ms.
+pub const HEADER: &str = "x-headgate-timeout-ms";
+/// Headers in which a request states its own deadline.
+pub const HEADERS: [&str; 3] = [HEADER, "grpc-timeout", "x-envoy-expected-rq-timeout-ms"];
+
 /// Returns the deadline that the request names, as a time from now; `None` without a readable one.
 #[must_use]
 pub fn own_deadline(request: &impl RequestView) -> Option<Duration> {
@@ -17,7 +22,7 @@ pub fn own_deadline(request: &impl RequestView) -> Option<Duration> {
             .map(Duration::from_millis)
     };
     [
-        millis("x-headgate-timeout-ms"),
+        millis(HEADER),
         millis("x-envoy-expected-rq-timeout-ms"),
         request.header("grpc-timeout").and_then(grpc_timeout),
     ]

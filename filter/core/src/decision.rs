@@ -18,6 +18,14 @@ pub struct Ticket {
     pub(crate) generation: u32,
 }
 
+impl Ticket {
+    /// The request's place in the table of its policy.
+    #[must_use]
+    pub fn slot(self) -> u32 {
+        self.slot
+    }
+}
+
 /// A request that arrives at a policy.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Arrival {
@@ -25,7 +33,7 @@ pub struct Arrival {
     pub stream: u32,
     /// The request's attributes, with its type and class.
     pub attributes: Attributes,
-    /// Its workflow and the process that sent it; meaningless without workflows in the policy.
+    /// Its origin.
     pub origin: Origin,
 }
 

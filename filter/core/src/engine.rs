@@ -4,17 +4,13 @@
 //! joins the process at its first request, not at its configuration: Envoy also configures VMs that
 //! never see one (a canary for every update, a base VM on the main thread).
 
-mod admission;
-mod central;
-mod flows;
-mod mesh;
 mod policy;
 mod prepared;
-mod smoothing;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::beside::Beside;
 use crate::classify::{Classified, RequestView};
 use crate::config::{ConfigError, Direction, ErrorsConfig, FilterConfig, Measure, StageConfig};
 use crate::decision::{Action, Arrival, Decision, PolicyId, Ticket};
@@ -23,6 +19,7 @@ use crate::host::{Host, HostError};
 use crate::progress::progress;
 use crate::refusal::{Origin, Refusal};
 use crate::request::{Attributes, ClassId, Progress, TypeId};
+use crate::requests::Requests;
 use crate::retries;
 use crate::stage::{Outcome, Upstream};
 use crate::stats::StageCount;
@@ -33,8 +30,6 @@ use crate::workers::{Changes, Membership, WorkerId};
 use policy::Policy;
 use prepared::Compiled;
 
-pub use central::Callout;
-pub use mesh::{Calling, Reply, named};
 pub use prepared::Prepared;
 
 /// The time between ticks while a request waits: ticks expire deadlines and repair lost wake-ups.
@@ -60,9 +55,9 @@ struct Listener {
     stages: Vec<Arc<Compiled>>,
 }
 
-/// One worker's engine: all listeners' stages, and the calls of the process.
-#[derive(Debug, Default)]
-pub struct Engine {
+/// One worker's engine: all listeners' stages, and the behaviour `B` beside them.
+#[derive(Debug)]
+pub struct Engine<B = ()> {
     seed: u64,
     revision: String,
     membership: Option<Membership>,
@@ -74,22 +69,14 @@ pub struct Engine {
     /// Removed policies that still have requests.
     retired: Vec<Policy>,
     next_policy: u32,
-    /// State of the process's calls, once an outbound listener was configured.
-    outbound: Option<mesh::Outbound>,
-    /// The number of times that `outbound` was configured.
-    generation: u32,
-    /// Whether `outbound` came with the stages, so that requests are calls as well.
-    gateway: bool,
     /// Whether any stage degrades service.
     degrades: bool,
-    /// Delayed calls; they survive changes of the configuration.
-    held: smoothing::Held,
-    scratch: mesh::Scratch,
     /// Requests whose hosts the caller is to report, with their streams.
     suspects: Vec<(Ticket, u32)>,
+    beside: B,
 }
 
-impl Engine {
+impl<B: Beside> Engine<B> {
     /// Creates an engine without configuration: every request passes by. `seed` must differ between
     /// the workers of a process; it names them in the list of members and makes their random
     /// decisions repeatable.
@@ -97,8 +84,46 @@ impl Engine {
     pub fn new(seed: u64) -> Self {
         Self {
             seed,
-            ..Self::default()
+            revision: String::new(),
+            membership: None,
+            listeners: Vec::new(),
+            compiled: Vec::new(),
+            running: Vec::new(),
+            retired: Vec::new(),
+            next_policy: 0,
+            degrades: false,
+            suspects: Vec::new(),
+            beside: B::new(seed),
         }
+    }
+
+    /// The behaviour beside the stages.
+    #[must_use]
+    pub fn beside(&self) -> &B {
+        &self.beside
+    }
+
+    /// As [`Engine::beside`], to change it.
+    pub fn beside_mut(&mut self) -> &mut B {
+        &mut self.beside
+    }
+
+    /// Returns the behaviour beside the stages, and the requests of `policy`.
+    pub fn with_requests(&mut self, policy: PolicyId) -> Option<(&mut B, &mut Requests)> {
+        let (policy, beside) = self.policy_beside(policy)?;
+        Some((beside, &mut policy.stage.requests))
+    }
+
+    /// Returns the requests of `policy` on this worker.
+    #[must_use]
+    pub fn requests(&self, policy: PolicyId) -> Option<&Requests> {
+        Some(&self.policy(policy)?.stage.requests)
+    }
+
+    /// Returns the configuration of `policy`.
+    #[must_use]
+    pub fn config(&self, policy: PolicyId) -> Option<&StageConfig> {
+        Some(self.policy(policy)?.stage.config())
     }
 
     /// The revision of the newest configuration in force.
@@ -146,9 +171,12 @@ impl Engine {
     /// # Errors
     /// [`ConfigError`] with the field at fault.
     pub fn call_by(&mut self, host: &impl Host, config: &FilterConfig) -> Result<(), ConfigError> {
-        self.outbound = self.new_outbound(host, config)?;
-        self.gateway = false;
-        Ok(())
+        self.beside.call_by(host, config)
+    }
+
+    /// Removes the outbound configuration.
+    pub fn forget_calls(&mut self) {
+        self.beside.forget_calls();
     }
 
     /// Takes the inbound configurations of all listeners over, each with its listener's name,
@@ -165,17 +193,8 @@ impl Engine {
         listeners: &[(&str, &Prepared)],
         actions: &mut Vec<Action>,
     ) -> Result<(), ConfigError> {
-        // Only a gateway's `outbound` comes with the stages; a listener for calls has its own
-        // configuration.
-        let mut newest_first = listeners.iter().rev().map(|(_, p)| &p.config);
-        let gateway = newest_first.find(|config| config.outbound.is_some());
-        if gateway.is_some() || self.gateway {
-            self.outbound = match gateway {
-                Some(config) => self.new_outbound(host, config)?,
-                None => None,
-            };
-            self.gateway = self.outbound.is_some();
-        }
+        let newest_first = listeners.iter().rev().map(|(_, p)| &p.config);
+        self.beside.listen(host, newest_first)?;
         let mut stages = listeners.iter().flat_map(|(_, p)| &p.config.stages);
         self.degrades = stages.any(StageConfig::degrades);
         self.compiled.clear();
@@ -200,25 +219,6 @@ impl Engine {
         Ok(())
     }
 
-    fn new_outbound(
-        &mut self,
-        host: &impl Host,
-        config: &FilterConfig,
-    ) -> Result<Option<mesh::Outbound>, ConfigError> {
-        self.generation = self.generation.wrapping_add(1);
-        let seeds = (self.seed, self.generation);
-        let mut outbound = config.outbound.clone();
-        if config.direction == Direction::Inbound
-            && let Some(outbound) = &mut outbound
-        {
-            // A gateway's calls are requests of others, which have a slot by then.
-            outbound.smoothing = None;
-        }
-        outbound
-            .map(|outbound| mesh::Outbound::new(host, outbound, seeds))
-            .transpose()
-    }
-
     /// Makes the running stages those of the configuration, keeping the ones that stay. A stage
     /// that can't be changed stays as it was.
     fn build(
@@ -237,21 +237,24 @@ impl Engine {
             let same = |p: &Policy| p.compiled.config.policy == compiled.config.policy;
             if let Some(at) = old.iter().position(same) {
                 let mut policy = old.remove(at);
-                done = done.and(policy.reconfigure(host, now, compiled, membership, actions));
+                let beside = &mut self.beside;
+                let changed = policy.reconfigure(beside, host, now, compiled, membership, actions);
+                done = done.and(changed);
                 self.running.push(policy);
                 continue;
             }
             let id = PolicyId(self.next_policy);
             self.next_policy += 1;
             let seed = self.seed.wrapping_add(u64::from(id.0));
-            match Policy::new(id, compiled, membership, seed, now, host) {
+            let beside = &mut self.beside;
+            match Policy::new(id, compiled, membership, seed, now, host, beside) {
                 Ok(policy) => self.running.push(policy),
                 Err(error) => done = done.and(Err(error)),
             }
         }
         for mut gone in old {
             if !gone.stage.is_retired() {
-                done = done.and(gone.retire(host, now, actions));
+                done = done.and(gone.retire(&mut self.beside, host, now, actions));
             }
             self.retired.push(gone);
         }
@@ -285,6 +288,17 @@ impl Engine {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.compiled.is_empty() && self.running.is_empty()
+    }
+
+    /// Returns the configuration of the policy whose stage covers `request`.
+    #[must_use]
+    pub fn config_for(&self, request: &impl RequestView) -> Option<&StageConfig> {
+        // Before a worker's first request no stage runs yet.
+        let running = self.running.iter().map(|r| &r.compiled);
+        let mut compiled = running.chain(&self.compiled);
+        let policy = self.policy_for(request)?;
+        let compiled = compiled.find(|c| c.config.policy == policy)?;
+        Some(&compiled.config)
     }
 
     /// Returns the name of the policy whose stage covers `request`.
@@ -326,14 +340,9 @@ impl Engine {
             }
             Classified::Type(kind) => kind,
         };
-        let flows = policy.flows.as_mut();
-        let (flow, weight) = flows.map_or((0, 1.0), |flows| flows.find(host, now, request));
         let compiled = &policy.compiled;
-        let mut attributes = Attributes {
-            kind,
+        let attributes = Attributes {
             class: compiled.classifier.class(request),
-            workflow: flow,
-            weight,
             own_deadline,
             is_retry: request.is_retry()
                 || (compiled.config.retries.as_ref())
@@ -351,25 +360,16 @@ impl Engine {
             } else {
                 Progress::UNKNOWN
             },
+            ..Attributes::of(kind)
         };
-        let origin = match &mut policy.workflows {
-            Some(workflows) => {
-                let known = (&compiled.config, &mut attributes);
-                mesh::origin(workflows, host, now, request, known, &mut self.scratch)
-            }
-            None => {
-                if let Some(class) = mesh::named_class(&compiled.config, request) {
-                    attributes.class = class;
-                }
-                Origin::UNKNOWN
-            }
-        };
-        let arrival = Arrival {
+        let mut arrival = Arrival {
             stream,
             attributes,
-            origin,
+            origin: Origin::UNKNOWN,
         };
-        let decision = policy.arrive(host, now, &arrival, actions);
+        let own = (policy.id, &compiled.config);
+        self.beside.describe(host, now, own, request, &mut arrival);
+        let decision = policy.arrive(&mut self.beside, host, now, &arrival, actions);
         if decision.is_err() {
             policy.stage.pass_by(StageCount::Unmanaged);
         }
@@ -390,14 +390,17 @@ impl Engine {
         actions: &mut Vec<Action>,
     ) -> Result<Decision, HostError> {
         self.be_member(host, now, actions)?;
-        match self.policy_mut(policy) {
-            Some(policy) => policy.arrive(host, now, arrival, actions),
+        match self.policy_beside(policy) {
+            Some((policy, beside)) => policy.arrive(beside, host, now, arrival, actions),
             None => Ok(Decision::PassBy),
         }
     }
 
-    /// Joins the process with the first request.
-    fn be_member(
+    /// Joins the process with the first request, or renews the lease.
+    ///
+    /// # Errors
+    /// [`HostError`]; the next request tries again.
+    pub fn be_member(
         &mut self,
         host: &impl Host,
         now: Instant,
@@ -426,8 +429,8 @@ impl Engine {
         let ticked = self.resume_lease(host, now, actions);
         // The request is over, so drop actions that the tick decided for it.
         actions.retain(|action| Some(action.stream()) != own);
-        let done = match self.policy_mut(ticket.policy) {
-            Some(policy) => policy.finish(host, now, ticket, outcome, actions),
+        let done = match self.policy_beside(ticket.policy) {
+            Some((policy, beside)) => policy.finish(beside, host, now, ticket, outcome, actions),
             None => Ok(()),
         };
         done.and(ticked)
@@ -439,8 +442,13 @@ impl Engine {
     }
 
     fn policy_mut(&mut self, id: PolicyId) -> Option<&mut Policy> {
+        Some(self.policy_beside(id)?.0)
+    }
+
+    fn policy_beside(&mut self, id: PolicyId) -> Option<(&mut Policy, &mut B)> {
         let mut policies = self.running.iter_mut().chain(&mut self.retired);
-        policies.find(|policy| policy.id == id)
+        let policy = policies.find(|policy| policy.id == id)?;
+        Some((policy, &mut self.beside))
     }
 
     /// Renews our membership before anything is booked, if our lease ran out while the thread stood
@@ -475,8 +483,8 @@ impl Engine {
         upstream: Upstream,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
-        match self.policy_mut(ticket.policy) {
-            Some(policy) => policy.at_host(host, now, ticket, upstream, actions),
+        match self.policy_beside(ticket.policy) {
+            Some((policy, beside)) => policy.at_host(beside, host, now, ticket, upstream, actions),
             None => Ok(()),
         }
     }
@@ -569,7 +577,7 @@ impl Engine {
     /// Whether ticks should come every [`FAST_TICK`] rather than every [`SLOW_TICK`].
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        !self.held.is_empty() || self.running.iter().any(Policy::is_busy)
+        self.beside.holds_calls() || self.running.iter().any(|p| p.is_busy(&self.beside))
     }
 
     /// Uses a slot that another worker freed for a request that waits here.
@@ -584,7 +592,7 @@ impl Engine {
     ) -> Result<(), HostError> {
         self.resume_lease(host, now, actions)?;
         for policy in self.running.iter_mut().chain(&mut self.retired) {
-            policy.woken(host, now, actions)?;
+            policy.woken(&mut self.beside, host, now, actions)?;
         }
         Ok(())
     }
@@ -599,7 +607,7 @@ impl Engine {
         now: Instant,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
-        self.held.send_due(now, actions);
+        self.beside.send_calls(Some(now), actions);
         let Some(membership) = &mut self.membership else {
             return Ok(());
         };
@@ -610,7 +618,13 @@ impl Engine {
                 membership.buried(dead, host)?;
             }
         }
-        self.retired.retain(|policy| policy.pending() > 0);
+        self.retired.retain(|policy| {
+            let stays = policy.pending() > 0;
+            if !stays {
+                self.beside.forget(policy.id);
+            }
+            stays
+        });
         if changes.hot_restart {
             return Err(HostError::HotRestart);
         }
@@ -661,7 +675,7 @@ impl Engine {
         for policy in self.running.iter_mut().chain(&mut self.retired) {
             policy.stage.find_suspects(now, &mut self.suspects);
             // One policy's trouble is not the others'.
-            done = done.and(policy.tick(host, now, membership, changes, actions));
+            done = done.and(policy.tick(&mut self.beside, host, now, membership, changes, actions));
         }
         done
     }
@@ -672,10 +686,13 @@ impl Engine {
     /// [`HostError`]; the lease then runs out instead.
     pub fn leave(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
         for policy in self.running.iter_mut().chain(&mut self.retired) {
-            policy.flush(host, now)?;
+            policy.flush(&mut self.beside, host, now)?;
         }
         if self.pending() > 0 {
             return Ok(());
+        }
+        for gone in self.running.iter().chain(&self.retired) {
+            self.beside.forget(gone.id);
         }
         self.retired.clear();
         // Back to the state before the first request, so that a new root context can start over.
@@ -735,5 +752,3 @@ mod fault_tests;
 mod stages_tests;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod workflow_tests;

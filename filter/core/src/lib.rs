@@ -4,12 +4,12 @@
 //! the simulator and in the tests. It therefore reads no clock, draws no randomness of its own and
 //! knows neither proxy-wasm nor Kubernetes. Time and random numbers are arguments, state that
 //! several workers share is behind [`host::Host`], and a stream of the proxy is behind
-//! [`http::Stream`].
+//! [`http::Stream`]. Behaviour between processes is another crate's, behind [`beside::Beside`].
 //!
 //! Points 1, 2 and 3 of Bouncer's Figure 1 are [`stage::Stage::arrive`],
 //! [`decision::Action::Resume`] and [`stage::Stage::finish`].
 
-pub mod class_admission;
+pub mod beside;
 pub mod classify;
 pub mod deadline;
 pub mod decision;
@@ -25,12 +25,11 @@ pub mod progress;
 pub mod queue;
 pub mod refusal;
 pub mod request;
-mod requests;
+pub mod requests;
 mod retries;
 pub mod rng;
 pub mod service_times;
-mod shared;
-pub mod smoothing;
+pub mod shared;
 pub mod stage;
 pub mod stats;
 pub mod strategy;
@@ -38,7 +37,5 @@ pub mod time;
 pub mod window;
 pub mod work;
 pub mod workers;
-pub mod workflow;
-pub mod workflows;
 
 pub use headgate_config as config;

@@ -32,7 +32,8 @@ pub fn progress(request: &impl RequestView) -> Progress {
 }
 
 /// Reads the header's value.
-pub(crate) fn parse(dictionary: &str) -> Option<Progress> {
+#[must_use]
+pub fn parse(dictionary: &str) -> Option<Progress> {
     let mut progress = Progress::default();
     for member in dictionary.split(',') {
         let member = member.trim_matches([' ', '\t']);
@@ -57,34 +58,9 @@ pub(crate) fn parse(dictionary: &str) -> Option<Progress> {
     Some(progress)
 }
 
-/// A request's times at the process that answered it. Members of the header in responses:
-///
-/// ```text
-/// x-headgate-progress: elapsed=12.5, work=12.5, wait=40.2, slot=12.5
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spent {
-    /// Time in the queue of its stage.
-    pub wait: Duration,
-    /// Time from its slot to its answer.
-    pub slot: Duration,
-}
-
-/// Reads the members of [`Spent`]; `None` where one of them is missing.
-pub(crate) fn spent(dictionary: &str) -> Option<Spent> {
-    let of = |key: &str| {
-        let mut members = dictionary.split(',').map(|m| m.trim_matches([' ', '\t']));
-        let value = members.find_map(|m| m.strip_prefix(key)?.strip_prefix('='))?;
-        millis(value.split_once(';').map_or(value, |(value, _)| value))
-    };
-    Some(Spent {
-        wait: of("wait")?,
-        slot: of("slot")?,
-    })
-}
-
 /// A decimal of RFC 9651: at most 12 digits before the point and 3 behind; not negative here.
-fn millis(decimal: &str) -> Option<Duration> {
+#[must_use]
+pub fn millis(decimal: &str) -> Option<Duration> {
     let digits = |s: &str, most| {
         (1..=most).contains(&s.len()) && s.bytes().all(|byte| byte.is_ascii_digit())
     };

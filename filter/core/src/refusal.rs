@@ -10,7 +10,6 @@ use crate::decision::PolicyId;
 use crate::request::TypeId;
 use crate::rng::Rng;
 use crate::stats::percentile_name;
-use crate::workflows::{OTHER, ProcessId, WorkflowId};
 
 /// Defines [`Reason`] and, from the same list, the answer for each reason.
 macro_rules! reasons {
@@ -169,20 +168,20 @@ impl fmt::Display for Reason {
     }
 }
 
-/// The origin of a request. A refusal, too, announces a rate to the process that sent it.
+/// The origin of a request, in ids of [`Beside`](crate::beside::Beside).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
-    /// Its workflow.
-    pub workflow: WorkflowId,
-    /// The process that sent it; `None`: it enters the mesh here.
-    pub upstream: Option<ProcessId>,
+    /// The id of its flow; 0 for those without one.
+    pub flow: u16,
+    /// The id of the process that sent it; `None` if it isn't known.
+    pub sender: Option<u64>,
 }
 
 impl Origin {
     /// The origin of a request without Headgate's headers.
     pub const UNKNOWN: Self = Self {
-        workflow: OTHER,
-        upstream: None,
+        flow: 0,
+        sender: None,
     };
 }
 
@@ -197,7 +196,7 @@ pub struct Refusal {
     pub reason: Reason,
     /// The time after which a retry is worthwhile; jitter included, never zero.
     pub retry_after: Duration,
-    /// The request's origin, if its stage has workflows.
+    /// The request's origin, if [`Beside`](crate::beside::Beside) knows it.
     pub origin: Option<Origin>,
 }
 

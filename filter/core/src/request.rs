@@ -20,10 +20,10 @@ pub struct Attributes {
     pub class: ClassId,
     /// Its own deadline, as a time from now.
     pub own_deadline: Option<Duration>,
-    /// Flow of its workflow in fair queues: the flow's own id, or 0 without one, and where no flow
-    /// is needed.
-    pub workflow: u16,
-    /// Weight of its workflow in fair queues, above 0.
+    /// Its flow in fair queues whose flows aren't types or classes: the flow's own id, or 0 without
+    /// one, and where no flow is needed.
+    pub flow: u16,
+    /// Weight of that flow, above 0.
     pub weight: f64,
     /// The cost that it states.
     pub cost: Option<u32>,
@@ -40,7 +40,7 @@ impl Attributes {
         Self {
             kind,
             class: ClassId(0),
-            workflow: 0,
+            flow: 0,
             weight: 1.0,
             own_deadline: None,
             cost: None,

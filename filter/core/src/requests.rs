@@ -8,13 +8,12 @@ use crate::refusal::{Origin, Reason};
 use crate::request::Attributes;
 use crate::stage::Upstream;
 use crate::time::Instant;
-use crate::workflows::Part;
 
 /// The phase of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// Not in the stage yet: the limiter of its workflow holds it, or a decision about it is under
-    /// way.
+pub enum Phase {
+    /// Not in the stage yet: [`Beside`](crate::beside::Beside) holds it, or a decision about it is
+    /// under way.
     Arriving,
     /// Waits for a slot.
     Queued,
@@ -38,13 +37,15 @@ pub(crate) enum Counts {
 
 /// A request, as the stage sees it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Request {
+pub struct Request {
     /// The caller's name for it.
-    pub(crate) stream: u32,
+    pub stream: u32,
     /// Its attributes at its arrival, with its type and class of today.
-    pub(crate) attributes: Attributes,
+    pub attributes: Attributes,
+    /// Its origin, which a refusal repeats; `None` if it entered the stage at once.
+    pub origin: Option<Origin>,
     /// The time at which it came to the stage.
-    pub(crate) arrived: Instant,
+    pub arrived: Instant,
     /// The time at which waiting becomes pointless.
     pub(crate) deadline: Instant,
     /// The reason of its refusal then.
@@ -63,7 +64,8 @@ pub(crate) struct Request {
     /// The time at which its processing time ended, of a stream that goes on.
     pub(crate) first_byte: Option<Instant>,
     pub(crate) counts: Counts,
-    pub(crate) phase: Phase,
+    /// Its phase.
+    pub phase: Phase,
     /// Whether it has been in the backend for so long that it counts as failed.
     pub(crate) overdue: bool,
     /// Whether it has been in the backend for longer than its type usually takes.
@@ -76,10 +78,12 @@ pub(crate) struct Request {
 
 impl Request {
     /// A request that arrives.
-    pub(crate) fn new(stream: u32, attributes: Attributes, now: Instant) -> Self {
+    #[must_use]
+    pub fn new(stream: u32, attributes: Attributes, now: Instant) -> Self {
         Self {
             stream,
             attributes,
+            origin: None,
             arrived: now,
             deadline: now,
             late: Reason::QueueTimeout,
@@ -103,13 +107,11 @@ impl Request {
 struct Row {
     generation: u32,
     request: Option<Request>,
-    /// Its workflow's state.
-    part: Option<Part>,
 }
 
 /// A table with reused rows: nothing is allocated once it has grown to the usual load.
 #[derive(Debug, Default)]
-pub(crate) struct Requests {
+pub struct Requests {
     policy: PolicyId,
     rows: Vec<Row>,
     free: Vec<u32>,
@@ -123,19 +125,18 @@ impl Requests {
         }
     }
 
-    pub(crate) fn insert(&mut self, request: Request, part: Option<Part>) -> Ticket {
+    /// Adds a request.
+    pub fn insert(&mut self, request: Request) -> Ticket {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.rows.push(Row {
                 generation: 0,
                 request: None,
-                part: None,
             });
             // 2^32 requests don't fit in a wasm32 VM.
             (self.rows.len() - 1) as u32
         });
         let row = &mut self.rows[slot as usize];
         row.request = Some(request);
-        row.part = part;
         Ticket {
             policy: self.policy,
             slot,
@@ -172,47 +173,35 @@ impl Requests {
     }
 
     /// Returns the request of `ticket`; `None` once it was taken.
-    pub(crate) fn of(&self, ticket: Ticket) -> Option<&Request> {
+    #[must_use]
+    pub fn of(&self, ticket: Ticket) -> Option<&Request> {
         self.row(ticket)?.request.as_ref()
     }
 
-    pub(crate) fn of_mut(&mut self, ticket: Ticket) -> Option<&mut Request> {
+    /// As [`Requests::of`], to change it.
+    pub fn of_mut(&mut self, ticket: Ticket) -> Option<&mut Request> {
         self.row_mut(ticket)?.request.as_mut()
     }
 
-    /// The part of the request that its workflow knows; `None` where it has none.
-    pub(crate) fn part(&self, ticket: Ticket) -> Option<&Part> {
-        self.row(ticket)?.part.as_ref()
-    }
-
-    /// The request and its part.
-    pub(crate) fn both_mut(&mut self, ticket: Ticket) -> Option<(&mut Request, &mut Part)> {
-        let row = self.row_mut(ticket)?;
-        Some((row.request.as_mut()?, row.part.as_mut()?))
-    }
-
-    /// Returns the request's origin, if it has a workflow.
-    pub(crate) fn origin(&self, ticket: Ticket) -> Option<Origin> {
-        self.part(ticket).map(|part| part.origin)
-    }
-
     /// Takes the request that `ticket` was given for; `None` if it was taken before.
-    pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Request> {
+    pub fn take(&mut self, ticket: Ticket) -> Option<Request> {
         let row = self.row_mut(ticket)?;
         let request = row.request.take()?;
-        row.part = None;
         row.generation = row.generation.wrapping_add(1);
         self.free.push(ticket.slot);
         Some(request)
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Returns the number of requests.
+    #[must_use]
+    pub fn len(&self) -> usize {
         self.rows.len() - self.free.len()
     }
 
-    /// Whether any request has a workflow.
-    pub(crate) fn any_part(&self) -> bool {
-        self.rows.iter().any(|row| row.part.is_some())
+    /// Whether there is no request.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Request> {
@@ -241,9 +230,9 @@ mod tests {
     #[test]
     fn a_ticket_is_good_for_one_request_only() {
         let mut requests = Requests::default();
-        let first = requests.insert(request(1), None);
+        let first = requests.insert(request(1));
         assert_eq!(requests.take(first).map(|r| r.stream), Some(1));
-        let second = requests.insert(request(2), None);
+        let second = requests.insert(request(2));
         assert_eq!(second.slot, first.slot, "the place is reused");
         assert!(
             requests.take(first).is_none(),

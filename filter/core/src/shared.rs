@@ -21,12 +21,12 @@ use serde::de::DeserializeOwned;
 use crate::host::{Expected, HostError, Number, Shared};
 
 /// The number of times that a change that conflicts with another worker's is tried again, before it
-/// is left to the next occasion: few, as a record of thousands of workflows takes milliseconds to
+/// is left to the next occasion: few, as a record of thousands of names takes milliseconds to
 /// read and write.
-pub(crate) const ATTEMPTS: u32 = 8;
+pub const ATTEMPTS: u32 = 8;
 
 /// A value that workers share by [`load`] and [`change`]. Implemented by [`record!`].
-pub(crate) trait Record: Serialize + DeserializeOwned {
+pub trait Record: Serialize + DeserializeOwned {
     /// The id of the layout, unique among all records of all versions.
     const SCHEMA: u32;
 }
@@ -51,19 +51,19 @@ pub(crate) use record;
 record!(u64, 1);
 
 /// Returns the first bytes of a record. A blob with others is not read: the record starts over.
-pub(crate) fn header(schema: u32) -> [u8; 6] {
+pub fn header(schema: u32) -> [u8; 6] {
     let [a, b, c, d] = schema.to_le_bytes();
     [b'H', b'G', a, b, c, d]
 }
 
 /// Returns the key of the blob that holds the record `name` in the layout `schema`.
-pub(crate) fn key(name: &str, schema: u32) -> String {
+pub fn key(name: &str, schema: u32) -> String {
     format!("{name}/schema-{schema}")
 }
 
 /// A number that all workers count together.
 #[derive(Debug)]
-pub(crate) struct Counter {
+pub struct Counter {
     number: Number,
     /// This worker's count that isn't added yet.
     fresh: u64,
@@ -72,7 +72,11 @@ pub(crate) struct Counter {
 }
 
 impl Counter {
-    pub(crate) fn new(host: &impl Shared, name: &str) -> Result<Self, HostError> {
+    /// Returns the counter `name`, which counts from now on.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn new(host: &impl Shared, name: &str) -> Result<Self, HostError> {
         let number = host.number(name)?;
         Ok(Self {
             number,
@@ -83,22 +87,22 @@ impl Counter {
     }
 
     /// Counts `n` here.
-    pub(crate) fn count(&mut self, n: u64) {
+    pub fn count(&mut self, n: u64) {
         self.fresh = self.fresh.saturating_add(n);
     }
 
     /// Returns this worker's count that isn't published yet.
-    pub(crate) fn fresh(&self) -> u64 {
+    pub fn fresh(&self) -> u64 {
         self.fresh
     }
 
     /// Returns the sum of all workers' counts, as far as this worker knows it.
-    pub(crate) fn seen(&self) -> u64 {
+    pub fn seen(&self) -> u64 {
         self.seen
     }
 
     /// Adds this worker's count to the number.
-    pub(crate) fn publish(&mut self, host: &impl Shared) -> Result<(), HostError> {
+    pub fn publish(&mut self, host: &impl Shared) -> Result<(), HostError> {
         if self.fresh > 0 {
             host.add_to(self.number, self.fresh.cast_signed())?;
             self.seen = self.seen.saturating_add(self.fresh);
@@ -108,7 +112,7 @@ impl Counter {
     }
 
     /// Returns the others' count since the last call.
-    pub(crate) fn others(&mut self, host: &impl Shared) -> Result<u64, HostError> {
+    pub fn others(&mut self, host: &impl Shared) -> Result<u64, HostError> {
         let total = host.get(self.number)?;
         // Less than `seen`: another worker tested whether the host keeps the number
         // (`host::unfiltered`).
@@ -119,13 +123,13 @@ impl Counter {
 }
 
 /// The value in `bytes`; `None` if they are no record, or none of this type.
-pub(crate) fn decode<T: Record>(bytes: &[u8]) -> Option<T> {
+pub fn decode<T: Record>(bytes: &[u8]) -> Option<T> {
     let (value, rest) = postcard::take_from_bytes(bytes.strip_prefix(&header(T::SCHEMA))?).ok()?;
     rest.is_empty().then_some(value)
 }
 
 /// Replaces `bytes` by `value`.
-pub(crate) fn encode<T: Record>(value: &T, bytes: &mut Vec<u8>) {
+pub fn encode<T: Record>(value: &T, bytes: &mut Vec<u8>) {
     bytes.clear();
     bytes.extend_from_slice(&header(T::SCHEMA));
     // Fails only for values of unknown length, which no record has; nothing reads the rest as a
@@ -134,7 +138,7 @@ pub(crate) fn encode<T: Record>(value: &T, bytes: &mut Vec<u8>) {
 }
 
 /// Returns the record `name`; the default if it was never stored.
-pub(crate) fn load<T: Record + Default>(host: &impl Shared, name: &str) -> Result<T, HostError> {
+pub fn load<T: Record + Default>(host: &impl Shared, name: &str) -> Result<T, HostError> {
     let loaded = host.load(&key(name, T::SCHEMA))?;
     Ok(loaded
         .and_then(|(bytes, _)| decode(&bytes))
@@ -147,7 +151,7 @@ pub(crate) fn load<T: Record + Default>(host: &impl Shared, name: &str) -> Resul
 /// # Errors
 /// [`HostError`]; the record is as it was. [`HostError::Conflict`] where other workers kept
 /// changing it.
-pub(crate) fn change<T: Record + Default, R>(
+pub fn change<T: Record + Default, R>(
     host: &impl Shared,
     name: &str,
     mut change: impl FnMut(&mut T) -> (bool, R),
@@ -164,7 +168,7 @@ pub(crate) fn change<T: Record + Default, R>(
 
 /// As [`change`], for the blob at `key`, at most `attempts` times. `change` reads and writes the
 /// bytes itself, and returns whether they must be stored.
-pub(crate) fn change_bytes<R>(
+pub fn change_bytes<R>(
     host: &impl Shared,
     key: &str,
     attempts: u32,

@@ -38,18 +38,6 @@
 //! headgate.policy.<namespace>/<name>.floors_over_capacity                   gauge      1: starvation avoidance asks for more than P
 //! ```
 //!
-//! Calls to other services, where the policy has `classAdmission` or smoothing, have
-//!
-//! ```text
-//! headgate.policy.<namespace>/<name>.service.<service>.calls_delayed        counter    calls delayed by smoothing
-//! headgate.policy.<namespace>/<name>.service.<service>.rejection_permille   gauge      rejection rate that the service announced last
-//! headgate.policy.<namespace>/<name>.service.<service>.calls.class.<class>  counter    calls that asked for the class
-//! headgate.policy.<namespace>/<name>.service.<service>.calls_downgraded.class.<class>   counter    of these, run in the lowest class
-//! headgate.policy.<namespace>/<name>.service.<service>.admit_permille.class.<class>     gauge      probability of staying in the class
-//! headgate.policy.<namespace>/<name>.admission_reports         counter    reports sent to the admission server
-//! headgate.policy.<namespace>/<name>.admission_reports_lost    counter    of these, without an answer
-//! ```
-//!
 //! Counters are tallied in the worker and added to the host's once a tick: a host call per tick
 //! instead of several per request. Distributions are recorded as they happen.
 

@@ -55,16 +55,24 @@ pub fn nanos(span: Duration) -> u64 {
 }
 
 /// A span in a record, in nanoseconds: a few of them added up can't overflow, for any bytes read.
-pub(crate) mod as_nanos {
+pub mod as_nanos {
     use std::time::Duration;
 
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(crate) fn serialize<S: Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    /// Writes nanoseconds.
+    ///
+    /// # Errors
+    /// That of the serializer.
+    pub fn serialize<S: Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_u64(super::nanos(*span))
     }
 
-    pub(crate) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Duration, D::Error> {
+    /// Reads nanoseconds.
+    ///
+    /// # Errors
+    /// That of the deserializer.
+    pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Duration, D::Error> {
         u64::deserialize(from).map(Duration::from_nanos)
     }
 }

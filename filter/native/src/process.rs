@@ -16,9 +16,10 @@ use headgate_core::config::{Direction, FilterConfig};
 use headgate_core::decision::Action;
 use headgate_core::engine::Prepared;
 use headgate_core::host::{HostError, Shared};
-use headgate_core::http::{Filter, Level, LocalReply, Proxy};
+use headgate_core::http::{Level, LocalReply, Proxy};
 use headgate_core::time::Instant;
 use headgate_core::workers::WorkerId;
+use headgate_mesh::Filter;
 
 use crate::abi::{self, Envoy, Scheduler, Scope};
 use crate::clock::Clock;
@@ -394,7 +395,7 @@ pub(crate) fn tick(configuration: &Arc<Configuration>) {
             return;
         }
         process.tick();
-        callout = process.filter.report(&Main);
+        callout = headgate_mesh::report(&mut process.filter, &Main);
         if let Some(defined) = configuration.defined.get() {
             process.take_metrics(defined, &mut changed);
         }
@@ -415,7 +416,7 @@ pub(crate) fn tick(configuration: &Arc<Configuration>) {
 
 /// Handles the response to the report that a tick sent; `None` without a response.
 pub(crate) fn reported(answer: Option<&[u8]>) {
-    with(|process| process.filter.reported(&Main, answer));
+    with(|process| headgate_mesh::reported(&mut process.filter, &Main, answer));
 }
 
 #[cfg(test)]

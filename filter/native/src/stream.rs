@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use headgate_core::config::Direction;
 use headgate_core::decision::{Action, Decision};
-use headgate_core::engine::Engine;
 use headgate_core::host::HostError;
-use headgate_core::http::{Filter, Headers, Inbound, Level, Outbound, Property, Proxy, Stream};
+use headgate_core::http::{Headers, Inbound, Level, Property, Proxy, Stream};
 use headgate_core::time::Instant;
+use headgate_mesh::Engine;
+use headgate_mesh::{Filter, Outbound};
 
 use crate::abi::{self, Envoy, Map, Span};
 use crate::process::{self, Configuration, Head};
@@ -300,7 +301,7 @@ impl Request {
                 }
                 Action::Refuse { refusal, .. } => Some(Head::Reply(process.filter.reply(&refusal))),
                 Action::Send { .. } => {
-                    process.filter.send(&stream);
+                    headgate_mesh::send(&mut process.filter, &stream);
                     Some(Head::Continue)
                 }
             }

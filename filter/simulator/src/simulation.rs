@@ -9,16 +9,16 @@
 
 use std::time::Duration;
 
-use headgate_core::class_admission::SettingsError;
 use headgate_core::config::{ConfigError, FilterConfig, StageConfig};
 use headgate_core::decision::{Action, Arrival, Decision, PolicyId, Ticket};
-use headgate_core::engine::Engine;
 use headgate_core::host::{HostError, Local};
 use headgate_core::refusal::Origin;
 use headgate_core::request::{Attributes, ClassId};
 use headgate_core::stage::{Outcome as Completion, Upstream};
 use headgate_core::strategy::TypeId;
 use headgate_core::time::{Instant, nanos};
+use headgate_mesh::Engine;
+use headgate_mesh::class_admission::SettingsError;
 
 use crate::backend::{Backend, Servers};
 use crate::results::{Outcome, TypeOutcome};

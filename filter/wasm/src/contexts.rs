@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 
 use headgate_core::config::{Direction, FilterConfig};
 use headgate_core::decision::Decision;
-use headgate_core::http::{Inbound, Level, Outbound};
+use headgate_core::http::{Inbound, Level};
+use headgate_mesh::Outbound;
 
 use crate::ffi;
 use crate::vm;

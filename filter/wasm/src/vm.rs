@@ -13,9 +13,10 @@ use std::cell::RefCell;
 use headgate_core::config::Direction;
 use headgate_core::decision::{Action, Decision};
 use headgate_core::host::{HostError, Unfiltered};
-use headgate_core::http::{Filter, Inbound, Level, Outbound, Proxy, serialize};
+use headgate_core::http::{Inbound, Level, Proxy, serialize};
 use headgate_core::refusal::Refusal;
 use headgate_core::workers::WorkerId;
+use headgate_mesh::{Filter, Outbound};
 
 use crate::envoy::Effective;
 use crate::ffi;
@@ -255,7 +256,7 @@ impl Vm {
 
     /// Sends a report. Envoy answers in a callback of `root`, which is effective.
     fn report(&mut self, root: u32) {
-        let Some(callout) = self.filter.report(&Effective(root)) else {
+        let Some(callout) = headgate_mesh::report(&mut self.filter, &Effective(root)) else {
             return;
         };
         let headers = [
@@ -273,14 +274,14 @@ impl Vm {
         );
         // Envoy calls back for no request that it can't send, as without the cluster.
         if sent.is_err() {
-            self.filter.reported(&Effective(root), None);
+            headgate_mesh::reported(&mut self.filter, &Effective(root), None);
         }
     }
 
     /// Handles the response to a report, of `size` bytes, or its absence.
     pub(crate) fn reported(&mut self, root: u32, size: usize) {
         let answer = ffi::http_call_answer(size).unwrap_or_default();
-        self.filter.reported(&Effective(root), answer.as_deref());
+        headgate_mesh::reported(&mut self.filter, &Effective(root), answer.as_deref());
     }
 
     /// Resumes and refuses held requests; Envoy carries it out when the callback returns. Then the
@@ -310,7 +311,7 @@ impl Vm {
                 }
                 Action::Refuse { refusal, .. } => self.refuse(&refusal),
                 Action::Send { .. } => {
-                    self.filter.send(&Effective(stream));
+                    headgate_mesh::send(&mut self.filter, &Effective(stream));
                     self.turn.add(self.filter.actions());
                     let sent = ffi::resume_request();
                     self.check(sent);

@@ -10,7 +10,7 @@ use clap::Args;
 use headgate_core::classify::trace::{Outcome, trace};
 use headgate_core::classify::{Classified, RequestView};
 use headgate_core::config::{Match, WorkflowSource, WorkflowsConfig};
-use headgate_core::engine::named;
+use headgate_mesh::engine::named;
 use serde::Serialize;
 
 use super::input::{Scale, Selection};

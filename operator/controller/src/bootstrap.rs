@@ -34,7 +34,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use headgate_core::class_admission::protocol::CLUSTER;
+use headgate_mesh::class_admission::protocol::CLUSTER;
 
 use crate::endpoint::{Endpoint, LOCALHOST};
 use crate::xds::DEFAULT_SLOT;

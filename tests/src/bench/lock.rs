@@ -11,8 +11,9 @@ use headgate_core::decision::Decision;
 use headgate_core::engine::Prepared;
 use headgate_core::host::{HostError, Local, MetricId, MetricKind, Metrics};
 use headgate_core::http::memory::MemoryStream;
-use headgate_core::http::{Filter, Headers, Inbound, Property};
+use headgate_core::http::{Headers, Inbound, Property};
 use headgate_core::time::Instant;
+use headgate_mesh::Filter;
 use serde::Serialize;
 use serde_json::json;
 

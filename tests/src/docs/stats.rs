@@ -6,16 +6,19 @@ use anyhow::{Context, Result, ensure};
 
 use super::reference::{cell, head, read};
 
-/// Files of `filter/core/src` with stats of a policy, and their counters.
+/// Files of `filter` with stats of a policy, and their counters.
 const STATS: [(&str, &str); 2] = [
-    ("stats.rs", "Requests, by policy and type"),
-    ("workflows/stats.rs", "Workflows, by policy"),
+    ("core/src/stats.rs", "Requests, by policy and type"),
+    (
+        "mesh/src/workflows/stats.rs",
+        "Workflows and calls, by policy",
+    ),
 ];
 
 pub(super) fn page() -> Result<String> {
     let mut page = head(
         "Stats of the filter",
-        "filter/core/src/stats.rs and workflows/stats.rs",
+        "filter/core/src/stats.rs and filter/mesh/src/workflows/stats.rs",
         "In `/stats` of Envoy's admin interface each begins with \
          `wasmcustom.headgate.policy.NAMESPACE/NAME.` or, with the native filter, \
          `dynamicmodulescustom.headgate.policy.NAMESPACE/NAME.`. Prometheus sees \
@@ -25,7 +28,7 @@ pub(super) fn page() -> Result<String> {
          the native filter: its panics so far.",
     );
     for (file, title) in STATS {
-        let source = read(&format!("filter/core/src/{file}"))?;
+        let source = read(&format!("filter/{file}"))?;
         let _ = writeln!(page, "## {title}\n\n| stat | | |\n|---|---|---|");
         for line in source
             .lines()
@@ -37,7 +40,7 @@ pub(super) fn page() -> Result<String> {
                 row(&mut page, name, kind.trim_end_matches('s'), text);
             }
         }
-        let of = if file == "stats.rs" {
+        let of = if file == "core/src/stats.rs" {
             "type.<type>"
         } else {
             "workflow.<workflow>"
@@ -50,7 +53,7 @@ pub(super) fn page() -> Result<String> {
         )? {
             row(&mut page, &format!("{of}.{name}"), "counter", &text);
         }
-        if file == "stats.rs" {
+        if file == "core/src/stats.rs" {
             for (name, text) in counters(&source, "pub enum StageCount {", "", "STAGE_COUNTERS")? {
                 row(&mut page, &name, "counter", &text);
             }

@@ -4,7 +4,7 @@
 //! least when it is served. Two disciplines differ in how finely they count:
 //!
 //! - *Deficit round robin* (M. Shreedhar, G. Varghese: "Efficient Fair Queueing using Deficit Round
-//!   Robin", SIGCOMM '95; Wisp §4.2 shares services among workflows by it) counts rounds. In each,
+//!   Robin", SIGCOMM '95; Wisp §4.2 shares services by it) counts rounds. In each,
 //!   a flow may spend a quantum Q times its weight w, plus the rest of the previous round. Within a
 //!   round requests are served as they arrived: requests of a flow follow each other, and a flow
 //!   waits for up to a round of the others.
@@ -42,7 +42,7 @@
 //! of the flow's requests ([`super::cost`]; where flows are types, their means already contain it).
 //! The second charge, at the end, is the difference to the actual slot time. Shares are therefore
 //! shares of slot time, whatever the estimates were, also among flows whose requests have one type.
-//! Wisp §4.3 asks for this: a request uses up its workflow's cost. Its cost elsewhere in its tree
+//! Wisp §4.3 asks for this: a request uses up its flow's cost. Its cost elsewhere in its tree
 //! doesn't count, since slots are the shared resource here.
 //!
 //! A correction also counts for requests that are waiting already. It is added to *corrected* of
@@ -56,7 +56,7 @@
 //! before it pays. Before any measurement all costs are 0 and the order is a FIFO's. A request that
 //! finds a free slot is not charged, since no other request waited.
 //!
-//! Wisp's credits follow the workflow's share as bottleneck fairness finds it. A fair queue needs
+//! Wisp's credits follow the flow's share as bottleneck fairness finds it. A fair queue needs
 //! no such share: among the waiting flows it is max-min fair by itself, in proportion to their
 //! weights. Left out are the shares of dominant resource fairness.
 //!
@@ -76,8 +76,9 @@
 //! - A worker dies, a weight or quantum is edited, a gauge is left from long ago: `finish` is
 //!   clamped to round now and the most that a flow may owe: a minute of a slot, or twice the queued
 //!   work if all of it were like this request.
-//! - Ids of workflows are those of a bounded directory (`engine::flows`). One that goes to another
-//!   name leaves it a `finish` that round now has passed.
+//! - Flows that are neither types nor classes have ids of a bounded directory
+//!   ([`crate::beside`]). One that goes to another name leaves it a `finish` that round now has
+//!   passed.
 //! - Round now falls back by a late writer: the next start corrects it.
 //! - Rounds reach half of the range of a rank, 2³⁷ in deficit round robin (two weeks of load at
 //!   100,000 rounds a second) and 2⁴³ in a weighted fair queue (16 days of 100 slots without a
@@ -157,7 +158,7 @@ impl Grain {
 
 #[derive(Debug)]
 struct FlowState {
-    /// Of a type or class; that of a workflow comes with its requests.
+    /// Of a type or class; that of any other flow comes with its requests.
     weight: f64,
     cost: Cost,
     /// Defined when first needed.
@@ -223,7 +224,7 @@ impl Fair {
                 stage.classes.iter().map(|c| c.name.clone()).collect(),
             ),
             Flow::Workflow => {
-                let ids = (stage.workflows.as_ref()).map_or(MAX_WORKFLOWS, |w| w.max_workflows);
+                let ids = stage.max_flows().unwrap_or(MAX_WORKFLOWS);
                 ("workflow", (0..=ids).map(|n| n.to_string()).collect())
             }
         };
@@ -237,9 +238,9 @@ impl Fair {
             gauges: None,
         };
         let flows: Vec<FlowState> = names.iter().map(state).collect();
-        let of_workflows = (by == Flow::Workflow).then(|| weights.values().copied());
+        let of_requests = (by == Flow::Workflow).then(|| weights.values().copied());
         let all = flows.iter().map(|flow| flow.weight);
-        let least = (all.chain(of_workflows.into_iter().flatten())).reduce(f64::min);
+        let least = (all.chain(of_requests.into_iter().flatten())).reduce(f64::min);
         let grain = grain(least.unwrap_or(1.0));
         Ok(Self {
             by,
@@ -261,7 +262,7 @@ impl Fair {
         let flow = match self.by {
             Flow::Type => request.kind.0,
             Flow::Class => u16::from(request.class.0),
-            Flow::Workflow => request.workflow,
+            Flow::Workflow => request.flow,
         };
         if usize::from(flow) < self.flows.len() {
             flow

@@ -12,6 +12,9 @@ use crate::host::*;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
+/// An engine with stages only.
+type Engine = super::Engine;
+
 /// Envoy's rules: counters refuse 0 and below. Fails one chosen metric call; runs a hook before or
 /// after a store.
 #[derive(Default)]

@@ -1,32 +1,21 @@
-//! One policy on one worker: the rate limiter of its workflows, if it has any, and then its stage.
-//!
-//! ```text
-//! request ─► limiter (Wisp §4.1, §4.3) ─► stage (strategy, queue, slots) ─► backend
-//! ```
-//!
-//! Both know a request by the same [`Ticket`]: the table of requests is the stage's, and a row has
-//! a part for the workflow.
+//! One policy on one worker: its stage, and the calls of [`Beside`] before and after it.
 
 use std::sync::Arc;
 
-use super::flows::Flows;
 use super::prepared::Compiled;
+use crate::beside::{Beside, InForce, Passage, Release};
 use crate::decision::{Action, Arrival, Decision, PolicyId, Ticket};
 use crate::host::{Host, HostError};
-use crate::requests::Phase;
 use crate::stage::{Outcome, Stage, Upstream};
 use crate::time::Instant;
 use crate::workers::{Changes, Membership};
-use crate::workflows::{Passage, Release, Token, Workflows};
 
-/// A policy in force on this worker: its stage and its workflows.
+/// A policy in force on this worker.
 #[derive(Debug)]
 pub(super) struct Policy {
     pub(super) id: PolicyId,
     pub(super) compiled: Arc<Compiled>,
     pub(super) stage: Stage,
-    pub(super) workflows: Option<Workflows>,
-    pub(super) flows: Option<Flows>,
     seed: u64,
     releases: Vec<Release>,
 }
@@ -44,20 +33,37 @@ impl Policy {
         seed: u64,
         now: Instant,
         host: &impl Host,
+        beside: &mut impl Beside,
     ) -> Result<Self, HostError> {
-        let config = &compiled.config;
-        Ok(Self {
+        let (config, stats) = (compiled.config.clone(), compiled.stats.clone());
+        let mut this = Self {
             id,
-            workflows: Workflows::new(config, membership, seed, now, host)?,
-            flows: Flows::new(host, config)?,
-            stage: {
-                let stats = compiled.stats.clone();
-                Stage::new(id, config.clone(), stats, membership, seed, host)?
-            },
+            stage: Stage::new(id, config, stats, membership, seed, host)?,
             compiled,
             seed,
             releases: Vec::new(),
-        })
+        };
+        this.configure_beside(beside, host, now, membership, true)?;
+        Ok(this)
+    }
+
+    fn configure_beside(
+        &mut self,
+        beside: &mut impl Beside,
+        host: &impl Host,
+        now: Instant,
+        membership: &Membership,
+        changed: bool,
+    ) -> Result<(), HostError> {
+        let policy = InForce {
+            id: self.id,
+            config: &self.compiled.config,
+            changed,
+            membership,
+            seed: self.seed,
+        };
+        let requests = &mut self.stage.requests;
+        beside.reconfigure(host, now, &policy, requests, &mut self.releases)
     }
 
     /// Requests of this worker that wait or run.
@@ -66,10 +72,8 @@ impl Policy {
     }
 
     /// Whether ticks should come soon.
-    pub(super) fn is_busy(&self) -> bool {
-        let requests = &self.stage.requests;
-        let workflows = self.workflows.as_ref();
-        self.stage.is_busy() || workflows.is_some_and(|w| w.is_busy(requests))
+    pub(super) fn is_busy(&self, beside: &impl Beside) -> bool {
+        self.stage.is_busy() || beside.is_busy(self.id, &self.stage.requests)
     }
 
     /// Decides about a request that arrives.
@@ -78,6 +82,7 @@ impl Policy {
     /// [`HostError`]; the caller lets the request through, unmanaged.
     pub(super) fn arrive(
         &mut self,
+        beside: &mut impl Beside,
         host: &impl Host,
         now: Instant,
         request: &Arrival,
@@ -88,63 +93,53 @@ impl Policy {
             attributes,
             origin,
         } = request;
-        let Some(workflows) = self.workflows.as_mut().filter(|w| !w.is_retired()) else {
-            return self.in_stage(now, actions, |stage, actions| {
+        let mut changed = *request;
+        match beside.arrive(host, now, &mut self.stage, &mut changed) {
+            None => self.in_stage(beside, now, actions, |stage, actions| {
                 stage.arrive(host, now, *stream, attributes, actions)
-            });
-        };
-        let mut request = *request;
-        if let Some(flows) = &self.flows {
-            let id = origin.workflow;
-            request.attributes.workflow = id.0;
-            request.attributes.weight = flows.weight(workflows.name(id));
-        }
-        workflows.complete(&mut request);
-        let hopeless = self.stage.is_hopeless(*stream, &request.attributes);
-        let requests = &mut self.stage.requests;
-        match workflows.arrive(host, now, requests, &request, hopeless) {
-            Passage::Hold(ticket) => Ok(Decision::Hold(ticket)),
-            Passage::Refuse(reason, wait) => {
+            }),
+            Some(Passage::Hold(ticket)) => Ok(Decision::Hold(ticket)),
+            Some(Passage::Refuse(reason, wait)) => {
                 let refusal = self
                     .stage
                     .refuse_before(now, attributes, *origin, reason, wait);
                 Ok(Decision::Refuse(refusal))
             }
-            Passage::Forward(ticket) => self.enter(host, now, ticket, actions),
+            Some(Passage::Forward(ticket)) => self.enter(beside, host, now, ticket, actions),
         }
     }
 
-    /// Moves a request from the limiter to the stage.
+    /// Moves a request that is in the table to the stage.
     fn enter(
         &mut self,
+        beside: &mut impl Beside,
         host: &impl Host,
         now: Instant,
         ticket: Ticket,
         actions: &mut Vec<Action>,
     ) -> Result<Decision, HostError> {
-        let decision = self.in_stage(now, actions, |stage, actions| {
+        let decision = self.in_stage(beside, now, actions, |stage, actions| {
             stage.enter(host, now, ticket, actions)
         });
-        if let (Ok(Decision::Forward(ticket)), Some(workflows)) = (&decision, &mut self.workflows) {
-            workflows.started(now, &mut self.stage.requests, *ticket);
+        if let Ok(Decision::Forward(ticket)) = &decision {
+            beside.started(now, &mut self.stage.requests, *ticket);
         }
         decision
     }
 
-    /// Runs `f` on the stage, and records for the workflows which requests go to the backend by it.
+    /// Runs `f` on the stage, and reports which requests go to the backend by it.
     fn in_stage<T>(
         &mut self,
+        beside: &mut impl Beside,
         now: Instant,
         actions: &mut Vec<Action>,
         f: impl FnOnce(&mut Stage, &mut Vec<Action>) -> T,
     ) -> T {
         let before = actions.len();
         let done = f(&mut self.stage, actions);
-        if let Some(workflows) = &mut self.workflows {
-            for action in &actions[before..] {
-                if let Action::Resume { ticket, .. } = action {
-                    workflows.started(now, &mut self.stage.requests, *ticket);
-                }
+        for action in &actions[before..] {
+            if let Action::Resume { ticket, .. } = action {
+                beside.started(now, &mut self.stage.requests, *ticket);
             }
         }
         done
@@ -156,28 +151,16 @@ impl Policy {
     /// [`HostError`].
     pub(super) fn finish(
         &mut self,
+        beside: &mut impl Beside,
         host: &impl Host,
         now: Instant,
         ticket: Ticket,
         outcome: Outcome,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
-        let requests = &self.stage.requests;
-        if let (Some(workflows), Some(request), Some(part)) = (
-            &mut self.workflows,
-            requests.of(ticket),
-            requests.part(ticket),
-        ) {
-            let answered = matches!(outcome, Outcome::Completed | Outcome::Unsampled);
-            let served = match request.phase {
-                Phase::Running { dequeued } => Some(dequeued),
-                Phase::Queued => Some(None),
-                Phase::Arriving => None,
-            };
-            let served = served.filter(|_| answered);
-            workflows.ended(host, now, ticket, part, served);
-        }
-        self.in_stage(now, actions, |stage, actions| {
+        let answered = matches!(outcome, Outcome::Completed | Outcome::Unsampled);
+        beside.ended(host, now, &self.stage.requests, ticket, answered);
+        self.in_stage(beside, now, actions, |stage, actions| {
             stage.finish(host, now, ticket, outcome, actions)
         })
     }
@@ -188,23 +171,16 @@ impl Policy {
     /// [`HostError`].
     pub(super) fn at_host(
         &mut self,
+        beside: &mut impl Beside,
         host: &impl Host,
         now: Instant,
         ticket: Ticket,
         upstream: Upstream,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
-        self.in_stage(now, actions, |stage, actions| {
+        self.in_stage(beside, now, actions, |stage, actions| {
             stage.at_host(host, now, ticket, upstream, actions)
         })
-    }
-
-    /// Returns the token that the application copies to its calls for a request; `None` before it
-    /// goes to the backend.
-    pub(super) fn token(&self, ticket: Ticket) -> Option<Token> {
-        let requests = &self.stage.requests;
-        let (request, part) = (requests.of(ticket)?, requests.part(ticket)?);
-        self.workflows.as_ref()?.token(request, part)
     }
 
     /// Another worker freed a slot for a request that waits here.
@@ -213,11 +189,12 @@ impl Policy {
     /// [`HostError`].
     pub(super) fn woken(
         &mut self,
+        beside: &mut impl Beside,
         host: &impl Host,
         now: Instant,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
-        self.in_stage(now, actions, |stage, actions| {
+        self.in_stage(beside, now, actions, |stage, actions| {
             stage.woken(host, now, actions)
         })
     }
@@ -228,45 +205,35 @@ impl Policy {
     /// [`HostError`]; the next tick continues.
     pub(super) fn tick(
         &mut self,
+        beside: &mut impl Beside,
         host: &impl Host,
         now: Instant,
         membership: &Membership,
         changes: &Changes,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
-        let ticked = self.in_stage(now, actions, |stage, actions| {
+        let ticked = self.in_stage(beside, now, actions, |stage, actions| {
             stage.tick(host, now, membership, changes, actions)
         });
-        let named = match &mut self.flows {
-            Some(flows) => flows.tick(host, now, &mut self.stage),
-            None => Ok(()),
-        };
-        let ticked = ticked.and(named);
-        let Some(workflows) = &mut self.workflows else {
-            return ticked;
-        };
-        for id in workflows.take_freed() {
-            self.stage.forget_flow(id);
-        }
-        workflows.set_slots(self.stage.parallelism());
-        let (requests, releases) = (&mut self.stage.requests, &mut self.releases);
-        let adapted = workflows.tick(host, now, membership.id(), requests, releases);
-        self.release(host, now, actions);
-        // Its last requests still carry announcements to their senders.
-        let retired = self.workflows.as_ref().is_some_and(Workflows::is_retired);
-        if retired && !self.stage.requests.any_part() {
-            self.workflows = None;
-        }
-        ticked.and(adapted)
+        let own = (self.id, membership.id());
+        let beside_ticked = beside.tick(host, now, own, &mut self.stage, &mut self.releases);
+        self.release(beside, host, now, actions);
+        ticked.and(beside_ticked)
     }
 
-    /// Carries out the limiter's decisions about held requests.
-    fn release(&mut self, host: &impl Host, now: Instant, actions: &mut Vec<Action>) {
+    /// Carries out the decisions about requests that were held before the stage.
+    fn release(
+        &mut self,
+        beside: &mut impl Beside,
+        host: &impl Host,
+        now: Instant,
+        actions: &mut Vec<Action>,
+    ) {
         let mut releases = std::mem::take(&mut self.releases);
         for release in releases.drain(..) {
             match release {
                 Release::Admit { ticket, stream } => {
-                    match self.enter(host, now, ticket, actions) {
+                    match self.enter(beside, host, now, ticket, actions) {
                         Ok(Decision::Hold(_)) => {}
                         Ok(Decision::Refuse(refusal)) => {
                             actions.push(Action::Refuse { stream, refusal });
@@ -300,6 +267,7 @@ impl Policy {
     /// As [`Stage::reconfigure`].
     pub(super) fn reconfigure(
         &mut self,
+        beside: &mut impl Beside,
         host: &impl Host,
         now: Instant,
         compiled: Arc<Compiled>,
@@ -307,7 +275,7 @@ impl Policy {
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         let same = self.stage.config() == &compiled.config;
-        let changed = self.in_stage(now, actions, |stage, actions| {
+        let changed = self.in_stage(beside, now, actions, |stage, actions| {
             stage.reconfigure(host, now, &compiled.config, &compiled.stats, actions)
         });
         // Also where an error came after: types are classified as the stage numbers them.
@@ -315,33 +283,8 @@ impl Policy {
         if applied {
             self.compiled = compiled;
         }
-        let revived = self.workflows.as_ref().is_some_and(Workflows::is_retired);
-        if (same || !applied) && !revived {
-            return changed;
-        }
-        let compiled = Arc::clone(&self.compiled);
-        let config = &compiled.config;
-        let changed = match Flows::new(host, config) {
-            Ok(flows) => {
-                self.flows = flows;
-                changed
-            }
-            Err(error) => changed.and(Err(error)),
-        };
-        let (requests, releases) = (&mut self.stage.requests, &mut self.releases);
-        let kept = match (&mut self.workflows, &config.workflows) {
-            (Some(workflows), Some(_)) => {
-                workflows.reconfigure(config, now, host, requests, releases)
-            }
-            (Some(workflows), None) => {
-                workflows.retire(now, requests, releases);
-                Ok(())
-            }
-            (none, Some(_)) => Workflows::new(config, membership, self.seed, now, host)
-                .map(|workflows| *none = workflows),
-            (None, None) => Ok(()),
-        };
-        self.release(host, now, actions);
+        let kept = self.configure_beside(beside, host, now, membership, applied && !same);
+        self.release(beside, host, now, actions);
         changed.and(kept)
     }
 
@@ -351,17 +294,17 @@ impl Policy {
     /// [`HostError`].
     pub(super) fn retire(
         &mut self,
+        beside: &mut impl Beside,
         host: &impl Host,
         now: Instant,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
-        let retired = self.in_stage(now, actions, |stage, actions| {
+        let retired = self.in_stage(beside, now, actions, |stage, actions| {
             stage.retire(host, now, actions)
         });
-        if let Some(workflows) = &mut self.workflows {
-            workflows.retire(now, &mut self.stage.requests, &mut self.releases);
-        }
-        self.release(host, now, actions);
+        let requests = &mut self.stage.requests;
+        beside.retire(now, self.id, requests, &mut self.releases);
+        self.release(beside, host, now, actions);
         retired
     }
 
@@ -369,10 +312,13 @@ impl Policy {
     ///
     /// # Errors
     /// [`HostError`].
-    pub(super) fn flush(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
-        if let Some(workflows) = &mut self.workflows {
-            workflows.flush(host, now)?;
-        }
+    pub(super) fn flush(
+        &mut self,
+        beside: &mut impl Beside,
+        host: &impl Host,
+        now: Instant,
+    ) -> Result<(), HostError> {
+        beside.flush(host, now, self.id)?;
         self.stage.flush(host, now)
     }
 }

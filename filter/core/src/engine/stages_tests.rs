@@ -7,6 +7,9 @@ use crate::classify::memory::MemoryRequest;
 use crate::config::FilterConfig;
 use crate::host::memory::MemoryHost;
 
+/// An engine with stages only.
+type Engine = super::Engine;
+
 /// Stages `ns/a`, `ns/b`, ... of so many slots for these routes.
 fn config(stages: &[(u32, &[&str])]) -> FilterConfig {
     let stage = |(name, (slots, routes)): (char, &(u32, &[&str]))| {

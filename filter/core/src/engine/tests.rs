@@ -21,6 +21,9 @@ mod offered;
 mod retries;
 mod streams;
 
+/// An engine with stages only.
+type Engine = super::Engine;
+
 fn config(parallelism: u32, change: impl FnOnce(&mut StageConfig)) -> FilterConfig {
     let json = format!(
         r#"{{"revision":"r","stages":[{{"policy":"ns/p","parallelism":{parallelism},

@@ -9,7 +9,8 @@ use crate::stage::Outcome;
 /// The details of timeouts and resets between Envoy and the backend begin with `upstream_`. All
 /// others, except that of a response from the backend, come from Envoy (no route, no cluster),
 /// other filters, or the client.
-pub(super) fn of_details(details: Option<&[u8]>) -> Outcome {
+#[must_use]
+pub fn of_details(details: Option<&[u8]>) -> Outcome {
     match details {
         Some(b"via_upstream") => Outcome::Completed,
         Some(b"response_timeout") => Outcome::Failed,

@@ -1,20 +1,19 @@
 //! The state that all streams of an engine share.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
+use crate::beside::Beside;
 use crate::classify::RequestView as _;
-use crate::config::{ConfigError, Direction, StageConfig};
+use crate::config::{ConfigError, Direction};
 use crate::deadline;
 use crate::decision::{Action, Decision, Ticket};
-use crate::engine::{Calling, Engine, Prepared};
+use crate::engine::{Engine, Prepared};
 use crate::host::{Host, HostError};
 use crate::refusal::Refusal;
 use crate::rng::Rng;
 use crate::stage::{Outcome, Upstream};
 use crate::strategy::hint;
 use crate::time::Instant;
-use crate::workflows::wire;
 
 use super::headers::Headers;
 use super::inbound::Asked;
@@ -39,32 +38,22 @@ fn upstream(stream: &impl Stream) -> Option<Upstream> {
 
 /// An engine, its host, and the rules for requests and responses.
 ///
-/// After each call the caller carries out [`Filter::actions`].
+/// `B` is the behaviour beside the engine's stages. After each call the caller carries out
+/// [`Filter::actions`].
 #[derive(Debug)]
-pub struct Filter<H> {
+pub struct Filter<H, B = ()> {
     pub(super) host: H,
-    pub(super) engine: Engine,
+    pub(super) engine: Engine<B>,
     rng: Rng,
     pub(super) actions: Vec<Action>,
     pub(super) listeners: Listeners,
     configured: bool,
-    /// Whether any stage has workflows. Otherwise their headers are neither read nor written.
-    pub(super) workflows: bool,
-    /// Whether any stage has class admission, and so trusts senders' headers.
-    pub(super) classes: bool,
-    /// Buffer for baggage, with or without a token.
-    pub(super) baggage: Vec<u8>,
-    /// Calls that were held, and at a gateway requests, which went on and aren't answered yet, by
-    /// stream.
-    pub(super) forwarded: HashMap<u32, Calling>,
     complained: Option<Instant>,
-    /// Whether the server of class admission answered the last report; `None` before the first.
-    pub(super) server_heard: Option<bool>,
     /// The time of the last request or end of a request for which the clock could be read.
     last: Instant,
 }
 
-impl<H: Host> Filter<H> {
+impl<H: Host, B: Beside> Filter<H, B> {
     /// A filter without configuration: every request passes by. `seed` differs between the engines
     /// of a process.
     pub fn new(host: H, seed: u64) -> Self {
@@ -75,12 +64,7 @@ impl<H: Host> Filter<H> {
             actions: Vec::new(),
             listeners: Listeners::default(),
             configured: false,
-            workflows: false,
-            classes: false,
-            baggage: Vec::new(),
-            forwarded: HashMap::new(),
             complained: None,
-            server_heard: None,
             last: Instant::default(),
         }
     }
@@ -91,8 +75,13 @@ impl<H: Host> Filter<H> {
     }
 
     /// The engine.
-    pub fn engine(&self) -> &Engine {
+    pub fn engine(&self) -> &Engine<B> {
         &self.engine
+    }
+
+    /// The host, the engine, and the pending actions ([`Filter::actions`]).
+    pub fn parts(&mut self) -> (&H, &mut Engine<B>, &mut Vec<Action>) {
+        (&self.host, &mut self.engine, &mut self.actions)
     }
 
     /// The proxy's configurations.
@@ -115,7 +104,7 @@ impl<H: Host> Filter<H> {
     ///
     /// For an [`Action::Resume`] it calls [`Filter::resume`] with the request's stream and lets the
     /// request go on. For an [`Action::Refuse`] it answers with [`Filter::reply`]. For an
-    /// [`Action::Send`] it calls [`Filter::send`] with the call's stream and lets the call go on.
+    /// [`Action::Send`] it sends the call of the stream, by what is beside the engine's stages.
     pub fn actions(&mut self) -> &mut Vec<Action> {
         &mut self.actions
     }
@@ -181,14 +170,7 @@ impl<H: Host> Filter<H> {
         };
         let (engine, actions) = (&mut self.engine, &mut self.actions);
         match direction {
-            Direction::Inbound => {
-                engine.listen(&self.host, now, &in_force, actions)?;
-                let stages = || in_force.iter().flat_map(|(_, p)| &p.config.stages);
-                self.workflows = stages().any(|s| s.workflows.is_some());
-                let receives =
-                    |s: &StageConfig| s.class_admission.as_ref().is_some_and(|a| a.receives);
-                self.classes = stages().any(receives);
-            }
+            Direction::Inbound => engine.listen(&self.host, now, &in_force, actions)?,
             Direction::Outbound => engine.call_by(&self.host, config)?,
         }
         self.configured = true;
@@ -229,7 +211,7 @@ impl<H: Host> Filter<H> {
         if left.newest(direction).is_none() {
             match direction {
                 Direction::Inbound => self.leave(proxy),
-                Direction::Outbound => self.engine.forget_outbound(),
+                Direction::Outbound => self.engine.forget_calls(),
             }
         } else if left.configs(direction) != before.configs(direction) {
             self.apply_again(proxy, direction);
@@ -281,10 +263,6 @@ impl<H: Host> Filter<H> {
         self.rng = Rng::new(seed.rotate_left(32));
         self.actions.clear();
         self.configured = false;
-        self.workflows = false;
-        self.classes = false;
-        self.baggage.clear();
-        self.forwarded.clear();
         let now = match proxy.now() {
             Ok(now) => now,
             Err(error) => return self.complain(proxy, &error),
@@ -301,7 +279,8 @@ impl<H: Host> Filter<H> {
 
     /// Leaves the process, if no request is under way: ticks come no more.
     fn leave(&mut self, proxy: &impl Proxy) {
-        self.engine.send_calls(&mut self.actions);
+        let beside = self.engine.beside_mut();
+        beside.send_calls(None, &mut self.actions);
         let left = proxy
             .now()
             .and_then(|now| self.engine.leave(&self.host, now));
@@ -336,9 +315,9 @@ impl<H: Host> Filter<H> {
         }
         let now = stream.now()?;
         self.last = now;
-        let standing = self.standing(&mut headers);
+        let standing = B::standing(self, &mut headers);
         asked.upgrade = headers.upgrade();
-        asked.by_peer = self.classes && headers.header(wire::PROCESS).is_some();
+        asked.by_peer = standing.by_peer;
         let own_deadline = if headers.has_timeout() {
             deadline::own_deadline(&headers)
         } else {
@@ -352,15 +331,15 @@ impl<H: Host> Filter<H> {
             own_deadline,
             &mut self.actions,
         );
-        if !matches!(decision, Ok(Decision::Refuse(_))) {
-            self.strip(stream, &headers, standing);
+        if standing.strip && !matches!(decision, Ok(Decision::Refuse(_))) {
+            B::strip(self, stream, &headers);
         }
         let decision = decision?;
         match decision {
             Decision::PassBy | Decision::Refuse(_) => {}
             Decision::Forward(ticket) => {
                 self.tell_quality(stream, ticket);
-                self.hand_on(stream, ticket, Some(&headers));
+                B::goes_on(self, stream, ticket, Some(&headers));
             }
             Decision::Hold(ticket) => self.tell_quality(stream, ticket),
         }
@@ -377,7 +356,7 @@ impl<H: Host> Filter<H> {
 
     /// Prepares the headers of a held request for the application when it goes on.
     pub fn resume(&mut self, stream: &impl Stream, ticket: Ticket) {
-        self.hand_on(stream, ticket, None);
+        B::goes_on(self, stream, ticket, None);
     }
 
     /// Returns the requests, with their streams, that [`Filter::look`] is to be called for after a
@@ -495,7 +474,7 @@ impl<H: Host> Filter<H> {
     /// Returns a refusal as a response, with the headers for clients.
     pub fn reply(&mut self, refusal: &Refusal) -> LocalReply {
         let mut announced = None;
-        self.engine.announce(refusal, |name, value| {
+        self.engine.beside_mut().announce(refusal, |name, value| {
             announced = Some((name, value.to_owned()));
         });
         let hint = self.engine.rejection_rate(refusal.policy).map(hint::value);
@@ -505,14 +484,15 @@ impl<H: Host> Filter<H> {
         LocalReply::new(words, refusal, told, &mut self.rng)
     }
 
-    /// Logs the error of a host call that failed, now and then.
+    /// As [`Filter::complain`], unless it succeeded.
     pub fn check(&mut self, proxy: &impl Proxy, done: Result<(), HostError>) {
         if let Err(error) = done {
             self.complain(proxy, &error);
         }
     }
 
-    pub(super) fn complain(&mut self, proxy: &impl Proxy, error: &HostError) {
+    /// Logs a host call that failed, now and then.
+    pub fn complain(&mut self, proxy: &impl Proxy, error: &HostError) {
         let now = proxy.now().unwrap_or_default();
         if self.complained.is_none_or(|at| now.since(at) >= COMPLAIN) {
             self.complained = Some(now);

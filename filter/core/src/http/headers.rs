@@ -13,9 +13,9 @@ use std::ops::Range;
 
 use crate::classify::RequestView;
 use crate::config::ATTEMPT_HEADERS;
+use crate::deadline;
 use crate::host::HostError;
 use crate::retries;
-use crate::workflows::{baggage, wire};
 
 use super::{Property, Stream};
 
@@ -29,35 +29,15 @@ pub struct Headers<'a, S> {
     upgrade: bool,
     timeout: bool,
     attempt: bool,
-    baggage: bool,
     /// Whether a name begins with [`OURS`].
     ours: bool,
-    /// The headers of [`MESH`] that are present, one bit each.
-    mesh: u8,
     disowned: bool,
     route_name: OnceCell<Option<Vec<u8>>>,
     peer: OnceCell<Option<Vec<u8>>>,
 }
 
-/// Headers in which a request states its own deadline.
-pub(super) const TIMEOUTS: [&str; 3] = [
-    wire::TIMEOUT,
-    "grpc-timeout",
-    "x-envoy-expected-rq-timeout-ms",
-];
-
 /// The prefix of Headgate's own headers.
 const OURS: &[u8] = b"x-headgate-";
-
-/// Headers between sidecars in requests, which no application needs to see.
-const MESH: [&str; 6] = [
-    wire::WORKFLOW,
-    wire::PROCESS,
-    wire::TIMEOUT,
-    wire::PROGRESS,
-    wire::CLASS,
-    wire::REQUEST,
-];
 
 /// The kind of connection that a request asks to switch to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,9 +76,7 @@ impl<'a, S: Stream> Headers<'a, S> {
             upgrade: false,
             timeout: false,
             attempt: false,
-            baggage: false,
             ours: false,
-            mesh: 0,
             disowned: false,
             route_name: OnceCell::new(),
             peer: OnceCell::new(),
@@ -106,18 +84,14 @@ impl<'a, S: Stream> Headers<'a, S> {
         };
         for (name, value) in pairs(&bytes) {
             let name = &bytes[name];
-            if name.starts_with(OURS) {
-                this.ours = true;
-                if let Some(at) = MESH.iter().position(|m| m.as_bytes() == name) {
-                    this.mesh |= 1 << at;
-                }
-            }
+            this.ours |= name.starts_with(OURS);
             match name {
                 b":path" => this.path = value,
                 b":method" => this.method = value,
                 b"upgrade" => this.upgrade = true,
-                b"baggage" => this.baggage = true,
-                name if TIMEOUTS.iter().any(|t| t.as_bytes() == name) => this.timeout = true,
+                name if deadline::HEADERS.iter().any(|t| t.as_bytes() == name) => {
+                    this.timeout = true;
+                }
                 name if ATTEMPT_HEADERS.iter().any(|(a, _)| a.as_bytes() == name) => {
                     this.attempt = true;
                 }
@@ -136,32 +110,31 @@ impl<'a, S: Stream> Headers<'a, S> {
         }
     }
 
-    /// Whether any of [`TIMEOUTS`] is present.
+    /// Whether any of [`deadline::HEADERS`] is present.
     pub(super) fn has_timeout(&self) -> bool {
         self.timeout
     }
 
     /// Whether any of Headgate's own headers is present.
-    pub(super) fn any_of_ours(&self) -> bool {
+    pub fn any_of_ours(&self) -> bool {
         self.ours
     }
 
     /// Hides Headgate's own headers from the rules.
-    pub(super) fn disown(&mut self) {
+    pub fn disown(&mut self) {
         self.disowned = true;
     }
 
-    /// Yields the names of the headers to remove before the application sees the request: those
-    /// between sidecars, or all of Headgate's own after [`Headers::disown`].
-    pub(super) fn internal(&self) -> impl Iterator<Item = &[u8]> {
-        let all = self.disowned && self.ours;
-        let ours = pairs(&self.bytes)
-            .take_while(move |_| all)
-            .map(|(name, _)| &self.bytes[name])
-            .filter(|name| name.starts_with(OURS));
-        let mesh = if all { 0 } else { self.mesh };
-        let known = (0..MESH.len()).filter(move |at| mesh >> at & 1 == 1);
-        ours.chain(known.map(|at| MESH[at].as_bytes()))
+    /// Whether Headgate's own headers are hidden.
+    pub fn is_disowned(&self) -> bool {
+        self.disowned
+    }
+
+    /// Yields the names of Headgate's own headers, also when they are hidden.
+    pub fn ours(&self) -> impl Iterator<Item = &[u8]> {
+        let names = pairs(&self.bytes).take_while(|_| self.ours);
+        let names = names.map(|(name, _)| &self.bytes[name]);
+        names.filter(|name| name.starts_with(OURS))
     }
 
     fn property(&self, property: Property<'_>) -> Option<Vec<u8>> {
@@ -169,27 +142,10 @@ impl<'a, S: Stream> Headers<'a, S> {
     }
 
     /// All values of a header.
-    fn values(&self, name: &'static str) -> impl Iterator<Item = &[u8]> {
+    pub fn values(&self, name: &'static str) -> impl Iterator<Item = &[u8]> {
         pairs(&self.bytes)
             .filter(move |(n, _)| &self.bytes[n.clone()] == name.as_bytes())
             .map(|(_, value)| &self.bytes[value])
-    }
-
-    /// The token in the baggage.
-    pub(super) fn token_in_baggage(&self) -> Option<&[u8]> {
-        let there = self.baggage.then(|| self.values(wire::BAGGAGE))?;
-        baggage::token(there)
-    }
-
-    /// Writes the baggage with `token` to `out`. Without room for the token, returns false and
-    /// writes the baggage without it.
-    pub(super) fn baggage_with(&self, token: &[u8], out: &mut Vec<u8>) -> bool {
-        baggage::with_token(self.values(wire::BAGGAGE), token, out)
-    }
-
-    /// Writes the baggage without tokens to `out`; it is empty if it had nothing but tokens.
-    pub(super) fn baggage_without(&self, out: &mut Vec<u8>) {
-        baggage::without_token(self.values(wire::BAGGAGE), out);
     }
 }
 
@@ -233,19 +189,22 @@ impl<S: Stream> RequestView for Headers<'_, S> {
     }
 }
 
-/// The headers of a response to the calling process.
-pub(super) struct Response {
+/// The headers of a response.
+#[derive(Debug)]
+pub struct Response {
     bytes: Vec<u8>,
 }
 
 impl Response {
     /// Never fails: headers that can't be read count as absent.
-    pub(super) fn parse(bytes: Vec<u8>) -> Self {
+    #[must_use]
+    pub fn parse(bytes: Vec<u8>) -> Self {
         Self { bytes }
     }
 
     /// A response header by its lower case name; the first of several.
-    pub(super) fn header(&self, name: &str) -> Option<&[u8]> {
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&[u8]> {
         find(&self.bytes, name)
     }
 }
@@ -299,57 +258,24 @@ mod tests {
     use super::*;
     use crate::http::memory::MemoryStream;
 
-    fn internal<'a>(headers: &'a Headers<'_, MemoryStream>) -> Vec<&'a str> {
-        headers
-            .internal()
-            .map(|name| std::str::from_utf8(name).unwrap())
-            .collect()
-    }
-
     #[test]
-    fn a_strangers_words_are_hidden_and_removed() {
+    fn a_strangers_words_are_hidden() {
         let stream = MemoryStream::of(&[
             (":path", "/a"),
-            ("x-headgate-workflow", "w"),
             ("x-headgate-process", "0"),
-            ("x-headgate-process", "1"),
             ("x-headgate-cost", "7"),
             ("grpc-timeout", "1S"),
             ("x-headgat", "is another's"),
         ]);
         let mut headers = Headers::of_request(&stream).unwrap();
         assert!(headers.any_of_ours() && headers.has_timeout());
-        assert_eq!(headers.header("x-headgate-workflow"), Some(&b"w"[..]));
-        assert_eq!(
-            internal(&headers),
-            ["x-headgate-workflow", "x-headgate-process"]
-        );
+        let ours = [&b"x-headgate-process"[..], b"x-headgate-cost"];
+        assert!(headers.ours().eq(ours));
+        assert_eq!(headers.header("x-headgate-cost"), Some(&b"7"[..]));
         headers.disown();
-        assert_eq!(headers.header("x-headgate-workflow"), None);
         assert_eq!(headers.header("x-headgate-cost"), None);
         assert_eq!(headers.header("grpc-timeout"), Some(&b"1S"[..]));
-        let all = [
-            "x-headgate-workflow",
-            "x-headgate-process",
-            "x-headgate-process",
-            "x-headgate-cost",
-        ];
-        assert_eq!(internal(&headers), all);
-    }
-
-    #[test]
-    fn a_token_is_found_in_any_baggage() {
-        let stream = MemoryStream::of(&[("baggage", "k=v"), ("baggage", "headgate=b,l=w")]);
-        let baggage = Headers::of_request(&stream).unwrap();
-        assert_eq!(baggage.token_in_baggage(), Some(&b"b"[..]));
-        let mut out = Vec::new();
-        baggage.baggage_without(&mut out);
-        assert_eq!(out, b"k=v,l=w");
-        assert!(baggage.baggage_with(b"t", &mut out));
-        assert_eq!(out, b"k=v,l=w,headgate=t");
-        let stream = MemoryStream::of(&[("x", "headgate=b")]);
-        let other = Headers::of_request(&stream).unwrap();
-        assert_eq!(other.token_in_baggage(), None);
+        assert!(headers.ours().eq(ours));
     }
 
     #[test]
@@ -367,7 +293,7 @@ mod tests {
         for count in [2, 3, 1 << 16, u32::MAX] {
             bytes[..4].copy_from_slice(&count.to_le_bytes());
             let headers = Headers::parse(&stream, bytes.clone());
-            assert_eq!(headers.token_in_baggage(), None);
+            assert_eq!(headers.values("baggage").count(), 0);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! One request: from its headers to the end of its response, however it ends.
 
+use crate::beside::Beside;
 use crate::decision::{Decision, Ticket};
 use crate::host::{Host, HostError};
 use crate::stage::Outcome;
@@ -60,7 +61,7 @@ impl Inbound {
     /// with [`Filter::reply`].
     pub fn request_headers(
         &mut self,
-        filter: &mut Filter<impl Host>,
+        filter: &mut Filter<impl Host, impl Beside>,
         stream: &impl Stream,
     ) -> Decision {
         if filter.engine.is_idle() {
@@ -73,7 +74,7 @@ impl Inbound {
     /// filter.
     pub fn request<S: Stream>(
         &mut self,
-        filter: &mut Filter<impl Host>,
+        filter: &mut Filter<impl Host, impl Beside>,
         stream: &S,
         headers: Result<Headers<'_, S>, HostError>,
     ) -> Decision {
@@ -88,9 +89,9 @@ impl Inbound {
     }
 
     /// Handles the response's headers.
-    pub fn response_headers(
+    pub fn response_headers<B: Beside>(
         &mut self,
-        filter: &mut Filter<impl Host>,
+        filter: &mut Filter<impl Host, B>,
         stream: &impl Stream,
         end_of_stream: bool,
     ) {
@@ -98,9 +99,8 @@ impl Inbound {
             return;
         };
         // Before our own headers overwrite those of the process behind a gateway.
-        filter.forwarded_answered(stream);
+        B::answers(filter, stream, ticket, self.asked.by_peer);
         filter.hint(stream, ticket);
-        filter.answer(stream, ticket, self.asked.by_peer);
         self.awaits_first_byte = filter.engine.measures_first_byte(ticket);
         if filter.engine.watches_hosts(ticket) && details(stream) == Outcome::Completed {
             filter.answered_by(stream, ticket);
@@ -134,7 +134,11 @@ impl Inbound {
     }
 
     /// Handles the first byte of the response's body, if more follows.
-    pub fn response_begins(&mut self, filter: &mut Filter<impl Host>, stream: &impl Stream) {
+    pub fn response_begins(
+        &mut self,
+        filter: &mut Filter<impl Host, impl Beside>,
+        stream: &impl Stream,
+    ) {
         let Some(ticket) = self.ticket.filter(|_| self.awaits_first_byte) else {
             return;
         };
@@ -147,12 +151,20 @@ impl Inbound {
     }
 
     /// Handles the last byte of the response's body, without trailers.
-    pub fn response_end(&mut self, filter: &mut Filter<impl Host>, stream: &impl Stream) {
+    pub fn response_end(
+        &mut self,
+        filter: &mut Filter<impl Host, impl Beside>,
+        stream: &impl Stream,
+    ) {
         self.finish(filter, stream, self.outcome);
     }
 
     /// Handles the response's trailers.
-    pub fn response_trailers(&mut self, filter: &mut Filter<impl Host>, stream: &impl Stream) {
+    pub fn response_trailers(
+        &mut self,
+        filter: &mut Filter<impl Host, impl Beside>,
+        stream: &impl Stream,
+    ) {
         if let Some(ticket) = self.ticket
             && self.outcome == Outcome::Completed
         {
@@ -163,8 +175,8 @@ impl Inbound {
 
     /// Records the end of the stream: normally after its response, early when the client left or
     /// the backend failed. Safe to call twice.
-    pub fn done(&mut self, filter: &mut Filter<impl Host>, stream: &impl Stream) {
-        filter.forwarded_ended(stream);
+    pub fn done<B: Beside>(&mut self, filter: &mut Filter<impl Host, B>, stream: &impl Stream) {
+        B::ends(filter, stream);
         if self.ticket.is_some() {
             // No more of the answer comes: the backend broke it off, or the client left.
             let outcome = match details(stream) {
@@ -175,7 +187,12 @@ impl Inbound {
         }
     }
 
-    fn finish(&mut self, filter: &mut Filter<impl Host>, stream: &impl Stream, outcome: Outcome) {
+    fn finish(
+        &mut self,
+        filter: &mut Filter<impl Host, impl Beside>,
+        stream: &impl Stream,
+        outcome: Outcome,
+    ) {
         if let Some(ticket) = self.ticket.take() {
             filter.finish(stream, ticket, outcome);
         }

@@ -1,39 +1,35 @@
 //! The filter's handling of requests and responses, for any proxy.
 //!
 //! ```text
-//! Envoy ─► host (Wasm) ─► Inbound, Outbound ─► Filter ─► Engine
+//! Envoy ─► host (Wasm, native) ─► Inbound ─► Filter ─► Engine
 //! ```
 //!
-//! An [`Inbound`] is one request to the process behind the proxy, an [`Outbound`] one call that the
-//! process makes. Each follows Envoy's callbacks, from request headers to the end of the stream.
-//! [`Filter`] is the state that all streams share: the engine, and the rules for Headgate's
-//! headers. A host translates callbacks into calls of these, implements [`Stream`], and carries out
-//! the results: a [`LocalReply`], and the actions for held requests ([`Filter::actions`]).
+//! An [`Inbound`] is one request to the process behind the proxy. It follows Envoy's callbacks,
+//! from request headers to the end of the stream. [`Filter`] is the state that all streams share:
+//! the engine, and the rules for Headgate's headers. A host translates callbacks into calls of
+//! these, implements [`Stream`], and carries out the results: a [`LocalReply`], and the actions for
+//! held requests ([`Filter::actions`]).
 //!
 //! A local reply and a resumption are results rather than calls of [`Stream`]. Envoy may carry both
 //! out at once and run this stream's response callbacks inside the call, while the filter is
 //! borrowed or its lock is held.
 
-mod answer;
+pub mod answer;
 mod filter;
 mod headers;
 mod inbound;
 mod listeners;
 pub mod memory;
-mod mesh;
 pub mod metadata;
-mod outbound;
 mod reply;
-mod report;
 #[cfg(test)]
 mod tests;
 
 pub use filter::Filter;
-pub use headers::{Headers, serialize};
+pub use headers::{Headers, Response, serialize};
 pub use inbound::Inbound;
 pub use listeners::Listeners;
-pub use outbound::Outbound;
-pub use reply::LocalReply;
+pub use reply::{LocalReply, REFUSED};
 
 use crate::host::HostError;
 use crate::time::Instant;

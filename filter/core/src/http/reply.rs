@@ -7,7 +7,7 @@ use crate::refusal::Refusal;
 use crate::rng::Rng;
 
 /// The header with the policy that refused a request, its type, and the reason.
-pub(super) const REFUSED: &str = "x-headgate-refused";
+pub const REFUSED: &str = "x-headgate-refused";
 
 /// A response that the proxy gives itself.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,41 +4,15 @@ use std::time::Duration;
 
 use super::memory::{MemoryStream, pairs};
 use super::*;
-use crate::config::{Direction, FilterConfig};
+use crate::config::Direction;
 use crate::decision::{Action, Decision};
 use crate::host::memory::{Fault, MemoryHost};
 use crate::refusal::Reason;
 use crate::time::Instant;
-use crate::workflows::wire;
 
-mod central;
-mod classes;
-mod smoothing;
+mod proxy;
 
-/// The configurations for requests and for calls.
-const IN: u32 = 1;
-const OUT: u32 = 2;
-const VIA_UPSTREAM: &str = "via_upstream";
-
-/// One slot, one place in the queue. `more` goes into the stage.
-fn stage(more: &str) -> String {
-    format!(
-        r#"{{"revision":"r","stages":[{{"policy":"ns/p","parallelism":1,
-        "queue":{{"max_length":1,"timeout_us":1000000}},"types":[{{"name":"default"}}],
-        {more}}}]}}"#
-    )
-}
-
-const MAX_QUEUE_LENGTH: &str = r#""strategy":{"type":"MaxQueueLength"}"#;
-
-/// One workflow, `a`, by a header or by the sidecar that sent the request.
-const WORKFLOWS: &str = r#""strategy":{"type":"MaxQueueLength"},
-    "workflows":{"identify":[{"type":"Header","name":"x-tenant"},
-                             {"type":"Header","name":"x-headgate-workflow"}],
-        "peers":["spiffe://mesh/*"],
-        "quantile":0.5,"interval_us":100000,"rate_ttl_us":1000000,
-        "sharing":{"type":"StaticGuarantees"},"max_workflows":10,"max_queue_length":20,
-        "workflows":{"a":{"guarantee":1000.0}}}"#;
+use proxy::{IN, MAX_QUEUE_LENGTH, Proxy, Request, VIA_UPSTREAM, stage};
 
 const DEGRADATION: &str = r#""strategy":{"type":"ResponseTimeController","percentile":90,
     "scope":"Type","targets_us":[[50000]],"smoothing":0.7,"requests":100,"timeout_us":1000000,
@@ -46,105 +20,6 @@ const DEGRADATION: &str = r#""strategy":{"type":"ResponseTimeController","percen
     "min_rate":0.05,"max_rate":2000,
     "lower_class_decrease":10,"lower_class_patience":20,
     "degradation":{"min_quality":0.1,"decrease":1.2,"increase":0.05,"admission":true}}"#;
-
-const OUTBOUND: &str = r#"{"policy":"ns/p","services":{"outbound|80||b.*":"b"}}"#;
-
-struct Request {
-    stream: MemoryStream,
-    inbound: Inbound,
-}
-
-impl Request {
-    /// The backend answers with `status`; nothing has ended yet.
-    fn answered(&mut self, filter: &mut Filter<MemoryHost>, status: &str, alone: bool) {
-        self.stream.set(Property::ResponseCodeDetails, VIA_UPSTREAM);
-        let status = (":status".to_owned(), status.to_owned());
-        self.stream.response.borrow_mut().push(status);
-        self.inbound.response_headers(filter, &self.stream, alone);
-    }
-}
-
-struct Proxy {
-    filter: Filter<MemoryHost>,
-    streams: u32,
-    ms: u64,
-}
-
-impl Proxy {
-    fn new(config: &str) -> Self {
-        let mut filter = Filter::new(MemoryHost::new(), 1);
-        let stream = MemoryStream::of(&[]);
-        let configured = filter.configure(&stream, Instant::default(), (IN, ""), config.as_bytes());
-        assert_eq!(configured, Ok(()));
-        Self {
-            filter,
-            streams: 0,
-            ms: 0,
-        }
-    }
-
-    fn stream(&mut self, headers: &[(&str, &str)]) -> MemoryStream {
-        self.streams += 1;
-        let stream = MemoryStream {
-            id: self.streams,
-            ..MemoryStream::of(headers)
-        };
-        let now = Instant::default() + Duration::from_millis(self.ms);
-        stream.now.set(Some(now));
-        stream
-    }
-
-    fn arrive(&mut self, headers: &[(&str, &str)]) -> (Request, Decision) {
-        let (stream, mut inbound) = (self.stream(headers), Inbound::default());
-        let decision = inbound.request_headers(&mut self.filter, &stream);
-        (Request { stream, inbound }, decision)
-    }
-
-    /// Returns a request that is forwarded.
-    fn forwarded(&mut self, headers: &[(&str, &str)]) -> Request {
-        let (request, decision) = self.arrive(headers);
-        assert!(matches!(decision, Decision::Forward(_)), "{decision:?}");
-        request
-    }
-
-    /// A request that waits.
-    fn held(&mut self, headers: &[(&str, &str)]) -> Request {
-        let (request, decision) = self.arrive(headers);
-        assert!(matches!(decision, Decision::Hold(_)), "{decision:?}");
-        request
-    }
-
-    fn done(&mut self, request: &mut Request) {
-        request.inbound.done(&mut self.filter, &request.stream);
-    }
-
-    /// Carries out the only action, a resumption of `held`.
-    fn resume(&mut self, held: &Request) {
-        let actions = std::mem::take(self.filter.actions());
-        let [Action::Resume { stream, ticket }] = actions[..] else {
-            panic!("{actions:?}")
-        };
-        assert_eq!(stream, held.stream.id);
-        self.filter.resume(&held.stream, ticket);
-    }
-
-    /// A stat of the policy, as it is after the next tick.
-    fn stat(&mut self, name: &str) -> u64 {
-        self.ms += 1_000;
-        let stream = self.stream(&[]);
-        self.filter.tick(&stream);
-        let value = self
-            .filter
-            .host
-            .value(&format!("headgate.policy.ns/p.{name}"));
-        value.unwrap_or_else(|| panic!("no stat {name}"))
-    }
-
-    fn in_use(&self) -> u64 {
-        let slots = self.filter.host.value("headgate.policy.ns/p.slots_in_use");
-        slots.unwrap()
-    }
-}
 
 #[test]
 fn a_retry_is_known_by_its_headers() {
@@ -532,7 +407,7 @@ fn a_bad_configuration_keeps_the_last_good_one() {
     }
     proxy.forwarded(&[]);
 
-    let mut fresh = Filter::new(MemoryHost::new(), 1);
+    let mut fresh = Filter::<_, ()>::new(MemoryHost::new(), 1);
     assert!(
         fresh
             .configure(&stream, now, (IN, ""), b"nonsense")
@@ -712,146 +587,4 @@ fn no_client_tells_a_quality_where_headgate_tells_none() {
     let request = proxy.forwarded(&[("x-headgate-quality", "7")]);
     let told = request.stream.in_request("x-headgate-quality");
     assert_eq!(told.as_deref(), Some("7"));
-}
-
-/// Headers between sidecars.
-const FROM_MESH: [(&str, &str); 4] = [
-    (wire::WORKFLOW, "a"),
-    (wire::PROCESS, "00000000000000ff"),
-    (wire::REQUEST, "stale"),
-    ("baggage", "k=v,headgate=stale"),
-];
-
-#[test]
-fn the_application_sees_a_token_and_nothing_else_of_the_mesh() {
-    let mut proxy = Proxy::new(&stage(WORKFLOWS));
-    let mut first = proxy.forwarded(&[]);
-    let mut mesh = FROM_MESH.to_vec();
-    mesh.push((":path", "/"));
-    let stream = proxy.stream(&mesh);
-    stream.set(Property::DownstreamPeer, "spiffe://mesh/front");
-    let mut inbound = Inbound::default();
-    let decision = inbound.request_headers(&mut proxy.filter, &stream);
-    assert!(matches!(decision, Decision::Hold(_)), "{decision:?}");
-    let seen = |stream: &MemoryStream, name| stream.in_request(name);
-    for name in [wire::WORKFLOW, wire::PROCESS, wire::REQUEST] {
-        assert_eq!(seen(&stream, name), None, "{name}");
-    }
-    assert_eq!(seen(&stream, "baggage").as_deref(), Some("k=v"));
-
-    // It learns its token when it goes on, in the header and in the baggage.
-    let held = Request { stream, inbound };
-    first.answered(&mut proxy.filter, "200", true);
-    proxy.resume(&held);
-    let token = held.stream.in_request(wire::REQUEST).unwrap();
-    assert_ne!(token, "stale");
-    let baggage = held.stream.in_request("baggage").unwrap();
-    assert_eq!(baggage, format!("k=v,headgate={token}"));
-    assert_eq!(proxy.stat("workflow.a.rq_offered"), 1);
-}
-
-#[test]
-fn a_stranger_says_nothing_in_the_meshs_headers() {
-    let mut proxy = Proxy::new(&stage(WORKFLOWS));
-    let request = proxy.forwarded(&FROM_MESH);
-    assert_eq!(request.stream.in_request(wire::WORKFLOW), None);
-    assert_eq!(request.stream.in_request(wire::PROCESS), None);
-    let token = request.stream.in_request(wire::REQUEST).unwrap();
-    assert_ne!(token, "stale");
-    assert!(
-        proxy
-            .filter
-            .host
-            .value("headgate.policy.ns/p.workflow.a.rq_total")
-            != Some(1)
-    );
-}
-
-#[test]
-fn where_nobody_knows_workflows_headers_stay_as_they_are() {
-    let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
-    let request = proxy.forwarded(&FROM_MESH);
-    assert_eq!(*request.stream.request.borrow(), pairs(&FROM_MESH));
-}
-
-/// Sets the announcement of a process behind a gateway.
-fn announcement(response: &MemoryStream) {
-    *response.response.borrow_mut() = pairs(&[
-        (":status", "200"),
-        (
-            wire::RATE,
-            "process=\"00000000000000aa\", rate=25, ttl=1000",
-        ),
-        (wire::PROGRESS, "elapsed=3, work=3"),
-    ]);
-}
-
-#[test]
-fn a_call_says_what_it_belongs_to_and_its_answer_is_read() {
-    let mut proxy = Proxy::new(&stage(WORKFLOWS));
-    let configuration = format!(r#"{{"direction":"Outbound","stages":[],"outbound":{OUTBOUND}}}"#);
-    let stream = proxy.stream(&[]);
-    let now = Instant::default();
-    let configured = proxy
-        .filter
-        .configure(&stream, now, (OUT, ""), configuration.as_bytes());
-    assert_eq!(configured, Ok(()));
-    let request = proxy.forwarded(&[("x-tenant", "a")]);
-    let token = request.stream.in_request(wire::REQUEST).unwrap();
-
-    let baggage = format!("k=v,headgate={token}");
-    let call = proxy.stream(&[(wire::REQUEST, &token), ("baggage", &baggage)]);
-    call.set(Property::ClusterName, "outbound|80||b.svc");
-    let mut outbound = Outbound::default();
-    assert!(outbound.request_headers(&mut proxy.filter, &call));
-    assert!(outbound.is_pending());
-    assert_eq!(call.in_request(wire::WORKFLOW).as_deref(), Some("a"));
-    assert!(call.in_request(wire::PROCESS).is_some());
-    assert_eq!(call.in_request(wire::REQUEST), None);
-    assert_eq!(call.in_request("baggage").as_deref(), Some("k=v"));
-
-    announcement(&call);
-    outbound.response_headers(&mut proxy.filter, &call);
-    assert!(!outbound.is_pending());
-    assert_eq!(*call.response.borrow(), pairs(&[(":status", "200")]));
-    outbound.done(&mut proxy.filter, &call);
-
-    // A call that is lost counts as well, once.
-    let lost = proxy.stream(&[(wire::REQUEST, &token)]);
-    let mut outbound = Outbound::default();
-    assert!(outbound.request_headers(&mut proxy.filter, &lost));
-    outbound.done(&mut proxy.filter, &lost);
-    outbound.done(&mut proxy.filter, &lost);
-    proxy.filter.tick(&lost);
-    assert_eq!(proxy.stat("workflow.a.calls"), 2);
-
-    proxy.filter.gone(&lost, OUT);
-    let mut outbound = Outbound::default();
-    assert!(outbound.request_headers(&mut proxy.filter, &lost));
-    assert!(!outbound.is_pending());
-}
-
-#[test]
-fn at_a_gateway_a_request_is_its_own_call() {
-    let config = stage(WORKFLOWS).replace(
-        r#""revision":"r","#,
-        &format!(r#""revision":"r","outbound":{OUTBOUND},"#),
-    );
-    let mut proxy = Proxy::new(&config);
-    let mut first = proxy.forwarded(&[("x-tenant", "a")]);
-    let mut second = proxy.held(&[("x-tenant", "a")]);
-    assert_eq!(second.stream.in_request(wire::WORKFLOW), None);
-    announcement(&first.stream);
-    first.answered(&mut proxy.filter, "200", true);
-    // Of the backend's announcement nothing reaches the client.
-    assert_eq!(first.stream.in_response(wire::RATE), None);
-    assert_eq!(first.stream.in_response(wire::PROGRESS), None);
-    proxy.resume(&second);
-    for request in [&first, &second] {
-        let told = request.stream.in_request(wire::WORKFLOW);
-        assert_eq!(told.as_deref(), Some("a"));
-        assert_eq!(request.stream.in_request(wire::REQUEST), None);
-    }
-    proxy.done(&mut second);
-    assert!(proxy.filter.forwarded.is_empty());
 }

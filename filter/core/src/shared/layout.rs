@@ -32,7 +32,7 @@ pub(crate) fn check<T: Record>() {
         write!(layout, "{byte:02x}").unwrap();
     }
     layout.push('\n');
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/record_layouts");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/tests/record_layouts");
     let file = folder.join(format!("{schema}.txt"));
     let Ok(committed) = fs::read_to_string(&file) else {
         fs::write(&file, layout).unwrap();

@@ -363,7 +363,7 @@ impl Stage {
         let Some(ticket) = self.requests.ticket(slot) else {
             return Ok(());
         };
-        let origin = self.requests.origin(ticket);
+        let origin = self.requests.of(ticket).and_then(|request| request.origin);
         let Some(request) = self.requests.take(ticket) else {
             return Ok(());
         };

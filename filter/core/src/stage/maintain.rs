@@ -195,7 +195,7 @@ impl Stage {
             && config.queue == self.config.queue
             && config.types == self.config.types
             && config.classes == self.config.classes
-            && max_workflows(&config) == max_workflows(&self.config);
+            && config.max_flows() == self.config.max_flows();
         let new_order = if same_order {
             None
         } else {
@@ -361,13 +361,13 @@ impl Stage {
     ///
     /// # Errors
     /// [`HostError`].
-    pub(crate) fn idle_flows(
+    pub fn idle_flows(
         &mut self,
         host: &impl Host,
         mut flows: Vec<u16>,
     ) -> Result<Vec<u16>, HostError> {
         let mut busy: Vec<u16> = (self.requests.iter())
-            .map(|request| request.attributes.workflow)
+            .map(|request| request.attributes.flow)
             .collect();
         busy.sort_unstable();
         flows.retain(|flow| busy.binary_search(flow).is_err());
@@ -381,7 +381,7 @@ impl Stage {
     }
 
     /// Resets a flow of the queue, whose id now belongs to other requests.
-    pub(crate) fn forget_flow(&mut self, flow: u16) {
+    pub fn forget_flow(&mut self, flow: u16) {
         self.order.forget(flow);
     }
 
@@ -510,11 +510,6 @@ impl Stage {
         self.service_times.flush(now, host, &self.times_key)?;
         self.stats.flush(host)
     }
-}
-
-/// The most workflows that have ids of their own; `None` without workflows.
-fn max_workflows(config: &StageConfig) -> Option<u16> {
-    config.workflows.as_ref().map(|w| w.max_workflows)
 }
 
 /// Returns the index in `new` of each of the `old` names, and the last index for names that are

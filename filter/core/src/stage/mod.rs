@@ -88,7 +88,8 @@ pub struct Stage {
     order: Order,
     places: Places,
     work: Work,
-    pub(crate) requests: Requests,
+    /// The requests of this worker.
+    pub requests: Requests,
     service_times: ServiceTimes,
     times_key: String,
     strategy: Strategy,
@@ -167,6 +168,12 @@ impl Stage {
         this.identify();
         this.stats.configured(host, this.config.parallelism, None)?;
         Ok(this)
+    }
+
+    /// The number of its policy.
+    #[must_use]
+    pub fn policy(&self) -> PolicyId {
+        self.policy
     }
 
     /// The current configuration.
@@ -255,7 +262,7 @@ impl Stage {
         actions: &mut Vec<Action>,
     ) -> Result<Decision, HostError> {
         let request = Request::new(stream, *attributes, now);
-        let ticket = self.requests.insert(request, None);
+        let ticket = self.requests.insert(request);
         self.enter(host, now, ticket, actions)
     }
 
@@ -314,7 +321,7 @@ impl Stage {
         let rejected = decision.is_err();
         if let Err(reason) = decision {
             self.decided(kind, false);
-            let origin = self.requests.origin(ticket);
+            let origin = self.requests.of(ticket).and_then(|request| request.origin);
             let refusal = self.refuse(now, attributes, origin, reason, sight.judged_wait);
             if self.config.mode == Mode::Enforce {
                 return Ok(Decision::Refuse(refusal));
@@ -450,7 +457,7 @@ impl Stage {
             && let Some(reason) = self.no_room(&attributes, queued, sight.wait)
         {
             self.strategy.withdrawn(&attributes);
-            let origin = self.requests.origin(ticket);
+            let origin = self.requests.of(ticket).and_then(|request| request.origin);
             let refusal = self.refuse(now, &attributes, origin, reason, sight.wait);
             return Ok(Decision::Refuse(refusal));
         }

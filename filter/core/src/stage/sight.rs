@@ -164,7 +164,8 @@ impl Stage {
     /// Refused requests are not measured. So one in [`PROBED`] passes, chosen by its stream and
     /// thus the same one for each caller. Otherwise a type that was slow once, and whose requests
     /// all have deadlines, would be refused for good.
-    pub(crate) fn is_hopeless(&self, stream: u32, request: &Attributes) -> bool {
+    #[must_use]
+    pub fn is_hopeless(&self, stream: u32, request: &Attributes) -> bool {
         let least = self.service_times.at_least(request.kind);
         // Streams may be numbered in steps: a multiplicative hash (Knuth, TAOCP 3, §6.4) spreads
         // them.

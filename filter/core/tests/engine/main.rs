@@ -5,6 +5,5 @@ mod common;
 
 mod backlog_control;
 mod bouncer_tables;
-mod discipline_conformance;
 mod response_time_controller;
 mod strategy_conformance;

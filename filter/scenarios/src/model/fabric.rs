@@ -4,7 +4,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use headgate_core::class_admission::Scope;
+use headgate_mesh::class_admission::Scope;
 use headgate_simulator::SimulationError;
 use headgate_simulator::fabric::{self, Method, Pattern, Seen, Setup};
 use serde::Deserialize;

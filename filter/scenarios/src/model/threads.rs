@@ -24,8 +24,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use headgate_core::config::StageConfig;
-use headgate_core::smoothing::Smoothing;
 use headgate_core::strategy::TypeId;
+use headgate_mesh::smoothing::Smoothing;
 use headgate_simulator::backend::SharedProcessor;
 use headgate_simulator::clients::ClosedLoop;
 use headgate_simulator::clients::threads::{

@@ -1,10 +1,10 @@
 //! Clients of a workload: each waits for its answer, thinks, and sends the next request of the mix.
 //!
-//! With smoothing, a client does what Chronos' clients do (§3.2, [`headgate_core::smoothing`]), or
+//! With smoothing, a client does what Chronos' clients do (§3.2, [`headgate_mesh::smoothing`]), or
 //! a client's sidecar in its place: it follows the rejection rate that came with its last answer.
 
-use headgate_core::smoothing::Smoothing;
 use headgate_core::time::nanos;
+use headgate_mesh::smoothing::Smoothing;
 
 use super::{Behaviour, ClosedLoop, Wake};
 use crate::source::{Answer, Request};

@@ -3,8 +3,8 @@
 use std::f64::consts::TAU;
 
 use headgate_core::rng::Rng;
-use headgate_core::smoothing::Smoothing;
 use headgate_core::time::nanos;
+use headgate_mesh::smoothing::Smoothing;
 
 use crate::workload::LogNormal;
 

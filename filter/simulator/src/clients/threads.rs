@@ -9,7 +9,7 @@
 //!
 //! The portfolios keep their sizes: purchases and sales balance over an experiment.
 
-use headgate_core::smoothing::Smoothing;
+use headgate_mesh::smoothing::Smoothing;
 
 use super::chance::Chance;
 use super::{Behaviour, Wake};

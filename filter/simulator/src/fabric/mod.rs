@@ -21,7 +21,7 @@ mod world;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use headgate_core::class_admission::Scope;
+use headgate_mesh::class_admission::Scope;
 
 pub use seen::{Sample, Seen};
 pub use world::run;
@@ -79,9 +79,9 @@ pub enum Pattern {
 pub enum Method {
     /// No algorithm: each call runs in the class that it asks for.
     None,
-    /// [`headgate_core::class_admission::Distributed`].
+    /// [`headgate_mesh::class_admission::Distributed`].
     Distributed,
-    /// [`headgate_core::class_admission::Misses`].
+    /// [`headgate_mesh::class_admission::Misses`].
     Misses {
         /// T.
         period: Duration,
@@ -92,7 +92,7 @@ pub enum Method {
         /// Whether each sender has K misses of its own at a receiver.
         by_sender: bool,
     },
-    /// [`headgate_core::class_admission::Incast`].
+    /// [`headgate_mesh::class_admission::Incast`].
     Incast {
         /// w.
         past: f64,

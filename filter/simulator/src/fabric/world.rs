@@ -5,12 +5,12 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use headgate_core::class_admission::{
-    Completion, Distributed, Incast, Law, Limits, Misses, Settings,
-};
 use headgate_core::request::ClassId;
 use headgate_core::rng::Rng;
 use headgate_core::time::{Instant, nanos};
+use headgate_mesh::class_admission::{
+    Completion, Distributed, Incast, Law, Limits, Misses, Settings,
+};
 
 use super::lanes::Lanes;
 use super::port::{Packet, Port};
@@ -360,7 +360,7 @@ fn picos(span: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use headgate_core::class_admission::Scope;
+    use headgate_mesh::class_admission::Scope;
 
     use super::super::Pattern;
     use super::super::setups::{all_to_all, incast};

@@ -2,7 +2,7 @@
 //! engine that decides in Envoy.
 //!
 //! [`crate::simulation`] is one stage before one backend. The subject of workflows
-//! ([`headgate_core::workflows`]) only shows if a request crosses many services: work that is done
+//! ([`headgate_mesh::workflows`]) only shows if a request crosses many services: work that is done
 //! at the first hop and lost at the last, a bottleneck that the entry point can't see, rates that
 //! travel against the calls. So a mesh has
 //!

@@ -7,7 +7,7 @@ use headgate_core::config::{
     StringMatchKind, TypeConfig, WorkflowSource, WorkflowsConfig,
 };
 use headgate_core::request::TypeId;
-use headgate_core::workflow;
+use headgate_mesh::workflow;
 
 use super::clocks::Clocks;
 use super::file::Plan;

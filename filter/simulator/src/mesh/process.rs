@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use headgate_core::config::FilterConfig;
 use headgate_core::decision::{Action, Arrival, Decision, PolicyId, Ticket};
-use headgate_core::engine::Engine;
 use headgate_core::host::{HostError, Local};
-use headgate_core::refusal::{Origin, Refusal};
+use headgate_core::refusal::Refusal;
 use headgate_core::request::{Attributes, ClassId, Progress};
 use headgate_core::stage::Outcome;
 use headgate_core::time::Instant;
-use headgate_core::workflows::{Call, OTHER, ProcessId, Token, WorkflowId};
+use headgate_mesh::workflows::{Call, OTHER, Origin, ProcessId, Token, WorkflowId};
+use headgate_mesh::{Engine, engine};
 
 use super::clocks::Clock;
 use super::graph::{Graph, Service};
@@ -113,7 +113,7 @@ impl Process {
         };
         let attributes = Attributes {
             // With rate control, the engine replaces this by its own id.
-            workflow: span.workflow + 1,
+            flow: span.workflow + 1,
             class: ClassId(place.class),
             cost: (place.cost > 0).then_some(place.cost),
             own_deadline: shorter(span.call.and_then(|call| call.deadline), own_deadline),
@@ -127,13 +127,14 @@ impl Process {
             origin: Origin {
                 workflow: self.identify(now, workflow),
                 upstream: span.upstream,
-            },
+            }
+            .into(),
         };
         self.engine.admit(&self.host, now, POLICY, &arrival, asked)
     }
 
     fn identify(&mut self, now: Instant, workflow: usize) -> WorkflowId {
-        let workflows = self.engine.workflows_mut(POLICY);
+        let workflows = self.engine.beside_mut().workflows_mut(POLICY);
         let name = self.names[workflow].as_bytes();
         workflows.map_or(OTHER, |workflows| workflows.identify(&self.host, now, name))
     }
@@ -142,7 +143,7 @@ impl Process {
     pub(super) fn began(&mut self, now: u64, ticket: Option<Ticket>) -> Option<Token> {
         self.pass_to(now);
         self.running += 1;
-        self.engine.token(ticket?)
+        engine::token(&self.engine, ticket?)
     }
 
     /// Notes the answer of a request that held a slot, and returns the workflow data that the
@@ -161,7 +162,7 @@ impl Process {
         let Some(ticket) = span.ticket else {
             return Ok(None);
         };
-        let answer = self.engine.answer(&self.host, now, ticket);
+        let answer = engine::answer(&mut self.engine, &self.host, now, ticket);
         self.engine
             .finish(&self.host, now, ticket, Outcome::Completed, asked)?;
         Ok(answer.map(|answer| (answer.announcement, answer.progress)))
@@ -170,8 +171,11 @@ impl Process {
     /// Notes the refusal of a request, and returns the workflow data that it carries.
     pub(super) fn refused(&mut self, span: &Span, refusal: &Refusal) -> Option<Said> {
         self.refused[usize::from(span.workflow)] += 1;
-        let workflows = self.engine.workflows(POLICY)?;
-        Some((workflows.announcement(refusal.origin?), Progress::UNKNOWN))
+        let workflows = self.engine.beside().workflows(POLICY)?;
+        Some((
+            workflows.announcement(refusal.origin?.into()),
+            Progress::UNKNOWN,
+        ))
     }
 
     /// Notes a call of this process to a service, and returns this process's id and the call's
@@ -182,7 +186,7 @@ impl Process {
         caller: &Span,
         service: usize,
     ) -> Option<(ProcessId, Call)> {
-        let workflows = self.engine.workflows_mut(POLICY)?;
+        let workflows = self.engine.beside_mut().workflows_mut(POLICY)?;
         let now = self.clock.at(now);
         let service = workflows.service(&self.host, now, self.services[service].as_bytes());
         let name = self.names[usize::from(caller.workflow)].as_bytes();
@@ -195,7 +199,7 @@ impl Process {
 
     /// Notes the end of a call of this process. Without workflow data, the call was given up.
     pub(super) fn heard(&mut self, now: u64, call: Call, said: Option<Said>) {
-        let Some(workflows) = self.engine.workflows_mut(POLICY) else {
+        let Some(workflows) = self.engine.beside_mut().workflows_mut(POLICY) else {
             return;
         };
         let (announcement, progress) = said.unzip();
@@ -259,7 +263,7 @@ impl Process {
     }
 
     fn rates(&mut self, now: u64) -> Vec<f64> {
-        let Some(workflows) = self.engine.workflows_mut(POLICY) else {
+        let Some(workflows) = self.engine.beside_mut().workflows_mut(POLICY) else {
             return vec![f64::INFINITY; self.names.len()];
         };
         let now = self.clock.at(now);

@@ -2,8 +2,8 @@
 
 use headgate_core::decision::Ticket;
 use headgate_core::request::Progress;
-use headgate_core::workflows::wire::Announcement;
-use headgate_core::workflows::{Call, ProcessId, Token};
+use headgate_mesh::workflows::wire::Announcement;
+use headgate_mesh::workflows::{Call, ProcessId, Token};
 
 use super::seen::Ending;
 

@@ -3,14 +3,14 @@
 use std::time::Duration as Span;
 
 use headgate_api::Duration;
-use headgate_core::class_admission::Law;
 use headgate_core::config::{
     BacklogControlConfig, BacklogSignal, ControlScope, CostConfig, QueueMode,
     ServiceAdmissionConfig, SmoothingConfig, StageConfig, StrategyConfig,
 };
 use headgate_core::request::ClassId;
-use headgate_core::smoothing::Smoothing;
 use headgate_core::strategy::Gains;
+use headgate_mesh::class_admission::Law;
+use headgate_mesh::smoothing::Smoothing;
 
 use super::duration;
 

@@ -4,10 +4,10 @@ use std::time::Duration as Span;
 
 use headgate_api::{AdmissionPolicySpec, Duration};
 use headgate_controller::kubernetes::crd;
-use headgate_core::class_admission::protocol::Method;
 use headgate_core::config::{
     CostConfig, Discipline, HistogramWindow, ServiceAdmissionConfig, StageConfig, StrategyConfig,
 };
+use headgate_mesh::class_admission::protocol::Method;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 

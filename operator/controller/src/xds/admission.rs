@@ -1,4 +1,4 @@
-//! The server of centralized class admission ([`headgate_core::class_admission::Server`]) over
+//! The server of centralized class admission ([`headgate_mesh::class_admission::Server`]) over
 //! HTTP/2, with the connections, the bounds and the TLS of xDS.
 //!
 //! Reports about a service must meet in one process. So one operator of a cluster serves at a time,
@@ -22,9 +22,9 @@ use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Extension, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use headgate_core::class_admission::Server;
-use headgate_core::class_admission::protocol::{MAX_BYTES, PATH, Report};
 use headgate_core::time::{Instant, nanos};
+use headgate_mesh::class_admission::Server;
+use headgate_mesh::class_admission::protocol::{MAX_BYTES, PATH, Report};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 use tokio::net::TcpListener;

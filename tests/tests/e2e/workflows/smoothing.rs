@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use headgate_core::config::FilterConfig;
-use headgate_core::smoothing::Smoothing;
+use headgate_mesh::smoothing::Smoothing;
 use headgate_tests::backend::{Backend, BackendConfig, ServiceType};
 use headgate_tests::http;
 use headgate_tests::load::{self, Clients, Lateness, LoadSpec, RequestType};

@@ -2,7 +2,7 @@
 //!
 //! The paper's database piggybacks the rejection rate on its answers and its busy messages; here it
 //! is a header on responses and refusals. Clients are free to use or ignore it; a client's sidecar
-//! can act as the paper's clients do ([`crate::smoothing`]).
+//! can act as the paper's clients do.
 
 /// Name of the header.
 pub const HEADER: &str = "x-headgate-rejection-rate";

@@ -36,7 +36,7 @@
 //! - max-data is the configured one, or the longest queue times the largest cost served.
 //!
 //! Left out: the TCP connection delay c_i of §2 (a connection to a proxy carries many requests),
-//! the wait for a workflow's rate, delays of requests that ran out of time in the queue or were
+//! waits before the stage, delays of requests that ran out of time in the queue or were
 //! given up, and the estimation of costs from a database's schema (§3.1). The latter is left to the
 //! application: it names the cost in a header, or per type.
 

@@ -7,9 +7,9 @@
 //! multiplicative downwards. It needs no model of the service, and it reacts only after response
 //! times have suffered.
 //!
-//! A response time begins when the request entered the service (§3.2, Figure 3), which the policies
-//! of workflows pass on with its calls ([`Progress::age`](crate::request::Progress)): it includes
-//! the stages before this one and the wait for a workflow's rate. Without that, it begins with the
+//! A response time begins when the request entered the service (§3.2, Figure 3), which proxies
+//! may pass on with its calls ([`Progress::age`](crate::request::Progress)): it includes the stages
+//! before this one and the wait before this stage. Without that, it begins with the
 //! arrival at this stage. Requests that ran out of time in the queue or were given up don't count,
 //! so under overload the percentile is that of the answered. One controller for each type is SEDA's
 //! one per stage (§4.4 finds that a single one for all lets a few expensive requests close the door

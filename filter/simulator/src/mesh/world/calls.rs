@@ -3,7 +3,7 @@
 
 use headgate_core::request::Progress;
 use headgate_core::time::nanos;
-use headgate_core::workflows::wire::Announcement;
+use headgate_mesh::workflows::wire::Announcement;
 
 use super::{Event, World};
 use crate::mesh::graph::{Calls, Route, Step};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use headgate_core::config::{MAX_PARALLELISM, MAX_SMOOTHING_US, StageConfig};
-use headgate_core::smoothing::Smoothing;
+use headgate_mesh::smoothing::Smoothing;
 
 use super::problem::{Checks, HOUR_MS, MOST_CLIENTS, Problem, Step, below, item};
 use super::types::types;

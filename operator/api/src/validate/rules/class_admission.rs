@@ -6,13 +6,13 @@ use std::num::NonZeroU32;
 use std::ops::Bound::{Excluded, Included};
 use std::time::Duration;
 
-use headgate_core::class_admission::protocol::Method;
-use headgate_core::class_admission::{Law, Scope};
 use headgate_core::config::{
     CentralConfig, ClassAdmissionConfig, ClassConfig, Discipline, Fallback, Flow, Mode,
     OutboundConfig, QueueMode, ServiceAdmissionConfig, StageConfig,
 };
 use headgate_core::request::ClassId;
+use headgate_mesh::class_admission::protocol::Method;
+use headgate_mesh::class_admission::{Law, Scope};
 
 use super::names::{all_known, check_known};
 use super::workflows::{outbound, peers, services};

@@ -1,0 +1,265 @@
+//! The seam for behaviour beside the stages of an engine: a type that implements [`Beside`] is a
+//! parameter of [`Engine`](crate::engine::Engine) and [`Filter`].
+//!
+//! ```text
+//! request ─► Beside::arrive (may hold or refuse it) ─► stage (strategy, queue, slots) ─► backend
+//! ```
+//!
+//! Both know a request by the same [`Ticket`]: the table of requests is the stage's. Every method
+//! but [`Beside::new`] does nothing by default. `()` is an engine with stages only.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use crate::classify::RequestView;
+use crate::config::{ConfigError, FilterConfig, StageConfig};
+use crate::decision::{Action, Arrival, PolicyId, Ticket};
+use crate::host::{Host, HostError};
+use crate::http::{Filter, Headers, Stream};
+use crate::refusal::{Origin, Reason, Refusal};
+use crate::request::Attributes;
+use crate::requests::Requests;
+use crate::stage::Stage;
+use crate::time::Instant;
+use crate::workers::{Membership, WorkerId};
+
+/// The decision about a request before its stage.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Passage {
+    /// It enters the stage. It is in the table of requests.
+    Forward(Ticket),
+    /// It is held until a [`Release`] names it. It is in the table of requests.
+    Hold(Ticket),
+    /// It is refused, for this reason; a request would pass after this time.
+    Refuse(Reason, Duration),
+}
+
+/// The outcome of a request that was held before its stage.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Release {
+    /// It enters the stage.
+    Admit {
+        /// The request.
+        ticket: Ticket,
+        /// The caller's name for it.
+        stream: u32,
+    },
+    /// It is refused; its ticket is void.
+    Refuse {
+        /// The caller's name for it.
+        stream: u32,
+        /// Its origin.
+        origin: Origin,
+        /// Its attributes.
+        attributes: Attributes,
+        /// The reason.
+        reason: Reason,
+        /// Time after which a request would pass.
+        retry_after: Duration,
+    },
+}
+
+/// The policy of [`Beside::reconfigure`].
+#[derive(Debug)]
+pub struct InForce<'a> {
+    /// The policy's number.
+    pub id: PolicyId,
+    /// The policy's configuration.
+    pub config: &'a StageConfig,
+    /// Whether the configuration is new.
+    pub changed: bool,
+    /// This worker.
+    pub membership: &'a Membership,
+    /// A seed that differs between the workers and policies of a process.
+    pub seed: u64,
+}
+
+/// The trust in Headgate's headers of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Standing {
+    /// Whether [`Beside::strip`] must remove headers before the application sees the request.
+    pub strip: bool,
+    /// Whether the sender is a trusted proxy that needs to know the request's times.
+    pub by_peer: bool,
+}
+
+/// Behaviour beside the stages of an engine.
+///
+/// Functions that read or write headers need the engine and the host as well, so they take the
+/// [`Filter`] instead of `self`.
+#[allow(unused_variables)]
+pub trait Beside: Debug + Sized {
+    /// Creates the state without configuration. `seed` differs between the engines of a process.
+    fn new(seed: u64) -> Self;
+
+    /// Takes the configurations for requests over, newest first; on error nothing.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with the field at fault.
+    fn listen<'a>(
+        &mut self,
+        host: &impl Host,
+        newest_first: impl Iterator<Item = &'a FilterConfig> + Clone,
+    ) -> Result<(), ConfigError> {
+        Ok(())
+    }
+
+    /// Takes the configuration for calls of the process over; on error nothing.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with the field at fault.
+    fn call_by(&mut self, host: &impl Host, config: &FilterConfig) -> Result<(), ConfigError> {
+        Ok(())
+    }
+
+    /// Removes the configuration for calls.
+    fn forget_calls(&mut self) {}
+
+    /// Takes a policy over that is new, changed, or in force again after [`Beside::retire`].
+    ///
+    /// # Errors
+    /// [`HostError`]; a policy that is new is not in force then.
+    fn reconfigure(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        policy: &InForce<'_>,
+        requests: &mut Requests,
+        releases: &mut Vec<Release>,
+    ) -> Result<(), HostError> {
+        Ok(())
+    }
+
+    /// Releases all held requests of a policy that is no longer in force.
+    fn retire(
+        &mut self,
+        now: Instant,
+        policy: PolicyId,
+        requests: &mut Requests,
+        releases: &mut Vec<Release>,
+    ) {
+    }
+
+    /// Removes a policy without requests.
+    fn forget(&mut self, policy: PolicyId) {}
+
+    /// Publishes pending counts of a policy, since the worker is about to end.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    fn flush(&mut self, host: &impl Host, now: Instant, policy: PolicyId) -> Result<(), HostError> {
+        Ok(())
+    }
+
+    /// Adds to a request's attributes and origin by its headers.
+    fn describe(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        (policy, config): (PolicyId, &StageConfig),
+        request: &impl RequestView,
+        arrival: &mut Arrival,
+    ) {
+    }
+
+    /// Decides about a request that arrives, and may change its attributes; `None` leaves it to the
+    /// stage.
+    fn arrive(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        stage: &mut Stage,
+        arrival: &mut Arrival,
+    ) -> Option<Passage> {
+        None
+    }
+
+    /// Records that a request goes to the backend.
+    fn started(&mut self, now: Instant, requests: &mut Requests, ticket: Ticket) {}
+
+    /// Records the end of a request that is still in the table. `answered` means that the backend
+    /// answered it.
+    fn ended(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        requests: &Requests,
+        ticket: Ticket,
+        answered: bool,
+    ) {
+    }
+
+    /// Housekeeping of a policy on this `worker`, after that of its stage.
+    ///
+    /// # Errors
+    /// [`HostError`]; the next tick continues.
+    fn tick(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        (policy, worker): (PolicyId, WorkerId),
+        stage: &mut Stage,
+        releases: &mut Vec<Release>,
+    ) -> Result<(), HostError> {
+        Ok(())
+    }
+
+    /// Whether a policy needs ticks soon.
+    fn is_busy(&self, policy: PolicyId, requests: &Requests) -> bool {
+        false
+    }
+
+    /// Whether calls of the process are held.
+    fn holds_calls(&self) -> bool {
+        false
+    }
+
+    /// Sends the held calls that are due by `now`; all of them without a time, because ticks end.
+    fn send_calls(&mut self, now: Option<Instant>, actions: &mut Vec<Action>) {}
+
+    /// Sets headers on a refusal.
+    fn announce(&mut self, refusal: &Refusal, set: impl FnMut(&'static str, &str)) {}
+
+    /// Returns the trust in Headgate's headers of a request that arrives, and hides from all rules
+    /// those that are not to be trusted.
+    fn standing<H: Host>(
+        filter: &Filter<H, Self>,
+        headers: &mut Headers<'_, impl Stream>,
+    ) -> Standing {
+        Standing::default()
+    }
+
+    /// Removes Headgate's headers from a request before the application sees it.
+    fn strip<H: Host, S: Stream>(
+        filter: &mut Filter<H, Self>,
+        stream: &S,
+        headers: &Headers<'_, S>,
+    ) {
+    }
+
+    /// Sets headers of a request that goes to the backend. Those of a request that was held are
+    /// gone: `headers` is `None`.
+    fn goes_on<H: Host, S: Stream>(
+        filter: &mut Filter<H, Self>,
+        stream: &S,
+        ticket: Ticket,
+        headers: Option<&Headers<'_, S>>,
+    ) {
+    }
+
+    /// Handles the headers of the response to a request.
+    fn answers<H: Host>(
+        filter: &mut Filter<H, Self>,
+        stream: &impl Stream,
+        ticket: Ticket,
+        by_peer: bool,
+    ) {
+    }
+
+    /// Handles the end of the stream of a request.
+    fn ends<H: Host>(filter: &mut Filter<H, Self>, stream: &impl Stream) {}
+}
+
+impl Beside for () {
+    fn new(_seed: u64) -> Self {}
+}

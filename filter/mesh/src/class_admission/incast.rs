@@ -1,0 +1,380 @@
+//! A server decides by admit probabilities that follow the *average* delay of incast at each
+//! receiver (centralized Aequitas §3.2).
+//!
+//! The latency of a call has two parts: the round trip, which belongs to the pair of sender and
+//! receiver, and the delay that all senders cause together at the receiver. The latter is the wait
+//! in its queue, and the wait for the congestion window that this queue keeps small. The server
+//! averages it over all senders and adds each sender's own round trip again:
+//!
+//! ```text
+//! I[receiver] = w · I[receiver] + (1 − w) · (ℓ − RTT)          I starts with the first call's
+//! p[sender, receiver, class] moves by the law, with RTT + I in place of ℓ
+//! ```
+//!
+//! With w = 0 it is [`Distributed`] with one state for all senders. The closer w is to 1, the fewer
+//! single misses are left in I. The law then compares a mean with a target for the 99.9th
+//! percentile, so a w near 1 admits everything and loses the target.
+//!
+//! Reports of many calls ([`Incast::completed_together`]) have a mean from the start: targets then
+//! hold for the mean, for any w. Their w is the weight that is left after a second. Weights per
+//! call would make the average as short as the last report: 0.5 to the power of the ten calls in
+//! it.
+//!
+//! The paper uses w twice, as the weight of the past and as a factor before the incast delay; only
+//! the former is meant here. It doesn't say how RTT is measured: it is given with each report, and
+//! is no longer than the latency.
+
+use std::hash::Hash;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use headgate_core::request::ClassId;
+use headgate_core::rng::Rng;
+use headgate_core::time::{Instant, nanos};
+
+use super::law::Law;
+use super::recent::Recent;
+use super::{Completion, Distributed, Limits, Scope, SettingsError, class_of};
+
+/// Admit probabilities of all senders; a sender is an `S`, a receiver a `D`.
+#[derive(Debug, Clone)]
+pub struct Incast<S, D> {
+    /// w, 0 ≤ w < 1.
+    past: f64,
+    scope: Scope,
+    /// I.
+    delays: Recent<(D, ClassId), Average>,
+    channels: Distributed<(S, D)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Average {
+    delay_ns: f64,
+    /// The weight of the average at `at`, calls.
+    calls: f64,
+    at: Instant,
+}
+
+impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
+    /// Creates the state. `past` is the weight of the average before a call ([`Incast::completed`])
+    /// or of that of a second ago ([`Incast::completed_together`]), a ratio.
+    ///
+    /// # Errors
+    /// [`SettingsError::Smoothing`] unless 0 ≤ `past` < 1.
+    pub fn new(law: Law, past: f64, scope: Scope, limits: Limits) -> Result<Self, SettingsError> {
+        if !(0.0..1.0).contains(&past) {
+            return Err(SettingsError::Smoothing(past));
+        }
+        Ok(Self {
+            past,
+            scope,
+            delays: Recent::new(limits),
+            channels: Distributed::new(law, limits),
+        })
+    }
+
+    /// Returns the class in which a call from `source` to `destination` that asks for class
+    /// `wanted` must run: this one or the lowest.
+    pub fn class_for(
+        &mut self,
+        now: Instant,
+        source: S,
+        destination: D,
+        wanted: ClassId,
+        rng: &mut Rng,
+    ) -> ClassId {
+        self.channels
+            .class_for(now, (source, destination), wanted, rng)
+    }
+
+    /// Records a call from `source` to `destination` that completed. `round_trip` is the round trip
+    /// time between the two.
+    pub fn completed(
+        &mut self,
+        now: Instant,
+        source: S,
+        destination: D,
+        call: &Completion,
+        round_trip: Duration,
+    ) {
+        let average = |_, past| (past, 1.0);
+        self.completed_by(now, source, destination, call, round_trip, average);
+    }
+
+    /// Records `calls` from `source` to `destination` that completed since the last report. `mean`
+    /// has their mean latency and, as its size, the cost of those that missed their target. They
+    /// are `calls` samples of the average. They move the probability once, by the cost of the
+    /// misses, and only if the average misses as well.
+    ///
+    /// ```text
+    /// m = wᵗ · m                                     t seconds since the last report of any sender
+    /// I = (m · I + n · mean(ℓ − RTT)) / (m + n)      n calls
+    /// m = m + n
+    /// ```
+    pub fn completed_together(
+        &mut self,
+        now: Instant,
+        source: S,
+        destination: D,
+        mean: &Completion,
+        round_trip: Duration,
+        calls: NonZeroU32,
+    ) {
+        let calls = f64::from(calls.get());
+        let average = |known: Average, past: f64| {
+            // With `past` = 0, earlier reports of the same moment must lose their weight too, but
+            // 0⁰ is 1.
+            let seconds = now.since(known.at).as_secs_f64().max(f64::MIN_POSITIVE);
+            let kept = known.calls * past.powf(seconds);
+            (kept / (kept + calls), kept + calls)
+        };
+        self.completed_by(now, source, destination, mean, round_trip, average);
+    }
+
+    /// `average` returns the weight of the known average and the new average's calls, from the
+    /// former and w.
+    fn completed_by(
+        &mut self,
+        now: Instant,
+        source: S,
+        destination: D,
+        mean: &Completion,
+        round_trip: Duration,
+        average: impl FnOnce(Average, f64) -> (f64, f64),
+    ) {
+        if !self.channels.law().promises(mean.class) {
+            return;
+        }
+        let round_trip = round_trip.min(mean.latency);
+        let delay = nanos(mean.latency - round_trip) as f64;
+        let key = (destination, class_of(self.scope, mean.class));
+        let first = Average {
+            delay_ns: delay,
+            calls: 0.0,
+            at: now,
+        };
+        let known = self.delays.get(now, key).copied().unwrap_or(first);
+        let (past, calls) = average(known, self.past);
+        let incast = past * known.delay_ns + (1.0 - past) * delay;
+        self.delays.insert(
+            now,
+            key,
+            Average {
+                delay_ns: incast,
+                calls,
+                at: now,
+            },
+        );
+        let averaged = Completion {
+            latency: round_trip + Duration::from_nanos(incast.round() as u64),
+            ..*mean
+        };
+        self.channels
+            .completed(now, (source, destination), &averaged);
+    }
+
+    /// Records calls from `source` to `destination` in `class`, of cost `size`, that were refused
+    /// for lack of room or not answered in time. They are misses without a known latency, so they
+    /// aren't in the average.
+    pub fn failed(&mut self, now: Instant, source: S, destination: D, class: ClassId, size: u32) {
+        let miss = Completion {
+            class,
+            latency: Duration::MAX,
+            size,
+        };
+        self.channels.completed(now, (source, destination), &miss);
+    }
+
+    /// Probability with which a call from `source` to `destination` that asks for `class` runs in
+    /// it.
+    #[must_use]
+    pub fn probability(&self, now: Instant, source: S, destination: D, class: ClassId) -> f64 {
+        self.channels.probability(now, (source, destination), class)
+    }
+
+    /// The average incast delay at `destination` of calls in `class`.
+    #[must_use]
+    pub fn delay(&self, now: Instant, destination: D, class: ClassId) -> Option<Duration> {
+        let key = (destination, class_of(self.scope, class));
+        let incast = self.delays.peek(now, key)?.delay_ns;
+        Some(Duration::from_nanos(incast.round() as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::Settings;
+    use super::*;
+    use headgate_core::rng::Rng;
+
+    const HIGH: ClassId = ClassId(0);
+    const MEDIUM: ClassId = ClassId(1);
+
+    fn us(us: u64) -> Duration {
+        Duration::from_micros(us)
+    }
+
+    fn at(us: u64) -> Instant {
+        Instant::from_nanos(us * 1_000)
+    }
+
+    fn law() -> Law {
+        Law::try_from(Settings::new(vec![us(14), us(25)])).unwrap()
+    }
+
+    fn incast(past: f64, scope: Scope) -> Incast<u8, u8> {
+        Incast::new(law(), past, scope, Limits::default()).unwrap()
+    }
+
+    fn call(class: ClassId, latency_us: u64) -> Completion {
+        Completion {
+            class,
+            latency: us(latency_us),
+            size: 7,
+        }
+    }
+
+    #[test]
+    fn averages_by_hand() {
+        let mut state = incast(0.5, Scope::Destination);
+        // I = 2 µs, then (2 + 26)/2 = 14: with a round trip of 4 µs a miss, even for the sender
+        // that was fast.
+        state.completed(at(1), 1, 9, &call(HIGH, 6), us(4));
+        assert_eq!(state.delay(at(1), 9, HIGH), Some(us(2)));
+        state.completed(at(2), 2, 9, &call(HIGH, 30), us(4));
+        assert_eq!(state.delay(at(2), 9, MEDIUM), Some(us(14)));
+        let p = |state: &Incast<u8, u8>, source| {
+            (100.0 * state.probability(at(2), source, 9, HIGH)).round() as u64
+        };
+        assert_eq!([p(&state, 1), p(&state, 2)], [100, 93]);
+        // A fast call is judged by the average: (14 + 16)/2 = 15, a miss with a round trip of 1 µs
+        // or more.
+        state.completed(at(2), 1, 9, &call(HIGH, 17), us(1));
+        assert_eq!([p(&state, 1), p(&state, 2)], [93, 93]);
+        // And a slow one after fast ones isn't a miss: 7.5, 3.75, 1.875, then (1.875 + 16)/2.
+        (0..3).for_each(|_| state.completed(at(2), 3, 9, &call(HIGH, 4), us(4)));
+        state.completed(at(2), 3, 9, &call(HIGH, 20), us(4));
+        assert_eq!(p(&state, 3), 100);
+        // The lowest class says nothing.
+        state.completed(at(2), 3, 9, &call(ClassId(2), 9_999), us(4));
+        assert_eq!(
+            state.delay(at(2), 9, HIGH),
+            Some(Duration::from_nanos(8_938))
+        );
+    }
+
+    #[test]
+    fn by_class_each_class_has_its_own_average() {
+        let mut state = incast(0.5, Scope::Class);
+        state.completed(at(1), 1, 9, &call(HIGH, 6), us(4));
+        state.completed(at(1), 1, 9, &call(MEDIUM, 16), us(4));
+        assert_eq!(state.delay(at(1), 9, HIGH), Some(us(2)));
+        assert_eq!(state.delay(at(1), 9, MEDIUM), Some(us(12)));
+        assert_eq!(state.delay(at(1), 8, MEDIUM), None);
+    }
+
+    #[test]
+    fn calls_together_weigh_as_many_for_their_time_and_miss_once() {
+        const SECOND: u64 = 1_000_000;
+        let mut state = incast(0.5, Scope::Class);
+        let batch = |latency_us, size| Completion {
+            size,
+            ..call(HIGH, latency_us)
+        };
+        let three = NonZeroU32::new(3).unwrap();
+        let now = at(9 * SECOND);
+        let p = |state: &Incast<u8, u8>| (100.0 * state.probability(now, 1, 9, HIGH)).round();
+        let delay = |state: &Incast<u8, u8>| state.delay(now, 9, HIGH);
+        // I = (10 + 6) / 2 = 8 µs, and after a second, in which half is forgotten, (3 · 8 + 3 · 16)
+        // / 6 = 12.
+        state.completed_together(at(SECOND), 1, 9, &batch(12, 2), us(2), three);
+        state.completed_together(at(SECOND), 2, 9, &batch(8, 0), us(2), three);
+        assert_eq!(delay(&state), Some(us(8)));
+        assert_eq!(p(&state), 100.0, "two missed, the average doesn't");
+        state.completed_together(at(2 * SECOND), 1, 9, &batch(18, 2), us(2), three);
+        assert_eq!(delay(&state), Some(us(12)));
+        assert_eq!(p(&state), 100.0);
+        state.completed_together(at(3 * SECOND), 1, 9, &batch(18, 2), us(4), three);
+        assert_eq!(p(&state), 98.0);
+        // Failed calls are misses for any average, and none of its samples.
+        let before = delay(&state);
+        state.failed(at(4 * SECOND), 1, 9, HIGH, 5);
+        state.failed(at(4 * SECOND), 1, 9, ClassId(2), 5);
+        assert_eq!(p(&state), 93.0);
+        assert_eq!(delay(&state), before);
+    }
+
+    /// Many small reports leave as much of the past as few large ones: a second's weight, not a
+    /// call's.
+    #[test]
+    fn the_average_forgets_in_time() {
+        let delay = |reports: u64, calls: u32| {
+            let mut state = incast(0.5, Scope::Class);
+            let calls = NonZeroU32::new(calls).unwrap();
+            for (second, latency_us) in [(0, 10), (1, 20)] {
+                for report in 0..reports {
+                    let now = at(second * 1_000_000 + report);
+                    let call = call(HIGH, latency_us);
+                    state.completed_together(now, 1, 9, &call, us(0), calls);
+                }
+            }
+            state.delay(at(1_000_000), 9, HIGH).unwrap().as_nanos()
+        };
+        // (10 / 2 + 20) / 1.5.
+        assert_eq!(delay(1, 100), 16_667);
+        assert!(delay(100, 1).abs_diff(16_667) < 2);
+    }
+
+    #[test]
+    fn the_weight_of_the_past_is_below_one() {
+        for past in [1.0, -0.1, f64::NAN] {
+            assert!(Incast::<u8, u8>::new(law(), past, Scope::Class, Limits::default()).is_err());
+        }
+    }
+
+    proptest! {
+        /// Without a past it is the distributed algorithm, to the last bit and draw, for any round
+        /// trip.
+        #[test]
+        fn without_a_past_it_is_the_distributed_algorithm(
+            calls in prop::collection::vec(
+                (
+                    0_u8..3,
+                    0_u8..3,
+                    0_u8..3,
+                    1_u64..40_000,
+                    0_u64..50_000,
+                    0_u64..9_000_000,
+                ),
+                1..300,
+            ),
+            scope in prop::sample::select(vec![Scope::Destination, Scope::Class]),
+        ) {
+            let mut state = incast(0.0, scope);
+            let mut baseline = Distributed::new(law(), Limits::default());
+            let (mut ours, mut theirs) = (Rng::new(7), Rng::new(7));
+            let mut now = 0;
+            for (source, destination, class, latency, round_trip, later) in calls {
+                now += later;
+                let (now, wanted) = (Instant::from_nanos(now), ClassId(class));
+                let ran = state.class_for(now, source, destination, wanted, &mut ours);
+                prop_assert_eq!(
+                    ran,
+                    baseline.class_for(now, (source, destination), wanted, &mut theirs)
+                );
+                let call = Completion {
+                    class: ran,
+                    latency: Duration::from_nanos(latency),
+                    size: 7,
+                };
+                state.completed(now, source, destination, &call, Duration::from_nanos(round_trip));
+                baseline.completed(now, (source, destination), &call);
+                let found = state.probability(now, source, destination, wanted);
+                let expected = baseline.probability(now, (source, destination), wanted);
+                prop_assert_eq!(found.to_bits(), expected.to_bits());
+            }
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! When an admit probability moves, and by how much (Aequitas, Algorithm 1).
+//!
+//! Additive increase, and additive decrease by the size of the calls that missed, for each channel
+//! by itself:
+//!
+//! ```text
+//! W = L · 100 / (100 − π)                       a window
+//! a call of size n took ℓ, λ = ℓ/n if per cost, else ℓ:
+//!     λ > L                    p −= β·n, not below the floor; the window starts over
+//!     no miss for W            p += α,   not above 1;         the window starts over
+//! ```
+//!
+//! With α = β = 0.01 and one miss a window, p rises by 0.01 and falls by 0.01 for each unit of
+//! size: large calls give way sooner. p moves with completions only. A channel without calls keeps
+//! its p until it is forgotten.
+//!
+//! p is in balance when misses take away as much as windows add. With x calls/s of one sender in
+//! the class, the share
+//!
+//! ```text
+//! m = α / (β·n·W·x)
+//! ```
+//!
+//! of them misses. It is (100 − π)/100 at x = α / (β·n·L), and larger for senders with fewer calls:
+//! π holds for those whose windows have (α/β·n) · 100/(100 − π) calls or more. The way back from
+//! the floor takes (1 − floor)/α windows.
+//!
+//! A window of so many completed calls in place of W would let π hold at any rate, but senders
+//! would no longer be treated alike: with m the same for all, a sender's p would rise or fall with
+//! m whatever its x, so that the one with few calls gives way as the one with many does, and keeps
+//! what it lost. As p rises with time and falls with calls, each ends at the same x or at p = 1.
+//!
+//! The SIGCOMM text counts the window from the last increase, its simulator from the last increase
+//! or miss. This follows the simulator: the published numbers are the simulator's.
+
+use std::time::Duration;
+
+use headgate_core::request::ClassId;
+use headgate_core::time::{Instant, nanos};
+
+use super::{Completion, Settings, SettingsError};
+
+/// Checked [`Settings`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Law {
+    settings: Settings,
+    /// W of each class but the lowest.
+    windows: Vec<Duration>,
+}
+
+/// The effect of a completed call on the admit probability of its channel.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Change {
+    /// Nothing: the window has not ended.
+    None,
+    /// Adds this much; the window starts over.
+    Increase(f64),
+    /// Takes this much away; the window starts over.
+    Decrease(f64),
+}
+
+impl TryFrom<Settings> for Law {
+    type Error = SettingsError;
+
+    fn try_from(settings: Settings) -> Result<Self, SettingsError> {
+        settings.check()?;
+        let targets_per_window = 100.0 / (100.0 - settings.percentile);
+        // The conversion saturates. Rounded, since 100 − 99.9 is a little more than 0.1.
+        let window = |target: &Duration| {
+            Duration::from_nanos((nanos(*target) as f64 * targets_per_window).round() as u64)
+        };
+        Ok(Self {
+            windows: settings.targets.iter().map(window).collect(),
+            settings,
+        })
+    }
+}
+
+impl Law {
+    /// The lowest class, which has no target. Classes beyond it are like it.
+    #[must_use]
+    pub fn lowest(&self) -> ClassId {
+        // At most 15 targets.
+        ClassId(u8::try_from(self.windows.len()).unwrap_or(u8::MAX))
+    }
+
+    /// Whether calls of `class` have a target.
+    #[must_use]
+    pub fn promises(&self, class: ClassId) -> bool {
+        class < self.lowest()
+    }
+
+    /// Whether `call` took longer than its class promises; never in the lowest class.
+    #[must_use]
+    pub fn missed(&self, call: &Completion) -> bool {
+        let Some(target) = self.settings.targets.get(usize::from(call.class.0)) else {
+            return false;
+        };
+        let units = if self.settings.per_cost {
+            u64::from(call.size.max(1))
+        } else {
+            1
+        };
+        nanos(call.latency) > nanos(*target).saturating_mul(units)
+    }
+
+    /// The effect of `call`, completed at `now`, on its channel, whose window began at `since`.
+    #[must_use]
+    pub fn change(&self, since: Instant, now: Instant, call: &Completion) -> Change {
+        let Some(window) = self.windows.get(usize::from(call.class.0)) else {
+            return Change::None;
+        };
+        if self.missed(call) {
+            Change::Decrease(self.settings.decrease * f64::from(call.size.max(1)))
+        } else if now.since(since) > *window {
+            Change::Increase(self.settings.increase)
+        } else {
+            Change::None
+        }
+    }
+
+    /// W of a class; zero in the lowest, which has none.
+    #[must_use]
+    pub fn window(&self, class: ClassId) -> Duration {
+        let window = self.windows.get(usize::from(class.0));
+        window.copied().unwrap_or_default()
+    }
+
+    /// The time from the least probability to 1 without a miss.
+    #[must_use]
+    pub fn recovery(&self, class: ClassId) -> Duration {
+        let steps = (1.0 - self.settings.min_probability) / self.settings.increase;
+        let recovery = nanos(self.window(class)) as f64 * steps;
+        // The conversion saturates.
+        Duration::from_nanos(recovery.round() as u64)
+    }
+
+    /// The calls of size 1 in a window with which the target holds at the percentile; see the
+    /// module.
+    #[must_use]
+    pub fn calls_per_window(&self) -> f64 {
+        let Settings {
+            increase,
+            decrease,
+            percentile,
+            ..
+        } = self.settings;
+        increase / decrease * 100.0 / (100.0 - percentile)
+    }
+
+    /// The percentile, 0 ..= 100, at which the target holds for a sender with this many calls of
+    /// size 1 in a window.
+    #[must_use]
+    pub fn percentile(&self, calls_per_window: f64) -> f64 {
+        let missed = self.settings.increase / self.settings.decrease / calls_per_window;
+        100.0 * (1.0 - missed.min(1.0))
+    }
+
+    /// Least admit probability.
+    #[must_use]
+    pub fn min_probability(&self) -> f64 {
+        self.settings.min_probability
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: fn(u64) -> Duration = Duration::from_micros;
+
+    fn call(class: u8, latency_us: u64, size: u32) -> Completion {
+        Completion {
+            class: ClassId(class),
+            latency: US(latency_us),
+            size,
+        }
+    }
+
+    #[test]
+    fn a_window_is_a_target_for_each_call_of_which_one_may_miss() {
+        let law = Law::try_from(Settings::new(vec![US(14), US(25)])).unwrap();
+        assert_eq!(law.windows, [US(14_000), US(25_000)]);
+        assert_eq!(law.lowest(), ClassId(2));
+        let lenient = Settings {
+            percentile: 98.5,
+            ..Settings::new(vec![US(30)])
+        };
+        assert_eq!(Law::try_from(lenient).unwrap().windows, [US(2_000)]);
+    }
+
+    #[test]
+    fn a_sender_with_few_calls_has_a_lower_percentile() {
+        let lenient = Settings {
+            percentile: 99.0,
+            ..Settings::new(vec![US(100_000)])
+        };
+        let law = Law::try_from(lenient.clone()).unwrap();
+        assert_eq!(law.recovery(ClassId(0)), Duration::from_secs(900));
+        assert!((law.calls_per_window() - 100.0).abs() < 1e-9);
+        for (calls, percentile) in [(100.0, 99.0), (10.0, 90.0), (1.0, 0.0), (0.0, 0.0)] {
+            assert!((law.percentile(calls) - percentile).abs() < 1e-9);
+        }
+        let strict = Settings {
+            decrease: 0.1,
+            ..lenient
+        };
+        let law = Law::try_from(strict).unwrap();
+        assert!((law.percentile(law.calls_per_window()) - 99.0).abs() < 1e-9);
+        assert!((law.calls_per_window() - 10.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_miss_counts_by_size_and_a_window_without_one_by_its_end() {
+        let law = Law::try_from(Settings::new(vec![US(14), US(25)])).unwrap();
+        let change = |ms: f64, call| {
+            law.change(
+                Instant::default(),
+                Instant::from_nanos((ms * 1e6) as u64),
+                &call,
+            )
+        };
+        assert_eq!(change(1.0, call(0, 15, 7)), Change::Decrease(0.07));
+        assert_eq!(change(1.0, call(1, 15, 7)), Change::None);
+        assert_eq!(change(14.0, call(0, 14, 7)), Change::None);
+        assert_eq!(change(14.001, call(0, 14, 7)), Change::Increase(0.01));
+        assert_eq!(change(99.0, call(0, 15, 0)), Change::Decrease(0.01));
+        assert_eq!(change(99.0, call(2, 9_999, 7)), Change::None);
+        assert_eq!(change(99.0, call(255, 9_999, 7)), Change::None);
+    }
+
+    #[test]
+    fn targets_per_cost_are_for_a_unit_of_size() {
+        let settings = Settings {
+            per_cost: true,
+            ..Settings::new(vec![US(2)])
+        };
+        let law = Law::try_from(settings).unwrap();
+        assert!(!law.missed(&call(0, 14, 7)));
+        assert!(law.missed(&call(0, 15, 7)));
+        assert!(law.missed(&call(0, 3, 0)));
+    }
+
+    #[test]
+    fn settings_out_of_range_are_refused_by_name() {
+        let good = Settings::new(vec![US(14)]);
+        let error = |change: &dyn Fn(&mut Settings)| {
+            let mut settings = good.clone();
+            change(&mut settings);
+            Law::try_from(settings).unwrap_err().to_string()
+        };
+        for (field, error) in [
+            ("targets:", error(&|s| s.targets.clear())),
+            ("targets:", error(&|s| s.targets = vec![US(1); 16])),
+            ("targets[1]:", error(&|s| s.targets.push(Duration::ZERO))),
+            ("percentile:", error(&|s| s.percentile = 100.0)),
+            ("percentile:", error(&|s| s.percentile = f64::NAN)),
+            ("increase:", error(&|s| s.increase = 0.0)),
+            ("decrease:", error(&|s| s.decrease = f64::NAN)),
+            ("minProbability:", error(&|s| s.min_probability = 1.1)),
+        ] {
+            assert!(error.starts_with(field), "{error}");
+        }
+    }
+}

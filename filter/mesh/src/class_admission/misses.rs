@@ -1,0 +1,218 @@
+//! A server grants every receiver K misses in each period, to all senders together (centralized
+//! Aequitas §3.1).
+//!
+//! ```text
+//! period k = ⌊t / T⌋: when it changes, all counts are 0
+//! a call misses its target in its class     m[receiver] += 1
+//! a call asks for a class                   runs in it while m[receiver] < K, else in the lowest
+//! ```
+//!
+//! It is a bucket of K tokens for each receiver, filled at the beginning of each period; each miss
+//! takes one. It has no probability and no memory beyond the period. After the K-th miss *all*
+//! senders are downgraded until it ends, also those that send little. That settles at once, and the
+//! paper finds it too aggressive.
+//!
+//! The paper leaves T open. A target at percentile π allows K misses of T · λ calls, so T = K / ((1
+//! − π) · λ) with λ the calls/s to a receiver in the class. It says "fail to miss" where it must
+//! mean "fail to meet".
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use headgate_core::request::ClassId;
+use headgate_core::time::{Instant, nanos};
+
+use super::law::Law;
+use super::{Completion, Limits, Scope, class_of};
+
+/// Misses of the period; a receiver is a `D`.
+#[derive(Debug, Clone)]
+pub struct Misses<D> {
+    law: Law,
+    /// K.
+    allowed: NonZeroU32,
+    /// T, ns.
+    period: u64,
+    scope: Scope,
+    /// Most counts.
+    capacity: usize,
+    /// k.
+    current: u64,
+    missed: HashMap<(D, ClassId), u32>,
+}
+
+impl<D: Copy + Eq + Hash> Misses<D> {
+    /// Creates the state: `allowed` misses in each `period`, which is at least 1 ns. Of more
+    /// receivers than [`Limits::channels`] with misses in one period, the others are not counted.
+    #[must_use]
+    pub fn new(
+        law: Law,
+        allowed: NonZeroU32,
+        period: Duration,
+        scope: Scope,
+        limits: Limits,
+    ) -> Self {
+        Self {
+            law,
+            allowed,
+            period: nanos(period).max(1),
+            scope,
+            capacity: limits.channels,
+            current: 0,
+            missed: HashMap::new(),
+        }
+    }
+
+    /// Returns the class in which a call to `destination` that asks for class `wanted` must run:
+    /// this one or the lowest. The answer may change at any miss, and does so at the end of the
+    /// period ([`Misses::period_end`]).
+    pub fn class_for(&mut self, now: Instant, destination: D, wanted: ClassId) -> ClassId {
+        self.roll(now);
+        let missed = self
+            .missed
+            .get(&(destination, class_of(self.scope, wanted)));
+        if self.law.promises(wanted) && missed.is_none_or(|m| *m < self.allowed.get()) {
+            wanted
+        } else {
+            self.law.lowest()
+        }
+    }
+
+    /// Records a call to `destination` that completed, of any sender.
+    pub fn completed(&mut self, now: Instant, destination: D, call: &Completion) {
+        if self.law.missed(call) {
+            self.missed(now, destination, call.class, 1);
+        }
+    }
+
+    /// Records `calls` to `destination` in `class` that missed its target.
+    pub fn missed(&mut self, now: Instant, destination: D, class: ClassId, calls: u32) {
+        self.roll(now);
+        if calls == 0 || !self.law.promises(class) {
+            return;
+        }
+        let key = (destination, class_of(self.scope, class));
+        if let Some(missed) = self.missed.get_mut(&key) {
+            *missed = missed.saturating_add(calls);
+        } else if self.missed.len() < self.capacity {
+            self.missed.insert(key, calls);
+        }
+    }
+
+    /// Returns the end of the period of `now`.
+    #[must_use]
+    pub fn period_end(&self, now: Instant) -> Instant {
+        let next = now.as_nanos() / self.period + 1;
+        Instant::from_nanos(next.saturating_mul(self.period))
+    }
+
+    fn roll(&mut self, now: Instant) {
+        let current = now.as_nanos() / self.period;
+        if current != self.current {
+            self.current = current;
+            self.missed.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::Settings;
+    use super::*;
+
+    const HIGH: ClassId = ClassId(0);
+    const MEDIUM: ClassId = ClassId(1);
+    const LOW: ClassId = ClassId(2);
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn call(class: ClassId, latency_us: u64) -> Completion {
+        Completion {
+            class,
+            latency: Duration::from_micros(latency_us),
+            size: 7,
+        }
+    }
+
+    fn misses(scope: Scope, channels: usize) -> Misses<u32> {
+        let targets = vec![Duration::from_micros(14), Duration::from_micros(25)];
+        let limits = Limits {
+            channels,
+            ..Limits::default()
+        };
+        Misses::new(
+            Law::try_from(Settings::new(targets)).unwrap(),
+            NonZeroU32::new(5).unwrap(),
+            Duration::from_millis(25),
+            scope,
+            limits,
+        )
+    }
+
+    #[test]
+    fn the_fifth_miss_is_the_last_that_a_period_grants() {
+        let mut state = misses(Scope::Destination, 100);
+        for miss in 0..7 {
+            let expected = if miss < 5 { HIGH } else { LOW };
+            assert_eq!(state.class_for(at(1), 1, HIGH), expected, "after {miss}");
+            state.completed(at(1), 1, &call(HIGH, 15));
+        }
+        // A call within its target and one of the lowest class are none.
+        (0..9).for_each(|_| state.completed(at(1), 2, &call(HIGH, 14)));
+        (0..9).for_each(|_| state.completed(at(1), 2, &call(LOW, 9_999)));
+        assert_eq!(state.class_for(at(1), 2, HIGH), HIGH);
+        assert_eq!(state.class_for(at(24), 1, HIGH), LOW);
+        assert_eq!(state.period_end(at(24)), at(25));
+        // The next period begins with all of them, whichever receiver is read first.
+        assert_eq!(state.class_for(at(25), 1, HIGH), HIGH);
+        state.completed(at(50), 1, &call(HIGH, 15));
+        assert_eq!(state.missed.len(), 1);
+    }
+
+    #[test]
+    fn the_scope_says_whose_misses_count() {
+        for (scope, medium) in [(Scope::Destination, LOW), (Scope::Class, MEDIUM)] {
+            let mut state = misses(scope, 100);
+            (0..5).for_each(|_| state.completed(at(1), 1, &call(HIGH, 15)));
+            assert_eq!(state.class_for(at(1), 1, HIGH), LOW);
+            assert_eq!(state.class_for(at(1), 1, MEDIUM), medium);
+            assert_eq!(state.class_for(at(1), 1, LOW), LOW);
+        }
+    }
+
+    proptest! {
+        /// The number of downgraded calls is that by a list of all misses. The state is bounded,
+        /// and calls whose channel doesn't fit are admitted.
+        #[test]
+        fn counts_every_period_by_itself(
+            steps in prop::collection::vec((0_u32..4, 0_u8..3, 1_u64..40, 0_u64..9), 1..300),
+            capacity in 0_usize..12,
+        ) {
+            let mut state = misses(Scope::Class, capacity);
+            let mut all = Vec::new();
+            let mut ms = 0;
+            for (destination, class, latency, later) in steps {
+                ms += later;
+                let class = ClassId(class);
+                let missed = all.iter().filter(|m| **m == (ms / 25, destination, class)).count();
+                let ran = state.class_for(at(ms), destination, class);
+                if class == LOW || (missed >= 5 && capacity >= 8) {
+                    prop_assert_eq!(ran, LOW);
+                } else if missed < 5 {
+                    prop_assert_eq!(ran, class);
+                }
+                prop_assert!(state.missed.len() <= capacity);
+                state.completed(at(ms), destination, &call(class, latency));
+                if class < LOW && latency > [14, 25][usize::from(class.0)] {
+                    all.push((ms / 25, destination, class));
+                }
+            }
+        }
+    }
+}

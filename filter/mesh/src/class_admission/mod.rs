@@ -1,0 +1,88 @@
+//! Class admission: a sender runs a call in a lower class when the class that it asks for misses
+//! its target.
+//!
+//! Weighted fair queues give each class a share of a receiver. Latency targets hold as long as the
+//! classes above the lowest stay within their shares, but no queue keeps them there: every sender
+//! may ask for the highest class. Refusing the excess would lose calls that the lowest class has
+//! room for. So admission *downgrades*: the call is always sent, in its own class or in the lowest
+//! one, which has no target. Classes in between are no fallback, since their targets are at stake
+//! as well.
+//!
+//! Each method learns from the latencies of the calls that ran in their class:
+//!
+//! | | where | decides by | source |
+//! |---|---|---|---|
+//! | [`Distributed`] | each sender | an admit probability for each (receiver, class) | Aequitas |
+//! | [`SharedChannels`] | each sender, in all of its workers | the same | Aequitas |
+//! | [`Misses`] | one server | K misses a period, for all senders | centralized Aequitas §3.1 |
+//! | [`Incast`] | one server | an admit probability, by the mean incast delay | §3.2 |
+//!
+//! *Aequitas* is Y. Zhang et al.: "Aequitas: Admission Control for Performance-Critical RPCs in
+//! Datacenters", SIGCOMM '22, with the constants of its simulator. *Centralized Aequitas* is D.
+//! Chowdary, W. Xie, Y. Zhong: "Centralize the Aequitas Admission Control Mechanism".
+//!
+//! A [`Server`] holds the state of the latter two for many services. Senders exchange batches of
+//! reports and decisions with it ([`protocol`]).
+//!
+//! All state is bounded ([`Limits`]). An entry that doesn't fit is forgotten, and its calls are
+//! then admitted.
+
+mod distributed;
+mod incast;
+mod law;
+mod misses;
+pub mod protocol;
+mod recent;
+mod server;
+mod shared;
+
+use std::time::Duration;
+
+pub use distributed::Distributed;
+pub use headgate_config::admission_law::{Scope, Settings, SettingsError};
+pub use incast::Incast;
+pub use law::{Change, Law};
+pub use misses::Misses;
+pub use server::{ReportError, Server};
+pub use shared::SharedChannels;
+
+use headgate_core::request::ClassId;
+
+/// A call that was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Completion {
+    /// The class in which it ran, which may be lower than the one that it asked for.
+    pub class: ClassId,
+    /// From the moment at which the sender handed it over to its last answer, without the time in
+    /// which the receiver worked on it: RPC network latency.
+    pub latency: Duration,
+    /// Its size in the unit of costs (the paper's: packets); 0 counts as 1.
+    pub size: u32,
+}
+
+/// Bounds of the state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Channels, which are a sender, a receiver and a class. The least recently used ones are
+    /// forgotten first.
+    pub channels: usize,
+    /// A channel without a call for this long is forgotten.
+    pub idle: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            channels: 16_384,
+            idle: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Returns the part of a key that distinguishes the classes of `scope`.
+const fn class_of(scope: Scope, class: ClassId) -> ClassId {
+    match scope {
+        Scope::Destination => ClassId(0),
+        Scope::Class => class,
+    }
+}

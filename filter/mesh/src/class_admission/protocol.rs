@@ -1,0 +1,191 @@
+//! The exchange between senders and the server of centralized class admission: JSON over HTTP/2.
+//!
+//! ```text
+//! POST /v1/admission
+//! {"process":"9f86d081884c7d65","services":[{"service":"shop/stock",
+//!   "rules":{"targets_us":[15000],"percentile":99,"increase":0.01,"decrease":0.01,
+//!            "min_probability":0.1,"scope":"Class",
+//!            "method":{"type":"Misses","allowed":5,"period_us":1000000}},
+//!   "classes":[{"misses":3}]}]}
+//! 200
+//! {"services":[{"service":"shop/stock","classes":[{"admit":1}]}]}
+//! ```
+//!
+//! A report has the calls that completed since the last one, and asks for decisions at once.
+//! Classes are listed by place, the highest first. The rules travel with each report, so the server
+//! needs to know no policies, and one that has just started answers like any other. Different
+//! rules, as while a new policy is rolled out, have separate states.
+//!
+//! Reports may be lost; they are never sent again. Readers skip unknown fields.
+
+use std::borrow::Cow;
+use std::hash::{Hash, Hasher};
+use std::time::Duration;
+
+pub use headgate_config::admission_law::Method;
+use serde::{Deserialize, Serialize};
+
+use super::{Law, Scope, Settings, SettingsError};
+use headgate_core::config::{MAX_CLASSES, ServiceAdmissionConfig};
+
+/// Path of the server's only resource.
+pub const PATH: &str = "/v1/admission";
+/// Envoy's name for the cluster of the server.
+pub const CLUSTER: &str = "headgate_admission";
+/// Most services in one report.
+pub const MAX_SERVICES: usize = 256;
+/// Largest report and largest answer, bytes.
+pub const MAX_BYTES: usize = 1 << 20;
+
+/// A service's rules, as the server needs them. Targets are for a call, or for a unit of its cost:
+/// senders divide the latencies that they report.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Rules {
+    /// L: target of each class but the lowest, µs.
+    pub targets_us: Vec<u64>,
+    /// π.
+    pub percentile: f64,
+    /// α.
+    pub increase: f64,
+    /// β.
+    pub decrease: f64,
+    /// Least probability.
+    pub min_probability: f64,
+    /// The calls whose measurements share one state.
+    pub scope: Scope,
+    /// The server's method of decision.
+    pub method: Method,
+}
+
+impl Rules {
+    /// Returns the rules of a service; `None` if each sender decides by itself.
+    #[must_use]
+    pub fn of(config: &ServiceAdmissionConfig) -> Option<Self> {
+        let central = config.central.as_ref()?;
+        Some(Self {
+            targets_us: config.targets_us.clone(),
+            percentile: config.percentile,
+            increase: config.increase,
+            decrease: config.decrease,
+            min_probability: config.min_probability,
+            scope: central.scope,
+            method: central.method,
+        })
+    }
+
+    /// # Errors
+    /// [`SettingsError`] with the setting at fault.
+    pub fn law(&self) -> Result<Law, SettingsError> {
+        let targets = self.targets_us.iter().copied();
+        Law::try_from(Settings {
+            // One more than there may be is as wrong as thousands.
+            targets: targets
+                .take(MAX_CLASSES)
+                .map(Duration::from_micros)
+                .collect(),
+            percentile: self.percentile,
+            per_cost: false,
+            increase: self.increase,
+            decrease: self.decrease,
+            min_probability: self.min_probability,
+        })
+    }
+}
+
+/// By the bits of numbers, since it only distinguishes rules.
+impl Hash for Rules {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self {
+            targets_us,
+            percentile,
+            increase,
+            decrease,
+            min_probability,
+            scope,
+            method,
+        } = self;
+        (targets_us, scope).hash(state);
+        for number in [percentile, increase, decrease, min_probability] {
+            number.to_bits().hash(state);
+        }
+        match method {
+            Method::Misses { allowed, period_us } => (0_u8, allowed, period_us).hash(state),
+            Method::Incast { smoothing } => (1_u8, smoothing.to_bits()).hash(state),
+        }
+    }
+}
+
+/// One sender's measurements since its last report.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report<'a> {
+    /// The sender's unique id.
+    pub process: Cow<'a, str>,
+    /// The services that it calls.
+    pub services: Vec<ServiceReport<'a>>,
+}
+
+/// The part of a report about one service.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ServiceReport<'a> {
+    /// `namespace/name`.
+    pub service: Cow<'a, str>,
+    /// The rules by which the server decides.
+    pub rules: Cow<'a, Rules>,
+    /// Each class but the lowest.
+    pub classes: Vec<ClassReport>,
+}
+
+/// Calls that ran in a class. Those of method 1 are `misses` only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClassReport {
+    /// Calls that missed the target, those that failed among them.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub misses: u64,
+    /// Calls whose latency is known.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub calls: u64,
+    /// Sum of their waits at the service, µs: the incast delays.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub delay_us: u64,
+    /// Sum of their latencies without it, µs.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub round_trip_us: u64,
+    /// Cost of those of them that missed the target.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub missed: u64,
+    /// Cost of calls that were refused for lack of room, or not answered in time.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub failed: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // what serde calls
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// The decisions for the sender until its next report.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Answer<'a> {
+    /// As in the report.
+    pub services: Vec<ServiceAnswer<'a>>,
+}
+
+/// Decisions for the calls to one service.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ServiceAnswer<'a> {
+    /// `namespace/name`.
+    pub service: Cow<'a, str>,
+    /// Each class but the lowest.
+    pub classes: Vec<Decision>,
+}
+
+/// The decision for the calls of a class.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    /// Part of them that runs in the class, 0 ..= 1.
+    pub admit: f64,
+    /// All of them do after this time, µs: the period is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_us: Option<u64>,
+}

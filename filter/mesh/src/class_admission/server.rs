@@ -1,0 +1,417 @@
+//! The server of centralized class admission: the state of all services, and the effect of reports
+//! on it.
+//!
+//! ```text
+//! report of process s on service d          d's state changes by its method: Misses or Incast
+//! answer                                    for each class, the part of s' calls that runs in it
+//! ```
+//!
+//! In the paper, each sender asks before each call. Here a sender asks with its report, and draws
+//! by the answer until the next, so that no call waits for the server. Under method 1 the answer is
+//! 0 or 1, and ends with the period.
+//!
+//! State is bounded, whatever is reported: [`SERVICES`] services, and of each the [`CHANNELS`]
+//! pairs of sender and class below p = 1 that were used last. Senders are trusted to report the
+//! truth; the server's TLS authenticates them.
+
+use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use headgate_core::request::ClassId;
+use headgate_core::time::{Instant, nanos};
+
+use super::SettingsError;
+use super::incast::Incast;
+use super::misses::Misses;
+use super::protocol::{
+    Answer, ClassReport, Decision, MAX_SERVICES, Method, Report, Rules, ServiceAnswer,
+};
+use super::recent::Recent;
+use super::{Completion, Limits};
+
+/// Most services.
+pub(super) const SERVICES: usize = 512;
+/// Most pairs of sender and class of a service.
+pub(super) const CHANNELS: usize = 32_768;
+/// Idle time after which a service is forgotten.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// The state of all services.
+#[derive(Debug)]
+pub struct Server {
+    /// By hash of name and rules. Hashes are keyed, so a sender can't construct a collision.
+    services: Recent<u64, Service>,
+    hashes: RandomState,
+}
+
+#[derive(Debug)]
+enum Service {
+    Misses(Misses<()>),
+    /// A sender is the hash of its name.
+    Incast(Box<Incast<u64, ()>>),
+}
+
+/// The reason why a report can't be read.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ReportError {
+    /// More than [`MAX_SERVICES`].
+    #[error("services: {0} of them; at most {MAX_SERVICES}")]
+    Services(usize),
+    /// Invalid rules.
+    #[error("services[{at}].rules.{error}")]
+    Rules {
+        /// Place of the service.
+        at: usize,
+        /// The rule at fault.
+        error: SettingsError,
+    },
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        let limits = Limits {
+            channels: SERVICES,
+            idle: IDLE,
+        };
+        Self {
+            services: Recent::new(limits),
+            hashes: RandomState::new(),
+        }
+    }
+}
+
+impl Server {
+    /// Takes a report, and decides.
+    ///
+    /// # Errors
+    /// [`ReportError`]; services before the one at fault have taken theirs.
+    pub fn exchange<'a>(
+        &mut self,
+        now: Instant,
+        report: &'a Report<'_>,
+    ) -> Result<Answer<'a>, ReportError> {
+        if report.services.len() > MAX_SERVICES {
+            return Err(ReportError::Services(report.services.len()));
+        }
+        let sender = self.hashes.hash_one(&report.process);
+        let mut services = Vec::with_capacity(report.services.len());
+        for (at, told) in report.services.iter().enumerate() {
+            let key = self.hashes.hash_one((&told.service, &told.rules));
+            if self.services.peek(now, key).is_none() {
+                let service = Service::new(&told.rules);
+                let service = service.map_err(|error| ReportError::Rules { at, error })?;
+                self.services.insert(now, key, service);
+            }
+            let Some(service) = self.services.get(now, key) else {
+                continue;
+            };
+            let promised = told.rules.targets_us.len();
+            let classes = || (0..).map(ClassId).take(promised);
+            for (class, told) in classes().zip(&told.classes) {
+                service.take(now, sender, class, told);
+            }
+            services.push(ServiceAnswer {
+                service: told.service.as_ref().into(),
+                classes: classes()
+                    .map(|class| service.decide(now, sender, class))
+                    .collect(),
+            });
+        }
+        Ok(Answer { services })
+    }
+}
+
+impl Service {
+    fn new(rules: &Rules) -> Result<Self, SettingsError> {
+        let law = rules.law()?;
+        let limits = Limits {
+            channels: CHANNELS,
+            idle: IDLE,
+        };
+        Ok(match rules.method {
+            Method::Misses { allowed, period_us } => {
+                let period = Duration::from_micros(period_us);
+                Self::Misses(Misses::new(law, allowed, period, rules.scope, limits))
+            }
+            Method::Incast { smoothing } => {
+                let incast = Incast::new(law, smoothing, rules.scope, limits)?;
+                Self::Incast(Box::new(incast))
+            }
+        })
+    }
+
+    fn take(&mut self, now: Instant, sender: u64, class: ClassId, told: &ClassReport) {
+        match self {
+            Self::Misses(state) => state.missed(now, (), class, whole(told.misses)),
+            Self::Incast(state) => {
+                if told.failed > 0 {
+                    state.failed(now, sender, (), class, whole(told.failed));
+                }
+                if let Some(calls) = NonZeroU32::new(whole(told.calls)) {
+                    let mean = |sum: u64| Duration::from_micros(sum) / calls.get();
+                    let round_trip = mean(told.round_trip_us);
+                    let completion = Completion {
+                        class,
+                        latency: round_trip.saturating_add(mean(told.delay_us)),
+                        size: whole(told.missed),
+                    };
+                    state.completed_together(now, sender, (), &completion, round_trip, calls);
+                }
+            }
+        }
+    }
+
+    fn decide(&mut self, now: Instant, sender: u64, class: ClassId) -> Decision {
+        match self {
+            Self::Misses(state) => {
+                let is_admitted = state.class_for(now, (), class) == class;
+                // Up to the end of the last µs of the period.
+                let left = || nanos(state.period_end(now).since(now)).div_ceil(1_000);
+                Decision {
+                    admit: f64::from(u8::from(is_admitted)),
+                    for_us: (!is_admitted).then(left),
+                }
+            }
+            Self::Incast(state) => Decision {
+                admit: state.probability(now, sender, (), class),
+                for_us: None,
+            },
+        }
+    }
+}
+
+fn whole(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use proptest::prelude::*;
+
+    use super::super::protocol::ServiceReport;
+    use super::super::{Distributed, Scope};
+    use super::*;
+
+    const MISSES: Method = Method::Misses {
+        allowed: NonZeroU32::MIN.saturating_add(4),
+        period_us: 25_000,
+    };
+
+    fn at(us: u64) -> Instant {
+        Instant::from_nanos(us * 1_000)
+    }
+
+    fn rules(method: Method) -> Rules {
+        Rules {
+            targets_us: vec![14, 25],
+            percentile: 99.9,
+            increase: 0.01,
+            decrease: 0.01,
+            min_probability: 0.1,
+            scope: Scope::Class,
+            method,
+        }
+    }
+
+    fn report(process: &str, service: &str, rules: &Rules, high: ClassReport) -> Report<'static> {
+        Report {
+            process: Cow::Owned(process.to_owned()),
+            services: vec![ServiceReport {
+                service: Cow::Owned(service.to_owned()),
+                rules: Cow::Owned(rules.clone()),
+                classes: vec![high],
+            }],
+        }
+    }
+
+    fn misses(misses: u64) -> ClassReport {
+        ClassReport {
+            misses,
+            ..ClassReport::default()
+        }
+    }
+
+    /// Decisions for high and medium.
+    fn ask(server: &mut Server, us: u64, report: &Report<'_>) -> [(f64, Option<u64>); 2] {
+        let answer = server.exchange(at(us), report).unwrap();
+        let classes = &answer.services[0].classes;
+        [0, 1].map(|class: usize| (classes[class].admit, classes[class].for_us))
+    }
+
+    #[test]
+    fn misses_of_all_senders_end_the_class_for_all_until_the_period_does() {
+        let mut server = Server::default();
+        let (rules, yes) = (rules(MISSES), (1.0, None));
+        let say = |server: &mut Server, us, process, n| {
+            ask(server, us, &report(process, "a/b", &rules, misses(n)))
+        };
+        assert_eq!(say(&mut server, 1_000, "1", 2), [yes, yes]);
+        assert_eq!(say(&mut server, 2_000, "2", 2), [yes, yes]);
+        let no = (0.0, Some(22_000));
+        assert_eq!(say(&mut server, 3_000, "1", 1), [no, yes]);
+        assert_eq!(
+            say(&mut server, 24_000, "3", 0),
+            [(0.0, Some(1_000)), yes],
+            "who caused none"
+        );
+        assert_eq!(say(&mut server, 25_000, "1", 0), [yes, yes]);
+        // Of another service, and by other rules, nothing was heard.
+        for _ in 0..9 {
+            say(&mut server, 25_001, "1", 9);
+        }
+        let other = report("1", "a/c", &rules, misses(0));
+        assert_eq!(ask(&mut server, 25_002, &other), [yes, yes]);
+        let mut strict = rules.clone();
+        strict.method = Method::Misses {
+            allowed: NonZeroU32::MIN,
+            period_us: 25_000,
+        };
+        let other = report("1", "a/b", &strict, misses(0));
+        assert_eq!(ask(&mut server, 25_002, &other), [yes, yes]);
+    }
+
+    proptest! {
+        /// Reports of single calls to a server with `past` 0 have the same effect as the
+        /// distributed algorithm.
+        #[test]
+        fn single_calls_without_a_past_are_the_distributed_algorithm(
+            calls in prop::collection::vec(
+                (0_usize..3, 0_u8..2, 1_u64..40, 1_u32..9, 0_u64..9_000),
+                1..200,
+            ),
+        ) {
+            let rules = rules(Method::Incast { smoothing: 0.0 });
+            let law = rules.law().unwrap();
+            let (mut server, mut model) =
+                (Server::default(), Distributed::new(law.clone(), Limits::default()));
+            let mut us = 0;
+            for (sender, class, latency, size, later) in calls {
+                us += later;
+                let call = Completion {
+                    class: ClassId(class),
+                    latency: Duration::from_micros(latency),
+                    size,
+                };
+                model.completed(at(us), sender, &call);
+                let one = ClassReport {
+                    calls: 1,
+                    delay_us: latency / 2,
+                    round_trip_us: latency - latency / 2,
+                    missed: if law.missed(&call) { size.into() } else { 0 },
+                    ..ClassReport::default()
+                };
+                let mut told = report(&sender.to_string(), "a/b", &rules, ClassReport::default());
+                told.services[0].classes.resize(2, ClassReport::default());
+                told.services[0].classes[usize::from(class)] = one;
+                let said = ask(&mut server, us, &told);
+                for (class, said) in (0..).map(ClassId).zip(said) {
+                    let expected = model.probability(at(us), sender, class);
+                    prop_assert_eq!(said.0.to_bits(), expected.to_bits());
+                }
+            }
+        }
+
+        /// No report makes the server panic, or decide a value that is no probability.
+        #[test]
+        fn anything_may_be_reported(
+            numbers in prop::collection::vec(any::<u64>(), 6),
+            classes in 0_usize..40,
+            period_us in any::<u64>(),
+            smoothing in prop_oneof![Just(f64::NAN), Just(1.0), 0.0..1.0],
+            us in any::<u32>(),
+        ) {
+            let told = ClassReport {
+                misses: numbers[0],
+                calls: numbers[1],
+                delay_us: numbers[2],
+                round_trip_us: numbers[3],
+                missed: numbers[4],
+                failed: numbers[5],
+            };
+            let mut server = Server::default();
+            let allowed = NonZeroU32::MIN;
+            for method in [Method::Misses { allowed, period_us }, Method::Incast { smoothing }] {
+                let mut report = report("1", "a/b", &rules(method), told);
+                report.services[0].classes = vec![told; classes];
+                for us in [us, us.saturating_add(1)] {
+                    match server.exchange(at(us.into()), &report) {
+                        Ok(answer) => {
+                            for decision in &answer.services[0].classes {
+                                prop_assert!((0.0..=1.0).contains(&decision.admit));
+                            }
+                        }
+                        Err(error) => prop_assert!(
+                            error.to_string().starts_with("services[0].rules.smoothing: "),
+                            "{}", error
+                        ),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ten thousand senders report every 100 ms, one in ten of them a miss: each keeps its own
+    /// probability.
+    #[test]
+    fn ten_thousand_senders_have_each_their_own_state() {
+        const SENDERS: u64 = 10_000;
+        let mut server = Server::default();
+        let rules = rules(Method::Incast { smoothing: 0.0 });
+        for round in 0..10 {
+            for sender in 0..SENDERS {
+                let misses = sender % 10 == 0;
+                let told = ClassReport {
+                    calls: 1,
+                    delay_us: if misses { 20 } else { 10 },
+                    missed: misses.into(),
+                    ..ClassReport::default()
+                };
+                let report = report(&sender.to_string(), "a/b", &rules, told);
+                let [high, medium] = ask(&mut server, round * 100_000 + sender * 10, &report);
+                let expected = if misses {
+                    0.99 - 0.01 * round as f64
+                } else {
+                    1.0
+                };
+                assert!((high.0 - expected).abs() < 1e-9, "{high:?} in {round}");
+                assert_eq!(medium, (1.0, None));
+            }
+        }
+    }
+
+    #[test]
+    fn many_services_are_bounded_and_one_report_names_few() {
+        let mut server = Server::default();
+        let rules = rules(MISSES);
+        for service in 0..2_000 {
+            let report = report("1", &service.to_string(), &rules, misses(9));
+            server.exchange(at(1), &report).unwrap();
+            assert!(server.services.len() <= SERVICES);
+        }
+        let last = report("2", "1999", &rules, misses(0));
+        assert_eq!(ask(&mut server, 2, &last)[0].0, 0.0);
+        let first = report("2", "0", &rules, misses(0));
+        assert_eq!(ask(&mut server, 2, &first)[0].0, 1.0);
+        let mut many = first;
+        many.services = vec![many.services[0].clone(); MAX_SERVICES + 1];
+        let error = server.exchange(at(3), &many).unwrap_err().to_string();
+        assert_eq!(error, "services: 257 of them; at most 256");
+    }
+
+    #[test]
+    fn reports_and_answers_are_read_as_they_were_written() {
+        let text = r#"{"process":"9f86d081884c7d65","services":[{"service":"shop/stock","rules":{"targets_us":[15000],"percentile":99.0,"increase":0.01,"decrease":0.01,"min_probability":0.1,"scope":"Class","method":{"type":"Misses","allowed":5,"period_us":1000000}},"classes":[{"misses":5}]}]}"#;
+        let report: Report<'_> = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&report).unwrap(), text);
+        let mut server = Server::default();
+        let answer = server.exchange(at(400_000), &report).unwrap();
+        let said = serde_json::to_string(&answer).unwrap();
+        let expected =
+            r#"{"services":[{"service":"shop/stock","classes":[{"admit":0.0,"for_us":600000}]}]}"#;
+        assert_eq!(said, expected);
+        assert_eq!(serde_json::from_str::<Answer<'_>>(&said).unwrap(), answer);
+    }
+}

@@ -1,0 +1,660 @@
+//! Headers that carry workflows and class admission between processes (see [`wire`]).
+//!
+//! Workflows and class admission work without each other.
+//!
+//! The inbound side of a sidecar reads a request's workflow, sender and progress. It passes a token
+//! to the application and, with the response, the rate that the sender may use. The outbound side
+//! finds the request of a call by that token, passes its workflow, deadline, class and progress on,
+//! and records the called process's answer.
+
+pub(crate) mod admission;
+pub(crate) mod central;
+pub(crate) mod flows;
+pub(crate) mod smoothing;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use headgate_core::classify::RequestView;
+use headgate_core::config::{
+    ConfigError, MAX_WORKFLOW_NAME, OutboundConfig, ResourceReport, SharingConfig, StageConfig,
+    WorkflowSource, WorkflowsConfig,
+};
+use headgate_core::decision::{Action, PolicyId, Ticket};
+use headgate_core::host::{Host, HostError};
+use headgate_core::progress;
+use headgate_core::request::{Attributes, ClassId, Progress};
+use headgate_core::requests::Phase;
+use headgate_core::strategy::hint;
+use headgate_core::time::Instant;
+
+use crate::mesh::Policy;
+use crate::workflows::wire::Spent;
+use crate::workflows::{
+    Answer, Call, OTHER, Origin, ProcessId, ServiceId, Token, Workflows, baggage, process, wire,
+};
+use crate::{Engine, Mesh};
+use admission::{Admission, Admitted, Heard};
+use smoothing::Smoother;
+
+pub use central::Callout;
+pub use smoothing::delay;
+
+/// The most clusters whose service is cached; the service of any other is looked up at each call.
+pub(crate) const MAX_CLUSTERS: usize = 1024;
+/// The prefix of all of Headgate's headers.
+const OURS: &str = "x-headgate-";
+
+/// Buffers reused by all requests, so that none allocates.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    name: Vec<u8>,
+    pub(crate) value: String,
+}
+
+/// The outbound listener's configuration and state.
+#[derive(Debug)]
+pub(crate) struct Outbound {
+    config: OutboundConfig,
+    services: HashMap<String, ServiceId>,
+    pub(crate) admission: Option<Admission>,
+    /// Indices of services in `admission`, by cluster.
+    admitted: HashMap<String, Option<usize>>,
+    pub(crate) smoother: Option<Smoother>,
+    /// The number of the configuration: calls that began under an earlier one are recognised by it.
+    generation: u32,
+    /// This process's id, once a call without a workflow needed it.
+    process: Option<ProcessId>,
+}
+
+impl Outbound {
+    /// # Errors
+    /// [`ConfigError`] with the setting at fault.
+    pub(crate) fn new(
+        host: &impl Host,
+        config: OutboundConfig,
+        (seed, generation): (u64, u32),
+    ) -> Result<Self, ConfigError> {
+        Ok(Self {
+            admission: Admission::new(host, &config, seed)?,
+            smoother: Smoother::new(host, &config, seed)?,
+            config,
+            services: HashMap::new(),
+            admitted: HashMap::new(),
+            generation,
+            process: None,
+        })
+    }
+
+    /// Returns the index in `admission` of the service of `cluster`.
+    fn admitted(&mut self, cluster: &str) -> Option<usize> {
+        let admission = self.admission.as_ref()?;
+        if let Some(known) = self.admitted.get(cluster) {
+            return *known;
+        }
+        let service = admission.service(service(&self.config, cluster));
+        if self.admitted.len() < MAX_CLUSTERS {
+            self.admitted.insert(cluster.to_owned(), service);
+        }
+        service
+    }
+
+    /// Returns the smoother and the index in it of the service of `cluster`.
+    pub(crate) fn smoothed(&mut self, cluster: &str) -> Option<(&mut Smoother, usize)> {
+        let smoother = self.smoother.as_mut()?;
+        let place = smoother.place(cluster, || service(&self.config, cluster))?;
+        Some((smoother, place))
+    }
+
+    /// Returns this process's id, the same one that the policy's workflows use.
+    pub(crate) fn process(&mut self, host: &impl Host, seed: u64) -> Result<ProcessId, HostError> {
+        if let Some(known) = self.process {
+            return Ok(known);
+        }
+        let key = format!("headgate/workflows/{}", self.config.policy);
+        let drawn = process(host, &key, seed)?;
+        self.process = Some(drawn);
+        Ok(drawn)
+    }
+}
+
+/// Returns the name of the service of `cluster`, by the longest pattern that matches.
+fn service<'a>(config: &'a OutboundConfig, cluster: &'a str) -> &'a str {
+    let patterns = config.services.iter();
+    patterns
+        .filter(|(pattern, _)| fits(pattern, cluster.as_bytes()))
+        .max_by_key(|(pattern, _)| (!pattern.ends_with('*'), pattern.len()))
+        .map_or(cluster, |(_, service)| service)
+}
+
+/// Returns the token of the request that `call` is part of, as the application copied it.
+fn token_of(call: &impl RequestView) -> Option<&[u8]> {
+    call.header(wire::REQUEST).or_else(|| {
+        let list = call.header(wire::BAGGAGE)?;
+        baggage::token(std::iter::once(list))
+    })
+}
+
+/// Whether `text` equals `pattern` or, where that ends in `*`, has its prefix.
+fn fits(pattern: &str, text: &[u8]) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(prefix) => text.starts_with(prefix.as_bytes()),
+        None => text == pattern.as_bytes(),
+    }
+}
+
+/// Whether `peer` is one of `peers`, each exact or with a trailing `*`. An empty list allows every
+/// peer.
+fn is_one_of(peers: &[String], peer: Option<&[u8]>) -> bool {
+    peers.is_empty() || peer.is_some_and(|peer| peers.iter().any(|pattern| fits(pattern, peer)))
+}
+
+/// Whether Headgate's headers of `request` are trusted.
+fn is_believed(config: &WorkflowsConfig, request: &impl RequestView) -> bool {
+    !config.edge && is_peer(&config.peers, request)
+}
+
+/// Whether `request` comes from one of `peers`.
+fn is_peer(peers: &[String], request: &impl RequestView) -> bool {
+    peers.is_empty() || is_one_of(peers, request.peer().as_deref())
+}
+
+/// Returns the class that the sender names, if the stage has class admission and trusts the sender.
+pub(crate) fn named_class(config: &StageConfig, request: &impl RequestView) -> Option<ClassId> {
+    let admission = config.class_admission.as_ref().filter(|a| a.receives)?;
+    let class = inherited_class(config, request)?;
+    is_peer(&admission.peers, request).then_some(class)
+}
+
+/// Returns the workflow and sender of `request`. If the sender is trusted, its progress and class
+/// are added to the attributes.
+pub(crate) fn origin(
+    workflows: &mut Workflows,
+    host: &impl Host,
+    now: Instant,
+    request: &impl RequestView,
+    (config, attributes): (&StageConfig, &mut Attributes),
+    scratch: &mut Scratch,
+) -> Origin {
+    let believed = is_believed(workflows.config(), request);
+    let kind = config.types.get(usize::from(attributes.kind.0));
+    let kind = kind.map_or("", |kind| kind.name.as_str());
+    let named = (workflows.config().identify.iter())
+        .any(|source| name(source, request, kind, believed, &mut scratch.name));
+    let workflow = if named {
+        if scratch.name.len() > MAX_WORKFLOW_NAME {
+            workflows.name_too_long();
+        }
+        workflows.identify(host, now, &scratch.name)
+    } else {
+        OTHER
+    };
+    let upstream = if believed {
+        attributes.progress = progress::progress(request);
+        if let Some(class) = inherited_class(config, request) {
+            attributes.class = class;
+        }
+        request.header(wire::PROCESS).and_then(wire::parse_process)
+    } else {
+        attributes.progress = Progress::UNKNOWN;
+        None
+    };
+    Origin { workflow, upstream }
+}
+
+/// Returns the workflow name of `request`, which is of type `kind`, with the index of the source
+/// that gave it, for `headgate explain`. `None` means that no source gave one; the request then
+/// shares [`OTHER`]. Senders are assumed to be trusted peers.
+#[must_use]
+pub fn named(
+    config: &WorkflowsConfig,
+    request: &impl RequestView,
+    kind: &str,
+) -> Option<(usize, Vec<u8>)> {
+    let mut found = Vec::new();
+    let believed = !config.edge;
+    let at = (config.identify.iter())
+        .position(|source| name(source, request, kind, believed, &mut found))?;
+    Some((at, found))
+}
+
+/// Returns the parent's class, or the one to which the sender downgraded the request. In a lower
+/// class than its parent's, a sub-request could wait behind requests that its parent overtook.
+fn inherited_class(config: &StageConfig, request: &impl RequestView) -> Option<ClassId> {
+    if config.classes.is_empty() {
+        return None;
+    }
+    let name = request.header(wire::CLASS)?;
+    let at = config
+        .classes
+        .iter()
+        .position(|c| c.name.as_bytes() == name)?;
+    u8::try_from(at).ok().map(ClassId)
+}
+
+/// Writes the workflow name that `source` gives `request` to `out`. Returns false if it gives none.
+fn name(
+    source: &WorkflowSource,
+    request: &impl RequestView,
+    kind: &str,
+    believed: bool,
+    out: &mut Vec<u8>,
+) -> bool {
+    let plain = |value: &[u8], out: &mut Vec<u8>| {
+        let value = value.trim_ascii();
+        out.clear();
+        let valid = (1..=wire::MAX_VALUE).contains(&value.len());
+        if valid {
+            out.extend_from_slice(value);
+        }
+        valid
+    };
+    match source {
+        WorkflowSource::Baggage { key } => request
+            .header(wire::BAGGAGE)
+            .and_then(|baggage| wire::member(baggage, key.as_bytes()))
+            .is_some_and(|value| wire::parse_name(value, out)),
+        WorkflowSource::Header { name } if name.starts_with(OURS) => {
+            let value = request.header(name).filter(|_| believed);
+            value.is_some_and(|value| wire::parse_name(value, out))
+        }
+        WorkflowSource::Header { name } => {
+            let value = request.header(name);
+            value.is_some_and(|value| plain(value, out))
+        }
+        WorkflowSource::Metadata { path } => {
+            let value = request.metadata(path);
+            value.is_some_and(|value| plain(&value, out))
+        }
+        WorkflowSource::Type => plain(kind.as_bytes(), out),
+    }
+}
+
+/// The state of a call until [`Mesh::answered`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Calling {
+    call: Option<(PolicyId, Call)>,
+    /// The admission, with [`Outbound::generation`] at that time.
+    admitted: Option<(u32, Admitted)>,
+    /// The index of its service in the [`Smoother`], likewise.
+    smoothed: Option<(u32, usize)>,
+}
+
+/// The response to a call.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Reply<'a> {
+    /// Header [`wire::RATE`].
+    pub rate: Option<&'a [u8]>,
+    /// Header [`wire::PROGRESS`].
+    pub progress: Option<&'a [u8]>,
+    /// Header [`hint::HEADER`].
+    pub rejection: Option<&'a [u8]>,
+    /// SPIFFE id of the peer that answered.
+    pub peer: Option<&'a [u8]>,
+    /// Whether the call was refused for lack of room or not answered in time.
+    pub failed: bool,
+}
+
+/// Whether Headgate's headers of a request are trusted. If false, they are hidden from all rules
+/// and from the application. If true, the proxy reads them and removes them before the application.
+/// `None` means that they stay as they are.
+#[must_use]
+pub fn believes(engine: &Engine, request: &impl RequestView) -> Option<bool> {
+    let StageConfig {
+        workflows,
+        class_admission,
+        ..
+    } = engine.config_for(request)?;
+    match (workflows, class_admission) {
+        (Some(workflows), _) => Some(is_believed(workflows, request)),
+        // A trusted class stays visible to the application, which copies it to its calls.
+        (None, Some(a)) if a.receives && !is_peer(&a.peers, request) => Some(false),
+        (None, _) => None,
+    }
+}
+
+/// Returns the request's queue wait and slot time so far, for the process that sent it. `None`
+/// without class admission, or if the times aren't known. Call it when the response begins.
+#[must_use]
+pub fn spent(engine: &Engine, now: Instant, ticket: Ticket) -> Option<Spent> {
+    let admission = engine.config(ticket.policy)?.class_admission.as_ref();
+    admission.filter(|a| a.receives)?;
+    let request = engine.requests(ticket.policy)?.of(ticket)?;
+    let Phase::Running { dequeued } = request.phase else {
+        return None;
+    };
+    let dequeued = dequeued?;
+    Some(Spent {
+        wait: dequeued.since(request.arrived),
+        slot: now.since(dequeued),
+    })
+}
+
+/// Returns the token that the application copies to its calls for a request. Call it when the
+/// request goes to the backend, at [`headgate_core::decision::Decision::Forward`] or
+/// [`Action::Resume`]. `None` if it has no workflow.
+#[must_use]
+pub fn token(engine: &Engine, ticket: Ticket) -> Option<Token> {
+    let workflows = engine.beside().workflows(ticket.policy)?;
+    workflows.token(engine.requests(ticket.policy)?, ticket)
+}
+
+/// Whether the request has a workflow.
+#[must_use]
+pub fn has_workflow(engine: &Engine, ticket: Ticket) -> bool {
+    let workflows = engine.beside().workflows(ticket.policy);
+    let requests = engine.requests(ticket.policy);
+    workflows
+        .zip(requests)
+        .is_some_and(|(w, requests)| w.has(requests, ticket))
+}
+
+/// Records a request's use of the second resource, from its response.
+pub fn resource_used(engine: &mut Engine, ticket: Ticket, amount: f64) {
+    if let Some((mesh, requests)) = engine.with_requests(ticket.policy)
+        && let Some(workflows) = mesh.workflows_mut(ticket.policy)
+    {
+        workflows.resource_used(requests, ticket, amount);
+    }
+}
+
+/// Returns the announcement for the process of the mesh that sent a request. Call it when the
+/// backend's response begins.
+pub fn answer(
+    engine: &mut Engine,
+    host: &impl Host,
+    now: Instant,
+    ticket: Ticket,
+) -> Option<Answer> {
+    let (mesh, requests) = engine.with_requests(ticket.policy)?;
+    let workflows = mesh.workflows_mut(ticket.policy)?;
+    workflows.answer(host, now, requests, ticket)
+}
+
+/// Sets headers on a call to Envoy's `cluster`. Without a `token` of the request that the call is
+/// part of, it is read from the call's header [`wire::REQUEST`] or its baggage ([`baggage`]), which
+/// the caller then removes. Returns the state for [`Mesh::answered`]; `None` if the answer isn't
+/// needed.
+///
+/// # Errors
+/// [`HostError`]; the call goes on unchanged.
+pub fn call(
+    engine: &mut Engine,
+    host: &impl Host,
+    now: Instant,
+    (request, token): (&impl RequestView, Option<&[u8]>),
+    cluster: &str,
+    actions: &mut Vec<Action>,
+    mut set: impl FnMut(&'static str, &str),
+) -> Result<Option<Calling>, HostError> {
+    if !engine.beside().has_outbound() {
+        return Ok(None);
+    }
+    if !engine.is_idle() {
+        engine.be_member(host, now, actions)?;
+    }
+    let mesh = engine.beside_mut();
+    let call = mesh.call_of_workflow(host, now, (request, token), cluster, &mut set);
+    let admitted = match mesh.admit_call(host, now, request, cluster, call.as_ref(), &mut set) {
+        // The workflow still needs the answer.
+        Err(_) if call.is_some() => None,
+        admitted => admitted?,
+    };
+    let outbound = mesh.outbound.as_mut();
+    let smoothed = outbound.and_then(|o| Some((o.generation, o.smoothed(cluster)?.1)));
+    let calling = Calling {
+        call,
+        admitted,
+        smoothed,
+    };
+    let is_any = call.is_some() || admitted.is_some() || smoothed.is_some();
+    Ok(is_any.then_some(calling))
+}
+
+impl Mesh {
+    /// Returns the part of a response that reports its use of the second resource.
+    #[must_use]
+    pub fn resource_report(&self, ticket: Ticket) -> Option<&ResourceReport> {
+        match &self.workflows(ticket.policy)?.config().sharing {
+            SharingConfig::DominantResource { resource, .. } => Some(&resource.report),
+            SharingConfig::StaticGuarantees | SharingConfig::BottleneckFairness { .. } => None,
+        }
+    }
+
+    /// Writes an answer and the request's time as response headers.
+    pub fn tell(
+        &mut self,
+        answer: Option<&Answer>,
+        spent: Option<&Spent>,
+        mut set: impl FnMut(&'static str, &str),
+    ) {
+        let value = &mut self.scratch.value;
+        if let Some(answer) = answer {
+            value.clear();
+            wire::put_rate(value, &answer.announcement);
+            set(wire::RATE, value);
+        }
+        let of_slot = |spent: &Spent| Progress {
+            elapsed: spent.slot,
+            work: spent.slot,
+            ..Progress::UNKNOWN
+        };
+        let progress = answer.map(|a| a.progress).or(spent.map(of_slot));
+        if let Some(progress) = progress {
+            value.clear();
+            wire::put_progress(value, &progress);
+            if let Some(spent) = spent {
+                wire::put_spent(value, spent);
+            }
+            set(wire::PROGRESS, value);
+        }
+    }
+
+    /// Whether the proxy is a gateway: no application makes calls, and each forwarded request is a
+    /// call itself ([`call`] with the request's own [`token`]).
+    #[must_use]
+    pub fn is_gateway(&self) -> bool {
+        self.gateway
+    }
+
+    /// Whether an outbound listener was configured.
+    #[must_use]
+    pub fn has_outbound(&self) -> bool {
+        self.outbound.is_some()
+    }
+
+    /// Whether calls may be downgraded.
+    #[must_use]
+    pub fn admits_calls(&self) -> bool {
+        self.outbound
+            .as_ref()
+            .is_some_and(|o| o.admission.is_some())
+    }
+
+    /// Whether trust in an answer depends on the peer that sent it.
+    #[must_use]
+    pub fn asks_who_answers(&self) -> bool {
+        let outbound = self.outbound.as_ref();
+        outbound.is_some_and(|o| !o.config.peers.is_empty())
+    }
+
+    /// The class admission part of [`call`]; `call` is the workflow part. `None` if the
+    /// service has no class targets.
+    fn admit_call(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        request: &impl RequestView,
+        cluster: &str,
+        call: Option<&(PolicyId, Call)>,
+        mut set: impl FnMut(&'static str, &str),
+    ) -> Result<Option<(u32, Admitted)>, HostError> {
+        let Some(outbound) = &mut self.outbound else {
+            return Ok(None);
+        };
+        let Some(service) = outbound.admitted(cluster) else {
+            return Ok(None);
+        };
+        let inherited = call.and_then(|(policy, call)| {
+            let policy = self.policies.iter().find(|p| p.id == *policy)?;
+            policy.class_name(call.class?)
+        });
+        if call.is_none() {
+            let process = outbound.process(host, self.seed)?;
+            let value = &mut self.scratch.value;
+            value.clear();
+            wire::put_process(value, process);
+            set(wire::PROCESS, value);
+        }
+        let Some(admission) = &mut outbound.admission else {
+            return Ok(None);
+        };
+        let admitted = admission.admit(host, now, service, request, inherited)?;
+        Ok(admitted.map(|(call, class)| {
+            if let Some(class) = class {
+                set(wire::CLASS, class);
+            }
+            (outbound.generation, call)
+        }))
+    }
+
+    /// The workflow part of [`call`]; `None` if the calls have no workflows.
+    fn call_of_workflow(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        (request, token): (&impl RequestView, Option<&[u8]>),
+        cluster: &str,
+        mut set: impl FnMut(&'static str, &str),
+    ) -> Option<(PolicyId, Call)> {
+        let outbound = self.outbound.as_mut()?;
+        let policy = &outbound.config.policy;
+        let of_policy = |p: &&mut Policy| p.in_force && &p.name == policy;
+        let policy = self.policies.iter_mut().find(of_policy)?;
+        let workflows = policy.workflows.as_mut()?;
+        let service = match outbound.services.get(cluster) {
+            Some(&service) => service,
+            None => {
+                let name = service(&outbound.config, cluster);
+                let service = workflows.service(host, now, name.as_bytes());
+                // Id 0 is shared by the services beyond the last id. It is also the result of a
+                // host error, so don't cache it.
+                if service != ServiceId(0) && outbound.services.len() < MAX_CLUSTERS {
+                    outbound.services.insert(cluster.to_owned(), service);
+                }
+                service
+            }
+        };
+        let token = token.or_else(|| token_of(request));
+        // The workflow that the application names itself, in case the token was lost.
+        let named = (workflows.config().identify.iter())
+            .any(|source| name(source, request, "", true, &mut self.scratch.name));
+        let workflow = named.then(|| workflows.identify(host, now, &self.scratch.name));
+        let call = workflows.called(host, now, service, token, workflow);
+
+        let value = &mut self.scratch.value;
+        let mut say = |header, write: &mut dyn FnMut(&mut String)| {
+            value.clear();
+            write(value);
+            set(header, value);
+        };
+        say(wire::PROCESS, &mut |out| {
+            wire::put_process(out, workflows.process());
+        });
+        if let Some(name) = workflows.name(call.workflow()) {
+            say(wire::WORKFLOW, &mut |out| wire::put_name(out, name));
+        }
+        if let Some(left) = call.deadline {
+            say(wire::TIMEOUT, &mut |out| wire::put_timeout(out, left));
+        }
+        if call.progress != Progress::UNKNOWN {
+            say(wire::PROGRESS, &mut |out| {
+                wire::put_progress(out, &call.progress);
+            });
+        }
+        if let Some(class) = call.class.and_then(|class| policy.class_name(class)) {
+            say(wire::CLASS, &mut |out| out.push_str(class));
+        }
+        Some((policy.id, call))
+    }
+
+    /// Records the end of a call; `None` means without a response. The caller removes Headgate's
+    /// headers from the response.
+    ///
+    /// # Errors
+    /// [`HostError`]; the answer's effect on its class is lost.
+    pub fn answered(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        calling: Calling,
+        reply: Option<&Reply<'_>>,
+    ) -> Result<(), HostError> {
+        let peers = self.outbound.as_ref().map(|o| o.config.peers.as_slice());
+        let believed = reply.is_some_and(|r| is_one_of(peers.unwrap_or_default(), r.peer));
+        let (mut rate, mut below, mut heard, mut nonsense) = (None, None, None, false);
+        if let Some(reply) = reply {
+            rate = reply.rate.filter(|_| believed).and_then(wire::parse_rate);
+            nonsense = reply.rate.is_some() && rate.is_none();
+            let progress = reply.progress.filter(|_| believed);
+            let progress = progress.and_then(|value| std::str::from_utf8(value).ok());
+            below = progress.and_then(progress::parse);
+            heard = match reply.failed {
+                true => Some(Heard::Failed),
+                false => progress.and_then(wire::spent).map(Heard::Spent),
+            };
+        }
+        let mut learned = Ok(());
+        let rejection = reply.and_then(|r| r.rejection).filter(|_| believed);
+        if let (Some((generation, place)), Some(rate)) =
+            (calling.smoothed, rejection.and_then(hint::rate))
+            && let Some(outbound) = &mut self.outbound
+            && outbound.generation == generation
+            && let Some(smoother) = &mut outbound.smoother
+        {
+            learned = smoother.heard(host, now, place, rate);
+        }
+        if let (Some((_, call)), Some(heard)) = (calling.admitted, heard)
+            && let Some(admission) = self.admission_of(&calling)
+        {
+            learned = learned.and(admission.answered(host, now, &call, heard));
+        }
+        if let Some((policy, call)) = calling.call
+            && let Some(workflows) = self.workflows_mut(policy)
+        {
+            if nonsense {
+                workflows.rate_refused();
+            }
+            workflows.answered(host, now, call, rate.as_ref(), below.as_ref());
+        }
+        learned
+    }
+
+    /// Returns the class that a call asked for if it ran in a lower one, for the application.
+    #[must_use]
+    pub fn downgraded(&self, calling: &Calling) -> Option<&str> {
+        let (generation, call) = calling.admitted.as_ref()?;
+        let outbound = self.outbound.as_ref();
+        let outbound = outbound.filter(|o| o.generation == *generation)?;
+        outbound.admission.as_ref()?.downgraded(call)
+    }
+
+    /// Returns the time until the deadline of the request of `token`; `None` if it has no deadline
+    /// or isn't known.
+    pub(crate) fn time_left(&self, now: Instant, token: &[u8]) -> Option<Duration> {
+        let outbound = self.outbound.as_ref()?;
+        let mut policies = self.policies.iter();
+        let policy = policies.find(|p| p.in_force && p.name == outbound.config.policy)?;
+        Some(policy.workflows.as_ref()?.deadline(token)?.since(now))
+    }
+
+    fn admission_of(&mut self, calling: &Calling) -> Option<&mut Admission> {
+        let (generation, _) = calling.admitted.as_ref()?;
+        let outbound = self.outbound.as_mut();
+        let outbound = outbound.filter(|o| o.generation == *generation)?;
+        outbound.admission.as_mut()
+    }
+}
+
+#[cfg(test)]
+mod workflow_tests;

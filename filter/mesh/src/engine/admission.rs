@@ -1,0 +1,317 @@
+//! Class admission of calls: the class in which each runs, and the effect of its answer
+//! ([`crate::class_admission`]).
+//!
+//! A call asks for the class that it names (header [`wire::CLASS`]), else for that of the request
+//! that it is part of, else for the one whose matches it meets. Classes are those of the called
+//! service's policy, so that both sides agree. A downgraded call carries its class to the called
+//! process in the same header, so that process must trust this one.
+//!
+//! ```text
+//! ℓ = time from the call to the begin of its answer − time in the slot of the called process
+//! ```
+//!
+//! A class's target excludes the time that the service works. The answer of a process that doesn't
+//! report that time is skipped. Two kinds of answers are misses without it, of any size: a refusal
+//! for lack of room, and no answer in time.
+//!
+//! If a server decides for all senders ([`super::central`]), this goes on learning, as the
+//! fallback for a silent server.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use headgate_core::classify::{Classes, RequestView};
+use headgate_core::config::{ConfigError, OutboundConfig, ServiceAdmissionConfig};
+use headgate_core::host::{Host, HostError, MetricId, MetricKind, Metrics};
+use headgate_core::request::ClassId;
+use headgate_core::rng::Rng;
+use headgate_core::stats;
+use headgate_core::time::Instant;
+use headgate_core::work;
+
+use super::central::{Central, Reports};
+use crate::class_admission::{Completion, Law, SharedChannels};
+use crate::workflows::wire::Spent;
+use crate::workflows::{stat_name, wire};
+
+/// The header of a call's size.
+const COST: &str = "x-headgate-cost";
+
+/// The services with targets for classes.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    services: Vec<Service>,
+    /// Places among the services, by name.
+    names: HashMap<String, usize>,
+    rng: Rng,
+    /// The reports, if a server decides for some service.
+    pub(crate) reports: Option<Reports>,
+}
+
+#[derive(Debug)]
+struct Service {
+    names: Vec<String>,
+    rules: Classes,
+    channels: SharedChannels,
+    /// The server's decisions, if a server decides.
+    central: Option<Central>,
+    enforced: bool,
+    /// By class, without the lowest.
+    stats: Vec<ClassStats>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ClassStats {
+    /// Calls that asked for the class.
+    calls: MetricId,
+    /// Of those, in the lowest class instead.
+    downgraded: MetricId,
+    /// Admit probability · 1000.
+    admit: MetricId,
+}
+
+/// A call to a service that promises something to classes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Admitted {
+    service: usize,
+    began: Instant,
+    /// The class that it asked for, if it is not the one in which it runs.
+    wanted: Option<ClassId>,
+    class: ClassId,
+    size: u32,
+}
+
+/// The time of a call as its answer reports it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Heard {
+    /// It was refused for lack of room, or was not answered in time.
+    Failed,
+    /// Its queue wait and its time in the slot.
+    Spent(Spent),
+}
+
+impl ClassStats {
+    fn new(host: &impl Metrics, service: &str, class: &str) -> Result<Self, HostError> {
+        let metric =
+            |kind, what: &str| host.define(kind, &format!("{service}.{what}.class.{class}"));
+        let this = Self {
+            calls: metric(MetricKind::Counter, "calls")?,
+            downgraded: metric(MetricKind::Counter, "calls_downgraded")?,
+            admit: metric(MetricKind::Gauge, "admit_permille")?,
+        };
+        Ok(this)
+    }
+}
+
+impl Service {
+    fn new(
+        host: &impl Host,
+        (policy, name): (&str, &str),
+        config: &ServiceAdmissionConfig,
+    ) -> Result<Self, ConfigError> {
+        let at = format!("outbound.class_admission.{name}");
+        let of_host = |error: HostError| ConfigError::new(&at, error.to_string());
+        let law = Law::try_from(config.settings());
+        let law = law.map_err(|error| ConfigError::new(&at, error.to_string()))?;
+        let prefix = format!(
+            "{}.service.{}",
+            stats::prefix(policy),
+            stat_name(name.as_bytes())
+        );
+        let names: Vec<String> = config.classes.iter().map(|c| c.name.clone()).collect();
+        let number = |class: ClassId| {
+            let class = names.get(usize::from(class.0)).map_or("", String::as_str);
+            format!("{prefix}.admit.{class}")
+        };
+        let channels = SharedChannels::new(host, law, number).map_err(of_host)?;
+        let promised = names.iter().take(names.len().saturating_sub(1));
+        let stats = promised.map(|class| ClassStats::new(host, &prefix, class));
+        let stats: Vec<ClassStats> = stats.collect::<Result<_, _>>().map_err(of_host)?;
+        let shown = stats.iter().map(|stats| stats.admit);
+        let central = Central::new(host, config, &prefix, shown).map_err(of_host)?;
+        Ok(Self {
+            rules: Classes::new(&config.classes)?,
+            stats,
+            enforced: config.enforced,
+            channels,
+            central,
+            names,
+        })
+    }
+
+    /// Returns the class in which a call that asks for `wanted` must run.
+    fn decide(
+        &self,
+        host: &impl Host,
+        now: Instant,
+        wanted: ClassId,
+        rng: &mut Rng,
+    ) -> Result<ClassId, HostError> {
+        let decided = match &self.central {
+            Some(central) => central.class_for(host, now, wanted, rng)?,
+            None => None,
+        };
+        match decided {
+            Some(decided) => Ok(decided),
+            None => self.channels.class_for(host, now, wanted, rng),
+        }
+    }
+
+    /// The class of this name; `None` if it is no class here.
+    fn class_of(&self, name: &[u8]) -> Option<ClassId> {
+        let at = self.names.iter().position(|n| n.as_bytes() == name)?;
+        u8::try_from(at).ok().map(ClassId)
+    }
+
+    fn name(&self, class: ClassId) -> &str {
+        self.names
+            .get(usize::from(class.0))
+            .map_or("", String::as_str)
+    }
+}
+
+impl Admission {
+    /// Creates the admission for the services of `config` with class targets; `None` without any.
+    /// `seed` makes its random decisions repeatable.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with the setting at fault, or that the host refuses a number.
+    pub(crate) fn new(
+        host: &impl Host,
+        config: &OutboundConfig,
+        seed: u64,
+    ) -> Result<Option<Self>, ConfigError> {
+        let mut this = Self {
+            services: Vec::new(),
+            names: HashMap::new(),
+            rng: Rng::new(seed.rotate_left(16)),
+            reports: None,
+        };
+        let centrals = config.class_admission.values();
+        let centrals = centrals.filter_map(|service| service.central.as_ref());
+        if let Some(interval_us) = centrals.map(|central| central.report_us).min() {
+            let reports = Reports::new(host, &config.policy, interval_us);
+            let reports = reports
+                .map_err(|error| ConfigError::new("outbound.class_admission", error.to_string()))?;
+            this.reports = Some(reports);
+        }
+        for (name, service) in &config.class_admission {
+            let service = Service::new(host, (&config.policy, name), service)?;
+            for (class, stats) in (0..).map(ClassId).zip(&service.stats) {
+                // As it is without calls; the next one in the class says more.
+                let admit = service
+                    .channels
+                    .probability(host, Instant::default(), class);
+                admit
+                    .and_then(|admit| host.record(stats.admit, permille(admit)))
+                    .map_err(|error| {
+                        ConfigError::new("outbound.class_admission", error.to_string())
+                    })?;
+            }
+            this.names.insert(name.clone(), this.services.len());
+            this.services.push(service);
+        }
+        Ok((!this.services.is_empty()).then_some(this))
+    }
+
+    /// Yields the exchange with the server for each service that it decides for.
+    pub(crate) fn centrals(&self) -> impl Iterator<Item = &Central> {
+        self.services
+            .iter()
+            .filter_map(|service| service.central.as_ref())
+    }
+
+    /// Returns the index of a service; `None` if it has no class targets.
+    pub(crate) fn service(&self, name: &str) -> Option<usize> {
+        self.names.get(name).copied()
+    }
+
+    /// Decides in which class `call` runs. `inherited` is the name of the class of the request that
+    /// it is part of. Returns the call with the class for its header, if any.
+    ///
+    /// # Errors
+    /// [`HostError`]; the call goes on as it is.
+    pub(crate) fn admit(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        service: usize,
+        call: &impl RequestView,
+        inherited: Option<&str>,
+    ) -> Result<Option<(Admitted, Option<&str>)>, HostError> {
+        let Some(of) = self.services.get(service) else {
+            return Ok(None);
+        };
+        let own = call.header(wire::CLASS).and_then(|name| of.class_of(name));
+        let named = own.or_else(|| of.class_of(inherited?.as_bytes()));
+        let wanted = named.unwrap_or_else(|| of.rules.class(call));
+        let decided = of.decide(host, now, wanted, &mut self.rng)?;
+        let is_downgraded = decided != wanted;
+        if let Some(stats) = of.stats.get(usize::from(wanted.0)) {
+            host.add(stats.calls, 1)?;
+            if is_downgraded {
+                host.add(stats.downgraded, 1)?;
+            }
+        }
+        let is_downgraded = is_downgraded && of.enforced;
+        let admitted = Admitted {
+            service,
+            began: now,
+            wanted: is_downgraded.then_some(wanted),
+            class: if is_downgraded { decided } else { wanted },
+            size: call.header(COST).and_then(work::cost).unwrap_or(1),
+        };
+        // By its matches it is known at the service, too.
+        let tells = is_downgraded || named.is_some();
+        Ok(Some((admitted, tells.then(|| of.name(admitted.class)))))
+    }
+
+    /// Returns the class that a call asked for if it ran in another one.
+    pub(crate) fn downgraded(&self, call: &Admitted) -> Option<&str> {
+        Some(self.services.get(call.service)?.name(call.wanted?))
+    }
+
+    /// Records the answer to a call.
+    ///
+    /// # Errors
+    /// [`HostError`]; the call changes nothing.
+    pub(crate) fn answered(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        call: &Admitted,
+        heard: Heard,
+    ) -> Result<(), HostError> {
+        let Some(of) = self.services.get(call.service) else {
+            return Ok(());
+        };
+        let completion = Completion {
+            class: call.class,
+            latency: match heard {
+                Heard::Failed => Duration::MAX,
+                Heard::Spent(spent) => now.since(call.began).saturating_sub(spent.slot),
+            },
+            size: call.size,
+        };
+        let changed = of.channels.completed(host, now, &completion)?;
+        if let Some(central) = &of.central {
+            let waited = match heard {
+                Heard::Failed => None,
+                Heard::Spent(spent) => Some(spent.wait),
+            };
+            let missed = of.channels.law().missed(&completion);
+            central.completed(host, &completion, missed, waited)?;
+            if central.is_heard(host, now)? {
+                return Ok(());
+            }
+        }
+        match changed.zip(of.stats.get(usize::from(call.class.0))) {
+            Some((admit, stats)) => host.record(stats.admit, permille(admit)),
+            None => Ok(()),
+        }
+    }
+}
+
+pub(crate) fn permille(probability: f64) -> u64 {
+    (probability * 1e3).round() as u64
+}

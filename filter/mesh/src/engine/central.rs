@@ -1,0 +1,415 @@
+//! The sender's side of centralized class admission ([`protocol`]): reports, and the server's
+//! decisions.
+//!
+//! Both are numbers that all workers share. A call reads the decision and adds to the report; it
+//! never waits for the server. One worker exchanges them for all:
+//!
+//! ```text
+//! a worker's tick finds a report due   it takes and sends the sums; next report an interval later
+//! the answer comes                     its decisions hold for 3 intervals: one loss has no effect
+//! no decision holds                    the fallback decides: the sender's own law, or no admission
+//! ```
+//!
+//! A lost report is not repeated. A service that was not called for [`KEEP`] is left out of
+//! reports; the fallback decides about its first call after that.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use headgate_core::config::{Fallback, ServiceAdmissionConfig};
+use headgate_core::engine::SLOW_TICK;
+use headgate_core::host::{Host, HostError, MetricId, MetricKind, Number, Shared};
+use headgate_core::request::ClassId;
+use headgate_core::rng::Rng;
+use headgate_core::stats;
+use headgate_core::time::{Instant, nanos};
+
+use super::admission::permille;
+use crate::Mesh;
+use crate::class_admission::Completion;
+use crate::class_admission::protocol::{
+    self, Answer, ClassReport, Decision, MAX_BYTES, MAX_SERVICES, Method, Report, Rules,
+    ServiceReport,
+};
+use crate::shared;
+use crate::workflows::wire;
+
+/// Decisions are asked for as long after a call.
+const KEEP: Duration = Duration::from_secs(10);
+/// Steps of a probability from 0 to 1.
+const ONE: f64 = (1 << 20) as f64;
+
+/// A request that the host must send with `POST`; its answer goes to [`Mesh::reported`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Callout {
+    /// Envoy's name for the cluster.
+    pub cluster: &'static str,
+    /// Path of the resource.
+    pub path: &'static str,
+    /// JSON.
+    pub body: Vec<u8>,
+    /// An answer that comes later is of no use.
+    pub timeout: Duration,
+}
+
+/// The exchange with the server for one service.
+#[derive(Debug)]
+pub(crate) struct Central {
+    service: String,
+    rules: Rules,
+    /// Whether latencies are divided by cost.
+    per_cost: bool,
+    fallback: Fallback,
+    /// The time of the last call, µs; 0 for none.
+    called: Number,
+    /// Up to when decisions hold, µs; 0: there were none.
+    heard: Number,
+    /// The lowest not among them.
+    classes: Vec<Class>,
+}
+
+#[derive(Debug)]
+struct Class {
+    /// 2²⁰ · (1 − p), as the server decided.
+    missing: Number,
+    /// p = 1 from then on, µs.
+    until: Number,
+    /// p · 1000.
+    shown: MetricId,
+    /// The sums of the next report, by the names of [`ClassReport`].
+    misses: Number,
+    calls: Number,
+    delay: Number,
+    round_trip: Number,
+    missed: Number,
+    failed: Number,
+}
+
+fn micros(span: Duration) -> u64 {
+    nanos(span) / 1_000
+}
+
+/// `now` as numbers have it.
+fn clock(now: Instant) -> u64 {
+    now.as_nanos() / 1_000
+}
+
+fn add(host: &impl Shared, number: Number, amount: u64) -> Result<(), HostError> {
+    host.add_to(number, i64::try_from(amount).unwrap_or(i64::MAX))
+}
+
+/// Takes the sum that was added to `number` since the last call.
+fn take(host: &impl Shared, number: Number) -> Result<u64, HostError> {
+    // Negative while a starting worker tests whether the host keeps the number
+    // (`host::unfiltered`).
+    let amount = host.get(number)?.cast_signed().max(0);
+    if amount > 0 {
+        // Other workers may have added meanwhile; their additions stay.
+        host.add_to(number, -amount)?;
+    }
+    Ok(amount.unsigned_abs())
+}
+
+impl Class {
+    fn new(host: &impl Shared, name: &str, shown: MetricId) -> Result<Self, HostError> {
+        let number = |what: &str| host.number(&format!("{name}.{what}"));
+        Ok(Self {
+            missing: number("decided.missing")?,
+            until: number("decided.until")?,
+            shown,
+            misses: number("misses")?,
+            calls: number("calls")?,
+            delay: number("delay")?,
+            round_trip: number("round_trip")?,
+            missed: number("missed")?,
+            failed: number("failed")?,
+        })
+    }
+
+    fn take(&self, host: &impl Shared) -> Result<ClassReport, HostError> {
+        Ok(ClassReport {
+            misses: take(host, self.misses)?,
+            calls: take(host, self.calls)?,
+            delay_us: take(host, self.delay)?,
+            round_trip_us: take(host, self.round_trip)?,
+            missed: take(host, self.missed)?,
+            failed: take(host, self.failed)?,
+        })
+    }
+
+    fn decided(
+        &self,
+        host: &impl Host,
+        now: Instant,
+        decision: &Decision,
+    ) -> Result<(), HostError> {
+        let until = decision
+            .for_us
+            .map_or(u64::MAX >> 1, |us| clock(now).saturating_add(us));
+        host.set(self.until, until)?;
+        host.set(self.missing, ((1.0 - decision.admit) * ONE).round() as u64)?;
+        host.record(self.shown, permille(decision.admit))
+    }
+}
+
+impl Central {
+    /// `None` if no server decides. `prefix` is that of the service's numbers, `shown` are the
+    /// gauges of its classes' probabilities.
+    pub(crate) fn new(
+        host: &impl Host,
+        config: &ServiceAdmissionConfig,
+        prefix: &str,
+        shown: impl Iterator<Item = MetricId>,
+    ) -> Result<Option<Self>, HostError> {
+        let (Some(central), Some(rules)) = (&config.central, Rules::of(config)) else {
+            return Ok(None);
+        };
+        let class = |(config, shown): (&headgate_core::config::ClassConfig, MetricId)| {
+            Class::new(host, &format!("{prefix}.central.{}", config.name), shown)
+        };
+        let classes = config.classes.iter().zip(shown).map(class);
+        Ok(Some(Self {
+            service: central.service.clone(),
+            rules,
+            per_cost: config.per_cost,
+            fallback: central.fallback,
+            called: host.number(&format!("{prefix}.central.called"))?,
+            heard: host.number(&format!("{prefix}.central.heard"))?,
+            classes: classes.collect::<Result<_, _>>()?,
+        }))
+    }
+
+    /// Whether a decision of the server holds.
+    pub(crate) fn is_heard(&self, host: &impl Shared, now: Instant) -> Result<bool, HostError> {
+        Ok(host.get(self.heard)? > clock(now))
+    }
+
+    /// Returns the class in which a call that asks for `wanted` must run; `None` if the sender
+    /// decides.
+    pub(crate) fn class_for(
+        &self,
+        host: &impl Shared,
+        now: Instant,
+        wanted: ClassId,
+        rng: &mut Rng,
+    ) -> Result<Option<ClassId>, HostError> {
+        host.set(self.called, clock(now))?;
+        if !self.is_heard(host, now)? {
+            return Ok(match self.fallback {
+                Fallback::Distributed => None,
+                Fallback::Admit => Some(wanted),
+            });
+        }
+        let Some(class) = self.classes.get(usize::from(wanted.0)) else {
+            return Ok(Some(wanted));
+        };
+        let missing = host.get(class.missing)?;
+        if missing == 0 || host.get(class.until)? <= clock(now) {
+            return Ok(Some(wanted));
+        }
+        let lowest = u8::try_from(self.classes.len()).unwrap_or(u8::MAX);
+        let admitted = rng.chance(1.0 - missing as f64 / ONE);
+        Ok(Some(if admitted { wanted } else { ClassId(lowest) }))
+    }
+
+    /// Records a call that completed, and whether it `missed` its target. `waited` is its wait at
+    /// the service; `None` if it was refused there or not answered in time.
+    pub(crate) fn completed(
+        &self,
+        host: &impl Shared,
+        call: &Completion,
+        missed: bool,
+        waited: Option<Duration>,
+    ) -> Result<(), HostError> {
+        let Some(class) = self.classes.get(usize::from(call.class.0)) else {
+            return Ok(());
+        };
+        if missed {
+            add(host, class.misses, 1)?;
+        }
+        if matches!(self.rules.method, Method::Misses { .. }) {
+            return Ok(());
+        }
+        let cost = call.size.max(1);
+        let Some(waited) = waited else {
+            return add(host, class.failed, cost.into());
+        };
+        let units = if self.per_cost { cost } else { 1 };
+        let delay = waited.min(call.latency);
+        add(host, class.calls, 1)?;
+        add(host, class.delay, micros(delay / units))?;
+        add(
+            host,
+            class.round_trip,
+            micros((call.latency - delay) / units),
+        )?;
+        if missed {
+            add(host, class.missed, cost.into())?;
+        }
+        Ok(())
+    }
+
+    /// Returns the service's report; `None` if the service wasn't called lately.
+    fn report(
+        &self,
+        host: &impl Shared,
+        now: Instant,
+    ) -> Result<Option<ServiceReport<'_>>, HostError> {
+        let called = host.get(self.called)?;
+        if called == 0 || clock(now).saturating_sub(called) > micros(KEEP) {
+            return Ok(None);
+        }
+        let classes = self.classes.iter().map(|class| class.take(host));
+        Ok(Some(ServiceReport {
+            service: Cow::Borrowed(&self.service),
+            rules: Cow::Borrowed(&self.rules),
+            classes: classes.collect::<Result<_, _>>()?,
+        }))
+    }
+
+    fn decided(
+        &self,
+        host: &impl Host,
+        now: Instant,
+        (decisions, holds): (&[Decision], Duration),
+    ) -> Result<(), HostError> {
+        for (class, decision) in self.classes.iter().zip(decisions) {
+            class.decided(host, now, decision)?;
+        }
+        host.set(self.heard, clock(now + holds))
+    }
+}
+
+/// The schedule of reports, and their counters.
+#[derive(Debug)]
+pub(crate) struct Reports {
+    /// The key of a record with the time of the next report, µs.
+    key: String,
+    interval: Duration,
+    sent: MetricId,
+    lost: MetricId,
+}
+
+impl Reports {
+    pub(crate) fn new(host: &impl Host, policy: &str, interval_us: u64) -> Result<Self, HostError> {
+        let prefix = stats::prefix(policy);
+        let counter = |what| host.define(MetricKind::Counter, &format!("{prefix}.{what}"));
+        Ok(Self {
+            key: format!("headgate/admission/{policy}"),
+            interval: Duration::from_micros(interval_us),
+            sent: counter("admission_reports")?,
+            lost: counter("admission_reports_lost")?,
+        })
+    }
+
+    /// An interval, and the time to the next tick: the longest between two reports.
+    fn pace(&self) -> Duration {
+        self.interval + SLOW_TICK
+    }
+
+    /// Whether a report is due, and this worker's to send.
+    fn claim(&self, host: &impl Shared, now: Instant) -> Result<bool, HostError> {
+        let now = clock(now);
+        let claimed = shared::change(host, &self.key, |due: &mut u64| {
+            let is_due = now >= *due;
+            if is_due {
+                *due = now.saturating_add(micros(self.interval));
+            }
+            (is_due, is_due)
+        });
+        match claimed {
+            Ok((_, claimed)) => Ok(claimed),
+            // Another worker was faster.
+            Err(HostError::Conflict) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Mesh {
+    /// Returns the report to the server of class admission that is due now, if any. Call it at each
+    /// tick.
+    ///
+    /// # Errors
+    /// [`HostError`]; the report may be lost.
+    pub fn report(&mut self, host: &impl Host, now: Instant) -> Result<Option<Callout>, HostError> {
+        let seed = self.seed;
+        let Some(outbound) = &mut self.outbound else {
+            return Ok(None);
+        };
+        let reports = outbound.admission.as_ref().and_then(|a| a.reports.as_ref());
+        let Some(reports) = reports else {
+            return Ok(None);
+        };
+        if !reports.claim(host, now)? {
+            return Ok(None);
+        }
+        let process = outbound.process(host, seed)?;
+        let Some(admission) = &outbound.admission else {
+            return Ok(None);
+        };
+        let mut services = Vec::new();
+        for central in admission.centrals() {
+            if services.len() < MAX_SERVICES {
+                services.extend(central.report(host, now)?);
+            }
+        }
+        let Some(reports) = admission.reports.as_ref().filter(|_| !services.is_empty()) else {
+            return Ok(None);
+        };
+        let mut name = String::new();
+        wire::put_process(&mut name, process);
+        let report = Report {
+            process: name.into(),
+            services,
+        };
+        host.add(reports.sent, 1)?;
+        Ok(Some(Callout {
+            cluster: protocol::CLUSTER,
+            path: protocol::PATH,
+            // It has no maps and no numbers that JSON lacks.
+            body: serde_json::to_vec(&report).unwrap_or_default(),
+            timeout: 2 * reports.pace(),
+        }))
+    }
+
+    /// Records the server's answer to a report; `None` means that none came in time, or its status
+    /// was not 200. Returns whether its decisions are in force; `None` if admission by a server was
+    /// removed meanwhile.
+    ///
+    /// # Errors
+    /// [`HostError`]; decisions may be in force in part.
+    pub fn reported(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        answer: Option<&[u8]>,
+    ) -> Result<Option<bool>, HostError> {
+        let admission = self.outbound.as_ref().and_then(|o| o.admission.as_ref());
+        let Some((admission, reports)) = admission.and_then(|a| Some((a, a.reports.as_ref()?)))
+        else {
+            return Ok(None);
+        };
+        let answer = answer.filter(|json| json.len() <= MAX_BYTES);
+        let answer = answer.and_then(|json| serde_json::from_slice::<Answer<'_>>(json).ok());
+        let valid = |answer: &Answer<'_>| {
+            let mut decisions = answer.services.iter().flat_map(|s| &s.classes);
+            decisions.all(|decision| (0.0..=1.0).contains(&decision.admit))
+        };
+        let Some(answer) = answer.filter(valid) else {
+            host.add(reports.lost, 1)?;
+            return Ok(Some(false));
+        };
+        let holds = 3 * reports.pace();
+        for central in admission.centrals() {
+            let mut services = answer.services.iter();
+            // A configuration that is newer than the report may have other classes.
+            let own = services
+                .find(|s| s.service == central.service && s.classes.len() == central.classes.len());
+            if let Some(own) = own {
+                central.decided(host, now, (&own.classes, holds))?;
+            }
+        }
+        Ok(Some(true))
+    }
+}

@@ -1,0 +1,249 @@
+//! The flows of a fair queue by workflow: the flow of a request, and its weight.
+//!
+//! Names come from clients and are unbounded. With a hash into a fixed number of flows, two names
+//! may share one, and a client that knows the hash finds a name that shares the flow of a chosen
+//! victim. So each name has an id of its own in a bounded directory that all workers share
+//! ([`Directory`]). Names beyond the bound share flow 0 with the requests that name no workflow,
+//! never the flow of another name. Where the policy has workflows, ids are theirs
+//! ([`crate::workflows::Workflows::identify`]).
+//!
+//! Without workflows, idle names aren't tracked. A full directory is then cleared once in
+//! [`RECLAIM`] of the names whose flows have no state. A flow that comes back starts as if it had
+//! never been away, which is correct for its queue. A client that floods a proxy with names can
+//! take the free places of a minute. Flows that wait or have a debt keep their places.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use headgate_core::classify::RequestView;
+use headgate_core::config::{Discipline, Flow, MAX_WORKFLOWS, StageConfig};
+use headgate_core::host::{Host, HostError};
+use headgate_core::stage::Stage;
+use headgate_core::stats;
+use headgate_core::time::Instant;
+
+use crate::workflow;
+use crate::workflows::OTHER_NAME;
+use crate::workflows::names::Directory;
+
+/// Between two clearances of a full directory.
+const RECLAIM: Duration = Duration::from_secs(60);
+
+/// The flows by workflow of one stage.
+#[derive(Debug)]
+pub(crate) struct Flows {
+    weights: HashMap<Box<[u8]>, f64>,
+    /// Ids of names; `None` if the policy has workflows, which then keep the ids.
+    names: Option<Directory>,
+    reclaimed: Option<Instant>,
+    /// Buffer reused by all requests, so that none allocates.
+    name: Vec<u8>,
+}
+
+impl Flows {
+    /// The flows of `stage`; `None` where its queue has none by workflow.
+    ///
+    /// # Errors
+    /// [`HostError`] when the host refuses a metric or a blob.
+    pub(crate) fn new(host: &impl Host, stage: &StageConfig) -> Result<Option<Self>, HostError> {
+        let (Discipline::Drr {
+            by: Flow::Workflow,
+            weights,
+            ..
+        }
+        | Discipline::Wfq {
+            by: Flow::Workflow,
+            weights,
+        }) = &stage.queue.discipline
+        else {
+            return Ok(None);
+        };
+        let names = match &stage.workflows {
+            Some(_) => None,
+            None => {
+                // The one that the policy's workflows would have, so that ids stay when it gets
+                // some.
+                let key = format!("headgate/workflows/{}/names", stage.policy);
+                let changes = format!("{}.names_changes", stats::prefix(&stage.policy));
+                let mut names = Directory::new(host, key, &changes, MAX_WORKFLOWS)?;
+                names.sync(host)?;
+                Some(names)
+            }
+        };
+        let bytes = |name: &String| name.as_bytes().into();
+        Ok(Some(Self {
+            weights: weights.iter().map(|(n, w)| (bytes(n), *w)).collect(),
+            names,
+            reclaimed: None,
+            name: Vec::new(),
+        }))
+    }
+
+    /// Flow and weight of `request`, where the policy has no workflows. A name that is known costs
+    /// no host call, nor does one beyond the bound.
+    pub(crate) fn find(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        request: &impl RequestView,
+    ) -> (u16, f64) {
+        let Some(names) = &mut self.names else {
+            return (0, 1.0);
+        };
+        let named = workflow::name(request, &mut self.name);
+        let id = named.then(|| names.id(host, now, &self.name)).flatten();
+        match id {
+            Some(id) => (id, self.weight(Some(&self.name))),
+            None => (0, self.weight(None)),
+        }
+    }
+
+    /// Weight of the workflow `name`; `None` for those without an id.
+    pub(crate) fn weight(&self, name: Option<&[u8]>) -> f64 {
+        let name = name.unwrap_or(OTHER_NAME.as_bytes());
+        self.weights.get(name).copied().unwrap_or(1.0)
+    }
+
+    /// Keeps names as the other workers have them, and clears a full directory.
+    ///
+    /// # Errors
+    /// [`HostError`]; the next call continues.
+    pub(crate) fn tick(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        stage: &mut Stage,
+    ) -> Result<(), HostError> {
+        let Some(names) = &mut self.names else {
+            return Ok(());
+        };
+        names.sync(host)?;
+        let due = self.reclaimed.is_none_or(|at| now.since(at) >= RECLAIM);
+        if names.is_full() && due {
+            self.reclaimed = Some(now);
+            let ids: Vec<u16> = names.iter().map(|(id, _)| id).collect();
+            let idle = stage.idle_flows(host, ids)?;
+            names.free(host, &idle)?;
+        }
+        for id in names.take_freed() {
+            stage.forget_flow(id);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use headgate_core::classify::memory::MemoryRequest;
+    use headgate_core::config::FilterConfig;
+    use headgate_core::decision::PolicyId;
+    use headgate_core::host::Shared;
+    use headgate_core::host::memory::MemoryHost;
+    use headgate_core::stats::StageStats;
+    use headgate_core::workers::Membership;
+
+    const T: Instant = Instant::from_nanos(1_000_000_000_000);
+
+    fn named(workflow: impl AsRef<[u8]>) -> MemoryRequest {
+        MemoryRequest::default().with(workflow::HEADER, workflow)
+    }
+
+    fn config() -> StageConfig {
+        let json = br#"{"stages":[{"policy":"ns/p","parallelism":1,
+            "queue":{"discipline":{"type":"DRR","by":"Workflow","quantum_us":10000,
+                                   "weights":{"big":3,"_other":0.5}},
+                     "max_length":1000,"timeout_us":1000000},
+            "strategy":{"type":"MaxQueueLength"},"types":[{"name":"default"}]}]}"#;
+        FilterConfig::from_json(json).unwrap().stages.remove(0)
+    }
+
+    fn workers(host: &MemoryHost) -> [Flows; 2] {
+        [(); 2].map(|()| Flows::new(host, &config()).unwrap().unwrap())
+    }
+
+    fn stage(host: &MemoryHost) -> Stage {
+        let membership = Membership::join(T, 1, host).unwrap();
+        let stats = StageStats::new(host, &config()).unwrap();
+        Stage::new(PolicyId(0), config(), stats, &membership, 1, host).unwrap()
+    }
+
+    #[test]
+    fn a_workflow_has_its_weight() {
+        let host = MemoryHost::new();
+        let [mut flows, _] = workers(&host);
+        let (big, weight) = flows.find(&host, T, &named(b"big"));
+        assert!(big > 0 && weight == 3.0);
+        let (small, weight) = flows.find(&host, T, &named(b"small"));
+        assert!(small > 0 && small != big && weight == 1.0);
+        assert_eq!(flows.find(&host, T, &named(b"")), (0, 0.5));
+        assert_eq!(flows.find(&host, T, &named([b'a'; 129])), (0, 0.5));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+
+        /// No name ever gets the flow of another, for any names sent to any worker.
+        #[test]
+        fn no_name_shares_the_flow_of_another(
+            chosen in prop::collection::vec(
+                (prop::collection::vec(any::<u8>(), 1..140), 0_usize..2),
+                1..300,
+            ),
+            flood in 0_usize..2_000,
+        ) {
+            let host = MemoryHost::new();
+            let mut workers = workers(&host);
+            let mut names: BTreeMap<u16, Vec<u8>> = BTreeMap::new();
+            let flood = (0..flood).map(|n| (format!("flood-{n}").into_bytes(), n % 2));
+            for (name, worker) in chosen
+                .iter()
+                .cloned()
+                .chain(flood)
+                .chain(chosen.iter().cloned())
+            {
+                let (flow, _) = workers[worker].find(&host, T, &named(&name));
+                prop_assert!(flow <= MAX_WORKFLOWS);
+                if flow > 0 {
+                    let name = name.trim_ascii().to_vec();
+                    prop_assert_eq!(names.entry(flow).or_insert_with(|| name.clone()), &name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_directory_is_cleared_of_those_who_have_nothing_to_remember() {
+        let host = MemoryHost::new();
+        let [mut flows, mut other] = workers(&host);
+        let mut stage = stage(&host);
+        let debtor = flows.find(&host, T, &named(b"debtor")).0;
+        for n in 0..2_000 {
+            flows.find(&host, T, &named(format!("flood-{n}").as_bytes()));
+        }
+        assert_eq!(flows.find(&host, T, &named(b"late")).0, 0);
+        let name = format!("headgate.policy.ns/p.workflow.{debtor}.drr_finish");
+        let finish = host.number(&name).unwrap();
+        host.set(finish, 1 << 30).unwrap();
+        flows.tick(&host, T, &mut stage).unwrap();
+        assert!(flows.find(&host, T, &named(b"late")).0 > 0);
+        other.tick(&host, T, &mut stage).unwrap();
+        assert_eq!(other.find(&host, T, &named(b"debtor")).0, debtor);
+        // Not again before its time, however many names come.
+        for n in 0..2_000 {
+            flows.find(&host, T, &named(format!("again-{n}").as_bytes()));
+        }
+        flows
+            .tick(&host, T + Duration::from_secs(59), &mut stage)
+            .unwrap();
+        assert_eq!(flows.find(&host, T, &named(b"later")).0, 0);
+        flows
+            .tick(&host, T + Duration::from_secs(60), &mut stage)
+            .unwrap();
+        assert!(flows.find(&host, T, &named(b"later")).0 > 0);
+    }
+}

@@ -1,0 +1,254 @@
+//! Calls that are delayed while the called service refuses others ([`crate::smoothing`]).
+//!
+//! A sidecar is the client of Chronos §3.2 for its application. It reads p from the answers of a
+//! service, and delays the next calls to it with that probability. The last p counts. Each answer
+//! has the p of its process, and the share of delayed calls is linear in p, so over many calls it
+//! is the mean of all processes' p, weighted by calls. Each worker uses the answers to its own
+//! calls.
+//!
+//! A delayed call has no slot anywhere, and workflows and class admission don't know it before it
+//! is sent. It waits no longer than its own deadline allows, and the number of delayed calls is
+//! bounded.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::time::Duration;
+
+use headgate_core::classify::RequestView;
+use headgate_core::config::{ConfigError, OutboundConfig};
+use headgate_core::deadline::own_deadline;
+use headgate_core::decision::Action;
+use headgate_core::host::{Host, HostError, MetricId, MetricKind, Metrics};
+use headgate_core::rng::Rng;
+use headgate_core::stats;
+use headgate_core::time::Instant;
+
+use super::MAX_CLUSTERS;
+use crate::smoothing::Smoothing;
+use crate::workflows::stat_name;
+use crate::{Engine, Mesh};
+
+/// Most calls that wait in a worker; those beyond are sent at once.
+const MAX_HELD: usize = 4096;
+/// After so long without an answer, a rejection rate is about other traffic: it covers the last two
+/// periods of the service, of 1 s unless set otherwise.
+const STALE: Duration = Duration::from_secs(10);
+/// Stats of services that have no name in the configuration.
+const OTHER: &str = "_other";
+
+/// The services' last rejection rates, under one configuration.
+#[derive(Debug)]
+pub(crate) struct Smoother {
+    law: Smoothing,
+    enforced: bool,
+    services: Vec<Service>,
+    /// Places among the services, by cluster.
+    clusters: HashMap<String, usize>,
+    stats: HashMap<String, ServiceStats>,
+    other: ServiceStats,
+    rng: Rng,
+}
+
+#[derive(Debug)]
+struct Service {
+    name: String,
+    stats: ServiceStats,
+    /// The last rejection rate, with its time.
+    told: Option<(f64, Instant)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ServiceStats {
+    /// Calls that were delayed; in a dry run, those that would have been.
+    delayed: MetricId,
+    /// Rejection rate · 1000, as heard last.
+    rejection: MetricId,
+}
+
+/// Calls that wait, by the time at which they are sent.
+#[derive(Debug, Default)]
+pub(crate) struct Held(BinaryHeap<Reverse<(Instant, u32)>>);
+
+impl ServiceStats {
+    fn new(host: &impl Metrics, policy: &str, service: &str) -> Result<Self, ConfigError> {
+        let prefix = stats::prefix(policy);
+        let metric =
+            |kind, what: &str| host.define(kind, &format!("{prefix}.service.{service}.{what}"));
+        let defined = || {
+            Ok::<_, HostError>(Self {
+                delayed: metric(MetricKind::Counter, "calls_delayed")?,
+                rejection: metric(MetricKind::Gauge, "rejection_permille")?,
+            })
+        };
+        defined().map_err(|error| ConfigError::new("outbound.smoothing", error.to_string()))
+    }
+}
+
+impl Smoother {
+    /// That of `config`; `None` without smoothing. `seed` makes its random decisions repeatable.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: the host refuses a stat.
+    pub(crate) fn new(
+        host: &impl Host,
+        config: &OutboundConfig,
+        seed: u64,
+    ) -> Result<Option<Self>, ConfigError> {
+        let Some(smoothing) = config.smoothing else {
+            return Ok(None);
+        };
+        let stats = |service: &str| ServiceStats::new(host, &config.policy, service);
+        let names: BTreeSet<&String> = config.services.values().collect();
+        let named = names.into_iter();
+        let named = named.map(|name| Ok((name.clone(), stats(&stat_name(name.as_bytes()))?)));
+        Ok(Some(Self {
+            law: Smoothing {
+                least: Duration::from_micros(smoothing.least_us),
+                most: Duration::from_micros(smoothing.most_us),
+            },
+            enforced: smoothing.enforced,
+            services: Vec::new(),
+            clusters: HashMap::new(),
+            stats: named.collect::<Result<_, ConfigError>>()?,
+            other: stats(OTHER)?,
+            rng: Rng::new(seed.rotate_left(48)),
+        }))
+    }
+
+    /// Returns the index of the service of `cluster`, whose name `service` finds; `None` if there
+    /// are too many services.
+    pub(crate) fn place<'a>(
+        &mut self,
+        cluster: &str,
+        service: impl FnOnce() -> &'a str,
+    ) -> Option<usize> {
+        if let Some(known) = self.clusters.get(cluster) {
+            return Some(*known);
+        }
+        if self.clusters.len() >= MAX_CLUSTERS {
+            return None;
+        }
+        let name = service();
+        let found = self.services.iter().position(|s| s.name == name);
+        let place = found.unwrap_or_else(|| {
+            self.services.push(Service {
+                name: name.to_owned(),
+                stats: *self.stats.get(name).unwrap_or(&self.other),
+                told: None,
+            });
+            self.services.len() - 1
+        });
+        self.clusters.insert(cluster.to_owned(), place);
+        Some(place)
+    }
+
+    /// Records a service's rejection rate.
+    ///
+    /// # Errors
+    /// [`HostError`]; the gauge isn't updated.
+    pub(crate) fn heard(
+        &mut self,
+        host: &impl Metrics,
+        now: Instant,
+        place: usize,
+        rate: f64,
+    ) -> Result<(), HostError> {
+        let Some(service) = self.services.get_mut(place) else {
+            return Ok(());
+        };
+        let shown = service
+            .told
+            .replace((rate, now))
+            .map(|(rate, _)| permille(rate));
+        match shown == Some(permille(rate)) {
+            true => Ok(()),
+            false => host.record(service.stats.rejection, permille(rate)),
+        }
+    }
+
+    /// Returns a call's delay, if it is delayed, and the counter for it.
+    fn draw(&mut self, now: Instant, place: usize) -> Option<(Duration, MetricId)> {
+        let service = self.services.get(place)?;
+        let (rate, _) = service.told.filter(|(_, at)| now.since(*at) < STALE)?;
+        let delay = self.law.delay(rate, &mut self.rng)?;
+        Some((delay, service.stats.delayed))
+    }
+}
+
+impl Held {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Sends the calls whose delay is over by `now`; all of them without a time.
+    pub(crate) fn send(&mut self, now: Option<Instant>, actions: &mut Vec<Action>) {
+        while let Some(Reverse((at, stream))) = self.0.peek().copied()
+            && now.is_none_or(|now| at <= now)
+        {
+            self.0.pop();
+            actions.push(Action::Send { stream });
+        }
+    }
+}
+
+impl Mesh {
+    /// Whether calls may be delayed, or counted as such.
+    #[must_use]
+    pub fn smooths_calls(&self) -> bool {
+        self.outbound.as_ref().is_some_and(|o| o.smoother.is_some())
+    }
+
+    /// Whether calls are delayed, so that the application needn't do it.
+    #[must_use]
+    pub fn delays_calls(&self) -> bool {
+        let outbound = self.outbound.as_ref();
+        let smoother = outbound.and_then(|o| o.smoother.as_ref());
+        smoother.is_some_and(|smoother| smoother.enforced)
+    }
+
+    /// Removes the call of `stream`, which may be delayed.
+    pub fn forget_call(&mut self, stream: u32) {
+        self.held.0.retain(|Reverse((_, held))| *held != stream);
+    }
+}
+
+/// Decides whether a call to Envoy's `cluster` is delayed. If true, the call waits for an
+/// [`Action::Send`] with its `stream`; if false, it is sent now, with [`super::call`].
+///
+/// # Errors
+/// [`HostError`]; the call isn't delayed.
+pub fn delay(
+    engine: &mut Engine,
+    host: &impl Host,
+    now: Instant,
+    (stream, request): (u32, &impl RequestView),
+    cluster: &str,
+    actions: &mut Vec<Action>,
+) -> Result<bool, HostError> {
+    if engine.is_idle() {
+        // Without stages no tick would send it.
+        return Ok(false);
+    }
+    engine.be_member(host, now, actions)?;
+    let mesh = engine.beside_mut();
+    let smoothed = mesh.outbound.as_mut().and_then(|o| o.smoothed(cluster));
+    let drawn = smoothed.and_then(|(smoother, place)| smoother.draw(now, place));
+    let Some((delay, delayed)) = drawn else {
+        return Ok(false);
+    };
+    let of_request = super::token_of(request).and_then(|token| mesh.time_left(now, token));
+    let mut left = own_deadline(request).into_iter().chain(of_request);
+    if mesh.held.0.len() >= MAX_HELD || left.any(|left| left <= delay) {
+        return Ok(false);
+    }
+    host.add(delayed, 1)?;
+    let waits = mesh.delays_calls();
+    if waits {
+        mesh.held.0.push(Reverse((now + delay, stream)));
+    }
+    Ok(waits)
+}
+
+fn permille(rate: f64) -> u64 {
+    (rate * 1e3).round() as u64
+}

@@ -1,0 +1,510 @@
+//! Workflows over several workers of a process, and between processes: rates, and their fate when
+//! workers die, pause and are reconfigured.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use headgate_core::beside::Beside;
+use headgate_core::classify::memory::MemoryRequest as Request;
+use headgate_core::config::{FilterConfig, Mode};
+use headgate_core::decision::Decision;
+use headgate_core::host::memory::{Fault, MemoryHost};
+use headgate_core::refusal::Reason;
+use headgate_core::refusal::Refusal;
+use headgate_core::stage::Outcome;
+
+use super::*;
+use crate::engine;
+use crate::workflows::wire;
+
+mod between;
+mod faults;
+
+fn of(workflow: &str) -> Request {
+    Request::get("/").with("x-tenant", workflow)
+}
+
+/// `a` may send 50 requests/s, `b` 1000.
+fn config(change: impl FnOnce(&mut StageConfig)) -> FilterConfig {
+    let json = r#"{"revision":"r","stages":[{"policy":"ns/p","parallelism":50,
+        "queue":{"max_length":100,"timeout_us":1000000},
+        "strategy":{"type":"MaxQueueLength"},
+        "types":[{"name":"default"}],
+        "workflows":{"identify":[{"type":"Header","name":"x-tenant"},
+                                 {"type":"Header","name":"x-headgate-workflow"}],
+            "quantile":0.5,"interval_us":100000,"rate_ttl_us":1000000,
+            "sharing":{"type":"StaticGuarantees"},"max_workflows":10,"max_queue_length":20,
+            "workflows":{"a":{"guarantee":50.0},"b":{"guarantee":1000.0}}}}]}"#;
+    let mut config = FilterConfig::from_json(json.as_bytes()).unwrap();
+    change(&mut config.stages[0]);
+    config
+}
+
+struct Proxy {
+    host: MemoryHost,
+    workers: Vec<Option<Engine>>,
+    ms: u64,
+    next: u32,
+    /// Held requests: the worker and the ticket of each, in the limiter or the queue.
+    held: BTreeMap<u32, (usize, Ticket)>,
+    running: BTreeMap<u32, (usize, Ticket, u64)>,
+    refused: Vec<Refusal>,
+    /// The times at which requests went to the backend, ms.
+    passed: Vec<u64>,
+    /// Time that the backend takes, ms.
+    service: u64,
+}
+
+impl Proxy {
+    fn new(workers: usize, config: &FilterConfig) -> Self {
+        let mut this = Self {
+            host: MemoryHost::new(),
+            workers: (1..=workers as u64)
+                .map(|seed| Some(Engine::new(seed)))
+                .collect(),
+            ms: 10_000,
+            next: 0,
+            held: BTreeMap::new(),
+            running: BTreeMap::new(),
+            refused: Vec::new(),
+            passed: Vec::new(),
+            service: 5,
+        };
+        this.configure(config);
+        this
+    }
+
+    fn now(&self) -> Instant {
+        Instant::default() + Duration::from_millis(self.ms)
+    }
+
+    fn with<T>(
+        &mut self,
+        worker: usize,
+        f: impl FnOnce(&mut Engine, &MemoryHost, Instant, &mut Vec<Action>) -> T,
+    ) -> Option<T> {
+        let now = self.now();
+        let mut actions = Vec::new();
+        let engine = self.workers[worker].as_mut()?;
+        let result = f(engine, &self.host, now, &mut actions);
+        for action in actions {
+            match action {
+                Action::Resume { stream, .. } => {
+                    let (worker, pass) = self.held.remove(&stream).unwrap();
+                    self.running.insert(stream, (worker, pass, self.ms));
+                    self.passed.push(self.ms);
+                }
+                Action::Refuse { stream, refusal } => {
+                    self.held.remove(&stream).unwrap();
+                    self.refused.push(refusal);
+                }
+                Action::Send { .. } => panic!("no call was delayed"),
+            }
+        }
+        Some(result)
+    }
+
+    fn configure(&mut self, config: &FilterConfig) {
+        for worker in 0..self.workers.len() {
+            let done = self.with(worker, |e, h, now, a| e.configure(h, now, config, a));
+            done.unwrap_or(Ok(())).unwrap();
+        }
+    }
+
+    fn arrive(&mut self, worker: usize, request: &Request, deadline: Option<Duration>) -> u32 {
+        self.next += 1;
+        let stream = self.next;
+        let admission = self.with(worker, |e, h, now, a| {
+            e.arrive(h, now, stream, request, deadline, a)
+        });
+        match admission.unwrap() {
+            Ok(Decision::Forward(pass)) => {
+                self.running.insert(stream, (worker, pass, self.ms));
+                self.passed.push(self.ms);
+            }
+            Ok(Decision::Hold(pass)) => {
+                self.held.insert(stream, (worker, pass));
+            }
+            Ok(Decision::Refuse(refusal)) => self.refused.push(refusal),
+            // Unmanaged.
+            Ok(Decision::PassBy) | Err(_) => self.passed.push(self.ms),
+        }
+        stream
+    }
+
+    fn finish(&mut self, stream: u32, outcome: Outcome) {
+        let held = self.held.remove(&stream);
+        let running = self.running.remove(&stream).map(|(w, pass, _)| (w, pass));
+        if let Some((worker, pass)) = held.or(running) {
+            let done = self.with(worker, |e, h, now, a| e.finish(h, now, pass, outcome, a));
+            // An injected fault; the next tick repairs its effects.
+            let _ = done;
+        }
+    }
+
+    /// A millisecond passes.
+    fn step(&mut self) {
+        self.ms += 1;
+        let done = |(&stream, &(_, _, began)): (&u32, &(usize, Ticket, u64))| {
+            (began + self.service <= self.ms).then_some(stream)
+        };
+        let done: Vec<u32> = self.running.iter().filter_map(done).collect();
+        for stream in done {
+            self.finish(stream, Outcome::Completed);
+        }
+        for worker in 0..self.workers.len() {
+            let period = match &self.workers[worker] {
+                Some(engine) if engine.is_busy() => 10,
+                _ => 50,
+            };
+            // Workers don't tick at the same moment.
+            if (self.ms + worker as u64).is_multiple_of(period) {
+                let _ = self.with(worker, |e, h, now, a| e.tick(h, now, a));
+            }
+        }
+    }
+
+    /// So many requests/s of `workflow` for a while, from all workers in turn.
+    fn load(&mut self, workflow: &str, rate: u64, ms: u64) {
+        for _ in 0..ms {
+            self.step();
+            if self.ms * rate / 1_000 != (self.ms - 1) * rate / 1_000 {
+                let alive: Vec<usize> = (0..self.workers.len())
+                    .filter(|&w| self.workers[w].is_some())
+                    .collect();
+                // In no step with the rate.
+                let worker =
+                    alive[(self.next.wrapping_mul(2_654_435_761) >> 16) as usize % alive.len()];
+                self.arrive(worker, &of(workflow), None);
+            }
+        }
+    }
+
+    fn idle(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.step();
+        }
+    }
+
+    /// Requests that went to the backend in the last `ms`.
+    fn passed_in(&self, ms: u64) -> usize {
+        let since = self.ms - ms;
+        self.passed.iter().filter(|&&at| at > since).count()
+    }
+
+    fn stat(&self, name: &str) -> u64 {
+        let name = format!("headgate.policy.ns/p.{name}");
+        self.host.value(&name).unwrap_or_else(|| panic!("{name}"))
+    }
+
+    fn assert_nothing_is_left(&mut self) {
+        self.idle(3_000);
+        assert!(self.held.is_empty(), "held for ever: {:?}", self.held);
+        assert_eq!(
+            (self.stat("slots_in_use"), self.stat("queue_packed")),
+            (0, 0)
+        );
+        for engine in self.workers.iter().flatten() {
+            assert_eq!(engine.pending(), 0);
+        }
+    }
+}
+
+#[test]
+fn a_rate_holds_over_all_workers() {
+    let mut proxy = Proxy::new(3, &config(|_| {}));
+    proxy.load("a", 300, 2_000);
+    proxy.load("a", 300, 4_000);
+    let passed = proxy.passed_in(4_000);
+    assert!((196..=205).contains(&passed), "{passed} of 200");
+    assert_eq!(proxy.stat("workflow.a.rate_mhz"), 50_000);
+    assert_eq!(proxy.stat("workflow.a.limited"), 1);
+    // 20 wait, and all others are refused with the time until a request would pass.
+    let refusal = proxy.refused.last().unwrap();
+    assert_eq!(refusal.reason, Reason::RateLimited);
+    assert_eq!(
+        (refusal.reason.answer().http, refusal.reason.answer().grpc),
+        (429, 8)
+    );
+    let wait = refusal.retry_after;
+    assert!(
+        wait >= Duration::from_millis(380) && wait <= Duration::from_millis(880),
+        "{wait:?}"
+    );
+    let words = proxy.workers[0].as_ref().unwrap().words(refusal);
+    assert_eq!((words.policy, words.kind), ("ns/p", "default"));
+    assert_eq!(refusal.reason.to_string(), "rate_limit");
+    let (offered, admitted) = (
+        proxy.stat("workflow.a.rq_offered"),
+        proxy.stat("workflow.a.rq_admitted"),
+    );
+    let refused = proxy.stat("workflow.a.rq_rate_limited");
+    assert!(offered >= 1_790 && refused >= 1_400 && admitted + refused <= offered);
+    assert_eq!(proxy.stat("workflow.a.rq_rejected_enforced"), refused);
+    assert!((15..=25).contains(&proxy.stat("workflow.a.queue_length")));
+    let demand = proxy.stat("workflow.a.demand_mhz");
+    assert!((285_000..=315_000).contains(&demand), "{demand}");
+    let rejected = "type.default.rq_rejected.reason.rate_limit";
+    assert_eq!(
+        proxy.stat(rejected),
+        proxy.stat("workflow.a.rq_rate_limited")
+    );
+    proxy.assert_nothing_is_left();
+}
+
+#[test]
+fn below_its_rate_nobody_waits_long() {
+    let mut proxy = Proxy::new(2, &config(|_| {}));
+    proxy.load("b", 400, 1_000);
+    let before = proxy.passed.len();
+    proxy.load("b", 400, 2_000);
+    assert!(proxy.passed.len() - before >= 798);
+    assert!(proxy.refused.is_empty());
+    assert_eq!(
+        proxy
+            .host
+            .recorded("headgate.policy.ns/p.workflow.b.limiter_wait_us"),
+        Some((0, 0))
+    );
+    proxy.assert_nothing_is_left();
+}
+
+#[test]
+fn names_beyond_the_cap_share_one_workflow() {
+    let mut proxy = Proxy::new(2, &config(|_| {}));
+    for n in 0..10_000 {
+        let name = format!("tenant-{n}");
+        proxy.arrive(n % 2, &of(&name), None);
+        proxy.step();
+    }
+    proxy.idle(200);
+    assert_eq!(proxy.stat("workflows"), 10);
+    assert!(proxy.stat("workflows_folded") > 9_900);
+    assert_eq!(
+        proxy.stat("workflow._other.rq_offered"),
+        proxy.stat("workflows_folded")
+    );
+    let metrics = proxy.host.all_metrics();
+    let offered = metrics
+        .iter()
+        .filter(|(_, name, _)| name.ends_with(".rq_offered"));
+    assert_eq!(offered.count(), 11);
+    proxy.assert_nothing_is_left();
+}
+
+#[test]
+fn a_request_waits_only_if_its_deadline_can_be_met() {
+    let mut proxy = Proxy::new(1, &config(|_| {}));
+    proxy.load("a", 45, 2_000);
+    let burst = |proxy: &mut Proxy, deadline: u64| {
+        let before = (proxy.held.len(), proxy.refused.len());
+        for _ in 0..15 {
+            let deadline = Some(Duration::from_millis(deadline));
+            proxy.arrive(0, &of("a"), deadline);
+        }
+        (proxy.held.len() - before.0, proxy.refused.len() - before.1)
+    };
+    // 20 ms between two, and 5 ms in the backend: 4 of them make it within 100 ms.
+    let (held, refused) = burst(&mut proxy, 100);
+    assert!(
+        (3..=5).contains(&held) && held + refused >= 14,
+        "{held} {refused}"
+    );
+    assert!(proxy.refused.iter().all(|r| r.reason == Reason::Deadline));
+    assert_eq!(proxy.stat("workflow.a.rq_rate_limited"), 0);
+    proxy.idle(100);
+    assert_eq!(proxy.stat("workflow.a.rq_deadline") as usize, refused);
+    assert_eq!(proxy.refused.len(), refused, "who was let in made it");
+    proxy.assert_nothing_is_left();
+}
+
+#[test]
+fn a_request_that_cannot_meet_its_deadline_takes_no_number_of_its_workflow() {
+    let mut proxy = Proxy::new(1, &config(|_| {}));
+    proxy.load("a", 40, 4_000);
+    proxy.idle(100);
+    let refused = proxy.refused.len();
+    for _ in 0..3 {
+        // It takes 5 ms.
+        proxy.arrive(0, &of("a"), Some(Duration::from_millis(3)));
+    }
+    assert_eq!(proxy.refused.len(), refused + 3);
+    assert_eq!(proxy.refused.last().unwrap().reason, Reason::Deadline);
+    // At 50/s, one number at a time is available.
+    let stream = proxy.arrive(0, &of("a"), None);
+    assert!(proxy.running.contains_key(&stream), "it need not wait");
+    proxy.idle(100);
+    assert_eq!(proxy.stat("workflow.a.rq_deadline"), 3);
+    proxy.assert_nothing_is_left();
+}
+
+/// Otherwise callers stop calling the processes that announce rates, before a client without a
+/// deadline gives up, and rates expire.
+#[test]
+fn without_a_deadline_nobody_waits_longer_than_a_rate_lives() {
+    let mut proxy = Proxy::new(
+        1,
+        &config(|stage| {
+            stage.queue.timeout_us = 10_000_000;
+            let workflows = stage.workflows.as_mut().unwrap();
+            workflows.workflows.get_mut("a").unwrap().guarantee = Some(5.0);
+        }),
+    );
+    proxy.load("a", 4, 3_000);
+    for _ in 0..20 {
+        proxy.arrive(0, &of("a"), None);
+    }
+    // 200 ms between two, and a second that a rate lives.
+    assert!((4..=6).contains(&proxy.held.len()), "{}", proxy.held.len());
+    let limited = |r: &Refusal| r.reason == Reason::RateLimited;
+    assert!(proxy.refused.len() >= 13 && proxy.refused.iter().all(limited));
+    // A request's own deadline is believed.
+    for _ in 0..10 {
+        let deadline = Some(Duration::from_millis(2_500));
+        proxy.arrive(0, &of("a"), deadline);
+    }
+    assert!(
+        (10..=13).contains(&proxy.held.len()),
+        "{}",
+        proxy.held.len()
+    );
+    proxy.idle(3_000);
+    proxy.assert_nothing_is_left();
+}
+
+#[test]
+fn a_workflow_gives_its_deadline_to_requests_that_enter_here() {
+    let mut proxy = Proxy::new(
+        1,
+        &config(|stage| {
+            let workflows = stage.workflows.as_mut().unwrap();
+            workflows.workflows.get_mut("a").unwrap().deadline_us = Some(100_000);
+        }),
+    );
+    proxy.load("a", 45, 2_000);
+    for _ in 0..15 {
+        proxy.arrive(0, &of("a"), None);
+    }
+    assert!((3..=5).contains(&proxy.held.len()), "{}", proxy.held.len());
+    // A request of another process has the deadline that it came with, or none.
+    let inner = of("a").with(wire::PROCESS, "0000000000000007");
+    let before = proxy.held.len();
+    for _ in 0..10 {
+        proxy.arrive(0, &inner, None);
+    }
+    assert_eq!(proxy.held.len(), before + 10);
+    proxy.assert_nothing_is_left();
+}
+
+#[test]
+fn a_dry_run_counts_and_holds_nobody() {
+    let mut proxy = Proxy::new(2, &config(|stage| stage.mode = Mode::DryRun));
+    proxy.load("a", 300, 3_000);
+    assert!(proxy.held.is_empty() && proxy.refused.is_empty());
+    assert_eq!(proxy.passed.len(), 900);
+    proxy.idle(100);
+    let limited = proxy.stat("workflow.a.rq_rate_limited");
+    let admitted = proxy.stat("workflow.a.rq_admitted");
+    assert_eq!(limited + admitted, 900);
+    assert_eq!(proxy.stat("workflow.a.rq_rejected_enforced"), 0);
+    // As if it were enforced: requests before the first rate, 50/s, and a queue that fills once.
+    assert!((150..=225).contains(&admitted), "{admitted}");
+    proxy.assert_nothing_is_left();
+}
+
+#[test]
+fn who_says_too_much_at_the_edge_is_not_believed() {
+    let edge = config(|stage| stage.workflows.as_mut().unwrap().edge = true);
+    let mut proxy = Proxy::new(1, &edge);
+    let request = Request::default()
+        .with(wire::WORKFLOW, "b")
+        .with(wire::PROCESS, "0000000000000007");
+    proxy.arrive(0, &request, None);
+    assert_eq!(
+        believes(proxy.workers[0].as_ref().unwrap(), &request),
+        Some(false)
+    );
+    proxy.idle(200);
+    assert_eq!(proxy.stat("workflow.b.rq_offered"), 0);
+    assert_eq!(proxy.stat("workflow._other.rq_offered"), 1);
+    proxy.assert_nothing_is_left();
+}
+
+#[test]
+fn without_workflows_there_is_no_more_host_call() {
+    let host = MemoryHost::new();
+    let plain = config(|stage| stage.workflows = None);
+    let (mut engine, mut actions) = (Engine::new(1), Vec::new());
+    let at = |ms| Instant::default() + Duration::from_millis(ms);
+    engine
+        .configure(&host, at(1), &plain, &mut actions)
+        .unwrap();
+    let mut cost = |stream, ms| {
+        let before = host.calls();
+        let admission = engine.arrive(&host, at(ms), stream, &of("a"), None, &mut actions);
+        let Ok(Decision::Forward(pass)) = admission else {
+            panic!("{admission:?}")
+        };
+        let arrived = host.calls() - before;
+        engine
+            .finish(&host, at(ms), pass, Outcome::Completed, &mut actions)
+            .unwrap();
+        (arrived, host.calls() - before - arrived)
+    };
+    cost(1, 2);
+    // Queue and slots, looked at and booked; then the slot given back and three times recorded.
+    assert_eq!(cost(2, 3), (5, 6));
+}
+
+#[test]
+fn names_that_are_too_long_are_counted() {
+    let mut proxy = Proxy::new(1, &config(|_| {}));
+    for length in [128, 129, 200] {
+        proxy.arrive(0, &of(&"n".repeat(length)), None);
+    }
+    proxy.idle(500);
+    assert_eq!(
+        (proxy.stat("workflows"), proxy.stat("workflows_folded")),
+        (3, 2)
+    );
+    assert_eq!(proxy.stat("workflow._other.rq_offered"), 2);
+    proxy.assert_nothing_is_left();
+}
+
+/// SEDA §3.2: the controller measures since a request entered the system.
+#[test]
+fn response_times_begin_where_a_request_entered_the_mesh() {
+    let controlled = |edge| {
+        config(|stage| {
+            let strategy = r#"{"type":"ResponseTimeController","percentile":90,
+                "targets_us":[[60000000]],"scope":"Policy","smoothing":0,"requests":20,
+                "timeout_us":1000000,"increase_below":-0.5,"decrease_above":0,"increase":2,
+                "decrease":1.2,"increase_offset":-0.1,"min_rate":0.05,"max_rate":2000,
+                "lower_class_decrease":10,"lower_class_patience":20}"#;
+            stage.strategy = serde_json::from_str(strategy).unwrap();
+            stage.workflows.as_mut().unwrap().edge = edge;
+        })
+    };
+    let aged = of("a")
+        .with(wire::PROCESS, "0000000000000007")
+        .with(wire::PROGRESS, "elapsed=1, age=2000");
+    // The backend takes 5 ms. A request that isn't trusted enters here.
+    for (edge, expected) in [(false, 2_005_000_u64), (true, 5_000)] {
+        let mut proxy = Proxy::new(2, &controlled(edge));
+        for n in 0..60 {
+            proxy.arrive(n % 2, &aged, None);
+            proxy.idle(25);
+        }
+        proxy.idle(1_100);
+        let measured = proxy.stat("controlled_response_time_us");
+        assert!(
+            measured.abs_diff(expected) <= expected / 50,
+            "{edge}: {measured}"
+        );
+        // Twice the rate: most wait for it, and that counts.
+        proxy.load("a", 100, 3_000);
+        let measured = proxy.stat("controlled_response_time_us");
+        assert!(measured > 150_000, "{edge}: {measured}");
+        proxy.assert_nothing_is_left();
+    }
+}

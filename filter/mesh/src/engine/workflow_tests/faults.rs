@@ -1,0 +1,194 @@
+//! Workers that die, stand still or fail, and edits at bad moments.
+
+use super::*;
+
+#[test]
+fn a_worker_dies_with_those_it_holds() {
+    let mut proxy = Proxy::new(3, &config(|_| {}));
+    proxy.load("a", 300, 3_000);
+    let dead = 1;
+    assert!(proxy.held.values().any(|(worker, _)| *worker == dead));
+    proxy.workers[dead] = None;
+    proxy.held.retain(|_, (worker, _)| *worker != dead);
+    proxy.running.retain(|_, (worker, ..)| *worker != dead);
+    proxy.load("a", 300, 1_000);
+    let passed = proxy.passed_in(1_000);
+    // Only its held requests are lost to the rate: a third of the queue, more or less.
+    assert!((34..=52).contains(&passed), "{passed}");
+    proxy.load("a", 300, 5_000);
+    let passed = proxy.passed_in(3_000);
+    assert!((146..=154).contains(&passed), "{passed}");
+    assert_eq!(proxy.stat("workers_lost"), 1);
+    proxy.assert_nothing_is_left();
+}
+
+#[test]
+fn another_worker_runs_algorithm_1_when_the_first_dies() {
+    let mut proxy = Proxy::new(3, &config(|_| {}));
+    proxy.load("a", 300, 3_000);
+    let changes = proxy.stat("rates_changes");
+    proxy.workers[0] = None;
+    proxy.held.retain(|_, (worker, _)| *worker != 0);
+    proxy.running.retain(|_, (worker, ..)| *worker != 0);
+    // The rate holds all the time.
+    for _ in 0..8 {
+        proxy.load("a", 300, 1_000);
+        let passed = proxy.passed_in(1_000);
+        assert!((40..=52).contains(&passed), "{passed}");
+    }
+    assert!(
+        proxy.stat("rates_changes") > changes + 20,
+        "another worker runs it"
+    );
+    let demand = proxy.stat("workflow.a.demand_mhz");
+    assert!((280_000..=320_000).contains(&demand), "{demand}");
+    // Only the counts of a worker that died between two ticks are missing.
+    let counted = proxy.stat("workflow.a.rq_offered");
+    assert!(
+        counted + 20 >= u64::from(proxy.next),
+        "{counted} of {}",
+        proxy.next
+    );
+    proxy.assert_nothing_is_left();
+}
+
+#[test]
+fn a_worker_that_stood_still_goes_on() {
+    let mut proxy = Proxy::new(2, &config(|_| {}));
+    proxy.load("a", 300, 3_000);
+    let still = proxy.workers[0].take();
+    proxy.load("a", 300, 4_500);
+    proxy.workers[0] = still;
+    proxy.load("a", 300, 3_000);
+    let passed = proxy.passed_in(2_000);
+    assert!((97..=104).contains(&passed), "{passed}");
+    let ids: Vec<_> = proxy.workers.iter().flatten().map(|e| e.worker()).collect();
+    assert!(ids.iter().all(Option::is_some) && ids[0] != ids[1]);
+    proxy.assert_nothing_is_left();
+}
+
+#[test]
+fn an_edit_keeps_rates_and_those_who_wait() {
+    let mut proxy = Proxy::new(2, &config(|_| {}));
+    proxy.load("a", 300, 3_000);
+    let held = proxy.held.len();
+    assert!(held >= 15);
+    proxy.configure(&config(|stage| {
+        stage.parallelism = 40;
+        stage.workflows.as_mut().unwrap().quantile = 0.9;
+    }));
+    assert_eq!(proxy.held.len(), held);
+    proxy.load("a", 300, 2_000);
+    let passed = proxy.passed_in(2_000);
+    assert!((96..=104).contains(&passed), "{passed}");
+    // Another rate, also for waiting requests.
+    proxy.configure(&config(|stage| {
+        let workflows = &mut stage.workflows.as_mut().unwrap().workflows;
+        workflows.get_mut("a").unwrap().guarantee = Some(100.0);
+    }));
+    proxy.load("a", 300, 500);
+    proxy.load("a", 300, 2_000);
+    let passed = proxy.passed_in(2_000);
+    assert!((196..=206).contains(&passed), "{passed}");
+    proxy.assert_nothing_is_left();
+}
+
+#[test]
+fn workflows_that_are_configured_no_more_hold_nobody() {
+    let mut proxy = Proxy::new(2, &config(|_| {}));
+    proxy.load("a", 300, 3_000);
+    let held = proxy.held.len();
+    let passed = proxy.passed.len();
+    let plain = config(|stage| stage.workflows = None);
+    proxy.configure(&plain);
+    assert!(proxy.held.is_empty());
+    assert_eq!(proxy.passed.len(), passed + held);
+    proxy.load("a", 300, 1_000);
+    assert!((299..=301).contains(&(proxy.passed_in(1_000))));
+    assert_eq!(proxy.stat("workflow.a.limited"), 0);
+    proxy.assert_nothing_is_left();
+    proxy.configure(&config(|_| {}));
+    proxy.load("a", 300, 1_000);
+    proxy.load("a", 300, 2_000);
+    let passed = proxy.passed_in(2_000);
+    assert!((96..=104).contains(&passed), "{passed}");
+    // The policy itself is removed while some requests wait.
+    proxy.configure(&FilterConfig::default());
+    assert!(proxy.held.is_empty());
+    proxy.idle(3_000);
+    assert_eq!(proxy.stat("slots_in_use"), 0);
+}
+
+#[test]
+fn a_dry_run_lets_go_who_waits() {
+    let mut proxy = Proxy::new(2, &config(|_| {}));
+    proxy.load("a", 300, 3_000);
+    proxy.configure(&config(|stage| stage.mode = Mode::DryRun));
+    assert!(proxy.held.is_empty());
+    proxy.assert_nothing_is_left();
+}
+
+#[test]
+fn types_are_renamed_for_those_who_wait() {
+    let named = |names: &[&str]| {
+        config(|stage| {
+            let default = stage.types.remove(0);
+            let kind = |name: &&str| headgate_core::config::TypeConfig {
+                name: (*name).into(),
+                matches: vec![headgate_core::config::Match {
+                    method: Some("GET".into()),
+                    ..Default::default()
+                }],
+                ..default.clone()
+            };
+            stage.types = names.iter().map(kind).chain([default.clone()]).collect();
+        })
+    };
+    let mut proxy = Proxy::new(1, &named(&["x", "y", "z"]));
+    proxy.load("a", 300, 2_000);
+    assert!(!proxy.held.is_empty());
+    proxy.configure(&named(&[]));
+    proxy.assert_nothing_is_left();
+}
+
+#[test]
+fn a_client_that_leaves_the_limiter_leaves_its_turn() {
+    let mut proxy = Proxy::new(2, &config(|_| {}));
+    proxy.load("a", 300, 2_000);
+    for _ in 0..20 {
+        let some: Vec<u32> = proxy.held.keys().copied().step_by(3).collect();
+        for stream in some {
+            proxy.finish(stream, Outcome::Unmeasured);
+        }
+        proxy.load("a", 300, 100);
+    }
+    let passed = proxy.passed_in(2_000);
+    assert!((93..=104).contains(&passed), "{passed}");
+    proxy.assert_nothing_is_left();
+}
+
+/// Whichever call fails, requests go through the limiter or past it, and no state is left.
+#[test]
+fn a_failing_host_blocks_nobody() {
+    for fault in [
+        Fault::StoreConflicts,
+        Fault::StoreFails,
+        Fault::LoadFails,
+        Fault::MetricFails,
+    ] {
+        for n in [1, 3, 10, 100] {
+            let mut proxy = Proxy::new(2, &config(|_| {}));
+            proxy.load("a", 100, 500);
+            for _ in 0..20 {
+                proxy.host.inject(fault, n);
+                proxy.load("a", 100, 50);
+            }
+            proxy.host.inject(fault, 0);
+            proxy.load("a", 100, 1_000);
+            let passed = proxy.passed_in(500);
+            assert!((20..=30).contains(&passed), "{fault:?} {n}: {passed}");
+            proxy.idle(4_000);
+            assert!(proxy.held.is_empty(), "{fault:?} {n}");
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! Workflows and class admission: reading and writing Headgate's headers of requests, calls and
+//! responses.
+//!
+//! Reading and writing headers dominates the cost here. So a header is only read or removed if the
+//! map of the request's headers shows that it is present.
+
+mod headers;
+mod outbound;
+mod report;
+
+use headgate_core::beside::Standing;
+use headgate_core::classify::RequestView as _;
+use headgate_core::config::{Direction, ResourceReport};
+use headgate_core::decision::Ticket;
+use headgate_core::host::{Host, HostError};
+use headgate_core::http::{Headers, Property, REFUSED, Response, Stream, answer};
+use headgate_core::refusal::Reason;
+use headgate_core::stage::Outcome;
+use headgate_core::strategy::hint;
+
+use crate::engine::{self, Calling, Reply};
+use crate::workflows::{Token, resource, wire};
+use crate::{Filter, Mesh};
+use headers::{baggage_with, baggage_without, internal, token_in_baggage};
+use outbound::Called;
+
+pub use outbound::Outbound;
+pub use report::{report, reported};
+
+fn mesh<H: Host>(filter: &mut Filter<H>) -> &mut Mesh {
+    filter.parts().1.beside_mut()
+}
+
+/// Returns the trust in a request's Headgate headers. Those of an untrusted client are hidden
+/// from all later rules.
+pub(crate) fn standing(
+    filter: &Filter<impl Host>,
+    headers: &mut Headers<'_, impl Stream>,
+) -> Standing {
+    let mesh = filter.engine().beside();
+    let speaks = || headers.any_of_ours() || token_in_baggage(headers).is_some();
+    if !(mesh.workflows || mesh.classes) || !speaks() {
+        return Standing::default();
+    }
+    let believed = engine::believes(filter.engine(), headers);
+    if believed == Some(false) {
+        headers.disown();
+    }
+    Standing {
+        strip: believed.is_some(),
+        by_peer: mesh.classes && headers.header(wire::PROCESS).is_some(),
+    }
+}
+
+/// Removes Headgate's headers from a request before the application sees it.
+pub(crate) fn strip<H: Host, S: Stream>(
+    filter: &mut Filter<H>,
+    stream: &S,
+    headers: &Headers<'_, S>,
+) {
+    for name in internal(headers) {
+        let removed = stream.remove_request_header(name);
+        filter.check(stream, removed);
+    }
+    if token_in_baggage(headers).is_some() {
+        strip_baggage(filter, stream, headers);
+    }
+}
+
+/// Takes tokens out of the baggage.
+fn strip_baggage<H: Host, S: Stream>(filter: &mut Filter<H>, stream: &S, headers: &Headers<'_, S>) {
+    let baggage = &mut mesh(filter).baggage;
+    baggage_without(headers, baggage);
+    let stripped = if baggage.is_empty() {
+        stream.remove_request_header(wire::BAGGAGE.as_bytes())
+    } else {
+        stream.set_request_header(wire::BAGGAGE, baggage)
+    };
+    filter.check(stream, stripped);
+}
+
+/// Sets the token for the application's calls when the request of `stream` goes on; at a
+/// gateway the request is the call. Without `headers` they are read again, since those of a
+/// held request are gone.
+pub(crate) fn goes_on<H: Host, S: Stream>(
+    filter: &mut Filter<H>,
+    stream: &S,
+    ticket: Ticket,
+    headers: Option<&Headers<'_, S>>,
+) {
+    let mesh = filter.engine().beside();
+    let token = match mesh.workflows {
+        true => engine::token(filter.engine(), ticket),
+        false => None,
+    };
+    let is_call = mesh.is_gateway() && (token.is_some() || mesh.admits_calls());
+    if token.is_none() && !is_call {
+        return;
+    }
+    let told = (|| {
+        let read;
+        let headers = match headers {
+            Some(headers) => headers,
+            None => {
+                read = Headers::of_request(stream)?;
+                &read
+            }
+        };
+        if is_call {
+            return forward(filter, stream, headers, token.as_ref());
+        }
+        let Some(token) = &token else { return Ok(()) };
+        stream.set_request_header(wire::REQUEST, token.as_bytes())?;
+        let baggage = &mut self::mesh(filter).baggage;
+        if baggage_with(headers, token.as_bytes(), baggage) {
+            stream.set_request_header(wire::BAGGAGE, baggage)?;
+        }
+        Ok(())
+    })();
+    filter.check(stream, told);
+}
+
+/// Makes the request of `stream` the gateway's call.
+fn forward<H: Host, S: Stream>(
+    filter: &mut Filter<H>,
+    stream: &S,
+    headers: &Headers<'_, S>,
+    token: Option<&Token>,
+) -> Result<(), HostError> {
+    let cluster = stream.property(Property::ClusterName)?.unwrap_or_default();
+    let cluster = String::from_utf8_lossy(&cluster);
+    let mut told: Result<(), HostError> = Ok(());
+    let set = |name: &'static str, value: &str| {
+        let set = stream.set_request_header(name, value.as_bytes());
+        told = std::mem::replace(&mut told, Ok(())).and(set);
+    };
+    let call = (headers, token.map(Token::as_bytes));
+    let now = stream.now()?;
+    let (host, engine, actions) = filter.parts();
+    let calling = engine::call(engine, host, now, call, &cluster, actions, set);
+    filter.check(stream, told);
+    if let Some(calling) = calling? {
+        mesh(filter).forwarded.insert(stream.id(), calling);
+    }
+    Ok(())
+}
+
+/// Handles the begin of the response to a call that was held, or to a request that a gateway
+/// forwarded.
+pub(crate) fn forwarded_answered(filter: &mut Filter<impl Host>, stream: &impl Stream) {
+    if let Some(calling) = mesh(filter).forwarded.remove(&stream.id()) {
+        answered(filter, stream, calling);
+    }
+}
+
+/// Records the end of a request that a gateway may have forwarded; if it wasn't answered by
+/// then, it is lost.
+pub(crate) fn forwarded_ended(filter: &mut Filter<impl Host>, stream: &impl Stream) {
+    if let Some(calling) = mesh(filter).forwarded.remove(&stream.id()) {
+        unanswered(filter, stream, calling);
+    }
+}
+
+/// Records the end of a call that may still have been delayed.
+pub(crate) fn held_ended(filter: &mut Filter<impl Host>, stream: &impl Stream) {
+    mesh(filter).forget_call(stream.id());
+    forwarded_ended(filter, stream);
+}
+
+/// Announces the rate to the sender when the backend's response to the request of `ticket`
+/// begins, and records the request's use of the second resource. `peer` means that the sender
+/// named itself and is trusted.
+pub(crate) fn answer(
+    filter: &mut Filter<impl Host>,
+    stream: &impl Stream,
+    ticket: Ticket,
+    peer: bool,
+) {
+    let has_workflow = engine::has_workflow(filter.engine(), ticket);
+    if !has_workflow && !peer {
+        return;
+    }
+    let Ok(now) = stream.now() else { return };
+    let mut answer = None;
+    if has_workflow {
+        learn_use(filter, stream, ticket);
+        let (host, engine, _) = filter.parts();
+        answer = engine::answer(engine, host, now, ticket);
+    }
+    let spent = match peer {
+        true => engine::spent(filter.engine(), now, ticket),
+        false => None,
+    };
+    let mut told = Ok(());
+    mesh(filter).tell(answer.as_ref(), spent.as_ref(), |name, value| {
+        let set = stream.set_response_header(name, value.as_bytes());
+        told = std::mem::replace(&mut told, Ok(())).and(set);
+    });
+    filter.check(stream, told);
+}
+
+fn learn_use(filter: &mut Filter<impl Host>, stream: &impl Stream, ticket: Ticket) {
+    let used = match filter.engine().beside().resource_report(ticket) {
+        None => return,
+        Some(ResourceReport::Orca { metric }) => stream
+            .response_header(resource::ORCA)
+            .map(|value| value.and_then(|value| resource::orca(&value, metric))),
+        Some(ResourceReport::ServerTiming { metric }) => stream
+            .response_header(resource::SERVER_TIMING)
+            .map(|value| value.and_then(|value| resource::server_timing(&value, metric))),
+    };
+    match used {
+        Ok(Some(amount)) => engine::resource_used(filter.parts().1, ticket, amount),
+        Ok(None) => {}
+        Err(error) => filter.complain(stream, &error),
+    }
+}
+
+/// The application makes a call: `stream` carries it.
+fn call(filter: &mut Filter<impl Host>, stream: &impl Stream) -> Called {
+    called(filter, stream, true)
+}
+
+/// Sends a call that was held.
+pub fn send(filter: &mut Filter<impl Host>, stream: &impl Stream) {
+    if let Called::Sent(Some(calling)) = called(filter, stream, false) {
+        mesh(filter).forwarded.insert(stream.id(), calling);
+    }
+}
+
+fn called(filter: &mut Filter<impl Host>, stream: &impl Stream, may_wait: bool) -> Called {
+    let mesh = filter.engine().beside();
+    let matters =
+        mesh.workflows && mesh.has_outbound() || mesh.admits_calls() || mesh.smooths_calls();
+    // Ticks, which send calls that wait, are those of a listener for requests. At a gateway the
+    // request was its own call already.
+    let served = filter.listeners().newest(Direction::Inbound).is_some();
+    if !matters || !served || mesh.is_gateway() {
+        return Called::Sent(None);
+    }
+    describe(filter, stream, may_wait).unwrap_or_else(|error| {
+        filter.complain(stream, &error);
+        Called::Sent(None)
+    })
+}
+
+fn describe(
+    filter: &mut Filter<impl Host>,
+    stream: &impl Stream,
+    may_wait: bool,
+) -> Result<Called, HostError> {
+    let headers = Headers::of_request(stream)?;
+    let cluster = stream.property(Property::ClusterName)?.unwrap_or_default();
+    let cluster = String::from_utf8_lossy(&cluster);
+    let now = stream.now()?;
+    let mesh = filter.engine().beside();
+    let workflows = mesh.workflows;
+    if may_wait && mesh.smooths_calls() {
+        let call = (stream.id(), &headers);
+        let (host, engine, actions) = filter.parts();
+        match engine::delay(engine, host, now, call, &cluster, actions) {
+            Ok(true) => return Ok(Called::Held),
+            Ok(false) => {}
+            Err(error) => filter.complain(stream, &error),
+        }
+    }
+    // Headers that the application copied from its own request, or made up. Only those set
+    // below count.
+    let mut told: Result<(), HostError> = Ok(());
+    for name in internal(&headers).take_while(|_| workflows) {
+        told = told.and(stream.remove_request_header(name));
+    }
+    let set = |name: &'static str, value: &str| {
+        let set = stream.set_request_header(name, value.as_bytes());
+        told = std::mem::replace(&mut told, Ok(())).and(set);
+    };
+    let call = (&headers, None);
+    let (host, engine, actions) = filter.parts();
+    let calling = engine::call(engine, host, now, call, &cluster, actions, set);
+    filter.check(stream, told);
+    if workflows && token_in_baggage(&headers).is_some() {
+        strip_baggage(filter, stream, &headers);
+    }
+    calling.map(Called::Sent)
+}
+
+/// Handles the begin of the response to a call.
+pub(crate) fn answered(filter: &mut Filter<impl Host>, stream: &impl Stream, calling: Calling) {
+    let Ok(now) = stream.now() else { return };
+    let response = match stream.response_headers() {
+        Ok(bytes) => Response::parse(bytes),
+        Err(error) => {
+            filter.complain(stream, &error);
+            return unanswered(filter, stream, calling);
+        }
+    };
+    let mesh = filter.engine().beside();
+    let (rate, progress) = (response.header(wire::RATE), response.header(wire::PROGRESS));
+    let rejection = match mesh.smooths_calls() {
+        true => response.header(hint::HEADER),
+        false => None,
+    };
+    let said = rate.is_some() || progress.is_some() || rejection.is_some();
+    let peer = if said && mesh.asks_who_answers() {
+        stream.property(Property::UpstreamPeer).unwrap_or_default()
+    } else {
+        None
+    };
+    // At a gateway no application made the call.
+    let downgraded = mesh.downgraded(&calling);
+    let downgraded = downgraded.filter(|_| !mesh.is_gateway());
+    let is_downgraded = downgraded.is_some();
+    let told = downgraded.map_or(Ok(()), |class| {
+        stream.set_response_header(wire::DOWNGRADED, class.as_bytes())
+    });
+    let reply = Reply {
+        rate,
+        progress,
+        rejection,
+        peer: peer.as_deref().filter(|id| !id.is_empty()),
+        failed: mesh.admits_calls() && has_failed(stream, &response),
+    };
+    // With this header, an application that delays its requests too would delay them twice.
+    let obeyed = mesh.delays_calls().then_some(hint::HEADER);
+    filter.check(stream, told);
+    let (host, engine, _) = filter.parts();
+    let heard = engine
+        .beside_mut()
+        .answered(host, now, calling, Some(&reply));
+    filter.check(stream, heard);
+    // Headers that the called application copied from a call of its own.
+    let copied = (!is_downgraded).then_some(wire::DOWNGRADED);
+    let hidden = [wire::RATE, wire::PROGRESS].into_iter();
+    for name in hidden.chain(copied).chain(obeyed) {
+        if response.header(name).is_some() {
+            let removed = stream.remove_response_header(name.as_bytes());
+            filter.check(stream, removed);
+        }
+    }
+}
+
+/// Records the end of a call without a response.
+pub(crate) fn unanswered(filter: &mut Filter<impl Host>, stream: &impl Stream, calling: Calling) {
+    if let Ok(now) = stream.now() {
+        let (host, engine, _) = filter.parts();
+        let heard = engine.beside_mut().answered(host, now, calling, None);
+        filter.check(stream, heard);
+    }
+}
+
+/// Whether the call was refused for lack of room or not answered in time. Not if it exceeded the
+/// rate of its workflow. Not if it was served either: then the application passes on a refusal that
+/// it received itself.
+fn has_failed(stream: &impl Stream, response: &Response) -> bool {
+    if response.header(wire::PROGRESS).is_some() {
+        return false;
+    }
+    if let Some(refused) = response.header(REFUSED) {
+        return !refused.ends_with(format!("reason={}", Reason::RateLimited).as_bytes());
+    }
+    let details = stream.property(Property::ResponseCodeDetails);
+    answer::of_details(details.ok().flatten().as_deref()) == Outcome::Failed
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! Headgate's headers between sidecars, in the headers of a request.
+
+use headgate_core::http::{Headers, Stream};
+
+use crate::workflows::{baggage, wire};
+
+/// Headers between sidecars in requests, which no application needs to see.
+const MESH: [&str; 6] = [
+    wire::WORKFLOW,
+    wire::PROCESS,
+    wire::TIMEOUT,
+    wire::PROGRESS,
+    wire::CLASS,
+    wire::REQUEST,
+];
+
+/// Yields the names of the headers to remove before the application sees the request: those between
+/// sidecars, or all of Headgate's own after [`Headers::disown`].
+pub(super) fn internal<'a>(
+    headers: &'a Headers<'_, impl Stream>,
+) -> impl Iterator<Item = &'a [u8]> {
+    let all = headers.is_disowned();
+    let known = MESH.iter().map(|known| known.as_bytes());
+    let known = known.filter(move |known| !all && headers.ours().any(|name| name == *known));
+    headers.ours().take_while(move |_| all).chain(known)
+}
+
+/// The token in the baggage.
+pub(super) fn token_in_baggage<'a>(headers: &'a Headers<'_, impl Stream>) -> Option<&'a [u8]> {
+    baggage::token(headers.values(wire::BAGGAGE))
+}
+
+/// Writes the baggage with `token` to `out`. Without room for the token, returns false and writes
+/// the baggage without it.
+pub(super) fn baggage_with(
+    headers: &Headers<'_, impl Stream>,
+    token: &[u8],
+    out: &mut Vec<u8>,
+) -> bool {
+    baggage::with_token(headers.values(wire::BAGGAGE), token, out)
+}
+
+/// Writes the baggage without tokens to `out`; it is empty if it had nothing but tokens.
+pub(super) fn baggage_without(headers: &Headers<'_, impl Stream>, out: &mut Vec<u8>) {
+    baggage::without_token(headers.values(wire::BAGGAGE), out);
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_core::classify::RequestView;
+    use headgate_core::http::memory::MemoryStream;
+
+    use super::*;
+
+    fn internal<'a>(headers: &'a Headers<'_, MemoryStream>) -> Vec<&'a str> {
+        super::internal(headers)
+            .map(|name| std::str::from_utf8(name).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn a_strangers_words_are_hidden_and_removed() {
+        let stream = MemoryStream::of(&[
+            (":path", "/a"),
+            ("x-headgate-workflow", "w"),
+            ("x-headgate-process", "0"),
+            ("x-headgate-process", "1"),
+            ("x-headgate-cost", "7"),
+            ("grpc-timeout", "1S"),
+            ("x-headgat", "is another's"),
+        ]);
+        let mut headers = Headers::of_request(&stream).unwrap();
+        assert!(headers.any_of_ours());
+        assert_eq!(headers.header("x-headgate-workflow"), Some(&b"w"[..]));
+        assert_eq!(
+            internal(&headers),
+            ["x-headgate-workflow", "x-headgate-process"]
+        );
+        headers.disown();
+        assert_eq!(headers.header("x-headgate-workflow"), None);
+        assert_eq!(headers.header("x-headgate-cost"), None);
+        assert_eq!(headers.header("grpc-timeout"), Some(&b"1S"[..]));
+        let all = [
+            "x-headgate-workflow",
+            "x-headgate-process",
+            "x-headgate-process",
+            "x-headgate-cost",
+        ];
+        assert_eq!(internal(&headers), all);
+    }
+
+    #[test]
+    fn a_token_is_found_in_any_baggage() {
+        let stream = MemoryStream::of(&[("baggage", "k=v"), ("baggage", "headgate=b,l=w")]);
+        let baggage = Headers::of_request(&stream).unwrap();
+        assert_eq!(token_in_baggage(&baggage), Some(&b"b"[..]));
+        let mut out = Vec::new();
+        baggage_without(&baggage, &mut out);
+        assert_eq!(out, b"k=v,l=w");
+        assert!(baggage_with(&baggage, b"t", &mut out));
+        assert_eq!(out, b"k=v,l=w,headgate=t");
+        let stream = MemoryStream::of(&[("x", "headgate=b")]);
+        let other = Headers::of_request(&stream).unwrap();
+        assert_eq!(token_in_baggage(&other), None);
+    }
+}

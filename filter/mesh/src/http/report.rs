@@ -1,0 +1,61 @@
+//! Reports to the server of class admission, and its answers: beside all streams, so that none
+//! waits for it.
+
+use headgate_core::host::Host;
+use headgate_core::http::{Level, Proxy};
+
+use crate::Filter;
+use crate::engine::Callout;
+
+/// Returns the request that the host must send now, if any. Call it at each tick. The answer,
+/// or its absence, goes to [`reported`].
+pub fn report(filter: &mut Filter<impl Host>, proxy: &impl Proxy) -> Option<Callout> {
+    let (host, engine, _) = filter.parts();
+    let due = proxy
+        .now()
+        .and_then(|now| engine.beside_mut().report(host, now));
+    due.unwrap_or_else(|error| {
+        filter.complain(proxy, &error);
+        None
+    })
+}
+
+/// Handles the answer to a report: its body if the status was 200, else `None`, also without an
+/// answer.
+pub fn reported(filter: &mut Filter<impl Host>, proxy: &impl Proxy, answer: Option<&[u8]>) {
+    let (host, engine, _) = filter.parts();
+    let heard = proxy
+        .now()
+        .and_then(|now| engine.beside_mut().reported(host, now, answer));
+    match heard {
+        Ok(Some(heard)) => tell_heard(filter, proxy, heard),
+        Ok(None) => {}
+        Err(error) => filter.complain(proxy, &error),
+    }
+}
+
+/// Logs that the server fell silent, or is heard again.
+fn tell_heard(filter: &mut Filter<impl Host>, proxy: &impl Proxy, heard: bool) {
+    let before = filter.parts().1.beside_mut().server_heard.replace(heard);
+    if before == Some(heard) {
+        return;
+    }
+    let cluster = crate::class_admission::protocol::CLUSTER;
+    match (heard, before) {
+        (false, _) => {
+            let message = format!(
+                "headgate: the server of class admission (cluster {cluster:?}) does not \
+                 answer; classes of calls are up to classAdmission.centralized.fallback while \
+                 it lasts"
+            );
+            proxy.log(Level::Warn, &message);
+        }
+        (true, Some(false)) => {
+            proxy.log(
+                Level::Info,
+                "headgate: the server of class admission answers again",
+            );
+        }
+        (true, _) => {}
+    }
+}

@@ -1,0 +1,186 @@
+//! Class admission by a server: a proxy's reports, and the effect of the answers.
+
+use super::classes::{HIGH, IN_TIME, LATE, PROMISE, outbound};
+use super::*;
+use crate::class_admission::Server;
+use crate::class_admission::protocol::{ClassReport, Report};
+use crate::engine::Callout;
+
+const MISSES: &str = r#"{"type":"Misses","allowed":2,"period_us":10000000}"#;
+const INCAST: &str = r#"{"type":"Incast","smoothing":0.5}"#;
+
+/// A proxy for whose calls a server decides, a second after the clock's start.
+fn sender(method: &str, fallback: &str) -> Proxy {
+    let central = format!(
+        r#""enforced":true,"central":{{"service":"ns/stock","method":{method},"scope":"Class",
+        "report_us":100000,"fallback":"{fallback}"}}"#
+    );
+    let mut sender = Proxy::new("");
+    sender.configure(&outbound(&PROMISE.replace(r#""enforced":true"#, &central)));
+    sender.ms = 1_000;
+    sender
+}
+
+impl Proxy {
+    /// Returns the report of a tick.
+    fn reports(&mut self) -> Option<Callout> {
+        let tick = self.stream(&[]);
+        report(&mut self.filter, &tick)
+    }
+
+    /// The server's answer comes, or none; returns what is logged about it.
+    fn hears(&mut self, answer: Option<&[u8]>) -> usize {
+        let callback = self.stream(&[]);
+        super::reported(&mut self.filter, &callback, answer);
+        callback.log.take().len()
+    }
+
+    /// A call that asks for `high`: whether it runs in another class.
+    fn is_downgraded(&mut self) -> bool {
+        let call = self.call(&HIGH);
+        call.0.in_request(wire::CLASS).as_deref() == Some("low")
+    }
+
+    /// A call that asks for `high` and is answered after `ms`.
+    fn completes(&mut self, ms: u64, answer: &[(&str, &str)]) {
+        let mut call = self.call(&HIGH);
+        self.answer(&mut call, ms, answer);
+    }
+
+    fn value(&self, name: &str) -> u64 {
+        let name = format!("headgate.policy.ns/p.{name}");
+        self.filter.host().value(&name).unwrap()
+    }
+}
+
+fn answer(server: &mut Server, ms: u64, callout: &Callout) -> Vec<u8> {
+    let report: Report<'_> = serde_json::from_slice(&callout.body).unwrap();
+    let now = Instant::default() + Duration::from_millis(ms);
+    serde_json::to_vec(&server.exchange(now, &report).unwrap()).unwrap()
+}
+
+fn reported(callout: &Callout) -> ClassReport {
+    let report: Report<'_> = serde_json::from_slice(&callout.body).unwrap();
+    report.services[0].classes[0]
+}
+
+#[test]
+fn a_proxy_does_as_the_server_says_while_it_says_something() {
+    for (fallback, alone) in [("Admit", false), ("Distributed", true)] {
+        let (mut sender, mut server) = (sender(MISSES, fallback), Server::default());
+        assert_eq!(sender.reports(), None, "nobody called");
+        sender.ms += 100;
+        sender.completes(100, &LATE);
+        // The fallback decides until the server answers: this policy allows a sender only one miss.
+        assert_eq!(sender.is_downgraded(), alone);
+        let first = sender.reports().unwrap();
+        assert_eq!(
+            (first.cluster, first.path),
+            ("headgate_admission", "/v1/admission")
+        );
+        assert_eq!(reported(&first).misses, 1);
+        assert_eq!(sender.reports(), None, "the next is not due");
+        assert_eq!(sender.hears(Some(&answer(&mut server, 0, &first))), 0);
+        // The server allows two.
+        assert!(!sender.is_downgraded());
+        assert_eq!(sender.of_class("admit_permille"), 1_000);
+        sender.completes(100, &LATE);
+        let second = sender.reports().unwrap();
+        assert_eq!(
+            reported(&second).misses,
+            1,
+            "what was reported is not again"
+        );
+        sender.hears(Some(&answer(&mut server, 9_000, &second)));
+        assert!(sender.is_downgraded());
+        assert_eq!(sender.of_class("admit_permille"), 0);
+
+        // One exchange gets lost: decisions hold.
+        sender.ms += 150;
+        assert!(sender.reports().is_some());
+        assert_eq!(sender.hears(None), 1, "it is told once");
+        assert_eq!(sender.hears(Some(b"{}")), 0);
+        assert!(sender.is_downgraded());
+        // Then it is silent.
+        sender.ms += 300;
+        assert_eq!(sender.is_downgraded(), alone);
+        assert!(sender.reports().is_some());
+        assert_eq!(
+            (
+                sender.value("admission_reports"),
+                sender.value("admission_reports_lost")
+            ),
+            (4, 2)
+        );
+        // Another period, and it answers.
+        sender.ms += 100;
+        let last = sender.reports().unwrap();
+        assert_eq!(sender.hears(Some(&answer(&mut server, 10_000, &last))), 1);
+        assert!(!sender.is_downgraded());
+        // A service that is no longer called is left out of reports.
+        sender.ms += 10_001;
+        assert_eq!(sender.reports(), None);
+    }
+}
+
+#[test]
+fn a_decision_ends_with_its_period() {
+    let (mut sender, mut server) = (sender(MISSES, "Admit"), Server::default());
+    (0..2).for_each(|_| sender.completes(100, &LATE));
+    let report = sender.reports().unwrap();
+    sender.hears(Some(&answer(&mut server, 9_900, &report)));
+    assert!(sender.is_downgraded());
+    sender.ms += 99;
+    assert!(sender.is_downgraded());
+    sender.ms += 1;
+    assert!(!sender.is_downgraded());
+}
+
+#[test]
+fn waits_are_reported_apart_from_the_rest_of_the_latency() {
+    let (mut sender, mut server) = (sender(INCAST, "Admit"), Server::default());
+    // 40 ms of wait and 5 ms on the way; then 91 ms of wait, which is a miss; then a refusal.
+    sender.completes(105, &IN_TIME);
+    sender.completes(100, &LATE);
+    let full = "policy=ns/p; type=default; reason=queue_full";
+    sender.completes(1, &[(":status", "503"), ("x-headgate-refused", full)]);
+    let report = sender.reports().unwrap();
+    let expected = ClassReport {
+        misses: 2,
+        calls: 2,
+        delay_us: 131_000,
+        round_trip_us: 5_000,
+        missed: 1,
+        failed: 1,
+    };
+    assert_eq!(reported(&report), expected);
+    sender.hears(Some(&answer(&mut server, 0, &report)));
+    assert_eq!(sender.of_class("admit_permille"), 0);
+    assert!(sender.is_downgraded());
+}
+
+#[test]
+fn answers_that_make_no_sense_change_nothing() {
+    let mut sender = sender(MISSES, "Admit");
+    for answer in [
+        r#"{"services":[{"service":"ns/stock","classes":[{"admit":-1}]}]}"#,
+        r#"{"services":[{"service":"ns/stock","classes":[{"admit":2}]}]}"#,
+        // Of another service, and of another number of classes.
+        r#"{"services":[{"service":"ns/other","classes":[{"admit":0}]}]}"#,
+        r#"{"services":[{"service":"ns/stock","classes":[{"admit":0},{"admit":0}]}]}"#,
+        "",
+        "[",
+    ] {
+        sender.hears(Some(answer.as_bytes()));
+        assert!(!sender.is_downgraded(), "{answer}");
+    }
+    sender.hears(Some(
+        br#"{"services":[{"service":"ns/stock","classes":[{"admit":0}],"more":1}]}"#,
+    ));
+    assert!(sender.is_downgraded());
+    // Without an outbound listener no report is sent.
+    let stream = sender.stream(&[]);
+    sender.filter.gone(&stream, OUT);
+    assert_eq!(sender.reports(), None);
+    assert_eq!(sender.hears(None), 0);
+}

@@ -1,0 +1,323 @@
+//! Class admission between two proxies, without workflows and with them.
+
+use super::*;
+
+/// The target of `stock`: 50 ms for `high`. One miss takes all of the probability.
+pub(super) const PROMISE: &str = r#""stock":{
+    "classes":[{"name":"high","matches":[{"headers":[{"name":"x-class","value":"high"}]}]},
+               {"name":"low"}],
+    "targets_us":[50000],"percentile":99,"per_cost":false,"increase":0.01,"decrease":1.0,
+    "min_probability":0.000001,"enforced":true}"#;
+
+/// One slot behind a queue that has shares for classes, and believes peers of the mesh.
+fn receiver() -> String {
+    stage(
+        r#""strategy":{"type":"MaxQueueLength"},"classes":[
+        {"name":"high","matches":[{"headers":[{"name":"x-class","value":"high"}]}]},{"name":"low"}],
+        "class_admission":{"receives":true,"peers":["spiffe://mesh/*"]}"#,
+    )
+    .replace(
+        r#""max_length":1,"#,
+        r#""max_length":3,"discipline":{"type":"WFQ","by":"Class","weights":{"high":8.0}},"#,
+    )
+}
+
+pub(super) fn outbound(promise: &str) -> String {
+    format!(
+        r#"{{"direction":"Outbound","outbound":{{"policy":"ns/p","services":{{"stock*":"stock"}},
+        "class_admission":{{{promise}}}}}}}"#
+    )
+}
+
+impl Proxy {
+    pub(super) fn configure(&mut self, config: &str) {
+        let stream = self.stream(&[]);
+        let now = Instant::default();
+        let id = match FilterConfig::direction_of(config.as_bytes()) {
+            Direction::Inbound => IN,
+            Direction::Outbound => OUT,
+        };
+        let configured = self
+            .filter
+            .configure(&stream, now, (id, ""), config.as_bytes());
+        assert_eq!(configured, Ok(()));
+    }
+
+    pub(super) fn call(&mut self, headers: &[(&str, &str)]) -> (MemoryStream, Outbound) {
+        let call = self.stream(headers);
+        call.set(Property::ClusterName, "stock.svc");
+        let mut outbound = Outbound::default();
+        assert!(outbound.request_headers(&mut self.filter, &call));
+        (call, outbound)
+    }
+
+    /// The answer to a call comes after `ms`.
+    pub(super) fn answer(
+        &mut self,
+        (call, outbound): &mut (MemoryStream, Outbound),
+        ms: u64,
+        answer: &[(&str, &str)],
+    ) {
+        self.ms += ms;
+        call.now
+            .set(Some(Instant::default() + Duration::from_millis(self.ms)));
+        *call.response.borrow_mut() = pairs(answer);
+        outbound.response_headers(&mut self.filter, call);
+    }
+
+    pub(super) fn of_class(&self, name: &str) -> u64 {
+        let name = format!("headgate.policy.ns/p.service.stock.{name}.class.high");
+        self.filter.host().value(&name).unwrap()
+    }
+
+    /// The call of another proxy arrives.
+    fn arrives(&mut self, call: &MemoryStream, peer: &str) -> (Request, Decision) {
+        let said = call.request.borrow().clone();
+        let said: Vec<_> = said.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+        let (stream, mut inbound) = (self.stream(&said), Inbound::default());
+        stream.set(Property::DownstreamPeer, peer);
+        let decision = inbound.request_headers(&mut self.filter, &stream);
+        (Request { stream, inbound }, decision)
+    }
+}
+
+pub(super) const HIGH: [(&str, &str); 1] = [("x-class", "high")];
+/// In time, and late, without the service's own time.
+pub(super) const IN_TIME: [(&str, &str); 2] = [
+    (":status", "200"),
+    (wire::PROGRESS, "elapsed=60, wait=40, slot=60"),
+];
+pub(super) const LATE: [(&str, &str); 2] = [
+    (":status", "200"),
+    (wire::PROGRESS, "elapsed=9, wait=91, slot=9"),
+];
+
+#[test]
+fn a_downgraded_call_is_served_by_the_share_of_its_new_class() {
+    let mut sender = Proxy::new("");
+    sender.configure(&outbound(PROMISE));
+    let mut receiver = Proxy::new(&receiver());
+    let peer = "spiffe://mesh/front";
+
+    let mut first = sender.call(&HIGH);
+    assert_eq!(first.0.in_request(wire::CLASS), None, "its matches say it");
+    assert_eq!(first.0.in_request(wire::PROCESS).unwrap().len(), 16);
+    let (mut running, decision) = receiver.arrives(&first.0, peer);
+    assert!(matches!(decision, Decision::Forward(_)), "{decision:?}");
+    let other = sender.call(&[("x-class", "other")]);
+    let (mut waiting, decision) = receiver.arrives(&other.0, peer);
+    assert!(matches!(decision, Decision::Hold(_)), "{decision:?}");
+
+    // The receiver reports the times: 7 ms in the slot, then 30 ms of wait for the next one.
+    receiver.ms += 7;
+    let now = Instant::default() + Duration::from_millis(receiver.ms);
+    running.stream.now.set(Some(now));
+    running.answered(&mut receiver.filter, "200", true);
+    let said = running.stream.in_response(wire::PROGRESS);
+    assert_eq!(said.as_deref(), Some("elapsed=7, work=7, wait=0, slot=7"));
+    receiver.resume(&waiting);
+    waiting.stream.now.set(Some(now + Duration::from_millis(5)));
+    waiting.answered(&mut receiver.filter, "200", true);
+    let said = waiting.stream.in_response(wire::PROGRESS);
+    assert_eq!(said.as_deref(), Some("elapsed=5, work=5, wait=7, slot=5"));
+
+    // A miss: from now on calls run in the lowest class.
+    sender.answer(&mut first, 100, &LATE);
+    assert_eq!(first.0.in_response(wire::PROGRESS), None);
+    assert_eq!(first.0.in_response(wire::DOWNGRADED), None);
+    assert_eq!(sender.of_class("admit_permille"), 0);
+    let mut low = sender.call(&HIGH);
+    assert_eq!(low.0.in_request(wire::CLASS).as_deref(), Some("low"));
+    let blocker = receiver.arrives(&first.0, peer).0;
+    let (mut low_there, _) = receiver.arrives(&low.0, peer);
+    let (high_there, _) = receiver.arrives(&first.0, peer);
+    assert_eq!(
+        low_there.stream.in_request(wire::CLASS).as_deref(),
+        Some("low")
+    );
+    let mut blocker = blocker;
+    receiver.done(&mut blocker);
+    // It came later, and has the greater share.
+    receiver.resume(&high_there);
+    receiver.done(&mut low_there);
+
+    // The application is informed; a call that ran in the lowest class changes no other class.
+    let copied = [&IN_TIME[..], &[(wire::DOWNGRADED, "what its own call got")]].concat();
+    sender.answer(&mut low, 100, &copied);
+    assert_eq!(low.0.in_response(wire::DOWNGRADED).as_deref(), Some("high"));
+    assert_eq!(sender.of_class("admit_permille"), 0);
+    assert_eq!(
+        (
+            sender.of_class("calls"),
+            sender.of_class("calls_downgraded")
+        ),
+        (2, 1)
+    );
+    // A header that an application copies from a call of its own is ignored.
+    let mut third = sender.call(&[("x-class", "other")]);
+    sender.answer(&mut third, 1, &copied);
+    assert_eq!(third.0.in_response(wire::DOWNGRADED), None);
+}
+
+#[test]
+fn misses_are_late_answers_refusals_for_lack_of_room_and_timeouts() {
+    let refused = |reason: &'static str| [(":status", "503"), ("x-headgate-refused", reason)];
+    let (full, limited) = (
+        refused("policy=ns/p; type=default; reason=queue_full"),
+        refused("policy=ns/p; type=default; reason=rate_limit"),
+    );
+    let passed_on = [&full[..], &IN_TIME[1..]].concat();
+    let timeout = [(":status", "504")];
+    for (answer, details, missed) in [
+        (&IN_TIME[..], VIA_UPSTREAM, false),
+        (&LATE[..], VIA_UPSTREAM, true),
+        // The service's own time is unknown.
+        (&[(":status", "200")], VIA_UPSTREAM, false),
+        (
+            &[(wire::PROGRESS, "elapsed=9, work=9")],
+            VIA_UPSTREAM,
+            false,
+        ),
+        (&full, VIA_UPSTREAM, true),
+        (&limited, VIA_UPSTREAM, false),
+        (&passed_on, VIA_UPSTREAM, false),
+        (&timeout, "response_timeout", true),
+        (&timeout, "upstream_per_try_timeout", true),
+        (&timeout, VIA_UPSTREAM, false),
+    ] {
+        let mut proxy = Proxy::new("");
+        proxy.configure(&outbound(PROMISE));
+        let mut call = proxy.call(&HIGH);
+        call.0.set(Property::ResponseCodeDetails, details);
+        proxy.answer(&mut call, 100, answer);
+        let expected = if missed { 0 } else { 1_000 };
+        assert_eq!(
+            proxy.of_class("admit_permille"),
+            expected,
+            "{answer:?} {details}"
+        );
+    }
+    // A client that leaves is no miss, and a call to others is none of ours.
+    let mut proxy = Proxy::new("");
+    proxy.configure(&outbound(PROMISE));
+    let (call, mut lost) = proxy.call(&HIGH);
+    lost.done(&mut proxy.filter, &call);
+    assert_eq!(proxy.of_class("admit_permille"), 1_000);
+    let other = proxy.stream(&HIGH);
+    other.set(Property::ClusterName, "others");
+    let mut outbound = Outbound::default();
+    assert!(outbound.request_headers(&mut proxy.filter, &other));
+    assert!(!outbound.is_pending());
+    assert_eq!(*other.request.borrow(), pairs(&HIGH));
+}
+
+#[test]
+fn a_strangers_class_counts_for_nothing() {
+    let mut proxy = Proxy::new(&receiver());
+    let says = MemoryStream::of(&[
+        (wire::CLASS, "high"),
+        (wire::PROCESS, "00000000000000ff"),
+        ("x-class", "other"),
+    ]);
+    let (mut stranger, _) = proxy.arrives(&says, "spiffe://elsewhere/front");
+    assert_eq!(
+        *stranger.stream.request.borrow(),
+        pairs(&[("x-class", "other")])
+    );
+    stranger.answered(&mut proxy.filter, "200", true);
+    assert_eq!(stranger.stream.in_response(wire::PROGRESS), None);
+    // A peer's class stays visible to the application, which copies it to its calls; a client
+    // without a process gets no progress.
+    let (mut peer, _) = proxy.arrives(&says, "spiffe://mesh/front");
+    assert_eq!(peer.stream.in_request(wire::CLASS).as_deref(), Some("high"));
+    peer.answered(&mut proxy.filter, "200", true);
+    assert!(peer.stream.in_response(wire::PROGRESS).is_some());
+    let says = MemoryStream::of(&[(wire::CLASS, "high")]);
+    let (mut client, _) = proxy.arrives(&says, "spiffe://mesh/front");
+    client.answered(&mut proxy.filter, "200", true);
+    assert_eq!(client.stream.in_response(wire::PROGRESS), None);
+}
+
+#[test]
+fn a_dry_run_counts_what_it_would_downgrade() {
+    let mut proxy = Proxy::new("");
+    proxy.configure(&outbound(
+        &PROMISE.replace(r#""enforced":true"#, r#""enforced":false"#),
+    ));
+    for calls in 1..=2 {
+        let mut call = proxy.call(&HIGH);
+        assert_eq!(call.0.in_request(wire::CLASS), None);
+        proxy.answer(&mut call, 100, &LATE);
+        assert_eq!(call.0.in_response(wire::DOWNGRADED), None);
+        assert_eq!(proxy.of_class("calls"), calls);
+        assert_eq!(proxy.of_class("calls_downgraded"), calls - 1);
+    }
+}
+
+#[test]
+fn an_edit_keeps_probabilities_and_forgets_calls_under_way() {
+    let mut proxy = Proxy::new("");
+    proxy.configure(&outbound(PROMISE));
+    let (mut first, mut second) = (proxy.call(&HIGH), proxy.call(&HIGH));
+    proxy.answer(&mut first, 100, &LATE);
+    proxy.configure(&outbound(PROMISE));
+    assert_eq!(proxy.of_class("admit_permille"), 0);
+    assert_eq!(
+        proxy.call(&HIGH).0.in_request(wire::CLASS).as_deref(),
+        Some("low")
+    );
+    proxy.answer(&mut second, 100, &LATE);
+    proxy.configure(&outbound(""));
+    assert_eq!(*proxy.call(&HIGH).0.request.borrow(), pairs(&HIGH));
+}
+
+#[test]
+fn a_call_of_a_workflow_asks_for_the_class_of_its_request() {
+    let classes = r#","classes":[
+        {"name":"high","matches":[{"headers":[{"name":"x-gold","value":"1"}]}]},
+        {"name":"rest"}]"#;
+    let mut proxy = Proxy::new(&stage(&format!("{WORKFLOWS}{classes}")));
+    proxy.configure(&outbound(PROMISE));
+    let request = proxy.forwarded(&[("x-tenant", "a"), ("x-gold", "1")]);
+    let token = request.stream.in_request(wire::REQUEST).unwrap();
+    let part = [(wire::REQUEST, token.as_str())];
+    let mut call = proxy.call(&part);
+    assert_eq!(call.0.in_request(wire::CLASS).as_deref(), Some("high"));
+    assert_eq!(call.0.in_request(wire::WORKFLOW).as_deref(), Some("a"));
+    // A class that the application sets itself takes precedence.
+    let own = [part[0], (wire::CLASS, "low")];
+    assert_eq!(
+        proxy.call(&own).0.in_request(wire::CLASS).as_deref(),
+        Some("low")
+    );
+    proxy.answer(&mut call, 100, &LATE);
+    let call = proxy.call(&part);
+    assert_eq!(call.0.in_request(wire::CLASS).as_deref(), Some("low"));
+    assert_eq!(call.0.in_request(wire::WORKFLOW).as_deref(), Some("a"));
+}
+
+#[test]
+fn at_a_gateway_without_workflows_requests_are_admitted_calls() {
+    let config = receiver().replace(
+        r#""revision":"r","#,
+        &format!(
+            r#""revision":"r",
+            "outbound":{{"policy":"ns/p","services":{{"*":"stock"}},
+                         "class_admission":{{{PROMISE}}}}},"#
+        ),
+    );
+    let mut proxy = Proxy::new(&config);
+    let mut first = proxy.forwarded(&HIGH);
+    assert!(first.stream.in_request(wire::PROCESS).is_some());
+    proxy.ms += 100;
+    let now = Instant::default() + Duration::from_millis(proxy.ms);
+    first.stream.now.set(Some(now));
+    *first.stream.response.borrow_mut() = pairs(&LATE[1..]);
+    first.answered(&mut proxy.filter, "200", true);
+    assert_eq!(first.stream.in_response(wire::PROGRESS), None);
+    let second = proxy.forwarded(&HIGH);
+    assert_eq!(
+        second.stream.in_request(wire::CLASS).as_deref(),
+        Some("low")
+    );
+}

@@ -1,0 +1,218 @@
+//! Calls that wait as the called service refuses others.
+
+use headgate_core::strategy::hint;
+
+use super::*;
+
+fn outbound(smoothing: &str) -> String {
+    format!(
+        r#"{{"direction":"Outbound","outbound":{{"policy":"ns/p","services":{{"stock*":"stock"}},
+        "peers":["spiffe://mesh/*"],"smoothing":{{{smoothing}}}}}}}"#
+    )
+}
+
+const DELAYS: &str = r#""least_us":100000,"most_us":300000,"enforced":true"#;
+
+struct Call {
+    stream: MemoryStream,
+    outbound: Outbound,
+    sent: bool,
+}
+
+impl Proxy {
+    fn smoothing(smoothing: &str) -> Self {
+        let mut proxy = Self::new(&stage(MAX_QUEUE_LENGTH));
+        let stream = proxy.stream(&[]);
+        let now = Instant::default();
+        let json = outbound(smoothing);
+        let configured = proxy
+            .filter
+            .configure(&stream, now, (OUT, ""), json.as_bytes());
+        assert_eq!(configured, Ok(()));
+        proxy
+    }
+
+    fn calls(&mut self, cluster: &str, headers: &[(&str, &str)]) -> Call {
+        let stream = self.stream(headers);
+        stream.set(Property::ClusterName, cluster);
+        let mut outbound = Outbound::default();
+        let sent = outbound.request_headers(&mut self.filter, &stream);
+        Call {
+            stream,
+            outbound,
+            sent,
+        }
+    }
+
+    /// Answers a call with this rejection rate.
+    fn told(&mut self, call: &mut Call, peer: &str, rate: &str) {
+        let now = Instant::default() + Duration::from_millis(self.ms);
+        call.stream.now.set(Some(now));
+        call.stream.set(Property::UpstreamPeer, peer);
+        *call.stream.response.borrow_mut() = pairs(&[(":status", "503"), (hint::HEADER, rate)]);
+        call.outbound
+            .response_headers(&mut self.filter, &call.stream);
+    }
+
+    /// Returns the streams that ticks alone send within the next `ms`, with the times.
+    fn sent_within(&mut self, ms: u64) -> Vec<(u64, u32)> {
+        let mut sent = Vec::new();
+        for _ in 0..ms / 10 {
+            self.ms += 10;
+            let stream = self.stream(&[]);
+            self.filter.tick(&stream);
+            for action in std::mem::take(self.filter.actions()) {
+                let Action::Send { stream } = action else {
+                    panic!("{action:?}")
+                };
+                sent.push((self.ms, stream));
+            }
+        }
+        sent
+    }
+
+    fn of_stock(&self, name: &str) -> u64 {
+        let name = format!("headgate.policy.ns/p.service.stock.{name}");
+        self.filter.host().value(&name).unwrap()
+    }
+}
+
+const PEER: &str = "spiffe://mesh/stock";
+
+#[test]
+fn a_call_waits_as_long_as_drawn_and_wakes_without_traffic() {
+    let mut proxy = Proxy::smoothing(DELAYS);
+    let mut first = proxy.calls("stock.svc", &[]);
+    assert!(first.sent, "nobody told anything yet");
+    proxy.told(&mut first, PEER, "1");
+    assert_eq!(first.stream.in_response(hint::HEADER), None);
+    assert_eq!(proxy.of_stock("rejection_permille"), 1_000);
+
+    assert!(proxy.calls("other.svc", &[]).sent, "another service");
+    let begun = proxy.ms;
+    let mut held: Vec<Call> = (0..50).map(|_| proxy.calls("stock.svc", &[])).collect();
+    assert!(
+        held.iter()
+            .all(|call| !call.sent && call.outbound.is_pending())
+    );
+    assert_eq!(proxy.of_stock("calls_delayed"), 50);
+    assert!(proxy.filter.engine().is_busy(), "ticks come often");
+    let sent = proxy.sent_within(400);
+    assert_eq!(sent.len(), 50);
+    assert!(
+        sent.iter()
+            .all(|(at, _)| (100..=310).contains(&(at - begun)))
+    );
+    assert!(!proxy.filter.engine().is_busy());
+
+    // A delayed call that was sent is a call like any other: its answer counts.
+    let call = held.iter_mut().find(|call| call.stream.id == sent[0].1);
+    let call = call.unwrap();
+    send(&mut proxy.filter, &call.stream);
+    proxy.told(call, PEER, "0");
+    assert_eq!(proxy.of_stock("rejection_permille"), 0);
+    assert!(!call.outbound.is_pending());
+    assert!(proxy.calls("stock.svc", &[]).sent);
+    assert_eq!(proxy.in_use(), 0);
+}
+
+#[test]
+fn the_share_of_calls_that_wait_is_the_rate_that_was_told() {
+    let mut proxy = Proxy::smoothing(DELAYS);
+    let mut call = proxy.calls("stock.svc", &[]);
+    proxy.told(&mut call, PEER, "0.3");
+    let calls = 4_000;
+    let waiting = (0..calls).filter(|_| !proxy.calls("stock.svc", &[]).sent);
+    let share = waiting.count() as f64 / f64::from(calls);
+    assert!((share - 0.3).abs() < 0.03, "{share}");
+}
+
+#[test]
+fn who_is_no_peer_delays_nobody_and_a_rate_is_forgotten() {
+    let mut proxy = Proxy::smoothing(DELAYS);
+    for (peer, rate) in [("spiffe://else/where", "1"), (PEER, "much"), (PEER, "2")] {
+        let mut call = proxy.calls("stock.svc", &[]);
+        proxy.told(&mut call, peer, rate);
+        assert!(proxy.calls("stock.svc", &[]).sent, "{peer} {rate}");
+    }
+    let mut call = proxy.calls("stock.svc", &[]);
+    proxy.told(&mut call, PEER, "1");
+    proxy.ms += 9_999;
+    let mut waits = proxy.calls("stock.svc", &[]);
+    assert!(!waits.sent);
+    proxy.ms += 1;
+    assert!(proxy.calls("stock.svc", &[]).sent);
+
+    // A call whose application hung up leaves no state.
+    waits.outbound.done(&mut proxy.filter, &waits.stream);
+    assert!(!waits.outbound.is_pending());
+    assert_eq!(proxy.sent_within(400), []);
+}
+
+#[test]
+fn a_call_that_has_no_time_does_not_wait() {
+    let mut proxy = Proxy::smoothing(DELAYS);
+    let mut call = proxy.calls("stock.svc", &[]);
+    proxy.told(&mut call, PEER, "1");
+    assert!(proxy.calls("stock.svc", &[("grpc-timeout", "100m")]).sent);
+    assert!(!proxy.calls("stock.svc", &[("grpc-timeout", "301m")]).sent);
+    assert_eq!(proxy.of_stock("calls_delayed"), 1);
+
+    // No more than the bound wait; the rest is sent at once.
+    let calls = 5_000;
+    let waiting = (0..calls).filter(|_| !proxy.calls("stock.svc", &[]).sent);
+    assert_eq!(waiting.count(), 4_095);
+    assert_eq!(proxy.of_stock("calls_delayed"), 4_096);
+
+    // Without a listener for requests no tick runs.
+    let stream = proxy.stream(&[]);
+    proxy.filter.gone(&stream, IN);
+    assert_eq!(proxy.filter.actions().len(), 4_096);
+}
+
+#[test]
+fn the_deadline_of_the_request_is_that_of_its_calls() {
+    let mut proxy = Proxy::new(&stage(WORKFLOWS));
+    let stream = proxy.stream(&[]);
+    let json = outbound(DELAYS);
+    let configured =
+        proxy
+            .filter
+            .configure(&stream, Instant::default(), (OUT, ""), json.as_bytes());
+    assert_eq!(configured, Ok(()));
+    let mut call = proxy.calls("stock.svc", &[]);
+    proxy.told(&mut call, PEER, "1");
+    for (timeout, waits) in [("100m", false), ("9S", true)] {
+        let mut request = proxy.forwarded(&[("x-tenant", "a"), ("grpc-timeout", timeout)]);
+        let token = request.stream.in_request(wire::REQUEST).unwrap();
+        let call = proxy.calls("stock.svc", &[(wire::REQUEST, &token)]);
+        assert_eq!(!call.sent, waits, "{timeout}");
+        if waits {
+            // The workflows set the headers when it is sent.
+            assert_eq!(call.stream.in_request(wire::WORKFLOW), None);
+            proxy.ms += 200;
+            let now = Instant::default() + Duration::from_millis(proxy.ms);
+            call.stream.now.set(Some(now));
+            send(&mut proxy.filter, &call.stream);
+            assert_eq!(
+                call.stream.in_request(wire::TIMEOUT).as_deref(),
+                Some("8800")
+            );
+        }
+        proxy.done(&mut request);
+    }
+}
+
+#[test]
+fn a_dry_run_counts_and_delays_nothing() {
+    let mut proxy = Proxy::smoothing(&DELAYS.replace("true", "false"));
+    let mut call = proxy.calls("stock.svc", &[]);
+    proxy.told(&mut call, PEER, "1");
+    assert_eq!(
+        call.stream.in_response(hint::HEADER).as_deref(),
+        Some("1"),
+        "the application may go by it"
+    );
+    assert!(proxy.calls("stock.svc", &[]).sent);
+    assert_eq!(proxy.of_stock("calls_delayed"), 1);
+}

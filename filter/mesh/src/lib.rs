@@ -1,0 +1,26 @@
+//! Headgate's behaviour between processes: workflows across a mesh ([`workflows`]), the class
+//! admission of calls ([`class_admission`]), and the smoothing of calls to services that refuse
+//! others ([`smoothing`]).
+//!
+//! A [`Mesh`] is all of it for one engine of `headgate-core`, which knows it as a
+//! [`Beside`](headgate_core::beside::Beside) only. The inbound side of a sidecar reads a request's
+//! workflow, sender and progress, and answers with the rate that the sender may use. The outbound
+//! side ([`Outbound`]) finds the request of a call, passes its workflow, deadline, class and
+//! progress on, and learns from the answer.
+
+pub mod class_admission;
+pub mod engine;
+mod http;
+mod mesh;
+mod shared;
+pub mod smoothing;
+pub mod workflow;
+pub mod workflows;
+
+pub use http::{Outbound, report, reported, send};
+pub use mesh::Mesh;
+
+/// An engine with workflows, class admission and smoothing.
+pub type Engine = headgate_core::engine::Engine<Mesh>;
+/// A filter with workflows, class admission and smoothing.
+pub type Filter<H> = headgate_core::http::Filter<H, Mesh>;

@@ -1,0 +1,398 @@
+//! The state of one engine's mesh, attached to it as a [`Beside`].
+
+use std::collections::HashMap;
+
+use headgate_core::beside::{Beside, InForce, Passage, Release, Standing};
+use headgate_core::classify::RequestView;
+use headgate_core::config::{ConfigError, Direction, FilterConfig, StageConfig};
+use headgate_core::decision::{Action, Arrival, PolicyId, Ticket};
+use headgate_core::host::{Host, HostError};
+use headgate_core::http::{Filter, Headers, Stream};
+use headgate_core::refusal::Refusal;
+use headgate_core::request::ClassId;
+use headgate_core::requests::Requests;
+use headgate_core::stage::Stage;
+use headgate_core::time::Instant;
+use headgate_core::workers::WorkerId;
+
+use crate::engine::flows::Flows;
+use crate::engine::smoothing::Held;
+use crate::engine::{self, Calling, Outbound, Scratch};
+use crate::http;
+use crate::workflows::{WorkflowId, Workflows, wire};
+
+/// Workflows, class admission and smoothing of one engine.
+#[derive(Debug)]
+pub struct Mesh {
+    pub(crate) seed: u64,
+    /// State of the process's calls, once an outbound listener was configured.
+    pub(crate) outbound: Option<Outbound>,
+    /// The number of times that `outbound` was configured.
+    generation: u32,
+    /// Whether `outbound` came with the stages, so that requests are calls as well.
+    pub(crate) gateway: bool,
+    /// Delayed calls; they survive changes of the configuration.
+    pub(crate) held: Held,
+    pub(crate) scratch: Scratch,
+    /// Policies with workflows or with queues whose flows are workflows.
+    pub(crate) policies: Vec<Policy>,
+    /// Whether any stage has workflows. Otherwise their headers are neither read nor written.
+    pub(crate) workflows: bool,
+    /// Whether any stage has class admission, and so trusts senders' headers.
+    pub(crate) classes: bool,
+    /// Buffer for baggage, with or without a token.
+    pub(crate) baggage: Vec<u8>,
+    /// Calls that were held, and at a gateway requests, which went on and aren't answered yet, by
+    /// stream.
+    pub(crate) forwarded: HashMap<u32, Calling>,
+    /// Whether the server of class admission answered the last report; `None` before the first.
+    pub(crate) server_heard: Option<bool>,
+}
+
+/// A policy with workflows or with a queue whose flows are workflows.
+#[derive(Debug)]
+pub(crate) struct Policy {
+    pub(crate) id: PolicyId,
+    pub(crate) name: String,
+    classes: Vec<String>,
+    pub(crate) in_force: bool,
+    pub(crate) workflows: Option<Workflows>,
+    flows: Option<Flows>,
+}
+
+impl Policy {
+    pub(crate) fn class_name(&self, class: ClassId) -> Option<&str> {
+        self.classes.get(usize::from(class.0)).map(String::as_str)
+    }
+}
+
+impl Mesh {
+    fn policy(&self, id: PolicyId) -> Option<&Policy> {
+        self.policies.iter().find(|policy| policy.id == id)
+    }
+
+    fn policy_mut(&mut self, id: PolicyId) -> Option<&mut Policy> {
+        self.policies.iter_mut().find(|policy| policy.id == id)
+    }
+
+    /// The workflows of a policy; `None` if it has none.
+    #[must_use]
+    pub fn workflows(&self, policy: PolicyId) -> Option<&Workflows> {
+        self.policy(policy)?.workflows.as_ref()
+    }
+
+    /// Returns the workflows of `policy`, for callers that exchange announcements without headers.
+    pub fn workflows_mut(&mut self, policy: PolicyId) -> Option<&mut Workflows> {
+        self.policy_mut(policy)?.workflows.as_mut()
+    }
+
+    fn new_outbound(
+        &mut self,
+        host: &impl Host,
+        config: &FilterConfig,
+    ) -> Result<Option<Outbound>, ConfigError> {
+        self.generation = self.generation.wrapping_add(1);
+        let seeds = (self.seed, self.generation);
+        let mut outbound = config.outbound.clone();
+        if config.direction == Direction::Inbound
+            && let Some(outbound) = &mut outbound
+        {
+            // A gateway's calls are requests of others, which have a slot by then.
+            outbound.smoothing = None;
+        }
+        outbound
+            .map(|outbound| Outbound::new(host, outbound, seeds))
+            .transpose()
+    }
+}
+
+impl Beside for Mesh {
+    fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            outbound: None,
+            generation: 0,
+            gateway: false,
+            held: Held::default(),
+            scratch: Scratch::default(),
+            policies: Vec::new(),
+            workflows: false,
+            classes: false,
+            baggage: Vec::new(),
+            forwarded: HashMap::new(),
+            server_heard: None,
+        }
+    }
+
+    fn listen<'a>(
+        &mut self,
+        host: &impl Host,
+        newest_first: impl Iterator<Item = &'a FilterConfig> + Clone,
+    ) -> Result<(), ConfigError> {
+        // Only a gateway's `outbound` comes with the stages; a listener for calls has its own
+        // configuration.
+        let gateway = newest_first
+            .clone()
+            .find(|config| config.outbound.is_some());
+        if gateway.is_some() || self.gateway {
+            self.outbound = match gateway {
+                Some(config) => self.new_outbound(host, config)?,
+                None => None,
+            };
+            self.gateway = self.outbound.is_some();
+        }
+        let mut stages = newest_first.clone().flat_map(|config| &config.stages);
+        self.workflows = stages.any(|stage| stage.workflows.is_some());
+        let receives = |s: &StageConfig| s.class_admission.as_ref().is_some_and(|a| a.receives);
+        self.classes = newest_first.flat_map(|config| &config.stages).any(receives);
+        Ok(())
+    }
+
+    fn call_by(&mut self, host: &impl Host, config: &FilterConfig) -> Result<(), ConfigError> {
+        self.outbound = self.new_outbound(host, config)?;
+        self.gateway = false;
+        Ok(())
+    }
+
+    fn forget_calls(&mut self) {
+        self.outbound = None;
+    }
+
+    fn reconfigure(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        policy: &InForce<'_>,
+        requests: &mut Requests,
+        releases: &mut Vec<Release>,
+    ) -> Result<(), HostError> {
+        let InForce {
+            id,
+            config,
+            membership,
+            seed,
+            ..
+        } = *policy;
+        let new = || Workflows::new(config, membership, seed, now, host);
+        let classes = config.classes.iter().map(|class| class.name.clone());
+        let Some(own) = self.policy_mut(id) else {
+            if !policy.changed {
+                return Ok(());
+            }
+            let (workflows, flows) = (new()?, Flows::new(host, config)?);
+            if workflows.is_some() || flows.is_some() {
+                self.policies.push(Policy {
+                    id,
+                    name: config.policy.clone(),
+                    classes: classes.collect(),
+                    in_force: true,
+                    workflows,
+                    flows,
+                });
+            }
+            return Ok(());
+        };
+        own.in_force = true;
+        let revived = own.workflows.as_ref().is_some_and(Workflows::is_retired);
+        if !policy.changed && !revived {
+            return Ok(());
+        }
+        own.classes = classes.collect();
+        let changed = Flows::new(host, config).map(|flows| own.flows = flows);
+        let kept = match (&mut own.workflows, &config.workflows) {
+            (Some(workflows), Some(_)) => {
+                workflows.reconfigure(config, now, host, requests, releases)
+            }
+            (Some(workflows), None) => {
+                workflows.retire(now, requests, releases);
+                Ok(())
+            }
+            (none, Some(_)) => new().map(|workflows| *none = workflows),
+            (None, None) => Ok(()),
+        };
+        changed.and(kept)
+    }
+
+    fn retire(
+        &mut self,
+        now: Instant,
+        policy: PolicyId,
+        requests: &mut Requests,
+        releases: &mut Vec<Release>,
+    ) {
+        if let Some(own) = self.policy_mut(policy) {
+            own.in_force = false;
+            if let Some(workflows) = &mut own.workflows {
+                workflows.retire(now, requests, releases);
+            }
+        }
+    }
+
+    fn forget(&mut self, policy: PolicyId) {
+        self.policies.retain(|own| own.id != policy);
+    }
+
+    fn flush(&mut self, host: &impl Host, now: Instant, policy: PolicyId) -> Result<(), HostError> {
+        match self.workflows_mut(policy) {
+            Some(workflows) => workflows.flush(host, now),
+            None => Ok(()),
+        }
+    }
+
+    fn describe(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        (policy, config): (PolicyId, &StageConfig),
+        request: &impl RequestView,
+        arrival: &mut Arrival,
+    ) {
+        let attributes = &mut arrival.attributes;
+        let mut own = self.policies.iter_mut().find(|own| own.id == policy);
+        if let Some(flows) = own.as_mut().and_then(|own| own.flows.as_mut()) {
+            (attributes.flow, attributes.weight) = flows.find(host, now, request);
+        }
+        if let Some(workflows) = own.and_then(|own| own.workflows.as_mut()) {
+            let known = (config, attributes);
+            let scratch = &mut self.scratch;
+            let origin = engine::origin(workflows, host, now, request, known, scratch);
+            arrival.origin = origin.into();
+        } else if let Some(class) = engine::named_class(config, request) {
+            attributes.class = class;
+        }
+    }
+
+    fn arrive(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        stage: &mut Stage,
+        arrival: &mut Arrival,
+    ) -> Option<Passage> {
+        let own = self.policy_mut(stage.policy())?;
+        let workflows = own.workflows.as_mut().filter(|w| !w.is_retired())?;
+        if let Some(flows) = &own.flows {
+            let id = arrival.origin.flow;
+            arrival.attributes.flow = id;
+            arrival.attributes.weight = flows.weight(workflows.name(WorkflowId(id)));
+        }
+        workflows.complete(arrival);
+        let hopeless = stage.is_hopeless(arrival.stream, &arrival.attributes);
+        let requests = &mut stage.requests;
+        Some(workflows.arrive(host, now, requests, arrival, hopeless))
+    }
+
+    fn started(&mut self, now: Instant, requests: &mut Requests, ticket: Ticket) {
+        if let Some(workflows) = self.workflows_mut(ticket.policy) {
+            workflows.started(now, requests, ticket);
+        }
+    }
+
+    fn ended(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        requests: &Requests,
+        ticket: Ticket,
+        answered: bool,
+    ) {
+        if let Some(workflows) = self.workflows_mut(ticket.policy) {
+            workflows.ended(host, now, requests, ticket, answered);
+        }
+    }
+
+    fn tick(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        (policy, worker): (PolicyId, WorkerId),
+        stage: &mut Stage,
+        releases: &mut Vec<Release>,
+    ) -> Result<(), HostError> {
+        let Some(own) = self.policy_mut(policy) else {
+            return Ok(());
+        };
+        let named = match &mut own.flows {
+            Some(flows) => flows.tick(host, now, stage),
+            None => Ok(()),
+        };
+        let Some(workflows) = &mut own.workflows else {
+            return named;
+        };
+        for id in workflows.take_freed() {
+            stage.forget_flow(id);
+        }
+        workflows.set_slots(stage.parallelism());
+        let adapted = workflows.tick(host, now, worker, &mut stage.requests, releases);
+        // Its last requests still carry announcements to their senders.
+        if workflows.is_over(&stage.requests) {
+            own.workflows = None;
+        }
+        named.and(adapted)
+    }
+
+    fn is_busy(&self, policy: PolicyId, requests: &Requests) -> bool {
+        let workflows = self.workflows(policy);
+        workflows.is_some_and(|workflows| workflows.is_busy(requests))
+    }
+
+    fn holds_calls(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    fn send_calls(&mut self, now: Option<Instant>, actions: &mut Vec<Action>) {
+        self.held.send(now, actions);
+    }
+
+    fn announce(&mut self, refusal: &Refusal, mut set: impl FnMut(&'static str, &str)) {
+        // Clients outside the mesh get no announcement.
+        let origin = refusal.origin.filter(|origin| origin.sender.is_some());
+        let workflows = self.workflows(refusal.policy);
+        let said = origin.zip(workflows);
+        let Some(said) = said.map(|(o, w)| w.announcement(o.into())) else {
+            return;
+        };
+        let value = &mut self.scratch.value;
+        value.clear();
+        wire::put_rate(value, &said);
+        set(wire::RATE, value);
+    }
+
+    fn standing<H: Host>(
+        filter: &Filter<H, Self>,
+        headers: &mut Headers<'_, impl Stream>,
+    ) -> Standing {
+        http::standing(filter, headers)
+    }
+
+    fn strip<H: Host, S: Stream>(
+        filter: &mut Filter<H, Self>,
+        stream: &S,
+        headers: &Headers<'_, S>,
+    ) {
+        http::strip(filter, stream, headers);
+    }
+
+    fn goes_on<H: Host, S: Stream>(
+        filter: &mut Filter<H, Self>,
+        stream: &S,
+        ticket: Ticket,
+        headers: Option<&Headers<'_, S>>,
+    ) {
+        http::goes_on(filter, stream, ticket, headers);
+    }
+
+    fn answers<H: Host>(
+        filter: &mut Filter<H, Self>,
+        stream: &impl Stream,
+        ticket: Ticket,
+        by_peer: bool,
+    ) {
+        http::forwarded_answered(filter, stream);
+        http::answer(filter, stream, ticket, by_peer);
+    }
+
+    fn ends<H: Host>(filter: &mut Filter<H, Self>, stream: &impl Stream) {
+        http::forwarded_ended(filter, stream);
+    }
+}

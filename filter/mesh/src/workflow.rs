@@ -1,0 +1,178 @@
+//! The workflow that a request names in its headers (Wisp §3: an id that travels with every request
+//! of the tree).
+//!
+//! Applications that propagate trace context carry it already, in W3C Baggage; others may send a
+//! header:
+//!
+//! ```text
+//! baggage: workflow=checkout;ttl=3,user=4711
+//! x-headgate-workflow: checkout
+//! ```
+//!
+//! The header wins: a proxy can set it without parsing a baggage. The baggage is parsed by the
+//! recommendation's grammar (§3.2.1): a list of members `key=value;properties`, with optional white
+//! space around every delimiter, values percent-encoded, within its limits (§3.3.2): 8,192 bytes
+//! and 64 members. An invalid baggage names no workflow.
+//!
+//! Names are trusted; an edge strips those of strangers. The engine's table of names assigns the
+//! flow of a fair queue to a name (`engine::flows`).
+
+use headgate_core::classify::RequestView;
+
+/// Header that names the workflow by itself.
+pub const HEADER: &str = "x-headgate-workflow";
+/// W3C Baggage.
+pub const BAGGAGE: &str = "baggage";
+/// Key of the workflow in the baggage.
+const KEY: &[u8] = b"workflow";
+/// Limits of W3C Baggage §3.3.2.
+const MAX_BYTES: usize = 8192;
+const MAX_MEMBERS: usize = 64;
+
+/// Writes the name of the workflow of `request` to `out`; false where it names none.
+pub(crate) fn name(request: &impl RequestView, out: &mut Vec<u8>) -> bool {
+    out.clear();
+    if let Some(name) = request.header(HEADER) {
+        out.extend_from_slice(name.trim_ascii());
+    } else if let Some(value) = request.header(BAGGAGE).and_then(|b| member(b, KEY)) {
+        out.extend(Decoded(value));
+    }
+    !out.is_empty()
+}
+
+/// The value of the first member `key` of `baggage`, still percent-encoded.
+pub(crate) fn member<'a>(baggage: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
+    if baggage.len() > MAX_BYTES {
+        return None;
+    }
+    for member in baggage.split(|&b| b == b',').take(MAX_MEMBERS) {
+        // Properties of the member are none of ours.
+        let pair = member.split(|&b| b == b';').next()?;
+        let at = pair.iter().position(|&b| b == b'=')?;
+        let (found, value) = (pair[..at].trim_ascii(), pair[at + 1..].trim_ascii());
+        if found == key {
+            let valid = value.iter().all(|&b| is_baggage_octet(b));
+            return valid.then_some(value);
+        }
+    }
+    None
+}
+
+/// Visible ASCII but for `"`, `,`, `;` and `\`.
+fn is_baggage_octet(b: u8) -> bool {
+    b.is_ascii_graphic() && !matches!(b, b'"' | b',' | b';' | b'\\')
+}
+
+/// Bytes of a percent-encoded value. A `%` without two hexadecimal digits behind it is kept as it
+/// is.
+pub(crate) struct Decoded<'a>(pub(crate) &'a [u8]);
+
+impl Iterator for Decoded<'_> {
+    type Item = u8;
+
+    fn next(&mut self) -> Option<u8> {
+        let (&first, rest) = self.0.split_first()?;
+        let hex = |b: &u8| char::from(*b).to_digit(16);
+        if let (b'%', [high, low, after @ ..]) = (first, rest)
+            && let (Some(high), Some(low)) = (hex(high), hex(low))
+        {
+            self.0 = after;
+            return u8::try_from(high << 4 | low).ok();
+        }
+        self.0 = rest;
+        Some(first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use headgate_core::classify::memory::MemoryRequest;
+
+    fn of(headers: &[(&str, &str)]) -> Option<Vec<u8>> {
+        let mut found = b"of the request before".to_vec();
+        name(&MemoryRequest::of(headers), &mut found).then_some(found)
+    }
+
+    fn some(name: &str) -> Option<Vec<u8>> {
+        Some(name.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn the_baggage_names_it_however_it_is_written() {
+        for baggage in [
+            "workflow=checkout",
+            " workflow\t= checkout ",
+            "user=4711,workflow=checkout",
+            "user=4711;a=b;c , workflow=checkout;ttl=3",
+            "workflow=check%6Fut",
+            "workflow=check%6fut;x",
+            "workflow=checkout,workflow=second",
+            "a==,workflow=checkout",
+        ] {
+            assert_eq!(of(&[("baggage", baggage)]), some("checkout"), "{baggage:?}");
+        }
+        for (value, expected) in [("caf%C3%A9", "café"), ("50%", "50%"), ("50%2", "50%2")] {
+            let baggage = format!("workflow={value}");
+            assert_eq!(of(&[("baggage", &baggage)]), some(expected));
+        }
+    }
+
+    #[test]
+    fn the_header_wins() {
+        let headers = [
+            ("baggage", "workflow=a"),
+            ("x-headgate-workflow", " checkout "),
+        ];
+        assert_eq!(of(&headers), some("checkout"));
+    }
+
+    #[test]
+    fn what_is_no_baggage_names_no_workflow() {
+        let far = format!("{}workflow=a", "k=v,".repeat(64));
+        let large = format!("workflow=a;{}", "p".repeat(8192));
+        for baggage in [
+            "",
+            "workflow",
+            "workflow=",
+            "workflow;a=b",
+            "Workflow=a",
+            "workflows=a",
+            "nonsense,workflow=a",
+            "workflow=a b",
+            "workflow=\"a\"",
+            "workflow=a\\b",
+            "workflow=é",
+            &far,
+            &large,
+        ] {
+            assert_eq!(of(&[("baggage", baggage)]), None, "{baggage:?}");
+        }
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[("x-headgate-workflow", "")]), None);
+    }
+
+    proptest! {
+        /// A name of any bytes, percent-encoded in a baggage, is the same name.
+        #[test]
+        fn a_name_survives_its_encoding(
+            id in prop::collection::vec(any::<u8>(), 1..80),
+            plain in any::<bool>(),
+        ) {
+            let encode = |byte: &u8| match byte {
+                b'a'..=b'z' | b'0'..=b'9' if plain => char::from(*byte).to_string(),
+                byte => format!("%{byte:02X}"),
+            };
+            let encoded: String = id.iter().map(encode).collect();
+            let baggage = format!("k=v, workflow = {encoded} ;p");
+            prop_assert_eq!(of(&[("baggage", &baggage)]), Some(id));
+        }
+
+        #[test]
+        fn any_baggage_is_survived(header in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = member(&header, KEY).map(|value| Decoded(value).count());
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The measurements of a process in one control interval, summed over its workers.
+
+use std::time::Duration;
+
+use headgate_core::time::Instant;
+use serde::{Deserialize, Serialize};
+
+use crate::workflows::{ProcessId, ServiceId, WorkflowId};
+
+/// The input of [`super::Adaptation::run`]. In each slice an id may appear more than once, as when
+/// several workers measured: sums add up, and of several rates of a process the latest counts.
+#[derive(Debug, Clone, Copy)]
+pub struct Interval<'a> {
+    /// The end of the interval.
+    pub now: Instant,
+    /// The length of the interval: the time since the previous run.
+    pub elapsed: Duration,
+    /// P: slots of the process.
+    pub slots: f64,
+    /// Slot time in use, slot-seconds: at most `slots · elapsed`.
+    pub busy: f64,
+    /// Used amount of the second resource, in its units; 0 without one.
+    pub resource_used: f64,
+    /// By workflow.
+    pub workflows: &'a [Measured],
+    /// Calls to downstream processes.
+    pub calls: &'a [Calls],
+    /// Rates that downstream processes announced.
+    pub heard: &'a [Heard],
+    /// Arrivals by upstream process. Those that name none count as one, [`ProcessId::UNKNOWN`].
+    pub upstream: &'a [UpstreamDemand],
+}
+
+/// One workflow's measurements in an interval.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Measured {
+    /// The workflow.
+    pub workflow: WorkflowId,
+    /// Requests that arrived, those that were refused included: λ.
+    pub offered: u64,
+    /// Of these, requests that went on to the backend.
+    pub admitted: u64,
+    /// Requests that ended in the interval after they had been in a slot.
+    pub completed: u64,
+    /// Sum of their service times.
+    pub service: Duration,
+    /// Sum of their times from admission by the rate limiter to the end.
+    pub completion: Duration,
+    /// Sum of their use of the second resource, in its units.
+    pub resource: f64,
+}
+
+/// Calls that requests of a workflow made to a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Calls {
+    /// The workflow.
+    pub workflow: WorkflowId,
+    /// The service that the process belongs to.
+    pub service: ServiceId,
+    /// The process called; [`ProcessId::UNKNOWN`] if no answer named it.
+    pub process: ProcessId,
+    /// The number of calls.
+    pub count: u64,
+}
+
+/// A rate that a downstream process announced to this one.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Heard {
+    /// The workflow.
+    pub workflow: WorkflowId,
+    /// The service that the process belongs to.
+    pub service: ServiceId,
+    /// The process that announced it.
+    pub process: ProcessId,
+    /// Requests/s of the workflow that it takes from this process; infinite for no limit. Other
+    /// values (negative, not a number) are skipped.
+    pub rate: f64,
+    /// The time of the announcement.
+    pub at: Instant,
+}
+
+/// Requests that an upstream process sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpstreamDemand {
+    /// The workflow.
+    pub workflow: WorkflowId,
+    /// The upstream process.
+    pub process: ProcessId,
+    /// The number of arrivals, refused ones included.
+    pub offered: u64,
+}

@@ -1,0 +1,575 @@
+//! Algorithm 1 of Wisp (§4.1.1) for all workflows of a process.
+//!
+//! Once an interval, on one worker of the process, with the measurements of all workers:
+//!
+//! ```text
+//! 1  σ ← LocalResourceSharingPolicy()                         sharing
+//! 2  for all downstream services D                            downstream
+//! 3      for all processes d in service D
+//! 4          σ_d ← GetRates(d) / α
+//! 5      σ ← min(σ, Q(σ_d (d ∈ D), q))                        quantile
+//! ```
+//!
+//! GetRates is not a call: processes announce their rates with every response, and the latest one
+//! counts (§5 names that alternative). This process announces σ split over its callers, by their
+//! demand ([`super::upstream`]).
+//!
+//! Left out on purpose: probing per process of a service, and any agreement between processes. Each
+//! acts on the latest announcements; a chain of n hops needs at least n intervals to pass a change
+//! on.
+
+mod interval;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use interval::{Calls, Heard, Interval, Measured, UpstreamDemand};
+
+use super::downstream::Downstream;
+use super::estimates::{Estimates, Keep, Quotient, Sums};
+use super::sharing::{Capacity, Load, Memory, Sharing, intervals};
+use super::upstream::Upstream;
+use super::{OTHER, OTHER_NAME, ProcessId, ServiceId, WorkflowId};
+use headgate_core::config::{MAX_WORKFLOWS, SharingConfig, WorkflowConfig, WorkflowsConfig};
+use headgate_core::time::Instant;
+
+/// Most downstream services; those with higher ids have no quantile of their own.
+pub const MAX_SERVICES: usize = 1024;
+/// Intervals shorter than this count as this long: clocks that stand still divide nothing by zero.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// The bottleneck of a workflow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Bottleneck {
+    /// This process: its rate is the local policy's.
+    Local,
+    /// A downstream service: its Q was the least.
+    Service(ServiceId),
+}
+
+/// A workflow as a process sees it, for people and stats.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Snapshot {
+    /// The workflow.
+    pub workflow: WorkflowId,
+    /// σ: the rate in force, requests/s; infinite: none.
+    pub rate: f64,
+    /// The rate that the local policy alone would set (line 1), requests/s; infinite: none.
+    pub local_rate: f64,
+    /// λ: arrivals, requests/s.
+    pub demand: f64,
+    /// Slot-seconds of a request; `None` as long as none has completed.
+    pub cost: Option<f64>,
+    /// The bottleneck that sets the rate; `None` without a rate.
+    pub bottleneck: Option<Bottleneck>,
+    /// Mean time from admission to end; `None` as long as none has completed.
+    pub completion: Option<Duration>,
+}
+
+/// The name that an id belongs to.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+struct Name {
+    #[serde(skip)]
+    text: String,
+    /// Of the text, or of the one that another worker assigned; `None`: not assigned yet.
+    hash: Option<u64>,
+}
+
+impl Name {
+    /// Assigns a name. Returns whether the id had another name before.
+    fn assign(&mut self, text: &str) -> bool {
+        if self.text == text && self.hash.is_some() {
+            return false;
+        }
+        let hash = Some(hash(text));
+        let other = self.hash.is_some() && self.hash != hash;
+        self.text.clear();
+        self.text.push_str(text);
+        self.hash = hash;
+        other
+    }
+}
+
+/// FNV-1a: the same in all workers and versions.
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// One workflow's settings and estimates. Settings come with the name ([`Adaptation::assign`]).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Workflow {
+    name: Name,
+    #[serde(skip, default = "one")]
+    weight: f64,
+    #[serde(skip)]
+    guarantee: f64,
+    #[serde(skip)]
+    quantile: Option<f64>,
+    /// Something was measured.
+    seen: bool,
+    #[serde(skip)]
+    sums: Sums,
+    estimates: Estimates,
+    /// The part of calls of earlier intervals that still counts.
+    #[serde(skip, default = "one")]
+    keep_calls: f64,
+    local: f64,
+    downstream: f64,
+    rate: f64,
+    bottleneck: Option<Bottleneck>,
+}
+
+impl Default for Workflow {
+    fn default() -> Self {
+        Self {
+            name: Name::default(),
+            weight: 1.0,
+            guarantee: 0.0,
+            quantile: None,
+            seen: false,
+            sums: Sums::default(),
+            estimates: Estimates::default(),
+            keep_calls: 1.0,
+            local: f64::INFINITY,
+            downstream: f64::INFINITY,
+            rate: f64::INFINITY,
+            bottleneck: None,
+        }
+    }
+}
+
+impl Workflow {
+    fn is_valid(&self) -> bool {
+        let Estimates {
+            offered,
+            admitted,
+            completed,
+            service,
+            resource,
+            completion,
+        } = self.estimates;
+        let sums = [
+            offered.sum,
+            offered.count,
+            admitted,
+            completed,
+            service,
+            resource,
+            completion,
+        ];
+        let mut rates = [self.local, self.downstream, self.rate].into_iter();
+        sums.into_iter().all(is_amount) && rates.all(|rate| rate >= 0.0)
+    }
+
+    fn configure(&mut self, config: &WorkflowConfig) {
+        self.weight = config.weight;
+        self.guarantee = config.guarantee.unwrap_or(0.0);
+        self.quantile = config.quantile;
+    }
+
+    /// Resets the measurements, which are another workflow's.
+    fn forget(&mut self) {
+        *self = Self {
+            name: std::mem::take(&mut self.name),
+            weight: self.weight,
+            guarantee: self.guarantee,
+            quantile: self.quantile,
+            ..Self::default()
+        };
+    }
+}
+
+const fn one() -> f64 {
+    1.0
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+struct Service {
+    name: Name,
+    #[serde(skip)]
+    quantile: Option<f64>,
+}
+
+/// The state of an [`Adaptation`] from one run to the next.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// Hash of the sharing policy that `memory` belongs to.
+    policy: u64,
+    /// By id.
+    workflows: Vec<Workflow>,
+    services: Vec<Service>,
+    downstream: Downstream,
+    upstream: Upstream,
+    /// The policy's state, by id.
+    memory: Vec<Memory>,
+    /// The utilization of each resource: used units by available units.
+    utilization: [Quotient; 2],
+    /// The time of the last run.
+    now: Instant,
+}
+
+impl State {
+    /// Whether it keeps to the bounds that are relied on, and its numbers to their ranges.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        let quotients = self.utilization.iter().flat_map(|q| [q.sum, q.count]);
+        let mut amounts = quotients.chain(self.memory.iter().filter_map(|memory| memory.rate));
+        amounts.all(is_amount)
+            && self.workflows.iter().all(Workflow::is_valid)
+            && self.memory.len() == self.workflows.len()
+            && self.workflows.len() <= usize::from(MAX_WORKFLOWS) + 1
+            && self.services.len() <= MAX_SERVICES
+            && self.downstream.is_valid()
+            && self.upstream.is_valid()
+    }
+}
+
+/// The rates of a process, with the state that they are found from.
+#[derive(Debug)]
+pub struct Adaptation {
+    config: WorkflowsConfig,
+    sharing: Sharing,
+    state: State,
+    loads: Vec<Load>,
+    rates: Vec<f64>,
+}
+
+impl Adaptation {
+    /// Creates the state: no measurements, no limits.
+    #[must_use]
+    pub fn new(config: &WorkflowsConfig) -> Self {
+        let mut adaptation = Self {
+            config: config.clone(),
+            sharing: Sharing::new(&config.sharing),
+            state: State::default(),
+            loads: Vec::new(),
+            rates: Vec::new(),
+        };
+        adaptation.exchange(State::default());
+        adaptation
+    }
+
+    /// Continues from `state`; returns the previous state. Names of workflows and services must be
+    /// assigned again. The measurements of an id are kept if it is assigned the same name.
+    pub fn exchange(&mut self, state: State) -> State {
+        let before = std::mem::replace(&mut self.state, state);
+        let policy = hash(&format!("{:?}", self.config.sharing));
+        if self.state.policy != policy {
+            self.state.policy = policy;
+            self.state.memory.fill(Memory::default());
+        }
+        self.assign(OTHER, OTHER_NAME);
+        before
+    }
+
+    /// Continues with another configuration. Estimates stay; a change of the sharing policy
+    /// restarts the policy.
+    pub fn reconfigure(&mut self, config: &WorkflowsConfig) {
+        if self.config == *config {
+            return;
+        }
+        if self.config.sharing != config.sharing {
+            self.sharing = Sharing::new(&config.sharing);
+        }
+        self.config = config.clone();
+        let state = std::mem::take(&mut self.state);
+        self.exchange(state);
+        for workflow in &mut self.state.workflows {
+            workflow.configure(&settings(config, &workflow.name.text));
+        }
+        for service in &mut self.state.services {
+            service.quantile = config.service_quantiles.get(&service.name.text).copied();
+        }
+    }
+
+    /// Assigns a name to the id of a workflow, which then gets its settings. An id that had another
+    /// name loses its measurements. Cheap when nothing changes.
+    pub fn assign(&mut self, workflow: WorkflowId, name: &str) {
+        let settings = settings(&self.config, name);
+        let Some(known) = self.workflow(workflow) else {
+            return;
+        };
+        let other = known.name.assign(name);
+        known.configure(&settings);
+        if other {
+            self.clear(workflow);
+        }
+    }
+
+    /// Assigns a name to the id of a downstream service, which then gets its quantile.
+    pub fn assign_service(&mut self, service: ServiceId, name: &str) {
+        let at = usize::from(service.0);
+        if at >= MAX_SERVICES {
+            return;
+        }
+        if self.state.services.len() <= at {
+            self.state.services.resize_with(at + 1, Service::default);
+        }
+        let known = &mut self.state.services[at];
+        known.quantile = self.config.service_quantiles.get(name).copied();
+        if known.name.assign(name) {
+            self.state.downstream.forget_service(service);
+        }
+    }
+
+    /// Resets the measurements of a workflow, whose id may get another name from now on.
+    pub fn forget(&mut self, workflow: WorkflowId) {
+        if let Some(known) = self.state.workflows.get_mut(usize::from(workflow.0)) {
+            *known = Workflow::default();
+            self.clear(workflow);
+        }
+    }
+
+    /// Runs Algorithm 1, once an interval. Allocates nothing once it has seen as many workflows and
+    /// processes before.
+    pub fn run(&mut self, interval: &Interval<'_>) {
+        let elapsed = interval.elapsed.max(SHORTEST);
+        let configured = Duration::from_micros(self.config.interval_us);
+        let ttl = Duration::from_micros(self.config.rate_ttl_us);
+        self.state.now = interval.now;
+        self.measure(interval, elapsed, Keep::new(elapsed, configured));
+        self.state.downstream.expire(interval.now, ttl);
+        // Line 1.
+        self.share(interval.slots, intervals(elapsed, configured));
+        for (id, workflow) in self.state.workflows.iter_mut().enumerate() {
+            if !workflow.seen {
+                continue;
+            }
+            let id = WorkflowId(id as u16);
+            // Lines 2 to 4, and Q of line 5, by service.
+            let own = workflow.quantile.unwrap_or(self.config.quantile);
+            let services = &self.state.services;
+            let q = |service: ServiceId| {
+                let service = services.get(usize::from(service.0));
+                service.and_then(|known| known.quantile).unwrap_or(own)
+            };
+            // Calls are counted when they are answered, so they are those of requests that have
+            // ended. By admitted requests, α would be too small, and rates too high, as long as
+            // latencies grow.
+            let completed = workflow.estimates.completed;
+            let limit = self
+                .state
+                .downstream
+                .limit(id, completed, q, interval.now, ttl);
+            // Line 5.
+            workflow.downstream = limit.map_or(f64::INFINITY, |limit| limit.rate);
+            workflow.rate = workflow.local.min(workflow.downstream);
+            workflow.bottleneck = match limit {
+                Some(limit) if limit.rate < workflow.local => {
+                    Some(Bottleneck::Service(limit.service))
+                }
+                _ => workflow.local.is_finite().then_some(Bottleneck::Local),
+            };
+            let demand = workflow.estimates.demand();
+            self.state.upstream.split(id, workflow.rate, demand);
+        }
+    }
+
+    /// Returns σ: the rate at which the process admits `workflow`, requests/s; infinite for no
+    /// limit.
+    #[must_use]
+    pub fn rate(&self, workflow: WorkflowId) -> f64 {
+        self.seen(workflow).map_or(f64::INFINITY, |w| w.rate)
+    }
+
+    /// Returns the rate of `workflow` that `upstream` may send, requests/s; `None` for no limit. An
+    /// unknown process gets an even part.
+    #[must_use]
+    pub fn announced(&self, workflow: WorkflowId, upstream: ProcessId) -> Option<f64> {
+        let rate = self.rate(workflow);
+        let announced = self.state.upstream.announced(workflow, upstream, rate);
+        announced.is_finite().then_some(announced)
+    }
+
+    /// Returns the result of [`Adaptation::announced`] for an unknown process.
+    #[must_use]
+    pub fn announced_to_newcomers(&self, workflow: WorkflowId) -> Option<f64> {
+        let announced = self.state.upstream.newcomer(workflow, self.rate(workflow));
+        announced.is_finite().then_some(announced)
+    }
+
+    /// Yields all limits to announce to upstream processes, by workflow and process, ascending.
+    /// Allocates nothing.
+    pub fn announcements(&self) -> impl Iterator<Item = (WorkflowId, ProcessId, f64)> + '_ {
+        self.state
+            .upstream
+            .iter()
+            .filter(|(_, _, rate)| rate.is_finite())
+    }
+
+    /// Returns the mean time of a request of `workflow` from its admission to its end; `None` as
+    /// long as none has completed.
+    #[must_use]
+    pub fn completion(&self, workflow: WorkflowId) -> Option<Duration> {
+        seconds(self.seen(workflow)?.estimates.completion()?)
+    }
+
+    /// Yields the workflows seen so far, ascending. Allocates nothing.
+    pub fn workflows(&self) -> impl Iterator<Item = Snapshot> + '_ {
+        let all = self.state.workflows.iter().enumerate();
+        all.filter(|(_, w)| w.seen).map(|(id, w)| Snapshot {
+            workflow: WorkflowId(id as u16),
+            rate: w.rate,
+            local_rate: w.local,
+            demand: w.estimates.demand(),
+            cost: w.estimates.cost(),
+            bottleneck: w.bottleneck,
+            completion: w.estimates.completion().and_then(seconds),
+        })
+    }
+
+    /// Takes the number of downstream processes' rates that expired since the last call without a
+    /// newer one.
+    pub fn take_expired(&mut self) -> u64 {
+        self.state.downstream.take_expired()
+    }
+
+    /// Adds the interval's counts to the estimates.
+    fn measure(&mut self, interval: &Interval<'_>, elapsed: Duration, keep: Keep) {
+        let seconds = elapsed.as_secs_f64();
+        for measured in interval.workflows {
+            let Some(workflow) = self.workflow(measured.workflow) else {
+                continue;
+            };
+            workflow.seen = true;
+            let sums = &mut workflow.sums;
+            sums.offered += measured.offered as f64;
+            sums.admitted += measured.admitted as f64;
+            sums.completed += measured.completed as f64;
+            sums.service += measured.service.as_secs_f64();
+            sums.resource += amount(measured.resource);
+            sums.completion += measured.completion.as_secs_f64();
+        }
+        for workflow in self.state.workflows.iter_mut().filter(|w| w.seen) {
+            let sums = std::mem::take(&mut workflow.sums);
+            workflow.keep_calls = workflow.estimates.add(keep, seconds, &sums);
+        }
+        let workflows = &self.state.workflows;
+        self.state.downstream.decay(|workflow| {
+            let known = workflows.get(usize::from(workflow.0));
+            known.map_or(0.0, |workflow| workflow.keep_calls)
+        });
+        for calls in interval.calls.iter().filter(|c| is_known(c.workflow)) {
+            let key = (calls.workflow, calls.service, calls.process);
+            self.state.downstream.called(key, calls.count, interval.now);
+        }
+        for heard in interval.heard.iter().filter(|h| is_known(h.workflow)) {
+            let key = (heard.workflow, heard.service, heard.process);
+            self.state
+                .downstream
+                .heard(key, heard.rate, heard.at.min(interval.now));
+        }
+        self.state.upstream.decay(keep.cost, interval.now);
+        for demand in interval.upstream.iter().filter(|d| is_known(d.workflow)) {
+            let (workflow, process) = (demand.workflow, demand.process);
+            self.state
+                .upstream
+                .sent(workflow, process, demand.offered, interval.now);
+        }
+        let [slots, resource] = &mut self.state.utilization;
+        slots.add(
+            keep.demand,
+            amount(interval.busy),
+            amount(interval.slots) * seconds,
+        );
+        if let SharingConfig::DominantResource { resource: what, .. } = &self.config.sharing {
+            let used = amount(interval.resource_used);
+            resource.add(keep.demand, used, amount(what.capacity) * seconds);
+        }
+    }
+
+    /// Runs line 1, for all workflows.
+    fn share(&mut self, slots: f64, intervals: f64) {
+        // A workflow without completed requests is assumed to be like the others.
+        let mut all = Estimates::default();
+        for Workflow { estimates, .. } in self.state.workflows.iter().filter(|w| w.seen) {
+            all.completed += estimates.completed;
+            all.service += estimates.service;
+            all.resource += estimates.resource;
+        }
+        self.loads.clear();
+        for (id, workflow) in self.state.workflows.iter().enumerate() {
+            if !workflow.seen {
+                continue;
+            }
+            let id = WorkflowId(id as u16);
+            let cost = |of: &Estimates| Some([of.cost()?, of.resource_cost()?]);
+            self.loads.push(Load {
+                workflow: id,
+                demand: workflow.estimates.demand(),
+                downstream: workflow.downstream,
+                cost: cost(&workflow.estimates).or_else(|| cost(&all)),
+                leaf: self.state.downstream.is_leaf(id),
+                weight: workflow.weight,
+                guarantee: workflow.guarantee,
+            });
+        }
+        let capacity = Capacity {
+            slots,
+            utilization: self.state.utilization.map(|u| u.value(0.0).unwrap_or(0.0)),
+            intervals,
+        };
+        self.sharing.run(
+            &capacity,
+            &self.loads,
+            &mut self.state.memory,
+            &mut self.rates,
+        );
+        for (load, &rate) in self.loads.iter().zip(&self.rates) {
+            self.state.workflows[usize::from(load.workflow.0)].local = rate;
+        }
+    }
+
+    /// Returns the place of an id; `None` for one beyond all caps.
+    fn workflow(&mut self, workflow: WorkflowId) -> Option<&mut Workflow> {
+        if !is_known(workflow) {
+            return None;
+        }
+        let at = usize::from(workflow.0);
+        if self.state.workflows.len() <= at {
+            self.state.workflows.resize_with(at + 1, Workflow::default);
+            self.state.memory.resize(at + 1, Memory::default());
+        }
+        self.state.workflows.get_mut(at)
+    }
+
+    fn seen(&self, workflow: WorkflowId) -> Option<&Workflow> {
+        let known = self.state.workflows.get(usize::from(workflow.0));
+        known.filter(|workflow| workflow.seen)
+    }
+
+    fn clear(&mut self, workflow: WorkflowId) {
+        let at = usize::from(workflow.0);
+        self.state.workflows[at].forget();
+        self.state.memory[at] = Memory::default();
+        self.state.downstream.forget(workflow);
+        self.state.upstream.forget(workflow);
+    }
+}
+
+fn is_known(workflow: WorkflowId) -> bool {
+    workflow.0 <= MAX_WORKFLOWS
+}
+
+fn settings(config: &WorkflowsConfig, name: &str) -> WorkflowConfig {
+    config.workflows.get(name).cloned().unwrap_or_default()
+}
+
+/// Returns a measured amount; invalid values count as none.
+fn amount(x: f64) -> f64 {
+    if is_amount(x) { x } else { 0.0 }
+}
+
+pub(super) fn is_amount(x: f64) -> bool {
+    x >= 0.0 && x.is_finite()
+}
+
+fn seconds(seconds: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,531 @@
+//! Whole processes in memory: Figure 3 of the paper in lockstep, hand-over, and invariants under
+//! any measurements.
+
+use headgate_core::config::{ResourceConfig, ResourceReport, WorkflowSource};
+use proptest::prelude::*;
+
+use super::*;
+use crate::shared;
+
+mod figure_3;
+
+impl shared::Record for State {
+    const SCHEMA: u32 = 0;
+}
+
+fn config(quantile: f64, sharing: SharingConfig) -> WorkflowsConfig {
+    WorkflowsConfig {
+        identify: vec![WorkflowSource::Type],
+        quantile,
+        service_quantiles: Default::default(),
+        interval_us: 100_000,
+        rate_ttl_us: 1_000_000,
+        sharing,
+        max_workflows: 100,
+        max_queue_length: 100,
+        workflows: Default::default(),
+        edge: false,
+        peers: Vec::new(),
+    }
+}
+
+fn bottleneck(max_utilization: f64) -> SharingConfig {
+    SharingConfig::BottleneckFairness {
+        probe: 10.0,
+        max_utilization,
+    }
+}
+
+const INTERVAL: Duration = Duration::from_millis(100);
+
+fn at(interval: u64) -> Instant {
+    Instant::from_nanos(7_000_000 + interval * 100_000_000)
+}
+
+/// One workflow of `rps` that takes 2 ms of one slot, from `upstream`, and calls `process` of
+/// service 1 twice.
+fn step(adaptation: &mut Adaptation, now: Instant, workflow: u16, rps: u64, heard: Option<f64>) {
+    let workflow = WorkflowId(workflow);
+    let (service, process) = (ServiceId(1), ProcessId(77));
+    let n = rps / 10;
+    let spent = Duration::from_millis(2) * n as u32;
+    let heard = heard.map(|rate| Heard {
+        workflow,
+        service,
+        process,
+        rate,
+        at: now,
+    });
+    adaptation.run(&Interval {
+        now,
+        elapsed: INTERVAL,
+        slots: 1.0,
+        busy: spent.as_secs_f64().min(0.1),
+        resource_used: 0.0,
+        workflows: &[Measured {
+            workflow,
+            offered: n,
+            admitted: n,
+            completed: n,
+            service: spent,
+            completion: spent * 5,
+            resource: 0.0,
+        }],
+        calls: &[Calls {
+            workflow,
+            service,
+            process,
+            count: 2 * n,
+        }],
+        heard: heard.as_slice(),
+        upstream: &[UpstreamDemand {
+            workflow,
+            process: ProcessId(5),
+            offered: n,
+        }],
+    });
+}
+
+#[test]
+fn adopts_what_is_announced_downstream_until_it_runs_out() {
+    let mut adaptation = Adaptation::new(&config(0.5, bottleneck(0.9)));
+    let w = WorkflowId(1);
+    adaptation.assign(w, "checkout");
+    assert_eq!(adaptation.rate(w), f64::INFINITY);
+    assert_eq!(adaptation.announced(w, ProcessId(5)), None);
+    assert_eq!(adaptation.completion(w), None);
+    for n in 0..20 {
+        step(&mut adaptation, at(n), 1, 100, Some(60.0));
+    }
+    assert!((adaptation.rate(w) - 30.0).abs() < 1e-6);
+    assert_eq!(adaptation.completion(w), Some(Duration::from_millis(10)));
+    let announced = adaptation.announced(w, ProcessId(5)).unwrap();
+    assert!((announced - 30.0).abs() < 1e-6);
+    assert_eq!(adaptation.announcements().count(), 1);
+    let newcomer = adaptation.announced_to_newcomers(w).unwrap();
+    assert!((newcomer - 15.0).abs() < 1e-6);
+    assert_eq!(adaptation.announced(w, ProcessId(6)), Some(newcomer));
+    let seen: Vec<Snapshot> = adaptation.workflows().collect();
+    assert_eq!(seen.len(), 1);
+    assert_eq!(seen[0].bottleneck, Some(Bottleneck::Service(ServiceId(1))));
+    assert!((seen[0].local_rate - 450.0).abs() < 1e-6);
+    assert!((seen[0].demand - 100.0).abs() < 1e-6);
+    // No announcement any more: the local limit remains.
+    for n in 20..31 {
+        step(&mut adaptation, at(n), 1, 100, None);
+    }
+    assert!((adaptation.rate(w) - 450.0).abs() < 1e-6);
+    assert_eq!(adaptation.take_expired(), 1);
+    let seen = adaptation.workflows().next().unwrap();
+    assert_eq!(seen.bottleneck, Some(Bottleneck::Local));
+}
+
+#[test]
+fn settings_belong_to_names() {
+    let mut settings = config(1.0, bottleneck(1.0));
+    let named = WorkflowConfig {
+        guarantee: Some(123.0),
+        quantile: Some(0.0),
+        ..WorkflowConfig::default()
+    };
+    settings.workflows.insert("named".to_owned(), named);
+    settings
+        .service_quantiles
+        .insert("extent-node".to_owned(), 0.5);
+    let w = WorkflowId(1);
+    let run = |adaptation: &mut Adaptation| {
+        for n in 0..10 {
+            let heard = |process, rate| Heard {
+                workflow: w,
+                service: ServiceId(1),
+                process: ProcessId(process),
+                rate,
+                at: at(n),
+            };
+            let calls = |process| Calls {
+                workflow: w,
+                service: ServiceId(1),
+                process: ProcessId(process),
+                count: 10,
+            };
+            adaptation.run(&Interval {
+                now: at(n),
+                elapsed: INTERVAL,
+                slots: 1.0,
+                busy: 0.1,
+                resource_used: 0.0,
+                workflows: &[Measured {
+                    workflow: w,
+                    offered: 10,
+                    admitted: 10,
+                    completed: 10,
+                    service: INTERVAL,
+                    ..Measured::default()
+                }],
+                calls: &[calls(1), calls(2)],
+                heard: &[heard(1, 1.0), heard(2, 3.0)],
+                upstream: &[],
+            });
+        }
+        adaptation.workflows().next().unwrap()
+    };
+    let mut adaptation = Adaptation::new(&settings);
+    adaptation.assign(w, "other");
+    assert!((run(&mut adaptation).rate - 3.0).abs() < 1e-9);
+    adaptation.assign(w, "named");
+    assert_eq!(adaptation.workflows().count(), 0, "another one's");
+    let seen = run(&mut adaptation);
+    assert!((seen.rate - 1.0).abs() < 1e-9);
+    assert!((seen.local_rate - 123.0).abs() < 1e-9);
+    // The service's goes before the workflow's.
+    adaptation.assign_service(ServiceId(1), "extent-node");
+    assert!((run(&mut adaptation).rate - 2.0).abs() < 1e-9);
+    adaptation.assign(w, "named");
+    adaptation.assign_service(ServiceId(1), "extent-node");
+    assert!((run(&mut adaptation).rate - 2.0).abs() < 1e-9);
+    settings.workflows.clear();
+    settings.service_quantiles.clear();
+    adaptation.reconfigure(&settings);
+    let seen = run(&mut adaptation);
+    assert!((seen.rate - 3.0).abs() < 1e-9);
+    assert!((seen.local_rate - 100.0).abs() < 1e-6);
+    settings.sharing = SharingConfig::StaticGuarantees;
+    adaptation.reconfigure(&settings);
+    assert!((run(&mut adaptation).local_rate - 100.0).abs() < 1e-6);
+    adaptation.forget(w);
+    assert_eq!(adaptation.workflows().count(), 0);
+    assert_eq!(adaptation.rate(w), f64::INFINITY);
+}
+
+#[test]
+fn a_new_workflow_is_taken_for_one_like_the_others() {
+    let mut adaptation = Adaptation::new(&config(0.5, bottleneck(1.0)));
+    let measured = |workflow, offered, completed| Measured {
+        workflow: WorkflowId(workflow),
+        offered,
+        admitted: offered,
+        completed,
+        service: Duration::from_millis(2) * completed as u32,
+        ..Measured::default()
+    };
+    fn interval(n: u64, workflows: &[Measured]) -> Interval<'_> {
+        Interval {
+            now: at(n),
+            elapsed: INTERVAL,
+            slots: 1.0,
+            busy: 0.1,
+            resource_used: 0.0,
+            workflows,
+            calls: &[],
+            heard: &[],
+            upstream: &[],
+        }
+    }
+    adaptation.run(&interval(0, &[measured(1, 100, 0)]));
+    assert_eq!(
+        adaptation.rate(WorkflowId(1)),
+        f64::INFINITY,
+        "nothing is known"
+    );
+    for n in 1..50 {
+        adaptation.run(&interval(n, &[measured(1, 100, 50)]));
+    }
+    assert!((adaptation.rate(WorkflowId(1)) - 500.0).abs() < 1.0);
+    adaptation.run(&interval(50, &[measured(1, 100, 50), measured(2, 5, 0)]));
+    assert!((adaptation.rate(WorkflowId(2)) - 250.0).abs() < 1.0);
+}
+
+fn workflows_of(adaptation: &Adaptation) -> Vec<Snapshot> {
+    adaptation.workflows().collect()
+}
+
+#[test]
+fn another_worker_goes_on_where_one_stopped() {
+    let config = config(0.5, bottleneck(0.9));
+    let mut first = Adaptation::new(&config);
+    let assign = |adaptation: &mut Adaptation| {
+        adaptation.assign(WorkflowId(1), "one");
+        adaptation.assign(WorkflowId(2), "two");
+        adaptation.assign_service(ServiceId(1), "storage");
+    };
+    assign(&mut first);
+    for n in 0..20 {
+        step(
+            &mut first,
+            at(n),
+            1 + (n % 2) as u16,
+            200,
+            Some(60.0 + n as f64),
+        );
+    }
+    let mut bytes = Vec::new();
+    shared::encode(&first.state, &mut bytes);
+    let state: State = shared::decode(&bytes).unwrap();
+    assert!(state.is_valid());
+    let going_on = |state: &State| {
+        let mut adaptation = Adaptation::new(&config);
+        adaptation.exchange(state.clone());
+        adaptation
+    };
+    let mut second = going_on(&state);
+    assign(&mut second);
+    for n in 20..40 {
+        step(&mut first, at(n), 1, 200, None);
+        step(&mut second, at(n), 1, 200, None);
+        let (one, two) = (workflows_of(&first), workflows_of(&second));
+        assert_eq!(one.len(), two.len());
+        for (one, two) in one.iter().zip(&two) {
+            assert_eq!(
+                (one.workflow, one.bottleneck),
+                (two.workflow, two.bottleneck)
+            );
+            assert!(
+                (one.rate - two.rate).abs() < 1e-3 * one.rate,
+                "{one:?} {two:?}"
+            );
+            assert!((one.demand - two.demand).abs() < 1e-3 * (1.0 + one.demand));
+        }
+    }
+    // An id that got another name meanwhile begins anew.
+    let mut third = going_on(&state);
+    third.assign(WorkflowId(1), "one");
+    third.assign(WorkflowId(2), "three");
+    let seen: Vec<WorkflowId> = third.workflows().map(|w| w.workflow).collect();
+    assert_eq!(seen, [WorkflowId(1)]);
+}
+
+#[test]
+fn what_is_no_state_is_refused() {
+    let mut adaptation = Adaptation::new(&config(0.5, bottleneck(0.9)));
+    adaptation.assign_service(ServiceId(1), "storage");
+    for n in 0..5 {
+        step(&mut adaptation, at(n), 1 + n as u16, 100, Some(60.0));
+    }
+    let mut bytes = Vec::new();
+    shared::encode(&adaptation.state, &mut bytes);
+    let read = |bytes: &[u8]| shared::decode::<State>(bytes);
+    assert!(read(&bytes).is_some_and(|state| state.is_valid()));
+    for length in 0..bytes.len() {
+        assert_eq!(read(&bytes[..length]), None, "{length}");
+    }
+    bytes.push(0);
+    assert_eq!(read(&bytes), None);
+    // Memory of other workflows, and pairs out of order.
+    let mut other = adaptation.state.clone();
+    other.memory.pop();
+    assert!(!other.is_valid());
+    let mut other = adaptation.state.clone();
+    other.downstream.entries.reverse();
+    assert!(!other.is_valid());
+}
+
+fn anything() -> impl Strategy<Value = f64> {
+    let odd = vec![-1.0, f64::NAN, f64::INFINITY, 1e300, 0.0];
+    prop_oneof![5 => 0.0..1e3_f64, 1 => prop::sample::select(odd)]
+}
+
+prop_compose! {
+    fn measured()(
+        workflow in prop_oneof![9 => 0..4_u16, 1 => any::<u16>()],
+        counts in [0..500_u64, 0..500_u64, 0..500_u64],
+        millis in [0..10_000_u64, 0..10_000_u64], resource in anything(),
+    ) -> Measured {
+        Measured {
+            workflow: WorkflowId(workflow),
+            offered: counts[0],
+            admitted: counts[1],
+            completed: counts[2],
+            service: Duration::from_millis(millis[0]),
+            completion: Duration::from_millis(millis[1]),
+            resource,
+        }
+    }
+}
+
+prop_compose! {
+    fn call()(
+        workflow in 0..4_u16,
+        service in 0..3_u16,
+        process in 0..4_u64,
+        count in 0..500_u64,
+        rate in anything(),
+        late in 0..2_000_u64,
+    ) -> (Calls, Heard, u64) {
+        let (workflow, service, process) =
+            (WorkflowId(workflow), ServiceId(service), ProcessId(process));
+        (
+            Calls { workflow, service, process, count },
+            Heard { workflow, service, process, rate, at: Instant::default() },
+            late,
+        )
+    }
+}
+
+type Round = (
+    Vec<Measured>,
+    Vec<(Calls, Heard, u64)>,
+    Vec<(u16, u64, u64)>,
+    [f64; 3],
+    u64,
+);
+
+fn round() -> impl Strategy<Value = Round> {
+    (
+        prop::collection::vec(measured(), 0..6),
+        prop::collection::vec(call(), 0..8),
+        prop::collection::vec((0..4_u16, 0..5_u64, 0..300_u64), 0..8),
+        [anything(), anything(), anything()],
+        0..5_000_u64,
+    )
+}
+
+fn run_round(adaptation: &mut Adaptation, now: Instant, round: &Round) {
+    let (workflows, calls, upstream, [slots, busy, resource_used], elapsed) = round;
+    let heard: Vec<Heard> = calls
+        .iter()
+        .map(|(_, heard, late)| Heard {
+            at: now + Duration::from_millis(500) - Duration::from_millis(*late),
+            ..*heard
+        })
+        .collect();
+    let calls: Vec<Calls> = calls.iter().map(|(calls, _, _)| *calls).collect();
+    let upstream: Vec<UpstreamDemand> = upstream
+        .iter()
+        .map(|&(workflow, process, offered)| UpstreamDemand {
+            workflow: WorkflowId(workflow),
+            process: ProcessId(process),
+            offered,
+        })
+        .collect();
+    adaptation.run(&Interval {
+        now,
+        elapsed: Duration::from_millis(*elapsed),
+        slots: *slots,
+        busy: *busy,
+        resource_used: *resource_used,
+        workflows,
+        calls: &calls,
+        heard: &heard,
+        upstream: &upstream,
+    });
+}
+
+fn policies() -> [SharingConfig; 3] {
+    [
+        SharingConfig::StaticGuarantees,
+        bottleneck(0.9),
+        SharingConfig::DominantResource {
+            probe: 10.0,
+            max_utilization: 0.9,
+            resource: ResourceConfig {
+                capacity: 100.0,
+                report: ResourceReport::Orca {
+                    metric: "io".to_owned(),
+                },
+            },
+        },
+    ]
+}
+
+proptest! {
+    #[test]
+    fn rates_are_rates_whatever_happens(
+        rounds in prop::collection::vec(round(), 1..20),
+        q in 0.0..=1.0_f64,
+    ) {
+        for sharing in policies() {
+            let mut config = config(q, sharing);
+            let guaranteed = WorkflowConfig { guarantee: Some(42.0), ..WorkflowConfig::default() };
+            config.workflows.insert("guaranteed".to_owned(), guaranteed);
+            let mut adaptation = Adaptation::new(&config);
+            adaptation.assign(WorkflowId(1), "guaranteed");
+            let mut now = at(0);
+            for round in &rounds {
+                now = now + Duration::from_millis(round.4);
+                run_round(&mut adaptation, now, round);
+                for seen in adaptation.workflows() {
+                    prop_assert!(seen.rate >= 0.0 && seen.rate <= seen.local_rate, "{:?}", seen);
+                    prop_assert!(seen.demand >= 0.0 && seen.demand.is_finite());
+                    prop_assert_eq!(seen.bottleneck.is_some(), seen.rate.is_finite());
+                    if seen.workflow == WorkflowId(1) {
+                        prop_assert!(seen.local_rate >= 42.0, "{:?}", seen);
+                    }
+                    let announced = adaptation.announcements().filter(|a| a.0 == seen.workflow);
+                    let (count, sum) =
+                        announced.fold((0, 0.0), |(count, sum), a| (count + 1, sum + a.2));
+                    prop_assert!(
+                        count == 0 || (sum - seen.rate).abs() <= 1e-6 * seen.rate,
+                        "{} of {:?}",
+                        sum,
+                        seen
+                    );
+                }
+                for (_, _, rate) in adaptation.announcements() {
+                    prop_assert!(rate >= 0.0 && rate.is_finite());
+                }
+            }
+            let (mut bytes, mut again) = (Vec::new(), Vec::new());
+            shared::encode(&adaptation.state, &mut bytes);
+            let read: State = shared::decode(&bytes).unwrap();
+            prop_assert!(read.is_valid());
+            shared::encode(&read, &mut again);
+            prop_assert_eq!(bytes, again);
+        }
+    }
+
+    /// §4.1.3: announced rates do not fall when q rises.
+    #[test]
+    fn rates_never_fall_as_q_rises(
+        rounds in prop::collection::vec(round(), 1..10),
+        qs in [0.0..=1.0_f64, 0.0..=1.0_f64],
+    ) {
+        let run = |q: f64| {
+            // A policy without memory: the runs differ in Q alone.
+            let mut adaptation = Adaptation::new(&config(q, SharingConfig::StaticGuarantees));
+            let mut now = at(0);
+            for round in &rounds {
+                now = now + Duration::from_millis(round.4);
+                run_round(&mut adaptation, now, round);
+            }
+            adaptation.workflows().map(|w| w.rate).collect::<Vec<_>>()
+        };
+        let (low, high) = (run(qs[0].min(qs[1])), run(qs[0].max(qs[1])));
+        for (low, high) in low.iter().zip(&high) {
+            prop_assert!(low <= high);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        let bytes = [&shared::header(0)[..], &bytes].concat();
+        if let Some(read) = shared::decode(&bytes).filter(State::is_valid) {
+            let mut adaptation = Adaptation::new(&config(0.5, bottleneck(0.9)));
+            adaptation.exchange(read);
+            step(&mut adaptation, at(1), 1, 100, None);
+        }
+    }
+
+    /// One byte of a good state changed: read or refused, and still rates.
+    #[test]
+    fn damaged_bytes_are_read_or_refused(
+        flip in any::<prop::sample::Index>(),
+        with in any::<u8>(),
+    ) {
+        let config = config(0.5, bottleneck(0.9));
+        let mut adaptation = Adaptation::new(&config);
+        for n in 0..5 {
+            step(&mut adaptation, at(n), 1 + (n % 2) as u16, 100, Some(60.0));
+        }
+        let mut bytes = Vec::new();
+        shared::encode(&adaptation.state, &mut bytes);
+        let flip = flip.index(bytes.len());
+        bytes[flip] ^= with;
+        if let Some(read) = shared::decode(&bytes).filter(State::is_valid) {
+            adaptation.exchange(read);
+            step(&mut adaptation, at(6), 1, 100, None);
+            for seen in adaptation.workflows() {
+                prop_assert!(seen.rate >= 0.0);
+            }
+        }
+    }
+}

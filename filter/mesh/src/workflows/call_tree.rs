@@ -1,0 +1,391 @@
+//! The tree of calls that a request is part of: its progress metrics (Wisp §4.2, Table 2), and the
+//! link from a call to its request.
+//!
+//! A process adds its own work and its children's reports to the progress of its caller:
+//!
+//! ```text
+//! elapsed = own + Σ elapsed(child) / parallelism       work = own + Σ work(child)
+//! own = time in the slot − time with a child under way
+//! parallelism = Σ duration(child) / time with a child under way, at least 1
+//! ```
+//!
+//! Calls leave by another listener, often on another worker than the one that has the request. They
+//! find it by a [`Token`] that the application copies. The request's state when it went to the
+//! backend is in the token. The sums over its calls are in a *branch*, a blob that the first call
+//! creates. Branches are reused, so each carries the number of its request
+//! ([`Branch::generation`]), and there are at most [`MAX_BRANCHES`] for each worker. A request
+//! beyond that has none, and its progress lacks its children's.
+//!
+//! Elapsed time ends at the response headers. Work is slot time, summed as it is: the paper divides
+//! it by the capacity of the resource.
+//!
+//! A call whose answer has no progress, or that got no answer, counts with its duration: the
+//! request waited for it in any case.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use headgate_core::host::{Host, HostError};
+use headgate_core::request::{ClassId, Progress};
+use headgate_core::time::{Instant, as_nanos};
+use headgate_core::workers::WorkerId;
+use serde::{Deserialize, Serialize};
+
+use super::{ProcessId, WorkflowId};
+use crate::shared;
+
+/// The most requests of one worker whose calls are summed at the same time.
+pub const MAX_BRANCHES: u32 = 4096;
+
+/// Digits of a token: 6 bits each, all of them allowed in headers and in a baggage.
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+/// Largest age in a token, ms: 262 s.
+const OLD: u64 = (1 << 18) - 1;
+/// Largest span in a token, µs: 71 minutes. It also encodes an unknown duration.
+const UNKNOWN: u64 = (1 << 32) - 1;
+
+/// The token that the application copies from a request to each call that it makes for it: at most
+/// [`Token::MAX`] bytes. Only the engines of its process can read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Token {
+    bytes: [u8; Self::MAX],
+    length: u8,
+}
+
+impl Token {
+    /// Longest token, bytes.
+    pub const MAX: usize = 64;
+
+    /// Returns the token as it is written into a header.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        let bytes = self.bytes.get(..usize::from(self.length));
+        bytes
+            .and_then(|b| std::str::from_utf8(b).ok())
+            .unwrap_or("")
+    }
+
+    /// As [`Token::as_str`].
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.as_str().as_bytes()
+    }
+}
+
+/// The sums over the calls of one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Branch {
+    /// The worker that has the request.
+    pub(super) worker: WorkerId,
+    /// Below [`MAX_BRANCHES`].
+    pub(super) slot: u32,
+    /// Number of the request.
+    pub(super) generation: u32,
+}
+
+/// The content of a token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Parent {
+    /// The process that made the token.
+    pub(super) process: ProcessId,
+    pub(super) branch: Option<Branch>,
+    pub(super) workflow: WorkflowId,
+    pub(super) class: ClassId,
+    /// The time at which the request went to the backend.
+    pub(super) started: Instant,
+    pub(super) deadline: Option<Instant>,
+    /// The progress from its caller; its age is that at `started`.
+    pub(super) progress: Progress,
+}
+
+/// A number of up to 64 bits, by digits of 6.
+struct Digits {
+    token: Token,
+}
+
+impl Digits {
+    fn put(&mut self, value: u64, digits: u32) {
+        for at in (0..digits).rev() {
+            let digit = DIGITS[(value >> (6 * at)) as usize & 63];
+            if let Some(byte) = self.token.bytes.get_mut(usize::from(self.token.length)) {
+                *byte = digit;
+                self.token.length += 1;
+            }
+        }
+    }
+}
+
+fn take(input: &mut &[u8], digits: usize) -> Option<u64> {
+    let (first, rest) = input.split_at_checked(digits)?;
+    *input = rest;
+    first.iter().try_fold(0_u64, |value, byte| {
+        let digit = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'-' => 62,
+            b'_' => 63,
+            _ => return None,
+        };
+        Some(value << 6 | u64::from(digit))
+    })
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros())
+        .unwrap_or(UNKNOWN)
+        .min(UNKNOWN - 1)
+}
+
+impl Parent {
+    /// The token that says this: 3 digits of the process, 2 + 3 + 6 for the branch, 3 for the
+    /// workflow, 2 for the class, 9 each for points in time (µs, 571 years), but for times that
+    /// aren't known 6 each for spans, and 3 for the age.
+    pub(super) fn token(&self) -> Token {
+        let mut digits = Digits {
+            token: Token {
+                bytes: [0; Token::MAX],
+                length: 0,
+            },
+        };
+        // A slot beyond the last means no branch.
+        let (worker, slot, generation) = match self.branch {
+            Some(branch) => (branch.worker, branch.slot, branch.generation),
+            None => (0, MAX_BRANCHES, 0),
+        };
+        digits.put(self.process.0, 3);
+        digits.put(worker.into(), 2);
+        digits.put(slot.into(), 3);
+        digits.put(generation.into(), 6);
+        digits.put(self.workflow.0.into(), 3);
+        digits.put(self.class.0.into(), 2);
+        digits.put(self.started.as_nanos() / 1_000, 9);
+        digits.put(
+            self.deadline.map_or(0, |at| (at.as_nanos() / 1_000).max(1)),
+            9,
+        );
+        let Progress {
+            elapsed,
+            total,
+            work,
+            total_work,
+            age,
+        } = self.progress;
+        for span in [Some(elapsed), total, Some(work), total_work] {
+            digits.put(span.map_or(UNKNOWN, micros), 6);
+        }
+        digits.put((micros(age) / 1_000).min(OLD), 3);
+        digits.token
+    }
+
+    /// Returns the content of `token`; `None` if `process` didn't make it.
+    pub(super) fn of_token(process: ProcessId, token: &[u8]) -> Option<Self> {
+        let input = &mut &*token;
+        if take(input, 3)? != process.0 & 0x3_ffff {
+            return None;
+        }
+        let worker = u32::try_from(take(input, 2)?).ok()?;
+        let slot = u32::try_from(take(input, 3)?).ok()?;
+        let generation = u32::try_from(take(input, 6)?).ok()?;
+        let workflow = WorkflowId(u16::try_from(take(input, 3)?).ok()?);
+        let class = ClassId(u8::try_from(take(input, 2)?).ok()?);
+        let instant = |micros: u64| Instant::from_nanos(micros.saturating_mul(1_000));
+        let started = instant(take(input, 9)?);
+        let deadline = take(input, 9)?;
+        let mut span =
+            || take(input, 6).map(|us| (us < UNKNOWN).then(|| Duration::from_micros(us)));
+        let progress = Progress {
+            elapsed: span()?.unwrap_or_default(),
+            total: span()?,
+            work: span()?.unwrap_or_default(),
+            total_work: span()?,
+            age: Duration::from_millis(take(input, 3)?),
+        };
+        input.is_empty().then_some(Self {
+            process,
+            branch: (slot < MAX_BRANCHES).then_some(Branch {
+                worker,
+                slot,
+                generation,
+            }),
+            workflow,
+            class,
+            started,
+            deadline: (deadline > 0).then(|| instant(deadline)),
+            progress,
+        })
+    }
+}
+
+/// The sums over the calls of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct Children {
+    generation: u32,
+    /// The time at which the request went to the backend, µs.
+    started: u64,
+    /// Under way.
+    outstanding: u64,
+    /// Since when some are.
+    since: Instant,
+    /// Time with some under way, those of now not counted.
+    #[serde(with = "as_nanos")]
+    covered: Duration,
+    /// Σ duration(child), of those that ended.
+    #[serde(with = "as_nanos")]
+    durations: Duration,
+    /// Σ elapsed(child).
+    #[serde(with = "as_nanos")]
+    elapsed: Duration,
+    /// Σ work(child).
+    #[serde(with = "as_nanos")]
+    work: Duration,
+    ended: u64,
+}
+
+impl shared::Record for Children {
+    const SCHEMA: u32 = 10;
+}
+
+impl Children {
+    fn began(&mut self, now: Instant) {
+        if self.outstanding == 0 {
+            self.since = now;
+        }
+        self.outstanding = self.outstanding.saturating_add(1);
+    }
+
+    fn ended(&mut self, now: Instant, took: Duration, progress: Option<&Progress>) {
+        self.durations = self.durations.saturating_add(took);
+        let (elapsed, work) = progress.map_or((took, took), |p| (p.elapsed, p.work));
+        // It can't have been served for longer than it took.
+        self.elapsed = self.elapsed.saturating_add(elapsed.min(took));
+        self.work = self.work.saturating_add(work);
+        self.ended = self.ended.saturating_add(1);
+        self.outstanding = self.outstanding.saturating_sub(1);
+        if self.outstanding == 0 {
+            self.covered = self.covered.saturating_add(now.since(self.since));
+        }
+    }
+
+    /// Returns the progress until `now` of the request, which began at `started`, and its children.
+    pub(super) fn progress(&self, started: Instant, now: Instant) -> Progress {
+        let open = if self.outstanding > 0 {
+            now.since(self.since.max(started))
+        } else {
+            Duration::ZERO
+        };
+        let own = now.since(started).saturating_sub(self.covered + open);
+        let covered = self.covered.as_secs_f64();
+        let parallelism = if covered > 0.0 {
+            (self.durations.as_secs_f64() / covered).clamp(1.0, self.ended.max(1) as f64)
+        } else {
+            1.0
+        };
+        Progress {
+            elapsed: own + self.elapsed.div_f64(parallelism),
+            work: own + self.work,
+            ..Progress::UNKNOWN
+        }
+    }
+}
+
+/// The branches of a process, seen from one worker.
+#[derive(Debug)]
+pub(super) struct Branches {
+    prefix: String,
+    key: String,
+}
+
+impl Branches {
+    pub(super) fn new(prefix: String) -> Self {
+        Self {
+            prefix,
+            key: String::new(),
+        }
+    }
+
+    fn find(&mut self, branch: Branch) {
+        self.key.clear();
+        let Branch { worker, slot, .. } = branch;
+        // Writing to a string can't fail.
+        write!(self.key, "{}/{worker}/{slot}", self.prefix).unwrap_or(());
+    }
+
+    /// Returns the sums over the calls of a request; `None` if it made none.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub(super) fn load(
+        &mut self,
+        host: &impl Host,
+        branch: Branch,
+    ) -> Result<Option<Children>, HostError> {
+        self.find(branch);
+        let found: Children = shared::load(host, &self.key)?;
+        Ok(Some(found).filter(|found| found.generation == branch.generation))
+    }
+
+    /// Changes the sums over the calls of a request. `begins` is the time at which it went to the
+    /// backend, for its first call. Returns the previous sums; `None` if the place belongs to a
+    /// later request already.
+    fn update(
+        &mut self,
+        host: &impl Host,
+        branch: Branch,
+        begins: Option<Instant>,
+        change: impl Fn(&mut Children),
+    ) -> Result<Option<Children>, HostError> {
+        let begins = begins.map(|at| at.as_nanos() / 1_000);
+        self.find(branch);
+        let (_, before) = shared::change(host, &self.key, |there: &mut Children| {
+            if there.generation != branch.generation {
+                let Some(started) = begins.filter(|started| there.started <= *started) else {
+                    return (false, None);
+                };
+                *there = Children {
+                    generation: branch.generation,
+                    started,
+                    ..Children::default()
+                };
+            }
+            let before = *there;
+            change(there);
+            (true, Some(before))
+        })?;
+        Ok(before)
+    }
+
+    /// Records the begin of a call of the request that went to the backend at `started`. Returns
+    /// the sums over its earlier calls.
+    ///
+    /// # Errors
+    /// [`HostError`]; the call doesn't count.
+    pub(super) fn began(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        branch: Branch,
+        started: Instant,
+    ) -> Result<Option<Children>, HostError> {
+        self.update(host, branch, Some(started), |children| children.began(now))
+    }
+
+    /// Records the end of a call with its duration and the progress of its answer.
+    ///
+    /// # Errors
+    /// [`HostError`]; the call doesn't count.
+    pub(super) fn ended(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        branch: Branch,
+        took: Duration,
+        progress: Option<&Progress>,
+    ) -> Result<(), HostError> {
+        let change = |children: &mut Children| children.ended(now, took, progress);
+        self.update(host, branch, None, change).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,241 @@
+//! Calls between processes: the headers of a request's calls, the announcement in its response, and
+//! the effect of the answers of called processes.
+
+use std::time::Duration;
+
+use headgate_core::decision::Ticket;
+use headgate_core::host::Host;
+use headgate_core::request::{ClassId, Progress};
+use headgate_core::requests::Requests;
+use headgate_core::time::Instant;
+
+use super::adaptation::Heard;
+use super::call_tree::{Branch, Parent};
+use super::part::Part;
+use super::process::Workflows;
+use super::stats::{Count, ProcessCount};
+use super::wire::Announcement;
+use super::{OTHER, Origin, ProcessId, ServiceId, Token, WorkflowId};
+
+/// A response's announcement to the calling process (headers [`super::wire::RATE`] and
+/// [`super::wire::PROGRESS`]).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Answer {
+    /// This process, and the rate that it allows the caller.
+    pub announcement: Announcement,
+    /// Service time and work of the request and all calls below it.
+    pub progress: Progress,
+}
+
+/// A call of the process to another one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Call {
+    workflow: WorkflowId,
+    service: ServiceId,
+    began: Instant,
+    branch: Option<Branch>,
+    /// The remaining time until the deadline.
+    pub deadline: Option<Duration>,
+    /// Progress of the whole so far.
+    pub progress: Progress,
+    /// The class of the request that it is part of.
+    pub class: Option<ClassId>,
+}
+
+impl Call {
+    /// The workflow that it is part of.
+    #[must_use]
+    pub fn workflow(&self) -> WorkflowId {
+        self.workflow
+    }
+}
+
+impl Workflows {
+    /// Returns the progress of the request and the calls below it.
+    pub(super) fn done(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        part: &Part,
+        started: Instant,
+    ) -> Progress {
+        // Skip the look-up for workflows without calls.
+        let calls = self
+            .published
+            .row(part.origin.workflow)
+            .is_none_or(|row| row.calls);
+        let branch = part.branch.filter(|_| calls);
+        let children = branch.and_then(|branch| self.branches.load(host, branch).ok().flatten());
+        children.unwrap_or_default().progress(started, now)
+    }
+
+    /// Whether a request has a workflow.
+    pub(crate) fn has(&self, requests: &Requests, ticket: Ticket) -> bool {
+        self.parts.of(requests, ticket).is_some()
+    }
+
+    /// Returns the token that the application copies to its calls for a request; `None` before it
+    /// goes to the backend.
+    #[must_use]
+    pub(crate) fn token(&self, requests: &Requests, ticket: Ticket) -> Option<Token> {
+        let (request, part) = self.parts.of(requests, ticket)?;
+        let started = part.started?;
+        let mut progress = request.attributes.progress;
+        progress.age += started.since(request.arrived);
+        let parent = Parent {
+            process: self.process,
+            branch: part.branch,
+            workflow: part.origin.workflow,
+            class: request.attributes.class,
+            started,
+            deadline: part.deadline,
+            progress,
+        };
+        Some(parent.token())
+    }
+
+    /// Returns the announcement for the process that sent a request, when its response begins;
+    /// `None` for a client outside the mesh.
+    pub(crate) fn answer(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        requests: &mut Requests,
+        ticket: Ticket,
+    ) -> Option<Answer> {
+        let part = *self.parts.of(requests, ticket)?.1;
+        let done = self.done(host, now, &part, part.started?);
+        self.parts.both_mut(requests, ticket)?.1.done = Some(done);
+        part.origin.upstream.map(|_| Answer {
+            announcement: self.announcement(part.origin),
+            progress: done,
+        })
+    }
+
+    /// Sets a request's use of the second resource, in its units, as its response reports it.
+    pub(crate) fn resource_used(&mut self, requests: &mut Requests, ticket: Ticket, amount: f64) {
+        if let Some((_, part)) = self.parts.both_mut(requests, ticket)
+            && amount.is_finite()
+        {
+            part.resource = amount.max(0.0);
+        }
+    }
+
+    /// Returns the rate of the workflow that a request's sender may send, for answers that are no
+    /// backend's (refusals). A dry run announces no limit.
+    #[must_use]
+    pub fn announcement(&self, origin: Origin) -> Announcement {
+        let sender = origin.upstream.unwrap_or(ProcessId::UNKNOWN);
+        let rate = self.published.announced(origin.workflow, sender);
+        Announcement {
+            process: self.process,
+            rate: rate.filter(|_| self.enforced && !self.retired),
+            ttl: None,
+        }
+    }
+
+    /// Returns the deadline of the request of `token`; `None` if it has none, or the token isn't
+    /// ours.
+    #[must_use]
+    pub(crate) fn deadline(&self, token: &[u8]) -> Option<Instant> {
+        Parent::of_token(self.process, token)?.deadline
+    }
+
+    /// Records a call to `service` for the request of `token`. Without a valid token the call
+    /// counts for `workflow` alone. The caller must report the end of every call to
+    /// [`Workflows::answered`].
+    pub fn called(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        service: ServiceId,
+        token: Option<&[u8]>,
+        workflow: Option<WorkflowId>,
+    ) -> Call {
+        let parent = token.and_then(|token| Parent::of_token(self.process, token));
+        let Some(parent) = parent else {
+            let workflow = workflow.unwrap_or(OTHER);
+            self.stats.count(workflow, Count::Calls);
+            return Call {
+                workflow,
+                service,
+                began: now,
+                branch: None,
+                deadline: None,
+                progress: Progress::UNKNOWN,
+                class: None,
+            };
+        };
+        // An id of before the cap was lowered is none now.
+        let known = parent.workflow.0 <= self.config.max_workflows;
+        let workflow = if known { parent.workflow } else { OTHER };
+        self.stats.count(workflow, Count::Calls);
+        let begun = parent.branch.map(|branch| {
+            let found = self.branches.began(host, now, branch, parent.started);
+            (branch, found.ok().flatten())
+        });
+        // A place that is another's already, or a host that fails: the call doesn't show in the
+        // progress.
+        let children = begun.and_then(|(_, children)| children);
+        let branch = begun.and_then(|(branch, children)| children.map(|_| branch));
+        let so_far = children.unwrap_or_default().progress(parent.started, now);
+        let told = parent.progress;
+        Call {
+            workflow,
+            service,
+            began: now,
+            branch,
+            deadline: parent.deadline.map(|deadline| deadline.since(now)),
+            progress: Progress {
+                elapsed: told.elapsed + so_far.elapsed,
+                work: told.work + so_far.work,
+                age: told.age + now.since(parent.started),
+                ..told
+            },
+            class: Some(parent.class),
+        }
+    }
+
+    /// Records the end of a call. `heard` is the announcement in the answer, `progress` the
+    /// progress in it; both are `None` if the call was lost or the answer has none.
+    pub fn answered(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        call: Call,
+        heard: Option<&Announcement>,
+        progress: Option<&Progress>,
+    ) {
+        let Call {
+            workflow, service, ..
+        } = call;
+        if let Some(branch) = call.branch {
+            let took = now.since(call.began);
+            // On a host error, the call is missing in the progress.
+            self.branches
+                .ended(host, now, branch, took, progress)
+                .unwrap_or(());
+        }
+        let process = heard.map_or(ProcessId::UNKNOWN, |heard| heard.process);
+        self.tally.called(workflow, service, process, 1);
+        if let Some(heard) = heard {
+            let ttl = Duration::from_micros(self.config.rate_ttl_us);
+            // A shorter time to live counts as an earlier announcement.
+            let sooner = heard
+                .ttl
+                .map_or(Duration::ZERO, |own| ttl.saturating_sub(own));
+            self.tally.heard(&Heard {
+                workflow,
+                service,
+                process,
+                rate: heard.rate.unwrap_or(f64::INFINITY),
+                at: now - sooner,
+            });
+        }
+    }
+
+    /// Counts an announcement that is untrusted or unreadable.
+    pub fn rate_refused(&mut self) {
+        self.stats.count_process(ProcessCount::Refused, 1);
+    }
+}

@@ -1,0 +1,449 @@
+//! The downstream processes of a process: the number of calls to each, and its announced rate.
+//!
+//! By workflow, service and process (Wisp Alg. 1, lines 2 to 5):
+//!
+//! ```text
+//! α = calls / requests completed       σ_d ← GetRates(d) / α
+//! limit = min over services D of Q(σ_d (d ∈ D), q)
+//! ```
+//!
+//! Calls are those that the application makes and that were answered; Envoy's own retries behind
+//! the filter don't show.
+//!
+//! A rate that isn't renewed expires after its time to live. So a process that is gone, or a path
+//! on which announcements are lost, limits no workflow: the local limits remain. A sender with a
+//! rate of one request in ten seconds can't get announcements more often than that, so a low rate
+//! lives for [`RENEWALS`] of its requests, up to [`LONGEST`] times the configured time.
+//!
+//! A process that was called recently and announces nothing counts as unlimited: it may not run
+//! Headgate. One that was not called for the time to live has vanished and doesn't count, unless
+//! another process of its service announced a rate low enough to live longer than that.
+//!
+//! Calls without a process in the answer (it is lost, or the process runs no Headgate) count for
+//! the service. They are spread over the known processes, in proportion to the calls known to be
+//! theirs.
+//!
+//! Bounded: [`PER_WORKFLOW`] processes of a workflow, [`TOTAL`] pairs in all (see
+//! [`super::pairs`]). Those that find no room are skipped until they come again.
+
+use std::time::Duration;
+
+use headgate_core::time::Instant;
+use serde::{Deserialize, Serialize};
+
+use super::adaptation::is_amount;
+use super::pairs::{Pair, Pairs};
+use super::quantile::quantile;
+use super::{ProcessId, ServiceId, WorkflowId};
+
+/// Most processes of one workflow.
+pub const PER_WORKFLOW: usize = 256;
+/// Most pairs of a workflow and a process.
+pub const TOTAL: usize = 8192;
+/// Requests at an announced rate that may pass without a renewal.
+pub const RENEWALS: f64 = 4.0;
+/// Times to live that a low rate may last.
+pub const LONGEST: u32 = 10;
+/// A process that was neither called nor heard for this is forgotten.
+const FORGOTTEN: Duration = Duration::from_secs(60);
+/// Fewer calls than this, in the moving sum, are none.
+const NO_CALLS: f64 = 1e-6;
+
+type Key = (WorkflowId, ServiceId, ProcessId);
+
+/// A process that requests of a workflow call.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct Entry {
+    pub(super) key: Key,
+    /// Calls that were answered, a moving sum beside that of requests completed.
+    pub(super) calls: f64,
+    /// The time at which the last call was counted.
+    pub(super) called: Option<Instant>,
+    /// Its announced rate, requests/s from this process, infinite for no limit; and the time of the
+    /// announcement.
+    pub(super) heard: Option<(f64, Instant)>,
+}
+
+impl Pair for Entry {
+    type Key = Key;
+    const PER_WORKFLOW: usize = PER_WORKFLOW;
+    const TOTAL: usize = TOTAL;
+
+    fn new(key: Key, _now: Instant) -> Self {
+        Self {
+            key,
+            calls: 0.0,
+            called: None,
+            heard: None,
+        }
+    }
+
+    fn key(&self) -> Key {
+        self.key
+    }
+
+    fn workflow(key: Key) -> WorkflowId {
+        key.0
+    }
+
+    fn last_seen(&self) -> Option<Instant> {
+        self.called.max(self.heard.map(|(_, at)| at))
+    }
+
+    fn is_valid(&self) -> bool {
+        is_amount(self.calls) && self.heard.is_none_or(|(rate, _)| rate >= 0.0)
+    }
+}
+
+/// The downstream processes, in ascending order of workflow, service and process.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Downstream {
+    pub(super) entries: Pairs<Entry>,
+    #[serde(skip)]
+    expired: u64,
+    /// Rates of one service.
+    #[serde(skip)]
+    rates: Vec<f64>,
+}
+
+/// The least Q of a workflow's downstream services.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Limit {
+    /// Requests/s of the workflow here.
+    pub rate: f64,
+    /// The service that limits.
+    pub service: ServiceId,
+}
+
+impl Downstream {
+    /// Whether the bounds are kept, and the order that look-ups rely on.
+    pub(super) fn is_valid(&self) -> bool {
+        self.entries.is_valid()
+    }
+
+    /// Counts calls. To be called after [`Downstream::decay`].
+    pub fn called(&mut self, key: Key, count: u64, now: Instant) {
+        if count == 0 {
+            return;
+        }
+        if let Some(entry) = self.entries.entry(key, now) {
+            entry.calls += count as f64;
+            entry.called = Some(now);
+        }
+    }
+
+    /// Takes a rate in, unless a newer one is known or it is none.
+    pub fn heard(&mut self, key: Key, rate: f64, at: Instant) {
+        if rate.is_nan() || rate < 0.0 || key.2 == ProcessId::UNKNOWN {
+            return;
+        }
+        if let Some(entry) = self.entries.entry(key, at)
+            && entry.heard.is_none_or(|(_, known)| known <= at)
+        {
+            entry.heard = Some((rate, at));
+        }
+    }
+
+    /// Begins an interval: multiplies the calls of earlier ones by `keep(workflow)`.
+    pub fn decay(&mut self, keep: impl Fn(WorkflowId) -> f64) {
+        self.entries.begin();
+        for entry in self.entries.iter_mut() {
+            entry.calls *= keep(entry.key.0);
+        }
+    }
+
+    /// Drops expired rates, and processes that were silent for long.
+    pub fn expire(&mut self, now: Instant, ttl: Duration) {
+        for entry in self.entries.iter_mut() {
+            if let Some((rate, at)) = entry.heard
+                && now.since(at) > lifetime(rate, ttl)
+            {
+                entry.heard = None;
+                self.expired += 1;
+            }
+        }
+        self.entries.retain(|entry| {
+            entry.heard.is_some()
+                || entry
+                    .called
+                    .is_some_and(|at| now.since(at) <= FORGOTTEN.max(ttl))
+        });
+    }
+
+    /// Rates that ran out since the last call.
+    pub fn take_expired(&mut self) -> u64 {
+        std::mem::take(&mut self.expired)
+    }
+
+    /// Forgets a workflow.
+    pub fn forget(&mut self, workflow: WorkflowId) {
+        self.entries.retain(|entry| entry.key.0 != workflow);
+    }
+
+    /// Forgets a service.
+    pub fn forget_service(&mut self, service: ServiceId) {
+        self.entries.retain(|entry| entry.key.1 != service);
+    }
+
+    /// Whether requests of the workflow made no calls so far.
+    #[must_use]
+    pub fn is_leaf(&self, workflow: WorkflowId) -> bool {
+        self.of(workflow)
+            .iter()
+            .all(|entry| entry.calls <= NO_CALLS)
+    }
+
+    /// Runs lines 2 to 5: returns the least Q of the services that requests of `workflow` call, of
+    /// which `completed` count beside the calls. `None` if none of them has a known limit.
+    pub fn limit(
+        &mut self,
+        workflow: WorkflowId,
+        completed: f64,
+        q: impl Fn(ServiceId) -> f64,
+        now: Instant,
+        ttl: Duration,
+    ) -> Option<Limit> {
+        if completed <= 0.0 {
+            return None;
+        }
+        let mut rates = std::mem::take(&mut self.rates);
+        let mut least: Option<Limit> = None;
+        // Line 2: for all downstream services.
+        for processes in self
+            .of(workflow)
+            .chunk_by(|one, other| one.key.1 == other.key.1)
+        {
+            let service = processes[0].key.1;
+            let named = |entry: &&Entry| entry.key.2 != ProcessId::UNKNOWN;
+            let all: f64 = processes.iter().map(|entry| entry.calls).sum();
+            let known: f64 = processes.iter().filter(named).map(|e| e.calls).sum();
+            // With a low rate this process rarely calls the others, and so rarely gets their
+            // announcements. Those that existed then must still count: alone, the low rate would be
+            // every quantile.
+            let lasts = |(rate, _): (f64, Instant)| lifetime(rate, ttl) > ttl;
+            let lasting = processes.iter().filter_map(|p| p.heard).any(lasts);
+            let there = if lasting { ttl * LONGEST } else { ttl };
+            rates.clear();
+            // Line 3: for all of their processes.
+            for process in processes.iter().filter(named) {
+                if process.calls <= NO_CALLS {
+                    continue;
+                }
+                if let Some((rate, _)) = process.heard {
+                    // Line 4. α, with this process's part of the calls whose answers named no
+                    // process.
+                    let amplification = process.calls * (all / known) / completed;
+                    rates.push(rate / amplification);
+                } else if process.called.is_some_and(|at| now.since(at) <= there) {
+                    rates.push(f64::INFINITY);
+                }
+            }
+            // Line 5.
+            if let Some(rate) = quantile(&mut rates, q(service))
+                && rate.is_finite()
+                && least.is_none_or(|least| rate < least.rate)
+            {
+                least = Some(Limit { rate, service });
+            }
+        }
+        self.rates = rates;
+        least
+    }
+
+    fn of(&self, workflow: WorkflowId) -> &[Entry] {
+        &self.entries[self.entries.range(workflow)]
+    }
+}
+
+/// Returns the time for which a rate counts without renewal.
+fn lifetime(rate: f64, ttl: Duration) -> Duration {
+    let longest = ttl * LONGEST;
+    let renewals = RENEWALS / rate.max(f64::MIN_POSITIVE);
+    Duration::try_from_secs_f64(renewals)
+        .unwrap_or(longest)
+        .clamp(ttl, longest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workflows::pairs::EVICTIONS;
+
+    const TTL: Duration = Duration::from_secs(1);
+    const W: WorkflowId = WorkflowId(1);
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(1_000_000 + ms * 1_000_000)
+    }
+
+    fn key(service: u16, process: u64) -> Key {
+        (W, ServiceId(service), ProcessId(process))
+    }
+
+    fn limit(downstream: &mut Downstream, q: f64, now: Instant) -> Option<Limit> {
+        downstream.expire(now, TTL);
+        downstream.limit(W, 100.0, |_| q, now, TTL)
+    }
+
+    fn limited(rate: f64, service: u16) -> Option<Limit> {
+        Some(Limit {
+            rate,
+            service: ServiceId(service),
+        })
+    }
+
+    #[test]
+    fn rates_by_amplification_quantile_and_service() {
+        let mut down = Downstream::default();
+        assert!(down.is_leaf(W));
+        assert_eq!(limit(&mut down, 0.0, at(0)), None);
+        for (process, calls, rate) in [(1, 100, 300.0), (2, 200, 400.0), (3, 50, 300.0)] {
+            down.called(key(1, process), calls, at(0));
+            down.heard(key(1, process), rate, at(0));
+        }
+        assert!(!down.is_leaf(W));
+        // σ/α: 300, 200 and 600.
+        assert_eq!(limit(&mut down, 0.0, at(0)), limited(200.0, 1));
+        assert_eq!(limit(&mut down, 0.5, at(0)), limited(300.0, 1));
+        assert_eq!(limit(&mut down, 1.0, at(0)), limited(600.0, 1));
+        down.called(key(2, 9), 1_000, at(0));
+        assert_eq!(limit(&mut down, 0.0, at(0)), limited(200.0, 1));
+        down.heard(key(2, 9), 1_500.0, at(0));
+        assert_eq!(limit(&mut down, 0.0, at(0)), limited(150.0, 2));
+        // A process that was never called doesn't limit, nor does an invalid rate.
+        down.heard(key(3, 1), 1.0, at(0));
+        down.heard(key(2, 9), -1.0, at(0));
+        down.heard(key(2, 9), f64::NAN, at(0));
+        assert_eq!(limit(&mut down, 0.0, at(0)), limited(150.0, 2));
+        // Other workflows don't count.
+        assert_eq!(down.limit(WorkflowId(0), 100.0, |_| 0.0, at(0), TTL), None);
+        assert_eq!(down.limit(WorkflowId(2), 100.0, |_| 0.0, at(0), TTL), None);
+    }
+
+    #[test]
+    fn rates_run_out_and_processes_vanish() {
+        let mut down = Downstream::default();
+        down.called(key(1, 1), 100, at(0));
+        down.called(key(1, 2), 100, at(0));
+        down.heard(key(1, 1), 100.0, at(0));
+        down.heard(key(1, 2), 200.0, at(0));
+        assert_eq!(limit(&mut down, 1.0, at(1_000)), limited(200.0, 1));
+        // The second is called and says nothing more: no limit is known of it.
+        down.called(key(1, 1), 100, at(1_500));
+        down.called(key(1, 2), 100, at(1_500));
+        down.heard(key(1, 1), 100.0, at(1_500));
+        assert_eq!(limit(&mut down, 1.0, at(1_500)), None);
+        assert_eq!(limit(&mut down, 0.0, at(1_500)), limited(50.0, 1));
+        assert_eq!(down.take_expired(), 1);
+        assert_eq!(down.take_expired(), 0);
+        // It is called no more.
+        down.called(key(1, 1), 100, at(2_600));
+        down.heard(key(1, 1), 150.0, at(2_600));
+        assert_eq!(limit(&mut down, 1.0, at(2_600)), limited(50.0, 1));
+        // News that come late are none.
+        down.heard(key(1, 1), 1.0, at(2_500));
+        assert_eq!(limit(&mut down, 1.0, at(2_600)), limited(50.0, 1));
+        assert_eq!(limit(&mut down, 1.0, at(3_700)), None);
+        assert_eq!(down.entries.len(), 2);
+        assert_eq!(limit(&mut down, 1.0, at(120_000)), None);
+        assert!(down.entries.is_empty());
+    }
+
+    #[test]
+    fn low_rates_live_until_they_can_have_been_renewed() {
+        assert_eq!(lifetime(100.0, TTL), TTL);
+        assert_eq!(lifetime(1.0, TTL), TTL * 4);
+        assert_eq!(lifetime(0.01, TTL), TTL * 10);
+        assert_eq!(lifetime(0.0, TTL), TTL * 10);
+        assert_eq!(lifetime(f64::INFINITY, TTL), TTL);
+    }
+
+    #[test]
+    fn a_low_rate_that_outlives_the_others_does_not_outvote_them() {
+        let mut down = Downstream::default();
+        for (process, rate) in [(1, 0.01), (2, 50.0), (3, 60.0)] {
+            down.called(key(1, process), 100, at(0));
+            down.heard(key(1, process), rate, at(0));
+        }
+        assert_eq!(limit(&mut down, 0.5, at(0)), limited(50.0, 1));
+        // Nothing is sent for a while.
+        assert_eq!(limit(&mut down, 0.5, at(3_000)), None);
+        assert_eq!(limit(&mut down, 0.0, at(3_000)), limited(0.01, 1));
+    }
+
+    #[test]
+    fn a_low_rate_that_is_heard_first_does_not_outvote_the_others() {
+        let mut down = Downstream::default();
+        for (process, rate) in [(1, 0.01), (2, 50.0), (3, 60.0)] {
+            down.called(key(1, process), 100, at(0));
+            down.heard(key(1, process), rate, at(0));
+        }
+        assert_eq!(limit(&mut down, 0.5, at(0)), limited(50.0, 1));
+        // Nothing is sent for a while. A process that then calls the first again has not called the
+        // others yet.
+        assert_eq!(limit(&mut down, 0.5, at(12_000)), None);
+        for (process, seen) in [(2, 13_000), (3, 13_000), (1, 14_500)] {
+            down.called(key(1, process), 10, at(seen));
+        }
+        down.heard(key(1, 1), 0.01, at(14_500));
+        assert_eq!(limit(&mut down, 0.5, at(14_500)), None);
+        assert!(limit(&mut down, 0.0, at(14_500)).is_some());
+    }
+
+    #[test]
+    fn calls_that_nobody_answered_are_the_known_ones() {
+        let mut down = Downstream::default();
+        down.called(key(1, 1), 90, at(0));
+        down.called((W, ServiceId(1), ProcessId::UNKNOWN), 10, at(0));
+        down.heard(key(1, 1), 50.0, at(0));
+        assert_eq!(limit(&mut down, 0.5, at(0)), limited(50.0, 1));
+        // No process there names itself: a hop without Headgate.
+        down.called((W, ServiceId(2), ProcessId::UNKNOWN), 1_000, at(0));
+        assert_eq!(limit(&mut down, 0.5, at(0)), limited(50.0, 1));
+    }
+
+    #[test]
+    fn bounded_and_the_longest_silent_goes() {
+        let mut down = Downstream::default();
+        for n in 0..10_000 {
+            if n % 10 == 0 {
+                down.decay(|_| 1.0);
+            }
+            down.called(key((n % 7) as u16, n + 1), 1, at(n));
+            down.heard(key((n % 7) as u16, n + 1), 5.0, at(n));
+        }
+        assert_eq!(down.entries.len(), PER_WORKFLOW);
+        let oldest = down.entries.iter().map(|e| e.called).min().unwrap();
+        assert_eq!(oldest, Some(at(10_000 - PER_WORKFLOW as u64)));
+        for n in 0..20_000_u64 {
+            if n % 10 == 0 {
+                down.decay(|_| 1.0);
+            }
+            let workflow = WorkflowId((n % 500) as u16);
+            down.called((workflow, ServiceId(0), ProcessId(n)), 1, at(20_000 + n));
+            assert!(down.entries.len() <= TOTAL);
+        }
+        // In one interval only so many come and go, and none of the present ones is evicted.
+        let flood = |down: &mut Downstream, ms: u64, begin: u64| {
+            let before: Vec<Key> = down.entries.iter().map(|e| e.key).collect();
+            down.decay(|_| 1.0);
+            for n in begin..begin + 1_000 {
+                down.called((W, ServiceId(0), ProcessId(n)), 1, at(ms));
+            }
+            before
+                .iter()
+                .filter(|key| down.entries.binary_search_by(|e| e.key.cmp(key)).is_err())
+                .count()
+        };
+        assert_eq!(flood(&mut down, 50_000, 1 << 32), EVICTIONS as usize);
+        for _ in 0..40 {
+            flood(&mut down, 50_000, 1 << 32);
+        }
+        assert_eq!(down.of(W).len(), PER_WORKFLOW);
+        assert_eq!(flood(&mut down, 50_000, 1 << 33), 0);
+        assert!(down.entries.is_sorted_by_key(|e| e.key));
+        down.forget_service(ServiceId(0));
+        down.forget(W);
+        assert!(down.entries.is_empty());
+    }
+}

@@ -1,0 +1,333 @@
+//! The work of [`Workflows`] between requests: it releases held requests, exchanges measurements
+//! with the other workers, runs Algorithm 1 if that is due, and takes over changes of its
+//! configuration.
+
+use std::time::Duration;
+
+use headgate_core::beside::Release;
+use headgate_core::config::{Mode, StageConfig, WorkflowsConfig};
+use headgate_core::engine::SLOW_TICK;
+use headgate_core::host::{Host, HostError};
+use headgate_core::refusal::Reason;
+use headgate_core::requests::Requests;
+use headgate_core::time::Instant;
+use headgate_core::workers::WorkerId;
+
+use super::limiter::Fate;
+use super::process::Workflows;
+use super::published::Published;
+use super::record::{Record, Run};
+use super::stats::{Count, ProcessCount};
+use super::{OTHER, WorkflowId};
+use crate::shared;
+
+fn interval(config: &WorkflowsConfig) -> Duration {
+    Duration::from_micros(config.interval_us)
+}
+
+impl Workflows {
+    fn record(&self) -> String {
+        format!("{}/record", self.key)
+    }
+
+    /// Housekeeping on `worker`: releases held requests, exchanges measurements with the other
+    /// workers, and runs Algorithm 1 if that is due.
+    ///
+    /// # Errors
+    /// [`HostError`]; the next tick continues.
+    pub(crate) fn tick(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        worker: WorkerId,
+        requests: &mut Requests,
+        releases: &mut Vec<Release>,
+    ) -> Result<(), HostError> {
+        self.worker = worker;
+        if self.retired {
+            if std::mem::take(&mut self.shown) {
+                self.stats.withdraw(host)?;
+            }
+            return self.stats.flush(host);
+        }
+        let mut done = self.learn_names(host);
+        if now.since(self.exchanged) >= interval(&self.config) {
+            self.exchanged = now;
+            self.account(now);
+            done = done.and(self.exchange(host, now));
+        }
+        done = done.and(self.learn_rates(host));
+        self.release(host, now, requests, releases);
+        done.and(self.stats.flush(host))
+    }
+
+    /// Takes over names that other workers added.
+    pub(super) fn learn_names(&mut self, host: &impl Host) -> Result<(), HostError> {
+        self.names.sync(host)?;
+        self.services.sync(host)?;
+        if self.named != Some(self.names.revision()) {
+            self.stats.rename(host, &self.names)?;
+            self.find_deadlines();
+            self.named = Some(self.names.revision());
+        }
+        if self.served != Some(self.services.revision()) {
+            self.stats.name_services(host, &self.services)?;
+            self.served = Some(self.services.revision());
+        }
+        Ok(())
+    }
+
+    /// Deadlines by id.
+    fn find_deadlines(&mut self) {
+        let of = |name: &[u8]| {
+            let name = std::str::from_utf8(name).ok()?;
+            let deadline = self.config.workflows.get(name)?.deadline_us?;
+            Some(Duration::from_micros(deadline))
+        };
+        self.deadlines.clear();
+        self.deadlines.push(of(super::OTHER_NAME.as_bytes()));
+        for (id, name) in self.names.iter() {
+            let at = usize::from(id);
+            self.deadlines.resize(at.max(self.deadlines.len()), None);
+            self.deadlines.insert(at, of(name));
+        }
+    }
+
+    /// Gives ids to the workflows that are configured, before others come.
+    pub(super) fn reserve(&mut self, host: &impl Host, now: Instant) {
+        for name in self.config.workflows.keys() {
+            if name != super::OTHER_NAME {
+                self.names.id(host, now, name.as_bytes());
+            }
+        }
+        self.named = None;
+    }
+
+    /// Adds this worker's measurements to the record. The first worker after the interval's end
+    /// runs Algorithm 1.
+    fn exchange(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
+        let key = self.record();
+        let (tally, adaptation, limiter) = (&self.tally, &mut self.adaptation, &mut self.limiter);
+        let run = Run {
+            now,
+            config: &self.config,
+            slots: self.slots,
+            names: &self.names,
+            services: &self.services,
+        };
+        let (record, found) = shared::change(host, &key, |record: &mut Record| {
+            record.add(tally);
+            let due = now.since(record.published.at) >= interval(run.config);
+            let found = due.then(|| record.run(host, adaptation, limiter, &run));
+            (due || !tally.is_empty(), found)
+        })?;
+        self.tally.clear();
+        let Some(found) = found else {
+            return Ok(());
+        };
+        self.shown = true;
+        self.apply(record.published);
+        // Others look when this moves.
+        let mut done = host.add_to(self.sequence, 1);
+        self.stats
+            .count_process(ProcessCount::Expired, found.expired);
+        for (workflow, waiting) in &found.workflows {
+            let shown = self.stats.found(host, &self.names, workflow, *waiting);
+            done = done.and(shown);
+        }
+        if !found.idle.is_empty() {
+            done = done.and(self.names.free(host, &found.idle));
+        }
+        done
+    }
+
+    /// Takes over the rates that another worker published, if any.
+    pub(super) fn learn_rates(&mut self, host: &impl Host) -> Result<(), HostError> {
+        let sequence = host.get(self.sequence)?;
+        if self.seen == Some(sequence) {
+            return Ok(());
+        }
+        let record: Record = shared::load(host, &self.record())?;
+        self.seen = Some(sequence);
+        if record.published.at > self.published.at {
+            self.apply(record.published);
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, published: Published) {
+        for row in &self.published.rows {
+            if published.row(row.workflow).is_none() {
+                self.limiter.set(row.workflow, None);
+            }
+        }
+        for row in &published.rows {
+            self.limiter
+                .set(row.workflow, published.level(row.workflow));
+        }
+        self.published = published;
+    }
+
+    /// Releases the held requests whose turn it is.
+    fn release(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        requests: &mut Requests,
+        releases: &mut Vec<Release>,
+    ) {
+        let (stats, tally, parts) = (&mut self.stats, &mut self.tally, &mut self.parts);
+        self.limiter.release(now, |ticket, fate| {
+            let Some((request, part)) = parts.both_mut(requests, ticket) else {
+                return;
+            };
+            let (stream, origin) = (request.stream, part.origin);
+            let workflow = origin.workflow;
+            match fate {
+                Fate::Pass(waited) => {
+                    part.pass(request, now);
+                    stats.count(workflow, Count::Admitted);
+                    // A distribution that could not be written lacks a value.
+                    stats.waited(host, workflow, waited).unwrap_or(());
+                    tally.row(workflow).measured.admitted += 1;
+                    releases.push(Release::Admit { ticket, stream });
+                }
+                Fate::Late(retry_after) => {
+                    let (reason, count) = match part.deadline {
+                        Some(_) => (Reason::Deadline, Count::Deadline),
+                        None => (Reason::RateLimited, Count::RateLimited),
+                    };
+                    stats.count(workflow, count);
+                    stats.count(workflow, Count::RejectedEnforced);
+                    let attributes = request.attributes;
+                    requests.take(ticket);
+                    releases.push(Release::Refuse {
+                        stream,
+                        origin: origin.into(),
+                        attributes,
+                        reason,
+                        retry_after,
+                    });
+                }
+            }
+        });
+    }
+
+    /// Releases all held requests.
+    fn release_all(&mut self, now: Instant, requests: &mut Requests, releases: &mut Vec<Release>) {
+        let (tally, parts) = (&mut self.tally, &mut self.parts);
+        self.limiter.clear(now, |ticket, _| {
+            if let Some((request, part)) = parts.both_mut(requests, ticket) {
+                part.pass(request, now);
+                tally.row(part.origin.workflow).measured.admitted += 1;
+                let stream = request.stream;
+                releases.push(Release::Admit { ticket, stream });
+            }
+        });
+    }
+
+    /// Sets P, which may be found rather than configured.
+    pub(crate) fn set_slots(&mut self, slots: u32) {
+        self.slots = f64::from(slots);
+    }
+
+    /// Takes over a new version of the stage's configuration; measurements and held requests stay.
+    ///
+    /// # Errors
+    /// [`HostError`]; the next tick continues.
+    pub(crate) fn reconfigure(
+        &mut self,
+        new: &StageConfig,
+        now: Instant,
+        host: &impl Host,
+        requests: &mut Requests,
+        releases: &mut Vec<Release>,
+    ) -> Result<(), HostError> {
+        let Some(config) = &new.workflows else {
+            self.retire(now, requests, releases);
+            return Ok(());
+        };
+        self.slots = f64::from(new.parallelism);
+        self.longest_wait = Duration::from_micros(new.queue.timeout_us);
+        let enforced = new.mode == Mode::Enforce;
+        if self.enforced && !enforced {
+            self.release_all(now, requests, releases);
+        }
+        self.enforced = enforced;
+        let back = std::mem::take(&mut self.retired);
+        if &self.config == config && !back {
+            return Ok(());
+        }
+        self.config.clone_from(config);
+        self.names.set_cap(config.max_workflows);
+        self.names.sync(host)?;
+        self.reserve(host, now);
+        self.adaptation.reconfigure(config);
+        // Levels of before: the next run sets those of now.
+        for row in &self.published.rows {
+            self.limiter
+                .set(row.workflow, self.published.level(row.workflow));
+        }
+        self.learn_names(host)
+    }
+
+    /// Releases all held requests and ends all limits, since the policy was removed or has no
+    /// workflows any more.
+    pub(crate) fn retire(
+        &mut self,
+        now: Instant,
+        requests: &mut Requests,
+        releases: &mut Vec<Release>,
+    ) {
+        self.release_all(now, requests, releases);
+        self.retired = true;
+    }
+
+    /// Whether its policy was removed, or has no workflows any more.
+    #[must_use]
+    pub fn is_retired(&self) -> bool {
+        self.retired
+    }
+
+    /// Whether it is retired, and no request has a workflow any more.
+    pub(crate) fn is_over(&self, requests: &Requests) -> bool {
+        self.retired && !self.parts.any(requests)
+    }
+
+    /// Whether ticks should come soon: the limiter holds a request, or intervals are short and
+    /// requests are under way.
+    #[must_use]
+    pub(crate) fn is_busy(&self, requests: &Requests) -> bool {
+        let short = interval(&self.config) < SLOW_TICK;
+        self.limiter.held() > 0 || (short && !requests.is_empty())
+    }
+
+    /// Shares this worker's measurements with the others now, since it is about to end.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn flush(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
+        self.account(now);
+        let told = shared::change(host, &self.record(), |record: &mut Record| {
+            record.add(&self.tally);
+            (!self.tally.is_empty(), ())
+        });
+        if told.is_ok() {
+            self.tally.clear();
+        }
+        told.map(drop).and(self.stats.flush(host))
+    }
+
+    /// The rate in force, requests/s; infinite where none is.
+    #[must_use]
+    pub fn rate(&self, workflow: WorkflowId) -> f64 {
+        let level = self.limiter.level(workflow);
+        level.map_or(f64::INFINITY, |level| level.rate)
+    }
+
+    /// Returns the name of a workflow; `None` for [`OTHER`] and unknown ids.
+    #[must_use]
+    pub fn name(&self, workflow: WorkflowId) -> Option<&[u8]> {
+        (workflow != OTHER).then(|| self.names.name(workflow.0))?
+    }
+}

@@ -1,0 +1,412 @@
+//! Names and their ids, one directory for a process: of workflows, and of the services that it
+//! calls.
+//!
+//! Names come from clients and are unbounded, so only so many get an id of their own. The others
+//! share id 0, and cost no host call once the directory is full. The directory is a record
+//! ([`crate::shared`]). Each worker keeps a copy, which a tick renews when a gauge shows a change.
+//!
+//! An id that was idle for long may be freed and given to another name. Until their next tick other
+//! workers may then still take the old name for the new one: some milliseconds after minutes
+//! without a request.
+//!
+//! **Bound.** A name is at most [`MAX_NAME`] bytes; a longer one shares id 0. For n names a worker
+//! keeps at most [`bytes_for`]`(n)` bytes, and the blob has at most `8 + n · (MAX_NAME + 3)`.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use headgate_core::config::MAX_WORKFLOW_NAME as MAX_NAME;
+use headgate_core::host::{HostError, Number, Shared};
+use headgate_core::time::Instant;
+use serde::{Deserialize, Serialize};
+
+use crate::shared;
+
+/// After a failure no name is added for this long, lest every request runs into it.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Returns the most memory of a worker's copy of `names` names, bytes: each name twice, its places
+/// in both tables, and the tables' spare capacity.
+#[must_use]
+pub const fn bytes_for(names: usize) -> usize {
+    1024 + names * (2 * MAX_NAME + 160)
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Id {
+    name: Option<Box<[u8]>>,
+    /// Whether it has or had a second name.
+    reused: bool,
+}
+
+/// The record of a directory: names by id less 1.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Ids(Vec<Id>);
+
+impl shared::Record for Ids {
+    const SCHEMA: u32 = 9;
+}
+
+/// A worker's copy of the directory of names.
+#[derive(Debug)]
+pub struct Directory {
+    key: String,
+    changes: Number,
+    /// [`Directory::changes`] when the copy was made.
+    seen: Option<u64>,
+    cap: u16,
+    retry_at: Instant,
+    /// Counts changes of the copy.
+    revision: u64,
+    /// By id less 1.
+    ids: Vec<Id>,
+    by_name: HashMap<Box<[u8]>, u16>,
+    /// Ids that lost their names, until they are taken.
+    freed: Vec<u16>,
+}
+
+impl Directory {
+    /// Creates a directory of `cap` names at the blob `key`. The gauge `changes` counts its
+    /// changes.
+    ///
+    /// # Errors
+    /// [`HostError`] when the host refuses the gauge.
+    pub fn new(
+        host: &impl Shared,
+        key: String,
+        changes: &str,
+        cap: u16,
+    ) -> Result<Self, HostError> {
+        Ok(Self {
+            key,
+            changes: host.number(changes)?,
+            seen: None,
+            cap,
+            retry_at: Instant::default(),
+            revision: 0,
+            ids: Vec::new(),
+            by_name: HashMap::new(),
+            freed: Vec::new(),
+        })
+    }
+
+    /// Sets the most names from now on. Those with higher ids share id 0.
+    pub fn set_cap(&mut self, cap: u16) {
+        self.cap = cap;
+        self.seen = None;
+    }
+
+    /// Returns the id of `name`, 1..; `None` if it is empty, too long or beyond the cap, and for a
+    /// while after the host failed. A known name costs no host call.
+    pub fn id(&mut self, host: &impl Shared, now: Instant, name: &[u8]) -> Option<u16> {
+        if let Some(&id) = self.by_name.get(name) {
+            return Some(id);
+        }
+        if name.is_empty() || name.len() > MAX_NAME || self.is_full() || now < self.retry_at {
+            return None;
+        }
+        let added = self.add(host, name);
+        if added.is_err() {
+            self.retry_at = now + RETRY;
+        }
+        added.ok().flatten()
+    }
+
+    /// Name of an id.
+    #[must_use]
+    pub fn name(&self, id: u16) -> Option<&[u8]> {
+        self.place(id)?.name.as_deref()
+    }
+
+    /// Whether an id stood for another name before.
+    #[must_use]
+    pub fn is_reused(&self, id: u16) -> bool {
+        self.place(id).is_some_and(|id| id.reused)
+    }
+
+    fn place(&self, id: u16) -> Option<&Id> {
+        self.ids.get(usize::from(id).checked_sub(1)?)
+    }
+
+    /// Returns the ids that lost their name since the last call. Each is free or has another name
+    /// now.
+    pub fn take_freed(&mut self) -> Vec<u16> {
+        std::mem::take(&mut self.freed)
+    }
+
+    /// A number that changes whenever the copy does.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Names known.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// Whether no name is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    /// Whether no id is left for another name.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.by_name.len() >= usize::from(self.cap)
+    }
+
+    /// Ids and names, ascending by id.
+    pub fn iter(&self) -> impl Iterator<Item = (u16, &[u8])> {
+        let named = (1_u16..).zip(&self.ids);
+        named.filter_map(|(id, place)| Some((id, place.name.as_deref()?)))
+    }
+
+    /// Renews the copy if another worker changed the directory. Returns whether one did.
+    ///
+    /// # Errors
+    /// [`HostError`]; the next call tries again.
+    pub fn sync(&mut self, host: &impl Shared) -> Result<bool, HostError> {
+        // Before the blob: a change in between is seen by the next call.
+        let changes = host.get(self.changes)?;
+        if self.seen == Some(changes) {
+            return Ok(false);
+        }
+        let Ids(ids) = shared::load(host, &self.key)?;
+        self.learn(ids);
+        self.seen = Some(changes);
+        Ok(true)
+    }
+
+    /// Frees ids of idle names for other names.
+    ///
+    /// # Errors
+    /// [`HostError`]; nothing is freed then.
+    pub fn free(&mut self, host: &impl Shared, idle: &[u16]) -> Result<(), HostError> {
+        self.update(host, |ids| {
+            let mut freed = false;
+            for &id in idle {
+                let place = ids.get_mut(usize::from(id).wrapping_sub(1));
+                if let Some(place) = place.filter(|place| place.name.is_some()) {
+                    *place = Id {
+                        name: None,
+                        reused: true,
+                    };
+                    freed = true;
+                }
+            }
+            (freed, ())
+        })
+    }
+
+    fn add(&mut self, host: &impl Shared, name: &[u8]) -> Result<Option<u16>, HostError> {
+        let cap = usize::from(self.cap);
+        let added = self.update(host, |ids| {
+            if let Some(at) = ids.iter().position(|id| id.name.as_deref() == Some(name)) {
+                // Another worker was first.
+                return (false, Some(at).filter(|at| *at < cap));
+            }
+            let free = ids.iter().position(|id| id.name.is_none());
+            let at = free.unwrap_or(ids.len());
+            if at >= cap {
+                return (false, None);
+            }
+            ids.resize(ids.len().max(at + 1), Id::default());
+            ids[at].name = Some(name.into());
+            (true, Some(at))
+        })?;
+        Ok(added.and_then(|at| u16::try_from(at + 1).ok()))
+    }
+
+    /// Changes the directory; `change` returns whether it did.
+    fn update<T>(
+        &mut self,
+        host: &impl Shared,
+        mut change: impl FnMut(&mut Vec<Id>) -> (bool, T),
+    ) -> Result<T, HostError> {
+        let (Ids(ids), (changed, result)) = shared::change(host, &self.key, |Ids(ids)| {
+            let (changed, result) = change(ids);
+            (changed, (changed, result))
+        })?;
+        self.learn(ids);
+        if changed {
+            // Others learn of it with the next change, if not by this.
+            host.add_to(self.changes, 1).or(Ok(()))?;
+        }
+        Ok(result)
+    }
+
+    fn learn(&mut self, mut ids: Vec<Id>) {
+        ids.truncate(usize::from(self.cap));
+        // Headgate stores no such name.
+        for id in &mut ids {
+            id.name
+                .take_if(|name| !(1..=MAX_NAME).contains(&name.len()));
+        }
+        if ids == self.ids {
+            return;
+        }
+        self.revision += 1;
+        for (id, place) in (1_u16..).zip(&self.ids) {
+            let now = ids
+                .get(usize::from(id) - 1)
+                .and_then(|place| place.name.as_ref());
+            if place.name.is_some() && place.name.as_ref() != now && !self.freed.contains(&id) {
+                self.freed.push(id);
+            }
+        }
+        self.by_name.clear();
+        for (id, place) in (1_u16..).zip(&ids) {
+            if let Some(name) = &place.name {
+                self.by_name.insert(name.clone(), id);
+            }
+        }
+        self.ids = ids;
+    }
+
+    /// Memory of the copy, bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let names: usize = self.iter().map(|(_, name)| 2 * name.len()).sum();
+        // A hash table keeps a control byte beside each place.
+        let table = self.by_name.capacity() * (size_of::<(Box<[u8]>, u16)>() + 1);
+        names + table + self.ids.capacity() * size_of::<Id>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::shared::ATTEMPTS;
+    use headgate_core::host::Expected;
+    use headgate_core::host::memory::{Fault, MemoryHost};
+
+    const T: Instant = Instant::from_nanos(1);
+
+    fn directory(host: &MemoryHost, cap: u16) -> Directory {
+        Directory::new(host, "names".into(), "changes", cap).unwrap()
+    }
+
+    #[test]
+    fn all_workers_call_a_name_the_same() {
+        let host = MemoryHost::new();
+        let mut workers = [directory(&host, 10), directory(&host, 10)];
+        let a = workers[0].id(&host, T, b"a").unwrap();
+        let b = workers[1].id(&host, T, b"b").unwrap();
+        assert_eq!(workers[1].id(&host, T, b"a"), Some(a));
+        assert!(workers[0].sync(&host).unwrap());
+        assert_eq!(workers[0].id(&host, T, b"b"), Some(b));
+        assert_eq!(workers[0].name(b), Some(&b"b"[..]));
+        let calls = host.calls();
+        assert_eq!(workers[0].id(&host, T, b"a"), Some(a));
+        assert_eq!(host.calls(), calls, "a known name costs no call");
+        assert!(!workers[0].sync(&host).unwrap());
+    }
+
+    #[test]
+    fn names_are_bounded_whatever_arrives() {
+        let (host, cap) = (MemoryHost::new(), 1_000);
+        let mut workers = [directory(&host, cap), directory(&host, cap)];
+        let name = |n: usize| format!("{n:0>width$}", width = 1 + n % MAX_NAME);
+        for n in 0..10_000 {
+            let worker = &mut workers[n % 2];
+            let id = worker.id(&host, T, name(n).as_bytes());
+            assert!(id.is_none_or(|id| (1..=cap).contains(&id)));
+            if n % 100 == 0 {
+                worker.sync(&host).unwrap();
+            }
+        }
+        for worker in &mut workers {
+            worker.sync(&host).unwrap();
+            assert_eq!(worker.len(), usize::from(cap));
+            let (found, bound) = (worker.bytes(), bytes_for(usize::from(cap)));
+            assert!(found <= bound, "{found} bytes, at most {bound}");
+        }
+        let blob = host.load(&shared::key("names", 9)).unwrap().unwrap().0;
+        assert!(blob.len() <= 8 + usize::from(cap) * (MAX_NAME + 3));
+        let calls = host.calls();
+        for n in 10_000..20_000 {
+            assert_eq!(workers[0].id(&host, T, name(n).as_bytes()), None);
+        }
+        assert_eq!(host.calls(), calls, "a full directory costs no call");
+        let long = [b'a'; MAX_NAME + 1];
+        assert_eq!(directory(&host, 2_000).id(&host, T, &long), None);
+        assert_eq!(directory(&host, 2_000).id(&host, T, b""), None);
+    }
+
+    #[test]
+    fn an_idle_id_goes_to_another_name() {
+        let host = MemoryHost::new();
+        let mut workers = [directory(&host, 2), directory(&host, 2)];
+        let idle = workers[0].id(&host, T, b"idle").unwrap();
+        let kept = workers[0].id(&host, T, b"kept").unwrap();
+        assert_eq!(workers[1].id(&host, T, b"new"), None);
+        workers[0].free(&host, &[idle]).unwrap();
+        workers[1].sync(&host).unwrap();
+        assert_eq!(workers[1].id(&host, T, b"new"), Some(idle));
+        assert_eq!(
+            workers.each_mut().map(Directory::take_freed),
+            [[idle], [idle]]
+        );
+        assert!(workers[1].take_freed().is_empty());
+        assert!(workers[1].is_reused(idle) && !workers[1].is_reused(kept));
+        workers[0].sync(&host).unwrap();
+        assert_eq!(workers[0].id(&host, T, b"idle"), None);
+        assert_eq!(workers[0].name(idle), Some(&b"new"[..]));
+    }
+
+    #[test]
+    fn a_lower_cap_takes_the_latest() {
+        let host = MemoryHost::new();
+        let mut worker = directory(&host, 3);
+        let ids: Vec<_> = [b"a", b"b", b"c"]
+            .map(|name| worker.id(&host, T, name))
+            .into();
+        assert_eq!(ids, [Some(1), Some(2), Some(3)]);
+        worker.set_cap(2);
+        worker.sync(&host).unwrap();
+        assert_eq!(worker.id(&host, T, b"c"), None);
+        worker.set_cap(3);
+        worker.sync(&host).unwrap();
+        assert_eq!(worker.id(&host, T, b"c"), Some(3));
+    }
+
+    #[test]
+    fn a_failing_host_names_nobody_and_loses_nobody() {
+        for fault in [Fault::LoadFails, Fault::StoreFails, Fault::StoreConflicts] {
+            let host = MemoryHost::new();
+            let mut worker = directory(&host, 3);
+            worker.id(&host, T, b"a").unwrap();
+            host.inject(fault, ATTEMPTS);
+            assert_eq!(worker.id(&host, T, b"b"), None, "{fault:?}");
+            host.inject(fault, 0);
+            let calls = host.calls();
+            assert_eq!(worker.id(&host, T, b"b"), None, "not with every request");
+            assert_eq!(host.calls(), calls);
+            assert_eq!(worker.id(&host, T + RETRY, b"b"), Some(2));
+            assert_eq!(worker.id(&host, T, b"a"), Some(1));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+            ours in any::<bool>(),
+        ) {
+            let mut blob = if ours { shared::header(9).to_vec() } else { Vec::new() };
+            blob.extend(bytes);
+            let host = MemoryHost::new();
+            host.store(&shared::key("names", 9), &blob, Expected::Absent).unwrap();
+            let mut worker = directory(&host, 10);
+            worker.sync(&host).unwrap();
+            prop_assert!(worker.len() <= 10);
+            worker.id(&host, T, b"x");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Entries for pairs of a workflow and a process: sorted, found quickly, and bounded.
+//!
+//! The number of processes of a workflow and of all pairs is bounded. Beyond the bound, the pair
+//! that was silent for longest gives way, up to [`EVICTIONS`] times an interval. No more than
+//! [`ARRIVALS`] come in an interval, since each moves others.
+
+use std::ops::{Deref, DerefMut};
+
+use headgate_core::time::Instant;
+use serde::{Deserialize, Serialize};
+
+use super::WorkflowId;
+
+/// Pairs that give way to others in one interval. It bounds the time of a run under any arrivals.
+pub const EVICTIONS: u32 = 16;
+/// Pairs that are taken in in one interval.
+pub const ARRIVALS: u32 = 512;
+
+/// An entry for a pair.
+pub(super) trait Pair {
+    /// Identifies the pair. Ordered by the workflow first.
+    type Key: Ord + Copy;
+    /// Most processes of one workflow.
+    const PER_WORKFLOW: usize;
+    /// Most pairs in all.
+    const TOTAL: usize;
+
+    /// Creates the entry of `key`, first seen at `now`.
+    fn new(key: Self::Key, now: Instant) -> Self;
+    fn key(&self) -> Self::Key;
+    fn workflow(key: Self::Key) -> WorkflowId;
+    /// The time at which it was last seen; `None` for never.
+    fn last_seen(&self) -> Option<Instant>;
+    /// Whether its numbers can be.
+    fn is_valid(&self) -> bool;
+}
+
+/// A bounded set of pairs, in ascending order of keys.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Pairs<P> {
+    pairs: Vec<P>,
+    #[serde(skip)]
+    evicted: u32,
+    #[serde(skip)]
+    arrived: u32,
+    /// The place of the last look-up: counts often come in order.
+    #[serde(skip)]
+    place: usize,
+}
+
+impl<P> Default for Pairs<P> {
+    fn default() -> Self {
+        Self {
+            pairs: Vec::new(),
+            evicted: 0,
+            arrived: 0,
+            place: 0,
+        }
+    }
+}
+
+impl<P> Deref for Pairs<P> {
+    type Target = [P];
+
+    fn deref(&self) -> &[P] {
+        &self.pairs
+    }
+}
+
+impl<P> DerefMut for Pairs<P> {
+    fn deref_mut(&mut self) -> &mut [P] {
+        &mut self.pairs
+    }
+}
+
+impl<P: Pair> Pairs<P> {
+    /// Begins an interval.
+    pub(super) fn begin(&mut self) {
+        self.evicted = 0;
+        self.arrived = 0;
+    }
+
+    /// Whether there are no more than may be, in their order.
+    pub(super) fn is_valid(&self) -> bool {
+        let ascend = |pair: &[P]| pair[0].key() < pair[1].key();
+        self.len() <= P::TOTAL
+            && self.pairs.windows(2).all(ascend)
+            && self.pairs.iter().all(P::is_valid)
+    }
+
+    pub(super) fn retain(&mut self, keep: impl FnMut(&P) -> bool) {
+        self.pairs.retain(keep);
+    }
+
+    /// Returns the places of a workflow's pairs.
+    pub(super) fn range(&self, workflow: WorkflowId) -> std::ops::Range<usize> {
+        let of = |pair: &P| P::workflow(pair.key());
+        let begin = self.partition_point(|pair| of(pair) < workflow);
+        begin..self.partition_point(|pair| of(pair) <= workflow)
+    }
+
+    /// Returns the pair of `key`, seen at `now`; `None` without room for it.
+    pub(super) fn entry(&mut self, key: P::Key, now: Instant) -> Option<&mut P> {
+        let next = self.place + 1;
+        let at = if self.get(next).is_some_and(|pair| pair.key() == key) {
+            next
+        } else {
+            match self.binary_search_by(|pair| pair.key().cmp(&key)) {
+                Ok(at) => at,
+                Err(_) => self.insert(key, now)?,
+            }
+        };
+        self.place = at;
+        self.get_mut(at)
+    }
+
+    fn insert(&mut self, key: P::Key, now: Instant) -> Option<usize> {
+        if self.arrived >= ARRIVALS {
+            return None;
+        }
+        self.make_room(P::workflow(key), now)?;
+        self.arrived += 1;
+        let at = self.partition_point(|pair| pair.key() < key);
+        self.pairs.insert(at, P::new(key, now));
+        Some(at)
+    }
+
+    /// Evicts the longest silent pair if there are too many. A pair that was seen just now is kept.
+    fn make_room(&mut self, workflow: WorkflowId, now: Instant) -> Option<()> {
+        let own = self.range(workflow);
+        let range = if own.len() >= P::PER_WORKFLOW {
+            own
+        } else if self.len() >= P::TOTAL {
+            0..self.len()
+        } else {
+            return Some(());
+        };
+        if self.evicted >= EVICTIONS {
+            return None;
+        }
+        self.evicted += 1;
+        let silent = range.min_by_key(|&at| self.pairs[at].last_seen())?;
+        if self.pairs[silent].last_seen() >= Some(now) {
+            return None;
+        }
+        self.pairs.remove(silent);
+        Some(())
+    }
+}

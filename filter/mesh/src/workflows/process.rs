@@ -1,0 +1,373 @@
+//! One worker's state of the workflows of one stage.
+//!
+//! Time, membership and the host are arguments. After a host error, requests pass as if their
+//! workflow had no limit.
+
+use std::time::Duration;
+
+use headgate_core::beside::Passage;
+use headgate_core::config::{Mode, StageConfig, WorkflowsConfig};
+use headgate_core::decision::{Arrival, Ticket};
+use headgate_core::host::{Host, HostError, Number};
+use headgate_core::refusal::Reason;
+use headgate_core::requests::{Phase, Request, Requests};
+use headgate_core::stats;
+use headgate_core::time::Instant;
+use headgate_core::workers::{Membership, WorkerId};
+
+use super::adaptation::Adaptation;
+use super::call_tree::{Branch, Branches, MAX_BRANCHES};
+use super::limiter::{Limiter, Verdict};
+use super::names::Directory;
+use super::part::{Part, Parts};
+use super::published::Published;
+use super::stats::{Count, ProcessCount, WorkflowStats};
+use super::tally::Tally;
+use super::{OTHER, Origin, ProcessId, ServiceId, WorkflowId};
+use crate::shared;
+
+/// The most downstream services with an id of their own.
+pub const MAX_SERVICES: u16 = 255;
+
+/// One worker's workflows of one stage: names, rate limiter, call trees, measurements and rates.
+#[derive(Debug)]
+pub struct Workflows {
+    pub(super) config: WorkflowsConfig,
+    /// Whether requests are really held and refused. Otherwise decisions are only counted.
+    pub(super) enforced: bool,
+    /// P.
+    pub(super) slots: f64,
+    /// The longest wait of a request; its deadline can only shorten it.
+    pub(super) longest_wait: Duration,
+    /// The prefix of all blobs' names.
+    pub(super) key: String,
+    pub(super) process: ProcessId,
+    pub(super) worker: WorkerId,
+    pub(super) names: Directory,
+    pub(super) services: Directory,
+    pub(super) limiter: Limiter,
+    pub(super) branches: Branches,
+    pub(super) tally: Tally,
+    pub(super) stats: WorkflowStats,
+    pub(super) published: Published,
+    /// The number of changes of [`Workflows::published`], over all workers.
+    pub(super) sequence: Number,
+    pub(super) seen: Option<u64>,
+    /// Algorithm 1. Its state is in the record of all workers.
+    pub(super) adaptation: Adaptation,
+    /// By workflow.
+    pub(super) deadlines: Vec<Option<Duration>>,
+    /// The revision of the names in stats and deadlines.
+    pub(super) named: Option<u64>,
+    /// The revision of the service names in stats.
+    pub(super) served: Option<u64>,
+    pub(super) exchanged: Instant,
+    /// Requests in the backend; their slot time is accounted for up to `accounted`.
+    running: u32,
+    accounted: Instant,
+    /// The number of the last request that went to the backend.
+    generation: u32,
+    /// Whether this worker wrote gauges that must be reset.
+    pub(super) shown: bool,
+    pub(super) retired: bool,
+    pub(super) parts: Parts,
+}
+
+/// Returns a well-mixed hash: inputs that differ in one bit give unrelated numbers (`splitmix64`,
+/// G. Steele et al., OOPSLA '14).
+fn mix(seed: u64) -> u64 {
+    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Returns this process's id, drawn by its first worker.
+pub(crate) fn process(host: &impl Host, key: &str, seed: u64) -> Result<ProcessId, HostError> {
+    let drawn = key
+        .bytes()
+        .fold(seed, |seed, byte| mix(seed ^ u64::from(byte)));
+    let (process, ()) = shared::change(host, &format!("{key}/process"), |process| {
+        let unknown = *process == ProcessId::UNKNOWN;
+        if unknown {
+            *process = ProcessId(drawn.max(1));
+        }
+        (unknown, ())
+    })?;
+    Ok(process)
+}
+
+impl Workflows {
+    /// Creates the workflows of `stage` on the worker of `membership`; `None` if none are
+    /// configured. `seed` must differ between processes: the first worker of each draws the
+    /// process's id from it.
+    ///
+    /// # Errors
+    /// [`HostError`] when the host refuses a metric or a blob.
+    pub fn new(
+        stage: &StageConfig,
+        membership: &Membership,
+        seed: u64,
+        now: Instant,
+        host: &impl Host,
+    ) -> Result<Option<Self>, HostError> {
+        let Some(config) = &stage.workflows else {
+            return Ok(None);
+        };
+        let prefix = stats::prefix(&stage.policy);
+        let key = format!("headgate/workflows/{}", stage.policy);
+        let directory = |what: &str, cap| {
+            let changes = format!("{prefix}.{what}_changes");
+            Directory::new(host, format!("{key}/{what}"), &changes, cap)
+        };
+        let mut this = Self {
+            enforced: stage.mode == Mode::Enforce,
+            slots: f64::from(stage.parallelism),
+            longest_wait: Duration::from_micros(stage.queue.timeout_us),
+            process: process(host, &key, seed)?,
+            worker: membership.id(),
+            names: directory("names", config.max_workflows)?,
+            services: directory("services", MAX_SERVICES)?,
+            limiter: Limiter::new(&prefix),
+            branches: Branches::new(format!("{key}/branch")),
+            tally: Tally::default(),
+            stats: WorkflowStats::new(host, &prefix)?,
+            published: Published::default(),
+            sequence: host.number(&format!("{prefix}.rates_changes"))?,
+            seen: None,
+            adaptation: Adaptation::new(config),
+            deadlines: Vec::new(),
+            named: None,
+            served: None,
+            exchanged: now,
+            running: 0,
+            accounted: now,
+            generation: 0,
+            shown: false,
+            retired: false,
+            parts: Parts::default(),
+            config: config.clone(),
+            key,
+        };
+        this.names.sync(host)?;
+        this.reserve(host, now);
+        this.learn_names(host)?;
+        this.learn_rates(host)?;
+        Ok(Some(this))
+    }
+
+    /// Returns the configuration.
+    #[must_use]
+    pub fn config(&self) -> &WorkflowsConfig {
+        &self.config
+    }
+
+    /// Returns this process's id.
+    #[must_use]
+    pub fn process(&self) -> ProcessId {
+        self.process
+    }
+
+    /// Returns the id of the workflow `name`; [`OTHER`] if the name is empty, too long, or beyond
+    /// the cap. A known name costs no host call, nor does one beyond the cap.
+    pub fn identify(&mut self, host: &impl Host, now: Instant, name: &[u8]) -> WorkflowId {
+        self.names.id(host, now, name).map_or(OTHER, WorkflowId)
+    }
+
+    /// Counts a request whose workflow name is too long; it shares [`OTHER`].
+    pub(crate) fn name_too_long(&mut self) {
+        // With a full directory, `arrive` counts each request of `OTHER`.
+        if !self.names.is_full() {
+            self.stats.count_process(ProcessCount::Folded, 1);
+        }
+    }
+
+    /// Returns the ids that lost their workflow since the last call. Each is free or has another
+    /// workflow now.
+    pub(crate) fn take_freed(&mut self) -> Vec<u16> {
+        self.names.take_freed()
+    }
+
+    /// Returns the id of the downstream service `name`; those beyond [`MAX_SERVICES`] share id 0.
+    pub fn service(&mut self, host: &impl Host, now: Instant, name: &[u8]) -> ServiceId {
+        ServiceId(self.services.id(host, now, name).unwrap_or(0))
+    }
+
+    /// Fills in deadline and totals of its workflow for a request that enters the mesh here.
+    pub(crate) fn complete(&self, request: &mut Arrival) {
+        let Origin { workflow, upstream } = request.origin.into();
+        if upstream.is_some() {
+            return;
+        }
+        let attributes = &mut request.attributes;
+        let own = self.deadlines.get(usize::from(workflow.0)).copied();
+        attributes.own_deadline = attributes.own_deadline.or(own.flatten());
+        if let Some((service, work)) = self.published.row(workflow).and_then(|row| row.totals) {
+            let progress = &mut attributes.progress;
+            progress.total = progress.total.or(Some(service));
+            progress.total_work = progress.total_work.or(Some(work));
+        }
+    }
+
+    /// Decides about a request that arrives. With [`Passage::Forward`] and [`Passage::Hold`] it is
+    /// in the table, and the caller must report its end to [`Workflows::ended`].
+    ///
+    /// The drop policy (§4.3): a request waits only if its remaining deadline, less its workflow's
+    /// mean completion time from here on, exceeds the expected wait. A `hopeless` request has
+    /// little chance even without a wait ([`headgate_core::stage::Stage::is_hopeless`]), and takes
+    /// no number of the limiter.
+    pub(crate) fn arrive(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        requests: &mut Requests,
+        request: &Arrival,
+        hopeless: bool,
+    ) -> Passage {
+        let Origin { workflow, upstream } = request.origin.into();
+        self.stats.count(workflow, Count::Offered);
+        if workflow == OTHER && self.names.is_full() {
+            self.stats.count_process(ProcessCount::Folded, 1);
+        }
+        self.tally.row(workflow).measured.offered += 1;
+        let sender = upstream.unwrap_or(ProcessId::UNKNOWN);
+        self.tally.arrived(workflow, sender, 1);
+
+        let row = self.published.row(workflow);
+        let attributes = request.attributes;
+        let ahead = row.and_then(|row| row.completion).unwrap_or_default();
+        let own = attributes.own_deadline.map(|own| own.saturating_sub(ahead));
+        // A client without a deadline may give up long before the queue's timeout. Then no client
+        // receives the rates in the answers, they expire upstream, and every request is admitted
+        // that is lost further down.
+        let patience = own.unwrap_or(Duration::from_micros(self.config.rate_ttl_us));
+        let tolerance = patience.min(self.longest_wait);
+        let hasty = own.is_some_and(|own| own < self.longest_wait);
+
+        let longest = self.config.max_queue_length;
+        let verdict = if hopeless {
+            Verdict::Late(Duration::ZERO)
+        } else {
+            let verdict = self.limiter.arrive(host, now, workflow, longest, tolerance);
+            // On a host error, don't limit.
+            verdict.unwrap_or(Verdict::Pass)
+        };
+        let refused = match verdict {
+            Verdict::Pass | Verdict::Wait(_) => None,
+            Verdict::Late(wait) if hasty || hopeless => {
+                Some((Reason::Deadline, Count::Deadline, wait))
+            }
+            Verdict::Late(wait) | Verdict::Full(wait) => {
+                Some((Reason::RateLimited, Count::RateLimited, wait))
+            }
+        };
+        if let Some((reason, count, wait)) = refused {
+            self.stats.count(workflow, count);
+            if self.enforced {
+                self.stats.count(workflow, Count::RejectedEnforced);
+                return Passage::Refuse(reason, wait);
+            }
+        }
+        let held = self.enforced && matches!(verdict, Verdict::Wait(_));
+        let mut waits = Request::new(request.stream, attributes, now);
+        waits.origin = Some(request.origin);
+        let mut part = Part {
+            origin: request.origin.into(),
+            deadline: attributes.own_deadline.map(|own| now + own),
+            passed: None,
+            started: None,
+            branch: None,
+            resource: 0.0,
+            done: None,
+        };
+        if held {
+            let ticket = self.parts.insert(requests, waits, part);
+            self.limiter.hold(workflow, ticket, now, tolerance);
+            return Passage::Hold(ticket);
+        }
+        if let Verdict::Wait(_) = verdict {
+            self.limiter.use_up(workflow);
+        }
+        if refused.is_none() {
+            self.stats.count(workflow, Count::Admitted);
+        }
+        self.tally.row(workflow).measured.admitted += 1;
+        part.pass(&mut waits, now);
+        Passage::Forward(self.parts.insert(requests, waits, part))
+    }
+
+    /// Records that a request goes to the backend now.
+    pub(crate) fn started(&mut self, now: Instant, requests: &mut Requests, ticket: Ticket) {
+        self.account(now);
+        let Some((_, part)) = self.parts.both_mut(requests, ticket) else {
+            return;
+        };
+        if part.started.is_some() {
+            return;
+        }
+        part.started = Some(now);
+        self.running += 1;
+        self.generation = self.generation.wrapping_add(1);
+        part.branch = (ticket.slot() < MAX_BRANCHES).then_some(Branch {
+            worker: self.worker,
+            slot: ticket.slot(),
+            generation: self.generation,
+        });
+    }
+
+    /// Adds the slot time up to now.
+    pub(super) fn account(&mut self, now: Instant) {
+        let used = now.since(self.accounted).saturating_mul(self.running);
+        self.tally.busy = self.tally.busy.saturating_add(used);
+        self.accounted = self.accounted.max(now);
+    }
+
+    /// Records the end of the request of `ticket`. It was served if it is `answered` and entered
+    /// the stage.
+    pub(crate) fn ended(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        requests: &Requests,
+        ticket: Ticket,
+        answered: bool,
+    ) {
+        let Some((request, part)) = self.parts.of(requests, ticket) else {
+            return;
+        };
+        let (part, phase) = (*part, request.phase);
+        self.account(now);
+        if part.passed.is_none() {
+            self.limiter.remove(part.origin.workflow, ticket);
+        }
+        let Some(started) = part.started else {
+            return;
+        };
+        self.running = self.running.saturating_sub(1);
+        let dequeued = match phase {
+            Phase::Running { dequeued } if answered => dequeued,
+            Phase::Queued if answered => None,
+            _ => return,
+        };
+        let Origin { workflow, upstream } = part.origin;
+        let mut done = part.done;
+        if upstream.is_none() && done.is_none() {
+            done = Some(self.done(host, now, &part, started));
+        }
+        self.stats.count(workflow, Count::Completed);
+        let row = self.tally.row(workflow);
+        let measured = &mut row.measured;
+        measured.completed += 1;
+        let service = now.since(dequeued.unwrap_or(started));
+        measured.service = measured.service.saturating_add(service);
+        let completion = now.since(part.passed.unwrap_or(started));
+        measured.completion = measured.completion.saturating_add(completion);
+        measured.resource += part.resource;
+        if let Some(done) = done.filter(|_| upstream.is_none()) {
+            let entered = &mut row.entered;
+            entered.requests += 1;
+            entered.service = entered.service.saturating_add(done.elapsed);
+            entered.work = entered.work.saturating_add(done.work);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The results of a run of Algorithm 1, for all workers of a process.
+
+use std::time::Duration;
+
+use headgate_core::time::Instant;
+use serde::{Deserialize, Serialize};
+
+use super::limiter::Level;
+use super::{ProcessId, WorkflowId};
+
+/// The results for a workflow.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub(super) struct Row {
+    pub(super) workflow: WorkflowId,
+    /// σ and numbers issued at [`Published::at`]; `None`: no limit.
+    pub(super) limit: Option<(f64, f64)>,
+    /// Mean time from admission to end.
+    pub(super) completion: Option<Duration>,
+    /// Mean service time and work of requests that enter the mesh here, with all calls below.
+    pub(super) totals: Option<(Duration, Duration)>,
+    /// Whether its requests call other processes.
+    pub(super) calls: bool,
+    /// The rate that an unknown upstream process may send, requests/s.
+    pub(super) newcomers: Option<f64>,
+}
+
+/// The results, which hold until the next run.
+#[derive(Debug, Default, PartialEq, Clone, Serialize, Deserialize)]
+pub(super) struct Published {
+    pub(super) at: Instant,
+    /// Ascending by workflow.
+    pub(super) rows: Vec<Row>,
+    /// The rates that upstream processes may send, requests/s; ascending.
+    pub(super) announced: Vec<(WorkflowId, ProcessId, f64)>,
+}
+
+impl Published {
+    pub(super) fn row(&self, workflow: WorkflowId) -> Option<&Row> {
+        let at = self
+            .rows
+            .binary_search_by_key(&workflow, |row| row.workflow);
+        self.rows.get(at.ok()?)
+    }
+
+    pub(super) fn level(&self, workflow: WorkflowId) -> Option<Level> {
+        let (rate, tickets) = self.row(workflow)?.limit?;
+        Some(Level {
+            at: self.at,
+            tickets,
+            rate,
+        })
+    }
+
+    /// Returns the rate of `workflow` that `upstream` may send, requests/s; `None` for no limit.
+    pub(super) fn announced(&self, workflow: WorkflowId, upstream: ProcessId) -> Option<f64> {
+        let key = (workflow, upstream);
+        let at = self
+            .announced
+            .binary_search_by_key(&key, |&(w, p, _)| (w, p));
+        match at {
+            Ok(at) => self.announced.get(at).map(|&(_, _, rate)| rate),
+            Err(_) => self.row(workflow)?.newcomers,
+        }
+    }
+}

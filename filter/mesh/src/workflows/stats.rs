@@ -1,0 +1,344 @@
+//! Stats of workflows, and of calls to other services.
+//!
+//! ```text
+//! headgate.policy.<namespace>/<name>.workflows                           gauge      known workflows
+//! headgate.policy.<namespace>/<name>.workflows_folded                counter    requests of names beyond the cap, or longer than 128 bytes
+//! headgate.policy.<namespace>/<name>.service.<service>.index         gauge      the service's number in `bottleneck`
+//! headgate.policy.<namespace>/<name>.rates_expired                       counter    rates that expired without a newer announcement
+//! headgate.policy.<namespace>/<name>.rates_refused                       counter    announcements that are untrusted or unreadable
+//! headgate.policy.<namespace>/<name>.workflow.<workflow>.<counter>   see [`Count`]
+//! headgate.policy.<namespace>/<name>.workflow.<workflow>.limited     gauge      1 where a rate is in force, else 0
+//! headgate.policy.<namespace>/<name>.workflow.<workflow>.rate_mhz        gauge      σ: the rate in force, requests in 1000 s
+//! headgate.policy.<namespace>/<name>.workflow.<workflow>.local_rate_mhz  gauge      line 1 of Algorithm 1: the rate of this process alone, requests in 1000 s
+//! headgate.policy.<namespace>/<name>.workflow.<workflow>.demand_mhz      gauge      λ: the arrival rate, requests in 1000 s
+//! headgate.policy.<namespace>/<name>.workflow.<workflow>.queue_length     gauge      waiting in the limiter
+//! headgate.policy.<namespace>/<name>.workflow.<workflow>.completion_us    gauge      mean time from the limiter to the end
+//! headgate.policy.<namespace>/<name>.workflow.<workflow>.bottleneck       gauge      0 here, else 1 + the id of the downstream service
+//! headgate.policy.<namespace>/<name>.workflow.<workflow>.limiter_wait_us  histogram  wait in the limiter, of requests that waited
+//! ```
+//!
+//! Calls to other services, where the policy has `classAdmission` or smoothing, have
+//!
+//! ```text
+//! headgate.policy.<namespace>/<name>.service.<service>.calls_delayed        counter    calls delayed by smoothing
+//! headgate.policy.<namespace>/<name>.service.<service>.rejection_permille   gauge      rejection rate that the service announced last
+//! headgate.policy.<namespace>/<name>.service.<service>.calls.class.<class>  counter    calls that asked for the class
+//! headgate.policy.<namespace>/<name>.service.<service>.calls_downgraded.class.<class>   counter    of these, run in the lowest class
+//! headgate.policy.<namespace>/<name>.service.<service>.admit_permille.class.<class>     gauge      probability of staying in the class
+//! headgate.policy.<namespace>/<name>.admission_reports         counter    reports sent to the admission server
+//! headgate.policy.<namespace>/<name>.admission_reports_lost    counter    of these, without an answer
+//! ```
+//!
+//!
+//! Beside these the policy has gauges that only engines read: `{names,services,rates}_changes`, by
+//! which workers notice other workers' changes, and `limiter.<id>.tickets` (see
+//! [`super::limiter`]).
+//!
+//! A defined metric stays for the life of the process. So the number of names never exceeds that of
+//! simultaneous ids: an id that was given to a second name counts as `_other`.
+
+use std::time::Duration;
+
+use headgate_core::host::{HostError, MetricId, MetricKind, Metrics};
+
+use super::adaptation::{Bottleneck, Snapshot};
+use super::names::Directory;
+use super::{OTHER, OTHER_NAME, WorkflowId};
+
+/// Longest name in a stat; longer names are cut.
+const MAX_NAME: usize = 63;
+
+/// Counters of a workflow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Count {
+    /// Arrived.
+    Offered,
+    /// Let through by the limiter.
+    Admitted,
+    /// Rejected by the limiter, enforced or not: too many wait.
+    RateLimited,
+    /// Rejected by the limiter, enforced or not: its deadline would pass.
+    Deadline,
+    /// Rejected by the limiter and refused (not in `DryRun`).
+    RejectedEnforced,
+    /// Answered by the backend.
+    Completed,
+    /// Calls of the process.
+    Calls,
+}
+
+const COUNTERS: [&str; 7] = [
+    "rq_offered",
+    "rq_admitted",
+    "rq_rate_limited",
+    "rq_deadline",
+    "rq_rejected_enforced",
+    "rq_completed",
+    "calls",
+];
+
+const GAUGES: [&str; 7] = [
+    "limited",
+    "rate_mhz",
+    "local_rate_mhz",
+    "demand_mhz",
+    "queue_length",
+    "completion_us",
+    "bottleneck",
+];
+
+#[derive(Debug, Clone, Copy)]
+struct Defined {
+    counters: [MetricId; COUNTERS.len()],
+    gauges: [MetricId; GAUGES.len()],
+    wait: MetricId,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Row {
+    /// `None` until the name of the id is known.
+    metrics: Option<Defined>,
+    pending: [u32; COUNTERS.len()],
+    dirty: bool,
+}
+
+/// The stats of a policy's workflows.
+#[derive(Debug)]
+pub(super) struct WorkflowStats {
+    prefix: String,
+    /// By workflow.
+    rows: Vec<Row>,
+    dirty: Vec<u16>,
+    known: MetricId,
+    counters: [(MetricId, u64); 3],
+    /// By id of a downstream service.
+    services: Vec<Option<MetricId>>,
+}
+
+/// Counters of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ProcessCount {
+    Folded,
+    Expired,
+    Refused,
+}
+
+/// Returns `name` as a part of a stat's name, whose parts are separated by dots.
+pub(crate) fn stat_name(name: &[u8]) -> String {
+    let part = name.iter().take(MAX_NAME);
+    part.map(|&byte| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => char::from(byte),
+        _ => '_',
+    })
+    .collect()
+}
+
+impl WorkflowStats {
+    pub(super) fn new(host: &impl Metrics, prefix: &str) -> Result<Self, HostError> {
+        let counter = |name| host.define(MetricKind::Counter, &format!("{prefix}.{name}"));
+        let mut this = Self {
+            prefix: prefix.to_owned(),
+            rows: Vec::new(),
+            dirty: Vec::new(),
+            known: host.define(MetricKind::Gauge, &format!("{prefix}.workflows"))?,
+            counters: [
+                (counter("workflows_folded")?, 0),
+                (counter("rates_expired")?, 0),
+                (counter("rates_refused")?, 0),
+            ],
+            services: Vec::new(),
+        };
+        this.row(OTHER).metrics = Some(this.define(host, OTHER_NAME)?);
+        Ok(this)
+    }
+
+    fn define(&self, host: &impl Metrics, name: &str) -> Result<Defined, HostError> {
+        let metric = |kind, what: &str| {
+            let name = format!("{}.workflow.{name}.{what}", self.prefix);
+            host.define(kind, &name)
+        };
+        let mut metrics = Defined {
+            counters: [MetricId(0); COUNTERS.len()],
+            gauges: [MetricId(0); GAUGES.len()],
+            wait: metric(MetricKind::Histogram, "limiter_wait_us")?,
+        };
+        for (id, name) in metrics.counters.iter_mut().zip(COUNTERS) {
+            *id = metric(MetricKind::Counter, name)?;
+        }
+        for (id, name) in metrics.gauges.iter_mut().zip(GAUGES) {
+            *id = metric(MetricKind::Gauge, name)?;
+        }
+        Ok(metrics)
+    }
+
+    fn row(&mut self, workflow: WorkflowId) -> &mut Row {
+        let at = usize::from(workflow.0);
+        if at >= self.rows.len() {
+            self.rows.resize(at + 1, Row::default());
+        }
+        &mut self.rows[at]
+    }
+
+    /// Takes the names of ids from the directory.
+    pub(super) fn rename(
+        &mut self,
+        host: &impl Metrics,
+        names: &Directory,
+    ) -> Result<(), HostError> {
+        host.record(self.known, names.len() as u64)?;
+        for (id, name) in names.iter() {
+            let workflow = WorkflowId(id);
+            if names.is_reused(id) {
+                self.row(workflow).metrics = self.row(OTHER).metrics;
+            } else if self.row(workflow).metrics.is_none() {
+                self.row(workflow).metrics = Some(self.define(host, &stat_name(name))?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Publishes the value of `bottleneck` for each downstream service. A service whose id went to
+    /// another is no longer named.
+    pub(super) fn name_services(
+        &mut self,
+        host: &impl Metrics,
+        services: &Directory,
+    ) -> Result<(), HostError> {
+        for (id, name) in services.iter() {
+            let at = usize::from(id);
+            if at >= self.services.len() {
+                self.services.resize(at + 1, None);
+            }
+            match (self.services[at], services.is_reused(id)) {
+                (None, false) => {
+                    let name = format!("{}.service.{}.index", self.prefix, stat_name(name));
+                    let gauge = host.define(MetricKind::Gauge, &name)?;
+                    host.record(gauge, 1 + u64::from(id))?;
+                    self.services[at] = Some(gauge);
+                }
+                (Some(gauge), true) => host.record(gauge, 0)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn count(&mut self, workflow: WorkflowId, count: Count) {
+        let row = self.row(workflow);
+        let pending = &mut row.pending[count as usize];
+        *pending = pending.saturating_add(1);
+        if !row.dirty {
+            row.dirty = true;
+            self.dirty.push(workflow.0);
+        }
+    }
+
+    pub(super) fn count_process(&mut self, count: ProcessCount, n: u64) {
+        let pending = &mut self.counters[count as usize].1;
+        *pending = pending.saturating_add(n);
+    }
+
+    /// Records how long a request waited in the limiter.
+    pub(super) fn waited(
+        &mut self,
+        host: &impl Metrics,
+        workflow: WorkflowId,
+        wait: Duration,
+    ) -> Result<(), HostError> {
+        let us = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
+        match self.row(workflow).metrics {
+            Some(metrics) => host.record(metrics.wait, us),
+            None => Ok(()),
+        }
+    }
+
+    /// Publishes the results of a run for a workflow. Ids that share stats aren't shown.
+    pub(super) fn found(
+        &mut self,
+        host: &impl Metrics,
+        names: &Directory,
+        found: &Snapshot,
+        waiting: u64,
+    ) -> Result<(), HostError> {
+        if names.is_reused(found.workflow.0) {
+            return Ok(());
+        }
+        let Some(metrics) = self.row(found.workflow).metrics else {
+            return Ok(());
+        };
+        // No limit is shown as 0; `limited` distinguishes it from a rate of 0.
+        let mhz = |rate: f64| {
+            if rate.is_finite() {
+                (rate * 1e3).round() as u64
+            } else {
+                0
+            }
+        };
+        let completion = found.completion.unwrap_or_default().as_micros();
+        let values = [
+            u64::from(found.rate.is_finite()),
+            mhz(found.rate),
+            mhz(found.local_rate),
+            mhz(found.demand),
+            waiting,
+            u64::try_from(completion).unwrap_or(u64::MAX),
+            match found.bottleneck {
+                Some(Bottleneck::Service(service)) => 1 + u64::from(service.0),
+                Some(Bottleneck::Local) | None => 0,
+            },
+        ];
+        for (gauge, value) in metrics.gauges.into_iter().zip(values) {
+            host.record(gauge, value)?;
+        }
+        Ok(())
+    }
+
+    /// Resets the gauges of all workflows, since none is limited any more.
+    pub(super) fn withdraw(&mut self, host: &impl Metrics) -> Result<(), HostError> {
+        for metrics in self.rows.iter().filter_map(|row| row.metrics) {
+            for gauge in metrics.gauges {
+                host.record(gauge, 0)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the counts since the last call to the host's counters.
+    pub(super) fn flush(&mut self, host: &impl Metrics) -> Result<(), HostError> {
+        for (counter, pending) in &mut self.counters {
+            if *pending > 0 {
+                host.add(*counter, pending.cast_signed())?;
+                *pending = 0;
+            }
+        }
+        while let Some(&id) = self.dirty.last() {
+            let row = &mut self.rows[usize::from(id)];
+            let Some(metrics) = row.metrics else {
+                // Its name comes with the next look into the directory.
+                row.dirty = false;
+                self.dirty.pop();
+                continue;
+            };
+            for (counter, pending) in metrics.counters.into_iter().zip(&mut row.pending) {
+                if *pending > 0 {
+                    host.add(counter, (*pending).into())?;
+                    *pending = 0;
+                }
+            }
+            row.dirty = false;
+            self.dirty.pop();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_no_dots() {
+        assert_eq!(stat_name(b"check.out/v1 \xc3\xa4"), "check_out_v1___");
+        assert_eq!(stat_name(&[b'a'; 200]).len(), MAX_NAME);
+    }
+}

@@ -1,0 +1,204 @@
+//! A run of Algorithm 1 allocates nothing once warm, for any input, and its state fits into a
+//! stated memory.
+//!
+//! One test only: the counter is the process's.
+
+// A global allocator can't be written without `unsafe`; this one forwards to the system's.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use headgate_core::config::{
+    ResourceConfig, ResourceReport, SharingConfig, WorkflowSource, WorkflowsConfig,
+};
+use headgate_core::time::Instant;
+use headgate_mesh::workflows::adaptation::{
+    Adaptation, Calls, Heard, Interval, Measured, UpstreamDemand,
+};
+use headgate_mesh::workflows::{ProcessId, ServiceId, WorkflowId};
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+/// Bytes in use.
+static IN_USE: AtomicU64 = AtomicU64::new(0);
+
+struct Counting;
+
+// SAFETY: every method passes its arguments on to `System`, whose contract is the same.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        IN_USE.fetch_add(layout.size() as u64, Ordering::Relaxed);
+        // SAFETY: the caller's guarantees about `layout` are those that `System` asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        IN_USE.fetch_sub(layout.size() as u64, Ordering::Relaxed);
+        // SAFETY: `ptr` came from `alloc` or `realloc` above, hence from `System`.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        IN_USE.fetch_add(new_size as u64, Ordering::Relaxed);
+        IN_USE.fetch_sub(layout.size() as u64, Ordering::Relaxed);
+        // SAFETY: `ptr` came from `System`; the rest is the caller's guarantee.
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+}
+
+#[global_allocator]
+static GLOBAL: Counting = Counting;
+
+/// The memory of an adaptation with the most workflows and processes, bytes.
+const MOST_BYTES: u64 = 4 << 20;
+const WORKFLOWS: u16 = 1001;
+
+fn config(sharing: SharingConfig) -> WorkflowsConfig {
+    WorkflowsConfig {
+        identify: vec![WorkflowSource::Type],
+        quantile: 0.5,
+        service_quantiles: [("storage".to_owned(), 0.25)].into(),
+        interval_us: 100_000,
+        rate_ttl_us: 1_000_000,
+        sharing,
+        max_workflows: WORKFLOWS - 1,
+        max_queue_length: 100,
+        workflows: Default::default(),
+        edge: false,
+        peers: Vec::new(),
+    }
+}
+
+/// Intervals of all workflows; ids of processes are new in each `generation` of ten seconds.
+struct Traffic {
+    measured: Vec<Measured>,
+    calls: Vec<Calls>,
+    heard: Vec<Heard>,
+    upstream: Vec<UpstreamDemand>,
+}
+
+impl Traffic {
+    fn new() -> Self {
+        Self {
+            measured: Vec::with_capacity(WORKFLOWS.into()),
+            calls: Vec::with_capacity(1 << 14),
+            heard: Vec::with_capacity(1 << 14),
+            upstream: Vec::with_capacity(1 << 14),
+        }
+    }
+
+    fn fill(&mut self, n: u64, now: Instant) {
+        self.measured.clear();
+        self.calls.clear();
+        self.heard.clear();
+        self.upstream.clear();
+        let generation = n / 100;
+        for id in 0..WORKFLOWS {
+            let workflow = WorkflowId(id);
+            let offered = (n + u64::from(id)) % 7;
+            self.measured.push(Measured {
+                workflow,
+                offered,
+                admitted: offered,
+                completed: offered,
+                service: Duration::from_micros(offered * (100 + u64::from(id))),
+                completion: Duration::from_micros(offered * 1_000),
+                resource: offered as f64 * f64::from(id % 5),
+            });
+            for number in 0..6 {
+                let process = ProcessId(1 + number + generation % 3 * (number % 2) * 1_000);
+                let service = ServiceId(u16::from(number > 3));
+                self.calls.push(Calls {
+                    workflow,
+                    service,
+                    process,
+                    count: offered,
+                });
+                self.heard.push(Heard {
+                    workflow,
+                    service,
+                    process,
+                    rate: (n * 37 % 100 + number) as f64,
+                    at: now,
+                });
+                self.upstream.push(UpstreamDemand {
+                    workflow,
+                    process,
+                    offered,
+                });
+            }
+        }
+    }
+}
+
+fn allocations() -> u64 {
+    ALLOCATIONS.load(Ordering::Relaxed)
+}
+
+#[test]
+fn running_allocates_nothing_and_memory_is_bounded() {
+    let mut traffic = Traffic::new();
+    let resource = ResourceConfig {
+        capacity: 1e4,
+        report: ResourceReport::Orca {
+            metric: "io".to_owned(),
+        },
+    };
+    for sharing in [
+        SharingConfig::StaticGuarantees,
+        SharingConfig::BottleneckFairness {
+            probe: 10.0,
+            max_utilization: 0.9,
+        },
+        SharingConfig::DominantResource {
+            probe: 10.0,
+            max_utilization: 0.9,
+            resource,
+        },
+    ] {
+        let name = format!("{sharing:?}");
+        let config = config(sharing);
+        let before = IN_USE.load(Ordering::Relaxed);
+        let mut adaptation = Adaptation::new(&config);
+        let mut counted = 0;
+        let mut spent = Vec::with_capacity(1_000);
+        for n in 0..1_000 {
+            let now = Instant::from_nanos(n * 100_000_000);
+            traffic.fill(n, now);
+            let interval = Interval {
+                now,
+                elapsed: Duration::from_millis(100),
+                slots: 8.0,
+                busy: 0.7,
+                resource_used: 900.0,
+                workflows: &traffic.measured,
+                calls: &traffic.calls,
+                heard: &traffic.heard,
+                upstream: &traffic.upstream,
+            };
+            let (so_far, begun) = (allocations(), std::time::Instant::now());
+            adaptation.run(&interval);
+            // Warm: all generations of processes were there once.
+            if n >= 400 {
+                counted += allocations() - so_far;
+                spent.push(begun.elapsed());
+            }
+            let so_far = allocations();
+            for (_, _, rate) in adaptation.announcements() {
+                std::hint::black_box(rate);
+            }
+            assert_eq!(allocations(), so_far);
+        }
+        assert_eq!(counted, 0, "{name}");
+        let used = IN_USE.load(Ordering::Relaxed) - before;
+        assert!(used <= MOST_BYTES, "{name}: {used} bytes");
+        spent.sort_unstable();
+        println!(
+            "{name}: {WORKFLOWS} workflows, {used} bytes, {:?} a run",
+            spent[spent.len() / 2],
+        );
+    }
+}
