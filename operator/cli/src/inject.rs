@@ -132,8 +132,28 @@ fn objects_of(text: &str) -> anyhow::Result<Vec<Value>> {
             object => objects.push(object),
         }
     }
-    match objects.iter().find(|object| !object["kind"].is_string()) {
-        Some(_) => bail!("kind: missing; each document is a Kubernetes object"),
-        None => Ok(objects),
+    if objects.iter().any(|object| !object["kind"].is_string()) {
+        bail!("kind: missing; each document is a Kubernetes object");
+    }
+    objects.iter_mut().for_each(drop_written_by_the_server);
+    Ok(objects)
+}
+
+/// Removes the fields that only the API server writes. With `resourceVersion`, `kubectl apply`
+/// fails if the object's status has changed since it was read.
+fn drop_written_by_the_server(object: &mut Value) {
+    const OF_METADATA: [&str; 5] = [
+        "creationTimestamp",
+        "generation",
+        "managedFields",
+        "resourceVersion",
+        "uid",
+    ];
+    let Some(object) = object.as_object_mut() else {
+        return;
+    };
+    object.remove("status");
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.retain(|field, _| !OF_METADATA.contains(&field.as_str()));
     }
 }

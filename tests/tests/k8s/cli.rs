@@ -83,6 +83,8 @@ fn status_follows_a_policy() -> Result<()> {
         (text(&none.stdout), none.status.code()),
         ("No policies.\n".into(), Some(0))
     );
+    let elsewhere = format!("there are no policies in namespace {namespace}; --all-namespaces");
+    assert!(text(&none.stderr).contains(&elsewhere), "{none:?}");
 
     let apply = ["apply", &space, "--filename=-"];
     server.kubectl_as(server.kubeconfig(), &apply, Some(POLICY))?;

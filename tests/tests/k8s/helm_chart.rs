@@ -621,7 +621,8 @@ fn notes_say_the_next_command_for_what_was_installed() {
         output.split_once("NOTES:").unwrap().1.to_owned()
     };
     for (values, expected) in [
-        ("defaults", "headgate inject - | kubectl apply -f -"),
+        ("defaults", "headgate inject --image headgate:"),
+        ("defaults", " - | kubectl apply -f -"),
         ("bare", "--set tls.mode=Generated"),
         ("bare", "headgate crd | kubectl apply --server-side -f -"),
         ("everything", "examples/istio"),

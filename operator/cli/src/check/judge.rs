@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::coordination::v1::LeaseSpec;
+use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
@@ -14,6 +17,7 @@ use super::rights::Right;
 use crate::cluster::Operator;
 use crate::status::view::View;
 use headgate_controller::certificate;
+use headgate_controller::inject::{INJECTED_ANNOTATION, injected_port};
 use headgate_controller::kubernetes::resource::VERSION;
 use headgate_controller::xds::conditions::Type;
 use headgate_controller::xds::status::ProxyReport;
@@ -387,6 +391,58 @@ pub fn pods(injected: &[(String, String)], operators: &[Operator]) -> Finding {
             ),
             "see the log of the container that headgate inject added, and NetworkPolicies between \
              it and the operator",
+        ),
+    }
+}
+
+/// Judges Services by the port at which they reach running Pods that `headgate inject` changed.
+#[must_use]
+pub fn services(services: &[Service], injected: &[ObjectMeta]) -> Finding {
+    const CHECK: &str = "services";
+    let mut passing = Vec::new();
+    for service in services {
+        let Some(spec) = &service.spec else { continue };
+        let selector = spec.selector.clone().unwrap_or_default();
+        let selects = |pod: &&ObjectMeta| {
+            let has = |(key, value)| {
+                pod.labels
+                    .as_ref()
+                    .is_some_and(|l| l.get(key) == Some(value))
+            };
+            pod.namespace == service.metadata.namespace && selector.iter().all(has)
+        };
+        if selector.is_empty() {
+            continue;
+        }
+        let annotations = injected.iter().filter(selects).flat_map(|p| &p.annotations);
+        let apps: BTreeSet<i32> = annotations
+            .filter_map(|a| Some(injected_port(a.get(INJECTED_ANNOTATION)?)?.into()))
+            .collect();
+        let numbers = spec
+            .ports
+            .iter()
+            .flatten()
+            .filter_map(|p| match p.target_port {
+                Some(IntOrString::Int(number)) => Some(number),
+                Some(IntOrString::String(_)) => None,
+                None => Some(p.port),
+            });
+        for number in numbers.filter(|n| apps.contains(n)) {
+            let name = service.metadata.name.as_deref().unwrap_or_default();
+            let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
+            passing.push(format!("{namespace}/{name} (targetPort {number})"));
+        }
+    }
+    match passing.as_slice() {
+        [] => Finding::ok(CHECK, "none sends requests past Envoy"),
+        passing => Finding::warning(
+            CHECK,
+            format!(
+                "{} send requests past Envoy: {}",
+                passing.len(),
+                some(passing)
+            ),
+            "name the port in the workload, and set targetPort to this name",
         ),
     }
 }

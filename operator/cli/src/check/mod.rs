@@ -20,7 +20,7 @@ use http_body_util::BodyExt as _;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::jiff::{Timestamp, fmt::rfc2822};
 use kube::api::{Api, ListParams, PostParams};
@@ -404,11 +404,25 @@ impl Checks<'_> {
             annotations.any(|(key, _)| key == INJECTED_ANNOTATION)
                 && metadata.deletion_timestamp.is_none()
         };
-        let pods = pods.items.into_iter().filter(|p| is_injected(&p.metadata));
-        let pods: Vec<_> = pods
-            .map(|p| (p.namespace().unwrap_or_default(), p.name_any()))
+        let pods = pods.items.into_iter().map(|p| p.metadata);
+        let pods: Vec<_> = pods.filter(is_injected).collect();
+        let names: Vec<_> = { pods.iter() }
+            .map(|p| {
+                let name = |name: &Option<String>| name.clone().unwrap_or_default();
+                (name(&p.namespace), name(&p.name))
+            })
             .collect();
-        self.add(judge::pods(&pods, operators));
+        self.add(judge::pods(&names, operators));
+        if pods.is_empty() {
+            return;
+        }
+        let api = self.all::<Service>();
+        if let Some(services) = self
+            .read("services", api.list(&ListParams::default()))
+            .await
+        {
+            self.add(judge::services(&services.items, &pods));
+        }
     }
 
     /// Checks the policies' conditions; returns the objects that carry policies.

@@ -186,6 +186,11 @@ async fn answer(
             args.cluster.operator
         );
     }
+    if let (Some(namespace), []) = (namespace, policies) {
+        notes += &format!(
+            "warning: there are no policies in namespace {namespace}; --all-namespaces shows all\n"
+        );
+    }
     let view = view::View::new(policies, &operators, objects, namespace);
     for (kind, why) in &view.hidden {
         notes += &format!("warning: {kind} objects are not shown: {why}\n");

@@ -137,7 +137,10 @@ fn proxies(view: &View) -> String {
                 .unwrap_or_else(|| p.connected.clone()),
         ]);
     }
-    table.or("No proxies. headgate bootstrap writes a configuration for one.\n")
+    table.or(
+        "No proxies. headgate inject adds them to Pods; headgate bootstrap writes a configuration \
+         for one.\n",
+    )
 }
 
 /// Returns the proxy's name, with the slots of a stream for other slots than the default.

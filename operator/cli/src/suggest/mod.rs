@@ -142,7 +142,8 @@ fn of_policy(policy: &PolicySample) -> anyhow::Result<Found> {
     let (Some(stats), 1) = (policy.types.get(DEFAULT_TYPE), policy.types.len()) else {
         let types: Vec<&str> = policy.types.keys().map(String::as_str).collect();
         bail!(
-            "it has the types {}; one whose only type is {DEFAULT_TYPE} would be right",
+            "it has the types {}; one whose only type is {DEFAULT_TYPE} would be right. Envoy keeps \
+             the stats of types that a policy had until it restarts",
             types.join(", ")
         );
     };

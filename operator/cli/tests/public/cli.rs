@@ -762,14 +762,18 @@ fn inject_prints_all_objects_and_those_of_workloads_with_envoy() {
     // A proxy's own image, a list, and a Service that knows the port by number, from standard
     // input.
     let list = r#"{"kind": "List", "items": [
-        {"kind": "Pod", "metadata": {"name": "p", "labels": {"app": "a"}}, "spec": {"containers": [
-            {"name": "c", "ports": [{"containerPort": 80}]}]}},
+        {"kind": "Pod", "metadata": {"name": "p", "labels": {"app": "a"}, "resourceVersion": "1"},
+            "spec": {"containers": [{"name": "c", "ports": [{"containerPort": 80}]}]},
+            "status": {"phase": "Running"}},
         {"kind": "Service", "metadata": {"name": "s"},
             "spec": {"selector": {"app": "a"}, "ports": [{"port": 80}]}}]}"#;
     let injected = fed(&["inject", "--image", "mine:1"], list);
     let objects: Vec<serde_json::Value> =
         serde_saphyr::from_multiple(text(&injected.stdout)).unwrap();
     assert_eq!(objects[0]["spec"]["initContainers"][0]["image"], "mine:1");
+    // The API server refuses a version that it has replaced since it was read.
+    assert!(objects[0]["metadata"].get("resourceVersion").is_none());
+    assert!(objects[0].get("status").is_none());
     assert_eq!(
         objects[1]["spec"]["ports"][0]["targetPort"],
         "headgate-http"

@@ -322,7 +322,7 @@ async fn status_explains_what_answers_or_does_not() {
     );
     let table = String::from_utf8(status(running.admin).await.stdout).unwrap();
     assert!(
-        table.starts_with("No policies.\n\nNo proxies. headgate bootstrap"),
+        table.starts_with("No policies.\n\nNo proxies. headgate inject"),
         "{table}"
     );
 }

@@ -45,6 +45,13 @@ pub(super) fn read<T: DeserializeOwned>(object: &Value) -> Result<Option<T>, Str
     })
 }
 
+/// Returns the application's port of an injected Pod, from its annotation.
+#[must_use]
+pub fn injected_port(annotation: &str) -> Option<u16> {
+    let mark = serde_json::from_str::<Mark>(annotation).ok()?;
+    Some(mark.app_port)
+}
+
 /// Sets a label or an annotation. Returns false if the object's metadata isn't a mapping that can
 /// hold it.
 pub(super) fn set(object: &mut Value, field: &str, key: &str, value: &str) -> bool {

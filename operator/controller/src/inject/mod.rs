@@ -17,8 +17,8 @@ pub mod webhook;
 
 use serde_json::{Map, Value, json};
 
-pub use mark::INJECTED_ANNOTATION;
 use mark::Mark;
+pub use mark::{INJECTED_ANNOTATION, injected_port};
 pub use network::cut_off;
 pub use service::redirect;
 pub use settings::Settings;

@@ -1,6 +1,6 @@
 //! The open-loop load generator as a program; prints its report as JSON.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use headgate_harness::mix;
 /// Sends the four query types of the Bouncer paper at a Poisson rate, or any load given as JSON.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Address to send requests to.
-    #[arg(long, required_unless_present = "spec")]
+    /// Address to send requests to, HOST:PORT.
+    #[arg(long, required_unless_present = "spec", value_parser = resolve)]
     target: Option<SocketAddr>,
     /// Arrivals per second.
     #[arg(long, default_value_t = 500.0)]
@@ -36,6 +36,12 @@ struct Args {
     /// A whole load as a JSON file, instead of the options above.
     #[arg(long)]
     spec: Option<PathBuf>,
+}
+
+/// Returns the first address of a name.
+fn resolve(target: &str) -> Result<SocketAddr> {
+    let mut addresses = target.to_socket_addrs()?;
+    addresses.next().context("the name has no address")
 }
 
 fn main() -> Result<()> {

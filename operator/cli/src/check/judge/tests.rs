@@ -264,6 +264,54 @@ fn an_injected_pod_that_no_operator_knows_is_named() {
 }
 
 #[test]
+fn a_service_that_passes_envoy_by_is_named() {
+    let mark = r#"{"initContainers": [], "volumes": [], "labels": [], "appPort": 8080}"#;
+    let pods: [ObjectMeta; 1] = [serde_json::from_value(json!({
+        "name": "search-1", "namespace": "shop", "labels": {"app": "search", "v": "1"},
+        "annotations": {INJECTED_ANNOTATION: mark},
+    }))
+    .unwrap()];
+    let service = |namespace: &str, app: &str, port: &Value| -> Service {
+        serde_json::from_value(json!({
+            "metadata": {"name": "search", "namespace": namespace},
+            "spec": {"selector": {"app": app}, "ports": [port]},
+        }))
+        .unwrap()
+    };
+    let number = json!({"port": 80, "targetPort": 8080});
+    for (passes, namespace, app, port) in [
+        (true, "shop", "search", &number),
+        (true, "shop", "search", &json!({"port": 8080})),
+        (
+            false,
+            "shop",
+            "search",
+            &json!({"port": 80, "targetPort": "http"}),
+        ),
+        (
+            false,
+            "shop",
+            "search",
+            &json!({"port": 80, "targetPort": 9902}),
+        ),
+        (false, "shop", "other", &number),
+        (false, "bank", "search", &number),
+    ] {
+        let judged = services(&[service(namespace, app, port)], &pods);
+        let verdict = if passes { Warning } else { Fine };
+        assert_eq!(judged.verdict, verdict, "{namespace} {app} {port}");
+    }
+    let judged = services(&[service("shop", "search", &number)], &pods);
+    let named = "1 send requests past Envoy: shop/search (targetPort 8080)";
+    assert_eq!(judged.message, named);
+    let without_selector: Service = serde_json::from_value(json!({
+        "metadata": {"name": "search", "namespace": "shop"}, "spec": {"ports": [number]},
+    }))
+    .unwrap();
+    assert_eq!(services(&[without_selector], &pods).verdict, Fine);
+}
+
+#[test]
 fn rights_are_those_of_the_arguments() {
     use super::super::rights::needed;
     let names = |arguments: &[&str]| -> Vec<String> {
