@@ -155,20 +155,15 @@ fn folder(dir: &Path) -> anyhow::Result<Vec<FileReport>> {
         let name = path.display().to_string();
         match content {
             Ok(content) => check_file(&name, &content),
-            Err(error) => FileReport {
-                problems: vec![Problem {
-                    file: name.clone(),
-                    line: None,
-                    column: None,
-                    field: String::new(),
-                    message: error,
-                }],
-                file: name,
-                documents: Vec::new(),
-            },
+            Err(error) => FileReport::failed(&name, Problem::of_file(&name, error)),
         }
     };
-    Ok(files.into_iter().map(report).collect())
+    let mut reports: Vec<FileReport> = files.into_iter().map(report).collect();
+    // Manifests of workloads are often beside their policies.
+    if reports.iter().any(|report| !report.of_other_apis) {
+        reports.retain(|report| !report.of_other_apis);
+    }
+    Ok(reports)
 }
 
 /// Returns the policies of `reports`, or the output of their mistakes.

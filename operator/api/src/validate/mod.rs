@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use headgate_core::config::FilterConfig;
 
 use crate::plan::TargetRef;
-use crate::{AdmissionPolicy, AdmissionPolicySpec, DEFAULT_NAMESPACE, KIND};
+use crate::{API_VERSION, AdmissionPolicy, AdmissionPolicySpec, DEFAULT_NAMESPACE, KIND};
 use node::{Node, Value};
 use path::{Path, Segment};
 use rules::Problems;
@@ -46,6 +46,8 @@ pub struct FileReport {
     pub documents: Vec<Document>,
     /// Mistakes that belong to no single document.
     pub problems: Vec<Problem>,
+    /// Whether it holds nothing but objects of other APIs, each of which counts as a mistake.
+    pub of_other_apis: bool,
 }
 
 /// One document of a file.
@@ -81,25 +83,33 @@ impl FileReport {
         self.documents.iter().filter_map(|d| d.policy.as_ref().ok())
     }
 
-    fn failed(file: &str, problem: Problem) -> Self {
+    /// Returns the report of a file that can't be read.
+    #[must_use]
+    pub fn failed(file: &str, problem: Problem) -> Self {
         Self {
             file: file.to_owned(),
             documents: Vec::new(),
             problems: vec![problem],
+            of_other_apis: false,
         }
     }
 }
 
-/// Reads `bytes`, the content of the file named `file`.
+/// Reads `bytes`, the content of the file named `file`. Objects of other APIs beside policies, such
+/// as a Service, are left out.
 #[must_use]
 pub fn check_file(file: &str, bytes: &[u8]) -> FileReport {
-    let documents: Vec<Node> = match parse(file, bytes) {
+    let mut documents: Vec<Node> = match parse(file, bytes) {
         Ok(documents) => documents.into_iter().flat_map(objects).collect(),
         Err(problem) => return FileReport::failed(file, problem),
     };
     if documents.is_empty() {
         let message = "empty; at least one AdmissionPolicy";
         return FileReport::failed(file, Problem::of_file(file, message));
+    }
+    let of_other_apis = documents.iter().all(is_of_another_api);
+    if !of_other_apis {
+        documents.retain(|document| !is_of_another_api(document));
     }
     let documents = documents
         .into_iter()
@@ -109,6 +119,7 @@ pub fn check_file(file: &str, bytes: &[u8]) -> FileReport {
         file: file.to_owned(),
         documents,
         problems: Vec::new(),
+        of_other_apis,
     };
     refuse_duplicates(std::slice::from_mut(&mut report));
     report
@@ -287,6 +298,19 @@ fn is_policy(document: &Node) -> bool {
         Some(_) => true,
         None => document.get("apiVersion").is_some() || !matches!(document.value, Value::Map(_)),
     }
+}
+
+/// Whether a document is an object of another API: neither its kind nor its group is a slip of ours.
+fn is_of_another_api(document: &Node) -> bool {
+    let text = |field| match document.get(field).map(|node| &node.value) {
+        Some(Value::Text(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let (Some(version), Some(kind)) = (text("apiVersion"), text("kind")) else {
+        return false;
+    };
+    let [group, own] = [version, API_VERSION].map(|of| of.split('/').next().unwrap_or_default());
+    closest(kind, [KIND]).is_none() && closest(group, [own]).is_none()
 }
 
 fn namespace(policy: &AdmissionPolicy) -> &str {

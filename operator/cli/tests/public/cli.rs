@@ -54,6 +54,11 @@ fn validate_tells_by_exit_code_and_one_line() {
         ),
         ("ok: 13 policies\n", "", Some(0))
     );
+    // Objects of other APIs are beside policies, in one file (gateway) or in others.
+    for folder in ["gateway", "sidecar", "grpc", "istio", "envoy-gateway"] {
+        let answer = headgate(&["validate", &format!("examples/{folder}")]);
+        assert_eq!(answer.status.code(), Some(0), "{}", text(&answer.stdout));
+    }
 
     let bad = headgate(&[
         "validate",

@@ -79,15 +79,8 @@ impl Folder {
                 if self.files.get(&path).is_some_and(|f| f.content == content) {
                     return false;
                 }
-                let problems = vec![Problem::of_file(&name, problem)];
-                (
-                    content,
-                    FileReport {
-                        file: name,
-                        documents: Vec::new(),
-                        problems,
-                    },
-                )
+                let problem = Problem::of_file(&name, problem);
+                (content, FileReport::failed(&name, problem))
             }
         };
         let good = self.files.remove(&path).map(|f| f.good).unwrap_or_default();
