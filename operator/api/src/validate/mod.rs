@@ -300,7 +300,8 @@ fn is_policy(document: &Node) -> bool {
     }
 }
 
-/// Whether a document is an object of another API: neither its kind nor its group is a slip of ours.
+/// Whether a document is an object of another API: neither its kind nor its group is a slip of
+/// ours.
 fn is_of_another_api(document: &Node) -> bool {
     let text = |field| match document.get(field).map(|node| &node.value) {
         Some(Value::Text(text)) => Some(text.as_str()),
