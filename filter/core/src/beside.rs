@@ -162,14 +162,13 @@ pub trait Beside: Debug + Sized {
     ) {
     }
 
-    /// Decides about a request that arrives, and may change its attributes; `None` leaves it to the
-    /// stage.
+    /// Decides about a request that arrives; `None` leaves it to the stage.
     fn arrive(
         &mut self,
         host: &impl Host,
         now: Instant,
         stage: &mut Stage,
-        arrival: &mut Arrival,
+        arrival: &Arrival,
     ) -> Option<Passage> {
         None
     }

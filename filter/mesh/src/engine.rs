@@ -343,10 +343,10 @@ pub fn token(engine: &Engine, ticket: Ticket) -> Option<Token> {
 #[must_use]
 pub fn has_workflow(engine: &Engine, ticket: Ticket) -> bool {
     let workflows = engine.beside().workflows(ticket.policy);
-    let requests = engine.requests(ticket.policy);
-    workflows
-        .zip(requests)
-        .is_some_and(|(w, requests)| w.has(requests, ticket))
+    workflows.is_some_and(|workflows| {
+        let requests = engine.requests(ticket.policy);
+        requests.is_some_and(|requests| workflows.has(requests, ticket))
+    })
 }
 
 /// Records a request's use of the second resource, from its response.

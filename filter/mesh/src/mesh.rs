@@ -267,19 +267,20 @@ impl Beside for Mesh {
         host: &impl Host,
         now: Instant,
         stage: &mut Stage,
-        arrival: &mut Arrival,
+        arrival: &Arrival,
     ) -> Option<Passage> {
         let own = self.policy_mut(stage.policy())?;
         let workflows = own.workflows.as_mut().filter(|w| !w.is_retired())?;
+        let mut arrival = *arrival;
         if let Some(flows) = &own.flows {
             let id = arrival.origin.flow;
             arrival.attributes.flow = id;
             arrival.attributes.weight = flows.weight(workflows.name(WorkflowId(id)));
         }
-        workflows.complete(arrival);
+        workflows.complete(&mut arrival);
         let hopeless = stage.is_hopeless(arrival.stream, &arrival.attributes);
         let requests = &mut stage.requests;
-        Some(workflows.arrive(host, now, requests, arrival, hopeless))
+        Some(workflows.arrive(host, now, requests, &arrival, hopeless))
     }
 
     fn started(&mut self, now: Instant, requests: &mut Requests, ticket: Ticket) {

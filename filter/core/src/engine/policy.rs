@@ -93,8 +93,7 @@ impl Policy {
             attributes,
             origin,
         } = request;
-        let mut changed = *request;
-        match beside.arrive(host, now, &mut self.stage, &mut changed) {
+        match beside.arrive(host, now, &mut self.stage, request) {
             None => self.in_stage(beside, now, actions, |stage, actions| {
                 stage.arrive(host, now, *stream, attributes, actions)
             }),

@@ -363,7 +363,6 @@ impl Stage {
         let Some(ticket) = self.requests.ticket(slot) else {
             return Ok(());
         };
-        let origin = self.requests.of(ticket).and_then(|request| request.origin);
         let Some(request) = self.requests.take(ticket) else {
             return Ok(());
         };
@@ -375,7 +374,8 @@ impl Stage {
         self.stats.count(kind, Count::Unmeasured);
         let queue = self.ledger.queue(host);
         let queue_wait = self.drain_time(queue.clone().unwrap_or_default());
-        let refusal = self.refuse(now, &request.attributes, origin, request.late, queue_wait);
+        let Request { origin, late, .. } = request;
+        let refusal = self.refuse(now, &request.attributes, origin, late, queue_wait);
         actions.push(Action::Refuse {
             stream: request.stream,
             refusal,

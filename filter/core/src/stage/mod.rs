@@ -457,8 +457,7 @@ impl Stage {
             && let Some(reason) = self.no_room(&attributes, queued, sight.wait)
         {
             self.strategy.withdrawn(&attributes);
-            let origin = self.requests.of(ticket).and_then(|request| request.origin);
-            let refusal = self.refuse(now, &attributes, origin, reason, sight.wait);
+            let refusal = self.refuse(now, &attributes, request.origin, reason, sight.wait);
             return Ok(Decision::Refuse(refusal));
         }
         let expected_us = self.time_us(sight.work);
