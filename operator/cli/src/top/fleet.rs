@@ -2,7 +2,6 @@
 //! are compared.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch::Sender;
@@ -124,7 +123,6 @@ pub(super) async fn follow(
     interval: Duration,
     fleet: Sender<Fleet>,
 ) {
-    let fleet = Arc::new(fleet);
     let mut tasks: BTreeMap<String, AbortOnDropHandle<()>> = BTreeMap::new();
     loop {
         let named = places.drain(..).map(|place| (place.to_string(), place));
@@ -133,12 +131,7 @@ pub(super) async fn follow(
         fleet.send_modify(|fleet| fleet.set(wanted.keys()));
         for (name, place) in wanted {
             tasks.entry(name).or_insert_with_key(|name| {
-                let asking = ask(
-                    name.clone(),
-                    Client::new(place),
-                    interval,
-                    Arc::clone(&fleet),
-                );
+                let asking = ask(name.clone(), Client::new(place), interval, fleet.clone());
                 AbortOnDropHandle::new(tokio::spawn(asking))
             });
         }
@@ -161,7 +154,7 @@ async fn listed(selection: Option<&Selection>) -> Vec<Place> {
     }
 }
 
-async fn ask(proxy: String, mut client: Client, every: Duration, fleet: Arc<Sender<Fleet>>) {
+async fn ask(proxy: String, mut client: Client, every: Duration, fleet: Sender<Fleet>) {
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

@@ -112,7 +112,10 @@ impl Screen {
             KeyCode::PageUp => self.mark(|table| table.scroll_up_by(room)),
             KeyCode::Home => self.mark(TableState::select_first),
             KeyCode::End => self.mark(TableState::select_last),
-            KeyCode::Enter if self.choice.tab == Tab::Proxies && self.marked.is_some() => {
+            // A row that the filter hides is marked, and not selected.
+            KeyCode::Enter
+                if self.choice.tab == Tab::Proxies && self.table.selected().is_some() =>
+            {
                 self.count(self.marked.clone());
                 self.show(Tab::Types);
             }
@@ -180,13 +183,13 @@ impl Screen {
 
     fn draw_table(&mut self, frame: &mut Frame<'_>, body: Rect) {
         let rows = table::rows(&self.view, &self.choice);
+        let marked = self.marked.as_ref();
+        self.table
+            .select(marked.and_then(|key| rows.iter().position(|row| row.key == *key)));
         if rows.is_empty() {
             return frame.render_widget(Line::from(self.choice.tab.empty().dim()), body);
         }
         self.room = body.height.saturating_sub(1);
-        let marked = self.marked.as_ref();
-        self.table
-            .select(marked.and_then(|key| rows.iter().position(|row| row.key == *key)));
         // No empty lines below the last row of a long table.
         let most = rows.len().saturating_sub(usize::from(self.room));
         *self.table.offset_mut() = self.table.offset().min(most);

@@ -13,7 +13,7 @@ use ratatui::widgets::{self, Table, Widget as _};
 use serde_json::Value;
 
 use super::cells::{STRONG, arrivals, columns, name, names, rate, refused_share, traffic};
-use super::view::{UNREACHABLE, each, total};
+use super::view::{UNREACHABLE, each, requests};
 
 /// A view of the proxies' stats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -261,14 +261,7 @@ pub(super) fn summary(view: &Value) -> String {
         (n, 0) => format!("{n} proxies"),
         (n, silent) => format!("{silent} of {n} proxies unreachable"),
     };
-    let policies = each(&view["policies"]);
-    let traffic = policies.clone().map(|p| &p["traffic"]);
-    let arrivals = total(traffic.clone(), "arrivalRate");
-    let refused = total(
-        traffic.chain(policies.map(|p| &p["workflows"])),
-        "refusedRate",
-    );
-    let [arrivals, refused] = [arrivals, refused].map(|value| rate(&value.into()));
+    let [arrivals, refused] = requests(each(&view["policies"])).map(|value| rate(&value.into()));
     let seconds = view["windowSeconds"].as_f64().unwrap_or(0.0);
     format!("{proxies}, {arrivals} requests/s decided, {refused} refused; over {seconds:.0} s")
 }

@@ -24,7 +24,7 @@ use super::histogram::Spread;
 use super::sample::Stats;
 
 /// State of a proxy that has not responded yet.
-pub(super) const ASKED: &str = "Asked";
+const ASKED: &str = "Asked";
 pub(super) const ANSWERS: &str = "Answers";
 /// State of a proxy that doesn't answer, and is asked again.
 pub(super) const UNREACHABLE: &str = "Unreachable";
@@ -72,6 +72,17 @@ pub(super) fn view(fleet: &Fleet, only: Option<&str>, now: Instant, time: System
 /// Returns the elements of a list.
 pub(super) fn each(list: &Value) -> impl Iterator<Item = &Value> + Clone {
     list.as_array().into_iter().flatten()
+}
+
+/// Returns the rates of arrivals and of refusals of these policies. Requests that the rate limiter
+/// of a workflow refuses are not in a policy's `traffic`.
+pub(super) fn requests<'a>(policies: impl Iterator<Item = &'a Value> + Clone) -> [Option<f64>; 2] {
+    let traffic = policies.clone().map(|policy| &policy["traffic"]);
+    let workflows = policies.map(|policy| &policy["workflows"]);
+    [
+        total(traffic.clone(), "arrivalRate"),
+        total(traffic.chain(workflows), "refusedRate"),
+    ]
 }
 
 /// Returns the sum of a value of all rows; `None` if no row has it.
@@ -208,8 +219,7 @@ fn proxy(name: &str, proxy: &Proxy, now: Instant) -> Value {
         (None, None) => ASKED,
     };
     let silent = |since| tidy(now.saturating_duration_since(since).as_secs_f64());
-    let traffic = policies.iter().map(|p| &p["traffic"]);
-    let workflows = policies.iter().map(|p| &p["workflows"]);
+    let [arrivals, refused] = requests(policies.iter());
     json!({
         "proxy": name,
         "state": state,
@@ -221,8 +231,8 @@ fn proxy(name: &str, proxy: &Proxy, now: Instant) -> Value {
         "uptimeSeconds": latest.and_then(|sample| Some(sample.uptime?.as_secs())),
         "restarts": proxy.restarts,
         "policies": policies.iter().map(|p| &p["policy"]).collect::<Vec<_>>(),
-        "arrivalRate": total(traffic.clone(), "arrivalRate"),
-        "refusedRate": total(traffic.chain(workflows), "refusedRate"),
+        "arrivalRate": arrivals,
+        "refusedRate": refused,
         "slotsInUse": sum(policies.iter().map(|p| p["slotsInUse"].as_u64())),
         "slots": sum(policies.iter().map(|p| p["slots"].as_u64())),
         "hurt": total(&policies, "hurt").unwrap_or(0.0),

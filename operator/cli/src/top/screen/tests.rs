@@ -243,6 +243,22 @@ fn one_proxy_is_chosen_in_their_list() {
     drawn(&mut screen, (60, 9));
     press(&mut screen, &[KeyCode::Enter]);
     assert_eq!(screen.only, None, "none is marked");
+    // A filter that hides the marked row, or all rows.
+    for text in ["row 2", "no such row"] {
+        press(&mut screen, &[KeyCode::Home, KeyCode::Char('/')]);
+        press(
+            &mut screen,
+            &text.chars().map(KeyCode::Char).collect::<Vec<_>>(),
+        );
+        press(&mut screen, &[KeyCode::Enter]);
+        drawn(&mut screen, (60, 9));
+        press(&mut screen, &[KeyCode::Enter]);
+        assert_eq!(screen.only, None, "{text}: the marked row is hidden");
+        press(&mut screen, &[KeyCode::Esc]);
+        drawn(&mut screen, (60, 9));
+    }
+    press(&mut screen, &[KeyCode::Char('3')]);
+    drawn(&mut screen, (60, 9));
     press(&mut screen, &[KeyCode::Char('p'), KeyCode::Down]);
     press(&mut screen, &[KeyCode::Down, KeyCode::Enter]);
     assert_eq!(screen.only.as_deref(), Some("row 1"));

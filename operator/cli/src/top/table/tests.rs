@@ -2,6 +2,7 @@ use serde_json::json;
 
 use super::*;
 use crate::top::cells::silence;
+use crate::top::view::total;
 
 fn kind(name: &str, arrivals: f64, refused: f64, p99: f64) -> Value {
     json!({
