@@ -422,6 +422,7 @@ pub fn services(services: &[Service], injected: &[ObjectMeta]) -> Finding {
             .ports
             .iter()
             .flatten()
+            .filter(|p| matches!(p.protocol.as_deref(), None | Some("TCP")))
             .filter_map(|p| match p.target_port {
                 Some(IntOrString::Int(number)) => Some(number),
                 Some(IntOrString::String(_)) => None,

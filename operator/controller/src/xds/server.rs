@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::Extension;
+use axum::routing::any;
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_server::ExtensionConfigDiscoveryServiceServer;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -23,6 +24,9 @@ use super::tls::Tls;
 use crate::kubernetes::tokens::ProxyTokens;
 use crate::metrics::{Metrics, XdsMetrics};
 use headgate_api::plan::Plan;
+
+/// The methods of ADS.
+const AGGREGATED: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/{method}";
 
 /// An xDS server that isn't listening yet.
 #[derive(Debug)]
@@ -113,7 +117,9 @@ impl Server {
             let refused = service.other_protocol(&peer).into_http::<Body>();
             async { refused }
         };
-        let routes = Routes::new(ecds).into_axum_router().fallback(other);
+        let routes = Routes::new(ecds)
+            .into_axum_router()
+            .route(AGGREGATED, any(other));
         let mut stop = shutdown;
         let trust = self.tls.as_ref().map(Tls::subscribe);
         let connections = incoming(listener, limits, trust, Arc::clone(&self.registry));

@@ -18,8 +18,8 @@ use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, Discovery
 use super::ECDS_TYPE_URL;
 use super::resource::{Resource, hash};
 
-/// The most resources that one stream may name. A proxy has one for each listener that Headgate
-/// protects.
+/// The most resources that one stream may name. Envoy names one on each stream; the protocol allows
+/// more.
 pub const MAX_NAMES: usize = 64;
 /// The longest resource name, in bytes.
 pub const MAX_NAME: usize = 256;

@@ -294,6 +294,12 @@ fn a_service_that_passes_envoy_by_is_named() {
             "search",
             &json!({"port": 80, "targetPort": 9902}),
         ),
+        (
+            false,
+            "shop",
+            "search",
+            &json!({"port": 8080, "protocol": "UDP"}),
+        ),
         (false, "shop", "other", &number),
         (false, "bank", "search", &number),
     ] {
