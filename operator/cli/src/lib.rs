@@ -9,6 +9,7 @@ pub mod clean_up;
 pub mod cluster;
 pub mod completions;
 pub mod crd;
+mod draft;
 pub mod explain;
 pub mod inject;
 mod input;
@@ -16,13 +17,17 @@ pub mod man;
 pub mod name;
 pub mod render;
 pub mod run;
+#[cfg(feature = "tools")]
 pub mod simulate;
 pub mod slo;
 pub mod status;
+#[cfg(feature = "tools")]
 pub mod suggest;
+#[cfg(feature = "tools")]
 pub mod sysid;
 pub mod table;
 pub mod tls;
+#[cfg(feature = "tools")]
 pub mod top;
 pub mod validate;
 pub mod version;
@@ -51,10 +56,12 @@ pub enum Command {
     /// Explain which rule a request matches
     Explain(explain::ExplainArgs),
     /// Suggest a first policy, from an access log or from a proxy's measurements
+    #[cfg(feature = "tools")]
     Suggest(suggest::SuggestArgs),
     /// Print objectives for tools that track them (OpenSLO, Sloth), or a policy from such a file
     Slo(slo::SloArgs),
     /// Try a policy under a workload, or run an experiment of the papers
+    #[cfg(feature = "tools")]
     Simulate(simulate::SimulateArgs),
     /// Serve the policies of a folder to proxies
     Run(Box<run::RunArgs>),
@@ -76,8 +83,10 @@ pub enum Command {
     /// Exit codes: 0 if no finding is an error; 1 if one is; 2 if the command line is wrong.
     Check(check::CheckArgs),
     /// Show live requests, refusals and waits at proxies, by policy, type and workflow
+    #[cfg(feature = "tools")]
     Top(Box<top::TopArgs>),
     /// Find gains for backlog control from a trace of delays and backlogs
+    #[cfg(feature = "tools")]
     Sysid(sysid::SysidArgs),
     /// Print the CustomResourceDefinition of AdmissionPolicy
     Crd,
@@ -88,6 +97,19 @@ pub enum Command {
     /// Write manual pages
     #[command(hide = true)]
     Man(man::ManArgs),
+    /// The commands of the feature `tools`, in a program without it
+    #[cfg(not(feature = "tools"))]
+    #[command(
+        name = "top",
+        aliases = ["simulate", "suggest", "sysid"],
+        hide = true,
+        disable_help_flag = true
+    )]
+    Missing {
+        /// Its arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        _arguments: Vec<std::ffi::OsString>,
+    },
 }
 
 /// The output of a command and its exit code.
@@ -120,8 +142,10 @@ pub fn main() -> ExitCode {
         Command::Validate(args) => validate::run(&args),
         Command::Render(args) => render::run(&args),
         Command::Explain(args) => explain::run(&args),
+        #[cfg(feature = "tools")]
         Command::Suggest(args) => suggest::run(&args),
         Command::Slo(args) => slo::run(&args),
+        #[cfg(feature = "tools")]
         Command::Simulate(args) => simulate::run(&args),
         Command::Run(args) => run::run(&args).map(|()| Output::ok(String::new())),
         Command::Bootstrap(args) => bootstrap::run(&args),
@@ -130,12 +154,21 @@ pub fn main() -> ExitCode {
         Command::CleanUp(args) => clean_up::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Check(args) => check::run(&args),
+        #[cfg(feature = "tools")]
         Command::Top(args) => top::run(&args),
+        #[cfg(feature = "tools")]
         Command::Sysid(args) => sysid::run(&args),
         Command::Crd => crd::run(),
         Command::Version(args) => version::run(&args),
         Command::Completions(args) => Ok(completions::run(&args)),
         Command::Man(args) => man::run(&args),
+        #[cfg(not(feature = "tools"))]
+        Command::Missing { .. } => Err(anyhow::anyhow!(
+            "this is the program of Headgate's image, which lacks top, simulate, suggest and \
+             sysid; run that of an archive of the release, headgate-{}-PLATFORM.tar.gz, or of \
+             `scripts/build operator`",
+            env!("CARGO_PKG_VERSION")
+        )),
     };
     let result = output.and_then(|output| {
         print(&output.text)?;

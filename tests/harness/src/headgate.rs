@@ -15,6 +15,10 @@ use crate::process::Child;
 /// repository.
 pub const HEADGATE_ENV: &str = "HEADGATE_BIN";
 
+/// Environment variable with the path of the binary that has `top` and the other commands that the
+/// image's lacks; the default is `dist/headgate`.
+pub const FULL_ENV: &str = "HEADGATE_FULL";
+
 /// Environment variable with the path of the filter's module; the default is `dist/headgate.wasm`.
 pub const MODULE_ENV: &str = "HEADGATE_WASM";
 
@@ -190,9 +194,21 @@ impl Headgate {
 /// # Errors
 /// If it can't be run or fails; with its standard error.
 pub fn run_command(arguments: &[&str]) -> Result<String> {
-    let output = Command::new(binary_path()).args(arguments).output();
-    let output = output
-        .with_context(|| format!("build headgate with scripts/build, or set {HEADGATE_ENV}"))?;
+    run_program(&binary_path(), arguments)
+}
+
+/// Runs a command of [`full_path`] to its end and returns its standard output.
+///
+/// # Errors
+/// If it can't be run or fails; with its standard error.
+pub fn run_full(arguments: &[&str]) -> Result<String> {
+    run_program(&full_path(), arguments)
+}
+
+fn run_program(program: &Path, arguments: &[&str]) -> Result<String> {
+    let output = Command::new(program).args(arguments).output();
+    let output =
+        output.with_context(|| format!("{}: build it with scripts/build", program.display()))?;
     if !output.status.success() {
         bail!(
             "headgate {}: {}",
@@ -230,6 +246,11 @@ pub fn bootstrap(upstream: SocketAddr, xds: SocketAddr, arguments: &[&str]) -> R
 /// Returns the path of the `headgate` binary.
 pub fn binary_path() -> PathBuf {
     std::env::var_os(HEADGATE_ENV).map_or_else(|| dist("headgate"), PathBuf::from)
+}
+
+/// Returns the path of the `headgate` binary with all commands.
+pub fn full_path() -> PathBuf {
+    std::env::var_os(FULL_ENV).map_or_else(|| dist("headgate"), PathBuf::from)
 }
 
 /// Returns the path of the filter's module.

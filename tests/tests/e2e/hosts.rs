@@ -120,7 +120,7 @@ impl Fleet {
             .collect();
         let mut arguments = vec!["top", "--once", "--window=1s", "--view=proxies"];
         arguments.extend(admins.iter().map(String::as_str));
-        headgate::run_command(&arguments)
+        headgate::run_full(&arguments)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use headgate_tests::backend::{BackendConfig, ServiceType};
-use headgate_tests::headgate::run_command;
+use headgate_tests::headgate::run_full;
 use headgate_tests::rig::Rig;
 use headgate_tests::wait::until;
 use headgate_tests::{policy, wait};
@@ -24,7 +24,7 @@ fn what_a_dry_run_measured_becomes_a_policy() -> Result<()> {
     observed["spec"]["mode"] = json!("DryRun");
     let rig = Rig::builder(backend, observed).start()?;
     let proxy = format!("--proxy={}", rig.envoy.admin());
-    let suggest = || run_command(&["suggest", &proxy, "--service=default/search"]);
+    let suggest = || run_full(&["suggest", &proxy, "--service=default/search"]);
     let refusal = suggest().unwrap_err();
     ensure!(
         format!("{refusal:#}").contains("fewer than 50 answers measured so far"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use headgate_tests::backend::BackendConfig;
 use headgate_tests::fleet::Fleet;
-use headgate_tests::headgate::binary_path;
+use headgate_tests::headgate::full_path;
 use headgate_tests::load::{self, LoadSpec};
 use headgate_tests::{mix, policy, wait};
 use serde_json::Value;
@@ -36,7 +36,7 @@ fn top_shows_what_real_proxies_count() -> Result<()> {
         .map(|p| format!("--proxy={}", p.envoy.admin()))
         .collect();
     let ask = |more: &[&str]| -> Result<Vec<u8>> {
-        let output = std::process::Command::new(binary_path())
+        let output = std::process::Command::new(full_path())
             .args(["top", "--once", "--window=4s"])
             .args(&admins)
             .args(more)

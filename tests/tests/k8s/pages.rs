@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use headgate_tests::chart;
 use headgate_tests::docs::commands::{self, Page, pages};
-use headgate_tests::headgate::binary_path;
+use headgate_tests::headgate::full_path;
 use headgate_tests::kube::{ApiServer, programs};
 use headgate_tests::process;
 use headgate_tests::wait;
@@ -129,7 +129,7 @@ impl<'a> Folder<'a> {
                 symlink(path.canonicalize()?, here.join(name))?;
             }
         }
-        let program = binary_path()
+        let program = full_path()
             .canonicalize()
             .context("build it with scripts/build")?;
         fs::create_dir(here.join("dist"))?;
@@ -162,10 +162,8 @@ impl<'a> Folder<'a> {
             .args([LONGEST, "bash", "-euo", "pipefail", "-c", script])
             .current_dir(here)
             .env("PATH", path)
-            .env("KUBECONFIG", self.server.kubeconfig())
-            .env("HELM_CACHE_HOME", here.join("helm/cache"))
-            .env("HELM_CONFIG_HOME", here.join("helm/config"))
-            .env("HELM_DATA_HOME", here.join("helm/data"));
+            .env("KUBECONFIG", self.server.kubeconfig());
+        programs::helm_home(&mut command, &here.join("helm"));
         process::run(&mut command, None)
     }
 

@@ -13,6 +13,7 @@ mod policy;
 mod problem;
 mod rules;
 mod schema;
+#[cfg(feature = "simulated")]
 mod simulated;
 mod suggest;
 
@@ -31,6 +32,7 @@ pub use policy::{Slots, ValidPolicy};
 pub use problem::Problem;
 pub use rules::{NAME, is_name};
 pub use schema::constrain;
+#[cfg(feature = "simulated")]
 pub use simulated::{WorkloadDocument, mesh};
 pub use suggest::instead_of;
 

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 
-use super::suggest::{Service, service};
+use super::draft::{Service, service};
 use super::{Output, input};
 
 /// The only `apiVersion` of OpenSLO that is written and read.

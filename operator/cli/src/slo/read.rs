@@ -13,7 +13,7 @@ use headgate_core::config::DEFAULT_TYPE;
 use serde_json::Value;
 
 use super::{OPENSLO, RESPONSE_TIME, Service, TYPE, Unit};
-use crate::suggest::free_name;
+use crate::draft::free_name;
 
 /// Kinds of OpenSLO without objectives.
 const OTHER_KINDS: [&str; 6] = [

@@ -9,7 +9,7 @@ use headgate_core::stats::{percentile_name, prefix};
 use serde_json::{Value, json};
 
 use super::{OPENSLO, RESPONSE_TIME, TYPE};
-use crate::suggest::free_name;
+use crate::draft::free_name;
 
 /// The rolling window of an OpenSLO document; Sloth's is an option of its own.
 const WINDOW: &str = "4w";

@@ -15,9 +15,9 @@ use headgate_core::config::DEFAULT_TYPE;
 use headgate_simulator::workload::recorded::read_requests;
 
 use super::Output;
+use super::draft::{Service, service};
 use super::top::client::{Client, Place};
 use super::top::sample::{PolicySample, Stats};
-pub(super) use policy::free_name;
 use policy::{Found, Measured};
 use routes::Routes;
 
@@ -53,30 +53,6 @@ pub struct SuggestArgs {
         value_parser = clap::value_parser!(u16).range(1..=200)
     )]
     pub types: u16,
-}
-
-/// The target of the policy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Service {
-    pub(super) namespace: String,
-    pub(super) name: String,
-}
-
-pub(super) fn service(text: &str) -> Result<Service, String> {
-    let label = |part: &str| {
-        let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-        (1..=63).contains(&part.len())
-            && part.bytes().all(inner)
-            && !part.starts_with('-')
-            && !part.ends_with('-')
-    };
-    match text.split_once('/') {
-        Some((namespace, name)) if label(namespace) && label(name) => Ok(Service {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        }),
-        _ => Err("a namespace and the name of a Service in it, such as default/search".to_owned()),
-    }
 }
 
 /// Prints a suggested policy.

@@ -5,13 +5,11 @@ use std::fmt::Write as _;
 
 use headgate_core::config::DEFAULT_TYPE;
 
-use super::Service;
 use super::routes::FOLDED;
+use crate::draft::{Service, free_name};
 
 /// Least objective, ms: access logs and timers resolve it well.
 const LEAST_MS: f64 = 10.0;
-/// Longest name of a type.
-const MAX_NAME: usize = 63;
 
 /// Measured times of requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -171,39 +169,6 @@ fn in_order(routes: &[Route]) -> Vec<&Route> {
 /// several.
 fn name(route: &Route, taken: &mut BTreeSet<String>) -> String {
     free_name(route.method.iter().chain(&route.path), taken)
-}
-
-/// Returns `parts` as a name of at most 63 lower case letters, digits and `-`, with a number if the
-/// name is taken.
-pub(crate) fn free_name(
-    parts: impl IntoIterator<Item = impl AsRef<str>>,
-    taken: &mut BTreeSet<String>,
-) -> String {
-    let mut name = String::new();
-    for part in parts {
-        for c in part.as_ref().chars() {
-            if c.is_ascii_alphanumeric() {
-                name.push(c.to_ascii_lowercase());
-            } else if !name.is_empty() && !name.ends_with('-') {
-                name.push('-');
-            }
-        }
-        if !name.is_empty() && !name.ends_with('-') {
-            name.push('-');
-        }
-    }
-    // Room for a number.
-    name.truncate(MAX_NAME - 4);
-    let name = match name.trim_end_matches('-') {
-        "" => "root".to_owned(),
-        name => name.to_owned(),
-    };
-    let free = |name: &String| !taken.contains(name);
-    let numbered = (2..).map(|n| format!("{name}-{n}"));
-    let found = std::iter::once(name.clone()).chain(numbered).find(free);
-    let found = found.unwrap_or(name);
-    taken.insert(found.clone());
-    found
 }
 
 fn matching(route: &Route) -> String {
