@@ -25,15 +25,8 @@ pub fn folder() -> PathBuf {
 /// If it fails; with its message.
 pub fn helm(arguments: &[&str]) -> Result<String> {
     let mut command = Command::new(programs::helm()?.join("helm"));
-    // Neither a person's repositories nor their plugins belong into a test.
     let home = tempfile::tempdir()?;
-    for (key, folder) in [
-        ("HELM_CACHE_HOME", "cache"),
-        ("HELM_CONFIG_HOME", "config"),
-        ("HELM_DATA_HOME", "data"),
-    ] {
-        command.env(key, home.path().join(folder));
-    }
+    programs::helm_home(&mut command, home.path());
     command.args(arguments);
     process::run(&mut command, None).with_context(|| format!("helm {}", arguments.join(" ")))
 }

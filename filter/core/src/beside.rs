@@ -70,8 +70,6 @@ pub struct InForce<'a> {
     pub changed: bool,
     /// This worker.
     pub membership: &'a Membership,
-    /// A seed that differs between the workers and policies of a process.
-    pub seed: u64,
 }
 
 /// The trust in Headgate's headers of a request.

@@ -63,7 +63,7 @@ pub fn key(name: &str, schema: u32) -> String {
 
 /// A number that all workers count together.
 #[derive(Debug)]
-pub struct Counter {
+pub(crate) struct Counter {
     number: Number,
     /// This worker's count that isn't added yet.
     fresh: u64,
@@ -76,7 +76,7 @@ impl Counter {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn new(host: &impl Shared, name: &str) -> Result<Self, HostError> {
+    pub(crate) fn new(host: &impl Shared, name: &str) -> Result<Self, HostError> {
         let number = host.number(name)?;
         Ok(Self {
             number,
@@ -87,22 +87,22 @@ impl Counter {
     }
 
     /// Counts `n` here.
-    pub fn count(&mut self, n: u64) {
+    pub(crate) fn count(&mut self, n: u64) {
         self.fresh = self.fresh.saturating_add(n);
     }
 
     /// Returns this worker's count that isn't published yet.
-    pub fn fresh(&self) -> u64 {
+    pub(crate) fn fresh(&self) -> u64 {
         self.fresh
     }
 
     /// Returns the sum of all workers' counts, as far as this worker knows it.
-    pub fn seen(&self) -> u64 {
+    pub(crate) fn seen(&self) -> u64 {
         self.seen
     }
 
     /// Adds this worker's count to the number.
-    pub fn publish(&mut self, host: &impl Shared) -> Result<(), HostError> {
+    pub(crate) fn publish(&mut self, host: &impl Shared) -> Result<(), HostError> {
         if self.fresh > 0 {
             host.add_to(self.number, self.fresh.cast_signed())?;
             self.seen = self.seen.saturating_add(self.fresh);
@@ -112,7 +112,7 @@ impl Counter {
     }
 
     /// Returns the others' count since the last call.
-    pub fn others(&mut self, host: &impl Shared) -> Result<u64, HostError> {
+    pub(crate) fn others(&mut self, host: &impl Shared) -> Result<u64, HostError> {
         let total = host.get(self.number)?;
         // Less than `seen`: another worker tested whether the host keeps the number
         // (`host::unfiltered`).
@@ -168,7 +168,7 @@ pub fn change<T: Record + Default, R>(
 
 /// As [`change`], for the blob at `key`, at most `attempts` times. `change` reads and writes the
 /// bytes itself, and returns whether they must be stored.
-pub fn change_bytes<R>(
+pub(crate) fn change_bytes<R>(
     host: &impl Shared,
     key: &str,
     attempts: u32,

@@ -170,9 +170,10 @@ impl Beside for Mesh {
             id,
             config,
             membership,
-            seed,
             ..
         } = *policy;
+        // Differs between the workers and policies of a process.
+        let seed = self.seed.wrapping_add(u64::from(id.0));
         let new = || Workflows::new(config, membership, seed, now, host);
         let classes = config.classes.iter().map(|class| class.name.clone());
         let Some(own) = self.policy_mut(id) else {

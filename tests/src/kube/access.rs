@@ -71,10 +71,8 @@ impl Access {
     pub fn helm(&self, arguments: &[&str]) -> Result<String> {
         let home = self.kubeconfig.with_file_name("helm");
         let mut command = self.command(&programs::helm()?.join("helm"));
+        programs::helm_home(&mut command, &home);
         command
-            .env("HELM_CACHE_HOME", home.join("cache"))
-            .env("HELM_CONFIG_HOME", home.join("config"))
-            .env("HELM_DATA_HOME", home.join("data"))
             .arg("--kubeconfig")
             .arg(&self.kubeconfig)
             .args(arguments);

@@ -29,6 +29,18 @@ pub fn helm() -> Result<&'static Path> {
     once(&FOLDER, "get-helm")
 }
 
+/// Sets the folder of helm's own files for `command`: a person's repositories and plugins don't
+/// belong into a test.
+pub fn helm_home(command: &mut Command, home: &Path) {
+    for (name, folder) in [
+        ("HELM_CACHE_HOME", "cache"),
+        ("HELM_CONFIG_HOME", "config"),
+        ("HELM_DATA_HOME", "data"),
+    ] {
+        command.env(name, home.join(folder));
+    }
+}
+
 /// Folder with containerd and the other programs that a node needs (`scripts/get-node-tools`).
 ///
 /// # Errors

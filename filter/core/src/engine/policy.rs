@@ -16,7 +16,6 @@ pub(super) struct Policy {
     pub(super) id: PolicyId,
     pub(super) compiled: Arc<Compiled>,
     pub(super) stage: Stage,
-    seed: u64,
     releases: Vec<Release>,
 }
 
@@ -40,7 +39,6 @@ impl Policy {
             id,
             stage: Stage::new(id, config, stats, membership, seed, host)?,
             compiled,
-            seed,
             releases: Vec::new(),
         };
         this.configure_beside(beside, host, now, membership, true)?;
@@ -60,7 +58,6 @@ impl Policy {
             config: &self.compiled.config,
             changed,
             membership,
-            seed: self.seed,
         };
         let requests = &mut self.stage.requests;
         beside.reconfigure(host, now, &policy, requests, &mut self.releases)

@@ -20,8 +20,14 @@ pub(super) fn internal<'a>(
     headers: &'a Headers<'_, impl Stream>,
 ) -> impl Iterator<Item = &'a [u8]> {
     let all = headers.is_disowned();
-    let known = MESH.iter().map(|known| known.as_bytes());
-    let known = known.filter(move |known| !all && headers.ours().any(|name| name == *known));
+    let mut present = [false; MESH.len()];
+    for name in headers.ours().take_while(|_| !all) {
+        if let Some(known) = MESH.iter().position(|known| known.as_bytes() == name) {
+            present[known] = true;
+        }
+    }
+    let known = MESH.iter().zip(present).filter(|(_, present)| *present);
+    let known = known.map(|(known, _)| known.as_bytes());
     headers.ours().take_while(move |_| all).chain(known)
 }
 

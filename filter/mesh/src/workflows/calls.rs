@@ -11,7 +11,7 @@ use headgate_core::time::Instant;
 
 use super::adaptation::Heard;
 use super::call_tree::{Branch, Parent};
-use super::part::Part;
+use super::part::{Part, origin};
 use super::process::Workflows;
 use super::stats::{Count, ProcessCount};
 use super::wire::Announcement;
@@ -57,13 +57,12 @@ impl Workflows {
         host: &impl Host,
         now: Instant,
         part: &Part,
+        workflow: WorkflowId,
         started: Instant,
     ) -> Progress {
         // Skip the look-up for workflows without calls.
-        let calls = self
-            .published
-            .row(part.origin.workflow)
-            .is_none_or(|row| row.calls);
+        let row = self.published.row(workflow);
+        let calls = row.is_none_or(|row| row.calls);
         let branch = part.branch.filter(|_| calls);
         let children = branch.and_then(|branch| self.branches.load(host, branch).ok().flatten());
         children.unwrap_or_default().progress(started, now)
@@ -85,7 +84,7 @@ impl Workflows {
         let parent = Parent {
             process: self.process,
             branch: part.branch,
-            workflow: part.origin.workflow,
+            workflow: origin(request).workflow,
             class: request.attributes.class,
             started,
             deadline: part.deadline,
@@ -103,11 +102,12 @@ impl Workflows {
         requests: &mut Requests,
         ticket: Ticket,
     ) -> Option<Answer> {
-        let part = *self.parts.of(requests, ticket)?.1;
-        let done = self.done(host, now, &part, part.started?);
+        let (request, part) = self.parts.of(requests, ticket)?;
+        let (part, origin) = (*part, origin(request));
+        let done = self.done(host, now, &part, origin.workflow, part.started?);
         self.parts.both_mut(requests, ticket)?.1.done = Some(done);
-        part.origin.upstream.map(|_| Answer {
-            announcement: self.announcement(part.origin),
+        origin.upstream.map(|_| Answer {
+            announcement: self.announcement(origin),
             progress: done,
         })
     }

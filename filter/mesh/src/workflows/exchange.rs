@@ -14,6 +14,7 @@ use headgate_core::time::Instant;
 use headgate_core::workers::WorkerId;
 
 use super::limiter::Fate;
+use super::part::origin;
 use super::process::Workflows;
 use super::published::Published;
 use super::record::{Record, Run};
@@ -181,7 +182,7 @@ impl Workflows {
             let Some((request, part)) = parts.both_mut(requests, ticket) else {
                 return;
             };
-            let (stream, origin) = (request.stream, part.origin);
+            let (stream, origin) = (request.stream, origin(request));
             let workflow = origin.workflow;
             match fate {
                 Fate::Pass(waited) => {
@@ -219,7 +220,7 @@ impl Workflows {
         self.limiter.clear(now, |ticket, _| {
             if let Some((request, part)) = parts.both_mut(requests, ticket) {
                 part.pass(request, now);
-                tally.row(part.origin.workflow).measured.admitted += 1;
+                tally.row(origin(request).workflow).measured.admitted += 1;
                 let stream = request.stream;
                 releases.push(Release::Admit { ticket, stream });
             }

@@ -13,7 +13,6 @@ use super::call_tree::Branch;
 /// enters the mesh here.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
-    pub(crate) origin: Origin,
     /// The time at which waiting becomes pointless.
     pub(super) deadline: Option<Instant>,
     /// The time at which the limiter let it pass; `None` while it holds it.
@@ -38,6 +37,11 @@ impl Part {
             request.attributes.own_deadline = Some(deadline.since(now));
         }
     }
+}
+
+/// Returns the origin of a request, which came with one if it has a part.
+pub(super) fn origin(request: &Request) -> Origin {
+    request.origin.map_or(Origin::UNKNOWN, Origin::from)
 }
 
 /// The parts of a worker's requests, by their place in the table. That of a request that is over

@@ -19,7 +19,7 @@ use super::adaptation::Adaptation;
 use super::call_tree::{Branch, Branches, MAX_BRANCHES};
 use super::limiter::{Limiter, Verdict};
 use super::names::Directory;
-use super::part::{Part, Parts};
+use super::part::{Part, Parts, origin};
 use super::published::Published;
 use super::stats::{Count, ProcessCount, WorkflowStats};
 use super::tally::Tally;
@@ -272,7 +272,6 @@ impl Workflows {
         let mut waits = Request::new(request.stream, attributes, now);
         waits.origin = Some(request.origin);
         let mut part = Part {
-            origin: request.origin.into(),
             deadline: attributes.own_deadline.map(|own| now + own),
             passed: None,
             started: None,
@@ -336,9 +335,10 @@ impl Workflows {
             return;
         };
         let (part, phase) = (*part, request.phase);
+        let Origin { workflow, upstream } = origin(request);
         self.account(now);
         if part.passed.is_none() {
-            self.limiter.remove(part.origin.workflow, ticket);
+            self.limiter.remove(workflow, ticket);
         }
         let Some(started) = part.started else {
             return;
@@ -349,10 +349,9 @@ impl Workflows {
             Phase::Queued if answered => None,
             _ => return,
         };
-        let Origin { workflow, upstream } = part.origin;
         let mut done = part.done;
         if upstream.is_none() && done.is_none() {
-            done = Some(self.done(host, now, &part, started));
+            done = Some(self.done(host, now, &part, workflow, started));
         }
         self.stats.count(workflow, Count::Completed);
         let row = self.tally.row(workflow);

@@ -14,7 +14,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 use tonic::metadata::MetadataValue;
 
-use crate::proxies::{Authority, Running, Stream, node, open, plan, spiffe, subscribe, until};
+use crate::proxies::{Authority, Running, node, plan, spiffe, subscribe, until};
+use crate::wire::{Wire, open};
 
 const SHOP: &str = "Service/shop/web";
 /// Good proxies and attackers have addresses of their own.
@@ -36,17 +37,17 @@ async fn closed(mut stream: TcpStream) {
     assert!(ended.is_ok(), "still open");
 }
 
-async fn good(server: &Running) -> Stream {
+async fn good(server: &Running) -> Wire {
     let channel = server.plain(GOOD).await.unwrap();
     let mut stream = open(channel, subscribe(node("good", &[]))).await.unwrap();
-    stream.next().await.unwrap();
+    stream.text().await.unwrap();
     stream
 }
 
 /// An edit reaches the proxy.
-async fn follows(server: &Running, proxy: &mut Stream, revision: &str) {
+async fn follows(server: &Running, proxy: &mut Wire, revision: &str) {
     server.plans.send_replace(plan(&[SHOP], revision));
-    let got = proxy.next().await.unwrap();
+    let got = proxy.text().await.unwrap();
     assert!(got.contains(&format!("{revision}-shop")), "{got}");
 }
 
@@ -72,7 +73,7 @@ async fn connections_are_bounded_in_all_and_for_each_address() {
     // Another address has room, and connected proxies are not disturbed.
     let mut during = good(&server).await;
     follows(&server, &mut before, "2").await;
-    during.next().await.unwrap();
+    during.text().await.unwrap();
 
     // With the last place taken, every new connection is refused; with one free again, one gets in.
     let last = silent(server.address, "127.0.0.4").await;
@@ -83,7 +84,7 @@ async fn connections_are_bounded_in_all_and_for_each_address() {
         // Retried until the server has seen that they are gone.
         if let Ok(channel) = server.plain(BAD).await
             && let Ok(mut stream) = open(channel, subscribe(node("good", &[]))).await
-            && stream.next().await.is_ok()
+            && stream.text().await.is_ok()
         {
             break stream;
         }
@@ -116,7 +117,7 @@ async fn peers_that_do_not_finish_their_handshake_are_bounded_and_dropped() {
     let own = authority.proxy(&[&spiffe("shop")]);
     let channel = server.tls(&authority.pem, Some(&own)).await.unwrap();
     let mut proxy = open(channel, subscribe(node("good", &[]))).await.unwrap();
-    assert!(proxy.next().await.unwrap().contains("shop/policy"));
+    assert!(proxy.text().await.unwrap().contains("shop/policy"));
     for stream in flood {
         closed(stream).await;
     }
@@ -146,7 +147,7 @@ async fn a_good_proxy_does_not_wait_for_those_that_are_silent() {
     let served = async {
         let channel = server.tls(&authority.pem, Some(&own)).await.unwrap();
         let mut proxy = open(channel, subscribe(node("good", &[]))).await.unwrap();
-        assert!(proxy.next().await.unwrap().contains("shop/policy"));
+        assert!(proxy.text().await.unwrap().contains("shop/policy"));
     };
     let served = tokio::time::timeout(Duration::from_secs(60), served).await;
     assert!(served.is_ok(), "it waits for those that are silent");
@@ -181,7 +182,7 @@ async fn a_namespace_does_not_take_the_streams_of_another() {
     let own = authority.proxy(&[&spiffe("shop")]);
     let channel = server.tls(&authority.pem, Some(&own)).await.unwrap();
     let mut proxy = open(channel, subscribe(node("good", &[]))).await.unwrap();
-    assert!(proxy.next().await.unwrap().contains("shop/policy"));
+    assert!(proxy.text().await.unwrap().contains("shop/policy"));
 }
 
 #[tokio::test]
@@ -204,7 +205,7 @@ async fn connections_without_streams_and_old_ones_are_closed() {
     };
     let server = Running::start(plan(&[SHOP], "1"), limits, None).await;
     let mut proxy = good(&server).await;
-    let ended = proxy.next().await.unwrap_err();
+    let ended = proxy.text().await.unwrap_err();
     assert_ne!(ended.code(), Code::Ok);
     // It comes back and is served again.
     drop(good(&server).await);
@@ -223,7 +224,7 @@ async fn huge_requests_and_headers_end_their_stream_and_nothing_else() {
     let channel = server.plain(BAD).await.unwrap();
     let huge = node(&"x".repeat(65 << 10), &[]);
     let outcome = match open(channel.clone(), subscribe(huge)).await {
-        Ok(mut stream) => stream.next().await.unwrap_err(),
+        Ok(mut stream) => stream.text().await.unwrap_err(),
         Err(status) => status,
     };
     assert_eq!(outcome.code(), Code::OutOfRange, "{outcome}");

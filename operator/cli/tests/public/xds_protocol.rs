@@ -9,12 +9,10 @@ use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_s
 use headgate_api::plan::{Plan, PolicyState};
 use headgate_controller::xds::conditions::Type::Programmed;
 use headgate_core::config::Direction;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 
 use crate::common::{ADS, SEARCH, World, configuration, get, module_at, plan, with_workflows};
-use crate::wire::{Wire, ack, hello, nack, revision, sotw};
+use crate::wire::{self, ack, hello, nack, revision, sotw};
 
 #[tokio::test]
 async fn sotw_follows_the_plan_and_reports_what_the_proxy_says() {
@@ -84,18 +82,11 @@ async fn a_sidecar_with_two_slots_runs_a_policy_when_both_do() {
     let world = World::start(with_workflows(plan(&[(SEARCH, "r1")]))).await;
     let channel = world.channel().await;
     let open = async |slot: &str| {
-        let (requests, rx) = mpsc::channel(16);
         let first = DiscoveryRequest {
             resource_names: vec![slot.to_owned()],
             ..hello(Some(SEARCH))
         };
-        requests.send(first).await.unwrap();
-        let mut client = EcdsClient::new(channel.clone());
-        let responses = client.stream_extension_configs(ReceiverStream::new(rx));
-        Wire {
-            requests,
-            responses: responses.await.unwrap().into_inner(),
-        }
+        wire::open(channel.clone(), first).await.unwrap()
     };
     let (mut inbound, mut outbound) = (open("headgate").await, open("headgate-outbound").await);
     let (requests, calls) = (inbound.next().await, outbound.next().await);

@@ -7,9 +7,8 @@ use headgate_controller::xds::status::Report;
 use tonic::Code;
 use x509_parser::pem::parse_x509_pem;
 
-use crate::proxies::{
-    Authority, Pair, Running, node, open, plan, spiffe, subscribe, until, write_tls,
-};
+use crate::proxies::{Authority, Pair, Running, node, plan, spiffe, subscribe, until, write_tls};
+use crate::wire::open;
 
 const SHOP: &str = "Service/shop/web";
 const BANK: &str = "Service/bank/vault";
@@ -44,7 +43,7 @@ impl Rig {
         let mut stream = open(channel, subscribe(node("p", metadata)))
             .await
             .map_err(told)?;
-        stream.next().await.map_err(told)
+        stream.text().await.map_err(told)
     }
 }
 
@@ -99,7 +98,7 @@ async fn what_proxies_show_expires_in_the_metrics() {
         .await
         .unwrap();
     let mut stream = open(channel, subscribe(node("p", &[]))).await.unwrap();
-    stream.next().await.unwrap();
+    stream.text().await.unwrap();
     let (_, pem) = parse_x509_pem(shop.cert.as_bytes()).unwrap();
     let end = pem.parse_x509().unwrap().validity().not_after.timestamp();
     assert_eq!(expiry(), Some(end.to_string()));
@@ -194,31 +193,31 @@ async fn a_proxy_whose_ca_is_rotated_out_is_disconnected_and_others_stay() {
         open(channel, subscribe(node("p", &[]))).await
     };
     let mut stays = connect(&old).await.unwrap();
-    stays.next().await.unwrap();
+    stays.text().await.unwrap();
 
     // Both CAs for a while, as a rotation is done.
     files(&format!("{}{}", rig.authority.pem, next.pem));
     until("both CAs", reloads(1)).await;
     let mut newer = connect(&new).await.unwrap();
-    newer.next().await.unwrap();
+    newer.text().await.unwrap();
     rig.server.plans.send_replace(plan(&[SHOP], "2"));
     assert!(
-        stays.next().await.unwrap().contains("2-shop"),
+        stays.text().await.unwrap().contains("2-shop"),
         "still trusted"
     );
-    assert!(newer.next().await.unwrap().contains("2-shop"));
+    assert!(newer.text().await.unwrap().contains("2-shop"));
 
     files(&next.pem);
     until("the new CA alone", reloads(2)).await;
-    assert!(stays.next().await.is_err(), "its CA is gone");
+    assert!(stays.text().await.is_err(), "its CA is gone");
     rig.server.plans.send_replace(plan(&[SHOP], "3"));
-    assert!(newer.next().await.unwrap().contains("3-shop"));
+    assert!(newer.text().await.unwrap().contains("3-shop"));
     let again = rig.server.tls(&rig.authority.pem, Some(&old)).await;
     let refused = match again {
         Err(_) => true,
         Ok(channel) => match open(channel, subscribe(node("p", &[]))).await {
             Err(_) => true,
-            Ok(mut stream) => stream.next().await.is_err(),
+            Ok(mut stream) => stream.text().await.is_err(),
         },
     };
     assert!(refused, "and it can't come back");

@@ -8,7 +8,8 @@ use envoy_types::pb::google::rpc::Status as RpcStatus;
 use headgate_controller::xds::ECDS_TYPE_URL;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
 
 use super::common::{World, configuration, node};
 
@@ -36,7 +37,21 @@ impl Wire {
             .expect("the server has ended the stream")
     }
 
-    pub async fn failure(&mut self) -> tonic::Status {
+    /// The next response, acknowledged; its text.
+    pub async fn text(&mut self) -> Result<String, Status> {
+        let response = self.responses.message().await?;
+        let response = response.ok_or_else(|| Status::cancelled("the stream ended"))?;
+        // The server may have ended the stream.
+        let _ = self.requests.send(ack(&response)).await;
+        let bytes: Vec<u8> = response
+            .resources
+            .iter()
+            .flat_map(|any| any.value.clone())
+            .collect();
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    pub async fn failure(&mut self) -> Status {
         loop {
             match self.responses.message().await {
                 Ok(Some(_)) => {}
@@ -47,18 +62,20 @@ impl Wire {
     }
 }
 
-pub async fn sotw(world: &World, first: DiscoveryRequest) -> Wire {
+/// Opens a stream and sends `first`.
+pub async fn open(channel: Channel, first: DiscoveryRequest) -> Result<Wire, Status> {
     let (requests, rx) = mpsc::channel(16);
     requests.send(first).await.unwrap();
-    let mut client = EcdsClient::new(world.channel().await);
-    let responses = client
-        .stream_extension_configs(ReceiverStream::new(rx))
-        .await
-        .unwrap();
-    Wire {
+    let mut client = EcdsClient::new(channel);
+    let responses = client.stream_extension_configs(ReceiverStream::new(rx));
+    Ok(Wire {
         requests,
-        responses: responses.into_inner(),
-    }
+        responses: responses.await?.into_inner(),
+    })
+}
+
+pub async fn sotw(world: &World, first: DiscoveryRequest) -> Wire {
+    open(world.channel().await, first).await.unwrap()
 }
 
 pub fn hello(target: Option<&str>) -> DiscoveryRequest {

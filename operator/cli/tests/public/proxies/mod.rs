@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use envoy_types::pb::envoy::config::core::v3::Node;
-use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
-use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient;
+use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{Struct, Value};
 use headgate_api::plan::Plan;
@@ -23,10 +22,8 @@ use headgate_core::config::FilterConfig;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
-use tokio_stream::wrappers::ReceiverStream;
+use tokio::sync::watch;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
-use tonic::{Status, Streaming};
 
 /// A CA.
 pub(crate) struct Authority {
@@ -216,12 +213,6 @@ impl Running {
     }
 }
 
-/// One ECDS stream.
-pub(crate) struct Stream {
-    pub(crate) requests: mpsc::Sender<DiscoveryRequest>,
-    pub(crate) responses: Streaming<DiscoveryResponse>,
-}
-
 /// A node with these strings as metadata.
 pub(crate) fn node(id: &str, metadata: &[(&str, &str)]) -> Node {
     let value = |text: &str| Value {
@@ -244,45 +235,6 @@ pub(crate) fn subscribe(node: Node) -> DiscoveryRequest {
         node: Some(node),
         resource_names: vec!["headgate".to_owned()],
         ..DiscoveryRequest::default()
-    }
-}
-
-/// Opens a stream and sends `first`.
-pub(crate) async fn open(channel: Channel, first: DiscoveryRequest) -> Result<Stream, Status> {
-    let (requests, rx) = mpsc::channel(16);
-    requests.send(first).await.unwrap();
-    let responses = ExtensionConfigDiscoveryServiceClient::new(channel)
-        .stream_extension_configs(ReceiverStream::new(rx))
-        .await?
-        .into_inner();
-    Ok(Stream {
-        requests,
-        responses,
-    })
-}
-
-impl Stream {
-    /// The next response, acknowledged; its text.
-    pub(crate) async fn next(&mut self) -> Result<String, Status> {
-        let response = self
-            .responses
-            .message()
-            .await?
-            .ok_or_else(|| Status::cancelled("the stream ended"))?;
-        let ack = DiscoveryRequest {
-            resource_names: vec!["headgate".to_owned()],
-            version_info: response.version_info.clone(),
-            response_nonce: response.nonce.clone(),
-            ..DiscoveryRequest::default()
-        };
-        // The server may have ended the stream.
-        let _ = self.requests.send(ack).await;
-        let bytes: Vec<u8> = response
-            .resources
-            .iter()
-            .flat_map(|any| any.value.clone())
-            .collect();
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 
