@@ -144,7 +144,8 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
             .transpose()?,
     }));
     let metrics = Metrics::new();
-    let (access, namespace) = (args.source.access(), args.source.namespace());
+    let operator = &args.source.operator;
+    let (access, namespace) = (operator.access(), operator.namespace());
     let renewing = args.tls.make(&access, namespace, &metrics).await?;
     let tls = args.tls.load(args.source.kubernetes).await?;
     let xds = listen("--xds", args.xds)?;
@@ -221,7 +222,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         snapshots: server.snapshots(),
         statuses: source.statuses(),
     }));
-    let mut source = source.serving(
+    source.write(
         plan.clone(),
         registry,
         modules.subscribe(),

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::FIELD_MANAGER;
-use super::leader::Leadership;
+use super::leader::{Leadership, while_leading};
 use crate::xds::tls::Trust;
 
 /// The pause after a failed write.
@@ -35,43 +35,36 @@ pub struct CaBundle {
 
 impl CaBundle {
     /// Writes for ever, while this replica leads.
-    pub(super) async fn run(mut self, client: Client, mut leadership: Leadership) {
+    pub(super) async fn run(self, client: Client, leadership: Leadership) {
+        while_leading(leadership, || self.clone().follow(client.clone())).await;
+    }
+
+    async fn follow(mut self, client: Client) {
         let api = Api::<MutatingWebhookConfiguration>::all(client);
         let only = watcher::Config::default().fields(&format!("metadata.name={}", self.name));
-        while leadership.wait_for(Option::is_some).await.is_ok() {
-            let following = async {
-                let seen = watcher(api.clone(), only.clone()).default_backoff();
-                let mut seen = pin!(seen.applied_objects());
-                let (mut latest, mut failed) = (None, false);
-                loop {
-                    tokio::select! {
-                        Some(event) = seen.next() => match event {
-                            Ok(object) => latest = Some(object),
-                            Err(error) => {
-                                warn!("watching webhook {} failed: {error}", self.name);
-                                continue;
-                            }
-                        },
-                        Ok(()) = self.trust.changed() => {}
-                        () = tokio::time::sleep(RETRY), if failed => {}
-                        else => return,
-                    }
-                    let Some(configuration) = &latest else {
-                        continue;
-                    };
-                    let written = self.write(&api, configuration).await;
-                    failed = written.is_err();
-                    match written {
-                        Ok(()) => {}
-                        Err(error) => warn!("CA of webhook {}: {error}", self.name),
-                    }
-                }
-            };
+        let seen = watcher(api.clone(), only).default_backoff();
+        let mut seen = pin!(seen.applied_objects());
+        let (mut latest, mut failed) = (None, false);
+        loop {
             tokio::select! {
-                () = following => return,
-                lost = leadership.wait_for(Option::is_none) => if lost.is_err() {
-                    return;
+                Some(event) = seen.next() => match event {
+                    Ok(object) => latest = Some(object),
+                    Err(error) => {
+                        warn!("watching webhook {} failed: {error}", self.name);
+                        continue;
+                    }
                 },
+                Ok(()) = self.trust.changed() => {}
+                () = tokio::time::sleep(RETRY), if failed => {}
+                else => return,
+            }
+            let Some(configuration) = &latest else {
+                continue;
+            };
+            let written = self.write(&api, configuration).await;
+            failed = written.is_err();
+            if let Err(error) = written {
+                warn!("CA of webhook {}: {error}", self.name);
             }
         }
     }

@@ -17,7 +17,7 @@ use kube::core::PartialObjectMeta;
 use kube::{Api, Client, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout_at};
 use tracing::info;
 
@@ -76,7 +76,8 @@ pub struct Controller {
     changes: mpsc::Receiver<Change>,
     sender: mpsc::Sender<Change>,
     gateway_watches: BTreeMap<TargetKind, AbortHandle>,
-    watches: Vec<AbortHandle>,
+    /// All watches, which end with the controller.
+    watches: JoinSet<()>,
     /// Whether every resource has been listed and planned once.
     is_ready: bool,
 }
@@ -104,7 +105,7 @@ impl Controller {
             changes,
             sender,
             gateway_watches: BTreeMap::new(),
-            watches: Vec::new(),
+            watches: JoinSet::new(),
             is_ready: false,
         }
     }
@@ -254,8 +255,8 @@ impl Controller {
         K: kube::Resource + Clone + DeserializeOwned + Debug + Send + 'static,
         V: Send + 'static,
     {
-        let task = tokio::spawn(watch.follow(read, wrap, self.sender.clone()));
-        self.watches.push(task.abort_handle());
+        self.watches
+            .spawn(watch.follow(read, wrap, self.sender.clone()));
     }
 
     /// Starts and stops watches as Gateway API's kinds are installed and removed.
@@ -291,19 +292,18 @@ impl Controller {
         let resource = ApiResource::from_gvk_with_plural(&version, plural(kind));
         let watch = Watch::of(plural(kind), resource, &self.client, &self.namespaces);
         let out = self.sender.clone();
-        let task = match kind {
-            TargetKind::Gateway => tokio::spawn(watch.follow(
+        match kind {
+            TargetKind::Gateway => self.watches.spawn(watch.follow(
                 |object| read::gateway(&object),
                 move |seen| Change::Gateways(number, seen),
                 out,
             )),
-            _ => tokio::spawn(watch.follow(
+            _ => self.watches.spawn(watch.follow(
                 |object| read::route(&object),
                 move |seen| Change::Routes(kind, number, seen),
                 out,
             )),
-        };
-        task.abort_handle()
+        }
     }
 }
 
@@ -340,14 +340,6 @@ fn failed(change: &Change) -> Option<&'static str> {
         Change::Routes(kind, _, seen) => (is(seen), plural(*kind)),
     };
     failed.then_some(resource)
-}
-
-impl Drop for Controller {
-    fn drop(&mut self) {
-        for watch in self.watches.iter().chain(self.gateway_watches.values()) {
-            watch.abort();
-        }
-    }
 }
 
 #[cfg(test)]

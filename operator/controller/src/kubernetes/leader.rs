@@ -52,6 +52,20 @@ pub fn may_write(leadership: &Leadership, now: Instant) -> bool {
     leadership.borrow().is_some_and(|until| now < until)
 }
 
+/// Runs `task` while this replica leads, anew each time, until a run ends by itself or the
+/// candidate is gone.
+pub(super) async fn while_leading<F: Future<Output = ()>>(
+    mut leadership: Leadership,
+    mut task: impl FnMut() -> F,
+) {
+    while leadership.wait_for(Option::is_some).await.is_ok() {
+        tokio::select! {
+            () = task() => return,
+            _ = leadership.wait_for(Option::is_none) => {}
+        }
+    }
+}
+
 /// A candidate for the Lease.
 pub struct Candidate {
     api: Api<Lease>,

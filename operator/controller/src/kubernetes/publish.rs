@@ -27,7 +27,7 @@ use tracing::warn;
 use super::FIELD_MANAGER;
 use super::cluster::ObjectKey;
 use super::deliver::object::MANAGED_BY;
-use super::leader::Leadership;
+use super::leader::{Leadership, while_leading};
 
 /// The key in the ConfigMap.
 pub const CA_KEY: &str = "ca.crt";
@@ -77,23 +77,25 @@ impl Publisher {
     }
 
     /// Publishes for ever, while this replica leads.
-    pub async fn run(self, mut leadership: Leadership) {
-        while leadership.wait_for(Option::is_some).await.is_ok() {
-            let mut changes = pin!(self.changes());
-            while leadership.borrow().is_some() {
-                let published = self.publish().await;
-                if let Err(error) = &published {
-                    let name = &self.config_maps.name;
-                    warn!("publishing the CA as ConfigMap {name} failed: {error:#}");
-                }
-                let published = published.ok();
-                while timeout(AGAIN, changes.next()).await.is_err()
-                    && published.is_some()
-                    && published == self.ca().await.ok()
-                {}
-                let settled = Instant::now() + SETTLE;
-                while let Ok(Some(())) = timeout_at(settled, changes.next()).await {}
+    pub async fn run(self, leadership: Leadership) {
+        while_leading(leadership, || self.follow()).await;
+    }
+
+    async fn follow(&self) {
+        let mut changes = pin!(self.changes());
+        loop {
+            let published = self.publish().await;
+            if let Err(error) = &published {
+                let name = &self.config_maps.name;
+                warn!("publishing the CA as ConfigMap {name} failed: {error:#}");
             }
+            let published = published.ok();
+            while timeout(AGAIN, changes.next()).await.is_err()
+                && published.is_some()
+                && published == self.ca().await.ok()
+            {}
+            let settled = Instant::now() + SETTLE;
+            while let Ok(Some(())) = timeout_at(settled, changes.next()).await {}
         }
     }
 

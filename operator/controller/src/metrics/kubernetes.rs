@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 
 use http::{Method, StatusCode, Uri};
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
@@ -65,30 +64,14 @@ impl WriteResult {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RequestLabels {
-    verb: &'static str,
-    resource: &'static str,
-    code: Cow<'static, str>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WriteLabels {
-    resource: &'static str,
-    result: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ResourceLabels {
-    resource: &'static str,
-}
+type Labels<const N: usize> = [(&'static str, Cow<'static, str>); N];
 
 /// Handles of the metrics of the client of the API server.
 #[derive(Debug)]
 pub struct KubernetesMetrics {
-    requests: Family<RequestLabels, Counter>,
-    writes: Family<WriteLabels, Counter>,
-    watch_restarts: Family<ResourceLabels, Counter>,
+    requests: Family<Labels<3>, Counter>,
+    writes: Family<Labels<2>, Counter>,
+    watch_restarts: Family<Labels<1>, Counter>,
 }
 
 impl KubernetesMetrics {
@@ -100,11 +83,8 @@ impl KubernetesMetrics {
         };
         // Registered at the start: a counter that first appears with 1 has no increase.
         for resource in WATCHED {
-            drop(
-                metrics
-                    .watch_restarts
-                    .get_or_create(&ResourceLabels { resource }),
-            );
+            let labels = [("resource", resource.into())];
+            drop(metrics.watch_restarts.get_or_create(&labels));
         }
         registry.register(
             "kubernetes_requests",
@@ -129,30 +109,29 @@ impl KubernetesMetrics {
     /// answer.
     pub fn requested(&self, method: &Method, uri: &Uri, status: Option<StatusCode>) {
         let path = Path::of(uri);
-        let labels = RequestLabels {
-            verb: verb(method, &path, uri.query().unwrap_or_default()),
-            resource: path.resource,
-            code: status.map_or(Cow::Borrowed("error"), |s| {
-                Cow::Owned(s.as_str().to_owned())
-            }),
-        };
+        let verb = verb(method, &path, uri.query().unwrap_or_default());
+        let code = status.map_or("error".into(), |s| s.as_str().to_owned().into());
+        let labels = [
+            ("verb", verb.into()),
+            ("resource", path.resource.into()),
+            ("code", code),
+        ];
         self.requests.get_or_create(&labels).inc();
     }
 
     /// Counts a write of an object, or of its status, of `resource` (plural, lower case:
     /// `admissionpolicies`).
     pub fn wrote(&self, resource: &str, result: WriteResult) {
-        let labels = WriteLabels {
-            resource: known(resource),
-            result: result.as_str(),
-        };
+        let labels = [
+            ("resource", known(resource).into()),
+            ("result", result.as_str().into()),
+        ];
         self.writes.get_or_create(&labels).inc();
     }
 
     /// Counts a watch of `resource` (plural, lower case) that ended with an error and restarts.
     pub fn watch_restarted(&self, resource: &str) {
-        let resource = known(resource);
-        let labels = ResourceLabels { resource };
+        let labels = [("resource", known(resource).into())];
         self.watch_restarts.get_or_create(&labels).inc();
     }
 }

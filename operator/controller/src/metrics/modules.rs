@@ -1,6 +1,5 @@
 //! The module server: the outcomes of requests for filter modules.
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
@@ -28,17 +27,7 @@ impl ServeResult {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labels {
-    result: &'static str,
-}
-
-impl From<ServeResult> for Labels {
-    fn from(result: ServeResult) -> Self {
-        let result = result.as_str();
-        Self { result }
-    }
-}
+type Labels = [(&'static str, &'static str); 1];
 
 /// Handles of the module server's metrics.
 #[derive(Debug)]
@@ -52,7 +41,7 @@ impl ModuleMetrics {
         // Registered at the start: a rate needs a first value, and a counter that first appears
         // with 1 has none.
         for result in ServeResult::ALL {
-            drop(served.get_or_create(&result.into()));
+            drop(served.get_or_create(&labels(result)));
         }
         registry.register(
             "modules_served",
@@ -65,11 +54,15 @@ impl ModuleMetrics {
     /// Returns the number of requests with this outcome.
     #[must_use]
     pub fn count(&self, result: ServeResult) -> u64 {
-        self.served.get_or_create(&result.into()).get()
+        self.served.get_or_create(&labels(result)).get()
     }
 
     /// Counts a request for a module.
     pub fn served(&self, result: ServeResult) {
-        self.served.get_or_create(&result.into()).inc();
+        self.served.get_or_create(&labels(result)).inc();
     }
+}
+
+const fn labels(result: ServeResult) -> Labels {
+    [("result", result.as_str())]
 }

@@ -9,7 +9,7 @@ use super::super::window::{self, SECOND_IN_HUNDREDTHS, window};
 use super::super::{Problems, Real};
 use crate::validate::path::Path;
 use crate::validate::schema::{self as cel, Place, Rule, some};
-use crate::{ControlScopeType, StarvationAvoidanceType, StrategyType};
+use crate::{ControlScopeType, Duration, StarvationAvoidanceType, StrategyType};
 
 const ALLOWANCE: Real = Real {
     default: 0.1,
@@ -46,21 +46,34 @@ pub(super) fn starvation_avoidance(
             if avoidance.helping_the_underserved.is_some() {
                 mismatch("helpingTheUnderserved", "AcceptanceAllowance", at, problems);
             }
-            acceptance_allowance(
-                avoidance.acceptance_allowance.as_ref(),
-                &at.field("acceptanceAllowance"),
-                problems,
-            )
+            let settings = avoidance.acceptance_allowance.clone().unwrap_or_default();
+            let at = at.field("acceptanceAllowance");
+            let allowance = problems.real(at.field("allowance"), settings.allowance, &ALLOWANCE);
+            let shares = (settings.window.as_ref(), settings.step.as_ref());
+            let (window_us, step_us) = counted(shares, &at, problems);
+            StarvationAvoidance::AcceptanceAllowance {
+                allowance,
+                window_us,
+                step_us,
+            }
         }
         StarvationAvoidanceType::HelpingTheUnderserved => {
             if avoidance.acceptance_allowance.is_some() {
                 mismatch("acceptanceAllowance", "HelpingTheUnderserved", at, problems);
             }
-            helping_the_underserved(
-                avoidance.helping_the_underserved.as_ref(),
-                &at.field("helpingTheUnderserved"),
-                problems,
-            )
+            let settings = avoidance
+                .helping_the_underserved
+                .clone()
+                .unwrap_or_default();
+            let at = at.field("helpingTheUnderserved");
+            let alpha = problems.real(at.field("alpha"), settings.alpha, &ALPHA);
+            let shares = (settings.window.as_ref(), settings.step.as_ref());
+            let (window_us, step_us) = counted(shares, &at, problems);
+            StarvationAvoidance::HelpingTheUnderserved {
+                alpha,
+                window_us,
+                step_us,
+            }
         }
     })
 }
@@ -93,46 +106,13 @@ fn mismatch(field: &str, kind: &str, at: &Path, problems: &mut Problems) {
     );
 }
 
-fn acceptance_allowance(
-    settings: Option<&crate::AcceptanceAllowance>,
+/// Returns the window over which shares are counted and its step, µs.
+fn counted(
+    (length, step): (Option<&Duration>, Option<&Duration>),
     at: &Path,
     problems: &mut Problems,
-) -> StarvationAvoidance {
-    let settings = settings.cloned().unwrap_or_default();
-    let allowance = problems.real(at.field("allowance"), settings.allowance, &ALLOWANCE);
-    let (window_us, step_us) = window(
-        settings.window.as_ref(),
-        settings.step.as_ref(),
-        SECOND_IN_HUNDREDTHS,
-        at,
-        problems,
-    );
-    StarvationAvoidance::AcceptanceAllowance {
-        allowance,
-        window_us,
-        step_us,
-    }
-}
-
-fn helping_the_underserved(
-    settings: Option<&crate::HelpingTheUnderserved>,
-    at: &Path,
-    problems: &mut Problems,
-) -> StarvationAvoidance {
-    let settings = settings.cloned().unwrap_or_default();
-    let alpha = problems.real(at.field("alpha"), settings.alpha, &ALPHA);
-    let (window_us, step_us) = window(
-        settings.window.as_ref(),
-        settings.step.as_ref(),
-        SECOND_IN_HUNDREDTHS,
-        at,
-        problems,
-    );
-    StarvationAvoidance::HelpingTheUnderserved {
-        alpha,
-        window_us,
-        step_us,
-    }
+) -> (u64, u64) {
+    window(length, step, SECOND_IN_HUNDREDTHS, at, problems)
 }
 
 pub(super) fn schema(strategy: &mut Place<'_>) {
