@@ -43,6 +43,7 @@ pub mod sotw;
 pub mod status;
 mod stream;
 pub mod tally;
+mod tenants;
 pub mod timestamp;
 pub mod tls;
 
