@@ -85,6 +85,25 @@ a key that stands twice is no YAML; the chart's own win over `commonLabels`.
 {{- if dig "enabled" false (.Values.injection | default dict) }}true{{ end }}
 {{- end }}
 
+{{/* The requirements of a label selector in text, as matchExpressions. */}}
+{{- define "headgate.matchExpressions" -}}
+{{- range regexFindAll `[^,(]+(\([^)]*\))?` . -1 }}
+{{- $key := regexFind `[^\s!=<>(]+` . }}
+{{- $values := regexSplit `\s*[(),]\s*` (regexFind `\(.*\)` .) -1 }}
+{{- if regexMatch `^\s*!` . }}
+- {key: {{ $key }}, operator: DoesNotExist}
+{{- else if contains "(" . }}
+- {key: {{ $key }}, operator: {{ regexMatch `\snotin\s*\(` . | ternary "NotIn" "In" }}, values: {{ slice $values 1 (sub (len $values) 1) | toJson }}}
+{{- else if contains "=" . }}
+- {key: {{ $key }}, operator: {{ contains "!=" . | ternary "NotIn" "In" }}, values: {{ list (regexReplaceAll `^.*=` . "" | trim) | toJson }}}
+{{- else if regexMatch `[<>]` . }}
+{{- fail (printf "watchNamespaceSelector has %q, which the injection webhook's namespaceSelector can't express; write it with in, notin, = or !=" (trim .)) }}
+{{- else }}
+- {key: {{ $key }}, operator: Exists}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* "true" where objects of prometheus-operator can be made. */}}
 {{- define "headgate.hasPrometheusOperator" -}}
 {{- if .Capabilities.APIVersions.Has "monitoring.coreos.com/v1" }}true{{ end }}

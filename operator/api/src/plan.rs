@@ -41,6 +41,8 @@ pub const MODULE_METADATA: &str = "headgate.dev/module";
 /// Node metadata key of the native module file that a proxy can load, an absolute path; the
 /// operator's own path by default, where the proxy has no Wasm module file of its own either.
 pub const NATIVE_MODULE_METADATA: &str = "headgate.dev/native-module";
+/// Node metadata key of the version of the module files that a proxy has.
+pub const VERSION_METADATA: &str = "headgate.dev/module-version";
 /// Node metadata key of the kind of filter that a proxy asks for: `wasm`, the default, or `native`.
 pub const FILTER_METADATA: &str = "headgate.dev/filter";
 /// Node metadata key of the processor that a proxy runs on, as [`std::env::consts::ARCH`] calls it.

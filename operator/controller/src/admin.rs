@@ -204,11 +204,17 @@ async fn authorize(State(authorizer): State<Authorizer>, request: Request, next:
         Err(refusal) => refusal,
     };
     let code = match &refusal {
+        // A leader of 0.1.0 shows no token. It takes a refusal for a replica without proxies, whose
+        // policies are then not programmed, and waits for counts that it takes for unchanged.
+        Refusal::NoToken if path == COUNTS_PATH => StatusCode::NOT_MODIFIED,
         Refusal::NoToken | Refusal::UnknownToken => StatusCode::UNAUTHORIZED,
         Refusal::Forbidden { .. } => StatusCode::FORBIDDEN,
         Refusal::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
     };
-    let mut response = (code, format!("{refusal}\n")).into_response();
+    let mut response = match code {
+        StatusCode::NOT_MODIFIED => code.into_response(),
+        _ => (code, format!("{refusal}\n")).into_response(),
+    };
     if code == StatusCode::UNAUTHORIZED {
         let scheme = HeaderValue::from_static("Bearer");
         response

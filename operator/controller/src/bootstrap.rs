@@ -37,11 +37,11 @@ use std::time::Duration;
 use headgate_mesh::class_admission::protocol::CLUSTER;
 
 use crate::endpoint::{Endpoint, LOCALHOST};
-use crate::xds::DEFAULT_SLOT;
 use crate::xds::module::Kind;
+use crate::xds::{DEFAULT_SLOT, VERSION};
 use headgate_api::plan::{
     ARCHITECTURE_METADATA, FILTER_METADATA, LABELS_METADATA, MODULE_METADATA, NAMESPACE_METADATA,
-    NATIVE_MODULE_METADATA, TARGET_METADATA, TargetRef,
+    NATIVE_MODULE_METADATA, TARGET_METADATA, TargetRef, VERSION_METADATA,
 };
 
 pub use outbound::Outbound;
@@ -272,6 +272,11 @@ impl Bootstrap {
                 pod.native_module.as_deref().filter(|_| is_native).map(path),
             ),
             (
+                "The version of that module, by which the operator explains a refusal.",
+                VERSION_METADATA,
+                pod.module.as_ref().map(|_| quoted(VERSION)),
+            ),
+            (
                 "The processor, for which a native module has to be built.",
                 ARCHITECTURE_METADATA,
                 pod.architecture.filter(|_| is_native).map(quoted),
@@ -462,6 +467,7 @@ mod tests {
         assert_eq!(metadata[NAMESPACE_METADATA], "n\"\n");
         assert_eq!(metadata[LABELS_METADATA]["app\": x\n"], "y: \"z");
         assert_eq!(metadata[MODULE_METADATA], "/m\" #");
+        assert_eq!(metadata[VERSION_METADATA], VERSION);
         assert_eq!(read["layered_runtime"], serde_json::Value::Null);
         assert_eq!(
             read["static_resources"]["clusters"][0]["type"],

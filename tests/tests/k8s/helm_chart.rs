@@ -423,6 +423,21 @@ fn pods_are_injected_only_where_it_is_wanted() {
         webhook["namespaceSelector"]["matchExpressions"][1],
         json!({"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["shop"]})
     );
+    let selected = chart::render(&good("injection-selector"), &[]).unwrap();
+    let webhook = &find(&selected, "MutatingWebhookConfiguration/headgate")["webhooks"][0];
+    let expressions = &webhook["namespaceSelector"]["matchExpressions"];
+    assert_eq!(
+        expressions.as_array().unwrap()[1..],
+        [
+            json!({"key": "headgate.dev/watch", "operator": "In", "values": ["true", "yes"]}),
+            json!({"key": "tier", "operator": "Exists"}),
+            json!({"key": "legacy", "operator": "DoesNotExist"}),
+            json!({"key": "team", "operator": "NotIn", "values": ["a"]}),
+            json!({"key": "env", "operator": "NotIn", "values": ["dev"]}),
+            json!({"key": "of", "operator": "In", "values": ["shop"]}),
+            json!({"key": "mark", "operator": "In", "values": [""]}),
+        ]
+    );
 }
 
 /// A release that is installed has left nothing; an upgrade may have turned a delivery off.

@@ -50,17 +50,11 @@ fn apply(cluster: &Cluster<'_>, space: &str, slots: u32) -> Result<()> {
     Ok(())
 }
 
-/// Waits for these slots. An API server that starts may refuse all namespaces for a moment. Their
-/// lists then count as new, and wait until the one that is gone counts as empty.
 fn until_slots(proxy: &XdsProxy, slots: u32) -> Result<()> {
-    until_within(LONG, &format!("{slots} slots"), || {
-        let config = proxy.config();
-        let stage = config.as_ref().and_then(|config| config.stages.first());
-        match stage {
-            Some(stage) if stage.parallelism == slots => Ok(()),
-            _ => Err(format!("{:?}", proxy.known())),
-        }
-    })
+    let is_so = |c: &headgate_core::config::FilterConfig| {
+        c.stages.first().is_some_and(|s| s.parallelism == slots)
+    };
+    proxy.until(&format!("{slots} slots"), is_so).map(drop)
 }
 
 /// Waits until the ConfigMap for the policy's target has this many slots.

@@ -2,10 +2,13 @@
 //! thousand senders at once.
 #![allow(clippy::unwrap_used)]
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use futures::stream;
 use headgate_api::plan::Plan;
 use headgate_controller::metrics::Metrics;
 use headgate_controller::xds::registry::Registry;
@@ -17,6 +20,7 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
 use tonic::body::Body;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tower::{Service as _, ServiceExt as _};
@@ -54,6 +58,8 @@ fn plan() -> Plan {
 async fn start(tls: Option<TlsFiles>) -> (SocketAddr, oneshot::Sender<()>) {
     let limits = Limits {
         connections_per_address: 2_000,
+        report_bytes: 4 * MAX_BYTES,
+        report_bytes_per_namespace: 2 * MAX_BYTES,
         ..Limits::default()
     };
     let registry = Registry::new(limits.proxies, limits.keep, Metrics::new());
@@ -122,20 +128,7 @@ async fn over_tls_only_those_report_whose_certificate_the_ca_signed() {
     let dir = tempfile::tempdir().unwrap();
     let files = write_tls(dir.path(), &authority.server(), &authority.pem);
     let (address, _end) = start(Some(files)).await;
-    let channel = |identity: Option<Identity>| {
-        let mut tls = ClientTlsConfig::new()
-            .ca_certificate(Certificate::from_pem(&authority.pem))
-            .domain_name("headgate.test");
-        if let Some(identity) = identity {
-            tls = tls.identity(identity);
-        }
-        let endpoint = Endpoint::from_shared(format!("https://{address}")).unwrap();
-        endpoint.tls_config(tls).unwrap().connect_lazy()
-    };
-    let issued = |authority: &Authority, names: &[&str]| {
-        let pair = authority.proxy(names);
-        Identity::from_pem(pair.cert, pair.key)
-    };
+    let channel = |identity| over_tls(address, &authority, identity);
     let identity = |authority: &Authority| issued(authority, &[&spiffe("shop")]);
     let (status, _) = post(&mut channel(Some(identity(&authority))), PATH, report(1, 0)).await;
     assert_eq!(status, StatusCode::OK);
@@ -161,6 +154,49 @@ async fn over_tls_only_those_report_whose_certificate_the_ca_signed() {
         };
         assert!(refused);
     }
+}
+
+fn over_tls(address: SocketAddr, authority: &Authority, identity: Option<Identity>) -> Channel {
+    let mut tls = ClientTlsConfig::new()
+        .ca_certificate(Certificate::from_pem(&authority.pem))
+        .domain_name("headgate.test");
+    if let Some(identity) = identity {
+        tls = tls.identity(identity);
+    }
+    let endpoint = Endpoint::from_shared(format!("https://{address}")).unwrap();
+    endpoint.tls_config(tls).unwrap().connect_lazy()
+}
+
+fn issued(authority: &Authority, names: &[&str]) -> Identity {
+    let pair = authority.proxy(names);
+    Identity::from_pem(pair.cert, pair.key)
+}
+
+/// Reports whose bodies never end take the room of their own namespace only.
+#[tokio::test]
+async fn a_namespace_does_not_take_the_room_for_the_reports_of_another() {
+    let authority = Authority::new();
+    let dir = tempfile::tempdir().unwrap();
+    let files = write_tls(dir.path(), &authority.server(), &authority.pem);
+    let (address, _end) = start(Some(files)).await;
+    let of = |namespace| {
+        let identity = issued(&authority, &[&spiffe(namespace)]);
+        over_tls(address, &authority, Some(identity))
+    };
+    let mut bank = of("bank");
+    let mut endless = JoinSet::new();
+    for _ in 0..2 {
+        let body = stream::pending::<Result<Bytes, Infallible>>();
+        let body = Body::new(axum::body::Body::from_stream(body));
+        let request = Request::post(PATH).body(body).unwrap();
+        endless.spawn(bank.ready().await.unwrap().call(request));
+    }
+    // The server reads the requests in their order.
+    let (status, why) = post(&mut bank, PATH, report(1, 0)).await;
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "{why}");
+    let (status, why) = post(&mut of("shop"), PATH, report(1, 0)).await;
+    assert_eq!(status, StatusCode::OK, "{why}");
+    drop(endless);
 }
 
 /// Each sender has a connection of its own, and receives every change that another causes.

@@ -509,6 +509,7 @@ fn bootstrap_asks_for_the_kind_of_filter_or_names_its_file() {
     rest.as_object_mut()
         .unwrap()
         .retain(|key, _| !key.ends_with("module"));
+    asked["headgate.dev/module-version"] = env!("CARGO_PKG_VERSION").into();
     assert_eq!(rest, asked);
 
     for (args, message) in [

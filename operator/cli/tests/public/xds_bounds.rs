@@ -155,16 +155,27 @@ async fn a_good_proxy_does_not_wait_for_those_that_are_silent() {
     assert_eq!(server.metrics.xds.connections_refused.get(), 0);
 }
 
-/// The streams of one namespace's certificates are bounded, whatever their addresses are; other
-/// namespaces have room.
+/// The streams and the connections of one namespace's certificates are bounded, whatever their
+/// addresses are; other namespaces have room.
 #[tokio::test]
-async fn a_namespace_does_not_take_the_streams_of_another() {
-    let authority = Authority::new();
-    let limits = Limits {
+async fn a_namespace_does_not_take_the_streams_and_connections_of_another() {
+    let streams = Limits {
         streams: 8,
         streams_per_namespace: 4,
         ..Limits::default()
     };
+    let connections = Limits {
+        connections: 8,
+        connections_per_namespace: 4,
+        ..Limits::default()
+    };
+    for limits in [streams, connections] {
+        a_namespace_has_room_for_four(limits).await;
+    }
+}
+
+async fn a_namespace_has_room_for_four(limits: Limits) {
+    let authority = Authority::new();
     let pair = authority.server();
     let server = Running::start(plan(&[SHOP], "1"), limits, Some((&pair, &authority.pem))).await;
     let rogue = authority.proxy(&[&spiffe("rogue")]);

@@ -4,6 +4,7 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
 use headgate_api::plan::Plan;
@@ -327,6 +328,78 @@ async fn both_families_reach_applications_on_either_loopback_address() {
             let (status, _) = get(client, "/q/fast").await.unwrap();
             assert_eq!(status, 200, "{client} to an application at {application}");
         }
+    }
+}
+
+/// A Pod of an IPv6-only cluster: operator and application listen at `::1` and nowhere else, and
+/// `headgate inject` has added the sidecar.
+#[tokio::test]
+async fn an_injected_sidecar_runs_over_ipv6_alone() {
+    const POD: &str = "kind: Pod\napiVersion: v1\nmetadata: {name: search-1}\nspec:\n  \
+                       containers: [{name: app, image: app, ports: [{containerPort: 8080}]}]\n";
+    let Some(&ipv6) = loopbacks(0).iter().find(|address| address.is_ipv6()) else {
+        eprintln!("this machine has no IPv6");
+        return;
+    };
+    let store = Store::new();
+    let module = store.install(true);
+    let (plan, limits) = (plan(&[(SEARCH, "r1")]), Limits::default());
+    let world = World::start_at(ipv6, plan, module.clone(), limits).await;
+    let application = backend_at(&ipv6.to_string()).await;
+    let at = |name: &str| store.0.path().join(name).to_str().unwrap().to_owned();
+    let headgate = |arguments: &[String]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+        command
+            .env("POD_NAME", "search-1")
+            .env("POD_NAMESPACE", "default");
+        let output = command.args(arguments).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        output.stdout
+    };
+    fs::write(at("pod.yaml"), POD).unwrap();
+    fs::write(at("labels"), "app=\"search\"\n").unwrap();
+    let xds = format!("--xds=localhost:{}", world.xds.port());
+    let pod = headgate(&[
+        "inject".to_owned(),
+        xds,
+        "--image=mine".to_owned(),
+        at("pod.yaml"),
+    ]);
+    let pod: Value = serde_saphyr::from_slice(&pod).unwrap();
+    let arguments = pod["spec"]["initContainers"][0]["args"].as_array().unwrap();
+    let arguments = arguments.iter().filter_map(|argument| {
+        let argument = argument.as_str().unwrap();
+        let (option, value) = argument.split_once('=').unwrap_or((argument, ""));
+        let value = match option {
+            "--listen" | "--admin" | "--stats" => {
+                value.rsplit_once(':').unwrap().0.to_owned() + ":0"
+            }
+            "--upstream" => format!("localhost:{}", application.port()),
+            "--install-module" => at("own"),
+            "--labels-file" => at("labels"),
+            "--output" => at("envoy.yaml"),
+            // The operator of this test serves without TLS.
+            "--xds-token" | "--xds-tls-ca" => return None,
+            "bootstrap" => return Some(argument.to_owned()),
+            _ => value.to_owned(),
+        };
+        Some(format!("{option}={value}"))
+    });
+    let wasm = format!("--wasm={}", module.path.display());
+    headgate(&arguments.chain([wasm]).collect::<Vec<_>>());
+    let envoy = Envoy::start_from(&fs::read_to_string(at("envoy.yaml")).unwrap()).await;
+    let report = world
+        .until("it runs", |r| {
+            r.proxies.first().is_some_and(|p| p.state == "Running")
+        })
+        .await;
+    assert!(report.proxies[0].peer.starts_with("[::1]:"), "{report:?}");
+    let (_, listeners) = get(envoy.admin, "/listeners").await.unwrap();
+    for (name, path) in [("ingress::", "/q/fast"), ("stats::", "/ready")] {
+        let found = listeners.lines().find(|line| line.starts_with(name));
+        let port = found.unwrap().rsplit_once(':').unwrap().1.trim();
+        let address = SocketAddr::new(ipv6.ip(), port.parse().unwrap());
+        assert_eq!(get(address, path).await.unwrap().0, 200, "{name}");
     }
 }
 

@@ -12,7 +12,7 @@ use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{Struct, Value};
 use headgate_api::plan::{
     ARCHITECTURE_METADATA, FILTER_METADATA, MODULE_METADATA, NATIVE_MODULE_METADATA,
-    TARGET_METADATA,
+    TARGET_METADATA, VERSION_METADATA,
 };
 use headgate_controller::xds::Limits;
 use headgate_controller::xds::conditions::Type::Programmed;
@@ -212,4 +212,39 @@ async fn a_proxy_that_refuses_its_first_native_module_gets_wasm_until_there_is_a
         .until("rejected", |r| r.proxies[0].state == "Rejected")
         .await;
     assert_eq!(report.proxies[0].filter, "native");
+}
+
+/// An upgraded operator's policy may have a field that older modules don't know.
+#[tokio::test]
+async fn a_refusal_by_a_module_of_another_version_says_so() {
+    let own = (MODULE_METADATA, "/pod/headgate.wasm");
+    let ours = env!("CARGO_PKG_VERSION");
+    for (metadata, says) in [
+        (
+            &[own, (VERSION_METADATA, "0.0.9")][..],
+            Some("of version 0.0.9"),
+        ),
+        (&[own], Some("of an unknown version")),
+        (&[own, (VERSION_METADATA, ours)], None),
+        (&[], None),
+    ] {
+        let world = world(None).await;
+        let mut proxy = sotw(&world, envoy(40, metadata)).await;
+        let first = proxy.next().await;
+        proxy.send(nack(&first, "")).await;
+        let report = world
+            .until("rejected", |r| r.proxies[0].state == "Rejected")
+            .await;
+        let message = &report.policies[0].conditions[Programmed].message;
+        let skew = format!(
+            "its own module is {}, the operator of {ours}",
+            says.unwrap_or_default()
+        );
+        assert_eq!(message.contains(&skew), says.is_some(), "{message}");
+        assert_eq!(
+            message.contains("its own module"),
+            says.is_some(),
+            "{message}"
+        );
+    }
 }

@@ -7,6 +7,9 @@
 //!
 //! An existing Secret of this name is used as it is, also one that a chart before 0.2 made:
 //! certificates of its CA stay valid. Proxies get the CA from ConfigMaps ([`super::publish`]).
+//!
+//! A Secret that is deleted is created anew with another CA, and one that changes is followed. The
+//! new CA is trusted for some minutes before it signs, and the old one for as long afterwards.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -37,7 +40,11 @@ const LIFE: Duration = Duration::from_secs(30 * 86_400);
 /// The age at which a certificate is renewed.
 const RENEW: Duration = Duration::from_secs(10 * 86_400);
 /// The interval at which the Secret is read again, in case its CA has been replaced.
-const CHECK: Duration = Duration::from_secs(3_600);
+const CHECK: Duration = Duration::from_secs(60);
+/// The time between the trust in a new CA and its first certificate, and between this and the end
+/// of the trust in the CA before. The replicas see the Secret within [`CHECK`], the leader
+/// publishes the CA as soon as it does, and the kubelet mounts it about a minute later.
+const OVERLAP: Duration = Duration::from_secs(600);
 /// The pause after the API server failed to answer.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -86,17 +93,21 @@ impl OwnCertificate {
                     continue;
                 }
             };
+            let authority = signer(&data).with_context(named)?;
+            self.trust(authority.cert()).with_context(named)?;
             self.sign(&data).with_context(named)?;
             return Ok(data);
         }
     }
 
-    /// Renews the certificate that `authority` has signed, for ever.
+    /// Renews the certificate that `authority` has signed, for ever, and follows a change of the
+    /// CA.
     pub async fn follow(self, mut authority: Data) {
         let mut signed = Instant::now();
         loop {
             tokio::time::sleep(CHECK).await;
-            match self.renew(&authority, signed.elapsed()).await {
+            let overlap = || tokio::time::sleep(OVERLAP);
+            match self.renew(&authority, signed.elapsed(), overlap).await {
                 Ok(Some(data)) => (authority, signed) = (data, Instant::now()),
                 Ok(None) => {}
                 Err(error) => {
@@ -108,13 +119,30 @@ impl OwnCertificate {
     }
 
     /// Signs another certificate if the CA has changed or the certificate has reached the age for
-    /// renewal. Returns the CA.
-    async fn renew(&self, authority: &Data, age: Duration) -> anyhow::Result<Option<Data>> {
+    /// renewal. `overlap` takes [`OVERLAP`]. Returns the CA.
+    async fn renew<W: Future<Output = ()>>(
+        &self,
+        authority: &Data,
+        age: Duration,
+        overlap: impl Fn() -> W,
+    ) -> anyhow::Result<Option<Data>> {
         let data = self.authority().await?;
-        if data == *authority && age < RENEW {
-            return Ok(None);
+        if data == *authority {
+            return match age < RENEW {
+                true => Ok(None),
+                false => self.sign(&data).map(|()| Some(data)),
+            };
         }
+        // All replicas, the proxies and the API server trust both CAs before a replica shows a
+        // certificate of the new one, and until all replicas do.
+        let new = signer(&data)?;
+        let both = signer(authority)?.cert().to_owned() + new.cert();
+        self.trust(&both)?;
+        info!("the CA is another; it signs in {} s", OVERLAP.as_secs());
+        overlap().await;
         self.sign(&data)?;
+        overlap().await;
+        self.trust(new.cert())?;
         Ok(Some(data))
     }
 
@@ -156,27 +184,33 @@ impl OwnCertificate {
         })
     }
 
+    /// Writes the CAs by which the operator is known and that sign proxies' certificates.
+    fn trust(&self, pem: &str) -> anyhow::Result<()> {
+        let path = &self.files.client_ca;
+        replace(path, pem).with_context(|| path.display().to_string())
+    }
+
     fn sign(&self, data: &Data) -> anyhow::Result<()> {
-        let part = |key: &str| {
-            let bytes = data.get(key).map(|bytes| bytes.0.as_slice());
-            bytes.ok_or_else(|| anyhow!("the Secret has no {key}; a CA's has tls.crt and tls.key"))
-        };
-        let authority = Authority::from_pem(part("tls.crt")?, part("tls.key")?)?;
         let address = |name: &String| name.parse::<IpAddr>().ok();
         let addresses: Vec<IpAddr> = self.names.iter().filter_map(address).collect();
         let names = self.names.iter().filter(|name| address(name).is_none());
         let names: Vec<String> = names.cloned().collect();
-        let pair = authority.server(&names, &addresses, LIFE, SystemTime::now())?;
+        let pair = signer(data)?.server(&names, &addresses, LIFE, SystemTime::now())?;
         let files = &self.files;
-        for (path, content) in [
-            (&files.client_ca, authority.cert()),
-            (&files.key, &pair.key),
-            (&files.cert, &pair.cert),
-        ] {
+        for (path, content) in [(&files.key, &pair.key), (&files.cert, &pair.cert)] {
             replace(path, content).with_context(|| path.display().to_string())?;
         }
         Ok(())
     }
+}
+
+/// Returns the CA of a Secret.
+fn signer(data: &Data) -> anyhow::Result<Authority> {
+    let part = |key: &str| {
+        let bytes = data.get(key).map(|bytes| bytes.0.as_slice());
+        bytes.ok_or_else(|| anyhow!("the Secret has no {key}; a CA's has tls.crt and tls.key"))
+    };
+    Ok(Authority::from_pem(part("tls.crt")?, part("tls.key")?)?)
 }
 
 /// Replaces a file atomically.
@@ -190,4 +224,80 @@ fn replace(path: &Path, content: &str) -> io::Result<()> {
         .open(&partial)?;
     file.write_all(content.as_bytes())?;
     fs::rename(partial, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::{Arc, Mutex};
+
+    use http::{Method, Request, Response};
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Returns an API server with this Secret; `None` is created.
+    fn server(secret: Arc<Mutex<Option<Value>>>) -> Client {
+        let answer = move |request: Request<Body>| {
+            let secret = Arc::clone(&secret);
+            async move {
+                let created = match *request.method() {
+                    Method::POST => Some(request.into_body().collect_bytes().await.unwrap()),
+                    _ => None,
+                };
+                let mut secret = secret.lock().unwrap();
+                if let Some(created) = created {
+                    *secret = serde_json::from_slice(&created).unwrap();
+                }
+                let (code, body) = match &*secret {
+                    Some(secret) => (200, secret.clone()),
+                    None => (404, json!({"kind": "Status", "code": 404})),
+                };
+                let body = Body::from(body.to_string().into_bytes());
+                Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+            }
+        };
+        Client::new(tower::service_fn(answer), "default")
+    }
+
+    #[tokio::test]
+    async fn another_ca_is_trusted_before_it_signs_and_the_old_one_until_all_have_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| dir.path().join(name);
+        let files = TlsFiles {
+            cert: file("tls.crt"),
+            key: file("tls.key"),
+            client_ca: file("ca.crt"),
+            tokens: true,
+        };
+        let secret = Arc::new(Mutex::new(None));
+        let key = ObjectKey::new("system", "headgate-ca");
+        let names = vec!["headgate.system.svc".to_owned()];
+        let own = OwnCertificate::new(server(Arc::clone(&secret)), key, names, files.clone());
+        let first = own.issue().await.unwrap();
+        let state = || [&files.cert, &files.client_ca].map(|f| fs::read_to_string(f).unwrap());
+        let states = Mutex::new(vec![state()]);
+        let overlap = || {
+            states.lock().unwrap().push(state());
+            std::future::ready(())
+        };
+        let same = own.renew(&first, Duration::ZERO, &overlap).await.unwrap();
+        assert_eq!((same, states.lock().unwrap().len()), (None, 1));
+
+        secret.lock().unwrap().take();
+        let second = own.renew(&first, Duration::ZERO, &overlap).await.unwrap();
+        let [old, new] = [first, second.unwrap()]
+            .map(|data| String::from_utf8(data["tls.crt"].0.clone()).unwrap());
+        assert_ne!(old, new);
+        let states = states.into_inner().unwrap();
+        let [start, trusted, signed] = &states[..] else {
+            panic!("{} states", states.len());
+        };
+        assert_eq!(start[1], old);
+        assert_eq!(*trusted, [start[0].clone(), old + &new]);
+        assert_eq!(signed[1], trusted[1]);
+        assert_ne!(signed[0], trusted[0]);
+        assert_eq!(state(), [signed[0].clone(), new]);
+    }
 }

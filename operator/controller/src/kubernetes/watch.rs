@@ -196,8 +196,9 @@ where
     /// all namespaces are sent as one [`Seen::All`], so that the receiver never sees half a list. A
     /// watch that can't be resumed is listed again and sent as [`Seen::Within`]. A namespace that
     /// is refused [`CONFIRMED`] times in a row, while another one isn't, is sent as empty: it, or
-    /// its Role, was deleted. While all are refused, nothing is concluded. A namespace that is no
-    /// longer one of several is sent as empty, too.
+    /// its Role, was deleted. While all are refused, nothing is concluded, but that a kind which
+    /// isn't served (404) has to be listed as one again. A namespace that is no longer one of
+    /// several is sent as empty, too.
     pub async fn follow<V, M>(
         mut self,
         read: impl Fn(K) -> V + Send,
@@ -452,12 +453,17 @@ impl<V> Places<V> {
         place.refusals = place.refusals.saturating_add(1);
         let refusals = place.refusals;
         if self.all.values().all(|p| p.is_refused) {
-            // The kind was removed or is hidden: objects that come back are listed as one again.
-            self.complete = false;
+            // The kind was removed: objects that come back are listed as one again. An API server
+            // that starts answers 403 for all until it has read the roles, and what was known
+            // stays.
+            let is_gone = status == Some(404);
+            self.complete &= !is_gone;
             for place in self.all.values_mut() {
-                place.list.clear();
-                place.changes.clear();
-                place.listed = false;
+                if is_gone {
+                    place.list.clear();
+                    place.changes.clear();
+                    place.listed = false;
+                }
                 if place.refusals < CONFIRMED {
                     place.refusals = 0;
                 }
@@ -822,6 +828,36 @@ mod tests {
         for event in [Event::Init, Event::InitDone] {
             assert_eq!(places.take("a", Ok(event), |pod: Pod| pod.name_any()), []);
         }
+    }
+
+    /// An API server that starts refuses all namespaces at first; `b` was deleted shortly before.
+    #[test]
+    fn a_namespace_that_is_back_waits_for_no_other_after_all_were_refused() {
+        let mut places = Places::<String>::new("pods", true);
+        let names = BTreeSet::from(["a", "b"].map(str::to_owned));
+        assert_eq!(places.set(&names), []);
+        let mut take = |name, event| places.take(name, event, |pod: Pod| pod.name_any());
+        let refusal = |code| {
+            let status = json!({"status": "Failure", "code": code});
+            Err(watcher::Error::WatchError(
+                serde_json::from_value(status).unwrap(),
+            ))
+        };
+        let is_forbidden = [Seen::Failed { status: Some(403) }];
+        for name in ["a", "b"] {
+            assert_eq!(take(name, Ok(Event::Init)), []);
+        }
+        assert_eq!(take("a", Ok(Event::InitDone)), []);
+        assert_eq!(take("b", Ok(Event::InitDone)), [all(&[])]);
+        take("b", refusal(403));
+        assert_eq!(take("a", refusal(403)), is_forbidden);
+        assert_eq!(take("a", Ok(Event::Init)), []);
+        assert_eq!(take("a", Ok(Event::InitDone)), [within("a", &[])]);
+        // A kind that was removed is listed as one again.
+        take("b", refusal(404));
+        assert_eq!(take("a", refusal(404)).len(), 1);
+        assert_eq!(take("a", Ok(Event::Init)), []);
+        assert_eq!(take("a", Ok(Event::InitDone)), []);
     }
 
     #[test]

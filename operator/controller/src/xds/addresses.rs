@@ -1,16 +1,16 @@
-//! Quotas of connections and streams, in total and for each address or namespace.
+//! Quotas of connections, streams and bytes, in total and for each address or namespace.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A bounded count for each key.
+/// A bounded amount for each key.
 #[derive(Debug)]
 pub(crate) struct Quota<K: Eq + Hash> {
     state: Mutex<State<K>>,
-    max: usize,
-    max_each: usize,
+    pub(crate) max: usize,
+    pub(crate) max_each: usize,
 }
 
 /// Connections by address. IPv6 addresses count by /64, all of which one client usually has.
@@ -19,18 +19,19 @@ pub(crate) type Addresses = Quota<IpAddr>;
 #[derive(Debug)]
 struct State<K> {
     all: usize,
-    /// Only keys with a count above zero.
+    /// Only keys with an amount above zero.
     of_each: HashMap<K, usize>,
 }
 
-/// One counted item, until it is dropped.
+/// An amount of one key, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Slot<K: Eq + Hash> {
     quota: Arc<Quota<K>>,
     key: K,
+    pub(crate) amount: usize,
 }
 
-/// The limit that one more item would exceed.
+/// The limit that an amount would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Full {
     /// The total limit.
@@ -53,22 +54,23 @@ impl<K: Eq + Hash + Clone> Quota<K> {
         })
     }
 
-    /// Counts one more item of `key`, if no limit is reached.
-    pub(crate) fn take(self: &Arc<Self>, key: K) -> Result<Slot<K>, Full> {
+    /// Counts `amount` more of `key`, if that exceeds no limit.
+    pub(crate) fn take(self: &Arc<Self>, key: K, amount: usize) -> Result<Slot<K>, Full> {
         let mut state = self.lock();
-        if state.all >= self.max {
+        if amount > self.max - state.all {
             return Err(Full::All);
         }
-        let of_key = state.of_each.entry(key.clone()).or_insert(0);
-        if *of_key >= self.max_each {
+        let of_key = state.of_each.get(&key).copied().unwrap_or_default();
+        if amount > self.max_each.saturating_sub(of_key) {
             return Err(Full::Each);
         }
-        *of_key += 1;
-        state.all += 1;
+        state.of_each.insert(key.clone(), of_key + amount);
+        state.all += amount;
         drop(state);
         Ok(Slot {
             quota: Arc::clone(self),
             key,
+            amount,
         })
     }
 }
@@ -76,11 +78,16 @@ impl<K: Eq + Hash + Clone> Quota<K> {
 impl Addresses {
     /// Counts one more connection of `address`, if no limit is reached.
     pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Slot<IpAddr>, Full> {
-        self.take(group(address))
+        self.take(group(address), 1)
     }
 }
 
 impl<K: Eq + Hash> Quota<K> {
+    #[cfg(test)]
+    pub(crate) fn taken(&self) -> usize {
+        self.lock().all
+    }
+
     fn lock(&self) -> MutexGuard<'_, State<K>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -97,9 +104,9 @@ pub(crate) fn group(address: IpAddr) -> IpAddr {
 impl<K: Eq + Hash> Drop for Slot<K> {
     fn drop(&mut self) {
         let mut state = self.quota.lock();
-        state.all -= 1;
+        state.all -= self.amount;
         if let Some(of_key) = state.of_each.get_mut(&self.key) {
-            *of_key -= 1;
+            *of_key -= self.amount;
             if *of_key == 0 {
                 state.of_each.remove(&self.key);
             }

@@ -18,15 +18,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant as Clock};
 
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Extension, State};
+use axum::body::{Bytes, HttpBody as _};
+use axum::extract::{DefaultBodyLimit, Extension, FromRequest as _, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use headgate_core::time::{Instant, nanos};
 use headgate_mesh::class_admission::Server;
 use headgate_mesh::class_admission::protocol::{MAX_BYTES, PATH, Report};
+use http::StatusCode;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
-use http::{HeaderMap, StatusCode};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tonic::service::Routes;
@@ -37,11 +37,13 @@ use super::node::clip;
 use super::peer::{Peer, Spiffe};
 use super::registry::Registry;
 use super::stream::stopped;
+use super::tenants::{Refused, Tenants};
 use super::tls::Trust;
-use crate::kubernetes::review::bearer;
 use crate::kubernetes::tokens::{ProxyTokens, Refusal};
 use headgate_api::plan::{Plan, TargetKind, TargetRef};
 
+/// The size that the smallest report counts for.
+const LEAST_BYTES: usize = 1 << 10;
 /// The time that connections have to end when another replica becomes the leader.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -59,7 +61,7 @@ pub struct AdmissionServer {
 #[derive(Clone)]
 struct Shared {
     plans: watch::Receiver<Arc<Plan>>,
-    tokens: Option<ProxyTokens>,
+    tenants: Arc<Tenants>,
     state: Arc<Mutex<Server>>,
     began: Clock,
 }
@@ -100,9 +102,10 @@ impl AdmissionServer {
         end: impl Future<Output = ()>,
     ) -> Result<(), tonic::transport::Error> {
         let limits = self.limits;
+        let reports = (limits.report_bytes, limits.report_bytes_per_namespace);
         let shared = Shared {
             plans: self.plans.clone(),
-            tokens: self.tokens.clone(),
+            tenants: Tenants::new(self.tokens.clone(), &limits, "bytes of reports", reports),
             state: Arc::default(),
             began: Clock::now(),
         };
@@ -135,27 +138,35 @@ impl AdmissionServer {
 async fn exchange(
     State(shared): State<Shared>,
     Extension(peer): Extension<Peer>,
-    headers: HeaderMap,
-    body: Bytes,
+    request: Request,
 ) -> Response {
     let _open = peer.open_stream();
+    let header = request.headers().get(AUTHORIZATION);
+    let header = header.and_then(|value| value.to_str().ok());
+    let header = header.map(str::to_owned);
+    let bytes = request.body().size_hint().upper();
+    let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
+    let bytes = bytes.map_or(MAX_BYTES, |bytes| bytes.clamp(LEAST_BYTES, MAX_BYTES));
+    let (peer, _slot) = match shared.tenants.admit(peer, header, bytes).await {
+        Ok(admitted) => admitted,
+        Err(refused) => {
+            let code = match refused {
+                Refused::Full { .. } => StatusCode::TOO_MANY_REQUESTS,
+                Refused::Token(Refusal::Invalid(_)) => StatusCode::UNAUTHORIZED,
+                Refused::Token(Refusal::Unavailable(_)) => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            return (code, refused.to_string()).into_response();
+        }
+    };
+    // Read after the sender is counted, because a body takes memory.
+    let body = match Bytes::from_request(request, &()).await {
+        Ok(body) => body,
+        Err(refused) => return refused.into_response(),
+    };
     let refused = |problem: String| (StatusCode::BAD_REQUEST, problem).into_response();
     let mut report: Report<'_> = match serde_json::from_slice(&body) {
         Ok(report) => report,
         Err(error) => return refused(format!("no report: {error}")),
-    };
-    let token = headers.get(AUTHORIZATION);
-    let token = token.and_then(|value| bearer(value.to_str().ok()?));
-    let token = token.map(str::to_owned);
-    let peer = match peer.with_token(token, shared.tokens.as_ref()).await {
-        Ok(peer) => peer,
-        Err(refusal) => {
-            let code = match refusal {
-                Refusal::Invalid(_) => StatusCode::UNAUTHORIZED,
-                Refusal::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
-            };
-            return (code, refusal.to_string()).into_response();
-        }
     };
     if let Some(proven) = &peer.proven {
         let plan = Arc::clone(&shared.plans.borrow());

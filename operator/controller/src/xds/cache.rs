@@ -2,8 +2,8 @@
 //!
 //! A thousand proxies of one workload need one resource, and an edit of one policy leaves the
 //! resources of all others unchanged. But proxies choose slot names and module paths. So the cache
-//! is bounded in bytes, and evicts the least recently used resources first. An evicted resource is
-//! built anew.
+//! is bounded in bytes, in total and for the policies of one namespace, and evicts the least
+//! recently used resources first. An evicted resource is built anew.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use headgate_core::config::FilterConfig;
 
+use super::addresses::{Full, Quota, Slot};
 use super::resource::Resource;
 
 /// A configuration's content (its revision and first policy, and the address of one without
@@ -22,13 +23,13 @@ type Key = ((String, String), usize, String, PathBuf);
 #[derive(Debug)]
 pub struct ResourceCache {
     state: Mutex<State>,
-    max_bytes: usize,
+    /// Bytes by the namespace of the policy.
+    bytes: Arc<Quota<String>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     built: HashMap<Key, Entry>,
-    bytes: usize,
     /// The number of requests so far, by which entries are ordered by use.
     uses: u64,
 }
@@ -38,17 +39,18 @@ struct Entry {
     resource: Arc<Resource>,
     /// Keeps the address in the key allocated, if the key has one.
     _config: Option<Arc<FilterConfig>>,
-    bytes: usize,
+    bytes: Slot<String>,
     used: u64,
 }
 
 impl ResourceCache {
-    /// Returns a cache of at most `max_bytes` of encoded resources and their keys.
+    /// Returns a cache of at most `max_bytes` of encoded resources and their keys, and at most
+    /// `max_each` of those of one namespace's policies.
     #[must_use]
-    pub fn new(max_bytes: usize) -> Self {
+    pub fn new(max_bytes: usize, max_each: usize) -> Self {
         Self {
             state: Mutex::default(),
-            max_bytes,
+            bytes: Quota::new(max_bytes, max_each),
         }
     }
 
@@ -81,14 +83,34 @@ impl ResourceCache {
         let resource = Arc::new(Resource::new(config, name, module));
         let names = key.0.0.len() + key.0.1.len() + name.len() + key.3.as_os_str().len();
         let bytes = resource.any.value.len() + names;
-        let entry = Entry {
-            resource: Arc::clone(&resource),
-            _config: (address != 0).then(|| Arc::clone(config)),
-            bytes,
-            used,
-        };
-        self.lock().insert(key, entry, self.max_bytes);
+        let mut state = self.lock();
+        if let Some(bytes) = self.room(&mut state, &key, bytes) {
+            let entry = Entry {
+                resource: Arc::clone(&resource),
+                _config: (address != 0).then(|| Arc::clone(config)),
+                bytes,
+                used,
+            };
+            state.built.insert(key, entry);
+        }
+        drop(state);
         resource
+    }
+
+    /// Returns room for a new entry, after evictions if there is none. None are enough for one that
+    /// is larger than the cache.
+    fn room(&self, state: &mut State, key: &Key, bytes: usize) -> Option<Slot<String>> {
+        // Another task may have built the same.
+        state.built.remove(key);
+        let namespace = namespace(key);
+        let take = || self.bytes.take(namespace.to_owned(), bytes);
+        match take() {
+            Ok(slot) => return Some(slot),
+            Err(_) if bytes > self.bytes.max_each => return None,
+            Err(Full::Each) => state.evict(Some(namespace), self.bytes.max_each / 2),
+            Err(Full::All) => state.evict(None, self.bytes.max / 2),
+        }
+        take().ok()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -96,25 +118,23 @@ impl ResourceCache {
     }
 }
 
-impl State {
-    fn insert(&mut self, key: Key, entry: Entry, max_bytes: usize) {
-        if entry.bytes > max_bytes {
-            return;
-        }
-        if self.bytes + entry.bytes > max_bytes {
-            self.evict(max_bytes / 2);
-        }
-        self.bytes += entry.bytes;
-        if let Some(old) = self.built.insert(key, entry) {
-            self.bytes -= old.bytes;
-        }
-    }
+/// Returns the namespace of the policy; empty for the empty configuration.
+fn namespace(key: &Key) -> &str {
+    key.0
+        .1
+        .split_once('/')
+        .map_or("", |(namespace, _)| namespace)
+}
 
-    /// Evicts the least recently used entries until at most `target` bytes are left. The target is
-    /// half of the bound, so that many insertions pay for one search.
-    fn evict(&mut self, target: usize) {
+impl State {
+    /// Evicts the least recently used entries, of one namespace or of all, until at most `target`
+    /// bytes of them are left. The target is half of the bound, so that many insertions pay for one
+    /// search.
+    fn evict(&mut self, of: Option<&str>, target: usize) {
+        let is_of = |key: &Key| of.is_none_or(|of| namespace(key) == of);
+        let entries = self.built.iter().filter(|(key, _)| is_of(key));
         let mut by_use: Vec<(u64, usize)> =
-            self.built.values().map(|e| (e.used, e.bytes)).collect();
+            entries.map(|(_, e)| (e.used, e.bytes.amount)).collect();
         by_use.sort_unstable_by(|a, b| b.cmp(a));
         let mut kept = 0;
         let oldest_kept = by_use
@@ -125,8 +145,8 @@ impl State {
             })
             .last()
             .map_or(u64::MAX, |(used, _)| used);
-        self.built.retain(|_, e| e.used >= oldest_kept);
-        self.bytes = self.built.values().map(|e| e.bytes).sum();
+        self.built
+            .retain(|key, e| !is_of(key) || e.used >= oldest_kept);
     }
 }
 
@@ -143,7 +163,7 @@ mod tests {
 
     #[test]
     fn equal_content_is_encoded_once() {
-        let cache = ResourceCache::new(1 << 20);
+        let cache = ResourceCache::new(1 << 20, 1 << 20);
         let module = Path::new("/m.wasm");
         let first = cache.get(&config("1"), "headgate", module);
         assert!(Arc::ptr_eq(
@@ -161,10 +181,10 @@ mod tests {
 
     #[test]
     fn a_thousand_module_paths_stay_within_the_bound_and_those_in_use_stay() {
-        let one = ResourceCache::new(1 << 20);
+        let one = ResourceCache::new(1 << 20, 1 << 20);
         let _ = one.get(&config("1"), "headgate", Path::new("/m/0000.wasm"));
-        let max = one.lock().bytes * 20;
-        let cache = ResourceCache::new(max);
+        let max = one.bytes.taken() * 20;
+        let cache = ResourceCache::new(max, max);
         let used = cache.get(&config("1"), "headgate", Path::new("/used.wasm"));
         for i in 0..1_000 {
             let path = format!("/m/{i:04}.wasm");
@@ -172,18 +192,42 @@ mod tests {
             let again = cache.get(&config("1"), "headgate", Path::new("/used.wasm"));
             assert!(Arc::ptr_eq(&used, &again), "{i}");
             let state = cache.lock();
-            let sum: usize = state.built.values().map(|e| e.bytes).sum();
-            assert_eq!(state.bytes, sum);
-            assert!(state.bytes <= max, "{i}: {}", state.bytes);
+            let sum: usize = state.built.values().map(|e| e.bytes.amount).sum();
+            drop(state);
+            assert_eq!(cache.bytes.taken(), sum);
+            assert!(sum <= max, "{i}: {sum}");
         }
     }
 
     #[test]
+    fn a_namespace_evicts_no_more_than_its_own_share() {
+        let of = |policy: &str| {
+            let mut config = FilterConfig::clone(&config("1"));
+            let outbound = format!(r#"{{"policy": "{policy}"}}"#);
+            config.outbound = Some(serde_json::from_str(&outbound).unwrap());
+            Arc::new(config)
+        };
+        let one = ResourceCache::new(1 << 20, 1 << 20);
+        let _ = one.get(&of("a/p"), "headgate", Path::new("/m/0000.wasm"));
+        let max = one.bytes.taken() * 20;
+        let cache = ResourceCache::new(max, max / 2);
+        let path = Path::new("/m.wasm");
+        let others = cache.get(&of("b/p"), "headgate", path);
+        for i in 0..1_000 {
+            let path = format!("/m/{i:04}.wasm");
+            let _ = cache.get(&of("a/p"), "headgate", Path::new(&path));
+            assert!(cache.bytes.taken() <= max / 2 + max / 20, "{i}");
+        }
+        let again = cache.get(&of("b/p"), "headgate", path);
+        assert!(Arc::ptr_eq(&others, &again));
+    }
+
+    #[test]
     fn what_is_larger_than_the_cache_is_made_each_time() {
-        let cache = ResourceCache::new(1);
+        let cache = ResourceCache::new(1, 1);
         let a = cache.get(&config("1"), "headgate", Path::new("/m.wasm"));
         let b = cache.get(&config("1"), "headgate", Path::new("/m.wasm"));
         assert_eq!(a, b);
-        assert_eq!(cache.lock().bytes, 0);
+        assert_eq!(cache.bytes.taken(), 0);
     }
 }

@@ -16,6 +16,8 @@ pub struct Limits {
     /// The number of connections from one address (of IPv6: one /64). A node that hides its Pods
     /// behind its own address has up to 250.
     pub connections_per_address: usize,
+    /// The number of connections whose proxies have proven one namespace.
+    pub connections_per_namespace: usize,
     /// The number of TLS handshakes of one address at once; further ones are closed at once.
     pub handshakes_per_address: usize,
     /// The timeout of a TLS handshake.
@@ -30,6 +32,10 @@ pub struct Limits {
     /// The number of streams of proxies whose certificates are for one namespace, or of proxies
     /// without certificates from one address.
     pub streams_per_namespace: usize,
+    /// The size of the reports for class admission that are being received, in bytes.
+    pub report_bytes: usize,
+    /// The size of these of one namespace.
+    pub report_bytes_per_namespace: usize,
     /// The number of proxies in the registry, connected or not.
     pub proxies: usize,
     /// The time for which a disconnected proxy stays in the registry.
@@ -47,6 +53,8 @@ pub struct Limits {
     pub request_interval: Duration,
     /// The size of all cached encoded resources, in bytes.
     pub cache_bytes: usize,
+    /// The size of these of one namespace's policies.
+    pub cache_bytes_per_namespace: usize,
     /// The time of silence after which a connection is sent a keepalive ping.
     pub keepalive_interval: Duration,
     /// The time within which a ping must be answered; else the connection is closed.
@@ -69,12 +77,15 @@ impl Default for Limits {
         Self {
             connections: 4_096,
             connections_per_address: 256,
+            connections_per_namespace: 2_048,
             handshakes_per_address: 32,
             handshake_timeout: Duration::from_secs(10),
             idle: Duration::from_secs(60),
             max_age: Duration::from_secs(3_600),
             streams: 8_192,
             streams_per_namespace: 4_096,
+            report_bytes: 64 << 20,
+            report_bytes_per_namespace: 32 << 20,
             proxies: 10_000,
             keep: Duration::from_secs(15 * 60),
             first_message: Duration::from_secs(10),
@@ -83,6 +94,7 @@ impl Default for Limits {
             streams_per_connection: 128,
             request_interval: Duration::from_millis(50),
             cache_bytes: 64 << 20,
+            cache_bytes_per_namespace: 32 << 20,
             keepalive_interval: Duration::from_secs(30),
             keepalive_timeout: Duration::from_secs(10),
         }

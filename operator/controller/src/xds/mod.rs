@@ -43,6 +43,7 @@ pub mod sotw;
 pub mod status;
 mod stream;
 pub mod tally;
+mod tenants;
 pub mod timestamp;
 pub mod tls;
 
@@ -54,6 +55,9 @@ pub use server::Server;
 
 /// The type URL of ECDS resources.
 pub const ECDS_TYPE_URL: &str = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig";
+
+/// The version of this program.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The name of the filter slot that `headgate bootstrap` writes.
 pub const DEFAULT_SLOT: &str = "headgate";

@@ -11,10 +11,11 @@ use envoy_types::pb::envoy::config::core::v3::node::UserAgentVersionType;
 use envoy_types::pb::envoy::config::core::v3::{Extension, Node};
 use envoy_types::pb::google::protobuf::value::Kind;
 
+use super::VERSION;
 use super::module::Kind as Filter;
 use headgate_api::plan::{
     ARCHITECTURE_METADATA, FILTER_METADATA, LABELS_METADATA, MODULE_METADATA, NAMESPACE_METADATA,
-    NATIVE_MODULE_METADATA, TARGET_METADATA, TargetRef,
+    NATIVE_MODULE_METADATA, TARGET_METADATA, TargetRef, VERSION_METADATA,
 };
 
 /// The longest node id, cluster or target that is kept, in bytes.
@@ -51,6 +52,8 @@ pub struct Identity {
     pub module: Option<PathBuf>,
     /// The path of its own native module file, absolute, in place of the operator's.
     pub native_module: Option<PathBuf>,
+    /// The version of its own module files, if it reports one.
+    pub module_version: Option<String>,
     /// The kind of filter that it requests.
     pub filter: Filter,
     /// The processor architecture that it reports, if any.
@@ -111,11 +114,28 @@ impl Identity {
         self.module = module(node, MODULE_METADATA, Filter::Wasm)?;
         self.native_module = module(node, NATIVE_MODULE_METADATA, Filter::Native)?;
         self.filter = filter(node)?;
-        self.architecture = match metadata(node, ARCHITECTURE_METADATA) {
-            Some(Kind::StringValue(name)) => Some(clip(name, MAX_TEXT)),
+        let text = |key| match metadata(node, key) {
+            Some(Kind::StringValue(text)) => Some(clip(text, MAX_TEXT)),
             _ => None,
         };
+        self.module_version = text(VERSION_METADATA);
+        self.architecture = text(ARCHITECTURE_METADATA);
         Ok(())
+    }
+
+    /// Returns a possible reason for a refusal: its own module is of another version than this
+    /// program.
+    pub(super) fn skew(&self) -> Option<String> {
+        self.module.as_ref().or(self.native_module.as_ref())?;
+        let version = match self.module_version.as_deref() {
+            Some(version) if version == VERSION => return None,
+            Some(version) => format!("of version {version}"),
+            None => "of an unknown version".to_owned(),
+        };
+        Some(format!(
+            "its own module is {version}, the operator of {VERSION}; it may not know a field of \
+             the policy that is new since then: give the proxy a new module, or leave the field out"
+        ))
     }
 }
 
@@ -353,6 +373,7 @@ mod tests {
             (NATIVE_MODULE_METADATA, text("/headgate/m.so")),
             (FILTER_METADATA, text("native")),
             (ARCHITECTURE_METADATA, text("aarch64")),
+            (VERSION_METADATA, text("0.0.1")),
             (ISTIO_NAMESPACE, text("other")),
             (ISTIO_LABELS, labels_of(&[("app", text("other"))])),
         ]);
@@ -361,6 +382,7 @@ mod tests {
         assert_eq!(ours.labels["app"], "web");
         assert_eq!(ours.module, Some(PathBuf::from("/headgate/m.wasm")));
         assert_eq!(ours.native_module, Some(PathBuf::from("/headgate/m.so")));
+        assert_eq!(ours.module_version.as_deref(), Some("0.0.1"));
         let (filter, architecture) = (ours.filter, ours.architecture.as_deref());
         assert_eq!((filter, architecture), (Filter::Native, Some("aarch64")));
         let istio = with(&[

@@ -5,14 +5,16 @@
 //! namespace: a compromised workload can't read another team's policies or appear in their status.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use super::addresses::Slot;
 use super::node::{Identity, TargetClaim, clip};
+use super::tenants::Tenant;
 use crate::kubernetes::tokens::{ProxyTokens, Refusal};
 use headgate_api::plan::{NAMESPACE_METADATA, TARGET_METADATA};
 
@@ -31,6 +33,8 @@ pub struct Peer {
     pub proven: Option<Arc<Result<Spiffe, String>>>,
     /// The number of its open streams.
     pub(super) streams: Arc<watch::Sender<usize>>,
+    /// The slot of its connection, once its tenant is known.
+    pub(super) connection: Arc<OnceLock<Slot<Tenant>>>,
 }
 
 /// A workload's identity: `spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT`.
@@ -124,12 +128,12 @@ impl Peer {
     /// The token isn't valid, or the API server doesn't answer.
     pub(super) async fn with_token(
         mut self,
-        token: Option<String>,
+        token: Option<&str>,
         tokens: Option<&ProxyTokens>,
     ) -> Result<Self, Refusal> {
         let needs_token = self.proven.as_deref().is_some_and(Result::is_err);
         if let (true, Some(token), Some(tokens)) = (needs_token, token, tokens) {
-            let account = tokens.account(&token).await?;
+            let account = tokens.account(token).await?;
             let (namespace, name) = (account.namespace, account.name);
             self.proven = Some(Arc::new(Ok(Spiffe {
                 id: format!("spiffe://{TRUST_DOMAIN}/ns/{namespace}/sa/{name}"),
@@ -197,6 +201,7 @@ mod tests {
             address: ([127, 0, 0, 1], 1).into(),
             proven: Some(Arc::new(Spiffe::of_certificate(&certificate(&[&uri])))),
             streams: Arc::default(),
+            connection: Arc::default(),
         }
     }
 

@@ -219,8 +219,9 @@ impl Connection {
             }
             Verdict::Nack { version, message } => {
                 metrics.nacks.inc();
-                let reason = clip(&message, MAX_REASON);
                 let news = self.update(|p| {
+                    let skew = p.identity.skew().map(|skew| format!("; {skew}"));
+                    let reason = clip(&message, MAX_REASON) + &skew.unwrap_or_default();
                     let sent = p.sent.as_ref();
                     let revision = sent.map(|s| s.revision.clone()).unwrap_or_default();
                     let push = Push {
@@ -233,9 +234,9 @@ impl Connection {
                         push,
                         message: reason.clone(),
                     });
-                    (p.identity.id.clone(), revision)
+                    (p.identity.id.clone(), revision, reason)
                 });
-                if let Some((node, revision)) = news {
+                if let Some((node, revision, reason)) = news {
                     warn!(
                         node,
                         revision,

@@ -53,7 +53,10 @@ impl Server {
         limits: Limits,
         metrics: Metrics,
     ) -> Self {
-        let cache = Arc::new(ResourceCache::new(limits.cache_bytes));
+        let cache = Arc::new(ResourceCache::new(
+            limits.cache_bytes,
+            limits.cache_bytes_per_namespace,
+        ));
         let snapshot = current(&mut plans, &mut modules, &cache);
         Self {
             snapshots: watch::Sender::new(snapshot),

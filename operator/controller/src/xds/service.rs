@@ -1,6 +1,5 @@
 //! The gRPC service: ECDS with state of the world. Requests of other protocols are refused.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use envoy_types::pb::envoy::service::discovery::v3::{
@@ -13,36 +12,17 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::warn;
 
-use super::addresses::{Full, Quota, Slot, group};
+use super::addresses::Slot;
 use super::peer::Peer;
 use super::stream::{Context, drive};
-use crate::kubernetes::review::bearer;
+use super::tenants::{Refused, Tenant, Tenants};
 use crate::kubernetes::tokens::{ProxyTokens, Refusal};
 
 /// The implementation of the service.
 #[derive(Debug, Clone)]
 pub(super) struct Service {
     context: Context,
-    tokens: Option<ProxyTokens>,
-    /// One slot of the quota for each stream, by its owner.
-    streams: Arc<Quota<Owner>>,
-}
-
-/// The owner by which streams are counted, so that one can't take all of them: the namespace of a
-/// certificate or token, or the address of a peer without either.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Owner {
-    Namespace(String),
-    Address(IpAddr),
-}
-
-impl Owner {
-    fn of(peer: &Peer) -> Self {
-        match peer.proven.as_deref() {
-            Some(Ok(spiffe)) => Self::Namespace(spiffe.namespace.clone()),
-            _ => Self::Address(group(peer.address.ip())),
-        }
-    }
+    tenants: Arc<Tenants>,
 }
 
 /// The answer to a bootstrap that `headgate bootstrap --delta` or `--ads` of 0.1 wrote.
@@ -55,42 +35,29 @@ type Responses<T> = ReceiverStream<Result<T, Status>>;
 impl Service {
     pub(super) fn new(context: Context, tokens: Option<ProxyTokens>) -> Self {
         let limits = &context.limits;
-        let streams = Quota::new(limits.streams, limits.streams_per_namespace);
-        Self {
-            context,
-            tokens,
-            streams,
-        }
+        let streams = (limits.streams, limits.streams_per_namespace);
+        let tenants = Tenants::new(tokens, limits, "streams", streams);
+        Self { context, tenants }
     }
 
-    /// Returns a slot of the quota for one stream of the peer.
-    fn slot(&self, peer: &Peer) -> Result<Slot<Owner>, Status> {
-        self.streams.take(Owner::of(peer)).map_err(|full| {
-            self.context.registry.metrics.xds.streams_refused.inc();
-            let limits = &self.context.limits;
-            Status::resource_exhausted(match full {
-                Full::All => format!("{} streams are open", limits.streams),
-                Full::Each => {
-                    let most = limits.streams_per_namespace;
-                    format!("{most} streams of this namespace are open")
-                }
-            })
-        })
-    }
-
-    /// Returns the peer with the identity that its token proves.
-    async fn prove(&self, peer: Peer, token: Option<String>) -> Result<Peer, Status> {
-        // The stream is counted while the API server is asked.
-        let _slot = self.slot(&peer)?;
+    /// Returns the peer with the identity that its token proves, and the slot of its stream.
+    async fn admit(
+        &self,
+        peer: Peer,
+        authorization: Option<String>,
+    ) -> Result<(Peer, Slot<Tenant>), Status> {
         let address = peer.address;
-        let proven = peer.with_token(token, self.tokens.as_ref()).await;
-        proven.map_err(|refusal| {
+        let admitted = self.tenants.admit(peer, authorization, 1).await;
+        admitted.map_err(|refused| {
             self.context.registry.metrics.xds.streams_refused.inc();
-            warn!(peer = %address, "proxy turned away: {refusal}");
-            match refusal {
-                Refusal::Invalid(_) => Status::unauthenticated(refusal.to_string()),
-                Refusal::Unavailable(_) => Status::unavailable(refusal.to_string()),
-            }
+            let why = refused.to_string();
+            let status = match refused {
+                Refused::Full { .. } => return Status::resource_exhausted(why),
+                Refused::Token(Refusal::Invalid(_)) => Status::unauthenticated(why),
+                Refused::Token(Refusal::Unavailable(_)) => Status::unavailable(why),
+            };
+            warn!(peer = %address, "proxy turned away: {}", status.message());
+            status
         })
     }
 
@@ -108,10 +75,8 @@ impl Service {
         let peer = peer(&request)?;
         let open = peer.open_stream();
         let header = request.metadata().get(AUTHORIZATION.as_str());
-        let token = header.and_then(|value| bearer(value.to_str().ok()?));
-        let token = token.map(str::to_owned);
-        let peer = self.prove(peer, token).await?;
-        let slot = self.slot(&peer)?;
+        let header = header.and_then(|value| value.to_str().ok());
+        let (peer, slot) = self.admit(peer, header.map(str::to_owned)).await?;
         let requests = request.into_inner();
         // The queue holds one response: the next one is made after the proxy has taken it.
         let (responses, stream) = mpsc::channel(1);

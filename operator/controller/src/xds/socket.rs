@@ -66,6 +66,7 @@ impl Socket {
             address,
             proven: proven.map(Arc::new),
             streams: Arc::default(),
+            connection: Arc::default(),
         };
         let idle = idle(peer.streams.subscribe(), idle_limit);
         let old = tokio::time::sleep(max_age);

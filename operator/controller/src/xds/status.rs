@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use headgate_core::config::Mode;
 use serde::{Deserialize, Serialize};
 
+use super::VERSION;
 use super::conditions::{self, Conditions};
 use super::module::Module;
 use super::node::TargetClaim;
@@ -176,7 +177,7 @@ impl Report {
         };
         Self {
             time: rfc3339(now),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: VERSION.to_owned(),
             module: ModuleReport::of(&snapshot.modules.wasm),
             native: snapshot.modules.native.as_ref().map(ModuleReport::of),
             policies,

@@ -64,6 +64,15 @@ impl World {
         limits: Limits,
         port: u16,
     ) -> Self {
+        Self::start_at(([127, 0, 0, 1], port).into(), plan, modules, limits).await
+    }
+
+    pub async fn start_at(
+        address: SocketAddr,
+        plan: Plan,
+        modules: impl Into<Modules>,
+        limits: Limits,
+    ) -> Self {
         let plans = watch::Sender::new(Arc::new(plan));
         let modules = watch::Sender::new(Arc::new(modules.into()));
         let shutdown = watch::Sender::new(false);
@@ -74,7 +83,7 @@ impl World {
             Metrics::new(),
         );
         let (registry, snapshots) = (server.registry(), server.snapshots());
-        let xds = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+        let xds = TcpListener::bind(address).await.unwrap();
         let admin = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (xds_address, admin_address) = (xds.local_addr().unwrap(), admin.local_addr().unwrap());
         let shown = Admin::new(

@@ -132,7 +132,7 @@ pub struct Observed {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Whether the kind is served; `None` until the first answer.
+    /// Whether the kind is served and may be listed; `None` until the first answer.
     served: Option<bool>,
     objects: BTreeMap<ObjectKey, Value>,
 }
@@ -167,15 +167,16 @@ impl Observed {
             watch::Seen::Deleted((key, _)) => {
                 known.objects.remove(&key);
             }
-            // The kind isn't served, or access to it is denied.
-            watch::Seen::Failed {
-                status: Some(403 | 404),
-            } => {
+            watch::Seen::Failed { status: Some(404) } => {
                 if known.served == Some(true) {
-                    info!(kind, "the API server no longer has this kind, or hides it");
+                    info!(kind, "the API server no longer has this kind");
                 }
                 known.served = Some(false);
                 known.objects.clear();
+            }
+            // Access is denied. An API server that starts denies it for a moment.
+            watch::Seen::Failed { status: Some(403) } => {
+                known.served.get_or_insert(false);
             }
             watch::Seen::Failed { .. } => {}
         }
@@ -309,8 +310,9 @@ mod tests {
         observed.see((PLUGINS, watch::Seen::All(vec![plugin("y", 2)])));
         assert_eq!(names(&observed), ["y"]);
         let failed = |status| (PLUGINS, watch::Seen::Failed { status });
-        observed.see(failed(Some(500)));
-        observed.see(failed(None));
+        for status in [Some(500), Some(403), None] {
+            observed.see(failed(status));
+        }
         assert_eq!(names(&observed), ["y"], "an error forgets nothing");
         let (_, z) = plugin("z", 3);
         observed.see((PLUGINS, watch::Seen::Applied((ObjectKey::new("b", "z"), z))));
