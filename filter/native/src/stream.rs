@@ -136,6 +136,15 @@ fn trap(envoy: Envoy, hook: &str) {
 #[cfg(not(feature = "trap"))]
 fn trap(_envoy: Envoy, _hook: &str) {}
 
+/// Returns the request's span; `None` where Envoy doesn't trace it, and in builds for the benchmark
+/// of the tags.
+fn span(envoy: Envoy) -> Option<Span> {
+    if cfg!(feature = "untagged") {
+        return None;
+    }
+    envoy.span()
+}
+
 /// Tags of a request's span: the type, the decision, the reason of a refusal, and the time for
 /// which it was held, ms.
 const TYPE: &str = "headgate.type";
@@ -218,7 +227,7 @@ impl Request {
             Side::Inbound(inbound) => {
                 // Before the lock: copying and reading them takes time.
                 let headers = Headers::of_request(&stream);
-                let span = envoy.span();
+                let span = span(envoy);
                 process::with(|process| {
                     self.epoch.set(process.epoch);
                     trap(envoy, "request");
@@ -290,7 +299,7 @@ impl Request {
             trap(envoy, "scheduled");
             let action = process.decided(self.id)?;
             if let Some(since) = self.traced.get()
-                && let Some(span) = envoy.span()
+                && let Some(span) = span(envoy)
             {
                 tag_turn(span, &action, stream.now.since(since));
             }

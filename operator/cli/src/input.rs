@@ -16,7 +16,7 @@ use headgate_api::AdmissionPolicySpec;
 use headgate_api::compile::{Compiled, compile};
 use headgate_api::plan::{Endpoints, Share, TargetRef};
 use headgate_api::validate::{
-    FileReport, MAX_FILE, Problem, ValidPolicy, check_file, refuse_duplicates,
+    FileReport, MAX_FILE, Problem, ValidPolicy, check_file, leave_out_other_apis, refuse_duplicates,
 };
 use headgate_controller::source::read::{read_dir, read_file};
 
@@ -159,10 +159,7 @@ fn folder(dir: &Path) -> anyhow::Result<Vec<FileReport>> {
         }
     };
     let mut reports: Vec<FileReport> = files.into_iter().map(report).collect();
-    // Manifests of workloads are often beside their policies.
-    if reports.iter().any(|report| !report.of_other_apis) {
-        reports.retain(|report| !report.of_other_apis);
-    }
+    leave_out_other_apis(&mut reports);
     Ok(reports)
 }
 

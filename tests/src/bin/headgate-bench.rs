@@ -228,6 +228,12 @@ fn cpu(args: &Args) -> Result<Value> {
         options.rounds,
         cpu::table(&rows)
     );
+    if let Some((added, low, high)) = cpu::span_tags(&rows) {
+        println!(
+            "  span tags of the native filter: {added:+.2} µs/request; {low:+.2}…{high:+.2} in the \
+             middle half of the rounds"
+        );
+    }
     Ok(json!(rows))
 }
 

@@ -722,6 +722,34 @@ fn a_burst_spends_the_error_budget_of_its_type_and_no_more() {
     assert_eq!(process(true).refused.len(), 13);
 }
 
+/// 100 requests/s of 100 ms and as many of 20 ms ask for 12 slots. The cost of the first is known
+/// after 20 of them.
+#[test]
+fn the_value_cut_shows_the_rank_and_the_slots_that_a_type_asks_for() {
+    let mut process = Process::new(2, &broken::by_value(16));
+    assert_eq!(process.gauge("type.slow.value_per_slot_second_milli"), 0);
+    let mut running: Vec<(u64, u32)> = Vec::new();
+    for at in (0..8_000).step_by(10) {
+        running.push((at + 100, process.arrive(0, "/slow")));
+        running.push((at + 20, process.arrive(1, "/")));
+        let over = |&mut (end, _): &mut (u64, u32)| end <= at;
+        for (_, stream) in running.extract_if(.., over).collect::<Vec<_>>() {
+            process.finish(stream, Outcome::Completed);
+        }
+        process.run_for(Duration::from_millis(10));
+    }
+    assert!(process.refused.is_empty());
+    let is_near = |name: &str, wanted: u64| {
+        let seen = process.gauge(name);
+        assert!(seen.abs_diff(wanted) * 20 <= wanted, "{name}: {seen}");
+    };
+    is_near("type.slow.value_per_slot_second_milli", 10_000);
+    is_near("type.default.value_per_slot_second_milli", 50_000);
+    is_near("type.slow.value_slots_asked_milli", 10_000);
+    is_near("type.default.value_slots_asked_milli", 2_000);
+    assert_eq!(process.gauge("type.slow.value_admitted_permille"), 1_000);
+}
+
 #[test]
 fn observing_holds_nothing_and_measures_the_backends_own_queue() {
     let mut process = Process::new(

@@ -12,9 +12,16 @@ use crate::strategy::ValueCut;
 #[derive(Debug, Clone)]
 pub(super) struct ValueCutGauges {
     /// By type.
-    admitted: Vec<Gauge>,
+    types: Vec<TypeGauges>,
     budget: Gauge,
     floors: Gauge,
+}
+
+#[derive(Debug, Clone)]
+struct TypeGauges {
+    admitted: Gauge,
+    density: Gauge,
+    asked: Gauge,
 }
 
 impl ValueCutGauges {
@@ -36,10 +43,17 @@ impl ValueCutGauges {
             let id = host.define(MetricKind::Gauge, &format!("{prefix}.{name}"))?;
             Ok((id, None))
         };
+        let of_type = |name: &&str| {
+            Ok(TypeGauges {
+                admitted: gauge(&format!("type.{name}.value_admitted_permille"))?,
+                density: gauge(&format!("type.{name}.value_per_slot_second_milli"))?,
+                asked: gauge(&format!("type.{name}.value_slots_asked_milli"))?,
+            })
+        };
         Ok(Some(Self {
-            admitted: names
+            types: names
                 .iter()
-                .map(|name| gauge(&format!("type.{name}.value_admitted_permille")))
+                .map(of_type)
                 .collect::<Result<_, HostError>>()?,
             budget: gauge("value_budget_permille")?,
             floors: gauge("floors_over_capacity")?,
@@ -48,8 +62,10 @@ impl ValueCutGauges {
 
     /// Publishes what has changed.
     pub(super) fn publish(&mut self, host: &impl Metrics, cut: &ValueCut) -> Result<(), HostError> {
-        for (kind, gauge) in (0..).map(TypeId).zip(&mut self.admitted) {
-            set(host, gauge, Some(cut.admitted(kind)))?;
+        for (kind, gauges) in (0..).map(TypeId).zip(&mut self.types) {
+            set(host, &mut gauges.admitted, Some(cut.admitted(kind)))?;
+            set(host, &mut gauges.density, Some(cut.density(kind)))?;
+            set(host, &mut gauges.asked, Some(cut.asked(kind)))?;
         }
         set(host, &mut self.budget, Some(cut.budget()))?;
         let over = u64::from(!cut.floors_fit());

@@ -482,13 +482,39 @@ impl ValueCut {
     /// classes by work.
     #[must_use]
     pub fn admitted(&self, kind: TypeId) -> f64 {
+        self.mean(kind, |cell| cell.admitted)
+    }
+
+    /// Returns the value that a second in a slot yields with requests of this type, by which it is
+    /// ranked: the average of its classes by work. 0 while its cost is not known.
+    #[must_use]
+    pub fn density(&self, kind: TypeId) -> f64 {
+        let known = &self.kinds[usize::from(kind.0).min(self.kinds.len() - 1)];
+        if known.cold {
+            return 0.0;
+        }
+        self.mean(kind, |cell| known.density(cell))
+    }
+
+    /// Returns the slots that arrivals of this type ask for: λm.
+    #[must_use]
+    pub fn asked(&self, kind: TypeId) -> f64 {
+        self.classes_of(kind).iter().map(|cell| cell.rate).sum()
+    }
+
+    fn classes_of(&self, kind: TypeId) -> &[Cell] {
         let first = self.cell(kind, ClassId(0));
-        let cells = &self.cells[first..first + self.classes];
-        let rate: f64 = cells.iter().map(|cell| cell.rate).sum();
+        &self.cells[first..first + self.classes]
+    }
+
+    /// Returns the average of a type's classes by work; without any work, the most of one.
+    fn mean(&self, kind: TypeId, of: impl Fn(&Cell) -> f64) -> f64 {
+        let cells = self.classes_of(kind);
+        let rate = self.asked(kind);
         if rate > 0.0 {
-            cells.iter().map(|c| c.admitted * c.rate).sum::<f64>() / rate
+            cells.iter().map(|c| of(c) * c.rate).sum::<f64>() / rate
         } else {
-            cells.iter().map(|c| c.admitted).fold(0.0, f64::max)
+            cells.iter().map(of).fold(0.0, f64::max)
         }
     }
 

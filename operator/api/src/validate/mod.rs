@@ -127,6 +127,15 @@ pub fn check_file(file: &str, bytes: &[u8]) -> FileReport {
     report
 }
 
+/// Empties the reports of files with nothing but objects of other APIs, if others have policies:
+/// manifests of workloads are often beside their policies.
+pub fn leave_out_other_apis(reports: &mut [FileReport]) {
+    if reports.iter().any(|report| !report.of_other_apis) {
+        let others = reports.iter_mut().filter(|report| report.of_other_apis);
+        others.for_each(|report| report.documents.clear());
+    }
+}
+
 /// Returns the objects of a document: kubectl writes and reads several as the items of a kind such
 /// as `List`.
 fn objects(document: Node) -> Vec<Node> {

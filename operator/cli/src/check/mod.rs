@@ -49,6 +49,9 @@ pub struct CheckArgs {
     /// Namespace of the policies and Pods to check [default: all]
     #[arg(long, short, value_name = "NAME")]
     pub namespace: Option<String>,
+    /// All namespaces, as without --namespace
+    #[arg(long, short = 'A', conflicts_with = "namespace")]
+    pub all_namespaces: bool,
     /// Output format
     #[arg(long, short, value_name = "FORMAT", default_value = "table")]
     pub output: OutputFormat,
@@ -439,5 +442,25 @@ impl Checks<'_> {
             let view = View::new(&policies.items, operators, Vec::new(), self.namespace);
             self.add(judge::policies(&view));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: CheckArgs,
+    }
+
+    #[test]
+    fn all_namespaces_are_named_or_not() {
+        let args = |line: &[&str]| Ok::<_, clap::Error>(Line::try_parse_from(line)?.args);
+        assert_eq!(args(&["check", "-A"]).unwrap().namespace, None);
+        args(&["check", "-A", "-n", "shop"]).unwrap_err();
     }
 }

@@ -142,7 +142,7 @@ fn walk(at: &str, value: &Value, schema: &Value, found: &mut Vec<Setting>) {
     for (name, value) in values {
         found.push(Setting {
             field: format!("{at}{name}"),
-            value: value.clone(),
+            value: whole(value),
             description: description(&properties[name], value),
         });
     }
@@ -155,6 +155,23 @@ fn walk(at: &str, value: &Value, schema: &Value, found: &mut Vec<Setting>) {
             });
         }
         walk(&format!("{at}{name}."), value, &properties[name], found);
+    }
+}
+
+/// Returns `value` with whole numbers without decimals: `8` for `8.0`.
+fn whole(value: &Value) -> Value {
+    match value {
+        Value::Number(number) => match number.as_f64() {
+            // Exact in either form.
+            Some(n) if n.fract() == 0.0 && n.abs() < 1e15 => json!(n as i64),
+            _ => value.clone(),
+        },
+        Value::Array(list) => list.iter().map(whole).collect(),
+        Value::Object(fields) => {
+            let fields = fields.iter().map(|(name, v)| (name.clone(), whole(v)));
+            Value::Object(fields.collect())
+        }
+        other => other.clone(),
     }
 }
 

@@ -54,7 +54,7 @@ pub(super) fn text(explanation: &Explanation) -> String {
         let value = match &setting.value {
             Value::Null => String::new(),
             Value::String(value) => format!(" = {value}"),
-            other => format!(" = {}", other.to_string().trim_end_matches(".0")),
+            other => format!(" = {other}"),
         };
         text += &format!("  {}{value}\n", setting.field);
         wrapped(&mut text, "      ", &setting.description);

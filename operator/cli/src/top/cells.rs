@@ -66,12 +66,23 @@ const PROXIES: &[Column] = &[
     ("RESTARTS", Right, |r| count(r, "restarts")),
 ];
 
+const VALUE: &[Column] = &[
+    ("VALUE/SLOT SECOND", Right, value_per_slot_second),
+    ("SLOTS ASKED", Right, |r| rate(&r["valueCut"]["slotsAsked"])),
+    ("ADMITTED", Right, admitted),
+    ("THE CUT", Left, cut),
+];
+
+/// Cells of the bar of all slots that a policy's types ask for.
+const BAR: usize = 48;
+
 /// Returns the head of the rows' names, and the other columns.
 pub(super) fn columns(tab: Tab) -> (&'static str, &'static [Column]) {
     match tab {
         Tab::Types => ("POLICY / TYPE", TYPES),
         Tab::Workflows => ("POLICY / WORKFLOW", WORKFLOWS),
         Tab::Proxies => ("PROXY", PROXIES),
+        Tab::Value => ("POLICY / TYPE", VALUE),
     }
 }
 
@@ -230,6 +241,51 @@ fn objective(values: &Value) -> Span<'static> {
         ["attainment", "target"].map(|key| share(o[key].as_f64().unwrap_or(0.0)));
     let limit = time(o, "responseTimeMs", "");
     Span::styled(format!("{name} {limit}: {attained} {sign} {target}"), style)
+}
+
+fn value_per_slot_second(values: &Value) -> Span<'static> {
+    match values["valueCut"].get("perSlotSecond") {
+        // Not ranked yet.
+        Some(value) if value == 0.0 => unknown(),
+        Some(value) => rate(value),
+        None => Span::default(),
+    }
+}
+
+/// Returns the part of a type's requests that the cut admits.
+fn admitted(values: &Value) -> Span<'static> {
+    let Some(part) = values["valueCut"]["admitted"].as_f64() else {
+        return Span::default();
+    };
+    Span::styled(format!("{:.0}%", part * 100.0), unwanted(Some(1.0 - part)))
+}
+
+/// Returns a type's slots, those of admitted requests filled, among those of all types in order of
+/// rank, and the place to which slots are given out. Of a policy, the slots that are given out.
+fn cut(values: &Value) -> Span<'static> {
+    let value = &values["valueCut"];
+    let slots = |of: &Value, name: &str| of[name].as_f64().unwrap_or(0.0);
+    let Some(all) = value.get("ofAll") else {
+        return format!("{:.1} slots are given out", slots(value, "slotsGiven")).into();
+    };
+    let given = slots(all, "slotsGiven");
+    let scale = BAR as f64 / slots(all, "slotsAsked").max(given).max(1e-9);
+    let at = |slots: f64| (slots * scale).round() as usize;
+    let (from, asked) = (slots(value, "slotsBefore"), slots(value, "slotsAsked"));
+    let (begin, filled) = (at(from), at(from + asked * slots(value, "admitted")));
+    // A type with traffic has a cell.
+    let end = at(from + asked).max(begin + usize::from(asked > 0.0));
+    let filled = match slots(value, "admitted") {
+        1.0 => end,
+        _ => filled,
+    };
+    let cell = |i: usize| match i {
+        i if (begin..filled).contains(&i) => '█',
+        i if (begin..end).contains(&i) => '░',
+        i if i == at(given) => '│',
+        _ => ' ',
+    };
+    (0..=BAR).map(cell).collect::<String>().into()
 }
 
 fn limit(values: &Value) -> Span<'static> {

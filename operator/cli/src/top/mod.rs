@@ -90,7 +90,7 @@ pub struct TopArgs {
     /// Order of rows
     #[arg(long, value_name = "ORDER", default_value = "hurt")]
     pub sort: Order,
-    /// Part of the names of policies, types and workflows to show
+    /// Show only policies, types, workflows and proxies with this text in their names, in any case
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub filter: String,
     /// Print the view once and exit, after the window has passed
@@ -141,10 +141,14 @@ async fn top(args: &TopArgs) -> anyhow::Result<Output> {
         true => args.window,
         false => args.interval,
     };
+    let is_empty = places.is_empty();
+    if args.once && !is_empty && io::stderr().is_terminal() {
+        eprintln!("{}", patience(&places, args.window));
+    }
     let (sender, fleet) = channel(Fleet::new(args.window.max(interval)));
     tokio::spawn(fleet::follow(places, selection, interval, sender));
     let mut output = match (args.once, args.output) {
-        (true, _) => once(args, fleet).await?,
+        (true, _) => once(args, fleet, is_empty).await?,
         (false, OutputFormat::Table) => {
             live::run(fleet, choice(args)).await?;
             Output::ok(String::new())
@@ -199,10 +203,15 @@ fn view_of(fleet: &Receiver<Fleet>) -> Value {
     view::view(&fleet.borrow(), None, Instant::now(), SystemTime::now())
 }
 
-/// Waits for two responses of each proxy, a window apart.
-async fn once(args: &TopArgs, mut fleet: Receiver<Fleet>) -> anyhow::Result<Output> {
+/// Waits for two responses of each proxy, a window apart, unless there is none.
+async fn once(
+    args: &TopArgs,
+    mut fleet: Receiver<Fleet>,
+    is_empty: bool,
+) -> anyhow::Result<Output> {
     let longest = args.window + 2 * client::TIMEOUT;
-    let settled = |fleet: &Fleet| !fleet.proxies.is_empty() && fleet.is_settled();
+    // At first the fleet has no proxies in any case.
+    let settled = |fleet: &Fleet| is_empty || !fleet.proxies.is_empty() && fleet.is_settled();
     // After the timeout, the responses so far are shown.
     let _ = timeout(longest, fleet.wait_for(settled)).await;
     let view = view_of(&fleet);
@@ -219,6 +228,16 @@ async fn once(args: &TopArgs, mut fleet: Receiver<Fleet>) -> anyhow::Result<Outp
     Ok(Output { text, notes, ok })
 }
 
+/// Returns what --once waits for.
+fn patience(places: &[Place], window: Duration) -> String {
+    let proxies = match places {
+        [only] => only.to_string(),
+        all => format!("{} proxies", all.len()),
+    };
+    let window = headgate_api::Duration::from(window);
+    format!("Counting requests at {proxies} for {window} (--window)")
+}
+
 /// Prints a line of JSON, or a document of YAML, at every interval, until the output is closed.
 async fn lines(args: &TopArgs, fleet: Receiver<Fleet>) -> anyhow::Result<Output> {
     loop {
@@ -231,5 +250,24 @@ async fn lines(args: &TopArgs, fleet: Receiver<Fleet>) -> anyhow::Result<Output>
         if !print(&text)? {
             return Ok(Output::ok(String::new()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_once_waits_for_names_the_proxies_and_the_time() {
+        let places = ["127.0.0.1:9901", "unix:/run/envoy.sock"].map(|p| p.parse().unwrap());
+        let window = Duration::from_secs(10);
+        assert_eq!(
+            patience(&places[..1], window),
+            "Counting requests at 127.0.0.1:9901 for 10s (--window)"
+        );
+        assert_eq!(
+            patience(&places, window),
+            "Counting requests at 2 proxies for 10s (--window)"
+        );
     }
 }

@@ -33,9 +33,16 @@ impl Selection {
             None => self.reported().await?,
         };
         if pods.is_empty() && remark.is_none() {
-            remark = Some(match &self.namespace {
-                Some(namespace) => format!("there are no proxies in namespace {namespace}"),
-                None => "there are no proxies".to_owned(),
+            let place = match &self.namespace {
+                Some(namespace) => format!(" in namespace {namespace}"),
+                None => String::new(),
+            };
+            remark = Some(match &self.labels {
+                Some(labels) => format!("no Pod with the labels {labels} runs{place}"),
+                None => format!(
+                    "no proxy is connected to an operator{place}; find those of Istio and Envoy \
+                     Gateway by --selector and --admin-port"
+                ),
             });
         }
         let place = |(namespace, name): (String, String)| Place::Pod {

@@ -15,7 +15,7 @@ use crate::table::one_line;
 
 /// The stats to request, as RE2. Estimates and workers' own records are left out: they are half of
 /// all lines.
-const FILTER: &str = r"^(server\.uptime$|(wasm|dynamicmodules)custom\.headgate\.(panics$|(workflow|service)\.|policy\.[^.]+\.([a-z_]+$|type\.[^.]+\.(rq_|slo_|queue_wait_us$|response_time_us$)|workflow\.|service\.)))";
+const FILTER: &str = r"^(server\.uptime$|(wasm|dynamicmodules)custom\.headgate\.(panics$|(workflow|service)\.|policy\.[^.]+\.([a-z_]+$|type\.[^.]+\.(rq_|slo_|value_|queue_wait_us$|response_time_us$)|workflow\.|service\.)))";
 
 /// Prefixes of stats: Envoy's for Wasm filters, and Headgate's. The native filter uses the same if
 /// the bootstrap sets it. Otherwise, as with Envoy Gateway, it has Envoy's prefix for dynamic

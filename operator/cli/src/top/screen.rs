@@ -23,7 +23,7 @@ const GAP: u16 = 2;
 const NAMED: usize = 3;
 
 const HELP: &str = "
-  1 2 3, Tab        types, workflows, proxies
+  1 2 3 4, Tab      types, workflows, proxies, the value cut
   s                 the next order
   r                 the reverse order
   /                 only names with a text in them; Enter keeps it, Esc drops it
@@ -101,6 +101,7 @@ impl Screen {
             KeyCode::Char('1') => self.show(Tab::Types),
             KeyCode::Char('2') => self.show(Tab::Workflows),
             KeyCode::Char('3') => self.show(Tab::Proxies),
+            KeyCode::Char('4') => self.show(Tab::Value),
             KeyCode::Tab => self.show(next(self.choice.tab)),
             KeyCode::Char('s') => self.choice.order = next(self.choice.order),
             KeyCode::Char('r') => self.choice.reversed = !self.choice.reversed,
@@ -162,7 +163,7 @@ impl Screen {
         .areas(frame.area());
         frame.render_widget(self.title(), title);
         let [tabs, order] =
-            Layout::horizontal([Constraint::Length(40), Constraint::Fill(1)]).areas(tabs);
+            Layout::horizontal([Constraint::Length(50), Constraint::Fill(1)]).areas(tabs);
         let names = Tab::value_variants().iter().enumerate();
         let names = names.map(|(at, tab)| format!("{} {}", at + 1, name(tab)));
         let chosen = Tab::value_variants()
@@ -214,8 +215,11 @@ impl Screen {
             true => ", reversed",
             false => "",
         };
-        let mut line =
-            Line::from(format!("sorted by {}{reversed}", name(&self.choice.order)).dim());
+        let order = match self.choice.tab {
+            Tab::Value => name(&Tab::Value),
+            _ => name(&self.choice.order),
+        };
+        let mut line = Line::from(format!("sorted by {order}{reversed}").dim());
         if let Some(only) = &self.only {
             line.push_span(Span::styled(format!("  only {only}"), WARNING));
         }
@@ -232,7 +236,7 @@ impl Screen {
                 vec!["names with: ".bold(), typed.into(), " ".reversed()].into()
             }
             (_, true) => "any key goes back".dim().into(),
-            _ => "q quit  ? help  1-3 view  s sort  r reverse  / filter  p pause"
+            _ => "q quit  ? help  1-4 view  s sort  r reverse  / filter  p pause"
                 .dim()
                 .into(),
         }

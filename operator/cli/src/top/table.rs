@@ -25,6 +25,8 @@ pub enum Tab {
     Workflows,
     /// Proxies
     Proxies,
+    /// Types in order of value per slot time, and the cut through the slots that they ask for
+    Value,
 }
 
 /// The order of rows.
@@ -76,6 +78,7 @@ impl Tab {
             Self::Types => "No policy is in force.",
             Self::Workflows => "No policy has workflows.",
             Self::Proxies => "No proxies.",
+            Self::Value => "No policy sheds by value.",
         }
     }
 }
@@ -99,6 +102,15 @@ impl Choice {
             Order::Name => None,
         };
         rank.unwrap_or(0.0)
+    }
+
+    /// Orders types by their ranks in the value cut, whatever the chosen order.
+    fn compare_members(&self, a: &Row<'_>, b: &Row<'_>) -> Ordering {
+        let rank = |row: &Row<'_>| row.values["valueCut"]["perSlotSecond"].as_f64();
+        match self.tab {
+            Tab::Value => rank(b).partial_cmp(&rank(a)).unwrap_or(Ordering::Equal),
+            _ => self.compare(a, b),
+        }
     }
 
     fn compare(&self, a: &Row<'_>, b: &Row<'_>) -> Ordering {
@@ -130,11 +142,15 @@ pub(super) fn rows<'a>(view: &'a Value, choice: &Choice) -> Vec<Row<'a>> {
             policies.map(of).collect()
         }
         Tab::Proxies => each(&view["proxies"]).map(proxy).collect(),
+        Tab::Value => {
+            let policies = policies.filter(|p| !p["valueCut"].is_null());
+            policies.map(|p| group(p, p, "types", "type")).collect()
+        }
     };
     groups.retain_mut(|(first, members)| {
         let whole = choice.wants(first);
         members.retain(|row| whole || choice.wants(row));
-        members.sort_by(|a, b| choice.compare(a, b));
+        members.sort_by(|a, b| choice.compare_members(a, b));
         whole || !members.is_empty()
     });
     groups.sort_by(|(a, _), (b, _)| choice.compare(a, b));

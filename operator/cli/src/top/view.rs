@@ -242,7 +242,8 @@ fn proxy(name: &str, proxy: &Proxy, now: Instant) -> Value {
 fn policy(name: &str, group: &PolicyGroup<'_>) -> Value {
     let own = &group.own;
     let all_types = group.types.values().flat_map(|group| &group.0).copied();
-    let types = worst_first(&group.types, kind);
+    let mut types = worst_first(&group.types, kind);
+    let value = value_cut(own, &mut types);
     let workflows = workflows(group);
     // Requests that the rate limiter refuses never reach a type.
     let parts = types.iter().chain(&workflows);
@@ -258,6 +259,7 @@ fn policy(name: &str, group: &PolicyGroup<'_>) -> Value {
         "unmanagedRate": own.rate("rq_unmanaged"),
         // Proxies at which starvation avoidance needs more slots than exist.
         "floorsOverCapacity": own.gauge("floors_over_capacity"),
+        "valueCut": value,
         "hurt": total(parts, "hurt").unwrap_or(0.0),
         "types": types,
         "workflows": workflows,
@@ -310,7 +312,56 @@ fn kind(name: &str, group: &Group<'_>) -> Value {
     row["queueWaitMs"] = group.percentiles("queue_wait_us");
     row["responseTimeMs"] = group.percentiles("response_time_us");
     row["objectives"] = objectives.into();
+    row["valueCut"] = value(group).into();
     row
+}
+
+/// Returns a type's place in the value cut; `None` where nothing is shed by value.
+fn value(group: &Group<'_>) -> Option<Value> {
+    const SLOTS: &str = "value_slots_asked_milli";
+    let asked = group.milli(SLOTS)?;
+    // The mean of the proxies by the slots that are asked for at each.
+    let mean = |name: &str| {
+        let weighted = group.0.iter().map(|change| {
+            // Nearly 0 without requests, so that a mean exists even if no proxy has any.
+            let weight = change.after.value(SLOTS)? as f64 + 1e-9;
+            Some((change.after.value(name)? as f64 / 1e3 * weight, weight))
+        });
+        let (sum, weight) = { weighted.flatten() }.reduce(|a, b| (a.0 + b.0, a.1 + b.1))?;
+        Some(tidy(sum / weight))
+    };
+    Some(json!({
+        // 0 without a rank yet.
+        "perSlotSecond": mean("value_per_slot_second_milli"),
+        "slotsAsked": asked,
+        "admitted": mean("value_admitted_permille"),
+    }))
+}
+
+/// Returns the slots that all types ask for, and those that the cut gives out; `None` where nothing
+/// is shed by value. Adds to each type those that types of a higher rank ask for.
+fn value_cut(own: &Group<'_>, types: &mut [Value]) -> Option<Value> {
+    let given = |change: &Change<'_>| {
+        let parts = change.after.value("value_budget_permille")? as f64 / 1e3;
+        Some(parts * change.after.value("slots")? as f64)
+    };
+    let given = sum(own.0.iter().map(given))?;
+    let mut ranked: Vec<&mut Value> = { types.iter_mut() }
+        .map(|row| &mut row["valueCut"])
+        .filter(|value| !value.is_null())
+        .collect();
+    let rank = |value: &Value| value["perSlotSecond"].as_f64().unwrap_or(0.0);
+    ranked.sort_by(|a, b| rank(b).total_cmp(&rank(a)));
+    let mut before = 0.0;
+    for value in &mut ranked {
+        value["slotsBefore"] = tidy(before).into();
+        before += value["slotsAsked"].as_f64().unwrap_or(0.0);
+    }
+    let all = json!({"slotsAsked": tidy(before), "slotsGiven": tidy(given)});
+    for value in ranked {
+        value["ofAll"] = all.clone();
+    }
+    Some(all)
 }
 
 /// Returns an objective and its attainment; `None` if it was removed, and its gauges are 0.

@@ -422,3 +422,20 @@ async fn proxies_of_a_cluster_are_found_and_reached_through_the_api_server() {
     assert_eq!(proxies[0]["state"], "Answers");
     assert!(view["policies"][0]["traffic"]["arrivalRate"].as_f64() > Some(0.0));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_without_connected_proxies_says_how_to_find_others() {
+    let report = json!({
+        "time": "2026-03-01T12:00:00Z", "version": "0.1.0", "policies": [], "problems": [],
+        "module": {"path": "/x", "hash": "0", "bytes": 1}, "proxies": [],
+    });
+    let (_folder, kubeconfig) = api_server(Answers::new(&[BEFORE]), report).await;
+    let output = tokio::task::spawn_blocking(move || top(&["--kubeconfig", &kubeconfig, "--once"]));
+    let output = output.await.unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        errors(&output),
+        "warning: no proxy is connected to an operator in namespace shop; find those of Istio and \
+         Envoy Gateway by --selector and --admin-port\n"
+    );
+}

@@ -4,6 +4,8 @@
 //! becomes wrong stays as it was. So do all policies of a file that can no longer be read as YAML,
 //! because it is unknown which of them it still holds. A policy is removed when its file is
 //! deleted, or when a file without such mistakes no longer holds it.
+//!
+//! A file with nothing but objects of other APIs is left out beside others.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -15,7 +17,7 @@ use super::read::Scan;
 use headgate_api::compile::{Compiled, compile};
 use headgate_api::plan::{Plan, PolicyState, SourceProblem};
 use headgate_api::validate::{
-    Document, FileReport, Problem, ValidPolicy, check_file, refuse_duplicates,
+    Document, FileReport, Problem, ValidPolicy, check_file, leave_out_other_apis, refuse_duplicates,
 };
 
 /// The policies of a folder and their last good versions.
@@ -97,6 +99,7 @@ impl Folder {
 
     fn plan(&mut self, dir: &Path) -> Plan {
         let mut reports: Vec<FileReport> = self.files.values().map(|f| f.report.clone()).collect();
+        leave_out_other_apis(&mut reports);
         refuse_duplicates(&mut reports);
         self.keep_last_good(&reports);
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use headgate_harness::demo::run::{self, Options};
 use headgate_harness::demo::terminal::{self, Terminal};
-use headgate_harness::demo::{picture, report};
+use headgate_harness::demo::{picture, report, value_cut};
 use headgate_harness::load::TooBusy;
 
 /// `EX_TEMPFAIL` of sysexits.h: a temporary failure; a later run may succeed.
@@ -47,6 +47,9 @@ struct Args {
     /// Writes the result as one SVG picture to this file.
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
+    /// Writes the value cut of the proxy at the end of the overload as SVG to this file.
+    #[arg(long, value_name = "FILE")]
+    value_cut: Option<PathBuf>,
 }
 
 fn main() -> Result<ExitCode> {
@@ -72,6 +75,9 @@ fn main() -> Result<ExitCode> {
     }
     if let Some(file) = &args.picture {
         write(file, &picture::svg(&result))?;
+    }
+    if let (Some(file), Some(cut)) = (&args.value_cut, value_cut::svg(&result)) {
+        write(file, &cut)?;
     }
     println!("Report: {}", args.report.display());
     Ok(if result.holds() {

@@ -14,4 +14,5 @@ pub mod result;
 pub mod run;
 pub mod terminal;
 pub mod timeline;
+pub mod value_cut;
 mod watch;

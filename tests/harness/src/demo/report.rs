@@ -369,6 +369,7 @@ mod tests {
     use super::*;
     use crate::demo::result::{Claim, Edit, Setup, TypeSetup};
     use crate::demo::timeline::{Bin, Totals};
+    use crate::demo::value_cut;
     use crate::load::{Discarded, Lateness};
     use crate::mix;
 
@@ -406,6 +407,7 @@ mod tests {
             max_in_flight_at_first: 60,
             max_in_flight: 20,
             slots_found: Some(20),
+            value_cut: Some(value_cut::tests::cut()),
             utilization: 0.985,
             lateness: Lateness::default(),
             backend_late_mean_ms: 0.1,
@@ -458,6 +460,19 @@ mod tests {
             p50_ms: (!i.is_multiple_of(17)).then_some(ms),
             p90_ms: Some(ms * 2.5),
         }
+    }
+
+    #[test]
+    fn the_value_cut_is_drawn_within_its_picture() {
+        let picture = value_cut::svg(&result()).unwrap();
+        // A pale bar for what is refused, and a filled one for what isn't.
+        assert_eq!(picture.matches("<rect class=\"dot").count(), 2 * 3);
+        let sizes = picture.split("font-size:").skip(1);
+        let sizes = sizes.map(|size| size.split_once("px").unwrap().0.parse::<u32>().unwrap());
+        assert!(sizes.min() >= Some(12));
+        let places = picture.split(" x=\"").skip(1);
+        let places = places.map(|place| place.split_once('"').unwrap().0.parse::<f64>().unwrap());
+        assert!({ places }.all(|x| (0.0..760.0).contains(&x)), "{picture}");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::timeline::{Bin, Totals};
+use super::value_cut::ValueCut;
 use crate::load::{Discarded, Lateness};
 use crate::mix::{QueryType, capacity_rps, ideal_acceptance};
 
@@ -125,6 +126,8 @@ pub struct Phase {
     pub max_in_flight: usize,
     /// Slots that the filter had found at the end of the counted span; `None` without the filter.
     pub slots_found: Option<u64>,
+    /// The value cut at the same time; `None` without the filter.
+    pub value_cut: Option<ValueCut>,
     /// Share of the backend's slots in use in the counted span, ratio 0..=1.
     pub utilization: f64,
     /// Lateness of the harness: the error of the latencies. For the generator, the worst of the

@@ -15,6 +15,7 @@ use super::result::{
     DemoResult, Edit, FilterPercentile, Phase, Setup, TypeResult, TypeSetup, attainable_rps,
 };
 use super::timeline::{curve, totals};
+use super::value_cut::ValueCut;
 use super::watch::{Watch, Watched};
 use crate::backend::BackendConfig;
 use crate::envoy::EnvoyProcess;
@@ -203,10 +204,11 @@ impl Demo<'_> {
             .map(|query| filter_view(&rig.envoy, query.name))
             .collect::<Result<_>>()?;
 
-        let slots = (rig.envoy).stat(&format!(
-            "wasmcustom.headgate.policy.{}.slots",
-            policy::NAME
-        ))?;
+        let of_policy = format!("wasmcustom.headgate.policy.{}.", policy::NAME);
+        let stats = rig.envoy.stats_under(&of_policy)?;
+        let slots = stats.get("slots").copied().unwrap_or(0);
+        let names: Vec<&str> = self.mix.iter().map(|query| query.name).collect();
+        let value_cut = ValueCut::of(&stats, &names)?;
 
         let costliest = claims::costliest(self.mix);
         let mut valued = policy.clone();
@@ -241,6 +243,7 @@ impl Demo<'_> {
         Ok(WithHeadgate {
             phase: Phase {
                 slots_found: Some(slots),
+                value_cut: Some(value_cut),
                 ..self.phase(&watched, compared, end, &judged, filter)
             },
             edits: vec![first, second],
@@ -331,6 +334,7 @@ impl Demo<'_> {
             max_in_flight_at_first: watched.most.0,
             max_in_flight: watched.most.1,
             slots_found: None,
+            value_cut: None,
             utilization: watched.utilization,
             lateness: Lateness {
                 generator_ms: judged.iter().map(late_p99_ms).fold(0.0, f64::max),

@@ -5,7 +5,7 @@ use crate::requests::Phase;
 
 const MS: Duration = Duration::from_millis(1);
 
-fn by_value(parallelism: u32) -> FilterConfig {
+pub(super) fn by_value(parallelism: u32) -> FilterConfig {
     config(parallelism, |stage| {
         stage.strategy = StrategyConfig::Bouncer {
             logic: Logic::Any,

@@ -259,7 +259,7 @@ impl Kind {
     }
 
     /// Returns the value that a request of this type delivers per slot time, 1/s.
-    fn density(&self, cell: &Cell) -> f64 {
+    pub(super) fn density(&self, cell: &Cell) -> f64 {
         self.part * cell.value / self.own_time.max(1e-9)
     }
 }

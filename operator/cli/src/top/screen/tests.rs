@@ -118,6 +118,28 @@ fn proxies_of_the_fleet() {
 }
 
 #[test]
+fn the_cut_through_the_slots_that_types_ask_for() {
+    let mut screen = screen();
+    let all = json!({"slotsAsked": 30.0, "slotsGiven": 20.0});
+    let kind = |name: &str, density, before, asked, admitted| {
+        json!({"type": name, "valueCut": {
+            "perSlotSecond": density, "slotsBefore": before, "slotsAsked": asked,
+            "admitted": admitted, "ofAll": all,
+        }})
+    };
+    screen.view["policies"][0]["valueCut"] = all.clone();
+    screen.view["policies"][0]["types"] = json!([
+        kind("slow", 12.5, 21.0, 9.0, 0.0),
+        kind("fast", 216.0, 0.0, 2.0, 1.0),
+        kind("rare", 150.0, 2.0, 0.05, 1.0),
+        kind("medium", 20.6, 2.05, 18.95, 0.947),
+        kind("new", 0.0, 30.0, 0.0, 1.0),
+    ]);
+    press(&mut screen, &[KeyCode::Char('4')]);
+    insta::assert_snapshot!(shown(&mut screen, (120, 12)));
+}
+
+#[test]
 fn help_and_the_filter_that_is_typed() {
     let mut screen = screen();
     press(&mut screen, &[KeyCode::Char('?')]);
@@ -184,7 +206,7 @@ fn keys_choose_what_is_shown() {
     press(&mut screen, &[KeyCode::Char('2'), KeyCode::Char('s')]);
     assert_eq!(screen.choice.tab, Tab::Workflows);
     assert_eq!(screen.choice.order, Order::Rate);
-    press(&mut screen, &[KeyCode::Tab, KeyCode::Tab]);
+    press(&mut screen, &[KeyCode::Tab, KeyCode::Tab, KeyCode::Tab]);
     assert_eq!(screen.choice.tab, Tab::Types);
     press(&mut screen, &[KeyCode::Char('s'); 4]);
     assert_eq!(screen.choice.order, Order::Hurt);

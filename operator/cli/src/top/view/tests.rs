@@ -314,3 +314,52 @@ fn without_a_rate_in_force_there_is_no_limit() {
     assert_eq!(row["bottlenecks"], json!([]));
     assert_eq!(row["hurt"], 0.0);
 }
+
+/// A proxy whose cut gives out `budget` thousandths of 10 slots.
+fn cutting(budget: u64, types: &[(&str, u64, u64, u64)]) -> String {
+    let of = "wasmcustom.headgate.policy.a/p.";
+    let mut text = format!("{of}slots: 10\n{of}value_budget_permille: {budget}\n");
+    for (name, density, asked, admitted) in types {
+        text += &format!(
+            "{of}type.{name}.value_per_slot_second_milli: {density}\n\
+             {of}type.{name}.value_slots_asked_milli: {asked}\n\
+             {of}type.{name}.value_admitted_permille: {admitted}\n",
+        );
+    }
+    text
+}
+
+#[test]
+fn the_value_cut_is_that_of_all_proxies() {
+    let mut proxies = Proxies::new();
+    let one = [
+        ("dear", 10_000, 9_000, 500),
+        ("cheap", 200_000, 4_000, 1_000),
+    ];
+    let other = [("dear", 16_000, 3_000, 900), ("cheap", 0, 0, 1_000)];
+    proxies.answers("a:1", &[&cutting(900, &one)]);
+    proxies.answers("b:1", &[&cutting(1_100, &other)]);
+    let view = proxies.view(None);
+    let policy = &view["policies"][0];
+    let all = json!({"slotsAsked": 16.0, "slotsGiven": 20.0});
+    assert_eq!(policy["valueCut"], all);
+    let of = |name: &str| {
+        let types = { each(&policy["types"]) }.find(|t| t["type"] == name);
+        types.unwrap()["valueCut"].clone()
+    };
+    assert_eq!(
+        of("dear"),
+        json!({
+            "perSlotSecond": 11.5, "slotsAsked": 12.0, "slotsBefore": 4.0, "admitted": 0.6,
+            "ofAll": all,
+        })
+    );
+    let cheap = of("cheap");
+    assert_eq!(
+        (&cheap["slotsBefore"], &cheap["admitted"]),
+        (&json!(0.0), &json!(1.0))
+    );
+    proxies.answers("c:1", &[BEFORE]);
+    let without = &proxies.view(Some("c:1"))["policies"][0];
+    assert!(without["valueCut"].is_null() && without["types"][0]["valueCut"].is_null());
+}

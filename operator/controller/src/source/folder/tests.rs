@@ -207,3 +207,29 @@ fn conflicts_are_shown_with_the_policy_that_lost() {
     );
     assert_eq!(lost.conflicts[0].winner, "default/a");
 }
+
+#[test]
+fn manifests_of_other_apis_are_left_out_beside_policies() {
+    let mut folder = Folder::default();
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: x}\n";
+    let plan = update(&mut folder, &[("service.yaml", service)]);
+    assert_eq!(
+        accepted(&plan),
+        [("default/x", false)],
+        "nothing else is there"
+    );
+    let (a, b) = (policy("a", "x", "18ms"), policy("b", "y", "18ms"));
+    let plan = update(&mut folder, &[("a.yaml", &a), ("service.yaml", service)]);
+    assert_eq!(accepted(&plan), [("default/a", true)]);
+    assert_eq!(plan.problems, []);
+    // A slip in `apiVersion` makes no other object of a policy, and removes none.
+    let slip = a.replace("headgate.dev", "headgaet.example");
+    let plan = update(&mut folder, &[("a.yaml", &slip), ("b.yaml", &b)]);
+    assert_eq!(enforced(&plan, "x"), Some(18));
+    assert_eq!(accepted(&plan), [("default/a", false), ("default/b", true)]);
+    let plan = update(&mut folder, &[("a.yaml", service), ("b.yaml", &b)]);
+    assert_eq!(
+        (enforced(&plan, "x"), accepted(&plan)),
+        (None, vec![("default/b", true)])
+    );
+}
