@@ -9,6 +9,8 @@ mod starvation_avoidance;
 
 use headgate_core::config::{ServiceTimesConfig, StarvationAvoidance, StrategyConfig};
 
+pub(super) use response_time_controller::warnings;
+
 use super::Problems;
 use crate::validate::path::Path;
 use crate::validate::schema::Place;
