@@ -12,10 +12,10 @@ use serde::Deserialize;
 
 use super::bounds::{at_most, header_name, positive, within};
 use super::{
-    AutoParallelism, BacklogControlConfig, ClassConfig, ConfigError, CostConfig, DEFAULT_TYPE,
-    Direction, Discipline, ErrorsConfig, FilterConfig, Flow, MAX_CLASSES, MAX_COST, MAX_ERRORS,
-    MAX_PARALLELISM, MAX_QUEUE_LENGTH, MAX_ROUTES, MAX_STAGES, MAX_TYPES, MAX_WORKFLOW_NAME,
-    Measure, StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig,
+    AcceptFractionConfig, AutoParallelism, BacklogControlConfig, ClassConfig, ConfigError,
+    CostConfig, DEFAULT_TYPE, Direction, Discipline, ErrorsConfig, FilterConfig, Flow, MAX_CLASSES,
+    MAX_COST, MAX_ERRORS, MAX_PARALLELISM, MAX_QUEUE_LENGTH, MAX_ROUTES, MAX_STAGES, MAX_TYPES,
+    MAX_WORKFLOW_NAME, Measure, StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig,
 };
 
 /// Values of types and classes.
@@ -298,7 +298,11 @@ impl StageConfig {
             Err(ConfigError::new(format!("{at}.strategy.{field}"), problem))
         };
         let (window_us, step_us) = match &self.strategy {
-            StrategyConfig::Bouncer { .. } | StrategyConfig::MaxQueueLength => return Ok(()),
+            StrategyConfig::Bouncer { capacity, .. } => {
+                let at = format!("{at}.strategy.capacity");
+                return capacity.as_ref().map_or(Ok(()), |limit| limit.check(&at));
+            }
+            StrategyConfig::MaxQueueLength => return Ok(()),
             StrategyConfig::BacklogControl(control) => {
                 return control.check(&format!("{at}.strategy"), self.types.len());
             }
@@ -315,21 +319,24 @@ impl StageConfig {
                 }
                 (*window_us, *step_us)
             }
-            StrategyConfig::AcceptFraction {
-                max_utilization,
-                units,
-                window_us,
-                step_us,
-            } => {
-                if let Some(units) = units.filter(|units| !(*units > 0.0 && units.is_finite())) {
-                    return err("units", format!("{units}; above 0"));
-                }
-                let field = format_args!("{at}.strategy.max_utilization");
-                positive(field, *max_utilization, 1.0)?;
-                (*window_us, *step_us)
-            }
+            StrategyConfig::AcceptFraction(limit) => return limit.check(&format!("{at}.strategy")),
         };
         check_window(&format!("{at}.strategy"), window_us, step_us)
+    }
+}
+
+impl AcceptFractionConfig {
+    fn check(&self, at: &str) -> Result<(), ConfigError> {
+        if let Some(units) = self
+            .units
+            .filter(|&units| !(units > 0.0 && units.is_finite()))
+        {
+            let problem = format!("{units}; above 0");
+            return Err(ConfigError::new(format!("{at}.units"), problem));
+        }
+        let field = format_args!("{at}.max_utilization");
+        positive(field, self.max_utilization, 1.0)?;
+        check_window(at, self.window_us, self.step_us)
     }
 }
 

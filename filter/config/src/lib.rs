@@ -18,8 +18,8 @@ mod workflows;
 pub use class_admission::{CentralConfig, ClassAdmissionConfig, Fallback, ServiceAdmissionConfig};
 pub use service_times::{HistogramWindow, ServiceTimesConfig};
 pub use strategy::{
-    BacklogControlConfig, BacklogSignal, ControlScope, CostConfig, DegradationConfig, Logic,
-    ResponseTimeControllerConfig, StarvationAvoidance, StrategyConfig,
+    AcceptFractionConfig, BacklogControlConfig, BacklogSignal, ControlScope, CostConfig,
+    DegradationConfig, Logic, ResponseTimeControllerConfig, StarvationAvoidance, StrategyConfig,
 };
 pub use types::{
     AutoParallelism, ClassConfig, Discipline, ErrorsConfig, FilterConfig, Flow, GrpcMatch,

@@ -17,6 +17,9 @@ pub enum StrategyConfig {
         /// (`strategy::value_cut`).
         #[serde(default, skip_serializing_if = "is_false")]
         shed_by_value: bool,
+        /// Bounds the utilization that Bouncer's admissions ask for (Bouncer §2).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        capacity: Option<AcceptFractionConfig>,
     },
     /// Refuses only when the queue is full (`queue.max_length`).
     MaxQueueLength,
@@ -33,21 +36,47 @@ pub enum StrategyConfig {
         step_us: u64,
     },
     /// Refuses the share of the requests that exceeds a utilization (Bouncer §5.2.3).
-    AcceptFraction {
-        /// MaxUtil, ratio 0 < u <= 1.
-        max_utilization: f64,
-        /// |PU|, above 0; P by default.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        units: Option<f64>,
-        /// D, µs.
-        window_us: u64,
-        /// Δ, µs.
-        step_us: u64,
-    },
+    AcceptFraction(AcceptFractionConfig),
     /// Bounds the backlog by feedback (Chronos §2-4).
     BacklogControl(BacklogControlConfig),
     /// Admits as many requests a second as measured response times allow (SEDA §3.2–3.4).
     ResponseTimeController(ResponseTimeControllerConfig),
+}
+
+impl StrategyConfig {
+    /// The bound of utilization: the strategy itself, or the one that follows Bouncer.
+    #[must_use]
+    pub fn accept_fraction(&self) -> Option<&AcceptFractionConfig> {
+        match self {
+            Self::AcceptFraction(fraction) => Some(fraction),
+            Self::Bouncer { capacity, .. } => capacity.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// [`StrategyConfig::accept_fraction`], to divide it among proxies.
+    pub fn accept_fraction_mut(&mut self) -> Option<&mut AcceptFractionConfig> {
+        match self {
+            Self::AcceptFraction(fraction) => Some(fraction),
+            Self::Bouncer { capacity, .. } => capacity.as_mut(),
+            _ => None,
+        }
+    }
+}
+
+/// A bound of the backend's utilization (Bouncer §5.2.3).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AcceptFractionConfig {
+    /// MaxUtil, ratio 0 < u <= 1.
+    pub max_utilization: f64,
+    /// |PU|, above 0; P by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub units: Option<f64>,
+    /// D, µs.
+    pub window_us: u64,
+    /// Δ, µs.
+    pub step_us: u64,
 }
 
 fn is_false(value: &bool) -> bool {

@@ -149,7 +149,7 @@ fn control(
                     weight: 1,
                     work: 1_000,
                 };
-                strategy.base.completed(&served, now);
+                strategy.completed(&served, now);
             }
             // A tick in 10 ms.
             if !(ticks || n.is_multiple_of(200)) {

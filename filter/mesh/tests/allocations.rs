@@ -107,9 +107,9 @@ fn run(
                 weight: 1,
                 work: 1_000,
             };
-            strategy.base.completed(&served, now);
+            strategy.completed(&served, now);
         }
-        strategy.base.tick(now);
+        strategy.tick(now);
         counted += ALLOCATIONS.load(Ordering::Relaxed) - before;
         // Sharing measurements may allocate: it belongs to the tick, once in a tenth of an
         // interval.

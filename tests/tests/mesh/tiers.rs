@@ -20,6 +20,7 @@ const MEASURED_S: Range<f64> = 9.0..21.0;
 struct Met {
     node: Span,
     path: Span,
+    batch: Span,
     /// Share of the calls of shards that were refused or lost.
     lost: f64,
 }
@@ -48,10 +49,11 @@ fn brokers_with(strategy: Value) -> Result<Topology> {
 }
 
 /// §5.6: brokers refuse early, and the costliest first, so that what they let in is answered in
-/// time and shards have nothing to refuse. A bound on the queue's length keeps the brokers as busy,
-/// with queries whose clients have given up.
+/// time and shards have nothing of it to refuse. A bound on the queue's length keeps the brokers as
+/// busy, with queries whose clients have given up. Shards keep their processors below 80% by
+/// refusing a batch job that comes to them directly.
 #[test]
-fn brokers_refuse_what_would_be_late_and_shards_refuse_hardly_anything() -> Result<()> {
+fn brokers_refuse_what_would_be_late_and_shards_what_does_not_come_through_brokers() -> Result<()> {
     let bouncer = Topology::parse(TWO_TIERS)?;
     let max_queue_length = brokers_with(json!({"type": "MaxQueueLength"}))?;
     let mut mesh = start_programmed(&bouncer)?;
@@ -69,6 +71,7 @@ fn brokers_refuse_what_would_be_late_and_shards_refuse_hardly_anything() -> Resu
         let this = Met {
             node: during("node"),
             path: during("path"),
+            batch: during("batch"),
             lost: lost_calls(&stats, "shard") / sent,
         };
         println!(
@@ -88,6 +91,12 @@ fn brokers_refuse_what_would_be_late_and_shards_refuse_hardly_anything() -> Resu
     assert!(
         bouncer.node.served() > bouncer.path.served() + 0.2,
         "brokers refuse node queries as path queries, which cost four times as much"
+    );
+    let batch = &bouncer.batch;
+    let share = batch.refused as f64 / batch.offered as f64;
+    assert!(
+        (0.3..0.7).contains(&share),
+        "shards refuse {share:.2} of the batch job"
     );
     assert!(bouncer.late() < 0.15, "{:.2} late", bouncer.late());
     assert!(bouncer.lost < 0.02, "{:.3} of the calls lost", bouncer.lost);

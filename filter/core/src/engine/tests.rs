@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::classify::memory::MemoryRequest;
-use crate::config::{FilterConfig, Logic, Objective, StrategyConfig};
+use crate::config::{AcceptFractionConfig, FilterConfig, Logic, Objective, StrategyConfig};
 use crate::host::memory::{Fault, MemoryHost};
 use crate::refusal::Reason;
 use crate::stage::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
@@ -272,6 +272,7 @@ fn a_cold_type_is_refused_for_the_objective_that_it_was_judged_by() {
         stage.strategy = StrategyConfig::Bouncer {
             logic: Logic::Any,
             shed_by_value: false,
+            capacity: None,
         };
         stage.types[0].slo = vec![objective(99.0, 10_000)];
         stage.types[1].slo = vec![objective(50.0, 150)];
@@ -297,6 +298,44 @@ fn a_cold_type_is_refused_for_the_objective_that_it_was_judged_by() {
     assert_eq!((rejected("p50"), rejected("p99")), (1, 0));
 }
 
+/// The other workers add these arrivals to the demand that AcceptFraction compares with all slots.
+#[test]
+fn the_demand_beside_bouncer_is_what_bouncer_admits() {
+    let config = config(1, |stage| {
+        stage.strategy = StrategyConfig::Bouncer {
+            logic: Logic::Any,
+            shed_by_value: false,
+            capacity: Some(AcceptFractionConfig {
+                max_utilization: 1.0,
+                units: Some(1_000.0),
+                window_us: 1_000_000,
+                step_us: 100_000,
+            }),
+        };
+        for kind in &mut stage.types {
+            kind.slo = vec![Objective {
+                percentile: 50.0,
+                objective_us: 150_000,
+            }];
+        }
+    });
+    let mut process = Process::new(1, &config);
+    for _ in 0..60 {
+        let stream = process.arrive(0, "/");
+        process.run_for(Duration::from_millis(100));
+        process.finish(stream, Outcome::Completed);
+    }
+    process.run_for(Duration::from_secs(1));
+    let before = process.gauge("demand_received");
+    // One runs, one waits for it: the others would wait 100 ms and take 100 ms.
+    for _ in 0..5 {
+        process.arrive(0, "/");
+    }
+    assert_eq!(process.refused.len(), 3);
+    process.run_for(Duration::from_millis(10));
+    assert_eq!(process.gauge("demand_received") - before, 2);
+}
+
 /// One slot; forty requests that end with `outcome` after `left`, and forty that are answered after
 /// `answered`, if any. Returns the number of six requests at once that are then admitted, with an
 /// objective of 70 ms.
@@ -305,6 +344,7 @@ fn let_in_after(outcome: Outcome, left: Duration, answered: Option<Duration>) ->
         stage.strategy = StrategyConfig::Bouncer {
             logic: Logic::Any,
             shed_by_value: false,
+            capacity: None,
         };
         for kind in &mut stage.types {
             kind.slo = vec![Objective {
@@ -666,6 +706,7 @@ fn dry_run_refuses_and_holds_nothing_but_counts_what_it_would() {
             stage.strategy = crate::config::StrategyConfig::Bouncer {
                 logic: Default::default(),
                 shed_by_value: false,
+                capacity: None,
             };
             for kind in &mut stage.types {
                 kind.slo.push(crate::config::Objective {
@@ -700,6 +741,7 @@ fn a_burst_spends_the_error_budget_of_its_type_and_no_more() {
                 stage.strategy = StrategyConfig::Bouncer {
                     logic: Logic::Any,
                     shed_by_value,
+                    capacity: None,
                 };
                 for kind in &mut stage.types {
                     kind.slo.push(Objective {

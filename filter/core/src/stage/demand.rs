@@ -35,16 +35,10 @@ impl DemandExchange {
         prefix: &str,
         config: &StageConfig,
     ) -> Result<Option<Self>, HostError> {
-        match config.strategy {
-            StrategyConfig::Bouncer { .. }
-            | StrategyConfig::MaxQueueLength
-            | StrategyConfig::BacklogControl(_)
-            | StrategyConfig::ResponseTimeController(_) => {
-                return Ok(None);
-            }
-            StrategyConfig::MaxQueueWait { .. } | StrategyConfig::AcceptFraction { .. } => {}
-        }
-        Self::open(host, prefix).map(Some)
+        let strategy = &config.strategy;
+        let measures = matches!(strategy, StrategyConfig::MaxQueueWait { .. })
+            || strategy.accept_fraction().is_some();
+        (measures.then(|| Self::open(host, prefix))).transpose()
     }
 
     fn open(host: &impl Host, prefix: &str) -> Result<Self, HostError> {
@@ -58,7 +52,7 @@ impl DemandExchange {
         })
     }
 
-    /// Counts an arrival at this worker.
+    /// Counts an arrival of the measured demand at this worker.
     pub(super) fn received(&mut self) {
         self.received.count(1);
     }

@@ -118,7 +118,7 @@ impl Stage {
         self.control.run(host, now, &mut self.strategy)?;
         self.sampling.refill(now);
         self.places.tick(now);
-        self.strategy.base.tick(now);
+        self.strategy.tick(now);
         let avoidance = &mut self.strategy.avoidance;
         if let (Some(acceptance), Some(avoidance)) = (&mut self.acceptance, avoidance) {
             acceptance.run(host, now, &mut avoidance.window)?;
@@ -132,7 +132,7 @@ impl Stage {
     }
 
     fn exchange_demand(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
-        match (&mut self.demand, self.strategy.base.demand_mut()) {
+        match (&mut self.demand, self.strategy.demand_mut()) {
             (Some(exchange), Some(demand)) => exchange.run(host, now, demand),
             _ => Ok(()),
         }

@@ -300,9 +300,6 @@ impl Stage {
         if self.work == Work::Header && attributes.cost.is_none() {
             self.stats.count_stage(StageCount::CostUnknown, 1);
         }
-        if let Some(demand) = &mut self.demand {
-            demand.received();
-        }
         let queue = self.ledger.queue(host)?;
         let sight = self.look(host, now, attributes, queue)?;
         let mut decision = if self.firsts.precede(attributes, now) {
@@ -310,6 +307,10 @@ impl Stage {
         } else {
             self.decide(host, now, attributes, &sight)?
         };
+        // The arrivals that a bound of utilization judges; Bouncer's refusals don't come to it.
+        if let (Ok(()) | Err(Reason::Utilization), Some(demand)) = (decision, &mut self.demand) {
+            demand.received();
+        }
         let stream = self.stream(ticket).unwrap_or_default();
         if decision.is_ok() && self.is_hopeless(stream, attributes) {
             self.strategy.withdrawn(attributes);
@@ -748,7 +749,7 @@ impl Stage {
                 weight: request.weight,
                 work: request.work.cast_unsigned(),
             };
-            self.strategy.base.completed(&served, now);
+            self.strategy.completed(&served, now);
         }
         if let Some(demand) = &mut self.demand {
             demand.completed(slot, request.weight);

@@ -353,6 +353,7 @@ fn estimates_are_near_the_waits_of_those_whom_bouncer_admits() {
     let bouncer = StrategyConfig::Bouncer {
         logic: Logic::Any,
         shed_by_value: false,
+        capacity: None,
     };
     each(&bouncer, 3, assert_near);
 }

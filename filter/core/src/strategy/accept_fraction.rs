@@ -15,10 +15,13 @@
 //! Under any strategy, a request that finds no free slot is refused if its estimated wait exceeds
 //! its time in the queue. The estimate is Eq. 2's, or that of the queue's order, where the paper
 //! has Eq. 5. Without completions in the window the demand is 0 and f = 1 (footnote 6).
+//!
+//! Beside Bouncer (§2) the arrivals are the requests that Bouncer admits.
 
 use std::time::Duration;
 
 use super::{Admission, View};
+use crate::config::AcceptFractionConfig;
 use crate::demand::Demand;
 use crate::refusal::Reason;
 use crate::request::{Attributes, Served};
@@ -38,14 +41,14 @@ pub struct AcceptFraction {
 }
 
 impl AcceptFraction {
-    /// `max_utilization` is MaxUtil, ratio above 0, at most 1; `units` is |PU|, P without; `step`
-    /// is Δ, after which the demand is computed anew.
+    /// The strategy with checked settings.
     #[must_use]
-    pub fn new(max_utilization: f64, units: Option<f64>, demand: Demand, step: Duration) -> Self {
+    pub fn from_config(settings: &AcceptFractionConfig) -> Self {
+        let step = Duration::from_micros(settings.step_us);
         Self {
-            max_utilization,
-            units,
-            demand,
+            max_utilization: settings.max_utilization,
+            units: settings.units,
+            demand: Demand::new(Duration::from_micros(settings.window_us), step),
             step,
             computed: None,
             demanded: 0.0,

@@ -2,7 +2,8 @@
 //!
 //! A strategy decides at point 1 of Bouncer's Figure 1 and learns at points 2 and 3. It holds no
 //! slots and no queue; its inputs are in [`View`]. A [`Strategy`] is a base, which implements
-//! [`Admission`], and optionally [`Avoidance`], which overrides some of the base's refusals.
+//! [`Admission`], optionally [`Avoidance`], which overrides some of the base's refusals, and
+//! optionally a bound of utilization, which judges what they admit.
 //!
 //! To add a base: a file here with its algorithm, a case in [`base`], and a row in the conformance
 //! suite (`tests/strategy_conformance.rs`). To add a rule of starvation avoidance: a file with its
@@ -197,15 +198,23 @@ pub struct Strategy {
     pub base: Box<dyn Admission>,
     /// Bouncer Alg. 2 or 3.
     pub avoidance: Option<Avoidance>,
+    /// The bound of utilization beside Bouncer, as objectives alone are none (Bouncer §2). Its
+    /// refusals are at random and final, so it measures and judges only what the rest admits.
+    pub capacity: Option<AcceptFraction>,
 }
 
 impl Strategy {
     /// The strategy that a checked configuration asks for.
     #[must_use]
     pub fn from_config(config: &StageConfig) -> Self {
+        let capacity = match &config.strategy {
+            StrategyConfig::Bouncer { capacity, .. } => capacity.as_ref(),
+            _ => None,
+        };
         Self {
             base: base(config),
             avoidance: Avoidance::from_config(config),
+            capacity: capacity.map(AcceptFraction::from_config),
         }
     }
 
@@ -216,16 +225,48 @@ impl Strategy {
         view: &View<'_>,
         rng: &mut Rng,
     ) -> Result<(), Reason> {
-        let decision = self.base.decide(request, view, rng);
-        match &mut self.avoidance {
-            Some(avoidance) => avoidance.review(decision, request.kind, view.now, rng),
-            None => decision,
+        let mut decision = self.base.decide(request, view, rng);
+        if let Some(avoidance) = &mut self.avoidance {
+            decision = avoidance.review(decision, request.kind, view.now, rng);
+        }
+        if let (Ok(()), Some(capacity)) = (decision, &mut self.capacity) {
+            decision = capacity.decide(request, view, rng);
+            if decision.is_err() {
+                self.withdrawn(request);
+            }
+        }
+        decision
+    }
+
+    /// Point 3: records a request that was served.
+    pub fn completed(&mut self, served: &Served, now: Instant) {
+        self.base.completed(served, now);
+        if let Some(capacity) = &mut self.capacity {
+            capacity.completed(served, now);
+        }
+    }
+
+    /// Runs periodic work.
+    pub fn tick(&mut self, now: Instant) {
+        self.base.tick(now);
+        if let Some(capacity) = &mut self.capacity {
+            capacity.tick(now);
+        }
+    }
+
+    /// The measured demand, to add other workers' measurements.
+    pub fn demand_mut(&mut self) -> Option<&mut Demand> {
+        match &mut self.capacity {
+            Some(capacity) => capacity.demand_mut(),
+            None => self.base.demand_mut(),
         }
     }
 
     /// Updates the inputs of the value cut, if any: before every run of the law.
     pub fn learn(&mut self, now: Instant, slots: u32, is_open: bool, times: &ServiceTimes) {
-        let Self { base, avoidance } = self;
+        let Self {
+            base, avoidance, ..
+        } = self;
         if let Some(cut) = base.value_cut_mut().filter(|cut| cut.due(now)) {
             cut.learn(slots, is_open, times, |kind| {
                 avoidance.as_ref().map_or(0.0, |a| a.floor(kind))
@@ -244,16 +285,11 @@ impl Strategy {
 
 /// The base that a checked configuration asks for.
 fn base(config: &StageConfig) -> Box<dyn Admission> {
-    let demand = |window_us: &u64, step_us: &u64| {
-        Demand::new(
-            Duration::from_micros(*window_us),
-            Duration::from_micros(*step_us),
-        )
-    };
     match &config.strategy {
         StrategyConfig::Bouncer {
             logic,
             shed_by_value,
+            ..
         } if *shed_by_value => {
             let values: Vec<f64> = config.types.iter().map(|kind| kind.value).collect();
             let scales: Vec<f64> = config.classes.iter().map(|class| class.value).collect();
@@ -278,19 +314,11 @@ fn base(config: &StageConfig) -> Box<dyn Admission> {
                 Duration::from_micros(*micros)
             };
             let limits = config.types.iter().map(limit).collect();
-            Box::new(MaxQueueWait::new(limits, demand(window_us, step_us)))
+            let span = |us: &u64| Duration::from_micros(*us);
+            let demand = Demand::new(span(window_us), span(step_us));
+            Box::new(MaxQueueWait::new(limits, demand))
         }
-        StrategyConfig::AcceptFraction {
-            max_utilization,
-            units,
-            window_us,
-            step_us,
-        } => Box::new(AcceptFraction::new(
-            *max_utilization,
-            *units,
-            demand(window_us, step_us),
-            Duration::from_micros(*step_us),
-        )),
+        StrategyConfig::AcceptFraction(settings) => Box::new(AcceptFraction::from_config(settings)),
         StrategyConfig::BacklogControl(control) => Box::new(BacklogControl::new(control, config)),
         StrategyConfig::ResponseTimeController(settings) => {
             Box::new(ResponseTimeController::new(settings, config))

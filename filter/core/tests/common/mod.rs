@@ -17,12 +17,14 @@ pub(crate) const MAX_QUEUE: u32 = 100;
 pub(crate) const BOUNCER: StrategyConfig = StrategyConfig::Bouncer {
     logic: Logic::Any,
     shed_by_value: false,
+    capacity: None,
 };
 
 /// Sheds by value ahead of Alg. 1.
 pub(crate) const VALUE_CUT: StrategyConfig = StrategyConfig::Bouncer {
     logic: Logic::Any,
     shed_by_value: true,
+    capacity: None,
 };
 
 /// Bouncer's starvation avoidance: none, Alg. 2 with A = 0.1, Alg. 3 with α = 1. D = 1 s, Δ = 10

@@ -196,7 +196,7 @@ impl Plant {
                     self.second.delay += served.response_time().as_secs_f64();
                     self.second.served += 1;
                     self.second.work += job.cost;
-                    self.strategy.base.completed(&served, end);
+                    self.strategy.completed(&served, end);
                     self.start();
                 }
                 _ if tick <= to => {

@@ -153,7 +153,7 @@ impl Stage {
     fn tick_until(&mut self, now: Instant) {
         while self.next_tick <= now {
             self.times.sync(self.next_tick, &self.host, "test").unwrap();
-            self.strategy.base.tick(self.next_tick);
+            self.strategy.tick(self.next_tick);
             self.next_tick = self.next_tick + TICK;
         }
     }
@@ -250,6 +250,7 @@ fn bouncer(rule: Option<Rule>) -> Strategy {
     Strategy {
         base: Box::new(Bouncer::default()),
         avoidance,
+        capacity: None,
     }
 }
 

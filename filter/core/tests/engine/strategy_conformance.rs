@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use headgate_core::config::{BacklogSignal, StageConfig, StarvationAvoidance, StrategyConfig};
+use headgate_core::config::{
+    AcceptFractionConfig, BacklogSignal, StageConfig, StarvationAvoidance, StrategyConfig,
+};
 use headgate_core::host::memory::MemoryHost;
 use headgate_core::refusal::Reason;
 use headgate_core::request::{Attributes, ClassId, Served, TypeId};
@@ -63,12 +65,21 @@ fn max_queue_wait() -> StrategyConfig {
 
 /// MaxUtil = 0.5.
 fn accept_fraction() -> StrategyConfig {
-    StrategyConfig::AcceptFraction {
+    StrategyConfig::AcceptFraction(AcceptFractionConfig {
         max_utilization: 0.5,
         units: None,
         window_us: 60_000_000,
         step_us: 1_000_000,
+    })
+}
+
+/// Bouncer, and what it admits within a utilization of 0.5.
+fn bouncer_and_accept_fraction() -> StrategyConfig {
+    let mut strategy = BOUNCER;
+    if let StrategyConfig::Bouncer { capacity, .. } = &mut strategy {
+        *capacity = accept_fraction().accept_fraction().cloned();
     }
+    strategy
 }
 
 /// Every strategy, bare and decorated.
@@ -99,6 +110,12 @@ fn all() -> Vec<(String, StageConfig)> {
         config.classes = classes();
         config.classes[1].value = 0.2;
         all.push((format!("ValueCut {decorator:?}"), config));
+        let both = bouncer_and_accept_fraction();
+        let config = stage(["fast", "slow", "default"], both, decorator.clone());
+        all.push((
+            format!("AcceptFraction beside Bouncer {decorator:?}"),
+            config,
+        ));
     }
     let by_class = response_time_controller(3, 2, None);
     let mut config = stage(["fast", "slow", "default"], by_class, None);
@@ -115,7 +132,7 @@ fn tick(strategy: &mut Strategy, times: &ServiceTimes, record: &mut Vec<u8>, now
     {
         controlled.stored();
     }
-    strategy.base.tick(now);
+    strategy.tick(now);
 }
 
 fn cold(config: &StageConfig) -> ServiceTimes {
@@ -308,9 +325,9 @@ fn max_queue_wait_refuses_beyond_the_limit_of_the_type() {
     let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(10));
     // Two thirds of 1 ms, one of 10 ms: 4 ms on average, so eight in the queue of P = 8 wait 4 ms.
     for _ in 0..100 {
-        strategy.base.completed(&served(FAST, ms(0), ms(1)), at(0));
-        strategy.base.completed(&served(FAST, ms(0), ms(1)), at(0));
-        strategy.base.completed(&served(SLOW, ms(0), ms(10)), at(0));
+        strategy.completed(&served(FAST, ms(0), ms(1)), at(0));
+        strategy.completed(&served(FAST, ms(0), ms(1)), at(0));
+        strategy.completed(&served(SLOW, ms(0), ms(10)), at(0));
     }
     let mut decide = |kind, queue| {
         // The stage's own estimate doesn't count.
@@ -339,21 +356,17 @@ fn accept_fraction_accepts_what_there_is_capacity_for() {
         (16, Some(24.0), 0.75),
     ] {
         let mut fraction_of = accept_fraction();
-        if let StrategyConfig::AcceptFraction { units, .. } = &mut fraction_of {
-            *units = given;
-        }
+        fraction_of.accept_fraction_mut().unwrap().units = given;
         let config = stage(["fast", "slow", "default"], fraction_of, None);
         let times = cold(&config);
         let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(11));
         let mut accepted = 0_u32;
         for i in 0..22_000 {
-            strategy.base.tick(at(i));
+            strategy.tick(at(i));
             let idle = view(&times, at(i), 0, 0, Duration::ZERO);
             let verdict = strategy.decide(&of(KINDS[i as usize % 3]), &idle, &mut rng);
             if verdict == Ok(()) {
-                strategy
-                    .base
-                    .completed(&served(FAST, ms(0), ms(processing)), at(i));
+                strategy.completed(&served(FAST, ms(0), ms(processing)), at(i));
                 accepted += u32::from(i >= 2_000);
             } else {
                 assert_eq!(verdict, Err(Reason::Utilization));
@@ -364,6 +377,87 @@ fn accept_fraction_accepts_what_there_is_capacity_for() {
             (share - fraction).abs() < 0.02,
             "{processing} ms, {given:?} units: {share}"
         );
+    }
+}
+
+/// Bouncer §2: objectives that are far above processing times don't bound the utilization.
+#[test]
+fn beside_bouncer_accept_fraction_judges_what_bouncer_admits() {
+    // Each second 500 fast requests find no queue, and 500 slow ones a wait that Bouncer refuses.
+    // Four slots may be in use.
+    let always = Some(StarvationAvoidance::AcceptanceAllowance {
+        allowance: 1.0,
+        window_us: 1_000_000,
+        step_us: 10_000,
+    });
+    for (processing, allowance, admitted_fast, refused_slow) in [
+        (8, None, 1.0, Reason::Objective(50.0)),
+        (16, None, 0.5, Reason::Objective(50.0)),
+        // The allowance overrides Bouncer's refusals, not those of AcceptFraction.
+        (8, always.clone(), 0.5, Reason::Utilization),
+        (16, always, 0.25, Reason::Utilization),
+    ] {
+        let strategy = bouncer_and_accept_fraction();
+        let config = stage(["fast", "slow", "default"], strategy, allowance);
+        let times = warm(&config);
+        let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(11));
+        let mut admitted = [0_u32; 2];
+        for i in 0..22_000 {
+            strategy.tick(at(i));
+            let (kind, wait) = [(FAST, ms(0)), (SLOW, ms(500))][i as usize % 2];
+            let view = view(&times, at(i), 0, 0, wait);
+            match strategy.decide(&of(kind), &view, &mut rng) {
+                Ok(()) => {
+                    strategy.completed(&served(kind, ms(0), ms(processing)), at(i));
+                    admitted[i as usize % 2] += u32::from(i >= 2_000);
+                }
+                Err(reason) if kind == SLOW => assert_eq!(reason, refused_slow),
+                Err(reason) => assert_eq!(reason, Reason::Utilization),
+            }
+        }
+        let shares = admitted.map(|n| f64::from(n) / 10_000.0);
+        let slow = if refused_slow == Reason::Utilization {
+            admitted_fast
+        } else {
+            0.0
+        };
+        for (share, expected) in shares.into_iter().zip([admitted_fast, slow]) {
+            assert!(
+                (share - expected).abs() < 0.02,
+                "{processing} ms: {shares:?}"
+            );
+        }
+    }
+}
+
+/// Bouncer App. A: a type is judged by the histogram of all types until it has its own. If that
+/// misses the objectives of `default`, it is let in while no request waits, and by its allowance.
+#[test]
+fn a_cold_type_is_let_in_with_leniency_until_it_is_measured() {
+    let allowance = StarvationAvoidance::AcceptanceAllowance {
+        allowance: 0.2,
+        window_us: 1_000_000,
+        step_us: 10_000,
+    };
+    for (allowance, while_cold) in [(None, 0.0), (Some(allowance), 0.2)] {
+        let config = stage(["fast", "slow", "default"], BOUNCER, allowance);
+        let (host, mut times) = (MemoryHost::new(), cold(&config));
+        (0..100).for_each(|_| times.record(SLOW, ms(60), 1));
+        times.sync(at(0), &host, "test").unwrap();
+        let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(13));
+        let mut admitted = |times: &ServiceTimes, from: u64, wait: Duration| {
+            let ok = (from..from + 1_000).filter(|&i| {
+                let view = view(times, at(i), PARALLELISM, 0, wait);
+                strategy.decide(&of(FAST), &view, &mut rng).is_ok()
+            });
+            ok.count() as f64 / 1_000.0
+        };
+        let share = admitted(&times, 0, ms(5));
+        assert!((share - while_cold).abs() < 0.05, "{share}");
+        assert_eq!(admitted(&times, 1_000, Duration::ZERO), 1.0);
+        (0..50).for_each(|_| times.record(FAST, ms(1), 1));
+        times.sync(at(2_000), &host, "test").unwrap();
+        assert_eq!(admitted(&times, 2_000, ms(5)), 1.0);
     }
 }
 
@@ -383,9 +477,7 @@ fn serve(
         for kind in KINDS {
             let view = view(&times, now, 0, 0, Duration::ZERO);
             if strategy.decide(&of(kind), &view, &mut rng) == Ok(()) {
-                strategy
-                    .base
-                    .completed(&served(kind, ms(0), ms(response_ms)), now);
+                strategy.completed(&served(kind, ms(0), ms(response_ms)), now);
                 admitted[usize::from(kind.0)] += 1;
             }
         }
@@ -534,7 +626,7 @@ proptest! {
                 let verdict = strategy.decide(&of(TypeId(kind.min(2))), &view, &mut rng);
                 let idle = slots < PARALLELISM && queue == 0;
                 prop_assert!(!idle || verdict == Ok(()), "{name}: {view:?}");
-                strategy.base.completed(&served(TypeId(kind.min(2)), ms(wait), ms(1)), at(now));
+                strategy.completed(&served(TypeId(kind.min(2)), ms(wait), ms(1)), at(now));
                 tick(&mut strategy, &times, &mut record, at(now));
             }
         }

@@ -61,6 +61,8 @@ struct Service {
 struct ServiceStats {
     /// Calls that were delayed; in a dry run, those that would have been.
     delayed: MetricId,
+    /// The sum of their delays, µs.
+    delay_us: MetricId,
     /// Rejection rate · 1000, as heard last.
     rejection: MetricId,
 }
@@ -77,6 +79,7 @@ impl ServiceStats {
         let defined = || {
             Ok::<_, HostError>(Self {
                 delayed: metric(MetricKind::Counter, "calls_delayed")?,
+                delay_us: metric(MetricKind::Counter, "calls_delay_us")?,
                 rejection: metric(MetricKind::Gauge, "rejection_permille")?,
             })
         };
@@ -166,12 +169,12 @@ impl Smoother {
         }
     }
 
-    /// Returns a call's delay, if it is delayed, and the counter for it.
-    fn draw(&mut self, now: Instant, place: usize) -> Option<(Duration, MetricId)> {
+    /// Returns a call's delay, if it is delayed, and the counters for it.
+    fn draw(&mut self, now: Instant, place: usize) -> Option<(Duration, ServiceStats)> {
         let service = self.services.get(place)?;
         let (rate, _) = service.told.filter(|(_, at)| now.since(*at) < STALE)?;
         let delay = self.law.delay(rate, &mut self.rng)?;
-        Some((delay, service.stats.delayed))
+        Some((delay, service.stats))
     }
 }
 
@@ -233,7 +236,7 @@ pub fn delay(
     let mesh = engine.beside_mut();
     let smoothed = mesh.outbound.as_mut().and_then(|o| o.smoothed(cluster));
     let drawn = smoothed.and_then(|(smoother, place)| smoother.draw(now, place));
-    let Some((delay, delayed)) = drawn else {
+    let Some((delay, stats)) = drawn else {
         return Ok(false);
     };
     let of_request = super::token_of(request).and_then(|token| mesh.time_left(now, token));
@@ -241,7 +244,9 @@ pub fn delay(
     if mesh.held.0.len() >= MAX_HELD || left.any(|left| left <= delay) {
         return Ok(false);
     }
-    host.add(delayed, 1)?;
+    host.add(stats.delayed, 1)?;
+    let delay_us = i64::try_from(delay.as_micros()).unwrap_or(i64::MAX);
+    host.add(stats.delay_us, delay_us)?;
     let waits = mesh.delays_calls();
     if waits {
         mesh.held.0.push(Reverse((now + delay, stream)));

@@ -21,6 +21,7 @@
 //!
 //! ```text
 //! headgate.policy.<namespace>/<name>.service.<service>.calls_delayed        counter    calls delayed by smoothing
+//! headgate.policy.<namespace>/<name>.service.<service>.calls_delay_us       counter    sum of these delays, in µs
 //! headgate.policy.<namespace>/<name>.service.<service>.rejection_permille   gauge      rejection rate that the service announced last
 //! headgate.policy.<namespace>/<name>.service.<service>.calls.class.<class>  counter    calls that asked for the class
 //! headgate.policy.<namespace>/<name>.service.<service>.calls_downgraded.class.<class>   counter    of these, run in the lowest class

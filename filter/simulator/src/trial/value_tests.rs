@@ -95,6 +95,7 @@ fn stage(kinds: &[Kind], slots: u32) -> StageConfig {
     stage.strategy = StrategyConfig::Bouncer {
         logic: Logic::Any,
         shed_by_value: true,
+        capacity: None,
     };
     stage
 }
@@ -104,6 +105,7 @@ fn alg_1_alone() -> StrategyConfig {
     StrategyConfig::Bouncer {
         logic: Logic::Any,
         shed_by_value: false,
+        capacity: None,
     }
 }
 

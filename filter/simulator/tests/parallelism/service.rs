@@ -209,6 +209,7 @@ impl Service {
             strategy: StrategyConfig::Bouncer {
                 logic: Logic::Any,
                 shed_by_value: self.shed_by_value,
+                capacity: None,
             },
             starvation_avoidance: None,
             types,

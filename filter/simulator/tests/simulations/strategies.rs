@@ -61,3 +61,46 @@ fn below_capacity_response_times_are_service_times_and_nothing_is_refused() {
         }
     }
 }
+
+/// Bouncer §2: 64 servers with queries of 10 ms on average, and an objective of 100 ms for the
+/// median.
+#[test]
+fn objectives_far_above_processing_times_do_not_bound_the_utilization() {
+    let times = LogNormal::new(10.0, 9.0).unwrap();
+    let load = TypeLoad::new("a", TypeId(0), 1.0, times);
+    let workload = Workload::new(vec![load]).unwrap();
+    let run = |strategy: serde_json::Value| {
+        let mut stage = stage();
+        stage.parallelism = 64;
+        stage.strategy = serde_json::from_value(strategy).unwrap();
+        stage.types.remove(1);
+        for kind in &mut stage.types {
+            kind.slo = serde_json::from_value(json!([
+                {"percentile": 50, "objective_us": 100_000},
+            ]))
+            .unwrap();
+        }
+        let simulation = Simulation {
+            stage: &stage,
+            workload: &workload,
+            per_second: workload.per_second(Rate::Factor(1.1), 64),
+            warm_up: Duration::from_secs(12),
+            requests: 200_000,
+            seed: 1,
+        };
+        let outcome = simulation.run().unwrap();
+        let median = outcome.types[0].response_time_ms(0.5).unwrap();
+        (outcome.utilization, median)
+    };
+    let (utilization, median) = run(json!({"type": "Bouncer"}));
+    assert!(
+        utilization > 0.99 && median > 80.0,
+        "{utilization} {median}"
+    );
+    let capacity = json!({"max_utilization": 0.8, "window_us": 5_000_000, "step_us": 100_000});
+    let (utilization, median) = run(json!({"type": "Bouncer", "capacity": capacity}));
+    assert!(
+        (utilization - 0.8).abs() < 0.01 && median < 10.0,
+        "{utilization} {median}"
+    );
+}

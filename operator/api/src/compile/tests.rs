@@ -56,6 +56,36 @@ fn the_oldest_policy_of_a_target_applies() {
     );
 }
 
+/// Bouncer App. B.2: objectives are set for groups of types, of which each has its own histogram.
+#[test]
+fn types_share_objectives_by_a_yaml_anchor() {
+    let yaml = "apiVersion: headgate.dev/v1alpha1
+kind: AdmissionPolicy
+metadata: {name: a}
+spec:
+  targetRefs: [{kind: Service, name: x}]
+  parallelism: {perEndpoint: 4}
+  types:
+  - {name: list, matches: [{path: {value: /list}}], slo: &interactive {p50: 18ms, p90: 50ms}}
+  - {name: show, matches: [{path: {value: /show}}], slo: *interactive}
+  - {name: report, matches: [{path: {value: /report}}], slo: &batch {p90: 1s}}
+  - {name: default, slo: *batch}
+";
+    let report = check_file("test.yaml", yaml.as_bytes());
+    let compiled = compile(&[report.policies().next().unwrap()], one_endpoint);
+    let types = &compiled.workloads[&service("x")].stages[0].types;
+    let objectives = |at: usize| {
+        let pairs = types[at].slo.iter().map(|o| (o.percentile, o.objective_us));
+        pairs.collect::<Vec<_>>()
+    };
+    let interactive = vec![(50.0, 18_000), (90.0, 50_000)];
+    assert_eq!([0, 1].map(objectives), [interactive.clone(), interactive]);
+    assert_eq!(
+        [2, 3].map(objectives),
+        [vec![(90.0, 1_000_000)], vec![(90.0, 1_000_000)]]
+    );
+}
+
 #[test]
 fn equal_ages_are_ordered_by_name() {
     for created in ["", "2026-01-01T00:00:00Z"] {

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headgate_core::config::{MAX_PARALLELISM, SharingConfig, StageConfig, StrategyConfig};
+use headgate_core::config::{MAX_PARALLELISM, SharingConfig, StageConfig};
 
 use super::TargetRef;
 use crate::validate::Slots;
@@ -67,10 +67,9 @@ pub fn with_share_of(stage: &mut StageConfig, present: &StageConfig) {
     stage.routes.clone_from(&present.routes);
     stage.parallelism = present.parallelism;
     stage.auto_parallelism = present.auto_parallelism;
-    if let StrategyConfig::AcceptFraction { units, .. } = &mut stage.strategy
-        && let StrategyConfig::AcceptFraction { units: now, .. } = &present.strategy
-    {
-        *units = *now;
+    let now = present.strategy.accept_fraction();
+    if let (Some(fraction), Some(now)) = (stage.strategy.accept_fraction_mut(), now) {
+        fraction.units = now.units;
     }
     let (Some(workflows), Some(now)) = (&mut stage.workflows, &present.workflows) else {
         return;
@@ -89,8 +88,8 @@ pub fn with_share_of(stage: &mut StageConfig, present: &StageConfig) {
 
 /// Multiplies the quantities that are divided like slots and are fractions.
 fn scale(stage: &mut StageConfig, factor: f64) {
-    if let StrategyConfig::AcceptFraction { units, .. } = &mut stage.strategy {
-        *units = units.map(|units| units * factor);
+    if let Some(fraction) = stage.strategy.accept_fraction_mut() {
+        fraction.units = fraction.units.map(|units| units * factor);
     }
     let Some(workflows) = &mut stage.workflows else {
         return;
@@ -222,18 +221,17 @@ mod tests {
                 "window_us": 1000, "step_us": 100,
             },
         });
-        let of = |share: Share| {
-            let stage: StageConfig = serde_json::from_value(whole.clone()).unwrap();
-            match share.portion().of(&stage).strategy {
-                StrategyConfig::AcceptFraction { units, .. } => units,
-                _ => None,
-            }
-        };
-        // 3 endpoints of 5 units behind 2 proxies.
-        assert_eq!(
-            of(share(Slots::PerEndpoint(8), 2, ready(&[("x", 3)]))),
-            Some(7.5)
-        );
+        let mut beside_bouncer = whole.clone();
+        let mut capacity = beside_bouncer["strategy"].take();
+        capacity.as_object_mut().unwrap().remove("type");
+        beside_bouncer["strategy"] = serde_json::json!({"type": "Bouncer", "capacity": capacity});
+        for stage in [whole, beside_bouncer] {
+            let stage: StageConfig = serde_json::from_value(stage).unwrap();
+            // 3 endpoints of 5 units behind 2 proxies.
+            let share = share(Slots::PerEndpoint(8), 2, ready(&[("x", 3)]));
+            let strategy = share.portion().of(&stage).strategy;
+            assert_eq!(strategy.accept_fraction().unwrap().units, Some(7.5));
+        }
     }
 
     proptest! {

@@ -162,7 +162,8 @@ pub struct QueryType {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<RequestMatch>,
     /// Response time objectives by percentile, such as `p50` or `p99.9`: 1ms to 1h each, at most
-    /// 16. `Bouncer` and the discipline `Slack` need one or more for each type.
+    /// 16. `Bouncer` and the discipline `Slack` need one or more for each type. A YAML anchor gives
+    /// the same to several types: `slo: &fast {p50: 18ms}`, then `slo: *fast`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub slo: BTreeMap<String, Duration>,
     /// Worth of one response within the objectives, relative to the other types: 0.001 to 1000; 1

@@ -1,7 +1,8 @@
 //! `spec.strategy`: which requests may enter the queue.
 //!
 //! `type` names the strategy, and a block of the same name holds its settings. A block of another
-//! strategy is a mistake, so that settings without effect are reported.
+//! strategy is a mistake, so that settings without effect are reported. The one exception is
+//! `acceptFraction` beside `Bouncer`.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +25,9 @@ pub struct Strategy {
     /// Settings of `MaxQueueWait`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_queue_wait: Option<MaxQueueWaitSettings>,
-    /// Settings of `AcceptFraction`.
+    /// Settings of `AcceptFraction`. Beside type `Bouncer`, a second limit: of what Bouncer and
+    /// `starvationAvoidance` admit, the share that exceeds the utilization is refused at random.
+    /// Objectives that are far above processing times don't bound the utilization (Bouncer §2).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accept_fraction: Option<AcceptFractionSettings>,
     /// Settings of `ResponseTimeController`.

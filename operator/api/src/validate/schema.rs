@@ -139,11 +139,17 @@ impl Place<'_> {
         self.set("x-kubernetes-list-type", "atomic")
     }
 
-    /// Allows `field`, which has the settings of `owner`, only with that type.
-    pub(super) fn settings_of(&mut self, owner: &str, field: &str) -> &mut Self {
+    /// Allows `field`, which has the settings of `owner`, only with that type, or with `other`.
+    pub(super) fn settings_of(
+        &mut self,
+        owner: &str,
+        other: Option<&str>,
+        field: &str,
+    ) -> &mut Self {
+        let other = other.map_or(String::new(), |other| format!(" || self.type == '{other}'"));
         self.rule(
             Rule::value(
-                format!("!has(self.{field}) || self.type == '{owner}'"),
+                format!("!has(self.{field}) || self.type == '{owner}'{other}"),
                 &format("given with type %s", &["self.type"]),
                 format!("leave it out or use type {owner}"),
             )

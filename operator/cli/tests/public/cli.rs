@@ -731,6 +731,15 @@ fn validate_warns_of_what_is_seldom_meant() {
          holds at p99 only for callers with 200 calls/s in the class or more; give a longer \
          target, or more decrease or less increase in classAdmission.distributed\n"
     );
+    let rates = include_str!("../../../../examples/policies/response-time-controller.yaml");
+    assert_eq!(warned(rates), "");
+    assert_eq!(
+        warned(&rates.replace("maxRate: 200 ", "maxRate: 2000 ")),
+        "default/mail: spec.strategy.responseTimeController.maxRate: 2000 requests/s, the rate at \
+         first, are more than 20 slots serve if a request takes more than 10ms, where the target \
+         is 500ms; the queue then grows until response times have lowered the rate; give about what \
+         the service can serve\n"
+    );
     // With the method Centralized, class admission follows misses only while the server is silent,
     // or never.
     let central = policy.replace("    # method: Centralized", "    method: Centralized");

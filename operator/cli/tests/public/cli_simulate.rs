@@ -197,7 +197,7 @@ fn check_fails_when_a_type_misses_its_objective() {
 }
 
 #[test]
-fn brokers_refuse_before_shards_do_in_the_example_of_two_tiers() {
+fn brokers_refuse_queries_and_shards_the_batch_job_in_the_example_of_two_tiers() {
     let (policies, mesh) = (
         "examples/two-tiers/policies.yaml",
         "examples/two-tiers/mesh.yaml",
@@ -217,6 +217,7 @@ fn brokers_refuse_before_shards_do_in_the_example_of_two_tiers() {
     for workflow in ["node", "path"] {
         assert!(of(workflow, "failed_rate") < 0.01, "{out}");
     }
+    assert!(of("batch", "refused_rate") > 0.4, "{out}");
 }
 
 #[test]

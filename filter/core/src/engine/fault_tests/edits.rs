@@ -122,6 +122,7 @@ fn bouncer_without_objectives_is_refused() {
         s.strategy = StrategyConfig::Bouncer {
             logic: Default::default(),
             shed_by_value: true,
+            capacity: None,
         }
     });
     let error = Engine::new(1)

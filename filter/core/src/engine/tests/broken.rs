@@ -10,6 +10,7 @@ pub(super) fn by_value(parallelism: u32) -> FilterConfig {
         stage.strategy = StrategyConfig::Bouncer {
             logic: Logic::Any,
             shed_by_value: true,
+            capacity: None,
         };
         for kind in &mut stage.types {
             let objective = |(percentile, ms): (f64, u64)| Objective {

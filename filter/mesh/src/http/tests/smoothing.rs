@@ -104,6 +104,13 @@ fn a_call_waits_as_long_as_drawn_and_wakes_without_traffic() {
             .all(|(at, _)| (100..=310).contains(&(at - begun)))
     );
     assert!(!proxy.filter.engine().is_busy());
+    // A tick sends a call up to 10 ms after its delay.
+    let waited_ms: u64 = sent.iter().map(|(at, _)| at - begun).sum();
+    let delay_ms = proxy.of_stock("calls_delay_us") / 1_000;
+    assert!(
+        (waited_ms - 50 * 10..=waited_ms).contains(&delay_ms),
+        "{delay_ms} {waited_ms}"
+    );
 
     // A delayed call that was sent is a call like any other: its answer counts.
     let call = held.iter_mut().find(|call| call.stream.id == sent[0].1);

@@ -35,6 +35,7 @@ pub(crate) fn warnings(
     promises: Option<&ServiceAdmissionConfig>,
     noted: &mut Problems,
 ) {
+    strategy::warnings(stage, noted);
     workflows::warnings(stage, noted);
     class_admission::warnings(stage, promises, noted);
 }

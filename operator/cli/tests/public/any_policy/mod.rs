@@ -470,11 +470,7 @@ fn strategy(dice: &mut Dice, outline: &Outline) -> Value {
             "maxQueueWait"
         }
         "AcceptFraction" => {
-            let share = |d: &mut Dice| d.real(0.0, 1.0, (true, false));
-            dice.perhaps(&mut settings, "maxUtilization", share);
-            let units = |d: &mut Dice| d.real(0.0, 1_000_000.0, (true, false));
-            dice.perhaps(&mut settings, "processingUnits", units);
-            dice.window(&mut settings);
+            accept_fraction(dice, &mut settings);
             "acceptFraction"
         }
         "ResponseTimeController" => {
@@ -494,10 +490,23 @@ fn strategy(dice: &mut Dice, outline: &Outline) -> Value {
     if !block.is_empty() {
         strategy.insert(block.into(), Value::Object(settings));
     }
+    if (outline.strategy == "Bouncer" || dice.breaks()) && dice.one_in(2) {
+        let mut settings = Map::new();
+        accept_fraction(dice, &mut settings);
+        strategy.insert("acceptFraction".into(), Value::Object(settings));
+    }
     if tells_types_apart || dice.breaks() {
         dice.perhaps(&mut strategy, "starvationAvoidance", starvation_avoidance);
     }
     Value::Object(strategy)
+}
+
+fn accept_fraction(dice: &mut Dice, settings: &mut Map<String, Value>) {
+    let share = |d: &mut Dice| d.real(0.0, 1.0, (true, false));
+    dice.perhaps(settings, "maxUtilization", share);
+    let units = |d: &mut Dice| d.real(0.0, 1_000_000.0, (true, false));
+    dice.perhaps(settings, "processingUnits", units);
+    dice.window(settings);
 }
 
 /// An interval of whole steps.

@@ -2,7 +2,7 @@
 
 use std::ops::Bound::{Excluded, Included};
 
-use headgate_core::config::StrategyConfig;
+use headgate_core::config::AcceptFractionConfig;
 
 use super::super::window::{self, MINUTE_IN_SECONDS, window};
 use super::super::{Problems, Real};
@@ -26,7 +26,7 @@ pub(super) fn config(
     settings: Option<&AcceptFractionSettings>,
     at: &Path,
     problems: &mut Problems,
-) -> StrategyConfig {
+) -> AcceptFractionConfig {
     let settings = settings.cloned().unwrap_or_default();
     let max_utilization = problems.real(
         at.field("maxUtilization"),
@@ -43,7 +43,7 @@ pub(super) fn config(
         at,
         problems,
     );
-    StrategyConfig::AcceptFraction {
+    AcceptFractionConfig {
         max_utilization,
         units,
         window_us,

@@ -3,7 +3,7 @@
 use std::time::Duration as Span;
 
 use headgate_core::config::{
-    HistogramWindow, MAX_HISTOGRAM_STEPS, ServiceTimesConfig, StrategyConfig,
+    AcceptFractionConfig, HistogramWindow, MAX_HISTOGRAM_STEPS, ServiceTimesConfig, StrategyConfig,
 };
 
 use super::super::{HOUR, Problems, SECOND, Time, Whole};
@@ -25,11 +25,15 @@ const MIN_SAMPLES: Whole = Whole {
 };
 const STEP_OF_DUAL_BUFFER: &str = "given with type DualBuffer; leave it out or use type Sliding";
 
-pub(super) fn config(settings: Option<&BouncerSettings>) -> StrategyConfig {
+pub(super) fn config(
+    settings: Option<&BouncerSettings>,
+    capacity: Option<AcceptFractionConfig>,
+) -> StrategyConfig {
     let logic = settings.map(|s| s.logic).unwrap_or_default();
     StrategyConfig::Bouncer {
         logic: logic.into(),
         shed_by_value: settings.and_then(|s| s.shed_by_value).unwrap_or(true),
+        capacity,
     }
 }
 

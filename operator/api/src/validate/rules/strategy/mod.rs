@@ -9,6 +9,8 @@ mod starvation_avoidance;
 
 use headgate_core::config::{ServiceTimesConfig, StarvationAvoidance, StrategyConfig};
 
+pub(super) use response_time_controller::warnings;
+
 use super::Problems;
 use crate::validate::path::Path;
 use crate::validate::schema::Place;
@@ -39,7 +41,12 @@ fn config(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) -> Str
     let strategy = &spec.strategy;
     let types: Vec<&str> = spec.types.iter().map(|t| t.name.as_str()).collect();
     match strategy.kind {
-        StrategyType::Bouncer => bouncer::config(strategy.bouncer.as_ref()),
+        StrategyType::Bouncer => {
+            let settings = strategy.accept_fraction.as_ref();
+            let capacity = settings
+                .map(|s| accept_fraction::config(Some(s), &at.field("acceptFraction"), problems));
+            bouncer::config(strategy.bouncer.as_ref(), capacity)
+        }
         StrategyType::MaxQueueLength => StrategyConfig::MaxQueueLength,
         StrategyType::MaxQueueWait => max_queue_wait::config(
             strategy.max_queue_wait.as_ref(),
@@ -47,11 +54,11 @@ fn config(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) -> Str
             &at.field("maxQueueWait"),
             problems,
         ),
-        StrategyType::AcceptFraction => accept_fraction::config(
+        StrategyType::AcceptFraction => StrategyConfig::AcceptFraction(accept_fraction::config(
             strategy.accept_fraction.as_ref(),
             &at.field("acceptFraction"),
             problems,
-        ),
+        )),
         StrategyType::ResponseTimeController => {
             response_time_controller::config(spec, &at.field("responseTimeController"), problems)
         }
@@ -59,6 +66,11 @@ fn config(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) -> Str
             backlog_control::config(spec, &at.field("backlogControl"), problems)
         }
     }
+}
+
+/// Whether the settings of `owner` have an effect beside type `kind`.
+fn is_used(owner: StrategyType, kind: StrategyType) -> bool {
+    owner == kind || (owner, kind) == (StrategyType::AcceptFraction, StrategyType::Bouncer)
 }
 
 fn refuse_settings_of_others(strategy: &crate::Strategy, at: &Path, problems: &mut Problems) {
@@ -86,7 +98,7 @@ fn refuse_settings_of_others(strategy: &crate::Strategy, at: &Path, problems: &m
         ),
     ];
     for (field, given, owner) in blocks {
-        if given && owner != strategy.kind {
+        if given && !is_used(owner, strategy.kind) {
             let (kind, owner) = (strategy.kind.as_str(), owner.as_str());
             problems.add(
                 at.field(field),
@@ -104,16 +116,22 @@ pub(super) fn schema(spec: &mut Place<'_>) {
     backlog_control::schema(spec);
     let mut strategy = spec.at("strategy");
     starvation_avoidance::schema(&mut strategy);
-    for (field, owner) in [
-        ("bouncer", StrategyType::Bouncer),
-        ("maxQueueWait", StrategyType::MaxQueueWait),
-        ("acceptFraction", StrategyType::AcceptFraction),
+    let bouncer = StrategyType::Bouncer;
+    for (field, owner, other) in [
+        ("bouncer", bouncer, None),
+        ("maxQueueWait", StrategyType::MaxQueueWait, None),
+        (
+            "acceptFraction",
+            StrategyType::AcceptFraction,
+            Some(bouncer),
+        ),
         (
             "responseTimeController",
             StrategyType::ResponseTimeController,
+            None,
         ),
-        ("backlogControl", StrategyType::BacklogControl),
+        ("backlogControl", StrategyType::BacklogControl, None),
     ] {
-        strategy.settings_of(owner.as_str(), field);
+        strategy.settings_of(owner.as_str(), other.map(StrategyType::as_str), field);
     }
 }

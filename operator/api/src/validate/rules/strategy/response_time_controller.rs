@@ -6,7 +6,9 @@ mod targets;
 use std::ops::Bound::{Excluded, Included};
 use std::time::Duration as Span;
 
-use headgate_core::config::{DegradationConfig, ResponseTimeControllerConfig, StrategyConfig};
+use headgate_core::config::{
+    DegradationConfig, ResponseTimeControllerConfig, StageConfig, StrategyConfig,
+};
 
 use super::super::names::check_known;
 use super::super::{HOUR, Problems, Real, SECOND, Time, Whole};
@@ -83,6 +85,8 @@ const QUALITY_INCREASE: Real = Real {
     right: "a share of full quality, above 0, at most 1",
 };
 const WITHOUT_CLASSES: &str = "given without classes; leave it out or add spec.classes";
+/// Ratio of a target to processing times that few services have.
+const FAR_BELOW: f64 = 10.0;
 /// Most controllers: the workers share their state.
 const MAX_CONTROLLERS: usize = 256;
 
@@ -214,6 +218,35 @@ fn rates(given: &ResponseTimeControllerSettings, at: &Path, problems: &mut Probl
         );
     }
     (least, greatest)
+}
+
+/// Notes rates that the slots only serve if processing times are far below the targets. The rate
+/// starts there, so the queue grows until response times have lowered it.
+pub(in crate::validate::rules) fn warnings(stage: &StageConfig, noted: &mut Problems) {
+    let StrategyConfig::ResponseTimeController(control) = &stage.strategy else {
+        return;
+    };
+    let Some(target_us) = control.targets_us.iter().flatten().min() else {
+        return;
+    };
+    let slots = stage
+        .auto_parallelism
+        .map_or(stage.parallelism, |auto| auto.max);
+    let each_us = 1e6 * f64::from(slots) / control.max_rate;
+    if each_us * FAR_BELOW < *target_us as f64 {
+        let time = |us| crate::Duration::from(Span::from_micros(us));
+        noted.add(
+            Path::default().field("spec.strategy.responseTimeController.maxRate"),
+            format!(
+                "{} requests/s, the rate at first, are more than {slots} slots serve if a request \
+                 takes more than {}, where the target is {}; the queue then grows until response \
+                 times have lowered the rate; give about what the service can serve",
+                control.max_rate,
+                time(each_us as u64),
+                time(*target_us),
+            ),
+        );
+    }
 }
 
 fn degradation(

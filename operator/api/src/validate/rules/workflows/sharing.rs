@@ -133,7 +133,7 @@ pub(super) fn schema(sharing: &mut Place<'_>) {
         ("bottleneckFairness", SharingType::BottleneckFairness),
         ("dominantResource", SharingType::DominantResource),
     ] {
-        sharing.settings_of(owner.as_str(), field);
+        sharing.settings_of(owner.as_str(), None, field);
         let mut settings = sharing.at(field);
         settings.at("probe").real(&PROBE);
         settings.at("maxUtilization").real(&MAX_UTILIZATION);
