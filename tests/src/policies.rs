@@ -1,14 +1,11 @@
 //! Objects of a cluster as users write them, and their status.
 
-use std::path::PathBuf;
-use std::process::Command;
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::kube::api_server::ApiServer;
 use crate::kube::audit::{AuditEvent, AuditMark};
-use crate::kube::programs::repository;
+use crate::kube::programs;
 use crate::wait::until;
 
 /// A policy of `total` slots for one target.
@@ -122,12 +119,7 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// If they can't be had or are refused.
     pub fn install(&self, project: &str) -> Result<()> {
-        let script = repository().join("scripts/get-crds");
-        let output = Command::new(script).arg(project).output()?;
-        let message = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "scripts/get-crds: {message}");
-        let all = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
-        let file = format!("--filename={}", all.join(project).display());
+        let file = format!("--filename={}", programs::crds(project)?.display());
         self.kubectl(&["apply", "--server-side", &file])?;
         self.server.wait_for_crds()
     }

@@ -65,6 +65,12 @@ unsafe extern "C" {
         data: *mut *mut u8,
         size: *mut usize,
     ) -> u32;
+    fn proxy_set_property(
+        path: *const u8,
+        path_size: usize,
+        value: *const u8,
+        value_size: usize,
+    ) -> u32;
     fn proxy_send_local_response(
         code: u32,
         details: *const u8,
@@ -277,6 +283,14 @@ pub(crate) fn property(path: &[u8]) -> Result<Option<Vec<u8>>, HostError> {
         NOT_FOUND => Ok(None),
         status => check("proxy_get_property", status).map(|()| take(data, size)),
     }
+}
+
+/// Sets a property of the effective stream, which later filters of the stream can read.
+pub(crate) fn set_property(path: &[u8], value: &[u8]) -> Result<(), HostError> {
+    // SAFETY: both are valid for their lengths.
+    let status =
+        unsafe { proxy_set_property(path.as_ptr(), path.len(), value.as_ptr(), value.len()) };
+    check("proxy_set_property", status)
 }
 
 /// Answers the effective stream. `headers` is serialized like [`request_headers`]; `details`

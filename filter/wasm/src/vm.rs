@@ -28,6 +28,9 @@ use crate::turn::Turn;
 /// VM.
 const NAME: &str = "";
 
+/// The property of a stream that names the VM with a filter that has handled it.
+const HANDLED_BY: &[u8] = b"headgate.vm";
+
 thread_local! {
     static VM: RefCell<Option<Vm>> = const { RefCell::new(None) };
 }
@@ -36,6 +39,8 @@ thread_local! {
 pub(crate) struct Vm {
     filter: Filter<Unfiltered<EnvoyHost>>,
     turn: Turn<Action>,
+    /// The value of [`HANDLED_BY`] of this VM.
+    name: [u8; 8],
     /// The number under which other workers wake this one, and its queue.
     listening: Option<(WorkerId, u32)>,
     /// The newest root context of the inbound side. It receives ticks and wake-ups, because it
@@ -74,9 +79,11 @@ fn nonce() -> u64 {
 
 impl Vm {
     fn new() -> Self {
+        let nonce = nonce();
         Self {
-            filter: Filter::new(Unfiltered::default(), nonce()),
+            filter: Filter::new(Unfiltered::default(), nonce),
             turn: Turn::default(),
+            name: nonce.to_le_bytes(),
             listening: None,
             root: 0,
             ticks: Ticks::default(),
@@ -163,7 +170,7 @@ impl Vm {
 
     /// Handles the request headers of `stream`. A refused request has its local reply on the way.
     pub(crate) fn request(&mut self, stream: u32, inbound: &mut Inbound) -> Decision {
-        if self.filter.engine().is_idle() {
+        if self.filter.engine().is_idle() || self.has_handled(Direction::Inbound) {
             return Decision::PassBy;
         }
         let decision = inbound.request_headers(&mut self.filter, &Effective(stream));
@@ -205,8 +212,33 @@ impl Vm {
         });
     }
 
+    /// Whether a filter of this VM has handled the effective stream before, which is marked as
+    /// handled.
+    ///
+    /// Istio's proxies have two filters with the same policies while the operator replaces
+    /// WasmPlugins by TrafficExtensions. The second filter would take a second slot, or wait for
+    /// the one that the first has taken. One configuration is one filter of a stream, so the
+    /// streams of a VM with one configuration are not marked.
+    fn has_handled(&mut self, direction: Direction) -> bool {
+        if !self.filter.listeners().has_several(direction) {
+            return false;
+        }
+        match ffi::property(HANDLED_BY) {
+            Ok(Some(name)) if name == self.name => return true,
+            Ok(_) => {
+                let marked = ffi::set_property(HANDLED_BY, &self.name);
+                self.check(marked);
+            }
+            Err(error) => self.check(Err(error)),
+        }
+        false
+    }
+
     /// Handles a call of the application on `stream`; false if it waits.
     pub(crate) fn call(&mut self, stream: u32, outbound: &mut Outbound) -> bool {
+        if self.has_handled(Direction::Outbound) {
+            return true;
+        }
         let sent = self.on(stream, |filter, stream| {
             outbound.request_headers(filter, stream)
         });

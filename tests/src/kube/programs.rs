@@ -59,6 +59,23 @@ pub fn envoy_gateway() -> Result<&'static Path> {
     once(&FOLDER, "get-envoy-gateway")
 }
 
+/// Folder with Istio's programs and charts (`scripts/get-istio`).
+///
+/// # Errors
+/// If they are neither in the cache nor can be built.
+pub fn istio() -> Result<&'static Path> {
+    static FOLDER: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
+    once(&FOLDER, "get-istio")
+}
+
+/// Folder with the CRDs of another project (`scripts/get-crds`).
+///
+/// # Errors
+/// If they are neither in the cache nor can be downloaded.
+pub fn crds(project: &str) -> Result<PathBuf> {
+    Ok(run("get-crds", &[project])?.join(project))
+}
+
 /// Environment in which the programs of [`node_tools`] are found and run.
 ///
 /// # Errors
@@ -177,13 +194,14 @@ fn once(
     folder: &'static OnceLock<Result<PathBuf, Missing>>,
     script: &str,
 ) -> Result<&'static Path> {
-    let had = folder.get_or_init(|| run(script));
+    let had = folder.get_or_init(|| run(script, &[]));
     Ok(had.as_deref().map_err(Clone::clone)?)
 }
 
-fn run(script: &str) -> Result<PathBuf, Missing> {
+fn run(script: &str, arguments: &[&str]) -> Result<PathBuf, Missing> {
     let path = repository().join("scripts").join(script);
     let output = Command::new(&path)
+        .args(arguments)
         .stdin(Stdio::null())
         .output()
         .map_err(|error| Missing::Failed(format!("cannot run {}: {error}", path.display())))?;

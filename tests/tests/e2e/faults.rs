@@ -393,6 +393,47 @@ fn a_native_filter_panics_under_load() -> Result<()> {
     Ok(())
 }
 
+/// Istio's proxies have two filters with the same policies while the operator replaces a
+/// WasmPlugin by a TrafficExtension. With one slot, the second filter would wait for the slot of
+/// the first.
+#[test]
+fn a_second_filter_of_the_same_vm_takes_no_slot() -> Result<()> {
+    if headgate::is_native() {
+        skip("only Istio's Wasm plugins are doubled: an EnvoyFilter has no successor");
+        return Ok(());
+    }
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("policy.yaml");
+    std::fs::write(&file, policy::queue_only(1, 10).to_string())?;
+    let module = headgate::tested_module().display().to_string();
+    let file = file.display().to_string();
+    let arguments = [
+        "render", &file, "--target", "envoy", "--output", "json", "--wasm", &module,
+    ];
+    let mut rendered: Value = serde_json::from_str(&headgate::run_command(&arguments)?)?;
+    let mut plugin = rendered["resources"][0]["typed_config"].take();
+    plugin["config"]["name"] = json!("the other");
+    let rig = rig(1, 10)
+        .change(move |bootstrap| {
+            bootstrap.prepend_filter(json!({"name": "the other", "typed_config": plugin}))
+        })
+        .start()?;
+    let load = load::start(LoadSpec::new(
+        rig.addr(),
+        vec![RequestType::get("all", "/")],
+        50.0,
+        Duration::from_secs(2),
+    ))?;
+    let report = load.wait()?;
+    assert_eq!(
+        report.total.ok, report.total.offered,
+        "{:?}",
+        report.total.status
+    );
+    rig.wait_for_stat("type.default.rq_total", report.total.ok)?;
+    assert_enforced(&rig, 1)
+}
+
 #[test]
 fn a_policy_is_edited_under_load() -> Result<()> {
     let rig = rig(4, 2_000).start()?;

@@ -14,24 +14,24 @@ use headgate_tests::wait::{until, until_within};
 use serde_json::Value;
 
 const OPERATOR: &str = "headgate-system";
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// Port on which the backends show their requests.
 const CONTROL: u16 = 8090;
 /// Requests per second while something happens: far below what the backends answer.
 const RATE: f64 = 40.0;
 
 /// A backend whose requests take a millisecond, or as long as a test wants.
-const BACKEND: &str = "
+pub(crate) const BACKEND: &str = "
 apiVersion: v1
 kind: Service
-metadata: {name: search}
+metadata: {name: search, labels: {app: search}}
 spec:
   selector: {app: search}
   ports: [{name: http, port: 80, targetPort: http}]
 ---
 apiVersion: apps/v1
 kind: Deployment
-metadata: {name: search}
+metadata: {name: search, labels: {app: search}}
 spec:
   replicas: 1
   selector: {matchLabels: {app: search}}
@@ -44,6 +44,8 @@ spec:
         args: [--listen=0.0.0.0:8080, --control=0.0.0.0:8090, --workers=1000, --type=/=1/1]
         ports: [{name: http, containerPort: 8080}]
         readinessProbe: {tcpSocket: {port: http}, periodSeconds: 1}
+        # Until no proxy sends to a Pod that goes.
+        lifecycle: {preStop: {sleep: {seconds: 5}}}
 ";
 
 pub(crate) struct Cluster {
@@ -69,9 +71,11 @@ impl Cluster {
         })
     }
 
-    /// Installs Headgate as a user does, with delivery for `plane`, as the chart names it.
-    pub(crate) fn install_headgate(&self, plane: &str) -> Result<()> {
+    /// Installs Headgate as a user does, with delivery for `plane`, as the chart names it, and its
+    /// native module there, if it is named.
+    pub(crate) fn install_headgate(&self, plane: &str, native: &str) -> Result<()> {
         let delivery = format!("--set=delivery.{plane}.enabled=true");
+        let native = format!("--set=delivery.{plane}.nativeModule={native}");
         let arguments = [
             "install",
             "headgate",
@@ -81,6 +85,7 @@ impl Cluster {
             "--create-namespace",
             "--set=image.tag=dev",
             &delivery,
+            &native,
             "--wait",
             "--timeout=3m",
         ];
@@ -89,11 +94,73 @@ impl Cluster {
 
     /// The backend in a namespace.
     pub(crate) fn backend(&self, namespace: &str) -> Result<()> {
+        self.apply_in(namespace, BACKEND)?;
+        self.rolled_out(namespace, "deployment/search")
+    }
+
+    /// Applies objects to a namespace.
+    pub(crate) fn apply_in(&self, namespace: &str, yaml: &str) -> Result<()> {
         let space = format!("--namespace={namespace}");
         let apply = ["apply", &space, "--filename=-"];
         let access = self.node.access();
-        access.kubectl_as(&access.kubeconfig, &apply, Some(BACKEND))?;
-        self.rolled_out(namespace, "deployment/search")
+        let done = access.kubectl_as(&access.kubeconfig, &apply, Some(yaml));
+        done.map(drop)
+    }
+
+    /// The address of the first Service with these labels.
+    pub(crate) fn service(&self, namespace: &str, labels: &str, port: u16) -> Result<SocketAddr> {
+        let path = "--output=jsonpath={.items[0].spec.clusterIP}";
+        let of = ["--namespace", namespace, "--selector", labels];
+        let address = [&["get", "services", path][..], &of].concat();
+        let address = self.node.kubectl(&address)?;
+        Ok(SocketAddr::new(address.trim().parse()?, port))
+    }
+
+    fn scale(&self, side: &Side<'_>, replicas: usize) -> Result<()> {
+        let count = format!("--replicas={replicas}");
+        let of = ["--namespace", side.namespace, "--selector", side.labels];
+        let scale = [&["scale", "deployment", &count][..], &of].concat();
+        self.node.kubectl(&scale).map(drop)
+    }
+
+    /// Leads a policy with 20 slots through its life, while requests arrive at `service`: its
+    /// proxies are scaled, it is edited, the operator is killed, and it is deleted. `object` is the
+    /// kind of the object that carries it, as users see it and as kubectl takes it.
+    pub(crate) fn life(
+        &self,
+        side: &Side<'_>,
+        service: SocketAddr,
+        (kind, resource): (&str, &str),
+    ) -> Result<()> {
+        let (namespace, name) = side.policy.split_once('/').context("namespace/name")?;
+        let said = self.programmed(side.policy, "True")?;
+        ensure!(said.contains(kind), "{said}");
+        self.enforced(side, 1, 20)?;
+        let status = self.status(namespace)?;
+        let columns = status.lines().find(|line| line.starts_with(side.policy));
+        let columns: Vec<&str> = columns.unwrap_or_default().split_whitespace().collect();
+        ensure!(columns.get(3..5) == Some(&["True", "True"]), "{status}");
+
+        for (replicas, slots) in [(2, 10), (3, 6), (1, 20)] {
+            self.under_load(service, &format!("{replicas} replicas"), || {
+                self.scale(side, replicas)?;
+                self.wait_for_slots(side, replicas, slots)
+            })?;
+            self.enforced(side, replicas, slots)?;
+        }
+        self.under_load(service, "a policy edited", || {
+            self.patch(side.policy, "{\"total\": null, \"perEndpoint\": 8}")?;
+            self.wait_for_slots(side, 1, 8)
+        })?;
+        self.enforced(side, 1, 8)?;
+        self.under_load(service, "an operator killed", || self.kill_operator())?;
+        self.wait_for_slots(side, 1, 8)?;
+        self.under_load(service, "a policy deleted", || {
+            let space = format!("--namespace={namespace}");
+            self.node
+                .kubectl(&["delete", "admissionpolicy", name, &space])?;
+            self.gone(namespace, resource)
+        })
     }
 
     pub(crate) fn rolled_out(&self, namespace: &str, what: &str) -> Result<()> {
@@ -321,10 +388,10 @@ impl Cluster {
         self.node.kubectl(&arguments).map(drop)
     }
 
-    /// Until no namespace has objects of this kind.
-    pub(crate) fn gone(&self, kind: &str) -> Result<()> {
-        until_within(PATIENCE, &format!("no {kind}"), || {
-            let arguments = ["get", kind, "--all-namespaces", "--output=name"];
+    /// Until the namespace has no objects of this kind.
+    pub(crate) fn gone(&self, namespace: &str, kind: &str) -> Result<()> {
+        until_within(PATIENCE, &format!("no {kind} in {namespace}"), || {
+            let arguments = ["get", kind, "--namespace", namespace, "--output=name"];
             match self.node.kubectl(&arguments) {
                 Ok(left) if left.trim().is_empty() => Ok(()),
                 other => Err(format!("{other:?}")),

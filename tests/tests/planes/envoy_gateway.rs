@@ -1,7 +1,5 @@
 //! Envoy Gateway, installed by its chart: its proxies enforce policies in each of its ways to run
-//! them.
-
-use std::net::SocketAddr;
+//! them, with both filters.
 
 use anyhow::{Context, Result, ensure};
 use headgate_tests::kube::node::can_run;
@@ -10,31 +8,96 @@ use headgate_tests::kube::programs;
 use crate::cluster::{Cluster, Side};
 
 const SYSTEM: &str = "envoy-gateway-system";
-/// Ports of Envoy Gateway's Envoys: of the requests to a listener with port 80, and of the stats.
-const HTTP: u16 = 10080;
+/// Port of the stats of Envoy Gateway's Envoys.
 const STATS: u16 = 19001;
+/// Distance from a port of a Gateway below 1024 to that of its Envoys.
+const SHIFT: u16 = 10_000;
+/// The name under which proxies know the native module.
+const NATIVE: &str = "headgate";
 
-/// A Gateway of a class, with one route, and a policy.
-fn gateway(namespace: &str, class: &str, total: u32) -> String {
+/// A way to run proxies.
+#[derive(Debug, Clone, Copy)]
+struct Mode {
+    /// Namespace of the proxies: Envoy Gateway's (`ControllerNamespace`), or that of each Gateway
+    /// (`GatewayNamespace`).
+    deploy: &'static str,
+    /// One set of proxies for all Gateways of the class.
+    merged: bool,
+    native: bool,
+}
+
+const DEFAULT: Mode = Mode {
+    deploy: "ControllerNamespace",
+    merged: false,
+    native: false,
+};
+const MERGED: Mode = Mode {
+    merged: true,
+    ..DEFAULT
+};
+const IN_NAMESPACES: Mode = Mode {
+    deploy: "GatewayNamespace",
+    ..DEFAULT
+};
+
+#[test]
+fn own_proxies_share_a_policys_slots() -> Result<()> {
+    run(DEFAULT)
+}
+
+#[test]
+fn own_proxies_share_a_policys_slots_natively() -> Result<()> {
+    run(native(DEFAULT))
+}
+
+#[test]
+fn merged_gateways_share_proxies_and_no_slots() -> Result<()> {
+    run(MERGED)
+}
+
+#[test]
+fn merged_gateways_share_proxies_and_no_slots_natively() -> Result<()> {
+    run(native(MERGED))
+}
+
+#[test]
+fn proxies_in_their_gateways_namespace_share_a_policys_slots() -> Result<()> {
+    run(IN_NAMESPACES)
+}
+
+#[test]
+fn proxies_in_their_gateways_namespace_share_a_policys_slots_natively() -> Result<()> {
+    run(native(IN_NAMESPACES))
+}
+
+fn native(mode: Mode) -> Mode {
+    Mode {
+        native: true,
+        ..mode
+    }
+}
+
+/// A Gateway with one route, and a policy.
+fn gateway(port: u16, total: u32) -> String {
     format!(
         "
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
-metadata: {{name: edge, namespace: {namespace}}}
+metadata: {{name: edge}}
 spec:
-  gatewayClassName: {class}
-  listeners: [{{name: http, protocol: HTTP, port: 80}}]
+  gatewayClassName: envoy
+  listeners: [{{name: http, protocol: HTTP, port: {port}}}]
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
-metadata: {{name: search, namespace: {namespace}}}
+metadata: {{name: search}}
 spec:
   parentRefs: [{{name: edge}}]
   rules: [{{backendRefs: [{{name: search, port: 80}}]}}]
 ---
 apiVersion: headgate.dev/v1alpha1
 kind: AdmissionPolicy
-metadata: {{name: edge, namespace: {namespace}}}
+metadata: {{name: edge}}
 spec:
   targetRefs: [{{group: gateway.networking.k8s.io, kind: Gateway, name: edge}}]
   parallelism: {{total: {total}}}
@@ -45,35 +108,65 @@ spec:
     )
 }
 
-/// A class whose Gateways have proxies of their own.
-const CLASS: &str = "
+/// A class whose Gateways have proxies of this mode. Those with the native filter have its module
+/// from the node, at the path of `examples/envoy-gateway/native.yaml`: Debian's containerd has no
+/// image volumes.
+fn class(mode: Mode, envoy: &str) -> Result<String> {
+    let (mut modules, mut volumes, mut mounts) = (String::new(), String::new(), String::new());
+    if mode.native {
+        let folder = programs::repository().join("dist/image").canonicalize()?;
+        let path = "/headgate/bin/libheadgate.so";
+        let source = format!("{{type: Local, local: {{path: {path}}}}}");
+        modules = format!("{{name: {NATIVE}, doNotClose: true, source: {source}}}");
+        volumes = format!(
+            "{{name: modules, hostPath: {{path: '{}'}}}}",
+            folder.display()
+        );
+        mounts = "{name: modules, mountPath: /headgate/bin, readOnly: true}".to_owned();
+    }
+    let merged = mode.merged;
+    Ok(format!(
+        "
+apiVersion: gateway.envoyproxy.io/v1alpha1
+kind: EnvoyProxy
+metadata: {{name: proxies, namespace: {SYSTEM}}}
+spec:
+  mergeGateways: {merged}
+  dynamicModules: [{modules}]
+  provider:
+    type: Kubernetes
+    kubernetes:
+      # There is no load balancer controller here.
+      envoyService: {{type: ClusterIP}}
+      envoyDeployment:
+        pod: {{volumes: [{volumes}]}}
+        container: {{image: '{envoy}', volumeMounts: [{mounts}]}}
+---
 apiVersion: gateway.networking.k8s.io/v1
 kind: GatewayClass
-metadata: {name: envoy}
-spec: {controllerName: gateway.envoyproxy.io/gatewayclass-controller}
-";
+metadata: {{name: envoy}}
+spec:
+  controllerName: gateway.envoyproxy.io/gatewayclass-controller
+  parametersRef:
+    {{group: gateway.envoyproxy.io, kind: EnvoyProxy, name: proxies, namespace: {SYSTEM}}}
+"
+    ))
+}
 
-/// Installs or upgrades Envoy Gateway; `deploy` is how it runs proxies.
+/// Installs Envoy Gateway; `deploy` is how it runs proxies.
 fn install(cluster: &Cluster, deploy: &str) -> Result<()> {
     let chart = programs::envoy_gateway()?.join("chart");
-    let envoy = cluster.envoy_image()?;
-    let config = "--set=config.envoyGateway";
-    let proxies = format!("{config}.envoyProxy.provider");
+    let proxies = "--set=config.envoyGateway.provider.kubernetes.deploy.type";
     cluster
         .node
         .helm(&[
-            "upgrade",
-            "--install",
+            "install",
             "eg",
             chart.to_str().context("path of the chart")?,
             "--namespace",
             SYSTEM,
             "--create-namespace",
-            &format!("--set=global.images.envoyProxy.image={envoy}"),
-            // There is no load balancer controller here.
-            &format!("{proxies}.type=Kubernetes"),
-            &format!("{proxies}.kubernetes.envoyService.type=ClusterIP"),
-            &format!("{config}.provider.kubernetes.deploy.type={deploy}"),
+            &format!("{proxies}={deploy}"),
             "--wait",
             "--timeout=3m",
         ])
@@ -87,98 +180,48 @@ fn install(cluster: &Cluster, deploy: &str) -> Result<()> {
         })
 }
 
-/// The address of the Service that Envoy Gateway made for `labels`.
-fn service(cluster: &Cluster, namespace: &str, labels: &str) -> Result<SocketAddr> {
-    let path = "--output=jsonpath={.items[0].spec.clusterIP}";
-    let arguments = [
-        "get",
-        "services",
-        "--namespace",
-        namespace,
-        "--selector",
-        labels,
-        path,
-    ];
-    Ok(SocketAddr::new(
-        cluster.node.kubectl(&arguments)?.trim().parse()?,
-        80,
-    ))
-}
-
-fn scale(cluster: &Cluster, namespace: &str, labels: &str, replicas: usize) -> Result<()> {
-    let count = format!("--replicas={replicas}");
-    let arguments = [
-        "scale",
-        "deployment",
-        "--namespace",
-        namespace,
-        "--selector",
-        labels,
-        &count,
-    ];
-    cluster.node.kubectl(&arguments).map(drop)
-}
-
-#[test]
-fn proxies_of_envoy_gateway_share_a_policys_slots() -> Result<()> {
+/// A policy's whole life at a Gateway, beside another Gateway, whose policy stays as it is.
+fn run(mode: Mode) -> Result<()> {
     if !can_run()? || programs::or_skip(programs::envoy_gateway())?.is_none() {
         return Ok(());
     }
     let cluster = Cluster::start(&["envoy-gateway"])?;
-    install(&cluster, "ControllerNamespace")?;
-    cluster.install_headgate("envoyGateway")?;
-    cluster.node.apply(CLASS)?;
-    cluster.node.kubectl(&["create", "namespace", "shop"])?;
-    cluster.backend("shop")?;
-
-    own_proxies(&cluster)
-}
-
-/// Envoy Gateway's default: each Gateway has proxies of its own, in Envoy Gateway's namespace.
-fn own_proxies(cluster: &Cluster) -> Result<()> {
-    cluster.node.apply(&gateway("shop", "envoy", 20))?;
-    let labels = "gateway.envoyproxy.io/owning-gateway-name=edge,\
-                  gateway.envoyproxy.io/owning-gateway-namespace=shop";
-    let side = Side {
-        namespace: SYSTEM,
-        labels,
-        port: HTTP,
+    install(&cluster, mode.deploy)?;
+    cluster.install_headgate("envoyGateway", if mode.native { NATIVE } else { "" })?;
+    cluster.node.apply(&class(mode, &cluster.envoy_image()?)?)?;
+    let labels = ["shop", "bank"].map(|namespace| match mode.merged {
+        true => "gateway.envoyproxy.io/owning-gatewayclass=envoy".to_owned(),
+        false => format!(
+            "gateway.envoyproxy.io/owning-gateway-name=edge,\
+             gateway.envoyproxy.io/owning-gateway-namespace={namespace}"
+        ),
+    });
+    // Merged Gateways have different ports.
+    let (ports, totals) = ([80, 81], [20, 12]);
+    let side = |at: usize| Side {
+        namespace: match mode.deploy {
+            "GatewayNamespace" => ["shop", "bank"][at],
+            _ => SYSTEM,
+        },
+        labels: &labels[at],
+        port: SHIFT + ports[at],
         stats: STATS,
-        policy: "shop/edge",
-        backends: "shop",
+        policy: ["shop/edge", "bank/edge"][at],
+        backends: ["shop", "bank"][at],
     };
-    let said = cluster.programmed("shop/edge", "True")?;
-    ensure!(said.contains("EnvoyExtensionPolicy"), "{said}");
-    cluster.enforced(&side, 1, 20)?;
-    let status = cluster.status("shop")?;
-    let columns = status.lines().find(|line| line.starts_with("shop/edge"));
-    let columns: Vec<&str> = columns.unwrap_or_default().split_whitespace().collect();
-    ensure!(columns.get(3..5) == Some(&["True", "True"]), "{status}");
-
-    let service = service(cluster, SYSTEM, labels)?;
-    for (replicas, slots) in [(2, 10), (3, 6)] {
-        cluster.under_load(service, "proxies scaled", || {
-            scale(cluster, SYSTEM, labels, replicas)?;
-            cluster.wait_for_slots(&side, replicas, slots)
-        })?;
-        cluster.enforced(&side, replicas, slots)?;
+    for (at, namespace) in ["shop", "bank"].iter().enumerate() {
+        cluster.node.kubectl(&["create", "namespace", namespace])?;
+        cluster.backend(namespace)?;
+        cluster.apply_in(namespace, &gateway(ports[at], totals[at]))?;
     }
-    scale(cluster, SYSTEM, labels, 1)?;
-    cluster.wait_for_slots(&side, 1, 20)?;
-    cluster.under_load(service, "a policy edited", || {
-        cluster.patch("shop/edge", "{\"total\": null, \"perEndpoint\": 8}")?;
-        cluster.wait_for_slots(&side, 1, 8)
-    })?;
-    cluster.enforced(&side, 1, 8)?;
-    cluster.under_load(service, "an operator killed", || cluster.kill_operator())?;
-    cluster.wait_for_slots(&side, 1, 8)?;
-    cluster.under_load(service, "a policy deleted", || {
-        let arguments = ["delete", "admissionpolicy", "edge", "--namespace=shop"];
-        cluster.node.kubectl(&arguments)?;
-        cluster.gone("envoyextensionpolicies")
-    })?;
-    cluster
-        .node
-        .kubectl(&["delete", "gateway", "edge", "--namespace=shop"])
-        .map(drop)
+    let (edge, other) = (side(0), side(1));
+    cluster.programmed(other.policy, "True")?;
+    cluster.enforced(&other, 1, 12)?;
+    let proxies = [edge, other].map(|side| cluster.proxies(side.namespace, side.labels));
+    let [of_edge, of_other] = proxies;
+    ensure!((of_edge? == of_other?) == mode.merged, "{mode:?}");
+    let service = cluster.service(edge.namespace, edge.labels, ports[0])?;
+    let object = ("EnvoyExtensionPolicy", "envoyextensionpolicies");
+    cluster.life(&edge, service, object)?;
+    cluster.enforced(&other, 1, 12)
 }

@@ -3,3 +3,4 @@
 
 mod cluster;
 mod envoy_gateway;
+mod istio;

@@ -72,6 +72,12 @@ impl Listeners {
         self.of(direction).map(|listener| listener.id).next()
     }
 
+    /// Whether there are several of `direction`.
+    #[must_use]
+    pub fn has_several(&self, direction: Direction) -> bool {
+        self.of(direction).nth(1).is_some()
+    }
+
     /// The newest of all.
     #[must_use]
     pub fn last(&self) -> Option<u32> {

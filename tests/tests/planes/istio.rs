@@ -1,0 +1,298 @@
+//! Istio, installed by its charts: sidecars that istiod's webhook injects, and a Gateway's proxies,
+//! with plugins of both kinds. The Envoys are those of the other tests, not Istio's build with its
+//! own filters.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, bail};
+use headgate_tests::kube::node::can_run;
+use headgate_tests::kube::programs;
+use headgate_tests::wait::until_within;
+use serde_json::{Value, json};
+
+use crate::cluster::{BACKEND, Cluster, PATIENCE, Side};
+
+const SYSTEM: &str = "istio-system";
+/// Port of the stats of Istio's Envoys.
+const STATS: u16 = 15090;
+/// Port of the sidecars' requests.
+const INBOUND: u16 = 10_080;
+/// Versions of an istiod that reads WasmPlugins only, and of one that reads TrafficExtensions.
+const OLDER: &str = "1.29.3";
+const NEWER: &str = "1.31.0";
+
+const EXTENSIONS: (&str, &str) = ("TrafficExtension", "trafficextensions");
+const PLUGINS: (&str, &str) = ("WasmPlugin", "wasmplugins");
+
+/// No iptables redirects requests to the sidecars: their listener has the Service's port.
+const LISTENERS: &str = "
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: search}
+spec:
+  ingress:
+  - port: {number: 10080, name: http, protocol: HTTP}
+    captureMode: NONE
+    defaultEndpoint: 127.0.0.1:8080
+  egress:
+  - port: {number: 10081, name: http, protocol: HTTP}
+    bind: 127.0.0.1
+    captureMode: NONE
+    hosts: ['./*']
+";
+
+const GATEWAY: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: edge, annotations: {networking.istio.io/service-type: ClusterIP}}
+spec:
+  gatewayClassName: istio
+  listeners: [{name: http, protocol: HTTP, port: 80}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: search}
+spec:
+  parentRefs: [{name: edge}]
+  rules: [{backendRefs: [{name: search, port: 80}]}]
+";
+
+const SIDECARS: Side<'_> = Side {
+    namespace: "shop",
+    labels: "app=search",
+    port: INBOUND,
+    stats: STATS,
+    policy: "shop/search",
+    backends: "shop",
+};
+
+#[test]
+fn sidecars_with_traffic_extensions_share_a_policys_slots() -> Result<()> {
+    let Some(cluster) = sidecars(NEWER)? else {
+        return Ok(());
+    };
+    let service = cluster.service("shop", "app=search", 80)?;
+    cluster.life(&SIDECARS, service, EXTENSIONS)
+}
+
+#[test]
+fn sidecars_with_wasm_plugins_share_a_policys_slots() -> Result<()> {
+    let Some(cluster) = sidecars(OLDER)? else {
+        return Ok(());
+    };
+    let service = cluster.service("shop", "app=search", 80)?;
+    cluster.life(&SIDECARS, service, PLUGINS)
+}
+
+#[test]
+fn a_gateway_with_traffic_extensions_shares_a_policys_slots() -> Result<()> {
+    let Some(cluster) = istio(NEWER)? else {
+        return Ok(());
+    };
+    cluster.node.kubectl(&["create", "namespace", "shop"])?;
+    cluster.backend("shop")?;
+    cluster.apply_in("shop", GATEWAY)?;
+    let target = "{group: gateway.networking.k8s.io, kind: Gateway, name: edge}";
+    cluster.apply_in("shop", &policy("edge", target, 20))?;
+    let labels = "gateway.networking.k8s.io/gateway-name=edge";
+    let side = Side {
+        labels,
+        port: 80,
+        policy: "shop/edge",
+        ..SIDECARS
+    };
+    until_within(PATIENCE, "the Gateway's proxy", || {
+        let proxies = cluster.proxies("shop", labels);
+        match proxies.map_err(|error| format!("{error:#}"))?.len() {
+            1 => Ok(()),
+            other => Err(format!("{other} proxies")),
+        }
+    })?;
+    let service = cluster.service("shop", labels, 80)?;
+    cluster.life(&side, service, EXTENSIONS)
+}
+
+/// With one slot, the filter of one kind would wait for the slot that a request has taken from that
+/// of the other.
+#[test]
+fn the_kinds_replace_each_other_under_load() -> Result<()> {
+    let Some(cluster) = sidecars(OLDER)? else {
+        return Ok(());
+    };
+    let service = cluster.service("shop", "app=search", 80)?;
+    cluster.programmed(SIDECARS.policy, "True")?;
+    cluster.patch(SIDECARS.policy, "{\"total\": 1}")?;
+    cluster.enforced(&SIDECARS, 1, 1)?;
+
+    for (version, (_, new), (_, old)) in
+        [(NEWER, EXTENSIONS, PLUGINS), (OLDER, PLUGINS, EXTENSIONS)]
+    {
+        // A copy that the operator doesn't know holds the moment at which both kinds exist.
+        let copy = copy(&cluster, old)?;
+        cluster.under_load(service, &format!("{old} become {new}"), || {
+            cluster.node.apply(&copy)?;
+            set_version(&cluster, version)?;
+            has(&cluster, new, 1)?;
+            has(&cluster, old, 1)?;
+            has_filters(&cluster, 2)
+        })?;
+        cluster.enforced(&SIDECARS, 1, 1)?;
+        cluster.under_load(service, &format!("{old} are gone"), || {
+            let delete = ["delete", old, COPY, "--namespace=shop"];
+            cluster.node.kubectl(&delete)?;
+            has_filters(&cluster, 1)
+        })?;
+        cluster.enforced(&SIDECARS, 1, 1)?;
+    }
+    Ok(())
+}
+
+fn policy(name: &str, target: &str, total: u32) -> String {
+    format!(
+        "
+apiVersion: headgate.dev/v1alpha1
+kind: AdmissionPolicy
+metadata: {{name: {name}}}
+spec:
+  targetRefs: [{target}]
+  parallelism: {{total: {total}}}
+  queue: {{maxLength: 1000, timeout: 60s}}
+  strategy: {{type: MaxQueueLength}}
+  types: [{{name: default}}]
+"
+    )
+}
+
+/// A node with Istio, whose istiod says that it is of this version, and Headgate; `None` if it
+/// can't be had here.
+fn istio(version: &str) -> Result<Option<Cluster>> {
+    if !can_run()? || programs::or_skip(programs::istio())?.is_none() {
+        return Ok(None);
+    }
+    let cluster = Cluster::start(&["istio-pilot", "istio-proxyv2"])?;
+    let crds = programs::crds("gateway-api")?;
+    let crds = format!("--filename={}", crds.display());
+    cluster.node.kubectl(&["apply", "--server-side", &crds])?;
+    for (name, options) in [("base", &[][..]), ("istiod", &ISTIOD[..])] {
+        let chart = programs::istio()?.join(name);
+        let chart = chart.to_str().context("path of the chart")?;
+        let install = ["install", name, chart, "--namespace", SYSTEM];
+        let wait = ["--create-namespace", "--wait", "--timeout=3m"];
+        let done = cluster.node.helm(&[&install[..], options, &wait].concat());
+        done.with_context(|| {
+            let pods = ["describe", "pods", "--namespace", SYSTEM];
+            cluster.node.kubectl(&pods).unwrap_or_default()
+        })?;
+    }
+    set_version(&cluster, version)?;
+    cluster.install_headgate("istio", "")?;
+    Ok(Some(cluster))
+}
+
+/// Options of istiod's chart: images of this repository's scripts, an Envoy without Istio's own
+/// filters, and little of a node with two processors.
+const ISTIOD: [&str; 9] = [
+    "--set=global.hub=headgate.test",
+    "--set=global.tag=dev",
+    "--set=telemetry.enabled=false",
+    "--set=autoscaleEnabled=false",
+    "--set=resources.requests.cpu=10m",
+    "--set=resources.requests.memory=64Mi",
+    "--set=global.proxy.resources.requests.cpu=10m",
+    "--set-string=env.PILOT_ENABLE_METADATA_EXCHANGE=false,env.PILOT_ENABLE_ALPN_FILTER=false",
+    "--set-string=env.PILOT_DISABLE_MX_ALPN=true",
+];
+
+/// As [`istio`], with a backend behind injected sidecars, and its policy.
+fn sidecars(version: &str) -> Result<Option<Cluster>> {
+    let Some(cluster) = istio(version)? else {
+        return Ok(None);
+    };
+    let kubectl = |arguments: &[&str]| cluster.node.kubectl(arguments);
+    kubectl(&["create", "namespace", "shop"])?;
+    kubectl(&["label", "namespace", "shop", "istio-injection=enabled"])?;
+    cluster.apply_in("shop", LISTENERS)?;
+    let behind = BACKEND
+        .replace("targetPort: http", &format!("targetPort: {INBOUND}"))
+        .replace(
+            "labels: {app: search}}\n    spec:",
+            "labels: {app: search}, \
+             annotations: {sidecar.istio.io/interceptionMode: NONE}}\n    spec:",
+        );
+    cluster.apply_in("shop", &behind)?;
+    cluster.rolled_out("shop", "deployment/search")?;
+    let target = "{group: '', kind: Service, name: search}";
+    cluster.apply_in("shop", &policy("search", target, 20))?;
+    Ok(Some(cluster))
+}
+
+/// Makes istiod one of this version, by the label by which the operator knows it.
+fn set_version(cluster: &Cluster, version: &str) -> Result<()> {
+    let version = format!("app.kubernetes.io/version={version}");
+    let of = ["--namespace", SYSTEM, "--selector=app=istiod"];
+    let label = [&["label", "pods", "--overwrite", &version][..], &of].concat();
+    cluster.node.kubectl(&label).map(drop)
+}
+
+/// Name of the copy of a plugin.
+const COPY: &str = "copy";
+
+/// A copy of the operator's only plugin of this kind, without the operator's labels.
+fn copy(cluster: &Cluster, kind: &str) -> Result<String> {
+    let get = ["get", kind, "--namespace=shop", "--output=json"];
+    let list: Value = serde_json::from_str(&cluster.node.kubectl(&get)?)?;
+    let plugins = list["items"].as_array().map(Vec::as_slice);
+    let Some([plugin]) = plugins else {
+        bail!("not one plugin: {list}");
+    };
+    let copy = json!({
+        "apiVersion": plugin["apiVersion"],
+        "kind": plugin["kind"],
+        "metadata": {"name": COPY, "namespace": "shop"},
+        "spec": plugin["spec"],
+    });
+    Ok(copy.to_string())
+}
+
+/// Waits until there are so many plugins of this kind.
+fn has(cluster: &Cluster, kind: &str, count: usize) -> Result<()> {
+    let get = ["get", kind, "--namespace=shop", "--output=name"];
+    until_within(PATIENCE, &format!("{count} {kind}"), || {
+        match cluster.node.kubectl(&get) {
+            Ok(names) if names.lines().count() == count => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+}
+
+/// Waits until the sidecar's listeners have so many filters of plugins.
+fn has_filters(cluster: &Cluster, count: usize) -> Result<()> {
+    const PREFIX: &str = "extensions.istio.io/trafficextension/";
+    let dump = [
+        "exec",
+        "deployment/search",
+        "--namespace=shop",
+        "--container=istio-proxy",
+        "--",
+        "pilot-agent",
+        "request",
+        "GET",
+        "config_dump?resource=dynamic_listeners",
+    ];
+    until_within(PATIENCE, &format!("{count} filters"), || {
+        let dump = cluster.node.kubectl(&dump);
+        let dump = dump.map_err(|error| format!("{error:#}"))?;
+        // The agent's own log precedes it.
+        let (_, dump) = dump.split_once('{').unwrap_or_default();
+        let dump = serde_json::from_str::<Value>(&format!("{{{dump}"));
+        let dump = dump.map_err(|error| error.to_string())?;
+        let listeners = dump["configs"].as_array().into_iter().flatten();
+        let active: String = listeners.map(|l| l["active_state"].to_string()).collect();
+        let names = active.split(PREFIX).skip(1);
+        let names: BTreeSet<_> = names.filter_map(|rest| rest.split('"').next()).collect();
+        match names.len() == count {
+            true => Ok(()),
+            false => Err(format!("{names:?}")),
+        }
+    })
+}
