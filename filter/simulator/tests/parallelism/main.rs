@@ -43,12 +43,25 @@ const NEARLY_ALL: f64 = 0.95;
 /// known.
 const MOST: f64 = 0.9;
 
+/// The seeds of most comparisons.
+const SEEDS: [u64; 4] = [7, 8, 9, 10];
+
 /// Asserts that, with the slots that are found, the goodput reaches `part` of that of the best of
-/// these P, on average over four seeds.
+/// these P, on average over [`SEEDS`].
 fn as_good_as_the_best(name: &str, service: &Service, fixed: &[u32], part: f64) {
+    as_good_over(&SEEDS, name, service, fixed, part);
+}
+
+/// Returns seeds for services where four of them reach a bound by chance.
+fn many_seeds() -> Vec<u64> {
+    (7..11).chain(100..116).chain(200..216).collect()
+}
+
+/// Asserts the same on average over these seeds.
+fn as_good_over(seeds: &[u64], name: &str, service: &Service, fixed: &[u32], part: f64) {
     let goodput = |slots: Option<u32>| {
-        let runs = (7..11).map(|seed| Service { seed, ..*service }.run(slots).goodput);
-        runs.sum::<f64>() / 4.0
+        let run = |&seed: &u64| Service { seed, ..*service }.run(slots).goodput;
+        seeds.iter().map(run).sum::<f64>() / seeds.len() as f64
     };
     let run = |&slots: &u32| (goodput(Some(slots)), slots);
     let best = fixed
@@ -182,6 +195,39 @@ fn goodput_by_value_is_that_of_the_best_number() {
         &[5, 6, 7, 8, 10],
         NEARLY_ALL,
     );
+}
+
+/// One worker at twice its capacity. The bound of four seeds above holds by chance: 36 seeds reach
+/// 0.896 of P = 1, because the search leaves many slots for few only slowly.
+#[test]
+fn goodput_by_value_of_one_worker_over_many_seeds() {
+    let service = Service {
+        load: 2.0,
+        shed_by_value: true,
+        ..Service::new(NATURAL, 1, SLEEP, 1.0)
+    };
+    as_good_over(
+        &many_seeds(),
+        "one worker",
+        &service,
+        &[1, 2, 3, 4, 6],
+        0.89,
+    );
+}
+
+/// The demo, with its load and the span that it counts: 13 s, from two seconds after the overload
+/// begins. The mean is 0.956 of P = 20. The rest is lost to the time that the schedule spends below
+/// P while the law searches, and to a P that is found too low.
+#[test]
+fn goodput_of_the_demo() {
+    let service = Service {
+        seconds: 18,
+        warm_up: 5,
+        calm: 3,
+        shed_by_value: true,
+        ..Service::new(PAPER_NATURAL, 20, SLEEP, 20.0)
+    };
+    as_good_over(&many_seeds(), "demo", &service, &[20], 0.95);
 }
 
 /// The load of the demo: service times scatter widely, and slots are few until the overload comes.
