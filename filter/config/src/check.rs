@@ -427,6 +427,9 @@ impl TypeConfig {
             ));
         }
         within(format_args!("{at}.value"), self.value, VALUES)?;
+        if let Some(cost) = &self.cost {
+            header_name(format_args!("{at}.cost.size.header"), &cost.size.header)?;
+        }
         let mut previous = 0.0;
         for (i, o) in self.slo.iter().enumerate() {
             if !(o.percentile > previous && o.percentile < 100.0) {

@@ -23,8 +23,8 @@ pub use strategy::{
 };
 pub use types::{
     AutoParallelism, ClassConfig, Discipline, ErrorsConfig, FilterConfig, Flow, GrpcMatch,
-    HeaderMatch, Match, Measure, Mode, Objective, PathMatch, QueueConfig, QueueMode, RetriesConfig,
-    StageConfig, StringMatchKind, TypeConfig,
+    HeaderMatch, Match, Measure, Mode, Objective, PathMatch, QueueConfig, QueueMode, RequestCost,
+    RequestSize, RetriesConfig, StageConfig, StringMatchKind, TypeConfig,
 };
 
 pub use workflows::{

@@ -302,6 +302,26 @@ pub struct TypeConfig {
     /// Worth of one response within the objectives, relative to that of other types: 0.001 to 1000.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub value: f64,
+    /// The cost of a request by its size. Absent: all requests of the type are expected to cost the
+    /// same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<RequestCost>,
+}
+
+/// The cost of a request: a + b · size, as measured.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RequestCost {
+    /// The source of the size.
+    pub size: RequestSize,
+}
+
+/// The source of a request's size.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RequestSize {
+    /// Lower case name of the header whose value is the size, a whole number.
+    pub header: String,
 }
 
 const fn one() -> f64 {

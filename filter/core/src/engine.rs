@@ -350,6 +350,9 @@ impl<B: Beside> Engine<B> {
             cost: compiled
                 .cost_header()
                 .and_then(|name| work::cost(request.header(name)?)),
+            size: compiled
+                .size_header(kind)
+                .and_then(|name| work::size(request.header(name)?)),
             progress: if Order::needs_progress(&compiled.config.queue.discipline) {
                 Progress {
                     // An untrusted age may affect the order, but not a controller that refuses

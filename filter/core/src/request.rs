@@ -27,6 +27,8 @@ pub struct Attributes {
     pub weight: f64,
     /// The cost that it states.
     pub cost: Option<u32>,
+    /// Its size, if the cost of its type depends on it and the request names it.
+    pub size: Option<u32>,
     /// Whether it repeats an earlier attempt ([`crate::retries`]).
     pub is_retry: bool,
     /// The progress of the work that it is part of.
@@ -44,6 +46,7 @@ impl Attributes {
             weight: 1.0,
             own_deadline: None,
             cost: None,
+            size: None,
             is_retry: false,
             progress: Progress::UNKNOWN,
         }

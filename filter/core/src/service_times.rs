@@ -49,6 +49,7 @@
 //! Left out on purpose: the log of a VM that dies is lost (about a tenth of a step's samples), and
 //! a retained histogram doesn't decay (App. A sets no age either).
 
+mod cost;
 mod log;
 mod record;
 mod shared;
@@ -64,11 +65,12 @@ use std::time::Duration;
 use crate::config::StageConfig;
 use crate::histogram::Histogram;
 use crate::host::{HostError, Shared};
-use crate::request::TypeId;
+use crate::request::{Attributes, TypeId};
 use crate::time::Instant;
 
 pub use table::{Estimate, Objective, Settings, Source, TypeSettings};
 
+use cost::Costs;
 use log::Log;
 use record::Window;
 use table::Row;
@@ -95,6 +97,8 @@ pub struct ServiceTimes {
     announce: bool,
     /// Slot times, if they are longer than processing times.
     slots: Option<Box<ServiceTimes>>,
+    /// Costs of requests by their size, if any type has one.
+    costs: Option<Costs>,
 }
 
 impl ServiceTimes {
@@ -109,6 +113,7 @@ impl ServiceTimes {
         let slots = || Box::new(Self::new(slots));
         Self {
             slots: config.holds_streams().then(slots),
+            costs: Costs::from_config(config, settings.clone()),
             ..Self::new(settings)
         }
     }
@@ -145,6 +150,7 @@ impl ServiceTimes {
             seen: None,
             announce: false,
             slots: None,
+            costs: None,
         }
     }
 
@@ -157,6 +163,13 @@ impl ServiceTimes {
         if self.log.push(kind, processing, weight) {
             let waiting = |row: &Row| !row.is_ready() || row.condemned;
             self.log_urgent |= waiting(&self.rows[kind]) || waiting(self.general());
+        }
+    }
+
+    /// Records the processing time of `request` beside its size, if its type's cost depends on that.
+    pub fn record_cost(&mut self, request: &Attributes, processing: Duration, weight: u32) {
+        if let Some(costs) = &mut self.costs {
+            costs.record(request, processing, weight);
         }
     }
 
@@ -179,13 +192,7 @@ impl ServiceTimes {
     #[must_use]
     pub fn estimate(&self, kind: TypeId) -> Estimate<'_> {
         let (source, row) = self.row(kind);
-        let held = |time: Duration| match &self.slots {
-            Some(slots) => {
-                let slots = slots.estimate(kind);
-                time.max(slots.preliminary.unwrap_or(slots.mean))
-            }
-            None => time,
-        };
+        let held = |time| self.at_least_held(kind, time);
         let own = &self.rows[self.index(kind)];
         Estimate {
             source,
@@ -194,6 +201,51 @@ impl ServiceTimes {
             objectives: &row.objectives,
             condemned: row.condemned,
             preliminary: own.preliminary.map(held),
+            unit: None,
+        }
+    }
+
+    /// Returns the estimate for decisions about `request`: by its size, if its type's cost depends
+    /// on that and enough is known of such sizes, else that of its type.
+    #[must_use]
+    pub fn estimate_of(&self, request: &Attributes) -> Estimate<'_> {
+        let Some((unit, ratios)) = self.by_size(request) else {
+            return self.estimate(request.kind);
+        };
+        let mean = ratios.mean.mul_f64(unit);
+        let mut estimate = Estimate {
+            source: Source::Own,
+            mean: self.at_least_held(request.kind, mean),
+            quantiles: &ratios.quantiles,
+            objectives: self.objectives(request.kind),
+            condemned: false,
+            preliminary: None,
+            unit: Some(unit),
+        };
+        estimate.condemned = (estimate.times().zip(estimate.objectives))
+            .any(|(time, objective)| time > objective.response_time);
+        estimate
+    }
+
+    /// Returns what is known of requests like `request` by their size; see [`Costs::of`].
+    fn by_size(&self, request: &Attributes) -> Option<(f64, &Row)> {
+        self.costs.as_ref()?.of(request)
+    }
+
+    /// Whether the cost of `kind` depends on the size of its requests.
+    #[must_use]
+    pub fn has_cost(&self, kind: TypeId) -> bool {
+        self.costs.as_ref().is_some_and(|costs| costs.has(kind))
+    }
+
+    /// Returns the time for which a slot of `kind` is held, given a processing time.
+    fn at_least_held(&self, kind: TypeId, time: Duration) -> Duration {
+        match &self.slots {
+            Some(slots) => {
+                let slots = slots.estimate(kind);
+                time.max(slots.preliminary.unwrap_or(slots.mean))
+            }
+            None => time,
         }
     }
 
@@ -221,11 +273,21 @@ impl ServiceTimes {
         (estimate.source != Source::None).then_some(estimate.mean)
     }
 
-    /// Mean processing time of `kind` by its own samples alone, however long slots are held; `None`
-    /// when they are too few yet.
+    /// As [`ServiceTimes::mean`], for a request that may name its size.
     #[must_use]
-    pub fn own_mean(&self, kind: TypeId) -> Option<Duration> {
-        let own = &self.rows[self.index(kind)];
+    pub fn mean_of(&self, request: &Attributes) -> Option<Duration> {
+        let estimate = self.estimate_of(request);
+        (estimate.source != Source::None).then_some(estimate.mean)
+    }
+
+    /// Mean processing time of requests like `request` by the samples of its type alone, however
+    /// long slots are held; `None` when they are too few yet.
+    #[must_use]
+    pub fn own_mean(&self, request: &Attributes) -> Option<Duration> {
+        if let Some((unit, ratios)) = self.by_size(request) {
+            return Some(ratios.mean.mul_f64(unit));
+        }
+        let own = &self.rows[self.index(request.kind)];
         own.is_ready().then_some(own.mean).or(own.preliminary)
     }
 
@@ -236,11 +298,14 @@ impl ServiceTimes {
         general.is_ready().then_some(general.mean)
     }
 
-    /// Processing time that nine in ten requests of `kind` exceed, by its own histogram; zero until
-    /// it has one.
+    /// Processing time that nine in ten requests like `request` exceed, by the histogram of its
+    /// type; zero until it has one.
     #[must_use]
-    pub fn at_least(&self, kind: TypeId) -> Duration {
-        self.rows[self.index(kind)].at_least
+    pub fn at_least(&self, request: &Attributes) -> Duration {
+        match self.by_size(request) {
+            Some((unit, ratios)) => ratios.at_least.mul_f64(unit),
+            None => self.rows[self.index(request.kind)].at_least,
+        }
     }
 
     /// Mean time that a busy slot still needs for its request, over all types: E\[pt²\] / (2
@@ -270,6 +335,7 @@ impl ServiceTimes {
         let due = urgent || elapsed;
         let budget = if first { usize::MAX } else { VISITS };
         let changed = self.run(now, host, key_prefix, due, budget)?;
+        self.share_costs(now, host, key_prefix, (due, budget))?;
         match &mut self.slots {
             Some(slots) => Ok(changed | slots.sync(now, host, &of_slots(key_prefix))?),
             None => Ok(changed),
@@ -287,9 +353,23 @@ impl ServiceTimes {
         key_prefix: &str,
     ) -> Result<bool, HostError> {
         let changed = self.run(now, host, key_prefix, true, usize::MAX)?;
+        self.share_costs(now, host, key_prefix, (true, usize::MAX))?;
         match &mut self.slots {
             Some(slots) => Ok(changed | slots.flush(now, host, &of_slots(key_prefix))?),
             None => Ok(changed),
+        }
+    }
+
+    fn share_costs(
+        &mut self,
+        now: Instant,
+        host: &impl Shared,
+        prefix: &str,
+        (due, budget): (bool, usize),
+    ) -> Result<(), HostError> {
+        match &mut self.costs {
+            Some(costs) => costs.share(now, host, prefix, due, budget),
+            None => Ok(()),
         }
     }
 

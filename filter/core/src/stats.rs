@@ -111,7 +111,8 @@ pub enum StageCount {
     LedgerCorrected,
     /// Dead workers whose share was given back.
     WorkersLost,
-    /// Requests without a readable cost, although the policy's `cost` names a header: counted as 1.
+    /// Requests without a readable cost or size, although the policy names a header for it: counted
+    /// as 1, or as an average request of their type.
     CostUnknown,
     /// Slot time that all arrivals ask for, refused ones included: the mean of their type. Its rate
     /// ÷ 1,000,000 is the number of slots that the offered work keeps busy.

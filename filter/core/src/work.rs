@@ -47,7 +47,7 @@ impl Work {
     pub fn of(&self, request: &Attributes, times: &ServiceTimes) -> u64 {
         let work = match self {
             Self::Time => {
-                let mean = times.mean(request.kind).unwrap_or_default();
+                let mean = times.mean_of(request).unwrap_or_default();
                 return u64::try_from(mean.as_micros())
                     .unwrap_or(MAX_WORK)
                     .min(MAX_WORK);
@@ -62,15 +62,20 @@ impl Work {
 /// Returns the cost in a header: a whole number, at least 1; `None` for any other value.
 #[must_use]
 pub fn cost(value: &[u8]) -> Option<u32> {
+    size(value).filter(|cost| *cost > 0)
+}
+
+/// Returns the size in a header: a whole number; `None` for any other value.
+#[must_use]
+pub fn size(value: &[u8]) -> Option<u32> {
     let digits = value.trim_ascii();
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    let cost = digits.iter().fold(0_u32, |cost, digit| {
-        cost.saturating_mul(10)
-            .saturating_add(u32::from(digit - b'0'))
-    });
-    (cost > 0).then_some(cost)
+    Some(digits.iter().fold(0_u32, |number, digit| {
+        let tens = number.saturating_mul(10);
+        tens.saturating_add(u32::from(digit - b'0'))
+    }))
 }
 
 #[cfg(test)]
@@ -86,6 +91,7 @@ mod tests {
         assert_eq!(read("17"), Some(17));
         assert_eq!(read(" 0017\t"), Some(17));
         assert_eq!(read("99999999999999999999"), Some(u32::MAX));
+        assert_eq!((size(b"0"), size(b"")), (Some(0), None));
         for nothing in ["", " ", "0", "-1", "+1", "1.5", "1e3", "0x10", "1,2", "ten"] {
             assert_eq!(read(nothing), None, "{nothing:?}");
         }

@@ -407,6 +407,7 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
             class: ClassId(request.class),
             own_deadline: request.deadline,
             cost: (request.cost > 0).then_some(request.cost),
+            size: (request.cost > 0).then_some(request.cost),
             ..Attributes::of(self.kinds[request.kind])
         }
     }

@@ -26,7 +26,7 @@ pub use duration::{Duration, ParseDurationError};
 pub use errors::{Errors, GrpcStatus};
 pub use policy::{
     AdmissionPolicySpec, AutoParallelism, MeasureType, ModeType, Parallelism, PolicyTargetRef,
-    QueryType, RequestClass, Retries,
+    QueryType, RequestClass, RequestCost, RequestSize, Retries,
 };
 pub use queue::{
     DeficitRoundRobin, DisciplineType, FlowType, Queue, QueueModeType, WeightedFairQueue,

@@ -204,6 +204,7 @@ fn explain(selection: &Selection, request: &ExplainArgs) -> anyhow::Result<Expla
     let workflow = workflow.map(|config| workflow_of(config, &kind.name, request));
     let promises = selection.promises.get(&stage.policy);
     let computed = computed::strategy(stage, id, class).into_iter();
+    let computed = computed.chain(computed::cost(stage, id));
     let recovery = promises.and_then(|promises| computed::recovery(promises, trace.class));
     let outbound = selection.outbound.as_ref();
     let smoothing = outbound.and_then(|config| config.outbound.as_ref()?.smoothing.as_ref());

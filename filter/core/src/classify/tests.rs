@@ -21,6 +21,7 @@ pub(super) fn stage(types: Vec<Vec<Match>>, excluded: Vec<Match>) -> StageConfig
             matches,
             slo: Vec::new(),
             value: 1.0,
+            cost: None,
         })
         .collect();
     StageConfig {

@@ -297,7 +297,7 @@ impl Order {
     /// The rank of a request that arrives at `now`, under orders that need no more than that.
     fn rank(&self, now: Instant, request: &Attributes, times: &ServiceTimes) -> u64 {
         let progress = &request.progress;
-        let mean = || times.mean(request.kind).unwrap_or_default();
+        let mean = || times.mean_of(request).unwrap_or_default();
         let remaining = || match progress.total {
             Some(total) => total.saturating_sub(progress.elapsed),
             None => mean(),

@@ -24,13 +24,13 @@ pub(super) fn rank(now: Instant, request: &Attributes, times: &ServiceTimes) -> 
 /// Returns the least wait that any objective leaves, ns; negative if one can't be met. A type that
 /// is not known yet is assumed to need no time.
 fn slack(request: &Attributes, times: &ServiceTimes) -> i64 {
-    let estimate = times.estimate(request.kind);
+    let estimate = times.estimate_of(request);
     let signed = |span: Duration| i64::try_from(nanos(span)).unwrap_or(i64::MAX);
     let left = estimate
         .objectives
         .iter()
-        .zip(estimate.quantiles)
-        .map(|(objective, quantile)| signed(objective.response_time) - signed(*quantile))
+        .zip(estimate.times())
+        .map(|(objective, quantile)| signed(objective.response_time) - signed(quantile))
         .min();
     let unknown = || {
         let objectives = times.objectives(request.kind).iter();

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::classify::Classifier;
 use crate::config::{ConfigError, CostConfig, FilterConfig, StageConfig, StrategyConfig};
 use crate::host::Metrics;
+use crate::request::TypeId;
 use crate::stats::StageStats;
 
 /// A checked configuration with its compiled stages.
@@ -67,6 +68,12 @@ impl Prepared {
 }
 
 impl Compiled {
+    /// The header in which requests of `kind` name their size, where their cost depends on it.
+    pub(super) fn size_header(&self, kind: TypeId) -> Option<&str> {
+        let cost = self.config.types.get(usize::from(kind.0))?.cost.as_ref()?;
+        Some(&cost.size.header)
+    }
+
     /// The header in which requests name their cost, where it counts.
     pub(super) fn cost_header(&self) -> Option<&str> {
         match &self.config.strategy {

@@ -99,12 +99,21 @@ pub struct Estimate<'a> {
     /// Mean of the type's first samples, while they are too few for a histogram of its own; `None`
     /// as well with fewer than [`PRELIMINARY`](Estimate::PRELIMINARY).
     pub preliminary: Option<Duration>,
+    /// If set, `quantiles` are ratios: 1 s is one of this many seconds.
+    pub unit: Option<f64>,
 }
 
-impl Estimate<'_> {
+impl<'a> Estimate<'a> {
     /// The least samples whose mean shows a type's cost beside others, though not yet the scatter
     /// of its times.
     pub const PRELIMINARY: u64 = 20;
+
+    /// Returns the processing time at each of the percentiles.
+    pub fn times(&self) -> impl Iterator<Item = Duration> + Clone + use<'a> {
+        let unit = self.unit;
+        let time = move |quantile: &Duration| unit.map_or(*quantile, |unit| quantile.mul_f64(unit));
+        self.quantiles.iter().map(time)
+    }
 
     /// Whether it comes from the type's own histogram.
     #[must_use]

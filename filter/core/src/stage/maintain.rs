@@ -10,7 +10,7 @@ use super::demand::DemandExchange;
 use super::hosts::Hosts;
 use super::places::Places;
 use super::sampling::Sampling;
-use crate::config::StageConfig;
+use crate::config::{RequestCost, StageConfig};
 use crate::decision::Action;
 use crate::discipline::{Order, Place};
 use crate::host::{Host, HostError};
@@ -210,9 +210,12 @@ impl Stage {
             Some((acceptance, DemandExchange::new(host, &prefix, &config)?))
         };
         self.stats.flush(host)?;
+        fn costs(config: &StageConfig) -> impl Iterator<Item = &Option<RequestCost>> {
+            config.types.iter().map(|kind| &kind.cost)
+        }
         let learned =
             |config: &StageConfig| (Settings::from_config(config), config.holds_streams());
-        if learned(&config) != learned(&self.config) {
+        if !costs(&config).eq(costs(&self.config)) || learned(&config) != learned(&self.config) {
             self.service_times.flush(now, host, &self.times_key)?;
             let mut service_times = ServiceTimes::from_config(&config);
             service_times.sync(now, host, &self.times_key)?;

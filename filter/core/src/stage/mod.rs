@@ -296,8 +296,9 @@ impl Stage {
         actions: &mut Vec<Action>,
     ) -> Result<Decision, HostError> {
         let kind = attributes.kind;
-        self.arrived(kind);
-        if self.work == Work::Header && attributes.cost.is_none() {
+        self.arrived(attributes);
+        let lacks_cost = self.work == Work::Header && attributes.cost.is_none();
+        if lacks_cost || attributes.size.is_none() && self.service_times.has_cost(kind) {
             self.stats.count_stage(StageCount::CostUnknown, 1);
         }
         let queue = self.ledger.queue(host)?;
@@ -328,7 +329,7 @@ impl Stage {
                 return Ok(Decision::Refuse(refusal));
             }
         } else {
-            self.record_estimates(host, kind, sight.wait)?;
+            self.record_estimates(host, attributes, sight.wait)?;
         }
         let counts = match (sight.modelled, rejected) {
             (None, _) => Counts::Real,
@@ -343,9 +344,9 @@ impl Stage {
     }
 
     /// Counts an arrival, and the slot time that it asks for.
-    fn arrived(&mut self, kind: TypeId) {
-        self.stats.count(kind, Count::Total);
-        let mean = self.service_times.mean(kind).unwrap_or_default();
+    fn arrived(&mut self, request: &Attributes) {
+        self.stats.count(request.kind, Count::Total);
+        let mean = self.service_times.mean_of(request).unwrap_or_default();
         let micros = u64::try_from(mean.as_micros()).unwrap_or(u64::MAX);
         self.stats.count_stage(StageCount::OfferedWork, micros);
     }
@@ -403,7 +404,7 @@ impl Stage {
         reason: Reason,
         wait: Duration,
     ) -> Refusal {
-        self.arrived(request.kind);
+        self.arrived(request);
         self.refuse(now, request, Some(origin), reason, wait)
     }
 
@@ -412,15 +413,15 @@ impl Stage {
     fn record_estimates(
         &mut self,
         host: &impl Host,
-        kind: TypeId,
+        request: &Attributes,
         queue_wait: Duration,
     ) -> Result<(), HostError> {
         self.estimates = self.estimates.wrapping_add(1);
-        let estimate = self.service_times.estimate(kind);
+        let estimate = self.service_times.estimate_of(request);
         if estimate.is_own() && self.estimates.is_multiple_of(ESTIMATES) {
-            for (objective, &quantile) in estimate.quantiles.iter().enumerate() {
+            for (objective, quantile) in estimate.times().enumerate() {
                 self.stats
-                    .estimated(host, kind, objective, queue_wait + quantile)?;
+                    .estimated(host, request.kind, objective, queue_wait + quantile)?;
             }
         }
         Ok(())
@@ -588,7 +589,9 @@ impl Stage {
                     let is_bound = matches!(outcome, Outcome::Failed | Outcome::Abandoned);
                     let measured = match dequeued.filter(|_| is_bound) {
                         Some(_) if request.freed.is_some() => false,
-                        Some(dequeued) => self.took_at_least(kind, now.since(dequeued)),
+                        Some(dequeued) => {
+                            self.took_at_least(&request.attributes, now.since(dequeued))
+                        }
                         None => outcome == Outcome::Completed,
                     };
                     self.delivered(now, &request, dequeued, outcome, measured);
@@ -626,16 +629,18 @@ impl Stage {
     /// The time counts as that objective at most, beyond which an answer is late in any case, so
     /// that clients who end long streams have little influence. It doesn't count for a type that
     /// hangs, or hung until now, because no answer would have taken it.
-    fn took_at_least(&mut self, kind: TypeId, time: Duration) -> bool {
+    fn took_at_least(&mut self, request: &Attributes, time: Duration) -> bool {
+        let kind = request.kind;
         if (self.strategy.base.value_cut()).is_some_and(|cut| cut.hangs(kind)) {
             return false;
         }
         let last = self.service_times.objectives(kind).last();
         let most = last.map(|objective| objective.response_time);
-        let usual = self.service_times.own_mean(kind);
+        let usual = self.service_times.own_mean(request);
         if usual.or(most).is_some_and(|usual| time <= usual) {
             return false;
         }
+        self.service_times.record_cost(request, time, 1);
         let time = most.map_or(time, |most| time.min(most));
         self.service_times.record(kind, time, 1);
         true
@@ -725,7 +730,9 @@ impl Stage {
             self.slots.answered(kind, now.since(request.arrived));
         }
         if self.slots.is_representative(self.beside(request)) {
-            self.service_times.record(kind, processing, request.weight);
+            let (times, weight) = (&mut self.service_times, request.weight);
+            times.record(kind, processing, weight);
+            times.record_cost(&request.attributes, processing, weight);
         }
         // A stream still holds its slot, so the mean slot time of its type is taken.
         let slot = match request.first_byte {

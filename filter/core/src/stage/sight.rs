@@ -148,7 +148,7 @@ impl Stage {
     /// less the least time that it can be expected to take.
     pub(super) fn patience(&self, request: &Attributes) -> Patience {
         let timeout = Duration::from_micros(self.config.queue.timeout_us);
-        let least = self.service_times.at_least(request.kind);
+        let least = self.service_times.at_least(request);
         let own = (request.own_deadline).map(|own| own.saturating_sub(least));
         let own = own.filter(|own| *own < timeout);
         Patience {
@@ -166,7 +166,7 @@ impl Stage {
     /// all have deadlines, would be refused for good.
     #[must_use]
     pub fn is_hopeless(&self, stream: u32, request: &Attributes) -> bool {
-        let least = self.service_times.at_least(request.kind);
+        let least = self.service_times.at_least(request);
         // Streams may be numbered in steps: a multiplicative hash (Knuth, TAOCP 3, §6.4) spreads
         // them.
         let probed = (stream.wrapping_mul(0x9e37_79b1) >> 16).is_multiple_of(PROBED);
@@ -193,7 +193,7 @@ impl Stage {
     pub(super) fn usual_us(&self, request: &Request) -> u64 {
         let attributes = &request.attributes;
         match self.work {
-            Work::Time if !self.service_times.estimate(attributes.kind).is_own() => 0,
+            Work::Time if !self.service_times.estimate_of(attributes).is_own() => 0,
             Work::Time => self.work.of(attributes, &self.service_times),
             Work::Type(_) | Work::Header => self.time_us(request.work.cast_unsigned()),
         }

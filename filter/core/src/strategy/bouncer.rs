@@ -22,6 +22,11 @@
 //! that misses an objective [by itself](crate::service_times::Estimate::condemned), a request that
 //! finds no queue is admitted. No request waits for it, and nothing else can refresh the histogram.
 //!
+//! A request of a type whose cost depends on the size is judged by its own estimate. If that misses
+//! an objective by itself, others of its type keep the histogram fresh, so the exception is limited
+//! to slots that they leave free, and to one request in ten: enough to notice that the size costs
+//! less than before.
+//!
 //! With `shed_by_value`, which is on by default, two things are added. [`ValueCut`] decides ahead
 //! of Alg. 1: under overload it refuses the requests that are worth least per slot time, also those
 //! that would meet their objectives. And Alg. 1 refuses for the sake of an objective only if the
@@ -42,11 +47,15 @@ use crate::service_times::{Estimate, Objective, ServiceTimes};
 
 /// Part of the slots, and number of slots at least, that stay free for requests above the cut.
 const SPARE: (f64, f64) = (0.25, 3.0);
+/// Part of the requests of a size that is late in any case that is admitted without a queue.
+const PROBED: f64 = 0.1;
 
 /// Bouncer's basic formulation, below a value cut.
 #[derive(Debug, Default)]
 pub struct Bouncer {
     logic: Logic,
+    /// Whether a type's cost depends on the size.
+    by_size: bool,
     /// `None`: the paper's Bouncer.
     by_value: Option<ByValue>,
 }
@@ -65,8 +74,14 @@ impl Bouncer {
     pub fn new(logic: Logic) -> Self {
         Self {
             logic,
-            by_value: None,
+            ..Self::default()
         }
+    }
+
+    /// Returns the strategy for types of which the cost of any depends on the size if `by_size`.
+    #[must_use]
+    pub fn with_sizes(self, by_size: bool) -> Self {
+        Self { by_size, ..self }
     }
 
     /// Refuses requests below `cut`. Of the rest, refuses those that miss objectives whose `budget`
@@ -74,15 +89,19 @@ impl Bouncer {
     #[must_use]
     pub fn by_value(logic: Logic, cut: ValueCut, budget: ErrorBudget) -> Self {
         Self {
-            logic,
             by_value: Some(ByValue { cut, budget }),
+            ..Self::new(logic)
         }
     }
 
     /// Alg. 1.
-    fn judge(&self, request: &Attributes, view: &View<'_>) -> Result<(), Reason> {
-        let estimate = view.service_times.estimate(request.kind);
-        if estimate.condemned && view.queue_wait.is_zero() {
+    fn judge(&self, request: &Attributes, view: &View<'_>, rng: &mut Rng) -> Result<(), Reason> {
+        let estimate = view.service_times.estimate_of(request);
+        let may_try = |rng: &mut Rng| {
+            let is_of_type = estimate.unit.is_none();
+            is_of_type || has_room(view) || rng.chance(PROBED)
+        };
+        if estimate.condemned && view.queue_wait.is_zero() && may_try(rng) {
             return Ok(());
         }
         let misses = |(at, (exceeds, objective)): (usize, (bool, &Objective))| {
@@ -117,8 +136,8 @@ fn exceeded<'a>(
     view: &View<'_>,
 ) -> impl Iterator<Item = bool> + Clone + use<'a> {
     let wait = view.queue_wait;
-    let pairs = estimate.quantiles.iter().zip(estimate.objectives);
-    pairs.map(move |(quantile, objective)| wait + *quantile > objective.response_time)
+    let pairs = estimate.times().zip(estimate.objectives);
+    pairs.map(move |(quantile, objective)| wait + quantile > objective.response_time)
 }
 
 impl Admission for Bouncer {
@@ -139,7 +158,7 @@ impl Admission for Bouncer {
                 Admitted::Yes => {}
             }
         }
-        let mut decision = self.judge(request, view);
+        let mut decision = self.judge(request, view, rng);
         if let Some(ByValue { cut, budget }) = &mut self.by_value {
             let meets = decision.is_ok();
             if !cut.is_below_ceiling(request, view.queue_wait, view.rival_wait) {
@@ -147,7 +166,7 @@ impl Admission for Bouncer {
             }
             cut.decided(request, view.now, meets, decision.is_ok());
             if decision.is_ok() {
-                let estimate = view.service_times.estimate(request.kind);
+                let estimate = view.service_times.estimate_of(request);
                 budget.admitted(request.kind, exceeded(&estimate, view));
             }
         }
@@ -155,7 +174,7 @@ impl Admission for Bouncer {
     }
 
     fn needs_slots_in_use(&self, queue_length: u32, _work: u64) -> bool {
-        queue_length == 0 && self.value_cut().is_some_and(ValueCut::cuts)
+        queue_length == 0 && (self.by_size || self.value_cut().is_some_and(ValueCut::cuts))
     }
 
     fn entered(&mut self, kind: TypeId, _class: ClassId) {
@@ -193,11 +212,11 @@ impl Admission for Bouncer {
         if reason == Reason::Value {
             return queue_wait.max(ValueCut::HORIZON);
         }
-        let estimate = service_times.estimate(request.kind);
-        let mut pairs = estimate.quantiles.iter().zip(estimate.objectives);
+        let estimate = service_times.estimate_of(request);
+        let mut pairs = estimate.times().zip(estimate.objectives);
         let missed = pairs.find(|(_, target)| reason == Reason::Objective(target.percentile));
         missed.map_or(queue_wait, |(quantile, target)| {
-            (queue_wait + *quantile).saturating_sub(target.response_time)
+            (queue_wait + quantile).saturating_sub(target.response_time)
         })
     }
 }

@@ -285,6 +285,7 @@ impl Strategy {
 
 /// The base that a checked configuration asks for.
 fn base(config: &StageConfig) -> Box<dyn Admission> {
+    let by_size = config.types.iter().any(|kind| kind.cost.is_some());
     match &config.strategy {
         StrategyConfig::Bouncer {
             logic,
@@ -295,13 +296,11 @@ fn base(config: &StageConfig) -> Box<dyn Admission> {
             let scales: Vec<f64> = config.classes.iter().map(|class| class.value).collect();
             let objectives = config.types.iter().map(|kind| kind.slo.len()).max();
             let budget = ErrorBudget::new(values.len(), objectives.unwrap_or(0));
-            Box::new(Bouncer::by_value(
-                *logic,
-                ValueCut::new(&values, &scales),
-                budget,
-            ))
+            let cut = ValueCut::new(&values, &scales);
+            let bouncer = Bouncer::by_value(*logic, cut, budget);
+            Box::new(bouncer.with_sizes(by_size))
         }
-        StrategyConfig::Bouncer { logic, .. } => Box::new(Bouncer::new(*logic)),
+        StrategyConfig::Bouncer { logic, .. } => Box::new(Bouncer::new(*logic).with_sizes(by_size)),
         StrategyConfig::MaxQueueLength => Box::new(MaxQueueLength::new(config.queue.max_length)),
         StrategyConfig::MaxQueueWait {
             limit_us,

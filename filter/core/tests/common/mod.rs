@@ -108,6 +108,7 @@ pub(crate) fn stage<'a>(
         matches: Vec::new(),
         slo: slo.to_vec(),
         value: 1.0,
+        cost: None,
     };
     StageConfig {
         policy: "default/search".into(),

@@ -114,6 +114,7 @@ impl Policy {
             },
             slo: Vec::new(),
             value: 1.0,
+            cost: None,
         };
         let types = graph.workflows.iter().map(|w| w.name.as_str());
         let stage = StageConfig {

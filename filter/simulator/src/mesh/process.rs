@@ -116,6 +116,7 @@ impl Process {
             flow: span.workflow + 1,
             class: ClassId(place.class),
             cost: (place.cost > 0).then_some(place.cost),
+            size: (place.cost > 0).then_some(place.cost),
             own_deadline: shorter(span.call.and_then(|call| call.deadline), own_deadline),
             progress: span.call.map_or(Progress::UNKNOWN, |call| call.progress),
             ..Attributes::of(place.kind)

@@ -463,6 +463,8 @@ fn bins(begin: u64, end: u64) -> Vec<u64> {
 }
 
 #[cfg(test)]
+mod cost_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod value_tests;

@@ -83,6 +83,7 @@ fn stage(kinds: &[Kind], slots: u32) -> StageConfig {
             })
             .collect(),
         value: 1.0,
+        cost: None,
         name,
     };
     let named = kinds.iter().enumerate();
@@ -136,11 +137,11 @@ fn mean_report(stage: StageConfig, kinds: &[Kind], load: f64, seeds: u32) -> Rep
     trial.run(&Size::default(), &Silent).unwrap()
 }
 
-fn number(row: &Record, name: &str) -> f64 {
+pub(super) fn number(row: &Record, name: &str) -> f64 {
     row.get(name).and_then(Value::number).unwrap_or(f64::NAN)
 }
 
-fn row<'a>(report: &'a Report, kind: &str) -> &'a Record {
+pub(super) fn row<'a>(report: &'a Report, kind: &str) -> &'a Record {
     let of_kind = |row: &&Record| row.get("type") == Some(&Value::from(kind));
     report.rows.iter().find(of_kind).unwrap()
 }

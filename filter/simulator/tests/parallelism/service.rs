@@ -161,6 +161,7 @@ impl Service {
     pub(crate) fn stage(&self, fixed: Option<u32>) -> StageConfig {
         let kind = |(name, objectives): (&str, [u64; 2])| TypeConfig {
             value: 1.0,
+            cost: None,
             name: name.to_owned(),
             slo: [(50.0, objectives[0]), (90.0, objectives[1])]
                 .map(|(percentile, ms)| Objective {

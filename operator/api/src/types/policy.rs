@@ -171,6 +171,29 @@ pub struct QueryType {
     /// worth least per processing time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
+    /// A cost that grows with the size of a request: `a + b · size`, of which a and b are measured.
+    /// Requests are then judged by their own estimates, so one type may cover small and very large
+    /// ones. Without it, all requests of the type are expected to cost the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<RequestCost>,
+}
+
+/// A cost that grows with the size of a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RequestCost {
+    /// The source of the size.
+    pub size: RequestSize,
+}
+
+/// The source of a request's size.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RequestSize {
+    /// The name of the header whose value is the size, a whole number; in any case, such as
+    /// `content-length`. A request without it is judged as an average one of its type. Clients who
+    /// can set it decide how they are judged.
+    pub header: String,
 }
 
 /// A class: requests of the same worth, whatever their type.

@@ -53,6 +53,16 @@ pub(super) fn strategy(stage: &StageConfig, kind: usize, class: usize) -> Option
     }
 }
 
+/// Returns the way in which the cost of requests of the type `kind` is estimated, if it depends on
+/// their size.
+pub(super) fn cost(stage: &StageConfig, kind: usize) -> Option<String> {
+    let header = &stage.types.get(kind)?.cost.as_ref()?.size.header;
+    Some(format!(
+        "cost: a + b · {header}, with a and b as measured; a request without this header is judged \
+         as an average one of its type"
+    ))
+}
+
 /// Returns the derived gains, apart from the measured time of a unit of cost, if that isn't known,
 /// and the largest bound.
 fn derived_gains(control: &BacklogControlConfig, stage: &StageConfig) -> String {

@@ -371,9 +371,13 @@ async fn an_injected_sidecar_runs_over_ipv6_alone() {
         let argument = argument.as_str().unwrap();
         let (option, value) = argument.split_once('=').unwrap_or((argument, ""));
         let value = match option {
-            "--listen" | "--admin" | "--stats" => {
-                value.rsplit_once(':').unwrap().0.to_owned() + ":0"
-            }
+            "--listen" | "--stats" => value.rsplit_once(':').unwrap().0.to_owned() + ":0",
+            // The listener for stats asks it at the port of its bootstrap.
+            "--admin" => TcpListener::bind((ipv6.ip(), 0))
+                .unwrap()
+                .local_addr()
+                .unwrap()
+                .to_string(),
             "--upstream" => format!("localhost:{}", application.port()),
             "--install-module" => at("own"),
             "--labels-file" => at("labels"),

@@ -252,7 +252,10 @@ mod tests {
                 }
                 let (code, body) = match &*secret {
                     Some(secret) => (200, secret.clone()),
-                    None => (404, json!({"kind": "Status", "code": 404})),
+                    None => (
+                        404,
+                        json!({"kind": "Status", "reason": "NotFound", "code": 404}),
+                    ),
                 };
                 let body = Body::from(body.to_string().into_bytes());
                 Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())

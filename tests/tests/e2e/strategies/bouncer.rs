@@ -1,9 +1,10 @@
 //! Bouncer, which refuses requests that it estimates to miss an objective.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use headgate_tests::rig::Waiter;
 use serde_json::{Value, json};
 
-use super::{PROBE_AND_FILLER, fill, finish, policy, refused, some, start};
+use super::{Kind, PROBE_AND_FILLER, fill, finish, policy, refused, some, start};
 
 /// Fails unless `probe` is admitted and refused at the lengths of a queue of `filler`s that are
 /// given, and `filler` always admitted.
@@ -50,4 +51,36 @@ fn bouncer_with_logic_all_refuses_what_would_miss_all_objectives() -> Result<()>
         &[0, 2, 5],
         &[(11, "slo_p50")],
     )
+}
+
+/// Requests of one type take as long as their size says. Behind a large one, another would miss the
+/// objective and a small one would not.
+#[test]
+fn bouncer_judges_a_request_by_its_size() -> Result<()> {
+    const ROUNDS: usize = 20;
+    const WORK: [Kind; 1] = [Kind("/work", 0, &[("p90", 300)])];
+    let sized = |size: u64| Waiter::at("/work").header("x-size", &size.to_string());
+    let strategy = json!({"type": "Bouncer", "bouncer": {"minSamples": 4, "shedByValue": false}});
+    let mut policy = policy(1, &WORK, &strategy);
+    policy["spec"]["types"][0]["cost"] = json!({"size": {"header": "X-Size"}});
+    let rig = start(&WORK, policy)?;
+    let mut seen = Vec::new();
+    for _ in 0..ROUNDS {
+        for size in [1_u64, 100].repeat(10) {
+            let (time, size) = ((2_000 * size).to_string(), size.to_string());
+            let headers = [("x-size", &*size), ("x-backend-service-us", &*time)];
+            rig.request("/work", &headers)?.answer()?;
+        }
+        let held = rig.occupy("/held", 1)?;
+        let waiting = vec![rig.admit(&sized(100))?];
+        rig.wait_for_stat("queue_length", 1)?;
+        let [small, large] = [1, 100].map(|size| rig.try_queue_on_both(&sized(size)));
+        let found = [small?, large?];
+        finish(&rig, held, waiting)?;
+        if found == [None, some("slo_p90")] {
+            return Ok(());
+        }
+        seen.push(found);
+    }
+    bail!("after each of {ROUNDS} rounds, small and large requests were refused for {seen:?}")
 }

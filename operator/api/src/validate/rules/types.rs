@@ -1,10 +1,10 @@
 //! Rules for query types: names, objectives, and that exactly one is the default.
 
-use headgate_core::config::{DEFAULT_TYPE, Match, Objective, TypeConfig};
+use headgate_core::config::{DEFAULT_TYPE, Match, Objective, RequestCost, RequestSize, TypeConfig};
 use headgate_core::stats::MAX_TYPES_IN_STATS;
 
 use super::matches::{self, check_matches};
-use super::names::{check_name, check_unique, name_schema};
+use super::names::{check_name, check_unique, header, header_schema, name_schema};
 use super::{HOUR, MILLISECOND, Problems, Time, VALUE};
 use crate::validate::path::Path;
 use crate::validate::schema::{self as cel, Place, Rule, not_time, some};
@@ -91,11 +91,19 @@ pub(super) fn types(
         {
             problems.add(at.field("slo"), no_objectives(reason));
         }
+        let cost = kind.cost.as_ref().map(|cost| {
+            let at = at.field("cost").field("size").field("header");
+            let header = header(&cost.size.header, &at, problems);
+            RequestCost {
+                size: RequestSize { header },
+            }
+        });
         checked.push(TypeConfig {
             name: kind.name.clone(),
             matches: rules,
             slo,
             value: problems.real(at.field("value"), kind.value, &VALUE),
+            cost,
         });
     }
     // Stable: the others keep their order, in which the first match wins.
@@ -223,6 +231,7 @@ pub(super) fn schema(spec: &mut Place<'_>) {
     spec.at("types[].matches").atomic();
     matches::schema(&mut spec.at("types[].matches"));
     spec.at("types[].value").real(&VALUE);
+    header_schema(&mut spec.at("types[].cost.size.header"));
     slo_schema(spec);
     for (needed, reason) in [
         ("self.strategy.type == 'Bouncer'", BOUNCER_NEEDS_OBJECTIVES),

@@ -407,6 +407,11 @@ fn query_type(dice: &mut Dice, name: &str) -> Value {
         let (p50, p90) = (dice.ms(1, 1_000), dice.ms(1_000, 3_600_000));
         kind.insert("slo".into(), json!({"p50": p50, "p90": p90, "p99.9": "1h"}));
     }
+    dice.perhaps(
+        &mut kind,
+        "cost",
+        |d| json!({"size": {"header": d.pick(&["Content-Length", "x-rows"])}}),
+    );
     Value::Object(kind)
 }
 
