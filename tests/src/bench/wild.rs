@@ -27,6 +27,7 @@ use self::k6::{Answer, Outcome, Stage};
 pub use self::report::{markdown, svg};
 pub use self::services::Service;
 use self::services::{Running, Site};
+pub(super) use self::services::{free_port, on_core};
 use self::variants::{Family, Variant, families, in_time};
 use crate::demo::result::ideal_rps;
 use crate::kube::programs;
@@ -325,7 +326,7 @@ pub fn run(
 }
 
 /// Keeps this process, and what it starts, off the services' core.
-fn leave_core() -> Result<()> {
+pub(super) fn leave_core() -> Result<()> {
     let cores = std::thread::available_parallelism()?.get();
     ensure!(
         cores > 1,

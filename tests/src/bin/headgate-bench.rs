@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 use headgate_tests::bench::wild::experiments::{self, Experiment};
 use headgate_tests::bench::{
-    agreement, cpu, decision, lock, memory, overload, scale, simulator, slack_order, throughput,
-    wild, workflows,
+    agreement, cpu, decision, llm, lock, memory, overload, scale, simulator, slack_order,
+    throughput, wild, workflows,
 };
 use headgate_tests::mix;
 use serde_json::{Map, Value, json};
@@ -18,23 +18,24 @@ use serde_json::{Map, Value, json};
 #[derive(Debug, Parser)]
 #[command(name = "scripts/bench")]
 struct Args {
-    /// Benchmarks to run; everything but `wild` if none is given.
+    /// Benchmarks to run; everything but `wild` and `llm` if none is given.
     benches: Vec<Bench>,
     /// Measured time of each run, s.
     #[arg(long)]
     seconds: Option<f64>,
-    /// Only the variant of this name; may be given several times. In `wild` the name of a row, of a
-    /// candidate, or ROW=CANDIDATE,CANDIDATE for a row that searches only these.
+    /// Only the variant of this name; may be given several times. In `llm` the name of a row, in
+    /// `wild` of a row, of a candidate, or ROW=CANDIDATE,CANDIDATE for a row that searches only
+    /// these.
     #[arg(long)]
     only: Vec<String>,
-    /// Offered loads of `overload` (0.9,1.2,1.5,2) and `wild` (0.5,0.75,1,1.5,2,3), as multiples of
-    /// capacity.
+    /// Offered loads of `overload` (0.9,1.2,1.5,2), `wild` (0.5,0.75,1,1.5,2,3) and `llm`
+    /// (0.7,1.5,2), as multiples of capacity.
     #[arg(long, value_delimiter = ',')]
     loads: Vec<f64>,
-    /// Worker threads of Envoy in `overload`, `slack-order` and `agreement`.
+    /// Worker threads of Envoy in `overload`, `slack-order`, `agreement` and `llm`.
     #[arg(long, default_value_t = 2)]
     workers: u32,
-    /// Rounds over all variants in `cpu`, `throughput` and `workflows` (5), and `wild` (3).
+    /// Rounds over all variants in `cpu`, `throughput` and `workflows` (5), `wild` and `llm` (3).
     #[arg(long)]
     rounds: Option<usize>,
     /// Factor of the paper's service times and objectives in `agreement`.
@@ -62,7 +63,7 @@ struct Args {
     #[arg(long)]
     service: Vec<WildService>,
     /// `wild` in minutes: one round of a short run at 1.5 times the capacity, without searches and
-    /// changes.
+    /// changes. `llm` likewise, with its searches.
     #[arg(long)]
     quick: bool,
     /// An experiment of `wild` in place of the services; may be given several times. `--only` names
@@ -75,8 +76,8 @@ struct Args {
     /// Capacity of the services in `wild`, requests/s, in place of a ramp.
     #[arg(long)]
     capacity: Option<f64>,
-    /// Seconds of load before each measured time of `wild`, in which a protection adapts. Each run
-    /// begins with a cold proxy.
+    /// Seconds of load before each measured time of `wild` and `llm`, in which a protection adapts.
+    /// Each run begins with a cold proxy.
     #[arg(long, default_value_t = 5)]
     warmup: u64,
     /// `wild` adds its runs to those in `--out`, with the capacities and the choices found there.
@@ -119,6 +120,8 @@ enum Bench {
     Workflows,
     /// Services that were not written for Headgate, under load from k6. Takes hours.
     Wild,
+    /// Goodput in front of an LLM server, by the times of its tokens.
+    Llm,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -147,7 +150,8 @@ fn main() -> Result<()> {
     let args = Args::parse();
     let benches = if args.benches.is_empty() {
         let all = Bench::value_variants().iter().copied();
-        all.filter(|&bench| bench != Bench::Wild).collect()
+        all.filter(|bench| !matches!(bench, Bench::Wild | Bench::Llm))
+            .collect()
     } else {
         args.benches.clone()
     };
@@ -167,6 +171,7 @@ fn main() -> Result<()> {
             Bench::Scale => ("scale", scale(&args)?),
             Bench::Workflows => ("workflows", workflows(&args)?),
             Bench::Wild => ("wild", wild(&args)?),
+            Bench::Llm => ("llm", llm(&args)?),
         };
         results.insert(name.to_owned(), value);
     }
@@ -429,6 +434,21 @@ fn wild(args: &Args) -> Result<Value> {
     save(&reports)?;
     println!("\n{}", wild::markdown(&reports));
     Ok(json!(reports))
+}
+
+fn llm(args: &Args) -> Result<Value> {
+    let short = |long: f64, quick: f64| if args.quick { quick } else { long };
+    let options = llm::Options {
+        loads: loads(args, if args.quick { &[1.5] } else { &[0.7, 1.5, 2.0] }),
+        measured: seconds(args, short(20.0, 8.0)),
+        warmup: Duration::from_secs(args.warmup),
+        rounds: args.rounds.unwrap_or(if args.quick { 1 } else { 3 }),
+        only: args.only.clone(),
+        workers: args.workers,
+    };
+    let report = llm::run(&options, |what| say(&format!("llm: {what}")))?;
+    println!("{}", llm::table(&report));
+    Ok(json!(report))
 }
 
 /// Only the source named by `--only`, if one is: `folder` or `kubernetes`.

@@ -107,6 +107,15 @@ pub fn k6() -> Result<&'static Path> {
     once(&PROGRAM, "get-k6")
 }
 
+/// The LLM server llama-server (`scripts/get-llama`).
+///
+/// # Errors
+/// If it is neither in the cache nor can be built.
+pub fn llama() -> Result<&'static Path> {
+    static PROGRAM: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
+    once(&PROGRAM, "get-llama")
+}
+
 /// A Python with what the services of `tests/wild` import (`scripts/get-service-python`).
 ///
 /// # Errors

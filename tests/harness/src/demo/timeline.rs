@@ -176,6 +176,7 @@ mod tests {
             ended,
             service: Duration::ZERO,
             attempt: 1,
+            stream: None,
         }
     }
 

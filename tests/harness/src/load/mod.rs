@@ -19,6 +19,7 @@ mod report;
 mod schedule;
 mod sender;
 mod spec;
+mod sse;
 mod undisturbed;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +28,7 @@ use std::thread::JoinHandle;
 
 use anyhow::{Result, anyhow};
 
-pub use record::{Ended, Sample};
+pub use record::{Ended, Sample, Stream};
 pub use report::{Bin, LoadReport, TypeReport};
 pub use schedule::{Due, schedule};
 pub use spec::{Clients, LoadSpec, Phase, Protocol, RequestType, ServiceTime};

@@ -12,11 +12,12 @@ use crate::quantiles::Durations;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// An answer. `refused` is the reason of a refusal, `service` the time that the backend
-    /// reports.
+    /// reports, `stream` the tokens.
     Answered {
         status: u16,
         refused: Option<String>,
         service: Duration,
+        stream: Option<Stream>,
     },
     /// No answer: connecting, sending or receiving failed.
     TransportError,
@@ -44,6 +45,27 @@ pub struct Sample {
     pub service: Duration,
     /// Number of the attempt, from 1.
     pub attempt: u32,
+    /// The tokens of an answer that an LLM server streams.
+    pub stream: Option<Stream>,
+}
+
+/// The tokens of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stream {
+    /// Time from due to the first token.
+    pub first: Duration,
+    /// Time from due to the last one.
+    pub last: Duration,
+    /// Their number.
+    pub tokens: u32,
+}
+
+impl Stream {
+    /// Returns the mean time between two tokens, zero if there is only one.
+    pub fn per_token(&self) -> Duration {
+        let gaps = self.tokens.saturating_sub(1).max(1);
+        self.last.saturating_sub(self.first) / gaps
+    }
 }
 
 /// The outcome of a request, in short.
@@ -145,6 +167,7 @@ impl Recorder {
             ended: Ended::Unanswered,
             service: Duration::ZERO,
             attempt,
+            stream: None,
         });
         let (bin, measured) = (self.bin_of(at), at >= self.warmup);
         let total = self.tallies.len() - 1;
@@ -164,8 +187,11 @@ impl Recorder {
             .and_then(|seq| self.samples.get_mut(seq))
         {
             (sample.latency, sample.ended) = (latency, outcome.in_short());
-            if let Outcome::Answered { service, .. } = outcome {
-                sample.service = *service;
+            if let Outcome::Answered {
+                service, stream, ..
+            } = outcome
+            {
+                (sample.service, sample.stream) = (*service, *stream);
             }
         }
         let (bin, measured) = (self.bin_of(at), at >= self.warmup);

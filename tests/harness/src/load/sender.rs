@@ -18,6 +18,7 @@ use super::pool::Pool;
 use super::record::{Ended, Outcome, Recorder};
 use super::schedule::{Due, schedule};
 use super::spec::{LoadSpec, Protocol, RequestType};
+use super::sse::Tokens;
 use crate::clock;
 
 const SEQ: HeaderName = HeaderName::from_static("x-seq");
@@ -251,7 +252,7 @@ pub(super) async fn one(shared: Rc<Shared>, due: Due) -> Outcome {
             .headers_mut()
             .insert(SERVICE, HeaderValue::from(micros));
     }
-    let exchange = exchange(&shared.pool, request);
+    let exchange = exchange(&shared.pool, request, shared.start + due.at);
     let outcome = match template.abort_after {
         // Dropping the exchange hangs up.
         Some(limit) => tokio::time::timeout(limit, exchange)
@@ -268,7 +269,7 @@ pub(super) async fn one(shared: Rc<Shared>, due: Due) -> Outcome {
     outcome
 }
 
-async fn exchange(pool: &Pool, request: Request<Full<Bytes>>) -> Outcome {
+async fn exchange(pool: &Pool, request: Request<Full<Bytes>>, due: Instant) -> Outcome {
     let Ok((response, connection)) = pool.send(request).await else {
         return Outcome::TransportError;
     };
@@ -278,10 +279,17 @@ async fn exchange(pool: &Pool, request: Request<Full<Bytes>>) -> Outcome {
         .headers()
         .get("x-backend-service-us")
         .and_then(|v| v.to_str().ok()?.parse().ok());
+    let events = response.headers().get(http::header::CONTENT_TYPE);
+    let mut tokens = events
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+        .then(Tokens::default);
     let mut body = response.into_body();
     while let Some(frame) = body.frame().await {
-        if frame.is_err() {
+        let Ok(frame) = frame else {
             return Outcome::TransportError;
+        };
+        if let (Some(tokens), Some(data)) = (&mut tokens, frame.data_ref()) {
+            tokens.read(data, due.elapsed());
         }
     }
     pool.give_back(connection);
@@ -289,6 +297,7 @@ async fn exchange(pool: &Pool, request: Request<Full<Bytes>>) -> Outcome {
         status,
         refused,
         service: Duration::from_micros(service.unwrap_or(0)),
+        stream: tokens.and_then(|tokens| tokens.stream),
     }
 }
 

@@ -414,7 +414,7 @@ fn sources(service: Service) -> PathBuf {
 }
 
 /// A program on the services' core.
-fn on_core(program: &Path) -> Command {
+pub(in crate::bench) fn on_core(program: &Path) -> Command {
     let mut command = Command::new("taskset");
     command.args(["--cpu-list", &CORE.to_string()]).arg(program);
     command
@@ -435,7 +435,7 @@ fn not_as_root(program: &Path) -> Command {
 }
 
 /// Returns a port that is free now.
-pub(super) fn free_port() -> Result<u16> {
+pub(in crate::bench) fn free_port() -> Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
         .local_addr()?
         .port())

@@ -1,0 +1,244 @@
+//! The numbers of `llm`, and their tables.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::{SEARCH_LOAD, SIZES};
+use crate::bench::table::{Table, percent, times};
+use crate::quantiles::Quantiles;
+
+/// All that was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Answers of the mix per second with all slots busy.
+    pub capacity_rps: f64,
+    /// Types of request.
+    pub types: Vec<TypeReport>,
+    /// Rows, in the order of the table.
+    pub rows: Vec<RowReport>,
+    /// Runs.
+    pub runs: Vec<Run>,
+}
+
+/// One type of request.
+#[derive(Debug, Clone, Serialize)]
+pub struct TypeReport {
+    /// Name.
+    pub name: &'static str,
+    /// Median TTFT of a request alone, ms.
+    pub alone_ttft_ms: f64,
+    /// 90th percentile of TTFT with all slots busy, ms.
+    pub busy_ttft_ms: f64,
+    /// 90th percentile of TPOT with all slots busy, ms.
+    pub busy_tpot_ms: f64,
+    /// Objective for TTFT, ms.
+    pub ttft_ms: f64,
+    /// Objective for TPOT, ms.
+    pub tpot_ms: f64,
+}
+
+/// One protection.
+#[derive(Debug, Clone, Serialize)]
+pub struct RowReport {
+    /// Name for `--only` and JSON.
+    pub name: &'static str,
+    /// A short description.
+    pub title: &'static str,
+    /// Settings that were compared, with their goodput, requests/s; empty without a search.
+    pub searched: Vec<(String, f64)>,
+    /// The setting of the runs.
+    pub setting: String,
+}
+
+/// One row at one load, once.
+#[derive(Debug, Clone, Serialize)]
+pub struct Run {
+    /// Name of the row.
+    pub row: &'static str,
+    /// Offered load as a multiple of capacity.
+    pub load: f64,
+    /// Number of the round.
+    pub round: usize,
+    /// The result.
+    #[serde(flatten)]
+    pub result: Measured,
+}
+
+/// The result of a load in its measured part.
+#[derive(Debug, Clone, Serialize)]
+pub struct Measured {
+    /// Answers inside both objectives per second.
+    pub goodput_rps: f64,
+    /// Tokens per second of all answers.
+    pub tokens_per_s: f64,
+    /// 99th percentile of how late clients were in sending, ms.
+    pub late_p99_ms: f64,
+    /// Cores that the server used, of the one that it may. In overload, less than one is what other
+    /// programs took from it, or what a protection left idle.
+    pub server_cores: f64,
+    /// Headgate's slots at the end.
+    pub slots: Option<u64>,
+    /// By type, in the mix's order.
+    pub types: Vec<TypeMeasured>,
+}
+
+/// One type of a [`Measured`].
+#[derive(Debug, Clone, Serialize)]
+pub struct TypeMeasured {
+    /// Name.
+    pub name: &'static str,
+    /// Requests.
+    pub sent: usize,
+    /// Answers that were streamed to their end.
+    pub answered: usize,
+    /// Answers inside both objectives.
+    pub good: usize,
+    /// Refusals.
+    pub refused: usize,
+    /// Requests by size, in the order of the sizes.
+    pub sent_by_size: [usize; SIZES.len()],
+    /// Answers inside both objectives, likewise.
+    pub good_by_size: [usize; SIZES.len()],
+    /// Time to the first token of the answers, ms.
+    pub ttft_ms: Quantiles,
+    /// Time per output token of the answers, ms.
+    pub tpot_ms: Quantiles,
+    /// Refusals by the reason that the client gets.
+    pub refused_by: BTreeMap<String, u64>,
+}
+
+impl TypeMeasured {
+    fn share(&self, count: usize) -> f64 {
+        count as f64 / self.sent.max(1) as f64
+    }
+}
+
+impl TypeReport {
+    /// In a line of progress.
+    pub(super) fn words(&self) -> String {
+        format!(
+            "{}: TTFT p50 {:.0} ms alone, p90 {:.0} ms with busy slots, objective {:.0} ms; TPOT p90 \
+             {:.1} ms, objective {:.1} ms",
+            self.name,
+            self.alone_ttft_ms,
+            self.busy_ttft_ms,
+            self.ttft_ms,
+            self.busy_tpot_ms,
+            self.tpot_ms
+        )
+    }
+}
+
+impl Measured {
+    /// In a line of progress.
+    pub(super) fn words(&self) -> String {
+        let types = self.types.iter().map(|kind| {
+            format!(
+                "{} {} good, {} refused, TTFT {:.0}/{:.0} ms",
+                kind.name,
+                percent(kind.share(kind.good)),
+                percent(kind.share(kind.refused)),
+                kind.ttft_ms.p50,
+                kind.ttft_ms.p99
+            )
+        });
+        let slots = self.slots.map(|slots| format!(", {slots} slots"));
+        format!(
+            "goodput {:.1}/s ({}); {:.0} tokens/s, server {:.2} cores, late {:.1} ms{}",
+            self.goodput_rps,
+            types.collect::<Vec<_>>().join("; "),
+            self.tokens_per_s,
+            self.server_cores,
+            self.late_p99_ms,
+            slots.unwrap_or_default()
+        )
+    }
+}
+
+/// One table for each load: of the runs of a row, the one with the median goodput.
+pub fn table(report: &Report) -> String {
+    let mut text = format!("\nCapacity {:.1} requests/s.\n", report.capacity_rps);
+    for kind in &report.types {
+        text += &format!("  {}\n", kind.words());
+    }
+    for row in &report.rows {
+        for (setting, goodput) in &row.searched {
+            text += &format!(
+                "  {}, {setting}: {goodput:.1}/s at {SEARCH_LOAD}×\n",
+                row.title
+            );
+        }
+    }
+    let mut loads: Vec<f64> = report.runs.iter().map(|run| run.load).collect();
+    loads.sort_by(f64::total_cmp);
+    loads.dedup();
+    for load in loads {
+        text += &format!("\nLoad {load}× of capacity.\n{}", table_at(report, load));
+    }
+    text
+}
+
+fn table_at(report: &Report, load: f64) -> Table {
+    let mut table = Table::new(&[
+        "",
+        "goodput/s",
+        "÷ capacity",
+        "tokens/s",
+        "cores",
+        "slots",
+        "type",
+        "good",
+        "refused",
+        "TTFT p50",
+        "p90",
+        "p99, ms",
+        "TPOT p50",
+        "p90, ms",
+    ]);
+    for row in &report.rows {
+        let of_row = report.runs.iter();
+        let of_row = of_row.filter(|run| run.row == row.name && run.load == load);
+        let mut runs: Vec<&Measured> = of_row.map(|run| &run.result).collect();
+        runs.sort_by(|left, right| left.goodput_rps.total_cmp(&right.goodput_rps));
+        let (Some(least), Some(most)) = (runs.first(), runs.last()) else {
+            continue;
+        };
+        let median = runs[runs.len() / 2];
+        let mut goodput = format!("{:.1}", median.goodput_rps);
+        if runs.len() > 1 {
+            goodput += &format!(" ({:.1}–{:.1})", least.goodput_rps, most.goodput_rps);
+        }
+        let mut of_run = vec![
+            format!("{}, {}", row.title, row.setting),
+            goodput,
+            times(median.goodput_rps / report.capacity_rps),
+            format!("{:.0}", median.tokens_per_s),
+            format!("{:.2}", median.server_cores),
+            median
+                .slots
+                .map_or("–".to_owned(), |slots| slots.to_string()),
+        ];
+        for kind in &median.types {
+            let cell = |times: &Quantiles, ms: f64, digits: usize| match times.count {
+                0 => "–".to_owned(),
+                _ => format!("{ms:.digits$}"),
+            };
+            let (ttft, tpot) = (&kind.ttft_ms, &kind.tpot_ms);
+            let mut cells = of_run.clone();
+            cells.extend([
+                kind.name.to_owned(),
+                percent(kind.share(kind.good)),
+                percent(kind.share(kind.refused)),
+                cell(ttft, ttft.p50, 0),
+                cell(ttft, ttft.p90, 0),
+                cell(ttft, ttft.p99, 0),
+                cell(tpot, tpot.p50, 1),
+                cell(tpot, tpot.p90, 1),
+            ]);
+            table.row(cells);
+            of_run.fill(String::new());
+        }
+    }
+    table
+}
