@@ -41,6 +41,7 @@ fn stage(objective_ms: u64, shed_by_value: bool, by_size: bool) -> StageConfig {
     });
     stage.parallelism = 8;
     stage.strategy = StrategyConfig::Bouncer {
+        capacity: None,
         logic: Logic::Any,
         shed_by_value,
     };
