@@ -166,7 +166,7 @@ impl ServiceTimes {
         }
     }
 
-    /// Records the processing time of `request` beside its size, if its type's cost depends on that.
+    /// Records the processing time of `request` beside its size, if its type has `cost`.
     pub fn record_cost(&mut self, request: &Attributes, processing: Duration, weight: u32) {
         if let Some(costs) = &mut self.costs {
             costs.record(request, processing, weight);
