@@ -97,7 +97,7 @@ pub fn svg(result: &DemoResult) -> Option<String> {
     );
     let _ = write!(
         out,
-        r#"<text class="head" x="24" y="30">{load} times the capacity: which requests get the slots</text><text class="sub" x="24" y="50">Width: slots that a type asks for. Height: value that a second in a slot yields, log scale. Read from the stats of the demo’s proxy.</text>"#
+        r#"<text class="head" x="24" y="30">{load} times the capacity: which requests get the slots</text><text class="sub" x="24" y="50">Width: slots that a type asks for. Height (log scale) and number: value that a second in a slot yields.</text>"#
     );
     let asked: f64 = cut.types.iter().map(|ranked| ranked.asked).sum();
     let most = asked.max(cut.given).max(f64::MIN_POSITIVE);
@@ -124,7 +124,7 @@ pub fn svg(result: &DemoResult) -> Option<String> {
             ranked.admitted * 100.0
         );
         let end = WIDTH - 16.0 - CHARACTER * text.chars().count() as f64;
-        labels.push((x.min(end), *top - 8.0, text));
+        labels.push((x.min(end) + 2.0, *top - 8.0, text));
     }
     axis(&mut out, most, at);
     cut_line(&mut out, cut.given, at(cut.given));
@@ -189,7 +189,7 @@ fn cut_line(out: &mut String, given: f64, x: f64) {
     };
     let _ = write!(
         out,
-        r#"<line class="limit" x1="{x:.1}" x2="{x:.1}" y1="72" y2="{}"/><text class="label halo" x="{at:.1}" y="82" text-anchor="{side}">the cut: {given:.1} slots are given out</text><text class="sub" x="24" y="{}">Filled: admitted. Pale: refused, reason value.</text>"#,
+        r#"<line class="limit" x1="{x:.1}" x2="{x:.1}" y1="72" y2="{}"/><text class="label halo" x="{at:.1}" y="82" text-anchor="{side}">the cut: {given:.1} slots are given out</text><text class="sub" x="24" y="{}">Filled: admitted by the cut. Pale: refused, reason value. Read once from the stats of the demo’s proxy.</text>"#,
         BASE + 4.0,
         HEIGHT - 14.0
     );
