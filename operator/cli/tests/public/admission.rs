@@ -185,15 +185,21 @@ async fn a_namespace_does_not_take_the_room_for_the_reports_of_another() {
     };
     let mut bank = of("bank");
     let mut endless = JoinSet::new();
-    for _ in 0..2 {
+    let request = || {
         let body = stream::pending::<Result<Bytes, Infallible>>();
         let body = Body::new(axum::body::Body::from_stream(body));
-        let request = Request::post(PATH).body(body).unwrap();
-        endless.spawn(bank.ready().await.unwrap().call(request));
+        Request::post(PATH).body(body).unwrap()
+    };
+    for _ in 0..2 {
+        endless.spawn(bank.ready().await.unwrap().call(request()));
     }
     // The server reads the requests in their order.
     let (status, why) = post(&mut bank, PATH, report(1, 0)).await;
     assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "{why}");
+    // A proxy that proves nothing is refused before its body.
+    let mut unproven = over_tls(address, &authority, Some(issued(&authority, &[])));
+    let refused = unproven.ready().await.unwrap().call(request()).await;
+    assert_eq!(refused.unwrap().status(), StatusCode::FORBIDDEN);
     let (status, why) = post(&mut of("shop"), PATH, report(1, 0)).await;
     assert_eq!(status, StatusCode::OK, "{why}");
     drop(endless);

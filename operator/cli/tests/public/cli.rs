@@ -736,10 +736,23 @@ fn validate_warns_of_what_is_seldom_meant() {
     assert_eq!(
         warned(&rates.replace("maxRate: 200 ", "maxRate: 2000 ")),
         "default/mail: spec.strategy.responseTimeController.maxRate: 2000 requests/s, the rate at \
-         first, are more than 20 slots serve if a request takes more than 10ms, where the target \
-         is 500ms; the queue then grows until response times have lowered the rate; give about what \
+         first, are more than 20 slots (of an endpoint, with perEndpoint) serve if a request takes more \
+         than 10ms, where the target is 500ms; the queue then grows until response times have lowered the rate; give about what \
          the service can serve\n"
     );
+    let fraction = include_str!("../../../../examples/policies/accept-fraction.yaml");
+    assert_eq!(warned(fraction), "");
+    let units = "default/reports: spec.strategy.acceptFraction: no effect while Headgate looks for \
+                 the number of slots, which has no limit then; give processingUnits, or \
+                 parallelism as total or perEndpoint\n";
+    assert_eq!(warned(&fraction.replace("total: 20", "auto: {}")), units);
+    let bouncer = fraction.replace("type: AcceptFraction", "type: Bouncer");
+    let random = "default/reports: spec.strategy.acceptFraction: refuses at random before requests \
+                  are shed by value, which then has little effect; give bouncer: {shedByValue: \
+                  false}\n";
+    assert_eq!(warned(&bouncer), random);
+    let by_estimate = "type: Bouncer\n    bouncer: {shedByValue: false}";
+    assert_eq!(warned(&bouncer.replace("type: Bouncer", by_estimate)), "");
     // With the method Centralized, class admission follows misses only while the server is silent,
     // or never.
     let central = policy.replace("    # method: Centralized", "    method: Centralized");

@@ -43,7 +43,7 @@ const RENEW: Duration = Duration::from_secs(10 * 86_400);
 const CHECK: Duration = Duration::from_secs(60);
 /// The time between the trust in a new CA and its first certificate, and between this and the end
 /// of the trust in the CA before. The replicas see the Secret within [`CHECK`], the leader
-/// publishes the CA as soon as it does, and the kubelet mounts it about a minute later.
+/// publishes the CA within a minute, and the kubelet mounts it about a minute later.
 const OVERLAP: Duration = Duration::from_secs(600);
 /// The pause after the API server failed to answer.
 const RETRY: Duration = Duration::from_secs(5);
@@ -140,6 +140,11 @@ impl OwnCertificate {
         self.trust(&both)?;
         info!("the CA is another; it signs in {} s", OVERLAP.as_secs());
         overlap().await;
+        if self.authority().await? != data {
+            // It has changed again: the next check begins anew.
+            self.trust(signer(authority)?.cert())?;
+            return Ok(None);
+        }
         self.sign(&data)?;
         overlap().await;
         self.trust(new.cert())?;
@@ -290,8 +295,9 @@ mod tests {
 
         secret.lock().unwrap().take();
         let second = own.renew(&first, Duration::ZERO, &overlap).await.unwrap();
-        let [old, new] = [first, second.unwrap()]
-            .map(|data| String::from_utf8(data["tls.crt"].0.clone()).unwrap());
+        let renewed = second.unwrap();
+        let [old, new] =
+            [&first, &renewed].map(|data| String::from_utf8(data["tls.crt"].0.clone()).unwrap());
         assert_ne!(old, new);
         let states = states.into_inner().unwrap();
         let [start, trusted, signed] = &states[..] else {
@@ -301,6 +307,17 @@ mod tests {
         assert_eq!(*trusted, [start[0].clone(), old + &new]);
         assert_eq!(signed[1], trusted[1]);
         assert_ne!(signed[0], trusted[0]);
-        assert_eq!(state(), [signed[0].clone(), new]);
+        assert_eq!(state(), [signed[0].clone(), new.clone()]);
+
+        // The Secret is back while another CA is trusted: nothing is signed with that.
+        let own_secret = || secret.lock().unwrap().clone();
+        let (before, kept) = (state(), own_secret());
+        secret.lock().unwrap().take();
+        let restored = || {
+            secret.lock().unwrap().clone_from(&kept);
+            std::future::ready(())
+        };
+        let renewed = own.renew(&renewed, Duration::ZERO, restored).await.unwrap();
+        assert_eq!((renewed, state()), (None, before));
     }
 }

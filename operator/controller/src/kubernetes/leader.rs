@@ -61,7 +61,9 @@ pub(super) async fn while_leading<F: Future<Output = ()>>(
     while leadership.wait_for(Option::is_some).await.is_ok() {
         tokio::select! {
             () = task() => return,
-            _ = leadership.wait_for(Option::is_none) => {}
+            lost = leadership.wait_for(Option::is_none) => if lost.is_err() {
+                return;
+            },
         }
     }
 }

@@ -230,7 +230,10 @@ async fn request(
     }
     let response = exchange(stream, request.body(Empty::new())?, MAX_BODY).await?;
     match response.status() {
-        StatusCode::NOT_MODIFIED => return Ok(None),
+        // Without a version it is the answer to a request without token.
+        StatusCode::NOT_MODIFIED if response.headers().contains_key(header::ETAG) => {
+            return Ok(None);
+        }
         StatusCode::OK => {}
         status => {
             let why = String::from_utf8_lossy(response.body());

@@ -64,6 +64,8 @@ struct Shared {
     tenants: Arc<Tenants>,
     state: Arc<Mutex<Server>>,
     began: Clock,
+    /// The time in which a report must arrive.
+    patience: Duration,
 }
 
 impl AdmissionServer {
@@ -108,6 +110,7 @@ impl AdmissionServer {
             tenants: Tenants::new(self.tokens.clone(), &limits, "bytes of reports", reports),
             state: Arc::default(),
             began: Clock::now(),
+            patience: limits.first_message,
         };
         let app = Router::new()
             .route(PATH, post(exchange))
@@ -158,10 +161,15 @@ async fn exchange(
             return (code, refused.to_string()).into_response();
         }
     };
-    // Read after the sender is counted, because a body takes memory.
-    let body = match Bytes::from_request(request, &()).await {
-        Ok(body) => body,
-        Err(refused) => return refused.into_response(),
+    if let Some(Err(why)) = peer.proven.as_deref() {
+        return (StatusCode::FORBIDDEN, why.clone()).into_response();
+    }
+    // Read after the sender is counted, because a body takes memory, and counts until it ends.
+    let read = Bytes::from_request(request, &());
+    let body = match tokio::time::timeout(shared.patience, read).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(refused)) => return refused.into_response(),
+        Err(_) => return StatusCode::REQUEST_TIMEOUT.into_response(),
     };
     let refused = |problem: String| (StatusCode::BAD_REQUEST, problem).into_response();
     let mut report: Report<'_> = match serde_json::from_slice(&body) {

@@ -83,7 +83,8 @@ impl Tenants {
         let peer = peer.with_token(token, self.tokens.as_ref()).await?;
         drop(unproven);
         let tenant = Tenant::of(&peer);
-        if peer.connection.get().is_none() {
+        let is_proven = !matches!(peer.proven.as_deref(), Some(Err(_)));
+        if is_proven && peer.connection.get().is_none() {
             let slot = take(&self.connections, "connections", tenant.clone(), 1)?;
             // Another stream of this connection may have counted it meanwhile.
             let _ = peer.connection.set(slot);

@@ -2,7 +2,7 @@
 
 use std::ops::Bound::{Excluded, Included};
 
-use headgate_core::config::AcceptFractionConfig;
+use headgate_core::config::{AcceptFractionConfig, StageConfig, StrategyConfig};
 
 use super::super::window::{self, MINUTE_IN_SECONDS, window};
 use super::super::{Problems, Real};
@@ -55,4 +55,30 @@ pub(super) fn schema(at: &mut Place<'_>) {
     at.at("maxUtilization").real(&MAX_UTILIZATION);
     at.at("processingUnits").real_bounds(&UNITS);
     window::schema(at, &MINUTE_IN_SECONDS);
+}
+
+/// Notes limits that have no effect, or more than intended.
+pub(super) fn warnings(stage: &StageConfig, noted: &mut Problems) {
+    let Some(fraction) = stage.strategy.accept_fraction() else {
+        return;
+    };
+    let strategy = Path::default().field("spec.strategy");
+    if stage.auto_parallelism.is_some() && fraction.units.is_none() {
+        noted.add(
+            strategy.field("acceptFraction"),
+            "no effect while Headgate looks for the number of slots, which has no limit then; \
+             give processingUnits, or parallelism as total or perEndpoint",
+        );
+    }
+    if let StrategyConfig::Bouncer {
+        shed_by_value: true,
+        ..
+    } = stage.strategy
+    {
+        noted.add(
+            strategy.field("acceptFraction"),
+            "refuses at random before requests are shed by value, which then has little effect; \
+             give bouncer: {shedByValue: false}",
+        );
+    }
 }

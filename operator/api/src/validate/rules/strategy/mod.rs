@@ -7,9 +7,7 @@ mod max_queue_wait;
 mod response_time_controller;
 mod starvation_avoidance;
 
-use headgate_core::config::{ServiceTimesConfig, StarvationAvoidance, StrategyConfig};
-
-pub(super) use response_time_controller::warnings;
+use headgate_core::config::{ServiceTimesConfig, StageConfig, StarvationAvoidance, StrategyConfig};
 
 use super::Problems;
 use crate::validate::path::Path;
@@ -66,6 +64,12 @@ fn config(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) -> Str
             backlog_control::config(spec, &at.field("backlogControl"), problems)
         }
     }
+}
+
+/// Notes settings that are valid and yet seldom intended.
+pub(super) fn warnings(stage: &StageConfig, noted: &mut Problems) {
+    accept_fraction::warnings(stage, noted);
+    response_time_controller::warnings(stage, noted);
 }
 
 /// Whether the settings of `owner` have an effect beside type `kind`.

@@ -222,7 +222,7 @@ fn rates(given: &ResponseTimeControllerSettings, at: &Path, problems: &mut Probl
 
 /// Notes rates that the slots only serve if processing times are far below the targets. The rate
 /// starts there, so the queue grows until response times have lowered it.
-pub(in crate::validate::rules) fn warnings(stage: &StageConfig, noted: &mut Problems) {
+pub(super) fn warnings(stage: &StageConfig, noted: &mut Problems) {
     let StrategyConfig::ResponseTimeController(control) = &stage.strategy else {
         return;
     };
@@ -238,8 +238,8 @@ pub(in crate::validate::rules) fn warnings(stage: &StageConfig, noted: &mut Prob
         noted.add(
             Path::default().field("spec.strategy.responseTimeController.maxRate"),
             format!(
-                "{} requests/s, the rate at first, are more than {slots} slots serve if a request \
-                 takes more than {}, where the target is {}; the queue then grows until response \
+                "{} requests/s, the rate at first, are more than {slots} slots (of an endpoint, with \
+                 perEndpoint) serve if a request takes more than {}, where the target is {}; the queue then grows until response \
                  times have lowered the rate; give about what the service can serve",
                 control.max_rate,
                 time(each_us as u64),
