@@ -284,11 +284,16 @@ impl ServiceTimes {
     /// long slots are held; `None` when they are too few yet.
     #[must_use]
     pub fn own_mean(&self, request: &Attributes) -> Option<Duration> {
-        if let Some((unit, ratios)) = self.by_size(request) {
-            return Some(ratios.mean.mul_f64(unit));
-        }
         let own = &self.rows[self.index(request.kind)];
-        own.is_ready().then_some(own.mean).or(own.preliminary)
+        let of_type = || own.is_ready().then_some(own.mean).or(own.preliminary);
+        self.mean_by_size(request).or_else(of_type)
+    }
+
+    /// Mean processing time of requests of the size of `request`; `None` where that is not known.
+    #[must_use]
+    pub fn mean_by_size(&self, request: &Attributes) -> Option<Duration> {
+        let (unit, ratios) = self.by_size(request)?;
+        Some(ratios.mean.mul_f64(unit))
     }
 
     /// Mean time for which a slot is held, over all types; `None` when too little was measured yet.

@@ -60,6 +60,8 @@ const PROPORTIONAL: f64 = 0.05;
 const LEAST_PART: f64 = 1e-4;
 /// Bounds of times, s.
 const TIME: (f64, f64) = (1e-9, 86_400.0);
+/// The most by which the size of one sample exceeds the usual size, ratio.
+const MOST_SIZE: f64 = 20.0;
 /// Samples of a worker that wait for an exchange, at most. More are left out.
 const FRESH: usize = 1_024;
 
@@ -70,7 +72,7 @@ pub(super) struct Line {
     fixed: f64,
     /// b, s for each unit of size.
     per_size: f64,
-    /// Mean size, at least 1; 0 before the first sample.
+    /// Usual size, at least 1; 0 before the first sample.
     size: f64,
     /// P: the variance of x, the covariance, the variance of z.
     covariance: [f64; 3],
@@ -142,7 +144,13 @@ impl Line {
         }
         self.fixed = fixed.clamp(0.0, TIME.1);
         self.per_size = per_size.clamp(0.0, TIME.1);
-        self.size = (self.size + (1.0 - KEPT) * (size - self.size)).max(1.0);
+        // The first samples find the order of magnitude of sizes. Later one far size moves the
+        // usual size little, on which the least corrections depend.
+        let size = size.clamp(1.0, MOST_SIZE * self.size);
+        self.size = match variance > MOST_VARIANCE {
+            true => (self.size * size).sqrt(),
+            false => self.size + (1.0 - KEPT) * (size - self.size),
+        };
         if variance > 0.0 {
             let change = (1.0 / (KEPT * (1.0 + variance)) - 1.0) / variance;
             let [p, s] = [(p, product[0]), (s, product[1])].map(|(before, part)| {

@@ -400,13 +400,22 @@ impl Stage {
             config.classes.iter().map(|c| &c.name),
         );
         let lowest = u16::try_from(config.classes.len().saturating_sub(1)).unwrap_or(0);
+        let cost = |stage: &StageConfig, kind: TypeId| {
+            let kind = stage.types.get(usize::from(kind.0));
+            kind.and_then(|kind| kind.cost.clone())
+        };
         for request in self.requests.iter_mut() {
+            let before = cost(&self.config, request.attributes.kind);
             request.attributes.kind = TypeId(
                 types
                     .get(request.attributes.kind.0 as usize)
                     .copied()
                     .unwrap_or(0),
             );
+            if cost(config, request.attributes.kind) != before {
+                // Its size counts in another unit.
+                request.attributes.size = None;
+            }
             // The old version may have had no classes.
             let class = classes.get(request.attributes.class.0 as usize).copied();
             let class = class.unwrap_or(lowest);

@@ -640,7 +640,10 @@ impl Stage {
         if usual.or(most).is_some_and(|usual| time <= usual) {
             return false;
         }
-        self.service_times.record_cost(request, time, 1);
+        // A large request may usually take longer than the objective.
+        let bound = most.map(|most| most.max(usual.unwrap_or_default()));
+        let by_size = bound.map_or(time, |bound| time.min(bound));
+        self.service_times.record_cost(request, by_size, 1);
         let time = most.map_or(time, |most| time.min(most));
         self.service_times.record(kind, time, 1);
         true

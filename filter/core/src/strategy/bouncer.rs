@@ -99,7 +99,8 @@ impl Bouncer {
         let estimate = view.service_times.estimate_of(request);
         let may_try = |rng: &mut Rng| {
             let is_of_type = estimate.unit.is_none();
-            is_of_type || has_room(view) || rng.chance(PROBED)
+            let is_idle = view.queue_length == 0 && view.slots_in_use == 0;
+            is_of_type || is_idle || has_room(view) || rng.chance(PROBED)
         };
         if estimate.condemned && view.queue_wait.is_zero() && may_try(rng) {
             return Ok(());

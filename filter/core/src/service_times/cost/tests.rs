@@ -33,6 +33,32 @@ fn is_sound(line: &Line) -> bool {
         && q * q <= p * s * (1.0 + 1e-9)
 }
 
+/// Samples of two small requests and a large one in turn: 3 ms of size 1, 102 ms of size 100.
+fn both(samples: usize) -> impl Iterator<Item = (u32, f64)> {
+    let turn = [(1, 0.003), (1, 0.003), (100, 0.102)];
+    turn.into_iter().cycle().take(samples)
+}
+
+/// A client that names a huge size, and is answered at once, doesn't spoil the estimates of others.
+#[test]
+fn one_far_size_moves_no_estimate() {
+    let far = [(u32::MAX, 0.002)];
+    let line = learned(both(999).chain(far).chain(both(60)));
+    for (size, time) in [(1, 0.003), (100, 0.102)] {
+        let estimate = line.estimate(size).unwrap();
+        assert!((estimate / time - 1.0).abs() < 0.1, "{size}: {estimate}");
+    }
+}
+
+#[test]
+fn a_first_sample_of_a_far_size_is_soon_forgotten() {
+    let line = learned([(1_000_000, 0.003)].into_iter().chain(both(300)));
+    for (size, time) in [(1, 0.003), (100, 0.102)] {
+        let estimate = line.estimate(size).unwrap();
+        assert!((estimate / time - 1.0).abs() < 0.25, "{size}: {estimate}");
+    }
+}
+
 proptest! {
     #[test]
     fn converges(
