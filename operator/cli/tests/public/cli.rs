@@ -747,6 +747,7 @@ fn validate_warns_of_what_is_seldom_meant() {
                  parallelism as total or perEndpoint\n";
     assert_eq!(warned(&fraction.replace("total: 20", "auto: {}")), units);
     let bouncer = fraction.replace("type: AcceptFraction", "type: Bouncer");
+    let bouncer = bouncer + "    slo: {p50: 100ms}\n";
     let random = "default/reports: spec.strategy.acceptFraction: refuses at random before requests \
                   are shed by value, which then has little effect; give bouncer: {shedByValue: \
                   false}\n";
