@@ -144,10 +144,10 @@ impl Line {
         }
         self.fixed = fixed.clamp(0.0, TIME.1);
         self.per_size = per_size.clamp(0.0, TIME.1);
-        // The first samples find the order of magnitude of sizes. Later one far size moves the
-        // usual size little, on which the least corrections depend.
+        // The least corrections depend on the usual size. Until it is known itself, samples find
+        // its order of magnitude; then one far size moves it little.
         let size = size.clamp(1.0, MOST_SIZE * self.size);
-        self.size = match variance > MOST_VARIANCE {
+        self.size = match self.direction(self.size).1 > MOST_VARIANCE {
             true => (self.size * size).sqrt(),
             false => self.size + (1.0 - KEPT) * (size - self.size),
         };
