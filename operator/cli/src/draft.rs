@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use headgate_api::validate::is_label;
+
 /// Longest name of a type.
 const MAX_NAME: usize = 63;
 
@@ -13,15 +15,8 @@ pub struct Service {
 }
 
 pub(super) fn service(text: &str) -> Result<Service, String> {
-    let label = |part: &str| {
-        let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-        (1..=63).contains(&part.len())
-            && part.bytes().all(inner)
-            && !part.starts_with('-')
-            && !part.ends_with('-')
-    };
     match text.split_once('/') {
-        Some((namespace, name)) if label(namespace) && label(name) => Ok(Service {
+        Some((namespace, name)) if is_label(namespace) && is_label(name) => Ok(Service {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         }),

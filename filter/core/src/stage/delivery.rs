@@ -92,12 +92,10 @@ impl Stage {
                 continue;
             }
             let time = now.since(at);
-            let by_size = self.service_times.mean_by_size(&request.attributes);
-            let by_size = by_size.unwrap_or_default();
             if let Some(cut) = cut.as_mut().filter(|_| !request.silent)
-                && cut
-                    .silent_after(kind)
-                    .is_some_and(|usual| time > usual.max(by_size * 2))
+                && cut.silent_after(kind).is_some_and(|usual| time > usual)
+                && (self.service_times.mean_by_size(&request.attributes))
+                    .is_none_or(|by_size| time > by_size * 2)
             {
                 request.silent = true;
                 cut.silent(kind);

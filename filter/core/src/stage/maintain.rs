@@ -400,10 +400,9 @@ impl Stage {
             config.classes.iter().map(|c| &c.name),
         );
         let lowest = u16::try_from(config.classes.len().saturating_sub(1)).unwrap_or(0);
-        let cost = |stage: &StageConfig, kind: TypeId| {
-            let kind = stage.types.get(usize::from(kind.0));
-            kind.and_then(|kind| kind.cost.clone())
-        };
+        fn cost(stage: &StageConfig, kind: TypeId) -> Option<&RequestCost> {
+            stage.types.get(usize::from(kind.0))?.cost.as_ref()
+        }
         for request in self.requests.iter_mut() {
             let before = cost(&self.config, request.attributes.kind);
             request.attributes.kind = TypeId(

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
+use headgate_api::validate::is_label;
 use kube::Client;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -16,7 +17,6 @@ use super::ca_bundle::CaBundle;
 use super::client::{Access, connect};
 use super::cluster::ObjectKey;
 use super::controller::{Controller, Outputs, Resolved};
-use super::deliver::object::dns;
 use super::deliver::{self, DeliverArgs, Delivered};
 use super::events;
 use super::leader::{Candidate, Leadership, while_leading};
@@ -100,14 +100,14 @@ impl OperatorArgs {
 
 /// Parses the name of a namespace.
 fn namespace(text: &str) -> Result<String, String> {
-    const LONGEST: usize = 63;
-    if text.is_empty() || dns(text, LONGEST) != text {
-        return Err(format!(
-            "no namespace's name: at most {LONGEST} lower-case letters, digits and inner hyphens, \
-             such as shop"
-        ));
+    match is_label(text) {
+        true => Ok(text.to_owned()),
+        false => Err(
+            "no namespace's name: at most 63 lower-case letters, digits and inner hyphens, such as \
+             shop"
+                .to_owned(),
+        ),
     }
-    Ok(text.to_owned())
 }
 
 /// An operator that watches the cluster and doesn't write yet.

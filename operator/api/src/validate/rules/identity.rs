@@ -230,7 +230,9 @@ fn is_label_text(text: &str) -> bool {
             .all(|b| b.is_some_and(|b| b.is_ascii_alphanumeric()))
 }
 
-fn is_label(label: &str) -> bool {
+/// Whether `label` is a DNS label (RFC 1123), as the names of namespaces and Services are.
+#[must_use]
+pub fn is_label(label: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     (1..=63).contains(&label.len())
         && label.bytes().all(inner)

@@ -23,6 +23,7 @@ use headgate_core::config::{ServiceAdmissionConfig, StageConfig};
 use super::path::Path;
 use super::schema::Place;
 
+pub use identity::is_label;
 pub(crate) use identity::{identity, targets};
 pub use names::{NAME, is_name};
 use setting::VALUE;
