@@ -44,6 +44,7 @@
 //! instead of several per request. Distributions are recorded as they happen.
 
 mod controllers;
+mod gauges;
 mod objectives;
 mod value_cut;
 
@@ -56,6 +57,7 @@ use crate::request::TypeId;
 use crate::strategy::Admission;
 
 use controllers::Controllers;
+use gauges::Gauges;
 use objectives::Objectives;
 use value_cut::ValueCutGauges;
 
@@ -179,6 +181,8 @@ pub struct StageStats {
     controllers: Controllers,
     value_cut: Option<ValueCutGauges>,
     objectives: Objectives,
+    /// All gauges that a policy may lack.
+    gauges: Gauges,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -211,6 +215,7 @@ impl StageStats {
             types.push(TypeStats::new(host, &prefix, &kind.slo, general)?);
         }
         let counter = |name: &&str| counter(host, &format!("{prefix}.{name}"));
+        let mut gauges = Gauges::default();
         Ok(Self {
             dirty: Vec::with_capacity(types.len()),
             types,
@@ -224,14 +229,15 @@ impl StageStats {
             handover: host.define(MetricKind::Histogram, &format!("{prefix}.handover_us"))?,
             backlog_control: match config.strategy {
                 StrategyConfig::BacklogControl(_) => Some(BacklogControlGauges {
-                    bound: host.define(MetricKind::Gauge, &format!("{prefix}.backlog_bound"))?,
-                    delay: host.define(MetricKind::Gauge, &format!("{prefix}.service_delay_us"))?,
+                    bound: gauges.define(host, format!("{prefix}.backlog_bound"))?,
+                    delay: gauges.define(host, format!("{prefix}.service_delay_us"))?,
                 }),
                 _ => None,
             },
-            controllers: Controllers::new(host, &prefix, &names, config)?,
-            value_cut: ValueCutGauges::new(host, &prefix, &names, config)?,
-            objectives: Objectives::new(host, &prefix, &names, config)?,
+            controllers: Controllers::new(host, &mut gauges, &prefix, &names, config)?,
+            value_cut: ValueCutGauges::new(host, &mut gauges, &prefix, &names, config)?,
+            objectives: Objectives::new(host, &mut gauges, &prefix, &names, config)?,
+            gauges,
         })
     }
 
@@ -360,8 +366,8 @@ impl StageStats {
         self.controllers.publish(host, strategy)
     }
 
-    /// Publishes the configured P and objectives, and resets the gauges of objectives of `before`
-    /// that were removed.
+    /// Publishes the configured P and objectives, and resets the gauges of `before` that this
+    /// configuration lacks.
     ///
     /// # Errors
     /// [`HostError`].
@@ -372,17 +378,17 @@ impl StageStats {
         before: Option<&Self>,
     ) -> Result<(), HostError> {
         host.record(self.slots, u64::from(parallelism))?;
-        self.objectives
-            .publish(host, before.map(|before| &before.objectives))
+        self.objectives.publish(host)?;
+        before.map_or(Ok(()), |before| before.gauges.withdraw(host, &self.gauges))
     }
 
-    /// Resets the gauges of P and objectives when the policy is removed.
+    /// Resets the gauges when the policy is removed.
     ///
     /// # Errors
     /// [`HostError`].
     pub fn retired(&self, host: &impl Metrics) -> Result<(), HostError> {
         host.record(self.slots, 0)?;
-        self.objectives.withdraw(host)
+        self.gauges.withdraw(host, &Gauges::default())
     }
 
     /// Adds the counts since the last call to the host's counters.

@@ -2,8 +2,9 @@
 //!
 //! All workers see the same controllers, and each writes what it sees when that has changed.
 
+use super::gauges::Gauges;
 use crate::config::{ControlScope, StageConfig, StrategyConfig};
-use crate::host::{HostError, MetricId, MetricKind, Metrics};
+use crate::host::{HostError, MetricId, Metrics};
 use crate::request::{ClassId, TypeId};
 use crate::strategy::Admission;
 
@@ -28,6 +29,7 @@ impl Controllers {
     /// `names` are those of the types in stats.
     pub(super) fn new(
         host: &impl Metrics,
+        gauges: &mut Gauges,
         prefix: &str,
         names: &[&str],
         config: &StageConfig,
@@ -44,9 +46,9 @@ impl Controllers {
             for class in 0..config.classes.len().max(1) {
                 let of_class = config.classes.get(class);
                 let of_class = of_class.map_or(String::new(), |c| format!(".class.{}", c.name));
-                let gauge = |what: &str| {
+                let mut gauge = |what: &str| {
                     let name = format!("{prefix}.{of_type}{what}{of_class}");
-                    host.define(MetricKind::Gauge, &name).map(|id| (id, None))
+                    gauges.define(host, name).map(|id| (id, None))
                 };
                 let degrades = settings.degradation.is_some();
                 all.push(ControllerStats {

@@ -3,8 +3,9 @@
 //! All workers see the same cut, and each writes what it sees when that has changed.
 
 use super::controllers::{Gauge, set};
+use super::gauges::Gauges;
 use crate::config::{StageConfig, StrategyConfig};
-use crate::host::{HostError, MetricKind, Metrics};
+use crate::host::{HostError, Metrics};
 use crate::request::TypeId;
 use crate::strategy::ValueCut;
 
@@ -28,6 +29,7 @@ impl ValueCutGauges {
     /// `names` are those of the types in stats. `None` where nothing is shed by value.
     pub(super) fn new(
         host: &impl Metrics,
+        gauges: &mut Gauges,
         prefix: &str,
         names: &[&str],
         config: &StageConfig,
@@ -39,22 +41,20 @@ impl ValueCutGauges {
         else {
             return Ok(None);
         };
-        let gauge = |name: &str| {
-            let id = host.define(MetricKind::Gauge, &format!("{prefix}.{name}"))?;
+        let mut gauge = |name: &str| {
+            let id = gauges.define(host, format!("{prefix}.{name}"))?;
             Ok((id, None))
         };
-        let of_type = |name: &&str| {
-            Ok(TypeGauges {
+        let mut types = Vec::with_capacity(names.len());
+        for name in names {
+            types.push(TypeGauges {
                 admitted: gauge(&format!("type.{name}.value_admitted_permille"))?,
                 density: gauge(&format!("type.{name}.value_per_slot_second_milli"))?,
                 asked: gauge(&format!("type.{name}.value_slots_asked_milli"))?,
-            })
-        };
+            });
+        }
         Ok(Some(Self {
-            types: names
-                .iter()
-                .map(of_type)
-                .collect::<Result<_, HostError>>()?,
+            types,
             budget: gauge("value_budget_permille")?,
             floors: gauge("floors_over_capacity")?,
         }))
