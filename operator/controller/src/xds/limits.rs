@@ -120,3 +120,23 @@ impl Default for Limits {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_of_proxies_grow_with_the_connections() {
+        let default = Limits::default();
+        let of = Limits::of_connections;
+        assert_eq!(of(4_096), default);
+        let twice = of(8_192);
+        assert_eq!(twice.connections_per_namespace, 4_096);
+        assert_eq!((twice.streams, twice.proxies), (16_384, 20_000));
+        assert_eq!(
+            twice.connections_per_address,
+            default.connections_per_address
+        );
+        assert_eq!(of(1).connections_per_namespace, 1);
+    }
+}
