@@ -71,8 +71,8 @@ impl Limits {
             .http2_keepalive_timeout(Some(self.keepalive_timeout))
     }
 
-    /// Returns the limits of a server for this many connections. Bounds that grow with the number of
-    /// proxies have the same proportions for each number.
+    /// Returns the limits of a server for this many connections. Bounds that grow with the number
+    /// of proxies have the same proportions for each number.
     #[must_use]
     pub fn of_connections(connections: u32) -> Self {
         let default = Self::default();
