@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
+use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 /// A name of the operator in its certificate.
 const SERVER_NAME: &str = "headgate.headgate-system.svc";
@@ -82,16 +83,36 @@ impl Pki {
         ]
     }
 
+    /// Makes a certificate of `namespace`, once: a running proxy follows its files, and must not
+    /// see half of a new pair.
+    fn issue_to_proxies(&self, namespace: &str) -> Result<()> {
+        if self.folder.join(format!("{namespace}.crt")).exists() {
+            return Ok(());
+        }
+        let id = format!("spiffe://cluster.local/ns/{namespace}/sa/default");
+        self.issue(namespace, vec![SanType::URI(id.as_str().try_into()?)])
+    }
+
+    /// Returns the settings of an xDS client with a certificate of `namespace`.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn client(&self, namespace: &str) -> Result<ClientTlsConfig> {
+        self.issue_to_proxies(namespace)?;
+        let read = |name: String| fs::read(self.folder.join(name));
+        let certificate = read(format!("{namespace}.crt"))?;
+        let identity = Identity::from_pem(certificate, read(format!("{namespace}.key"))?);
+        let ca = Certificate::from_pem(self.issuer.pem());
+        let tls = ClientTlsConfig::new().ca_certificate(ca);
+        Ok(tls.identity(identity).domain_name(SERVER_NAME))
+    }
+
     /// Arguments of `headgate bootstrap` for a proxy with a certificate of `namespace`.
     ///
     /// # Errors
     /// If it can't be written.
     pub fn proxy_arguments(&self, namespace: &str) -> Result<Vec<String>> {
-        // Once: a running proxy follows its files, and must not see half of a new pair.
-        if !self.folder.join(format!("{namespace}.crt")).exists() {
-            let id = format!("spiffe://cluster.local/ns/{namespace}/sa/default");
-            self.issue(namespace, vec![SanType::URI(id.as_str().try_into()?)])?;
-        }
+        self.issue_to_proxies(namespace)?;
         let mut arguments = self.server_arguments();
         arguments.push(self.argument("xds-tls-cert", &format!("{namespace}.crt")));
         arguments.push(self.argument("xds-tls-key", &format!("{namespace}.key")));

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use envoy_types::pb::envoy::config::core::v3::Node;
@@ -17,15 +17,20 @@ use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_s
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{Struct, Value};
 use tokio::runtime::Runtime;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Endpoint;
+use tonic::transport::{ClientTlsConfig, Endpoint};
 
 use crate::wait;
 
 /// The slot that they ask for.
 const SLOT: &str = "headgate";
+/// Connections that are being made at once: a backlog that is full loses packets, and the time
+/// until they are sent again isn't the operator's.
+const CONNECTING: usize = 256;
+/// The longest time until clients hold what they should: ten thousand handshakes take a while.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A proxy to simulate.
 #[derive(Debug, Clone)]
@@ -38,6 +43,8 @@ pub struct ClientSpec {
     pub labels: Vec<(String, String)>,
     /// The target that it claims, if any.
     pub target: Option<String>,
+    /// The operator's CA and its own certificate, if it speaks TLS.
+    pub tls: Option<ClientTlsConfig>,
 }
 
 /// The state of a client.
@@ -76,11 +83,13 @@ impl Fleet {
             .enable_all()
             .build()?;
         let clients: Vec<Arc<Client>> = specs.iter().map(|_| Arc::default()).collect();
+        let turns = Arc::new(Semaphore::new(CONNECTING));
         let mut connecting = JoinSet::new();
         for ((number, spec), client) in specs.into_iter().enumerate().zip(&clients) {
-            let client = Arc::clone(client);
+            let (client, turns) = (Arc::clone(client), Arc::clone(&turns));
             connecting.spawn_on(
                 async move {
+                    let _turn = turns.acquire().await?;
                     let node = spec.node.clone();
                     let connected = connect(xds, own_address(number), spec, client).await;
                     connected.with_context(|| format!("client {node}"))
@@ -110,26 +119,30 @@ impl Fleet {
         numbers: impl IntoIterator<Item = usize>,
         marker: &str,
     ) -> Result<Instant> {
-        let numbers: Vec<usize> = numbers.into_iter().collect();
-        wait::until(&format!("clients to hold {marker}"), || {
-            let mut last: Option<Instant> = None;
-            let mut missing = 0_usize;
-            for &number in &numbers {
-                let client = self.clients.get(number);
-                let client = client.ok_or_else(|| format!("there is no client {number}"))?;
+        let mut missing: Vec<usize> = numbers.into_iter().collect();
+        let mut last: Option<Instant> = None;
+        wait::until_within(PATIENCE, &format!("clients to hold {marker}"), || {
+            let mut failed = None;
+            missing.retain(|&number| {
+                let Some(client) = self.clients.get(number) else {
+                    failed = Some(format!("there is no client {number}"));
+                    return true;
+                };
                 if let Some(error) = lock(&client.error).as_ref() {
-                    return Err(format!("the stream of client {number} ended: {error}"));
+                    failed = Some(format!("the stream of client {number} ended: {error}"));
                 }
                 match lock(&client.held).as_ref() {
                     Some(held) if contains(&held.resource, marker) => {
                         last = last.max(Some(held.accepted));
+                        false
                     }
-                    _ => missing += 1,
+                    _ => true,
                 }
-            }
-            match (missing, last) {
-                (0, Some(last)) => Ok(last),
-                _ => Err(format!("{missing} don't")),
+            });
+            match (failed, missing.len(), last) {
+                (None, 0, Some(last)) => Ok(last),
+                (None, missing, _) => Err(format!("{missing} don't")),
+                (Some(why), ..) => Err(why),
             }
         })
     }
@@ -154,10 +167,11 @@ async fn connect(
     spec: ClientSpec,
     client: Arc<Client>,
 ) -> Result<()> {
-    let channel = Endpoint::from_shared(format!("http://{xds}"))?
-        .local_address(Some(local))
-        .connect()
-        .await?;
+    let endpoint = match spec.tls.clone() {
+        Some(tls) => Endpoint::from_shared(format!("https://{xds}"))?.tls_config(tls)?,
+        None => Endpoint::from_shared(format!("http://{xds}"))?,
+    };
+    let channel = endpoint.local_address(Some(local)).connect().await?;
     let (requests, rx) = mpsc::channel(4);
     let first = DiscoveryRequest {
         node: Some(node(spec)),

@@ -21,6 +21,9 @@ Whether objects of deliveries that are off are removed: "true" or nothing. A rel
 - --peers-service={{ include "headgate.fullname" . }}-metrics
 - --peers-token=/var/run/secrets/headgate.dev/token
 - --log-format={{ .Values.log.format }}
+{{- with .Values.maxConnections }}
+- --max-connections={{ int64 . }}
+{{- end }}
 {{- if ne .Values.tls.mode "Disabled" }}
 - --tls-cert=/etc/headgate/tls/tls.crt
 - --tls-key=/etc/headgate/tls/tls.key

@@ -49,6 +49,14 @@ pub struct RunArgs {
     /// Address for proxies; port 0 chooses a free one
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:18000")]
     pub xds: SocketAddr,
+    /// Connections of proxies at once, at most half of them of one namespace
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = 4_096,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub max_connections: u32,
     /// Address for `headgate status`, /healthz, /readyz and /metrics. With --kubernetes, on any
     /// address but a loopback one, /status and /metrics need a token whose user may `get` them as
     /// nonResourceURLs
@@ -199,24 +207,15 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     if !first_plan(&mut plan, &mut source, &mut stop, admin_address).await? {
         return Ok(());
     }
-    let mut server = Server::new(
-        plan.clone(),
-        modules.subscribe(),
-        Limits::default(),
-        metrics.clone(),
-    );
+    let limits = Limits::of_connections(args.max_connections);
+    let mut server = Server::new(plan.clone(), modules.subscribe(), limits, metrics.clone());
     let tokens = source.proxy_tokens();
     if let Some(tls) = tls {
         server = server.with_tls(tls).with_tokens(tokens.clone());
     }
     let registry = server.registry();
-    let admission = AdmissionServer::new(
-        plan.clone(),
-        Arc::clone(&registry),
-        trust,
-        Limits::default(),
-    )
-    .with_tokens(tokens);
+    let admission = AdmissionServer::new(plan.clone(), Arc::clone(&registry), trust, limits)
+        .with_tokens(tokens);
     views.send_replace(Some(View {
         registry: Arc::clone(&registry),
         snapshots: server.snapshots(),

@@ -1,6 +1,10 @@
 //! Many policies and many proxies on one operator: the time until every proxy that an edit is for
 //! has accepted it, and the cost to the operator and the API server.
 //!
+//! With an API server, proxies speak TLS and have certificates of their namespaces. Then two more
+//! times are measured: until another operator has configured all proxies, and until another replica
+//! writes statuses in place of a killed leader.
+//!
 //! Two shapes: each proxy has a policy of its own, and an edit is for one proxy; or all proxies
 //! have the same policy, and an edit is for all of them. Both shapes have all the policies.
 
@@ -17,7 +21,7 @@ use crate::quantiles::Durations;
 use crate::xds_clients::{ClientSpec, Fleet};
 
 pub use source::Source;
-use source::{NAMESPACE, Running, name};
+use source::{Running, name, namespace};
 
 const MIB: f64 = 1_048_576.0;
 
@@ -55,6 +59,12 @@ pub struct Row {
     pub requests_per_edit: Option<f64>,
     /// Writes of the operator while nothing changed, its Lease apart.
     pub quiet_writes: Option<usize>,
+    /// From the start of another operator until it serves, ms.
+    pub restart_ready_ms: Option<f64>,
+    /// From the start of another operator until it has configured all proxies, ms.
+    pub restart_ms: Option<f64>,
+    /// From the end of the leader until another replica has written the status of an edit, ms.
+    pub leader_ms: Option<f64>,
 }
 
 /// Measures both shapes with policies from `source`.
@@ -63,7 +73,7 @@ pub struct Row {
 /// If something doesn't start, or proxies don't get what they should.
 pub fn run(source: Source, options: &Options, mut progress: impl FnMut(&str)) -> Result<Vec<Row>> {
     progress(&format!("{}: {} policies", source.name(), options.policies));
-    let running = Running::start(source, options.policies)?;
+    let mut running = Running::start(source, options.policies, options.clients)?;
     let mut rows = Vec::new();
     for shared in [false, true] {
         let shape = if shared { "one policy" } else { "each its own" };
@@ -72,22 +82,35 @@ pub fn run(source: Source, options: &Options, mut progress: impl FnMut(&str)) ->
             source.name(),
             options.clients
         ));
-        rows.push(measure(&running, source, options, shared)?);
+        let row = measure(&mut running, source, options, shared, &mut progress)?;
+        progress(&serde_json::to_string(&row)?);
+        rows.push(row);
     }
     Ok(rows)
 }
 
-fn measure(running: &Running, source: Source, options: &Options, shared: bool) -> Result<Row> {
+fn measure(
+    running: &mut Running,
+    source: Source,
+    options: &Options,
+    shared: bool,
+    progress: &mut impl FnMut(&str),
+) -> Result<Row> {
     let policy_of = |client: usize| if shared { 0 } else { client % options.policies };
     let started = Instant::now();
-    let specs = (0..options.clients).map(|client| spec(client, policy_of(client)));
-    let fleet = Fleet::start(running.xds(), specs.collect())
-        .with_context(|| running.operators_last_words())?;
-    let first = fleet.wait_for(0..options.clients, "\"policy\":")?;
+    let (fleet, first) = connect(running, options.clients, policy_of)?;
 
+    progress(&format!(
+        "all configured after {:.0} ms",
+        ms(first.duration_since(started))
+    ));
     // Each new connection makes the operator write a status; edits are measured without these
     // writes.
     running.settle()?;
+    progress(&format!(
+        "all statuses written after {:.0} s",
+        started.elapsed().as_secs_f64()
+    ));
     let before = fleet.responses();
     let mark = running.mark();
     let mut times = Durations::new();
@@ -100,6 +123,11 @@ fn measure(running: &Running, source: Source, options: &Options, shared: bool) -
         )?;
         times.record(last.duration_since(marker.applied));
     }
+    progress(&format!(
+        "edits: p50 {:.0} ms, p99 {:.0} ms",
+        times.quantile_ms(0.5),
+        times.quantile_ms(0.99)
+    ));
     let edits = options.edits.max(1) as f64;
     let requests = running.requests(mark)?;
     let responses = fleet.responses() - before;
@@ -110,6 +138,18 @@ fn measure(running: &Running, source: Source, options: &Options, shared: bool) -
     let mark = running.mark();
     thread::sleep(options.quiet);
     let quiet_writes = running.writes(mark)?;
+    let rss_mib = running.resident_bytes()? as f64 / MIB;
+    drop(fleet);
+    let begun = Instant::now();
+    let restart_ready_ms = running.restart()?.map(ms);
+    let restart_ms = match restart_ready_ms {
+        Some(_) => {
+            let (_, last) = connect(running, options.clients, policy_of)?;
+            Some(ms(last.duration_since(begun)))
+        }
+        None => None,
+    };
+    let leader_ms = running.change_leader()?.map(ms);
     Ok(Row {
         source: source.name(),
         proxies: (0..options.clients)
@@ -119,20 +159,43 @@ fn measure(running: &Running, source: Source, options: &Options, shared: bool) -
         p50_ms: times.quantile_ms(0.5),
         p99_ms: times.quantile_ms(0.99),
         responses_per_edit: responses as f64 / edits,
-        rss_mib: running.resident_bytes()? as f64 / MIB,
+        rss_mib,
         requests_per_edit: requests.map(|n| n as f64 / edits),
         quiet_writes,
+        restart_ready_ms,
+        restart_ms,
+        leader_ms,
     })
 }
 
-fn spec(client: usize, policy: usize) -> ClientSpec {
-    let name = name(policy);
-    ClientSpec {
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// Connects all proxies. Returns them, and the time when the last of them had a configuration.
+fn connect(
+    running: &Running,
+    clients: usize,
+    policy_of: impl Fn(usize) -> usize,
+) -> Result<(Fleet, Instant)> {
+    let specs = (0..clients).map(|client| spec(running, client, policy_of(client)));
+    let specs: Result<Vec<_>> = specs.collect();
+    let fleet =
+        Fleet::start(running.xds(), specs?).with_context(|| running.operators_last_words())?;
+    let last = fleet.wait_for(0..clients, "\"policy\":");
+    let last = last.with_context(|| running.operators_last_words())?;
+    Ok((fleet, last))
+}
+
+fn spec(running: &Running, client: usize, policy: usize) -> Result<ClientSpec> {
+    let (namespace, name) = (namespace(policy), name(policy));
+    Ok(ClientSpec {
         node: format!("proxy-{client}"),
-        namespace: NAMESPACE.to_owned(),
         labels: vec![("app".to_owned(), name.clone())],
-        target: Some(format!("Service/{NAMESPACE}/{name}")),
-    }
+        target: Some(format!("Service/{namespace}/{name}")),
+        tls: running.tls(&namespace)?,
+        namespace,
+    })
 }
 
 /// The rows as a table.
@@ -147,6 +210,9 @@ pub fn table(rows: &[Row]) -> Table {
         "RSS, MiB",
         "API requests/edit",
         "writes when quiet",
+        "restart: serves, ms",
+        "all configured, ms",
+        "leader change, ms",
     ]);
     for row in rows {
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
@@ -160,6 +226,9 @@ pub fn table(rows: &[Row]) -> Table {
             format!("{:.0}", row.rss_mib),
             or_none(row.requests_per_edit.map(|n| format!("{n:.1}"))),
             or_none(row.quiet_writes.map(|n| n.to_string())),
+            or_none(row.restart_ready_ms.map(|n| format!("{n:.0}"))),
+            or_none(row.restart_ms.map(|n| format!("{n:.0}"))),
+            or_none(row.leader_ms.map(|n| format!("{n:.0}"))),
         ]);
     }
     table

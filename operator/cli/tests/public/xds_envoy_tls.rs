@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use headgate_controller::bootstrap::{
@@ -75,7 +76,7 @@ async fn of(server: &Running, tls: Option<XdsTls>) -> Bootstrap {
     bootstrap(source, backend().await)
 }
 
-fn records(server: &Running) -> Vec<Proxy> {
+fn records(server: &Running) -> Vec<Arc<Proxy>> {
     server.registry.proxies(SystemTime::now())
 }
 

@@ -167,7 +167,7 @@ impl Observations {
 pub struct Store {
     cluster: Arc<Cluster>,
     observations: Arc<Observations>,
-    slices: BTreeMap<ObjectKey, Slice>,
+    slices: Slices,
     definitions: BTreeSet<String>,
     listed: Listed,
     watches: BTreeMap<TargetKind, OptionalWatch>,
@@ -297,8 +297,7 @@ impl Store {
     #[must_use]
     pub fn replicas(&self) -> BTreeSet<SocketAddr> {
         self.slices
-            .values()
-            .filter(|s| s.service.as_ref() == Some(&self.peers_service))
+            .of(&self.peers_service)
             .flat_map(|s| {
                 // The Service has one port; if there were others, the admin port has this name.
                 let port = s
@@ -426,37 +425,10 @@ impl Store {
     fn endpoints(&mut self, seen: Seen<Keyed<Slice>>) -> Effect {
         self.listed.slices |= matches!(seen, Seen::All(_));
         let replicas = self.replicas();
-        let services = |slices: &BTreeMap<ObjectKey, Slice>| {
-            let named = slices.values().filter_map(|s| s.service.clone());
-            named.collect::<BTreeSet<_>>()
-        };
-        let touched: BTreeSet<ObjectKey> = match seen {
-            Seen::All(all) => {
-                let mut touched = services(&self.slices);
-                self.slices = all.into_iter().collect();
-                touched.extend(services(&self.slices));
-                touched
-            }
-            Seen::Within(namespace, all) => {
-                let mut touched = services(&self.slices);
-                self.slices.retain(|key, _| key.namespace != namespace);
-                self.slices.extend(all);
-                touched.extend(services(&self.slices));
-                touched
-            }
-            Seen::Applied((key, slice)) => {
-                let new = slice.service.clone();
-                let old = self.slices.insert(key, slice).and_then(|s| s.service);
-                old.into_iter().chain(new).collect()
-            }
-            Seen::Deleted((key, _)) => {
-                let old = self.slices.remove(&key).and_then(|s| s.service);
-                old.into_iter().collect()
-            }
-            Seen::Failed { .. } => BTreeSet::new(),
-        };
+        let touched = self.slices.apply(seen);
         let mut changed = false;
-        for (service, count) in count_ready(&self.slices, &touched) {
+        for service in touched {
+            let count = self.slices.ready(&service);
             if self.cluster.ready_endpoints.get(&service).copied() != count {
                 let counts = &mut Arc::make_mut(&mut self.cluster).ready_endpoints;
                 match count {
@@ -567,28 +539,67 @@ fn is_ours(name: &str) -> bool {
     GATEWAY_KINDS.iter().any(|(_, ours)| *ours == name)
 }
 
-/// Returns the number of ready endpoints of each of `services`, each counted once; `None` if it has
-/// no slices.
-fn count_ready(
-    slices: &BTreeMap<ObjectKey, Slice>,
-    services: &BTreeSet<ObjectKey>,
-) -> Vec<(ObjectKey, Option<u32>)> {
-    let mut ready: BTreeMap<&ObjectKey, BTreeSet<&str>> = BTreeMap::new();
-    for slice in slices.values() {
-        if let Some(service) = slice.service.as_ref().filter(|s| services.contains(*s)) {
-            let identities = slice.ready.iter().map(|e| e.identity.as_str());
-            ready.entry(service).or_default().extend(identities);
+/// The EndpointSlices, also by their Services: a rollout changes each of a cluster's slices several
+/// times.
+#[derive(Debug, Default)]
+struct Slices {
+    all: BTreeMap<ObjectKey, Slice>,
+    /// The keys of the slices of each Service that has some.
+    of: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
+}
+
+impl Slices {
+    /// Applies a change. Returns the Services whose slices may have changed.
+    fn apply(&mut self, seen: Seen<Keyed<Slice>>) -> BTreeSet<ObjectKey> {
+        let (gone, new): (Vec<ObjectKey>, _) = match seen {
+            Seen::All(all) => (self.all.keys().cloned().collect(), all),
+            Seen::Within(namespace, all) => {
+                let known = self.all.keys().filter(|key| key.namespace == namespace);
+                (known.cloned().collect(), all)
+            }
+            Seen::Applied((key, slice)) => (vec![key.clone()], vec![(key, slice)]),
+            Seen::Deleted((key, _)) => (vec![key], Vec::new()),
+            Seen::Failed { .. } => return BTreeSet::new(),
+        };
+        let gone = gone.iter().filter_map(|key| self.remove(key));
+        let mut touched: BTreeSet<ObjectKey> = gone.collect();
+        for (key, slice) in new {
+            if let Some(service) = &slice.service {
+                touched.insert(service.clone());
+                let of = self.of.entry(service.clone()).or_default();
+                of.insert(key.clone());
+            }
+            self.all.insert(key, slice);
         }
+        touched
     }
-    services
-        .iter()
-        .map(|service| {
-            let count = ready
-                .get(service)
-                .map(|r| u32::try_from(r.len()).unwrap_or(u32::MAX));
-            (service.clone(), count)
-        })
-        .collect()
+
+    /// Removes a slice. Returns its Service.
+    fn remove(&mut self, key: &ObjectKey) -> Option<ObjectKey> {
+        let service = self.all.remove(key)?.service?;
+        if let Some(of) = self.of.get_mut(&service) {
+            of.remove(key);
+            if of.is_empty() {
+                self.of.remove(&service);
+            }
+        }
+        Some(service)
+    }
+
+    /// Returns the slices of a Service.
+    fn of(&self, service: &ObjectKey) -> impl Iterator<Item = &Slice> {
+        let keys = self.of.get(service).into_iter().flatten();
+        keys.filter_map(|key| self.all.get(key))
+    }
+
+    /// Returns the number of ready endpoints of a Service, each counted once; `None` if it has no
+    /// slices.
+    fn ready(&self, service: &ObjectKey) -> Option<u32> {
+        self.of.get(service)?;
+        let ready = self.of(service).flat_map(|slice| &slice.ready);
+        let identities: BTreeSet<&str> = ready.map(|e| e.identity.as_str()).collect();
+        Some(u32::try_from(identities.len()).unwrap_or(u32::MAX))
+    }
 }
 
 /// Turns the change of a Pod that has ended into its deletion.

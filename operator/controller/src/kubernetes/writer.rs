@@ -11,7 +11,7 @@
 //! one stops. So within [`SETTLE`] of such a change, a programmed policy doesn't lose its condition
 //! because proxies are missing, unless it had some in this time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -94,6 +94,42 @@ pub struct Writer {
     settled: Instant,
     /// Policies that had a proxy in this time.
     seen: BTreeSet<ObjectKey>,
+    /// The last pass.
+    last: Option<Pass>,
+    /// The number of statuses computed so far.
+    considered: u64,
+}
+
+/// The inputs of a pass.
+struct Pass {
+    plan: Arc<Plan>,
+    tallies: Tallies,
+    deliveries: Arc<Delivered>,
+    /// Whether proxies could be reconnecting.
+    settling: bool,
+    /// By name, the policies whose status was right, with the status.
+    right: HashMap<String, Arc<Observed>>,
+}
+
+impl Pass {
+    /// Whether the status of `state` was right in `before` and nothing that it depends on has
+    /// changed since. Then it is right now, and need not be computed.
+    fn stays_right(&self, before: &Self, state: &PolicyState, observed: &Arc<Observed>) -> bool {
+        let right = before.right.get(&state.name);
+        right.is_some_and(|right| Arc::ptr_eq(right, observed))
+            && self.settling == before.settling
+            && (Arc::ptr_eq(&self.plan, &before.plan) || before.knows(state))
+            && self.tallies.is_same(&before.tallies, &state.name)
+            && (Arc::ptr_eq(&self.deliveries, &before.deliveries)
+                || self.deliveries.programmed(&state.name)
+                    == before.deliveries.programmed(&state.name))
+    }
+
+    fn knows(&self, state: &PolicyState) -> bool {
+        let policies = &self.plan.policies;
+        let at = policies.binary_search_by(|known| known.name.cmp(&state.name));
+        at.is_ok_and(|at| policies.get(at) == Some(state))
+    }
 }
 
 /// The pace of a policy's writes.
@@ -131,6 +167,16 @@ impl Pace {
     }
 }
 
+/// The time at which a status has to be looked at again.
+enum Next {
+    /// When something that it depends on changes: it is right.
+    Right,
+    /// When a write ends, or something that it depends on changes.
+    Event,
+    /// At this time at the latest.
+    At(Instant),
+}
+
 /// The outcome of a write.
 struct Written {
     key: ObjectKey,
@@ -166,6 +212,8 @@ impl Writer {
             heard: None,
             settled: Instant::now(),
             seen: BTreeSet::new(),
+            last: None,
+            considered: 0,
         }
     }
 
@@ -182,6 +230,7 @@ impl Writer {
                     true => self.pass(now),
                     false => {
                         self.heard = None;
+                        self.last = None;
                         None
                     }
                 };
@@ -213,6 +262,7 @@ impl Writer {
                 _ = shutdown.wait_for(|stop| *stop) => break,
                 () = sleep_until(next_pass) => {}
             }
+            self.collect();
         }
         while self.writes.join_next().await.is_some() {}
     }
@@ -229,6 +279,7 @@ impl Writer {
             self.heard = Some(heard);
             self.settled = now + SETTLE;
             self.seen.clear();
+            self.last = None;
         }
         let plan = Arc::clone(&self.inputs.plans.borrow());
         let deliveries = Arc::clone(&self.inputs.deliveries.borrow());
@@ -241,57 +292,88 @@ impl Writer {
         for of_peer in peers.tallies.values() {
             tallies.merge(of_peer);
         }
+        let mut pass = Pass {
+            plan,
+            tallies,
+            deliveries,
+            settling: now < self.settled,
+            right: HashMap::new(),
+        };
+        let mut before = self.last.take();
         let mut wake: Option<Instant> = None;
+        let plan = Arc::clone(&pass.plan);
         for state in &plan.policies {
-            let delivered = deliveries
-                .programmed(&state.name)
-                .map(|(status, reason, message)| Condition::new(status, reason, message));
-            if let Some(due) = self.consider(state, &tallies, delivered.as_ref(), now) {
-                wake = Some(wake.map_or(due, |w| w.min(due)));
+            let Some((namespace, name)) = state.name.split_once('/') else {
+                continue;
+            };
+            // The plan is ahead of the observed version or behind it; both change soon.
+            let key = ObjectKey::new(namespace, name);
+            let observed = self.inputs.observations.get(&key);
+            let Some(observed) = observed.filter(|o| o.generation == state.generation) else {
+                continue;
+            };
+            if let Some(before) = &mut before
+                && pass.stays_right(before, state, &observed)
+                && let Some((name, right)) = before.right.remove_entry(&state.name)
+            {
+                pass.right.insert(name, right);
+                continue;
+            }
+            match self.consider(state, &key, &observed, &pass, now) {
+                Next::Right => {
+                    pass.right.insert(state.name.clone(), observed);
+                }
+                Next::Event => {}
+                Next::At(due) => wake = Some(wake.map_or(due, |w| w.min(due))),
             }
         }
+        self.last = Some(pass);
         self.pace.retain(|_, pace| !pace.is_over(now));
         wake
     }
 
-    /// Starts the write of one status if it differs and is due. Returns the time of the next check.
+    /// Starts the write of one status if it differs and is due.
     fn consider(
         &mut self,
         state: &PolicyState,
-        tallies: &Tallies,
-        delivered: Option<&Condition>,
+        key: &ObjectKey,
+        before: &Arc<Observed>,
+        pass: &Pass,
         now: Instant,
-    ) -> Option<Instant> {
-        let (namespace, name) = state.name.split_once('/')?;
-        let key = ObjectKey::new(namespace, name);
-        // The plan is ahead of the observed version or behind it; both change soon.
-        let before = self.inputs.observations.get(&key)?;
-        if before.generation != state.generation {
-            return None;
-        }
-        let settling = (now < self.settled).then(|| {
+    ) -> Next {
+        self.considered += 1;
+        let tallies = &pass.tallies;
+        let delivered = { pass.deliveries.programmed(&state.name) }
+            .map(|(status, reason, message)| Condition::new(status, reason, message));
+        let settling = pass.settling.then(|| {
             if tallies.of_policy(&state.name).total > 0 {
                 self.seen.insert(key.clone());
             }
             Settling {
-                was_seen: self.seen.contains(&key),
+                was_seen: self.seen.contains(key),
             }
         });
         let facts = Facts {
             state,
             tallies,
-            delivered,
+            delivered: delivered.as_ref(),
             settling,
         };
         let time = Time(second(Timestamp::now()));
         let wanted = wanted(&facts, before.status.as_ref(), &time);
         // A target that waits for its proxies delays no other target.
-        let looks_again = wanted.holds.then_some(self.settled);
+        let looks_again = match wanted.holds {
+            true => Next::At(self.settled),
+            false => Next::Event,
+        };
         let Some(status) = wanted.status else {
-            if let Some(pace) = self.pace.get_mut(&key) {
+            if let Some(pace) = self.pace.get_mut(key) {
                 pace.differs_since = None;
             }
-            return looks_again;
+            return match wanted.holds {
+                true => looks_again,
+                false => Next::Right,
+            };
         };
         let full = self.writes.len() >= CONCURRENT;
         let pace = self.pace.entry(key.clone()).or_default();
@@ -301,7 +383,7 @@ impl Writer {
         }
         let due = pace.due(is_pending(&status), now);
         if due > now {
-            return Some(due);
+            return Next::At(due);
         }
         // The end of a write wakes this task.
         if full {
@@ -313,9 +395,19 @@ impl Writer {
             differs_since: None,
             failures: pace.failures,
         };
-        let write = write(self.client.clone(), key, before, status);
+        let write = write(self.client.clone(), key.clone(), Arc::clone(before), status);
         self.writes.spawn(write);
         looks_again
+    }
+
+    /// Applies the outcomes of all writes that have ended: each makes room for another in the next
+    /// pass.
+    fn collect(&mut self) {
+        while let Some(written) = self.writes.try_join_next() {
+            if let Ok(written) = written {
+                self.written(written);
+            }
+        }
     }
 
     /// Applies the outcome of a write.
@@ -401,7 +493,161 @@ async fn write(
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use headgate_core::config::Mode;
+    use http::{Request, Response};
+    use kube::client::Body;
+
     use super::*;
+
+    fn state(number: usize) -> PolicyState {
+        PolicyState {
+            name: format!("a/{number:04}"),
+            source: String::new(),
+            generation: 1,
+            targets: vec![format!("Service/a/{number}").parse().unwrap()],
+            accepted: Ok(()),
+            conflicts: Vec::new(),
+            overridden: Vec::new(),
+            without_workflows: Vec::new(),
+            warnings: Vec::new(),
+            beyond_limit: BTreeMap::new(),
+            not_found: Vec::new(),
+            mode: Mode::Enforce,
+            endpoint_slots: None,
+            revision: "r".to_owned(),
+        }
+    }
+
+    fn observed(state: &PolicyState, version: u32) -> Observed {
+        let facts = Facts {
+            state,
+            tallies: &Tallies::default(),
+            delivered: None,
+            settling: None,
+        };
+        Observed {
+            uid: "u".to_owned(),
+            generation: 1,
+            resource_version: version.to_string(),
+            status: wanted(&facts, None, &Time(Timestamp::UNIX_EPOCH)).status,
+        }
+    }
+
+    fn peers(running: u32) -> Peers {
+        let tallies = json!({"a/0004": {"total": 2, "running": running, "by_target": []}});
+        let tallies = serde_json::from_value(tallies).unwrap();
+        Peers {
+            complete: true,
+            tallies: BTreeMap::from([("10.0.0.1:1".parse().unwrap(), Arc::new(tallies))]),
+        }
+    }
+
+    fn writer(
+        client: Client,
+        plans: watch::Receiver<Arc<Plan>>,
+        observations: Arc<Observations>,
+        peers: watch::Receiver<Peers>,
+    ) -> Writer {
+        let metrics = Metrics::new();
+        let registry = Registry::new(10, Duration::from_secs(60), metrics.clone());
+        let inputs = Inputs {
+            plans,
+            observations,
+            observed: watch::channel(()).1,
+            registry: Arc::new(registry),
+            peers,
+            deliveries: watch::channel(Arc::default()).1,
+            leadership: watch::channel(None).1,
+        };
+        Writer::new(client, inputs, mpsc::channel(1).0, metrics)
+    }
+
+    #[tokio::test]
+    async fn all_writes_that_have_ended_make_room_at_once() {
+        let gone = json!({"kind": "Status", "status": "Failure", "code": 404}).to_string();
+        let answer = move |_: Request<Body>| {
+            let body = Body::from(gone.clone().into_bytes());
+            std::future::ready(Response::builder().status(404).body(body))
+        };
+        let client = Client::new(tower::service_fn(answer), "default");
+        let plan = Plan {
+            policies: (0..3 * CONCURRENT).map(state).collect(),
+            ..Plan::default()
+        };
+        let observations = Arc::new(Observations::default());
+        for state in &plan.policies {
+            let (namespace, name) = state.name.split_once('/').unwrap();
+            let unwritten = Observed {
+                status: None,
+                ..observed(state, 1)
+            };
+            observations.newer(ObjectKey::new(namespace, name), unwritten);
+        }
+        let plans = watch::channel(Arc::new(plan)).1;
+        let peers = watch::channel(peers(1)).1;
+        let mut writer = writer(client, plans, observations, peers);
+        let now = Instant::now();
+        for round in 1..=3 {
+            let _ = writer.pass(now);
+            assert_eq!(writer.writes.len(), CONCURRENT, "{round}");
+            let begun = writer.pace.values().filter(|pace| pace.last.is_some());
+            assert_eq!(begun.count(), round * CONCURRENT);
+            while !writer.writes.is_empty() {
+                tokio::task::yield_now().await;
+                writer.collect();
+            }
+        }
+    }
+
+    /// An edit or an answer of a proxy concerns one of the policies, however many there are.
+    #[tokio::test]
+    async fn only_a_status_whose_inputs_have_changed_is_computed() {
+        for policies in [10, 100] {
+            let mut plan = Plan {
+                policies: (0..policies).map(state).collect(),
+                ..Plan::default()
+            };
+            let observations = Arc::new(Observations::default());
+            let observe = |state: &PolicyState, version| {
+                let (namespace, name) = state.name.split_once('/').unwrap();
+                observations.newer(ObjectKey::new(namespace, name), observed(state, version));
+            };
+            plan.policies.iter().for_each(|state| observe(state, 1));
+            let plans = watch::Sender::new(Arc::new(plan.clone()));
+            let others = watch::Sender::new(peers(1));
+            let never =
+                |_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>();
+            let client = Client::new(tower::service_fn(never), "default");
+            let observed = Arc::clone(&observations);
+            let mut writer = writer(client, plans.subscribe(), observed, others.subscribe());
+            let begun = Instant::now();
+            let mut computed = |after| {
+                let before = writer.considered;
+                let _ = writer.pass(begun + after);
+                writer.considered - before
+            };
+            let soon = Duration::from_millis(50);
+            assert_eq!(computed(Duration::ZERO), policies as u64);
+            assert_eq!(computed(soon), 0, "at rest");
+            plan.policies[3].revision = "s".to_owned();
+            plans.send_replace(Arc::new(plan.clone()));
+            assert_eq!(computed(soon), 1, "an edit");
+            plans.send_replace(Arc::new(plan.clone()));
+            assert_eq!(computed(soon), 0, "a plan without news for policies");
+            observe(&plan.policies[5], 2);
+            assert_eq!(computed(soon), 1, "a newer object");
+            others.send_replace(peers(2));
+            assert_eq!(computed(soon), 1, "an answer");
+            assert_eq!(
+                computed(SETTLE),
+                policies as u64,
+                "the end of reconnections"
+            );
+            assert_eq!(computed(SETTLE), 0);
+        }
+    }
 
     #[test]
     fn a_status_waits_for_answers_and_for_its_turn() {

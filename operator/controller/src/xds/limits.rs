@@ -70,6 +70,26 @@ impl Limits {
             .http2_keepalive_interval(Some(self.keepalive_interval))
             .http2_keepalive_timeout(Some(self.keepalive_timeout))
     }
+
+    /// Returns the limits of a server for this many connections. Bounds that grow with the number
+    /// of proxies have the same proportions for each number.
+    #[must_use]
+    pub fn of_connections(connections: u32) -> Self {
+        let default = Self::default();
+        let connections = usize::try_from(connections).unwrap_or(usize::MAX);
+        let scaled = |most: usize| {
+            most.saturating_mul(connections)
+                .div_ceil(default.connections)
+        };
+        Self {
+            connections,
+            connections_per_namespace: scaled(default.connections_per_namespace),
+            streams: scaled(default.streams),
+            streams_per_namespace: scaled(default.streams_per_namespace),
+            proxies: scaled(default.proxies),
+            ..default
+        }
+    }
 }
 
 impl Default for Limits {
@@ -98,5 +118,25 @@ impl Default for Limits {
             keepalive_interval: Duration::from_secs(30),
             keepalive_timeout: Duration::from_secs(10),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_of_proxies_grow_with_the_connections() {
+        let default = Limits::default();
+        let of = Limits::of_connections;
+        assert_eq!(of(4_096), default);
+        let twice = of(8_192);
+        assert_eq!(twice.connections_per_namespace, 4_096);
+        assert_eq!((twice.streams, twice.proxies), (16_384, 20_000));
+        assert_eq!(
+            twice.connections_per_address,
+            default.connections_per_address
+        );
+        assert_eq!(of(1).connections_per_namespace, 1);
     }
 }

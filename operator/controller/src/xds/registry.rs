@@ -6,7 +6,7 @@
 //! the policy do. Records are small, bounded in number, and dropped some time after the proxy has
 //! disconnected.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -37,8 +37,56 @@ pub struct Registry {
 
 #[derive(Debug, Default)]
 struct Records {
-    by_id: BTreeMap<u64, Proxy>,
+    /// Readers share the records that don't change meanwhile.
+    by_id: BTreeMap<u64, Arc<Proxy>>,
+    /// The ended records, the oldest first.
+    ended: BTreeSet<(SystemTime, u64)>,
+    /// The ended records of each node, so that a connection needn't look at all records.
+    ended_of: HashMap<String, BTreeSet<u64>>,
     last_id: u64,
+}
+
+impl Records {
+    fn end(&mut self, id: u64, at: SystemTime) -> Option<Arc<Proxy>> {
+        let record = self.by_id.get_mut(&id)?;
+        let proxy = Arc::make_mut(record);
+        proxy.disconnected = Some(at);
+        proxy.assigned = None;
+        proxy.in_force.clear();
+        self.ended.insert((at, id));
+        let of_node = self.ended_of.entry(proxy.identity.id.clone());
+        of_node.or_default().insert(id);
+        Some(Arc::clone(record))
+    }
+
+    fn forget(&mut self, at: SystemTime, id: u64) {
+        self.ended.remove(&(at, id));
+        let Some(proxy) = self.by_id.remove(&id) else {
+            return;
+        };
+        if let Some(of_node) = self.ended_of.get_mut(&proxy.identity.id) {
+            of_node.remove(&id);
+            if of_node.is_empty() {
+                self.ended_of.remove(&proxy.identity.id);
+            }
+        }
+    }
+
+    fn forget_older(&mut self, keep: Duration, now: SystemTime) {
+        while let Some((at, id)) = self.ended.first().copied()
+            && now.duration_since(at).unwrap_or_default() >= keep
+        {
+            self.forget(at, id);
+        }
+    }
+
+    fn forget_node(&mut self, node: &str) {
+        for id in self.ended_of.remove(node).unwrap_or_default() {
+            if let Some(at) = self.by_id.remove(&id).and_then(|p| p.disconnected) {
+                self.ended.remove(&(at, id));
+            }
+        }
+    }
 }
 
 impl Registry {
@@ -64,18 +112,11 @@ impl Registry {
         now: SystemTime,
     ) -> Option<Connection> {
         let mut records = self.lock();
-        let keep = self.keep;
-        records.by_id.retain(|_, p| {
-            p.disconnected
-                .is_none_or(|at| p.identity.id != identity.id && !is_older(at, keep, now))
-        });
+        records.forget_older(self.keep, now);
+        records.forget_node(&identity.id);
         if records.by_id.len() >= self.max_records {
-            let gone = records
-                .by_id
-                .iter()
-                .filter_map(|(id, p)| Some((p.disconnected?, *id)))
-                .min();
-            records.by_id.remove(&gone?.1);
+            let (at, gone) = records.ended.first().copied()?;
+            records.forget(at, gone);
         }
         records.last_id += 1;
         let id = records.last_id;
@@ -93,7 +134,7 @@ impl Registry {
             acked: None,
             nack: None,
         };
-        records.by_id.insert(id, proxy);
+        records.by_id.insert(id, Arc::new(proxy));
         drop(records);
         self.changed.send_replace(());
         info!(
@@ -116,19 +157,18 @@ impl Registry {
         self.changed.subscribe()
     }
 
-    /// Returns copies of all records, connected ones first, then by node id.
+    /// Returns all records, connected ones first, then by node id.
     #[must_use]
-    pub fn proxies(&self, now: SystemTime) -> Vec<Proxy> {
+    pub fn proxies(&self, now: SystemTime) -> Vec<Arc<Proxy>> {
         let mut records = self.lock();
-        let keep = self.keep;
-        records
-            .by_id
-            .retain(|_, p| p.disconnected.is_none_or(|at| !is_older(at, keep, now)));
-        let mut proxies: Vec<Proxy> = records.by_id.values().cloned().collect();
+        records.forget_older(self.keep, now);
+        let mut proxies: Vec<Arc<Proxy>> = records.by_id.values().cloned().collect();
         drop(records);
         proxies.sort_by(|a, b| {
-            let key = |p: &Proxy| (p.disconnected.is_some(), p.identity.id.clone(), p.connected);
-            key(a).cmp(&key(b))
+            let ended = a.disconnected.is_some().cmp(&b.disconnected.is_some());
+            ended
+                .then_with(|| a.identity.id.cmp(&b.identity.id))
+                .then_with(|| a.connected.cmp(&b.connected))
         });
         proxies
     }
@@ -136,10 +176,6 @@ impl Registry {
     fn lock(&self) -> MutexGuard<'_, Records> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn is_older(at: SystemTime, keep: Duration, now: SystemTime) -> bool {
-    now.duration_since(at).unwrap_or_default() >= keep
 }
 
 /// A record's stream. Dropping it ends the record.
@@ -153,13 +189,19 @@ impl Connection {
     /// Changes the record. Callers log from the returned value, outside the lock: a slow log must
     /// not delay the other proxies.
     fn update<T>(&self, change: impl FnOnce(&mut Proxy) -> T) -> Option<T> {
-        let changed = self.registry.lock().by_id.get_mut(&self.id).map(change);
+        let mut records = self.registry.lock();
+        let record = records.by_id.get_mut(&self.id);
+        let changed = record.map(|record| change(Arc::make_mut(record)));
+        drop(records);
         self.registry.changed.send_replace(());
         changed
     }
 
     /// Records the version that the proxy should run now.
     pub fn assigned(&self, offer: &Offer, assignment: &Assignment) {
+        if self.is_assigned(offer, assignment) {
+            return;
+        }
         let news = self.update(|p| {
             p.slots = offer.resources.iter().map(|r| r.name.clone()).collect();
             p.assigned = match offer.resources.is_empty() {
@@ -175,6 +217,26 @@ impl Connection {
         if let Some(Some((node, Some(problem)))) = news {
             warn!(node, "no policy applies to this proxy: {problem}");
         }
+    }
+
+    /// Whether the record says this already: a change of the plan leaves most proxies as they are,
+    /// and what reads the records needn't look again.
+    fn is_assigned(&self, offer: &Offer, assignment: &Assignment) -> bool {
+        let records = self.registry.lock();
+        records.by_id.get(&self.id).is_some_and(|p| {
+            let assigned = match (&p.assigned, offer.resources.is_empty()) {
+                (None, true) => true,
+                (Some((version, config)), false) => {
+                    *version == offer.version && Arc::ptr_eq(config, &assignment.config)
+                }
+                _ => false,
+            };
+            assigned
+                && p.slots.iter().eq(offer.resources.iter().map(|r| &r.name))
+                && p.in_force == assignment.in_force
+                && p.fallback == assignment.fallback
+                && p.problem == assignment.problem
+        })
     }
 
     /// Records that `offer` was sent.
@@ -270,14 +332,14 @@ fn push(offer: &Offer, assignment: &Assignment, at: SystemTime) -> Push {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        let news = self.update(|p| {
-            p.disconnected = Some(SystemTime::now());
-            p.assigned = None;
-            p.in_force.clear();
-            (p.identity.id.clone(), p.peer.clone())
-        });
-        if let Some((node, peer)) = news {
-            info!(node, peer, "proxy disconnected");
+        let ended = self.registry.lock().end(self.id, SystemTime::now());
+        self.registry.changed.send_replace(());
+        if let Some(proxy) = ended {
+            info!(
+                node = proxy.identity.id,
+                peer = proxy.peer,
+                "proxy disconnected"
+            );
         }
     }
 }
@@ -298,7 +360,7 @@ mod tests {
         registry
             .proxies(now)
             .into_iter()
-            .map(|p| p.identity.id)
+            .map(|p| p.identity.id.clone())
             .collect()
     }
 
@@ -314,6 +376,41 @@ mod tests {
             ["a", "a"],
             "two streams, none of them old"
         );
+    }
+
+    #[test]
+    fn a_reader_shares_the_records_that_do_not_change() {
+        let registry = Arc::new(Registry::new(10, Duration::from_secs(60), Metrics::new()));
+        let _stay = connect(&registry, "a");
+        let ends = connect(&registry, "b");
+        let before = registry.proxies(SystemTime::now());
+        drop(ends);
+        let after = registry.proxies(SystemTime::now());
+        let same: Vec<bool> = { before.iter().zip(&after) }
+            .map(|(before, after)| Arc::ptr_eq(before, after))
+            .collect();
+        assert_eq!(same, [true, false]);
+        assert!(before.iter().all(|p| p.disconnected.is_none()));
+    }
+
+    /// An ended record is found by its node and by its age, and in no index once it is gone.
+    #[test]
+    fn no_index_keeps_what_is_forgotten() {
+        let registry = Arc::new(Registry::new(4, Duration::from_secs(60), Metrics::new()));
+        for round in 0..20 {
+            let node = format!("{}", round % 7);
+            drop((connect(&registry, &node), connect(&registry, &node)));
+            let records = registry.lock();
+            let mut ended: Vec<u64> = records.ended.iter().map(|(_, id)| *id).collect();
+            ended.sort_unstable();
+            let mut of_nodes: Vec<u64> = records.ended_of.values().flatten().copied().collect();
+            of_nodes.sort_unstable();
+            let all: Vec<u64> = records.by_id.keys().copied().collect();
+            assert_eq!((&ended, &of_nodes), (&all, &all), "{round}");
+        }
+        let later = SystemTime::now() + Duration::from_secs(61);
+        assert!(registry.proxies(later).is_empty());
+        assert!(registry.lock().ended_of.is_empty());
     }
 
     #[test]

@@ -75,6 +75,21 @@ pub struct Assignment {
     pub fallback: Option<String>,
 }
 
+impl Assignment {
+    /// Whether a proxy with `other` has nothing to do for this one. Configurations that are one
+    /// value in memory aren't compared.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let same = |a: &Arc<FilterConfig>, b| Arc::ptr_eq(a, b) || a == b;
+        same(&self.config, &other.config)
+            && same(&self.outbound, &other.outbound)
+            && self.in_force == other.in_force
+            && self.problem == other.problem
+            && self.module == other.module
+            && self.fallback == other.fallback
+    }
+}
+
 impl Snapshot {
     /// Returns the snapshot of `plan` and `modules`.
     #[must_use]

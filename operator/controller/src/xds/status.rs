@@ -181,7 +181,7 @@ impl Report {
             module: ModuleReport::of(&snapshot.modules.wasm),
             native: snapshot.modules.native.as_ref().map(ModuleReport::of),
             policies,
-            proxies: proxies.iter().map(proxy).collect(),
+            proxies: proxies.iter().map(|p| proxy(p)).collect(),
             problems: snapshot
                 .plan
                 .problems

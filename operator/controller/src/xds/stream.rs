@@ -47,6 +47,9 @@ struct Session {
     nonce: u64,
     /// Whether the proxy runs a version that this process has offered.
     familiar: bool,
+    /// The assignment for which the record and the last response are right, unless a request
+    /// follows.
+    last: Option<Assignment>,
     /// The native module in the last response, if it had one.
     native: Option<PathBuf>,
     /// Whether the proxy has run a native module on this stream.
@@ -105,6 +108,7 @@ async fn serve(
         logged: BTreeSet::new(),
         nonce: 0,
         familiar: false,
+        last: None,
         native: None,
         runs_native: false,
         began: Instant::now(),
@@ -154,6 +158,7 @@ fn stopping() -> Status {
 impl Session {
     /// Applies a request.
     fn receive(&mut self, request: DiscoveryRequest, metrics: &XdsMetrics) -> Result<(), Status> {
+        self.last = None;
         let type_url = &request.type_url;
         if type_url != ECDS_TYPE_URL && !type_url.is_empty() {
             return Err(Status::invalid_argument(format!(
@@ -179,6 +184,10 @@ impl Session {
     /// Updates the record, and returns the response that is due.
     fn respond(&mut self, snapshot: &Snapshot) -> Option<DiscoveryResponse> {
         let mut assignment = snapshot.assign(&self.identity);
+        // A change of the plan is news for few of the proxies.
+        if (self.last.as_ref()).is_some_and(|last| last.is_same(&assignment)) {
+            return None;
+        }
         let offer = snapshot.offer(&assignment, self.sotw.names());
         self.log_unknown(&offer);
         if self.keeps_its_own(&assignment, snapshot) {
@@ -190,7 +199,10 @@ impl Session {
         if self.sotw.busy() {
             return None;
         }
-        let response = self.send(&offer, &assignment)?;
+        let response = self.send(&offer, &assignment);
+        // Whether a proxy without policies keeps its own also depends on the other policies.
+        self.last = (!assignment.config.stages.is_empty()).then_some(assignment);
+        let response = response?;
         self.sent_of = snapshot.made;
         Some(response)
     }

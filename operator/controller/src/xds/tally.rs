@@ -4,6 +4,7 @@
 //! each replica counts its own proxies, in one pass for all policies, and the leader adds up all
 //! counts. Counts are small, unlike lists of proxies.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -70,9 +71,9 @@ impl Tally {
 impl Tallies {
     /// Returns the counts of the proxies with these streams, in `O(streams × policies of a proxy)`.
     /// Streams of one node over one connection belong to one proxy.
-    pub fn of<'a>(streams: impl IntoIterator<Item = &'a Proxy>) -> Self {
+    pub fn of<'a, P: Borrow<Proxy> + 'a>(streams: impl IntoIterator<Item = &'a P>) -> Self {
         let mut proxies: BTreeMap<(&str, &str), Vec<&Proxy>> = BTreeMap::new();
-        for stream in streams {
+        for stream in streams.into_iter().map(Borrow::<Proxy>::borrow) {
             if stream.disconnected.is_none() && stream.assigned.is_some() {
                 let proxy = (stream.identity.id.as_str(), stream.peer.as_str());
                 proxies.entry(proxy).or_default().push(stream);
@@ -157,6 +158,12 @@ impl Tallies {
             sum.add(&entry.tally);
         }
         sum
+    }
+
+    /// Whether both have the same counts of `policy`.
+    #[must_use]
+    pub fn is_same(&self, other: &Self, policy: &str) -> bool {
+        self.0.get(policy) == other.0.get(policy)
     }
 
     fn by_target(&self, policy: &str, target: &TargetRef) -> impl Iterator<Item = &Entry> {

@@ -8,28 +8,34 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use futures::{StreamExt as _, stream};
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
+use tonic::transport::ClientTlsConfig;
 
 use crate::headgate::{Headgate, RunOptions, module_path};
 use crate::kube::ApiServer;
 use crate::kube::audit::AuditMark;
-use crate::policy;
+use crate::pki::Pki;
+use crate::{policy, wait};
 
-/// Namespace of all policies.
-pub(super) const NAMESPACE: &str = "scale";
+/// The namespaces over which policies and proxies are spread: one may have half of the connections.
+const NAMESPACES: usize = 20;
 /// The operator's name in the audit log.
 const USER: &str = "headgate-operator";
-/// Objects that one kubectl applies.
-const BATCH: usize = 250;
+/// Objects that are created at once.
+const CREATING: usize = 32;
 /// The operator is at rest when it has written nothing for this long.
 const REST: Duration = Duration::from_secs(2);
 /// The longest time until it is at rest.
 const PATIENCE: Duration = Duration::from_secs(900);
+
+const KIND: &str = "AdmissionPolicy";
+const PLURAL: &str = "admissionpolicies";
 
 /// The source of the policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,10 +78,12 @@ enum Policies {
 }
 
 struct Cluster {
-    api: Api<DynamicObject>,
+    client: kube::Client,
     runtime: Runtime,
     server: ApiServer,
-    _modules: TempDir,
+    pki: Pki,
+    arguments: Vec<String>,
+    _folder: TempDir,
 }
 
 /// Name of a policy and of its Service.
@@ -83,9 +91,14 @@ pub(super) fn name(policy: usize) -> String {
     format!("service-{policy}")
 }
 
+/// Namespace of a policy and of its Service.
+pub(super) fn namespace(policy: usize) -> String {
+    format!("scale-{}", policy % NAMESPACES)
+}
+
 fn object(number: usize, max_length: usize) -> Value {
     let mut policy = policy::queue_only(4, max_length);
-    policy["metadata"] = json!({"name": name(number), "namespace": NAMESPACE});
+    policy["metadata"] = json!({"name": name(number), "namespace": namespace(number)});
     policy["spec"]["targetRefs"][0]["name"] = json!(name(number));
     policy
 }
@@ -94,17 +107,18 @@ fn service(number: usize) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": name(number), "namespace": NAMESPACE},
+        "metadata": {"name": name(number), "namespace": namespace(number)},
         "spec": {"selector": {"app": name(number)}, "ports": [{"port": 80}]},
     })
 }
 
 impl Running {
     /// Makes the policies and starts an operator, which has read all of them when this returns.
-    pub(super) fn start(source: Source, policies: usize) -> Result<Self> {
+    pub(super) fn start(source: Source, policies: usize, clients: usize) -> Result<Self> {
+        let limit = format!("--max-connections={}", clients.max(1) * 2);
         let (headgate, policies) = match source {
-            Source::Folder => folder(policies)?,
-            Source::Kubernetes => cluster(policies)?,
+            Source::Folder => folder(policies, limit)?,
+            Source::Kubernetes => cluster(policies, limit)?,
         };
         Ok(Self {
             headgate,
@@ -115,6 +129,52 @@ impl Running {
 
     pub(super) fn xds(&self) -> SocketAddr {
         self.headgate.xds()
+    }
+
+    /// Returns the TLS settings of a proxy of `namespace`; `None` if the operator speaks none.
+    pub(super) fn tls(&self, namespace: &str) -> Result<Option<ClientTlsConfig>> {
+        match &self.policies {
+            Policies::Folder(_) => Ok(None),
+            Policies::Cluster(cluster) => cluster.pki.client(namespace).map(Some),
+        }
+    }
+
+    /// Starts another operator in place of the present one, which it kills. Returns the time from
+    /// the start until it serves; `None` for a folder.
+    pub(super) fn restart(&mut self) -> Result<Option<Duration>> {
+        let Policies::Cluster(cluster) = &self.policies else {
+            return Ok(None);
+        };
+        let started = Instant::now();
+        let next = cluster.operator()?;
+        std::mem::replace(&mut self.headgate, next).kill()?;
+        Ok(Some(started.elapsed()))
+    }
+
+    /// Starts a second replica, kills the leader, and edits a policy. Returns the time from the
+    /// leader's end until the status of the edit is written; `None` for a folder.
+    pub(super) fn change_leader(&mut self) -> Result<Option<Duration>> {
+        let Policies::Cluster(cluster) = &self.policies else {
+            return Ok(None);
+        };
+        let next = cluster.operator()?;
+        let ended = Instant::now();
+        std::mem::replace(&mut self.headgate, next).kill()?;
+        self.edit(0)?;
+        let Policies::Cluster(cluster) = &self.policies else {
+            return Ok(None);
+        };
+        wait::until_within(PATIENCE, "the next leader to write a status", || {
+            let policy = cluster.runtime.block_on(cluster.policies(0).get(&name(0)));
+            let policy = policy.map_err(|error| error.to_string())?;
+            let generation = json!(policy.metadata.generation);
+            let conditions = &policy.data["status"]["conditions"];
+            let written = conditions.as_array().is_some_and(|conditions| {
+                (conditions.iter()).any(|c| c["observedGeneration"] == generation)
+            });
+            written.then_some(()).ok_or_else(|| conditions.to_string())
+        })?;
+        Ok(Some(ended.elapsed()))
     }
 
     /// The end of the operator's log, for messages.
@@ -139,7 +199,7 @@ impl Running {
                 let patch = Patch::Merge(&patch);
                 cluster
                     .runtime
-                    .block_on(cluster.api.patch(&name, &params, &patch))?;
+                    .block_on(cluster.policies(number).patch(&name, &params, &patch))?;
             }
         }
         Ok(Marker { applied, text })
@@ -195,14 +255,16 @@ impl Running {
     }
 }
 
-fn folder(policies: usize) -> Result<(Headgate, Policies)> {
+fn folder(policies: usize, limit: String) -> Result<(Headgate, Policies)> {
     let dir = tempfile::Builder::new()
         .prefix("headgate-scale-")
         .tempdir()?;
     for number in 0..policies {
         write(dir.path(), number, 10_000)?;
     }
-    let headgate = Headgate::start(&RunOptions::new(dir.path()))?;
+    let mut options = RunOptions::new(dir.path());
+    options.arguments.push(limit);
+    let headgate = Headgate::start(&options)?;
     Ok((headgate, Policies::Folder(dir)))
 }
 
@@ -215,46 +277,76 @@ fn write(dir: &Path, number: usize, max_length: usize) -> Result<()> {
     )?)
 }
 
-fn cluster(policies: usize) -> Result<(Headgate, Policies)> {
+fn cluster(policies: usize, limit: String) -> Result<(Headgate, Policies)> {
     let server = ApiServer::start()?;
     server.install_crds()?;
-    for namespace in [NAMESPACE, "headgate-system"] {
-        server.kubectl(&["create", "namespace", namespace])?;
-    }
-    let objects: Vec<Value> = (0..policies)
-        .flat_map(|number| [service(number), object(number, 10_000)])
-        .collect();
-    for batch in objects.chunks(BATCH) {
-        let list = json!({"apiVersion": "v1", "kind": "List", "items": batch});
-        server.apply(&list.to_string())?;
-    }
-    let kubeconfig = server.user_kubeconfig(USER, Some("system:masters"))?;
-    let modules = tempfile::tempdir()?;
-    let text = |path: &Path| path.display().to_string();
-    let headgate = Headgate::start_with(&[
-        "--kubernetes",
-        "--kubeconfig",
-        &text(&kubeconfig),
-        "--pod-namespace=headgate-system",
-        "--xds=127.0.0.1:0",
-        "--wasm",
-        &text(&module_path()),
-        "--module-dir",
-        &text(modules.path()),
-    ])?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()?;
     let client = runtime.block_on(server.client())?;
-    let kind = GroupVersionKind::gvk("headgate.dev", "v1alpha1", "AdmissionPolicy");
-    let resource = ApiResource::from_gvk_with_plural(&kind, "admissionpolicies");
-    let api = Api::namespaced_with(client, NAMESPACE, &resource);
+    server.kubectl(&["create", "namespace", "headgate-system"])?;
+    for number in 0..NAMESPACES.min(policies) {
+        server.kubectl(&["create", "namespace", &namespace(number)])?;
+    }
+    let objects = (0..policies).flat_map(|number| [service(number), object(number, 10_000)]);
+    let creating = stream::iter(objects).map(|object| create(&client, object));
+    runtime.block_on(async {
+        let mut created = creating.buffer_unordered(CREATING);
+        while let Some(created) = created.next().await {
+            created?;
+        }
+        Ok::<_, anyhow::Error>(())
+    })?;
+    let kubeconfig = server.user_kubeconfig(USER, Some("system:masters"))?;
+    let folder = tempfile::tempdir()?;
+    let pki = Pki::new(folder.path().join("pki"))?;
+    let text = |path: &Path| path.display().to_string();
+    let mut arguments = pki.operator_arguments();
+    arguments.extend([
+        "--kubernetes".to_owned(),
+        "--pod-namespace=headgate-system".to_owned(),
+        "--xds=127.0.0.1:0".to_owned(),
+        format!("--kubeconfig={}", text(&kubeconfig)),
+        format!("--wasm={}", text(&module_path())),
+        format!("--module-dir={}", text(&folder.path().join("modules"))),
+        limit,
+    ]);
     let cluster = Cluster {
-        api,
+        client,
         runtime,
         server,
-        _modules: modules,
+        pki,
+        arguments,
+        _folder: folder,
     };
-    Ok((headgate, Policies::Cluster(Box::new(cluster))))
+    Ok((cluster.operator()?, Policies::Cluster(Box::new(cluster))))
+}
+
+async fn create(client: &kube::Client, object: Value) -> Result<()> {
+    let object: DynamicObject = serde_json::from_value(object)?;
+    let namespace = object.metadata.namespace.clone().unwrap_or_default();
+    let types = object.types.clone().unwrap_or_default();
+    let kind = GroupVersionKind::try_from(&types)?;
+    let resource = match kind.kind.as_str() {
+        KIND => ApiResource::from_gvk_with_plural(&kind, PLURAL),
+        _ => ApiResource::from_gvk(&kind),
+    };
+    let api = Api::<DynamicObject>::namespaced_with(client.clone(), &namespace, &resource);
+    api.create(&PostParams::default(), &object).await?;
+    Ok(())
+}
+
+impl Cluster {
+    fn operator(&self) -> Result<Headgate> {
+        let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
+        Headgate::start_with(&arguments)
+    }
+
+    /// Returns the policies of the namespace of policy `number`.
+    fn policies(&self, number: usize) -> Api<DynamicObject> {
+        let kind = GroupVersionKind::gvk("headgate.dev", "v1alpha1", KIND);
+        let resource = ApiResource::from_gvk_with_plural(&kind, PLURAL);
+        Api::namespaced_with(self.client.clone(), &namespace(number), &resource)
+    }
 }

@@ -11,7 +11,7 @@ use super::object::{Adapter, MAX_BYTES, ModuleRef, Object};
 use super::observed::Observed;
 use super::report::{Delivery, State};
 use super::settings::Settings;
-use super::workload::{Place, Workload, of_target, workloads};
+use super::workload::{Place, Targets, Workload, workloads};
 use super::{config_map, envoy_gateway, istio, istio_native};
 use crate::kubernetes::cluster::{Cluster, ObjectKey};
 use headgate_api::compile::revision;
@@ -64,8 +64,9 @@ pub fn wanted(
     let module = ModuleRef::new(settings, sha256);
     if let Some(path) = &settings.config_map_module {
         let path = path.replace("{hash}", sha256.get(..16).unwrap_or(sha256));
+        let targets = Targets::new(plan, cluster);
         for target in plan.workloads.keys() {
-            if let Some(workload) = of_target(plan, cluster, target) {
+            if let Some(workload) = targets.workload(target) {
                 wanted.add_fitting(plan, observed, &workload, |workload| {
                     let calls = plan.outbound_of(&workload.config);
                     config_map::object(target, workload, calls, cluster, &path)

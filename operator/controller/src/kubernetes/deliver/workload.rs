@@ -16,7 +16,7 @@ use super::fit::{Cut, Cuts};
 use crate::kubernetes::cluster::{Cluster, ObjectKey};
 use headgate_api::compile::revision;
 use headgate_api::plan::{
-    GATEWAY_NAME_LABEL, InForce, Plan, ProxyClaims, ProxySelector, TargetKind, TargetRef,
+    GATEWAY_NAME_LABEL, InForce, Plan, ProxyClaims, ProxySelector, Selectors, TargetKind, TargetRef,
 };
 
 /// Labels that Istio's injector sets on Pods: that of sidecars, and one that its gateways have too.
@@ -177,33 +177,15 @@ fn meetings(all: &[Workload], cluster: &Cluster) -> (Vec<BTreeSet<usize>>, Vec<b
             met[i].extend(group.iter().copied().filter(|&j| j != i));
         }
     };
-    // Indexed by one label of each: a Pod has few labels, and there may be a thousand workloads.
-    let mut by_label: BTreeMap<(&str, &str, &str), Vec<usize>> = BTreeMap::new();
-    for (i, workload) in all.iter().enumerate() {
-        let ProxySelector { namespace, labels } = &workload.proxies;
-        if let Some((key, value)) = labels.first_key_value() {
-            by_label.entry((namespace, key, value)).or_default().push(i);
-        }
-    }
-    let selecting = |namespace: &str, labels: &BTreeMap<String, String>| -> Vec<usize> {
-        let candidates = labels
-            .iter()
-            .filter_map(|(key, value)| by_label.get(&(namespace, key.as_str(), value.as_str())));
-        let matching = candidates
-            .flatten()
-            .copied()
-            .filter(|&i| all[i].proxies.matches(namespace, labels));
-        matching.collect()
-    };
-    for workload in all {
-        meet(&selecting(
-            &workload.proxies.namespace,
-            &workload.proxies.labels,
-        ));
+    let selectors = Selectors::new(all.iter().map(|w| w.proxies.clone()).collect());
+    let mut group = Vec::new();
+    for ProxySelector { namespace, labels } in all.iter().map(|w| &w.proxies) {
+        selectors.matching(namespace, labels, &mut group);
+        meet(&group);
     }
     let mut seen = vec![false; all.len()];
     for (key, pod) in &cluster.pods {
-        let group = selecting(&key.namespace, &pod.labels);
+        selectors.matching(&key.namespace, &pod.labels, &mut group);
         let is_injected = INJECTED.iter().any(|label| pod.labels.contains_key(*label));
         for &i in &group {
             seen[i] |= is_injected || all[i].place != Place::Pods;
@@ -213,37 +195,62 @@ fn meetings(all: &[Workload], cluster: &Cluster) -> (Vec<BTreeSet<usize>>, Vec<b
     (met, seen)
 }
 
-/// Returns the workload whose configuration the file for the proxies of `target` holds: that of
-/// proxies that name the target if there are any, else that of the target's Pods by their labels.
-#[must_use]
-pub fn of_target(plan: &Plan, cluster: &Cluster, target: &TargetRef) -> Option<Workload> {
-    let claimed = cluster
-        .pods
-        .iter()
-        .any(|(key, p)| key.namespace == target.namespace && p.target.as_ref() == Some(target));
-    let by_labels = matches!(
-        target.kind,
-        TargetKind::Service | TargetKind::Pod | TargetKind::Gateway
-    );
-    if by_labels && !claimed {
-        let attachment = plan.attachments.iter().find(|a| &a.target == target);
-        if let Some(found) = attachment.and_then(|a| workload(plan, cluster, &a.proxies)) {
-            return Some(found);
+/// The targets of a plan, each looked up without a pass over all Pods and attachments.
+#[derive(Debug)]
+pub struct Targets<'a> {
+    plan: &'a Plan,
+    cluster: &'a Cluster,
+    /// The targets that a Pod's proxy names.
+    claimed: BTreeSet<&'a TargetRef>,
+    /// The first attachment of each target.
+    attached: BTreeMap<&'a TargetRef, &'a ProxySelector>,
+}
+
+impl<'a> Targets<'a> {
+    /// Returns the targets of `plan`, which was made for `cluster`.
+    #[must_use]
+    pub fn new(plan: &'a Plan, cluster: &'a Cluster) -> Self {
+        let claims = { cluster.pods.iter() }
+            .filter_map(|(key, pod)| Some((&key.namespace, pod.target.as_ref()?)));
+        let claimed = claims.filter(|(namespace, target)| **namespace == target.namespace);
+        let attached = plan.attachments.iter().rev();
+        Self {
+            plan,
+            cluster,
+            claimed: claimed.map(|(_, target)| target).collect(),
+            attached: attached.map(|a| (&a.target, &a.proxies)).collect(),
         }
     }
-    let config = plan.workloads.get(target)?;
-    if config.stages.is_empty() {
-        return None;
+
+    /// Returns the workload whose configuration the file for the proxies of `target` holds: that of
+    /// proxies that name the target if there are any, else that of the target's Pods by their
+    /// labels.
+    #[must_use]
+    pub fn workload(&self, target: &TargetRef) -> Option<Workload> {
+        let by_labels = matches!(
+            target.kind,
+            TargetKind::Service | TargetKind::Pod | TargetKind::Gateway
+        );
+        if by_labels && !self.claimed.contains(target) {
+            let proxies = self.attached.get(target);
+            if let Some(found) = proxies.and_then(|p| workload(self.plan, self.cluster, p)) {
+                return Some(found);
+            }
+        }
+        let config = self.plan.workloads.get(target)?;
+        if config.stages.is_empty() {
+            return None;
+        }
+        Some(Workload {
+            proxies: ProxySelector {
+                namespace: target.namespace.clone(),
+                labels: BTreeMap::new(),
+            },
+            place: Place::Pods,
+            seen: false,
+            policies: policies(config),
+            targets: vec![target.clone()],
+            config: Arc::clone(config),
+        })
     }
-    Some(Workload {
-        proxies: ProxySelector {
-            namespace: target.namespace.clone(),
-            labels: BTreeMap::new(),
-        },
-        place: Place::Pods,
-        seen: false,
-        policies: policies(config),
-        targets: vec![target.clone()],
-        config: Arc::clone(config),
-    })
 }

@@ -307,3 +307,55 @@ fn the_list_of_one_namespace_leaves_others_alone() {
         "known already"
     );
 }
+
+/// The index by Service has the slices that the Service has, after any sequence of changes.
+#[test]
+fn slices_are_found_by_their_service() {
+    let mut slices = Slices::default();
+    let mut random = 1_u64;
+    let mut draw = |below: u64| {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (random >> 33) % below
+    };
+    for _ in 0..2_000 {
+        let namespace = ["a", "b"][draw(2) as usize];
+        let mut some = |namespace: &str, number: u64| {
+            let key = ObjectKey::new(namespace, format!("s-{number}"));
+            let service = ["s", "t", "u"][draw(3) as usize];
+            let mut one = slice(service, &[("p", "10.0.0.1")]);
+            one.service = (draw(4) > 0).then(|| ObjectKey::new(namespace, service));
+            (key, one)
+        };
+        let one = some(namespace, 1);
+        let two = some(namespace, 2);
+        let seen = match draw(8) {
+            0 => Seen::All(vec![one, two]),
+            1 => Seen::Within(namespace.to_owned(), vec![two]),
+            2 | 3 => Seen::Deleted(one),
+            4 => Seen::Failed { status: None },
+            _ => Seen::Applied(two),
+        };
+        let before = slices.all.clone();
+        let touched = slices.apply(seen);
+        let mut expected: BTreeMap<ObjectKey, BTreeSet<ObjectKey>> = BTreeMap::new();
+        for (key, slice) in &slices.all {
+            if let Some(service) = &slice.service {
+                expected
+                    .entry(service.clone())
+                    .or_default()
+                    .insert(key.clone());
+            }
+        }
+        assert_eq!(slices.of, expected);
+        let changed = { before.iter().chain(&slices.all) }
+            .filter(|(key, slice)| {
+                before.get(*key) != Some(*slice) || slices.all.get(*key) != Some(*slice)
+            })
+            .filter_map(|(_, slice)| slice.service.clone());
+        for service in changed {
+            assert!(touched.contains(&service), "{service}");
+        }
+    }
+}
