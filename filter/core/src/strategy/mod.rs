@@ -118,6 +118,11 @@ pub trait Admission: std::fmt::Debug + Send {
         None
     }
 
+    /// The bound of utilization, if it is the strategy.
+    fn accept_fraction_mut(&mut self) -> Option<&mut AcceptFraction> {
+        None
+    }
+
     /// The feedback control of the strategy, if it has one.
     fn controlled_mut(&mut self) -> Option<&mut dyn Controlled> {
         None
@@ -259,6 +264,18 @@ impl Strategy {
         match &mut self.capacity {
             Some(capacity) => capacity.demand_mut(),
             None => self.base.demand_mut(),
+        }
+    }
+
+    /// Adopts the processing units of a configuration that [continues](StrategyConfig::continues)
+    /// the strategy's.
+    pub fn set_units(&mut self, config: &StrategyConfig) {
+        let limit = match &mut self.capacity {
+            Some(capacity) => Some(capacity),
+            None => self.base.accept_fraction_mut(),
+        };
+        if let Some(limit) = limit {
+            limit.set_units(config.accept_fraction().and_then(|fraction| fraction.units));
         }
     }
 
