@@ -230,7 +230,16 @@ impl Strategy {
         view: &View<'_>,
         rng: &mut Rng,
     ) -> Result<(), Reason> {
-        let mut decision = self.base.decide(request, view, rng);
+        let slots = view.parallelism;
+        let available = self
+            .capacity
+            .as_ref()
+            .map(|capacity| capacity.available(slots));
+        let bounded = View {
+            parallelism: available.map_or(slots, |available| slots.min(available as u32)),
+            ..*view
+        };
+        let mut decision = self.base.decide(request, &bounded, rng);
         if let Some(avoidance) = &mut self.avoidance {
             decision = avoidance.review(decision, request.kind, view.now, rng);
         }
@@ -238,6 +247,9 @@ impl Strategy {
             decision = capacity.decide(request, view, rng);
             if decision.is_err() {
                 self.withdrawn(request);
+                if let Some(cut) = self.base.value_cut_mut() {
+                    cut.overruled(view.now);
+                }
             }
         }
         decision
@@ -282,10 +294,15 @@ impl Strategy {
     /// Updates the inputs of the value cut, if any: before every run of the law.
     pub fn learn(&mut self, now: Instant, slots: u32, is_open: bool, times: &ServiceTimes) {
         let Self {
-            base, avoidance, ..
+            base,
+            avoidance,
+            capacity,
         } = self;
         if let Some(cut) = base.value_cut_mut().filter(|cut| cut.due(now)) {
-            cut.learn(slots, is_open, times, |kind| {
+            let most = capacity
+                .as_ref()
+                .map_or(f64::INFINITY, |c| c.available(slots));
+            cut.learn((f64::from(slots), most), is_open, times, |kind| {
                 avoidance.as_ref().map_or(0.0, |a| a.floor(kind))
             });
         }
