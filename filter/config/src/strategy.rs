@@ -62,6 +62,17 @@ impl StrategyConfig {
             _ => None,
         }
     }
+
+    /// Whether a strategy that runs by `other` goes on by this one, with its state: they differ at
+    /// most in the processing units, which change with the endpoints.
+    #[must_use]
+    pub fn continues(&self, other: &Self) -> bool {
+        let mut known = other.clone();
+        if let (Some(known), Some(own)) = (known.accept_fraction_mut(), self.accept_fraction()) {
+            known.units = own.units;
+        }
+        *self == known
+    }
 }
 
 /// A bound of the backend's utilization (Bouncer §5.2.3).

@@ -184,7 +184,7 @@ impl Stage {
         }
         let config = config.clone();
         let same_mode = config.mode == self.config.mode;
-        let same_strategy = config.strategy == self.config.strategy
+        let same_strategy = config.strategy.continues(&self.config.strategy)
             && (same_mode || self.strategy.base.controlled_mut().is_none())
             && config.queue.max_length == self.config.queue.max_length
             && config.starvation_avoidance == self.config.starvation_avoidance
@@ -249,6 +249,7 @@ impl Stage {
             (self.acceptance, self.demand) = (acceptance, demand);
             self.exchange_demand(host, now).or(Ok(()))?;
         }
+        self.strategy.set_units(&config.strategy);
         if let Some(order) = &new_order {
             self.places = Places::new(order.groups(&config), order.steepest_wait());
         }

@@ -16,7 +16,8 @@
 //! its time in the queue. The estimate is Eq. 2's, or that of the queue's order, where the paper
 //! has Eq. 5. Without completions in the window the demand is 0 and f = 1 (footnote 6).
 //!
-//! Beside Bouncer (§2) the arrivals are the requests that Bouncer admits.
+//! Beside Bouncer (§2) the arrivals are the requests that Bouncer admits. Its value cut has what
+//! may be in use as its budget, so that it is the cut that chooses.
 
 use std::time::Duration;
 
@@ -54,6 +55,17 @@ impl AcceptFraction {
             demanded: 0.0,
         }
     }
+
+    /// Sets |PU|; `None` for P.
+    pub fn set_units(&mut self, units: Option<f64>) {
+        self.units = units;
+    }
+
+    /// Returns MaxUtil · |PU|, the slots that may be in use, of P = `parallelism`.
+    #[must_use]
+    pub fn available(&self, parallelism: u32) -> f64 {
+        self.max_utilization * self.units.unwrap_or(f64::from(parallelism))
+    }
 }
 
 impl Admission for AcceptFraction {
@@ -64,8 +76,7 @@ impl Admission for AcceptFraction {
         rng: &mut Rng,
     ) -> Result<(), Reason> {
         self.demand.add(view.now, 1, 0, 0);
-        let units = self.units.unwrap_or(f64::from(view.parallelism));
-        let available = self.max_utilization * units;
+        let available = self.available(view.parallelism);
         // Infinite without demand, so always admitted; never 0 / 0, since `available` is positive.
         if rng.chance(available / self.demanded) {
             Ok(())
@@ -76,6 +87,10 @@ impl Admission for AcceptFraction {
 
     fn demand_mut(&mut self) -> Option<&mut Demand> {
         Some(&mut self.demand)
+    }
+
+    fn accept_fraction_mut(&mut self) -> Option<&mut AcceptFraction> {
+        Some(self)
     }
 
     fn completed(&mut self, served: &Served, now: Instant) {

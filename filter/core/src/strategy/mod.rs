@@ -118,6 +118,11 @@ pub trait Admission: std::fmt::Debug + Send {
         None
     }
 
+    /// The bound of utilization, if it is the strategy.
+    fn accept_fraction_mut(&mut self) -> Option<&mut AcceptFraction> {
+        None
+    }
+
     /// The feedback control of the strategy, if it has one.
     fn controlled_mut(&mut self) -> Option<&mut dyn Controlled> {
         None
@@ -225,7 +230,16 @@ impl Strategy {
         view: &View<'_>,
         rng: &mut Rng,
     ) -> Result<(), Reason> {
-        let mut decision = self.base.decide(request, view, rng);
+        let slots = view.parallelism;
+        let available = self
+            .capacity
+            .as_ref()
+            .map(|capacity| capacity.available(slots));
+        let bounded = View {
+            parallelism: available.map_or(slots, |available| slots.min(available as u32)),
+            ..*view
+        };
+        let mut decision = self.base.decide(request, &bounded, rng);
         if let Some(avoidance) = &mut self.avoidance {
             decision = avoidance.review(decision, request.kind, view.now, rng);
         }
@@ -233,6 +247,9 @@ impl Strategy {
             decision = capacity.decide(request, view, rng);
             if decision.is_err() {
                 self.withdrawn(request);
+                if let Some(cut) = self.base.value_cut_mut() {
+                    cut.overruled(view.now);
+                }
             }
         }
         decision
@@ -262,13 +279,30 @@ impl Strategy {
         }
     }
 
+    /// Adopts the processing units of a configuration that [continues](StrategyConfig::continues)
+    /// the strategy's.
+    pub fn set_units(&mut self, config: &StrategyConfig) {
+        let limit = match &mut self.capacity {
+            Some(capacity) => Some(capacity),
+            None => self.base.accept_fraction_mut(),
+        };
+        if let Some(limit) = limit {
+            limit.set_units(config.accept_fraction().and_then(|fraction| fraction.units));
+        }
+    }
+
     /// Updates the inputs of the value cut, if any: before every run of the law.
     pub fn learn(&mut self, now: Instant, slots: u32, is_open: bool, times: &ServiceTimes) {
         let Self {
-            base, avoidance, ..
+            base,
+            avoidance,
+            capacity,
         } = self;
         if let Some(cut) = base.value_cut_mut().filter(|cut| cut.due(now)) {
-            cut.learn(slots, is_open, times, |kind| {
+            let most = capacity
+                .as_ref()
+                .map_or(f64::INFINITY, |c| c.available(slots));
+            cut.learn((f64::from(slots), most), is_open, times, |kind| {
                 avoidance.as_ref().map_or(0.0, |a| a.floor(kind))
             });
         }

@@ -62,6 +62,12 @@
 //! So ρ absorbs what the means don't show: few slots and heavy tails need spare slots, many slots
 //! need none.
 //!
+//! *A bound of utilization.* Where `acceptFraction` lets fewer than P slots be used, these are the P
+//! of the law, and ρ is at most the ratio of that bound to P: ρ ≤ 1 below P. So the bound, whose
+//! refusals are at random, finds little to refuse. The refusals that remain are no loss from which ρ
+//! learns: the bound follows averages of a minute, and ρ would swing. They close free slots to
+//! requests below the cut.
+//!
 //! **Measurements** (model of the engine; fraction answered within objectives ÷ optimum at 1.2, 1.5
 //! and 2 times the full load; 60% × 2.5 ms and 30% × 4 ms with p50/p90 objectives 50/150 ms, 10% ×
 //! 60 ms with 200/500 ms):
@@ -211,7 +217,10 @@ pub struct ValueCut {
     cells: Vec<Cell>,
     /// Cells by value per slot time, descending.
     order: Vec<u32>,
+    /// Slots that may be used.
     slots: f64,
+    /// The greatest ρ.
+    most: f64,
     /// Whether there is no limit, because the number of slots is not known.
     is_open: bool,
     /// Slots that types ask for which are not broken, at most `slots`. So many are known to work.
@@ -322,6 +331,7 @@ impl ValueCut {
             order: (0..cells.len() as u32).collect(),
             cells,
             slots: 0.0,
+            most: RHO.1,
             is_open: false,
             working: 0.0,
             longest: 0.0,
@@ -478,6 +488,11 @@ impl ValueCut {
         }
     }
 
+    /// Records that a request that the cut admitted was refused for the sake of utilization.
+    pub fn overruled(&mut self, now: Instant) {
+        self.missed_at = now;
+    }
+
     /// Returns the part of a type's requests that the cut admits, ratio 0..=1: the average of its
     /// classes by work.
     #[must_use]
@@ -518,7 +533,7 @@ impl ValueCut {
         }
     }
 
-    /// ρ, the budget of the cut, in parts of P.
+    /// ρ, the budget of the cut, in parts of the slots that may be used.
     #[must_use]
     pub fn budget(&self) -> f64 {
         self.rho
@@ -542,17 +557,18 @@ impl ValueCut {
         self.floors_fit
     }
 
-    /// Adopts P, whether there is no limit (`is_open`), the measured times of all types, and
-    /// `floor`, the probability with which starvation avoidance overrides a refusal of a type.
-    /// Called before each [`Controlled::sync`].
+    /// Adopts P and the bound on the slots in use (`slots`), whether there is no limit (`is_open`),
+    /// the measured times of all types, and `floor`, the probability with which starvation
+    /// avoidance overrides a refusal of a type. Called before each [`Controlled::sync`].
     pub fn learn(
         &mut self,
-        slots: u32,
+        (slots, bound): (f64, f64),
         is_open: bool,
         times: &ServiceTimes,
         floor: impl Fn(TypeId) -> f64,
     ) {
-        (self.slots, self.is_open) = (f64::from(slots), is_open);
+        (self.slots, self.is_open) = (slots.min(bound), is_open);
+        self.most = RHO.1.min(bound / self.slots);
         for (at, kind) in self.kinds.iter_mut().enumerate() {
             let id = TypeId(u16::try_from(at).unwrap_or(u16::MAX));
             let objectives = times.objectives(id);
@@ -624,10 +640,10 @@ impl Controlled for ValueCut {
         } else {
             self.slots
         };
-        changed |= known.step(secs, slots);
+        changed |= known.step(secs, slots, self.most);
         if self.stepped.to_bits() != known.stepped.to_bits() {
             self.stepped = known.stepped;
-            self.rho = known.rho.clamp(RHO.0, RHO.1);
+            self.rho = known.rho.clamp(RHO.0, self.most);
             self.is_short = known.recent.1 > SHORT * known.recent.0;
             for (cell, row) in self.cells.iter_mut().zip(&known.rows) {
                 cell.rate = row.rate.max(0.0);

@@ -128,6 +128,7 @@ fn all() -> Vec<(String, StageConfig)> {
 fn tick(strategy: &mut Strategy, times: &ServiceTimes, record: &mut Vec<u8>, now: Instant) {
     strategy.learn(now, PARALLELISM, false, times);
     if let Some(controlled) = strategy.base.controlled_mut()
+        && controlled.due(now)
         && controlled.sync(now, record)
     {
         controlled.stored();
@@ -427,6 +428,48 @@ fn beside_bouncer_accept_fraction_judges_what_bouncer_admits() {
                 "{processing} ms: {shares:?}"
             );
         }
+    }
+}
+
+/// The bound of utilization leaves the choice to the value cut, which refuses the requests that are
+/// worth least per slot time.
+#[test]
+fn beside_a_value_cut_accept_fraction_refuses_hardly_any_itself() {
+    // Each second 500 fast requests (1 ms) and as many slow ones (10 ms) ask for 5.5 slots, of
+    // which the cut alone refuses none. With 2 units, slow requests have 1.5 slots.
+    for (units, admitted_slow) in [(2.0, 0.3), (5.0, 0.9), (100.0, 1.0)] {
+        let mut strategy = VALUE_CUT;
+        if let StrategyConfig::Bouncer { capacity, .. } = &mut strategy {
+            let limit = capacity.insert(accept_fraction().accept_fraction().unwrap().clone());
+            limit.max_utilization = 1.0;
+            limit.units = Some(units);
+        }
+        let config = stage(["fast", "slow", "default"], strategy, None);
+        let times = warm(&config);
+        let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(11));
+        let (mut record, mut admitted, mut at_random) = (Vec::new(), [0_u32; 2], 0);
+        for i in 0..80_000_u64 {
+            if i.is_multiple_of(10) {
+                tick(&mut strategy, &times, &mut record, at(i));
+            }
+            let kind = [FAST, SLOW][i as usize % 2];
+            // Slots are free, but hardly any of those that may be in use.
+            let used = (units as u32).min(6);
+            let counted = u32::from(i >= 20_000);
+            match strategy.decide(&of(kind), &view(&times, at(i), used, 0, ms(0)), &mut rng) {
+                Ok(()) => {
+                    strategy.completed(&served(kind, ms(0), times.mean(kind).unwrap()), at(i));
+                    admitted[i as usize % 2] += counted;
+                }
+                Err(Reason::Utilization) => at_random += counted,
+                Err(reason) => assert_eq!(reason, Reason::Value),
+            }
+        }
+        let [fast, slow] = admitted.map(|n| f64::from(n) / 30_000.0);
+        let at_random = f64::from(at_random) / 60_000.0;
+        let seen = format!("{units} units: fast {fast}, slow {slow}, at random {at_random}");
+        assert!(at_random < 0.02 && fast > 0.97, "{seen}");
+        assert!((slow - admitted_slow).abs() < 0.02, "{seen}");
     }
 }
 

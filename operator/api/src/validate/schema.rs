@@ -146,12 +146,13 @@ impl Place<'_> {
         other: Option<&str>,
         field: &str,
     ) -> &mut Self {
+        let right = right_types(owner, other);
         let other = other.map_or(String::new(), |other| format!(" || self.type == '{other}'"));
         self.rule(
             Rule::value(
                 format!("!has(self.{field}) || self.type == '{owner}'{other}"),
                 &format("given with type %s", &["self.type"]),
-                format!("leave it out or use type {owner}"),
+                right,
             )
             .on(&format!(".{field}"))
             .forbidden(),
@@ -310,6 +311,12 @@ fn time_within(text: &str, time: &Time) -> String {
     let (min, max) = time.bounds;
     let (min, max) = (Duration::from(min), Duration::from(max));
     format!("(duration({text}) >= duration('{min}') && duration({text}) <= duration('{max}'))")
+}
+
+/// Returns what to do about settings of type `owner`, or of `other`, that are beside neither.
+pub(super) fn right_types(owner: &str, other: Option<&str>) -> String {
+    let other = other.map_or(String::new(), |other| format!(" or {other}"));
+    format!("leave it out or use type {owner}{other}")
 }
 
 /// Returns the CEL of whether `text` is a duration within bounds, which rules on it together with

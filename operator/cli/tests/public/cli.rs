@@ -748,12 +748,7 @@ fn validate_warns_of_what_is_seldom_meant() {
     assert_eq!(warned(&fraction.replace("total: 20", "auto: {}")), units);
     let bouncer = fraction.replace("type: AcceptFraction", "type: Bouncer");
     let bouncer = bouncer + "    slo: {p50: 100ms}\n";
-    let random = "default/reports: spec.strategy.acceptFraction: refuses at random before requests \
-                  are shed by value, which then has little effect; give bouncer: {shedByValue: \
-                  false}\n";
-    assert_eq!(warned(&bouncer), random);
-    let by_estimate = "type: Bouncer\n    bouncer: {shedByValue: false}";
-    assert_eq!(warned(&bouncer.replace("type: Bouncer", by_estimate)), "");
+    assert_eq!(warned(&bouncer), "");
     // With the method Centralized, class admission follows misses only while the server is silent,
     // or never.
     let central = policy.replace("    # method: Centralized", "    method: Centralized");

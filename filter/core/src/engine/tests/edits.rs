@@ -1,7 +1,7 @@
 //! The state of a strategy that survives an edit of its policy, and the state that must not.
 
 use super::*;
-use crate::config::{Mode, StrategyConfig};
+use crate::config::{AcceptFractionConfig, Logic, Mode, StrategyConfig};
 
 /// SEDA's controller: p90 of 50 ms, run on five requests.
 fn controlled(mode: Mode) -> FilterConfig {
@@ -77,6 +77,55 @@ fn requests_under_way_are_known_to_the_strategy_that_an_edit_makes() {
     assert!((51..1_000_000).contains(&before), "{before}");
     process.run_for(Duration::from_secs(10));
     assert_eq!(process.gauge(RATE), before);
+}
+
+/// A proxy's part of the processing units changes with the endpoints. The measured demand and what
+/// Bouncer has learned stay.
+#[test]
+fn the_state_of_a_strategy_survives_a_change_of_endpoints() {
+    let limit = |units| AcceptFractionConfig {
+        max_utilization: 1.0,
+        units: Some(units),
+        window_us: 10_000_000,
+        step_us: 100_000,
+    };
+    let beside_bouncer = |units| StrategyConfig::Bouncer {
+        logic: Logic::Any,
+        shed_by_value: true,
+        capacity: Some(limit(units)),
+    };
+    let alone = |units| StrategyConfig::AcceptFraction(limit(units));
+    for strategy in [&beside_bouncer as &dyn Fn(f64) -> StrategyConfig, &alone] {
+        let with = |units| {
+            config(4, |stage| {
+                stage.strategy = strategy(units);
+                for kind in &mut stage.types {
+                    kind.slo = vec![Objective {
+                        percentile: 50.0,
+                        objective_us: 5_000_000,
+                    }];
+                }
+            })
+        };
+        let mut process = Process::new(1, &with(100.0));
+        serve_slowly(&mut process, 100);
+        // One unit is busy. A demand that is measured anew would be zero and refuse none.
+        let mut refused = |units| {
+            process.refused.clear();
+            process.configure(&with(units));
+            let streams: Vec<u32> = (0..50).map(|_| process.arrive(0, "/")).collect();
+            let is_limit = |(_, reason): &&(u32, Reason)| *reason == Reason::Utilization;
+            let refused = process.refused.iter().filter(is_limit).count();
+            for stream in streams {
+                if process.requests.contains_key(&stream) {
+                    process.finish(stream, Outcome::Unmeasured);
+                }
+            }
+            refused
+        };
+        assert!(refused(0.01) > 40, "{:?}", strategy(1.0));
+        assert_eq!(refused(100.0), 0);
+    }
 }
 
 fn by_class(stage: &mut StageConfig) {

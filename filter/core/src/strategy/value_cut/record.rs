@@ -18,7 +18,7 @@ const INCREASE: f64 = 0.04;
 const ENOUGH: f64 = 50.0;
 /// See `ENOUGH`.
 const LONGEST: f64 = 1.0;
-/// The range of ρ.
+/// The range of ρ, without a bound of utilization.
 pub(super) const RHO: (f64, f64) = (0.3, 1.3);
 /// Time constant of the averages that decide whether the ceilings apply, s.
 const PROTECTION: f64 = 3.0;
@@ -108,8 +108,8 @@ impl Record {
             && self.deliveries.iter().all(Delivery::is_finite)
     }
 
-    /// Advances the averages and ρ if that is due.
-    pub(super) fn step(&mut self, secs: f64, slots: f64) -> bool {
+    /// Advances the averages, and ρ to at most `most`, if that is due.
+    pub(super) fn step(&mut self, secs: f64, slots: f64, most: f64) -> bool {
         let elapsed = secs - self.stepped;
         // A clock that stepped back starts a new step.
         if (0.0..STEP).contains(&elapsed) {
@@ -136,12 +136,12 @@ impl Record {
         self.judged.1 += self.refused;
         (self.above, self.refused, self.missed) = (0.0, 0.0, 0.0);
         self.stepped = secs;
-        self.follow(secs);
+        self.follow(secs, most);
         true
     }
 
-    /// Moves ρ when enough was decided.
-    fn follow(&mut self, secs: f64) {
+    /// Moves ρ, to at most `most`, when enough was decided.
+    fn follow(&mut self, secs: f64, most: f64) {
         let elapsed = secs - self.since;
         if self.count < ENOUGH && (0.0..LONGEST).contains(&elapsed) {
             return;
@@ -154,7 +154,7 @@ impl Record {
         } else {
             self.rho * (1.0 - lost.min(DECREASE * elapsed))
         };
-        self.rho = next.clamp(RHO.0, RHO.1);
+        self.rho = next.clamp(RHO.0, most);
         (self.judged, self.count, self.since) = ((0.0, 0.0), 0.0, secs);
     }
 }

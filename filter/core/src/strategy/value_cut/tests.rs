@@ -190,7 +190,7 @@ fn a_type_has_a_rank_before_it_has_a_histogram() {
     for sample in 1..=20 {
         times.record(TypeId(1), ms(60.0), 1);
         times.sync(at(sample), &host, "times").unwrap();
-        cut.learn(16, false, &times, |_| 0.0);
+        cut.learn((16.0, f64::INFINITY), false, &times, |_| 0.0);
         // Each asks for 15 of 16 slots.
         cut.cells[0].rate = 15.0;
         cut.cells[1].rate = 15.0;

@@ -2,7 +2,7 @@
 
 use std::ops::Bound::{Excluded, Included};
 
-use headgate_core::config::{AcceptFractionConfig, StageConfig, StrategyConfig};
+use headgate_core::config::{AcceptFractionConfig, StageConfig};
 
 use super::super::window::{self, MINUTE_IN_SECONDS, window};
 use super::super::{Problems, Real};
@@ -57,7 +57,7 @@ pub(super) fn schema(at: &mut Place<'_>) {
     window::schema(at, &MINUTE_IN_SECONDS);
 }
 
-/// Notes limits that have no effect, or more than intended.
+/// Notes limits that have no effect.
 pub(super) fn warnings(stage: &StageConfig, noted: &mut Problems) {
     let Some(fraction) = stage.strategy.accept_fraction() else {
         return;
@@ -68,17 +68,6 @@ pub(super) fn warnings(stage: &StageConfig, noted: &mut Problems) {
             strategy.field("acceptFraction"),
             "no effect while Headgate looks for the number of slots, which has no limit then; \
              give processingUnits, or parallelism as total or perEndpoint",
-        );
-    }
-    if let StrategyConfig::Bouncer {
-        shed_by_value: true,
-        ..
-    } = stage.strategy
-    {
-        noted.add(
-            strategy.field("acceptFraction"),
-            "refuses at random before requests are shed by value, which then has little effect; \
-             give bouncer: {shedByValue: false}",
         );
     }
 }

@@ -11,7 +11,7 @@ use headgate_core::config::{ServiceTimesConfig, StageConfig, StarvationAvoidance
 
 use super::Problems;
 use crate::validate::path::Path;
-use crate::validate::schema::Place;
+use crate::validate::schema::{Place, right_types};
 use crate::{AdmissionPolicySpec, StrategyType};
 
 /// `spec.strategy` in the filter's types.
@@ -72,9 +72,9 @@ pub(super) fn warnings(stage: &StageConfig, noted: &mut Problems) {
     response_time_controller::warnings(stage, noted);
 }
 
-/// Whether the settings of `owner` have an effect beside type `kind`.
-fn is_used(owner: StrategyType, kind: StrategyType) -> bool {
-    owner == kind || (owner, kind) == (StrategyType::AcceptFraction, StrategyType::Bouncer)
+/// Returns the other type beside which the settings of `owner` have an effect.
+fn used_by(owner: StrategyType) -> Option<StrategyType> {
+    (owner == StrategyType::AcceptFraction).then_some(StrategyType::Bouncer)
 }
 
 fn refuse_settings_of_others(strategy: &crate::Strategy, at: &Path, problems: &mut Problems) {
@@ -102,11 +102,12 @@ fn refuse_settings_of_others(strategy: &crate::Strategy, at: &Path, problems: &m
         ),
     ];
     for (field, given, owner) in blocks {
-        if given && !is_used(owner, strategy.kind) {
-            let (kind, owner) = (strategy.kind.as_str(), owner.as_str());
+        let (kind, other) = (strategy.kind, used_by(owner));
+        if given && owner != kind && other != Some(kind) {
+            let right = right_types(owner.as_str(), other.map(StrategyType::as_str));
             problems.add(
                 at.field(field),
-                format!("given with type {kind}; leave it out or use type {owner}"),
+                format!("given with type {}; {right}", kind.as_str()),
             );
         }
     }
@@ -120,22 +121,17 @@ pub(super) fn schema(spec: &mut Place<'_>) {
     backlog_control::schema(spec);
     let mut strategy = spec.at("strategy");
     starvation_avoidance::schema(&mut strategy);
-    let bouncer = StrategyType::Bouncer;
-    for (field, owner, other) in [
-        ("bouncer", bouncer, None),
-        ("maxQueueWait", StrategyType::MaxQueueWait, None),
-        (
-            "acceptFraction",
-            StrategyType::AcceptFraction,
-            Some(bouncer),
-        ),
+    for (field, owner) in [
+        ("bouncer", StrategyType::Bouncer),
+        ("maxQueueWait", StrategyType::MaxQueueWait),
+        ("acceptFraction", StrategyType::AcceptFraction),
         (
             "responseTimeController",
             StrategyType::ResponseTimeController,
-            None,
         ),
-        ("backlogControl", StrategyType::BacklogControl, None),
+        ("backlogControl", StrategyType::BacklogControl),
     ] {
-        strategy.settings_of(owner.as_str(), other.map(StrategyType::as_str), field);
+        let other = used_by(owner).map(StrategyType::as_str);
+        strategy.settings_of(owner.as_str(), other, field);
     }
 }
