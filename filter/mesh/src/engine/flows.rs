@@ -139,11 +139,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use headgate_core::classify::memory::MemoryRequest;
+    use crate::memory::MemoryHost;
+    use crate::memory::MemoryRequest;
     use headgate_core::config::FilterConfig;
     use headgate_core::decision::PolicyId;
     use headgate_core::host::Shared;
-    use headgate_core::host::memory::MemoryHost;
     use headgate_core::stats::StageStats;
     use headgate_core::workers::Membership;
 

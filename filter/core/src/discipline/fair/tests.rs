@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::FilterConfig;
-use crate::host::memory::MemoryHost;
+use crate::memory::MemoryHost;
 use crate::request::TypeId;
 
 /// Rounds of a quantum, µs, or tags.
