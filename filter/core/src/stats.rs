@@ -43,6 +43,7 @@
 //! Counters are tallied in the worker and added to the host's once a tick: a host call per tick
 //! instead of several per request. Distributions are recorded as they happen.
 
+mod gauges;
 mod objectives;
 mod outputs;
 
@@ -54,6 +55,7 @@ use crate::refusal::Reason;
 use crate::request::TypeId;
 use crate::strategy::Admission;
 
+use gauges::Gauges;
 use objectives::Objectives;
 use outputs::Outputs;
 
@@ -175,6 +177,8 @@ pub struct StageStats {
     handover: MetricId,
     outputs: Outputs,
     objectives: Objectives,
+    /// All gauges that a policy may lack.
+    gauges: Gauges,
 }
 
 impl StageStats {
@@ -201,6 +205,7 @@ impl StageStats {
             types.push(TypeStats::new(host, &prefix, &kind.slo, general)?);
         }
         let counter = |name: &&str| counter(host, &format!("{prefix}.{name}"));
+        let mut gauges = Gauges::default();
         Ok(Self {
             dirty: Vec::with_capacity(types.len()),
             types,
@@ -212,8 +217,9 @@ impl StageStats {
             queue_length: host.define(MetricKind::Gauge, &format!("{prefix}.queue_length"))?,
             queued_work: host.define(MetricKind::Gauge, &format!("{prefix}.queued_work_us"))?,
             handover: host.define(MetricKind::Histogram, &format!("{prefix}.handover_us"))?,
-            outputs: Outputs::new(host, &prefix, &names, config)?,
-            objectives: Objectives::new(host, &prefix, &names, config)?,
+            outputs: Outputs::new(host, &mut gauges, &prefix, &names, config)?,
+            objectives: Objectives::new(host, &mut gauges, &prefix, &names, config)?,
+            gauges,
         })
     }
 
@@ -335,8 +341,8 @@ impl StageStats {
         self.outputs.publish(host, strategy)
     }
 
-    /// Publishes the configured P and objectives, and resets the gauges of objectives of `before`
-    /// that were removed.
+    /// Publishes the configured P and objectives, and resets the gauges of `before` that this
+    /// configuration lacks.
     ///
     /// # Errors
     /// [`HostError`].
@@ -347,17 +353,17 @@ impl StageStats {
         before: Option<&Self>,
     ) -> Result<(), HostError> {
         host.record(self.slots, u64::from(parallelism))?;
-        self.objectives
-            .publish(host, before.map(|before| &before.objectives))
+        self.objectives.publish(host)?;
+        before.map_or(Ok(()), |before| before.gauges.withdraw(host, &self.gauges))
     }
 
-    /// Resets the gauges of P and objectives when the policy is removed.
+    /// Resets the gauges when the policy is removed.
     ///
     /// # Errors
     /// [`HostError`].
     pub fn retired(&self, host: &impl Metrics) -> Result<(), HostError> {
         host.record(self.slots, 0)?;
-        self.objectives.withdraw(host)
+        self.gauges.withdraw(host, &Gauges::default())
     }
 
     /// Adds the counts since the last call to the host's counters.

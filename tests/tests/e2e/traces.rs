@@ -1,6 +1,6 @@
 //! Spans of Envoy with the filter's decisions.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -12,56 +12,82 @@ use headgate_tests::bootstrap::{Bootstrap, socket};
 use headgate_tests::policy;
 use headgate_tests::rig::Rig;
 use headgate_tests::wait::until;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// A collector of Zipkin's spans in JSON.
 struct Collector {
     addr: SocketAddr,
-    received: Arc<Mutex<String>>,
+    spans: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Collector {
     fn start() -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let addr = listener.local_addr()?;
-        let received = Arc::new(Mutex::new(String::new()));
-        let to = Arc::clone(&received);
+        let spans = Arc::default();
+        let to = Arc::clone(&spans);
         thread::spawn(move || {
             for connection in listener.incoming().map_while(Result::ok) {
                 let to = Arc::clone(&to);
-                thread::spawn(move || Self::receive(connection, &to));
+                // An error here means that Envoy has closed its end, which is no failure.
+                thread::spawn(move || Self::receive(connection, &to).unwrap_or(()));
             }
         });
-        Ok(Self { addr, received })
+        Ok(Self { addr, spans })
     }
 
     /// Answers each request, and ends with the connection.
-    fn receive(mut connection: TcpStream, to: &Mutex<String>) -> std::io::Result<()> {
-        let mut buffer = [0; 1 << 16];
-        loop {
-            let length = connection.read(&mut buffer)?;
-            if length == 0 {
-                return Ok(());
-            }
-            let part = String::from_utf8_lossy(&buffer[..length]);
-            let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
-            to.push_str(&part);
-            // The end of a body in chunks.
-            if to.ends_with("0\r\n\r\n") {
-                connection.write_all(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n")?;
-            }
+    fn receive(connection: TcpStream, to: &Mutex<Vec<Value>>) -> Result<()> {
+        let mut reader = BufReader::new(connection);
+        while let Some(body) = read_body(&mut reader)? {
+            let spans: Vec<Value> = serde_json::from_slice(&body)?;
+            to.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .extend(spans);
+            let answer = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n";
+            reader.get_mut().write_all(answer)?;
         }
+        Ok(())
     }
 
-    /// Returns the span of the request for `path`.
-    fn span(&self, path: &str) -> Result<String> {
-        let end = format!("{path}\"");
+    /// Returns the tags of the request for `path`.
+    fn tags(&self, path: &str) -> Result<Value> {
         until(&format!("the span of {path}"), || {
-            let received = self.received.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut spans = received.split("\"traceId\"");
-            let found = spans.find(|span| span.contains(&end));
-            found.map(str::to_owned).ok_or_else(|| received.clone())
+            let spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
+            let of_path = |span: &&Value| {
+                let url = span["tags"]["http.url"].as_str();
+                url.is_some_and(|url| url.ends_with(path))
+            };
+            let found = spans.iter().find(of_path);
+            found
+                .map(|span| span["tags"].clone())
+                .ok_or_else(|| format!("{spans:?}"))
         })
+    }
+}
+
+/// Returns the next request's body in chunks, or `None` at the end of the connection.
+fn read_body(reader: &mut BufReader<TcpStream>) -> Result<Option<Vec<u8>>> {
+    let mut line = String::new();
+    while line != "\r\n" {
+        line.clear();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(None);
+        }
+    }
+    let mut body = Vec::new();
+    loop {
+        line.clear();
+        reader.read_line(&mut line)?;
+        let size = usize::from_str_radix(line.trim_end(), 16)
+            .with_context(|| format!("{line:?} is no size of a chunk"))?;
+        // A chunk ends with an empty line.
+        let mut chunk = vec![0; size + 2];
+        reader.read_exact(&mut chunk)?;
+        if size == 0 {
+            return Ok(Some(body));
+        }
+        body.extend_from_slice(&chunk[..size]);
     }
 }
 
@@ -120,34 +146,31 @@ fn spans_say_what_was_decided() -> Result<()> {
     for request in held.into_iter().chain(waiting) {
         assert_eq!(request.answer()?.status, 200);
     }
-    for (path, tags) in [
+    for (path, expected) in [
         (
             "/held",
-            &["decision\":\"admitted", "queue_wait_ms\":\"0"][..],
+            &[("decision", "admitted"), ("queue_wait_ms", "0")][..],
         ),
-        (
-            "/waiting",
-            &["decision\":\"admitted", "queue_wait_ms\":\""][..],
-        ),
+        ("/waiting", &[("decision", "admitted")][..]),
         (
             "/refused",
             &[
-                "decision\":\"refused",
-                "reason\":\"queue_full",
-                "refused\":\"policy=default/search; type=default; reason=queue_full",
+                ("decision", "refused"),
+                ("reason", "queue_full"),
+                (
+                    "refused",
+                    "policy=default/search; type=default; reason=queue_full",
+                ),
             ][..],
         ),
     ] {
-        let span = collector.span(path)?;
-        for tag in tags.iter().chain(&["type\":\"default"]) {
-            let tag = format!("\"headgate.{tag}");
-            assert!(span.contains(&tag), "{path}: no {tag} in {span}");
+        let tags = collector.tags(path)?;
+        for (name, value) in expected.iter().chain(&[("type", "default")]) {
+            assert_eq!(tags[format!("headgate.{name}")], **value, "{path}: {tags}");
         }
-        assert_eq!(
-            span.contains("headgate.refused"),
-            path == "/refused",
-            "{span}"
-        );
+        let refused = path == "/refused";
+        assert_eq!(!tags["headgate.refused"].is_null(), refused, "{tags}");
+        assert_eq!(tags["headgate.queue_wait_ms"].is_null(), refused, "{tags}");
     }
     rig.wait_until_idle()
 }

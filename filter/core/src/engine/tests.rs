@@ -790,6 +790,24 @@ fn the_value_cut_shows_the_rank_and_the_slots_that_a_type_asks_for() {
     is_near("type.slow.value_slots_asked_milli", 10_000);
     is_near("type.default.value_slots_asked_milli", 2_000);
     assert_eq!(process.gauge("type.slow.value_admitted_permille"), 1_000);
+    // A type that is renamed and a cut that is switched off leave no values behind.
+    let mut edited = broken::by_value(16);
+    edited.stages[0].types[0].name = "renamed".to_owned();
+    process.configure(&edited);
+    assert_eq!(process.gauge("type.slow.value_per_slot_second_milli"), 0);
+    assert_eq!(process.gauge("type.slow.value_admitted_permille"), 0);
+    assert_eq!(
+        process.gauge("type.default.value_per_slot_second_milli"),
+        50_000
+    );
+    edited.stages[0].strategy = StrategyConfig::Bouncer {
+        logic: Logic::Any,
+        shed_by_value: false,
+        capacity: None,
+    };
+    process.configure(&edited);
+    assert_eq!(process.gauge("type.default.value_per_slot_second_milli"), 0);
+    assert_eq!(process.gauge("value_budget_permille"), 0);
 }
 
 #[test]

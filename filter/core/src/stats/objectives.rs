@@ -4,27 +4,21 @@
 //! know the share of responses that must be in time: policies may use any percentile, and
 //! Prometheus can't turn the label `p99_9` into a number.
 
+use super::gauges::Gauges;
 use super::percentile_name;
 use crate::config::StageConfig;
-use crate::host::{HostError, MetricId, MetricKind, Metrics};
+use crate::host::{HostError, MetricId, Metrics};
 
-/// Gauges of a stage's objectives. All workers write the same values.
+/// Gauges of a stage's objectives, with their values. All workers write the same values.
 #[derive(Debug, Clone)]
-pub(super) struct Objectives(Vec<Gauge>);
-
-#[derive(Debug, Clone)]
-struct Gauge {
-    /// Ids don't tell: a host may give one metric several.
-    name: String,
-    metric: MetricId,
-    value: u64,
-}
+pub(super) struct Objectives(Vec<(MetricId, u64)>);
 
 impl Objectives {
     /// `names` are those of the types in stats. Types that share a name have no objectives in
     /// common.
     pub(super) fn new(
         host: &impl Metrics,
+        gauges: &mut Gauges,
         prefix: &str,
         names: &[&str],
         config: &StageConfig,
@@ -42,39 +36,14 @@ impl Objectives {
                     ("slo_quantile_ppm", quantile_ppm),
                 ] {
                     let name = format!("{prefix}.type.{shown}.{what}.objective.{percentile}");
-                    let metric = host.define(MetricKind::Gauge, &name)?;
-                    all.push(Gauge {
-                        name,
-                        metric,
-                        value,
-                    });
+                    all.push((gauges.define(host, name)?, value));
                 }
             }
         }
         Ok(Self(all))
     }
 
-    /// Sets the gauges, and takes back those of `before` that are no longer there.
-    pub(super) fn publish(
-        &self,
-        host: &impl Metrics,
-        before: Option<&Self>,
-    ) -> Result<(), HostError> {
-        for gauge in &self.0 {
-            host.record(gauge.metric, gauge.value)?;
-        }
-        for gone in before.into_iter().flat_map(|before| &before.0) {
-            if !self.0.iter().any(|gauge| gauge.name == gone.name) {
-                host.record(gone.metric, 0)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes all of them back.
-    pub(super) fn withdraw(&self, host: &impl Metrics) -> Result<(), HostError> {
-        self.0
-            .iter()
-            .try_for_each(|gauge| host.record(gauge.metric, 0))
+    pub(super) fn publish(&self, host: &impl Metrics) -> Result<(), HostError> {
+        (self.0.iter()).try_for_each(|&(metric, value)| host.record(metric, value))
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! All workers see the same outputs, and each writes what it sees when that has changed.
 
+use super::gauges::Gauges;
 use super::micros;
 use crate::config::{ControlScope, StageConfig, StrategyConfig};
-use crate::host::{HostError, MetricId, MetricKind, Metrics};
+use crate::host::{HostError, MetricId, Metrics};
 use crate::request::{ClassId, TypeId};
 use crate::strategy::Admission;
 
@@ -59,13 +60,14 @@ impl Outputs {
     /// `names` are those of the types in stats.
     pub(super) fn new(
         host: &impl Metrics,
+        gauges: &mut Gauges,
         prefix: &str,
         names: &[&str],
         config: &StageConfig,
     ) -> Result<Self, HostError> {
         let mut all = Vec::new();
         let mut define = |output: Output, name: &str| {
-            let metric = host.define(MetricKind::Gauge, &format!("{prefix}.{name}"))?;
+            let metric = gauges.define(host, format!("{prefix}.{name}"))?;
             all.push((output, metric, None));
             Ok::<_, HostError>(())
         };

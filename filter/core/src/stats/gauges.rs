@@ -1,0 +1,32 @@
+//! The gauges that only some policies have. An edit that takes one away resets it.
+
+use std::collections::HashSet;
+
+use crate::host::{HostError, MetricId, MetricKind, Metrics};
+
+/// Gauges that a stage has defined. Ids don't tell which: a host may give one metric several.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Gauges(Vec<(String, MetricId)>);
+
+impl Gauges {
+    /// Defines a gauge.
+    pub(super) fn define(
+        &mut self,
+        host: &impl Metrics,
+        name: String,
+    ) -> Result<MetricId, HostError> {
+        let metric = host.define(MetricKind::Gauge, &name)?;
+        self.0.push((name, metric));
+        Ok(metric)
+    }
+
+    /// Sets all gauges to 0 that aren't among `kept`.
+    pub(super) fn withdraw(&self, host: &impl Metrics, kept: &Self) -> Result<(), HostError> {
+        let kept: HashSet<&str> = kept.0.iter().map(|(name, _)| name.as_str()).collect();
+        let gone = self
+            .0
+            .iter()
+            .filter(|(name, _)| !kept.contains(name.as_str()));
+        gone.map(|&(_, metric)| host.record(metric, 0)).collect()
+    }
+}
