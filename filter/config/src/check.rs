@@ -13,8 +13,8 @@ use serde::Deserialize;
 use super::bounds::{at_most, header_name, positive, within};
 use super::{
     AcceptFractionConfig, AutoParallelism, BacklogControlConfig, ClassConfig, ConfigError,
-    CostConfig, DEFAULT_TYPE, Direction, Discipline, ErrorsConfig, FilterConfig, Flow, MAX_CLASSES,
-    MAX_COST, MAX_ERRORS, MAX_PARALLELISM, MAX_QUEUE_LENGTH, MAX_ROUTES, MAX_STAGES, MAX_TYPES,
+    CostConfig, DEFAULT_TYPE, Direction, ErrorsConfig, FilterConfig, Flow, MAX_CLASSES, MAX_COST,
+    MAX_ERRORS, MAX_PARALLELISM, MAX_QUEUE_LENGTH, MAX_ROUTES, MAX_STAGES, MAX_TYPES,
     MAX_WORKFLOW_NAME, Measure, StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig,
 };
 
@@ -208,14 +208,8 @@ impl StageConfig {
     }
 
     fn check_discipline(&self, at: &str) -> Result<(), ConfigError> {
-        let (by, quantum_us, weights) = match &self.queue.discipline {
-            Discipline::Drr {
-                by,
-                quantum_us,
-                weights,
-            } => (by, Some(*quantum_us), weights),
-            Discipline::Wfq { by, weights } => (by, None, weights),
-            _ => return Ok(()),
+        let Some((by, quantum_us, weights)) = self.queue.discipline.fair() else {
+            return Ok(());
         };
         let err = |field: &str, problem: String| {
             let field = format!("{at}.queue.discipline.{field}");
@@ -225,7 +219,7 @@ impl StageConfig {
             let field = format_args!("{at}.queue.discipline.quantum_us");
             within(field, quantum, 100..=60_000_000)?;
         }
-        if *by == Flow::Class && self.classes.is_empty() {
+        if by == Flow::Class && self.classes.is_empty() {
             return err("by", "Class; the stage has no classes".into());
         }
         for (name, weight) in weights {

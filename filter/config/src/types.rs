@@ -276,6 +276,23 @@ pub enum Discipline {
     Slack,
 }
 
+impl Discipline {
+    /// Returns the flows, the quantum (µs, of deficit round robin) and the weights of a fair queue;
+    /// `None` of other orders.
+    #[must_use]
+    pub fn fair(&self) -> Option<(Flow, Option<u64>, &BTreeMap<String, f64>)> {
+        match self {
+            Self::Drr {
+                by,
+                quantum_us,
+                weights,
+            } => Some((*by, Some(*quantum_us), weights)),
+            Self::Wfq { by, weights } => Some((*by, None, weights)),
+            _ => None,
+        }
+    }
+}
+
 /// The flows of a fair queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Flow {

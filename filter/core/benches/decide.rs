@@ -3,17 +3,19 @@
 
 #[path = "../tests/common/mod.rs"]
 mod common;
+#[path = "../tests/memory/mod.rs"]
+mod memory;
 
 use std::hint::black_box;
 use std::time::Duration;
 
+use crate::memory::MemoryHost;
 use common::{
     BOUNCER, DEGRADATION, PARALLELISM, backlog_control, classes, response_time_controller, stage,
     starvation_avoidances,
 };
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use headgate_core::config::{BacklogSignal, StageConfig, StarvationAvoidance, StrategyConfig};
-use headgate_core::host::memory::MemoryHost;
 use headgate_core::request::{Attributes, ClassId, Served};
 use headgate_core::rng::Rng;
 use headgate_core::service_times::{ServiceTimes, Settings};

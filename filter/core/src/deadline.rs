@@ -59,7 +59,7 @@ fn grpc_timeout(value: &[u8]) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::classify::memory::MemoryRequest;
+    use crate::memory::MemoryRequest;
 
     fn of(headers: &[(&str, &str)]) -> Option<Duration> {
         own_deadline(&MemoryRequest::of(headers))

@@ -5,10 +5,11 @@
 //! process. Three facilities cross threads: numbers (Envoy's gauges are process-wide atomics),
 //! blobs with compare-and-swap (shared data), and a wake-up of another worker (shared queues).
 //! `Shared` is all of them and nothing more. With one engine for the whole process, the same state
-//! lives in plain cells: [`Local`]. [`memory`] is Envoy for tests.
+//! lives in plain cells: [`Local`].
 
 mod local;
-pub mod memory;
+#[cfg(test)]
+mod memory_tests;
 mod unfiltered;
 
 pub use local::Local;

@@ -20,6 +20,9 @@ pub mod histogram;
 pub mod host;
 pub mod http;
 pub mod ledger;
+#[cfg(test)]
+#[path = "../tests/memory/mod.rs"]
+mod memory;
 pub mod parallelism;
 pub mod progress;
 pub mod queue;
@@ -39,3 +42,7 @@ pub mod work;
 pub mod workers;
 
 pub use headgate_config as config;
+
+/// The name of this crate in files that other crates include, too.
+#[cfg(test)]
+extern crate self as headgate_core;

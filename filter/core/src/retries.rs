@@ -89,7 +89,7 @@ impl FirstAttempts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::classify::memory::MemoryRequest;
+    use crate::memory::MemoryRequest;
     use crate::request::TypeId;
 
     #[test]

@@ -191,6 +191,7 @@ pub(crate) fn change_bytes<R>(
 }
 
 #[cfg(test)]
+#[path = "../tests/memory/layout.rs"]
 pub(crate) mod layout;
 
 #[cfg(test)]
@@ -199,7 +200,7 @@ mod tests {
 
     use super::*;
     use crate::host::Unfiltered;
-    use crate::host::memory::{Fault, MemoryHost};
+    use crate::memory::{Fault, MemoryHost};
 
     fn every_worker_learns_what_the_others_counted_once(memory: &MemoryHost) {
         // A host of its own for each: so each tests whether the number is kept, if nothing was

@@ -43,23 +43,21 @@
 //! Counters are tallied in the worker and added to the host's once a tick: a host call per tick
 //! instead of several per request. Distributions are recorded as they happen.
 
-mod controllers;
 mod gauges;
 mod objectives;
-mod value_cut;
+mod outputs;
 
 use std::time::Duration;
 
-use crate::config::{Objective, StageConfig, StrategyConfig};
+use crate::config::{Objective, StageConfig};
 use crate::host::{HostError, MetricId, MetricKind, Metrics};
 use crate::refusal::Reason;
 use crate::request::TypeId;
 use crate::strategy::Admission;
 
-use controllers::Controllers;
 use gauges::Gauges;
 use objectives::Objectives;
-use value_cut::ValueCutGauges;
+use outputs::Outputs;
 
 /// Types beyond this many share the stats of `_other`: each type costs some twenty metrics.
 pub const MAX_TYPES_IN_STATS: usize = 256;
@@ -177,18 +175,10 @@ pub struct StageStats {
     queue_length: MetricId,
     queued_work: MetricId,
     handover: MetricId,
-    backlog_control: Option<BacklogControlGauges>,
-    controllers: Controllers,
-    value_cut: Option<ValueCutGauges>,
+    outputs: Outputs,
     objectives: Objectives,
     /// All gauges that a policy may lack.
     gauges: Gauges,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct BacklogControlGauges {
-    bound: MetricId,
-    delay: MetricId,
 }
 
 impl StageStats {
@@ -227,15 +217,7 @@ impl StageStats {
             queue_length: host.define(MetricKind::Gauge, &format!("{prefix}.queue_length"))?,
             queued_work: host.define(MetricKind::Gauge, &format!("{prefix}.queued_work_us"))?,
             handover: host.define(MetricKind::Histogram, &format!("{prefix}.handover_us"))?,
-            backlog_control: match config.strategy {
-                StrategyConfig::BacklogControl(_) => Some(BacklogControlGauges {
-                    bound: gauges.define(host, format!("{prefix}.backlog_bound"))?,
-                    delay: gauges.define(host, format!("{prefix}.service_delay_us"))?,
-                }),
-                _ => None,
-            },
-            controllers: Controllers::new(host, &mut gauges, &prefix, &names, config)?,
-            value_cut: ValueCutGauges::new(host, &mut gauges, &prefix, &names, config)?,
+            outputs: Outputs::new(host, &mut gauges, &prefix, &names, config)?,
             objectives: Objectives::new(host, &mut gauges, &prefix, &names, config)?,
             gauges,
         })
@@ -356,14 +338,7 @@ impl StageStats {
         host: &impl Metrics,
         strategy: &dyn Admission,
     ) -> Result<(), HostError> {
-        if let (Some(gauges), Some(bound)) = (&self.backlog_control, strategy.controlled_bound()) {
-            host.record(gauges.bound, bound.value)?;
-            host.record(gauges.delay, micros(bound.service_delay))?;
-        }
-        if let (Some(gauges), Some(cut)) = (&mut self.value_cut, strategy.value_cut()) {
-            gauges.publish(host, cut)?;
-        }
-        self.controllers.publish(host, strategy)
+        self.outputs.publish(host, strategy)
     }
 
     /// Publishes the configured P and objectives, and resets the gauges of `before` that this

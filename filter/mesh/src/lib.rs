@@ -11,6 +11,9 @@
 pub mod class_admission;
 pub mod engine;
 mod http;
+#[cfg(test)]
+#[path = "../../core/tests/memory/mod.rs"]
+mod memory;
 mod mesh;
 mod shared;
 pub mod smoothing;

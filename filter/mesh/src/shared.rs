@@ -3,7 +3,7 @@
 pub(crate) use headgate_core::shared::*;
 
 #[cfg(test)]
-#[path = "../../core/src/shared/layout.rs"]
+#[path = "../../core/tests/memory/layout.rs"]
 mod layout;
 
 #[cfg(test)]

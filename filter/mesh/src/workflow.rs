@@ -89,7 +89,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use headgate_core::classify::memory::MemoryRequest;
+    use crate::memory::MemoryRequest;
 
     fn of(headers: &[(&str, &str)]) -> Option<Vec<u8>> {
         let mut found = b"of the request before".to_vec();

@@ -10,6 +10,8 @@
 
 #[path = "../../core/tests/common/mod.rs"]
 mod common;
+#[path = "../../core/tests/memory/mod.rs"]
+mod memory;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::VecDeque;
@@ -24,8 +26,8 @@ use headgate_core::classify::RequestView;
 use headgate_core::config::{BacklogSignal, FilterConfig, StageConfig};
 use headgate_core::decision::{Decision, Ticket};
 
+use crate::memory::MemoryHost;
 use headgate_core::host::HostError;
-use headgate_core::host::memory::MemoryHost;
 use headgate_core::http::{Inbound, Level, Property, Proxy, Stream};
 use headgate_core::request::{Attributes, ClassId, Served, TypeId};
 use headgate_core::rng::Rng;

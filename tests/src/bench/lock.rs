@@ -10,7 +10,6 @@ use anyhow::{Result, anyhow};
 use headgate_core::decision::Decision;
 use headgate_core::engine::Prepared;
 use headgate_core::host::{HostError, Local, MetricId, MetricKind, Metrics};
-use headgate_core::http::memory::MemoryStream;
 use headgate_core::http::{Headers, Inbound, Property};
 use headgate_core::time::Instant;
 use headgate_mesh::Filter;
@@ -18,6 +17,10 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::table::Table;
+use memory::MemoryStream;
+
+#[path = "../../../filter/core/tests/memory/mod.rs"]
+mod memory;
 
 /// Headers of a request; the first twelve are as many as a plain client sends, all as many as a
 /// browser behind proxies.

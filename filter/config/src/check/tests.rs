@@ -1,5 +1,5 @@
 use super::*;
-use crate::RetriesConfig;
+use crate::{Discipline, RetriesConfig};
 
 /// Returns the problem with backlog control whose fields are `json`, beside those that have no
 /// default.

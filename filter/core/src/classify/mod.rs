@@ -11,7 +11,6 @@
 
 mod condition;
 mod index;
-pub mod memory;
 mod routes;
 pub mod trace;
 

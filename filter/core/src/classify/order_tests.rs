@@ -3,10 +3,10 @@
 
 use proptest::prelude::*;
 
-use super::memory::MemoryRequest as Request;
 use super::tests::stage;
 use super::{Classified, Classifier, trace};
 use crate::config::{ClassConfig, GrpcMatch, HeaderMatch, Match, PathMatch, StringMatchKind};
+use crate::memory::MemoryRequest as Request;
 
 fn one_of(texts: &'static [&'static str]) -> impl Strategy<Value = String> + Clone {
     proptest::sample::select(texts).prop_map(String::from)

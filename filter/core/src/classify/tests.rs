@@ -1,12 +1,12 @@
 //! The meaning of each rule.
 
 use super::condition::MAX_VALUE;
-use super::memory::MemoryRequest as Request;
 use super::*;
 use crate::config::{
     GrpcMatch, HeaderMatch, Measure, Mode, PathMatch, QueueConfig, StrategyConfig, StringMatchKind,
     TypeConfig,
 };
+use crate::memory::MemoryRequest as Request;
 
 /// A stage with one type for each list of matches, and `default`.
 pub(super) fn stage(types: Vec<Vec<Match>>, excluded: Vec<Match>) -> StageConfig {

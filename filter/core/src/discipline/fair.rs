@@ -85,13 +85,10 @@
 //!   pause): they start over from 0 as soon as the queue is empty, and a `finish` from before
 //!   counts as none. Should that never happen, the last round makes the order a FIFO's.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
 use super::Turn;
 use super::cost::Cost;
 use super::rank::{Layout, ROUND, TAG};
-use crate::config::{Flow, MAX_WORKFLOWS, StageConfig};
+use crate::config::{Discipline, Flow, MAX_WORKFLOWS, StageConfig};
 use crate::host::{HostError, Number, Shared};
 use crate::request::Attributes;
 use crate::time::Instant;
@@ -184,39 +181,16 @@ pub(super) struct Fair {
 }
 
 impl Fair {
-    /// Deficit round robin.
-    pub(super) fn by_rounds(
+    /// Creates the fair queue of the checked `stage`, if `discipline` is one.
+    pub(super) fn new(
         host: &impl Shared,
         prefix: &str,
         stage: &StageConfig,
-        by: Flow,
-        quantum_us: u64,
-        weights: &BTreeMap<String, f64>,
-    ) -> Result<Self, HostError> {
-        let grain = |_| Grain::rounds(quantum_us);
-        Self::new(host, prefix, stage, by, weights, grain)
-    }
-
-    /// A weighted fair queue.
-    pub(super) fn by_tags(
-        host: &impl Shared,
-        prefix: &str,
-        stage: &StageConfig,
-        by: Flow,
-        weights: &BTreeMap<String, f64>,
-    ) -> Result<Self, HostError> {
-        Self::new(host, prefix, stage, by, weights, Grain::tags)
-    }
-
-    /// `grain` gets the least weight.
-    fn new(
-        host: &impl Shared,
-        prefix: &str,
-        stage: &StageConfig,
-        by: Flow,
-        weights: &BTreeMap<String, f64>,
-        grain: impl Fn(f64) -> Grain,
-    ) -> Result<Self, HostError> {
+        discipline: &Discipline,
+    ) -> Result<Option<Self>, HostError> {
+        let Some((by, quantum_us, weights)) = discipline.fair() else {
+            return Ok(None);
+        };
         let (kind, names): (&str, Vec<String>) = match by {
             Flow::Type => ("type", stage.types.iter().map(|t| t.name.clone()).collect()),
             Flow::Class => (
@@ -241,15 +215,15 @@ impl Fair {
         let of_requests = (by == Flow::Workflow).then(|| weights.values().copied());
         let all = flows.iter().map(|flow| flow.weight);
         let least = (all.chain(of_requests.into_iter().flatten())).reduce(f64::min);
-        let grain = grain(least.unwrap_or(1.0));
-        Ok(Self {
+        let grain = quantum_us.map_or_else(|| Grain::tags(least.unwrap_or(1.0)), Grain::rounds);
+        Ok(Some(Self {
             by,
             grain,
             round: host.number(&format!("{prefix}.{}", grain.round))?,
             prefix: format!("{prefix}.{kind}"),
             flows,
             names,
-        })
+        }))
     }
 
     /// Returns the number of flows.
@@ -352,11 +326,6 @@ impl Fair {
         let most = (1_u64 << (self.grain.fraction + MAX_ROUNDS)) as f64;
         let least = if us > 0 { 1.0 } else { 0.0 };
         (us as f64 * per_us).clamp(least, most) as u64
-    }
-
-    /// Returns `span` of arrival time in ranks.
-    pub(super) fn tolerance(&self, span: Duration) -> u64 {
-        self.grain.layout.tolerance(span)
     }
 
     /// Records that a request left the queue for a slot. `least` is the smallest rank of all

@@ -41,7 +41,7 @@ use crate::service_times::ServiceTimes;
 use crate::time::{Instant, nanos};
 
 use fair::Fair;
-use rank::{PRIORITY, WORK};
+use rank::{Layout, PRIORITY, ROUND, TAG, WORK};
 
 /// The order of one stage's queue.
 #[derive(Debug)]
@@ -84,24 +84,7 @@ impl Order {
         } else {
             config::Discipline::Fifo
         };
-        let fair = match &discipline {
-            config::Discipline::Drr {
-                by,
-                quantum_us,
-                weights,
-            } => Some(Fair::by_rounds(
-                host,
-                prefix,
-                stage,
-                *by,
-                *quantum_us,
-                weights,
-            )?),
-            config::Discipline::Wfq { by, weights } => {
-                Some(Fair::by_tags(host, prefix, stage, *by, weights)?)
-            }
-            _ => None,
-        };
+        let fair = Fair::new(host, prefix, stage, &discipline)?;
         Ok(Self {
             discipline,
             timeout: Duration::from_micros(stage.queue.timeout_us),
@@ -130,28 +113,29 @@ impl Order {
 
     /// Returns the value by which other workers learn that the first waiter has `rank`.
     pub(crate) fn announce(&self, rank: u64) -> u64 {
-        rank::announce(rank, self.number())
+        rank::announce(rank, self.kind().0)
     }
 
     /// Returns the rank that another worker announced; `None` while that worker has another order,
     /// because an edit has reached only one of the two.
     pub(crate) fn heard(&self, announced: u64) -> Option<u64> {
-        rank::heard(announced, self.number())
+        rank::heard(announced, self.kind().0)
     }
 
-    /// The order among all, below 16.
-    fn number(&self) -> u64 {
+    /// Returns the order's number among all, below 16, and the layout of its ranks; `None` where
+    /// ranks are instants, by which requests reach their limits.
+    fn kind(&self) -> (u64, Option<Layout>) {
         match self.discipline {
-            config::Discipline::Fifo => 1,
-            config::Discipline::Edf => 2,
-            config::Discipline::Lstf => 3,
-            config::Discipline::Sjf => 4,
-            config::Discipline::Srtf => 5,
-            config::Discipline::Lasf => 6,
-            config::Discipline::Drr { .. } => 7,
-            config::Discipline::Slack => 8,
-            config::Discipline::Wfq { .. } => 9,
-            config::Discipline::Priority => 10,
+            config::Discipline::Fifo => (1, None),
+            config::Discipline::Edf => (2, None),
+            config::Discipline::Lstf => (3, None),
+            config::Discipline::Sjf => (4, Some(WORK)),
+            config::Discipline::Srtf => (5, Some(WORK)),
+            config::Discipline::Lasf => (6, Some(WORK)),
+            config::Discipline::Drr { .. } => (7, Some(ROUND)),
+            config::Discipline::Slack => (8, None),
+            config::Discipline::Wfq { .. } => (9, Some(TAG)),
+            config::Discipline::Priority => (10, Some(PRIORITY)),
         }
     }
 
@@ -192,18 +176,7 @@ impl Order {
     /// for any limits of the others, and are judged by that place.
     #[must_use]
     pub fn admits_by_drain(&self) -> bool {
-        match self.discipline {
-            config::Discipline::Fifo
-            | config::Discipline::Edf
-            | config::Discipline::Lstf
-            | config::Discipline::Slack => true,
-            config::Discipline::Sjf
-            | config::Discipline::Srtf
-            | config::Discipline::Lasf
-            | config::Discipline::Drr { .. }
-            | config::Discipline::Wfq { .. }
-            | config::Discipline::Priority => false,
-        }
+        self.kind().1.is_none()
     }
 
     /// Returns the place of a request that came at `arrived`, meets `queued` others, and is
@@ -218,17 +191,13 @@ impl Order {
         expected_us: u64,
         queued: u32,
     ) -> Result<Place, HostError> {
-        if let Some(fair) = &mut self.fair {
-            let (rank, turn) = fair.place(host, arrived, request, expected_us, queued)?;
-            return Ok(Place {
-                rank,
-                turn: Some(turn),
-            });
-        }
-        Ok(Place {
-            rank: self.rank(arrived, request, times),
-            turn: None,
-        })
+        let Some(fair) = &mut self.fair else {
+            let rank = self.rank(arrived, request, times);
+            return Ok(Place { rank, turn: None });
+        };
+        let (rank, turn) = fair.place(host, arrived, request, expected_us, queued)?;
+        let turn = Some(turn);
+        Ok(Place { rank, turn })
     }
 
     /// The rank of the first request of `flow` on this worker, which came at `arrived` and has the
@@ -327,36 +296,20 @@ impl Order {
     /// Whether [`Attributes::progress`] matters.
     #[must_use]
     pub fn needs_progress(discipline: &config::Discipline) -> bool {
-        match discipline {
-            config::Discipline::Fifo
-            | config::Discipline::Edf
-            | config::Discipline::Drr { .. }
-            | config::Discipline::Wfq { .. }
-            | config::Discipline::Priority
-            | config::Discipline::Slack => false,
+        matches!(
+            discipline,
             config::Discipline::Lstf
-            | config::Discipline::Sjf
-            | config::Discipline::Srtf
-            | config::Discipline::Lasf => true,
-        }
+                | config::Discipline::Sjf
+                | config::Discipline::Srtf
+                | config::Discipline::Lasf
+        )
     }
 
     /// Returns `span` of arrival time in ranks.
     #[must_use]
     pub fn tolerance(&self, span: Duration) -> u64 {
-        match self.discipline {
-            config::Discipline::Fifo
-            | config::Discipline::Edf
-            | config::Discipline::Lstf
-            | config::Discipline::Slack => nanos(span),
-            config::Discipline::Sjf | config::Discipline::Srtf | config::Discipline::Lasf => {
-                WORK.tolerance(span)
-            }
-            config::Discipline::Priority => PRIORITY.tolerance(span),
-            config::Discipline::Drr { .. } | config::Discipline::Wfq { .. } => {
-                self.fair.as_ref().map_or(0, |fair| fair.tolerance(span))
-            }
-        }
+        let (_, layout) = self.kind();
+        layout.map_or_else(|| nanos(span), |layout| layout.tolerance(span))
     }
 
     fn deadline(&self, now: Instant, request: &Attributes, times: &ServiceTimes) -> Instant {

@@ -5,10 +5,10 @@ mod edits;
 mod leases;
 
 use super::*;
-use crate::classify::memory::MemoryRequest;
 use crate::config::*;
-use crate::host::memory::MemoryHost;
 use crate::host::*;
+use crate::memory::MemoryHost;
+use crate::memory::MemoryRequest;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::*;
-use crate::classify::memory::MemoryRequest;
 use crate::config::FilterConfig;
-use crate::host::memory::MemoryHost;
+use crate::memory::MemoryHost;
+use crate::memory::MemoryRequest;
 
 /// An engine with stages only.
 type Engine = super::Engine;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::classify::memory::MemoryRequest;
 use crate::config::{AcceptFractionConfig, FilterConfig, Logic, Objective, StrategyConfig};
-use crate::host::memory::{Fault, MemoryHost};
+use crate::memory::MemoryRequest;
+use crate::memory::{Fault, MemoryHost};
 use crate::refusal::Reason;
 use crate::stage::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
 

@@ -256,7 +256,7 @@ pub fn serialize<'a, T: AsRef<[u8]> + ?Sized + 'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::memory::MemoryStream;
+    use crate::memory::MemoryStream;
 
     #[test]
     fn a_strangers_words_are_hidden() {

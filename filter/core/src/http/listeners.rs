@@ -129,7 +129,7 @@ impl Listeners {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::memory::MemoryHost;
+    use crate::memory::MemoryHost;
     use Direction::{Inbound, Outbound};
 
     fn config(direction: Direction, revision: &str) -> Prepared {

@@ -19,7 +19,6 @@ mod filter;
 mod headers;
 mod inbound;
 mod listeners;
-pub mod memory;
 pub mod metadata;
 mod reply;
 #[cfg(test)]

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::memory::{MemoryStream, pairs};
 use super::*;
 use crate::config::Direction;
 use crate::decision::{Action, Decision};
-use crate::host::memory::{Fault, MemoryHost};
+use crate::memory::{Fault, MemoryHost};
+use crate::memory::{MemoryStream, pairs};
 use crate::refusal::Reason;
 use crate::time::Instant;
 

@@ -4,8 +4,8 @@ use std::thread;
 use std::time::Duration;
 
 use super::*;
-use crate::host::memory::MemoryHost;
 use crate::host::{Expected, Version};
+use crate::memory::MemoryHost;
 
 const P: u32 = 3;
 

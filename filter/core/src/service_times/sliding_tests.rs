@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::record::{Record, Window};
 use super::*;
 use crate::host::Shared;
-use crate::host::memory::MemoryHost;
+use crate::memory::MemoryHost;
 
 const PREFIX: &str = "headgate/times/default/search";
 const KEY: &str = "headgate/times/default/search/type/slow";

@@ -3,8 +3,8 @@ use std::sync::Arc;
 use super::log::CAPACITY;
 use super::record::Record;
 use super::*;
-use crate::host::memory::{Fault, MemoryHost};
 use crate::host::{Expected, Shared};
+use crate::memory::{Fault, MemoryHost};
 
 const PREFIX: &str = "headgate/times/default/search";
 const FAST: TypeId = TypeId(0);

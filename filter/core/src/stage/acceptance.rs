@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
     use crate::config::FilterConfig;
-    use crate::host::memory::MemoryHost;
+    use crate::memory::MemoryHost;
 
     fn config() -> StageConfig {
         let json = br#"{"stages":[{"policy":"ns/p","parallelism":1,

@@ -71,7 +71,7 @@ impl Control {
 mod tests {
     use super::*;
     use crate::host::Expected;
-    use crate::host::memory::MemoryHost;
+    use crate::memory::MemoryHost;
 
     /// A count over all workers. The law sets the limit to the count at each run.
     #[derive(Default)]

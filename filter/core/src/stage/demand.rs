@@ -90,7 +90,7 @@ impl DemandExchange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::memory::MemoryHost;
+    use crate::memory::MemoryHost;
 
     fn exchange(host: &MemoryHost) -> DemandExchange {
         DemandExchange::open(host, "stage").unwrap()

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::config::{Discipline, FilterConfig, Flow, Logic, StageConfig, StrategyConfig};
 use crate::decision::{Action, Decision, PolicyId, Ticket};
-use crate::host::memory::MemoryHost;
+use crate::memory::MemoryHost;
 use crate::request::{Attributes, ClassId, TypeId};
 use crate::rng::Rng;
 use crate::stage::{Outcome, Stage};

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::thread;
 
 use super::*;
-use crate::host::memory::{Group, MemoryHost};
+use crate::memory::{Group, MemoryHost};
 
 fn at(ms: u64) -> Instant {
     Instant::from_nanos(1_000_000_000_000 + ms * 1_000_000)

@@ -14,7 +14,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::f64::consts::TAU;
 use std::time::Duration;
 
-use headgate_core::host::memory::MemoryHost;
+use crate::memory::MemoryHost;
 use headgate_core::request::Attributes;
 use headgate_core::rng::Rng;
 use headgate_core::service_times::{Objective, ServiceTimes, Settings, TypeSettings};

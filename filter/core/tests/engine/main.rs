@@ -2,6 +2,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../memory/mod.rs"]
+mod memory;
 
 mod backlog_control;
 mod bouncer_tables;

@@ -7,13 +7,13 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use headgate_core::classify::memory::MemoryRequest;
+use crate::memory::MemoryHost;
+use crate::memory::MemoryRequest;
 use headgate_core::config::{
     ControlScope, DegradationConfig, FilterConfig, ResponseTimeControllerConfig,
 };
 use headgate_core::decision::{Action, Decision, Ticket};
 use headgate_core::engine::Engine;
-use headgate_core::host::memory::MemoryHost;
 use headgate_core::rng::Rng;
 use headgate_core::stage::Outcome;
 use headgate_core::time::Instant;

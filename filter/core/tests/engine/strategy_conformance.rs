@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
+use crate::memory::MemoryHost;
 use headgate_core::config::{
     AcceptFractionConfig, BacklogSignal, StageConfig, StarvationAvoidance, StrategyConfig,
 };
-use headgate_core::host::memory::MemoryHost;
 use headgate_core::refusal::Reason;
 use headgate_core::request::{Attributes, ClassId, Served, TypeId};
 use headgate_core::rng::Rng;

@@ -190,7 +190,7 @@ mod tests {
     use super::super::Distributed;
     use super::super::Settings;
     use super::*;
-    use headgate_core::host::memory::MemoryHost;
+    use crate::memory::MemoryHost;
     use headgate_core::rng::Rng;
 
     const HIGH: ClassId = ClassId(0);

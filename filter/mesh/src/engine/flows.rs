@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use headgate_core::classify::RequestView;
-use headgate_core::config::{Discipline, Flow, MAX_WORKFLOWS, StageConfig};
+use headgate_core::config::{Flow, MAX_WORKFLOWS, StageConfig};
 use headgate_core::host::{Host, HostError};
 use headgate_core::stage::Stage;
 use headgate_core::stats;
@@ -46,16 +46,7 @@ impl Flows {
     /// # Errors
     /// [`HostError`] when the host refuses a metric or a blob.
     pub(crate) fn new(host: &impl Host, stage: &StageConfig) -> Result<Option<Self>, HostError> {
-        let (Discipline::Drr {
-            by: Flow::Workflow,
-            weights,
-            ..
-        }
-        | Discipline::Wfq {
-            by: Flow::Workflow,
-            weights,
-        }) = &stage.queue.discipline
-        else {
+        let Some((Flow::Workflow, _, weights)) = stage.queue.discipline.fair() else {
             return Ok(None);
         };
         let names = match &stage.workflows {
@@ -139,11 +130,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use headgate_core::classify::memory::MemoryRequest;
+    use crate::memory::MemoryHost;
+    use crate::memory::MemoryRequest;
     use headgate_core::config::FilterConfig;
     use headgate_core::decision::PolicyId;
     use headgate_core::host::Shared;
-    use headgate_core::host::memory::MemoryHost;
     use headgate_core::stats::StageStats;
     use headgate_core::workers::Membership;
 

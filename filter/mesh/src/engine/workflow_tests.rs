@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::memory::MemoryRequest as Request;
+use crate::memory::{Fault, MemoryHost};
 use headgate_core::beside::Beside;
-use headgate_core::classify::memory::MemoryRequest as Request;
 use headgate_core::config::{FilterConfig, Mode};
 use headgate_core::decision::Decision;
-use headgate_core::host::memory::{Fault, MemoryHost};
 use headgate_core::refusal::Reason;
 use headgate_core::refusal::Refusal;
 use headgate_core::stage::Outcome;

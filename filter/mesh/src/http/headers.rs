@@ -53,8 +53,8 @@ pub(super) fn baggage_without(headers: &Headers<'_, impl Stream>, out: &mut Vec<
 
 #[cfg(test)]
 mod tests {
+    use crate::memory::MemoryStream;
     use headgate_core::classify::RequestView;
-    use headgate_core::http::memory::MemoryStream;
 
     use super::*;
 

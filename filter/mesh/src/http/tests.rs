@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use crate::memory::MemoryHost;
+use crate::memory::{MemoryStream, pairs};
 use headgate_core::config::{Direction, FilterConfig};
 use headgate_core::decision::{Action, Decision};
-use headgate_core::host::memory::MemoryHost;
 use headgate_core::http::Inbound;
-use headgate_core::http::memory::{MemoryStream, pairs};
 use headgate_core::time::Instant;
 
 use super::*;

@@ -282,9 +282,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::memory::{Fault, MemoryHost};
     use crate::shared::ATTEMPTS;
     use headgate_core::host::Expected;
-    use headgate_core::host::memory::{Fault, MemoryHost};
 
     const T: Instant = Instant::from_nanos(1);
 

@@ -268,9 +268,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::memory::MemoryHost;
     use crate::shared;
     use crate::workflows::ProcessId;
-    use headgate_core::host::memory::MemoryHost;
 
     #[test]
     fn numbers_go_on_from_the_rate_before_and_never_run_far_behind() {

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod edits;
+#[path = "../../../core/tests/memory/mod.rs"]
+mod memory;
 mod order;
 mod process;
 mod safety;

@@ -7,7 +7,7 @@ use headgate_core::classify::RequestView;
 use headgate_core::config::{Discipline, FilterConfig, Flow};
 use headgate_core::decision::{Action, Decision, Ticket};
 
-use headgate_core::host::memory::MemoryHost;
+use crate::memory::MemoryHost;
 use headgate_core::refusal::Reason;
 use headgate_core::stage::Outcome;
 use headgate_core::time::Instant;

@@ -7,6 +7,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod cold;
+#[path = "../../../core/tests/memory/mod.rs"]
+mod memory;
 mod proxies;
 #[allow(dead_code)]
 mod service;

@@ -1,9 +1,9 @@
 //! Several proxies in front of one service, each with its own process and its own requests.
 
+use crate::memory::MemoryHost;
 use headgate_core::config::FilterConfig;
 use headgate_core::decision::{Action, Arrival, Decision, PolicyId, Ticket};
 use headgate_core::engine::Engine;
-use headgate_core::host::memory::MemoryHost;
 use headgate_core::refusal::Origin;
 use headgate_core::request::Attributes;
 use headgate_core::stage::Outcome;

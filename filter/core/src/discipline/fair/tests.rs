@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::FilterConfig;
-use crate::host::memory::MemoryHost;
+use crate::memory::MemoryHost;
 use crate::request::TypeId;
 
 /// Rounds of a quantum, µs, or tags.
@@ -23,11 +23,20 @@ fn fair(host: &MemoryHost, by: By, weights: [f64; 3]) -> Fair {
     let stage = FilterConfig::from_json(json).unwrap().stages.remove(0);
     let names = ["a", "b", "default"].map(str::to_owned);
     let weights = names.into_iter().zip(weights).collect();
-    match by {
-        By::Rounds(us) => Fair::by_rounds(host, "p", &stage, Flow::Type, us, &weights),
-        By::Tags => Fair::by_tags(host, "p", &stage, Flow::Type, &weights),
-    }
-    .unwrap()
+    let by_type = Flow::Type;
+    let discipline = match by {
+        By::Rounds(quantum_us) => Discipline::Drr {
+            by: by_type,
+            quantum_us,
+            weights,
+        },
+        By::Tags => Discipline::Wfq {
+            by: by_type,
+            weights,
+        },
+    };
+    let fair = Fair::new(host, "p", &stage, &discipline).unwrap();
+    fair.unwrap()
 }
 
 fn of(flow: usize) -> Attributes {

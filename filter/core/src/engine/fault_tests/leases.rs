@@ -1,7 +1,7 @@
 //! Leases lost, and judged in races: workers that die, stall, or come back.
 
 use super::*;
-use crate::host::memory::Group;
+use crate::memory::Group;
 
 #[test]
 fn a_dead_workers_share_of_a_stage_that_the_survivor_lacks() {

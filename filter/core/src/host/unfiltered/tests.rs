@@ -3,12 +3,12 @@ use std::thread;
 use std::time::Duration;
 
 use super::*;
-use crate::classify::memory::MemoryRequest;
 use crate::config::FilterConfig;
 use crate::decision::{Action, Decision};
 use crate::engine::Engine;
-use crate::host::memory::{Fault, MemoryHost};
 use crate::ledger::Ledger;
+use crate::memory::MemoryRequest;
+use crate::memory::{Fault, MemoryHost};
 use crate::time::Instant;
 
 /// Names as of `headgate.worker.0.heartbeat_ms`; a policy's gauges begin alike.

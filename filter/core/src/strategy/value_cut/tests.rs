@@ -3,7 +3,7 @@ use proptest::prelude::{Just, Strategy, prop_assert, prop_assert_eq, prop_oneof,
 use super::ranks::{EQUAL, PROBES};
 use super::record::Row;
 use super::*;
-use crate::host::memory::MemoryHost;
+use crate::memory::MemoryHost;
 use crate::service_times::{Objective, Settings, TypeSettings};
 
 /// A type with known value, mean and slack in ms, and slots that it asks for.

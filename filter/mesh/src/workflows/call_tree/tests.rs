@@ -1,4 +1,4 @@
-use headgate_core::host::memory::{Fault, MemoryHost};
+use crate::memory::{Fault, MemoryHost};
 use proptest::prelude::*;
 
 use super::*;

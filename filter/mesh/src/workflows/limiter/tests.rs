@@ -1,6 +1,6 @@
 use std::sync::LazyLock;
 
-use headgate_core::host::memory::{Fault, MemoryHost};
+use crate::memory::{Fault, MemoryHost};
 use headgate_core::request::{Attributes, TypeId};
 use headgate_core::requests::{Request, Requests};
 use proptest::prelude::*;

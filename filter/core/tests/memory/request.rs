@@ -1,24 +1,24 @@
 //! A request in memory, for tests.
 
-use super::RequestView;
+use headgate_core::classify::RequestView;
 
 /// A [`RequestView`] in memory. By default, all fields are absent.
 #[derive(Debug, Default, Clone)]
-pub struct MemoryRequest {
+pub(crate) struct MemoryRequest {
     /// `:path`.
-    pub path: Option<Vec<u8>>,
+    pub(crate) path: Option<Vec<u8>>,
     /// `:method`.
-    pub method: Option<Vec<u8>>,
+    pub(crate) method: Option<Vec<u8>>,
     /// By lower case name; of several, the first counts.
-    pub headers: Vec<(String, Vec<u8>)>,
+    pub(crate) headers: Vec<(String, Vec<u8>)>,
     /// Name of the Envoy route.
-    pub route: Option<Vec<u8>>,
+    pub(crate) route: Option<Vec<u8>>,
 }
 
 impl MemoryRequest {
     /// A GET of `path`.
     #[must_use]
-    pub fn get(path: &str) -> Self {
+    pub(crate) fn get(path: &str) -> Self {
         Self {
             path: Some(path.into()),
             method: Some(b"GET".to_vec()),
@@ -28,14 +28,14 @@ impl MemoryRequest {
 
     /// Creates a request with these headers and nothing else.
     #[must_use]
-    pub fn of(headers: &[(&str, &str)]) -> Self {
+    pub(crate) fn of(headers: &[(&str, &str)]) -> Self {
         let with = |request: Self, (name, value): &(&str, &str)| request.with(name, value);
         headers.iter().fold(Self::default(), with)
     }
 
     /// Adds a header.
     #[must_use]
-    pub fn with(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
+    pub(crate) fn with(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
         self.headers.push((name.into(), value.as_ref().to_vec()));
         self
     }

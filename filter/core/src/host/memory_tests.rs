@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
-use super::*;
+use crate::host::{Expected, HostError, MetricKind, Metrics, Number, Shared};
+use crate::memory::{Fault, MemoryHost};
 
 #[test]
 fn a_name_is_one_number_for_everybody() {

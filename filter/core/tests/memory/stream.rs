@@ -3,38 +3,38 @@
 
 use std::cell::{Cell, RefCell};
 
-use crate::host::HostError;
-use crate::time::Instant;
+use headgate_core::host::HostError;
+use headgate_core::time::Instant;
 
-use super::{Level, Property, Proxy, Stream, headers};
+use headgate_core::http::{Level, Property, Proxy, Stream, serialize};
 
 /// Headers in order, with their values.
-pub type Pairs = Vec<(String, String)>;
+pub(crate) type Pairs = Vec<(String, String)>;
 
 /// One stream.
 #[derive(Debug, Default)]
-pub struct MemoryStream {
+pub(crate) struct MemoryStream {
     /// Its number.
-    pub id: u32,
+    pub(crate) id: u32,
     /// The name of its listener.
-    pub listener: String,
+    pub(crate) listener: String,
     /// The time; `None` if the clock can't be read.
-    pub now: Cell<Option<Instant>>,
+    pub(crate) now: Cell<Option<Instant>>,
     /// Headers of the request.
-    pub request: RefCell<Pairs>,
+    pub(crate) request: RefCell<Pairs>,
     /// Headers of the response.
-    pub response: RefCell<Pairs>,
+    pub(crate) response: RefCell<Pairs>,
     /// Trailers of the response.
-    pub trailers: RefCell<Pairs>,
+    pub(crate) trailers: RefCell<Pairs>,
     /// Properties, by the text of their [`Property`].
-    pub properties: RefCell<Pairs>,
+    pub(crate) properties: RefCell<Pairs>,
     /// The log.
-    pub log: RefCell<Vec<(Level, String)>>,
+    pub(crate) log: RefCell<Vec<(Level, String)>>,
 }
 
 /// Returns the pairs as owned texts.
 #[must_use]
-pub fn pairs(pairs: &[(&str, &str)]) -> Pairs {
+pub(crate) fn pairs(pairs: &[(&str, &str)]) -> Pairs {
     let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     pairs.iter().map(own).collect()
 }
@@ -42,7 +42,7 @@ pub fn pairs(pairs: &[(&str, &str)]) -> Pairs {
 impl MemoryStream {
     /// A stream with these request headers, at time 0.
     #[must_use]
-    pub fn of(request: &[(&str, &str)]) -> Self {
+    pub(crate) fn of(request: &[(&str, &str)]) -> Self {
         Self {
             now: Cell::new(Some(Instant::default())),
             request: pairs(request).into(),
@@ -52,18 +52,18 @@ impl MemoryStream {
 
     /// The value of a request header; the first of several.
     #[must_use]
-    pub fn in_request(&self, name: &str) -> Option<String> {
+    pub(crate) fn in_request(&self, name: &str) -> Option<String> {
         find(&self.request, name)
     }
 
     /// The value of a response header; the first of several.
     #[must_use]
-    pub fn in_response(&self, name: &str) -> Option<String> {
+    pub(crate) fn in_response(&self, name: &str) -> Option<String> {
         find(&self.response, name)
     }
 
     /// Gives a property a value.
-    pub fn set(&self, property: Property<'_>, value: &str) {
+    pub(crate) fn set(&self, property: Property<'_>, value: &str) {
         let name = format!("{property:?}");
         self.properties.borrow_mut().push((name, value.to_owned()));
     }
@@ -79,7 +79,7 @@ fn serialized(pairs: &RefCell<Pairs>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let pairs = pairs.borrow();
     let each = pairs.iter().map(|(n, v)| (n.as_str(), v.as_str()));
-    headers::serialize(each, &mut bytes);
+    serialize(each, &mut bytes);
     bytes
 }
 

@@ -1,4 +1,4 @@
-//! A [`Host`](super::Host) in memory: several workers, which may be threads, share it through an
+//! A [`Host`](headgate_core::host::Host) in memory: several workers, which may be threads, share it through an
 //! `Arc`.
 //!
 //! It behaves as Envoy does, in details too: gauges wrap below zero, counters refuse negative
@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use super::{Expected, HostError, MetricId, MetricKind, Metrics, Number, Shared, Version};
+use headgate_core::host::{
+    Expected, HostError, MetricId, MetricKind, Metrics, Number, Shared, Version,
+};
 
 /// proxy-wasm `Status::BadArgument`.
 const BAD_ARGUMENT: u32 = 2;
@@ -21,7 +23,7 @@ const INTERNAL_FAILURE: u32 = 10;
 
 /// A misbehaviour that [`MemoryHost::inject`] orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// A store meets a newer version, for any expected version.
     StoreConflicts,
     /// A store fails.
@@ -64,7 +66,7 @@ struct Mailbox {
 
 /// A host in memory.
 #[derive(Debug, Default)]
-pub struct MemoryHost {
+pub(crate) struct MemoryHost {
     metrics: RwLock<Table>,
     blobs: Mutex<HashMap<String, (Vec<u8>, Version)>>,
     /// The version that the next store gives; one sequence over all keys, as in Envoy.
@@ -80,24 +82,24 @@ pub struct MemoryHost {
 impl MemoryHost {
     /// A host without metrics and blobs.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
     /// Makes the next `n` calls that `fault` concerns misbehave.
-    pub fn inject(&self, fault: Fault, n: u32) {
+    pub(crate) fn inject(&self, fault: Fault, n: u32) {
         self.faults[fault as usize].store(n, Ordering::SeqCst);
     }
 
     /// Makes metrics that are defined from now on with `part` in their name drop all writes and
     /// read 0, as if Envoy's stats matcher rejected them.
-    pub fn reject(&self, part: &str) {
+    pub(crate) fn reject(&self, part: &str) {
         self.rejected().push(part.to_owned());
     }
 
     /// From now on `name` reads as its own value plus `value`: Envoy imported it from its parent
     /// process.
-    pub fn import(&self, name: &str, value: u64) {
+    pub(crate) fn import(&self, name: &str, value: u64) {
         let metrics = self.metrics();
         if let Some(&at) = metrics.ids.get(name) {
             metrics.all[at].imported.store(value, Ordering::SeqCst);
@@ -105,8 +107,8 @@ impl MemoryHost {
     }
 
     /// Sets the result of [`Shared::wall_clock_offset`].
-    pub fn set_wall_clock_offset(&self, offset: Duration) {
-        let nanos = crate::time::nanos(offset);
+    pub(crate) fn set_wall_clock_offset(&self, offset: Duration) {
+        let nanos = headgate_core::time::nanos(offset);
         self.wall_clock_offset.store(nanos, Ordering::SeqCst);
     }
 
@@ -116,18 +118,18 @@ impl MemoryHost {
 
     /// Takes the wake-ups of `worker` since the last call.
     #[must_use]
-    pub fn take_wakes(&self, worker: u32) -> u32 {
+    pub(crate) fn take_wakes(&self, worker: u32) -> u32 {
         self.with_mailbox(worker, |mailbox| mailbox.wakes.swap(0, Ordering::SeqCst))
     }
 
     /// Makes waking `worker` fail from now on, as if its VM had ended (`false`: not any more).
-    pub fn set_gone(&self, worker: u32, gone: bool) {
+    pub(crate) fn set_gone(&self, worker: u32, gone: bool) {
         self.with_mailbox(worker, |mailbox| mailbox.gone.store(gone, Ordering::SeqCst));
     }
 
     /// Returns the value of the counter or gauge `name`; `None` if it is undefined or a histogram.
     #[must_use]
-    pub fn value(&self, name: &str) -> Option<u64> {
+    pub(crate) fn value(&self, name: &str) -> Option<u64> {
         let metrics = self.metrics();
         let metric = &metrics.all[*metrics.ids.get(name)?];
         (metric.kind != MetricKind::Histogram).then(|| metric.value.load(Ordering::SeqCst))
@@ -135,7 +137,7 @@ impl MemoryHost {
 
     /// Returns number and sum of the values in the histogram `name`; `None` if it doesn't exist.
     #[must_use]
-    pub fn recorded(&self, name: &str) -> Option<(u64, u64)> {
+    pub(crate) fn recorded(&self, name: &str) -> Option<(u64, u64)> {
         let metrics = self.metrics();
         let metric = &metrics.all[*metrics.ids.get(name)?];
         (metric.kind == MetricKind::Histogram).then(|| {
@@ -148,7 +150,7 @@ impl MemoryHost {
 
     /// Names and values of all metrics, in the order of their definition.
     #[must_use]
-    pub fn all_metrics(&self) -> Vec<(MetricKind, String, u64)> {
+    pub(crate) fn all_metrics(&self) -> Vec<(MetricKind, String, u64)> {
         let metrics = self.metrics();
         let row = |m: &Metric| (m.kind, m.name.clone(), m.value.load(Ordering::SeqCst));
         metrics.all.iter().map(row).collect()
@@ -156,7 +158,7 @@ impl MemoryHost {
 
     /// Names of all blobs, sorted.
     #[must_use]
-    pub fn keys(&self) -> Vec<String> {
+    pub(crate) fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = self.blobs().keys().cloned().collect();
         keys.sort_unstable();
         keys
@@ -164,7 +166,7 @@ impl MemoryHost {
 
     /// Host calls so far.
     #[must_use]
-    pub fn calls(&self) -> u64 {
+    pub(crate) fn calls(&self) -> u64 {
         self.calls.load(Ordering::SeqCst)
     }
 
@@ -381,7 +383,7 @@ impl Shared for MemoryHost {
 
 /// VMs of one `vm_id` in the process: numbers are those of all VMs, blobs their own.
 #[derive(Debug, Clone, Copy)]
-pub struct Group<'a> {
+pub(crate) struct Group<'a> {
     memory: &'a MemoryHost,
     id: &'a str,
 }
@@ -389,7 +391,7 @@ pub struct Group<'a> {
 impl<'a> Group<'a> {
     /// The VMs of `id`.
     #[must_use]
-    pub fn new(memory: &'a MemoryHost, id: &'a str) -> Self {
+    pub(crate) fn new(memory: &'a MemoryHost, id: &'a str) -> Self {
         Self { memory, id }
     }
 }
@@ -442,6 +444,3 @@ impl Shared for Group<'_> {
         self.memory.wake(worker)
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,0 +1,13 @@
+//! Stand-ins for Envoy in memory, for the tests of this crate and of those that use it: a host, a
+//! stream and a request.
+//!
+//! They are no part of the library. A crate includes this file by its path.
+#![allow(dead_code, unused_imports)] // no crate needs all of it
+
+mod host;
+mod request;
+mod stream;
+
+pub(crate) use host::{Fault, Group, MemoryHost};
+pub(crate) use request::MemoryRequest;
+pub(crate) use stream::{MemoryStream, pairs};
