@@ -285,7 +285,7 @@ fn keyed(mut object: DynamicObject) -> Keyed<Value> {
 mod tests {
     use serde_json::json;
 
-    use super::super::example::settings;
+    use super::super::tests::settings;
     use super::*;
 
     const PLUGINS: Source = Source::Objects(Adapter::Istio);
