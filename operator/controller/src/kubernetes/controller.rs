@@ -132,12 +132,12 @@ impl Controller {
 
     /// Applies a change and the changes that follow it closely.
     async fn take_in(&mut self, first: Change) -> Effect {
-        let mut effect = self.apply(first);
+        let mut effect = self.store.apply(first);
         let end = Instant::now() + LONGEST_WAIT;
         loop {
             let quiet = end.min(Instant::now() + QUIET);
             match timeout_at(quiet, self.changes.recv()).await {
-                Ok(Some(change)) => effect = effect.and(self.apply(change)),
+                Ok(Some(change)) => effect = effect.and(self.store.apply(change)),
                 Ok(None) | Err(_) => return effect,
             }
             // Queued changes alone could keep this loop busy for ever.
@@ -145,13 +145,6 @@ impl Controller {
                 return effect;
             }
         }
-    }
-
-    fn apply(&mut self, change: Change) -> Effect {
-        if let Some(resource) = failed(&change) {
-            self.metrics.kubernetes.watch_restarted(resource);
-        }
-        self.store.apply(change)
     }
 
     async fn pass_on(&mut self, effect: Effect) -> anyhow::Result<()> {
@@ -258,8 +251,16 @@ impl Controller {
         K: kube::Resource + Clone + DeserializeOwned + Debug + Send + 'static,
         V: Send + 'static,
     {
+        let (resource, metrics) = (watch.what, self.metrics.clone());
+        let counted = move |seen: Seen<V>| {
+            // A kind that isn't installed is listed again and again.
+            if matches!(seen, Seen::Failed { status } if status != Some(404)) {
+                metrics.kubernetes.watch_restarted(resource);
+            }
+            wrap(seen)
+        };
         self.watches
-            .spawn(watch.follow(read, wrap, self.sender.clone()));
+            .spawn(watch.follow(read, counted, self.sender.clone()));
     }
 }
 
@@ -279,26 +280,6 @@ fn prune(mut policy: PolicyResource) -> Box<PolicyResource> {
     policy.metadata.managed_fields = None;
     policy.metadata.annotations = None;
     Box::new(policy)
-}
-
-/// Returns the resource whose watch failed, if `change` is such a failure.
-fn failed(change: &Change) -> Option<&'static str> {
-    const fn is<V>(seen: &Seen<V>) -> bool {
-        matches!(seen, Seen::Failed { .. })
-    }
-    /// Gateway API may not be installed.
-    const fn is_served<V>(seen: &Seen<V>) -> bool {
-        is(seen) && !matches!(seen, Seen::Failed { status: Some(404) })
-    }
-    let (failed, resource) = match change {
-        Change::Policies(seen) => (is(seen), "admissionpolicies"),
-        Change::Services(seen) => (is(seen), "services"),
-        Change::Slices(seen) => (is(seen), "endpointslices"),
-        Change::Pods(seen) => (is(seen), "pods"),
-        Change::Gateways(seen) => (is_served(seen), "gateways"),
-        Change::Routes(kind, seen) => (is_served(seen), plural(*kind)),
-    };
-    failed.then_some(resource)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use super::shared::Shared;
 use super::watch::Seen;
 use headgate_api::plan::{TargetKind, TargetRef};
 
-/// The resources of which a plan needs a list, by the names that people know them by.
+/// The resources that a plan needs lists of.
 const RESOURCES: [&str; 7] = [
     "AdmissionPolicies",
     "Services",

@@ -532,7 +532,11 @@ impl<V> Places<V> {
             }
             return vec![Seen::Failed { status }];
         }
-        let mut seen = vec![Seen::Failed { status: None }];
+        let mut seen = match status {
+            // A kind that isn't installed is refused in one namespace after the other.
+            Some(404) => Vec::new(),
+            _ => vec![Seen::Failed { status: None }],
+        };
         if refusals == CONFIRMED {
             if let Some(place) = self.all.get(name) {
                 place.health.counts_as_empty();
@@ -916,7 +920,7 @@ mod tests {
         assert_eq!(take("a", Ok(Event::Init)), []);
         assert_eq!(take("a", Ok(Event::InitDone)), [within("a", &[])]);
         // A kind that was removed is listed as one again.
-        take("b", refusal(404));
+        assert_eq!(take("b", refusal(404)), []);
         assert_eq!(take("a", refusal(404)).len(), 1);
         assert_eq!(take("a", Ok(Event::Init)), []);
         assert_eq!(take("a", Ok(Event::InitDone)), []);
