@@ -266,7 +266,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     )?;
     tokio::select! {
         served = &mut server => {
-            served.context("the xDS server ended")?.context("the xDS server failed")?;
+            served.context("the xDS server failed")?;
             bail!("the xDS server ended");
         }
         error = source.failed() => return Err(error),

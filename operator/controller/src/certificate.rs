@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
+use anyhow::{anyhow, bail};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
@@ -25,23 +26,6 @@ pub struct Pair {
     pub expires: SystemTime,
 }
 
-/// The reason why no certificate can be issued; one line.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct IssueError(String);
-
-impl IssueError {
-    fn new(problem: impl Into<String>) -> Self {
-        Self(problem.into())
-    }
-}
-
-impl From<rcgen::Error> for IssueError {
-    fn from(error: rcgen::Error) -> Self {
-        Self(error.to_string())
-    }
-}
-
 /// A CA with its private key.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
@@ -61,7 +45,7 @@ impl std::fmt::Debug for Authority {
 ///
 /// # Errors
 /// The system has no randomness for a key.
-pub fn new_authority(name: &str, life: Duration, now: SystemTime) -> Result<Pair, IssueError> {
+pub fn new_authority(name: &str, life: Duration, now: SystemTime) -> anyhow::Result<Pair> {
     let mut params = CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name);
@@ -83,26 +67,19 @@ impl Authority {
     ///
     /// # Errors
     /// One line that names the text that doesn't parse, or says that the two don't belong together.
-    pub fn from_pem(cert: &[u8], key: &[u8]) -> Result<Self, IssueError> {
+    pub fn from_pem(cert: &[u8], key: &[u8]) -> anyhow::Result<Self> {
         let der = CertificateDer::from_pem_slice(cert)
-            .map_err(|e| IssueError(format!("the CA's certificate is no PEM: {e}")))?;
+            .map_err(|e| anyhow!("the CA's certificate is no PEM: {e}"))?;
         let (_, parsed) = X509Certificate::from_der(&der)
-            .map_err(|e| IssueError(format!("the CA's certificate is no X.509: {e}")))?;
+            .map_err(|e| anyhow!("the CA's certificate is no X.509: {e}"))?;
         if !parsed.is_ca() {
-            return Err(IssueError::new(
-                "the CA's certificate is no CA (basicConstraints CA:TRUE is missing)",
-            ));
+            bail!("the CA's certificate is no CA (basicConstraints CA:TRUE is missing)");
         }
         let key = String::from_utf8_lossy(key);
-        let key = KeyPair::from_pem(&key).map_err(|e| {
-            IssueError(format!(
-                "the CA's key can't be used: {e}; it is to be PKCS #8"
-            ))
-        })?;
+        let key = KeyPair::from_pem(&key)
+            .map_err(|e| anyhow!("the CA's key can't be used: {e}; it is to be PKCS #8"))?;
         if parsed.public_key().subject_public_key.data.as_ref() != key.public_key_raw() {
-            return Err(IssueError::new(
-                "the CA's certificate and key don't belong together",
-            ));
+            bail!("the CA's certificate and key don't belong together");
         }
         Ok(Self {
             cert: own_pem(cert),
@@ -127,11 +104,11 @@ impl Authority {
         addresses: &[IpAddr],
         life: Duration,
         now: SystemTime,
-    ) -> Result<Pair, IssueError> {
+    ) -> anyhow::Result<Pair> {
         let mut params = CertificateParams::default();
         for name in names {
             let text = name.as_str().try_into();
-            let text = text.map_err(|_| IssueError(format!("{name:?} is no DNS name")))?;
+            let text = text.map_err(|_| anyhow!("{name:?} is no DNS name"))?;
             params.subject_alt_names.push(SanType::DnsName(text));
         }
         let addresses = addresses.iter().copied().map(SanType::IpAddress);
@@ -146,11 +123,9 @@ impl Authority {
         common_name: &str,
         life: Duration,
         now: SystemTime,
-    ) -> Result<Pair, IssueError> {
+    ) -> anyhow::Result<Pair> {
         if self.expires <= now {
-            return Err(IssueError::new(
-                "the CA has expired; delete its Secret, and the operator makes a new one",
-            ));
+            bail!("the CA has expired; delete its Secret, and the operator makes a new one");
         }
         params.distinguished_name = rcgen::DistinguishedName::new();
         // X.520 bounds the length of a common name; clients verify the SANs.

@@ -100,11 +100,8 @@ impl Operator {
         let listener = runtime.block_on(tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
         let xds = listener.local_addr()?;
         let (plan, module, stop) = (plans.subscribe(), modules.subscribe(), shutdown.subscribe());
-        runtime.spawn(async move {
-            Server::new(plan, module, Limits::default(), Metrics::new())
-                .serve(listener, stop)
-                .await
-        });
+        let server = Server::new(plan, module, Limits::default(), Metrics::new());
+        runtime.spawn(server.serve(listener, stop));
         Ok(Self {
             plans,
             xds,

@@ -322,9 +322,7 @@ fn an_installation_is_checked_and_what_is_broken_is_named() -> Result<()> {
     })?;
     assert_eq!(broken.code, Some(1));
     assert!(
-        broken
-            .message("rights")
-            .contains("customresourcedefinitions"),
+        broken.message("rights").contains("tokenreviews"),
         "{broken:?}"
     );
     assert!(

@@ -44,10 +44,6 @@ fn needed() -> Permissions {
         ("/services", "list watch"),
         ("/pods", "list watch"),
         ("discovery.k8s.io/endpointslices", "list watch"),
-        (
-            "apiextensions.k8s.io/customresourcedefinitions",
-            "list watch",
-        ),
         ("gateway.networking.k8s.io/gateways", "list watch"),
         ("gateway.networking.k8s.io/httproutes", "list watch"),
         ("gateway.networking.k8s.io/grpcroutes", "list watch"),
@@ -650,12 +646,7 @@ fn delivery_in_one_namespace_needs_what_it_is_granted_and_no_more() {
         .filter(|event| !["shop", NAMESPACE].contains(&event.namespace.as_str()))
         .map(|event| (event.namespace.as_str(), event.resource.as_str()))
         .collect();
-    let cluster_wide = [
-        "customresourcedefinitions",
-        "gatewayclasses",
-        "subjectaccessreviews",
-        "tokenreviews",
-    ];
+    let cluster_wide = ["gatewayclasses", "subjectaccessreviews", "tokenreviews"];
     let named = |(namespace, resource): &(&str, &str)| {
         namespace.is_empty() && (resource.is_empty() || cluster_wide.contains(resource))
     };

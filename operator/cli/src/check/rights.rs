@@ -12,7 +12,6 @@ use super::installation::Installation;
 /// that is `watched`), the argument or delivery that needs it, `group/resource`, the argument with
 /// the object's name, and the verbs; `all` are those of deliveries.
 const REQUESTS: &str = "
-cluster -             apiextensions.k8s.io/customresourcedefinitions -             list,watch
 cluster -             authentication.k8s.io/tokenreviews             -             create
 cluster -             authorization.k8s.io/subjectaccessreviews      -             create
 cluster adapters      gateway.networking.k8s.io/gatewayclasses       -             list,watch

@@ -25,15 +25,10 @@ pub(super) async fn serve(
     let Ok(address) = listener.local_addr() else {
         return;
     };
-    let failed = |served: Result<(), tonic::transport::Error>| {
-        if let Err(error) = served {
-            warn!("--admission {address}: {error}");
-        }
-    };
     // An error means that the sender was dropped, which also ends the server.
     let stopped = async move { drop(stop.wait_for(|stop| *stop).await) };
     let Some(mut leadership) = leadership else {
-        return failed(server.serve(listener, stopped).await);
+        return server.serve(listener, stopped).await;
     };
     // A replica that doesn't lead refuses connections instead of letting them wait.
     drop(listener);
@@ -52,7 +47,7 @@ pub(super) async fn serve(
             };
             info!("class admission is served at {address}, as this replica leads");
             let lost = async { drop(leadership.wait_for(Option::is_none).await) };
-            failed(server.serve(listener, lost).await);
+            server.serve(listener, lost).await;
         }
     };
     tokio::select! {

@@ -158,7 +158,7 @@ async fn traffic_flows_without_an_operator_and_its_restart_changes_nothing() {
         .await;
     let updates = envoy.stat(ATTEMPTS).await.unwrap();
     first.shutdown.send_replace(true);
-    first.served.await.unwrap().unwrap();
+    first.served.await.unwrap();
     assert_eq!(envoy.request().await, 200, "the operator is gone");
 
     let second = World::start_with(plan(&[(SEARCH, "r1")]), good, Limits::default(), port).await;

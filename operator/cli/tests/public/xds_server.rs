@@ -109,7 +109,7 @@ async fn shutdown_ends_streams_and_the_server() {
     proxy.next().await;
     world.shutdown.send_replace(true);
     assert_eq!(proxy.failure().await.code(), Code::Unavailable);
-    world.served.await.unwrap().unwrap();
+    world.served.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,7 +14,7 @@ fn der(pair: &Pair) -> Vec<u8> {
         .to_vec()
 }
 
-fn issue(authority: &Authority, life: Duration, now: SystemTime) -> Result<Pair, IssueError> {
+fn issue(authority: &Authority, life: Duration, now: SystemTime) -> anyhow::Result<Pair> {
     let names = ["headgate.headgate-system.svc".to_owned()];
     authority.server(&names, &["10.0.0.1".parse().unwrap()], life, now)
 }

@@ -215,7 +215,7 @@ fn signer(data: &Data) -> anyhow::Result<Authority> {
         let bytes = data.get(key).map(|bytes| bytes.0.as_slice());
         bytes.ok_or_else(|| anyhow!("the Secret has no {key}; a CA's has tls.crt and tls.key"))
     };
-    Ok(Authority::from_pem(part("tls.crt")?, part("tls.key")?)?)
+    Authority::from_pem(part("tls.crt")?, part("tls.key")?)
 }
 
 /// Replaces a file atomically.

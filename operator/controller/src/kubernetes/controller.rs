@@ -4,22 +4,19 @@
 //! taken in as a whole before one plan is made of it. Planning runs on a thread of its own: ten
 //! thousand Pods must not delay the proxies' streams.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ApiResource, GroupVersionKind};
-use kube::core::PartialObjectMeta;
-use kube::{Api, Client, ResourceExt as _};
+use kube::Client;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
-use tracing::info;
 
 use super::cluster::Cluster;
 use super::read;
@@ -75,7 +72,6 @@ pub struct Controller {
     outputs: Outputs,
     changes: mpsc::Receiver<Change>,
     sender: mpsc::Sender<Change>,
-    gateway_watches: BTreeMap<TargetKind, AbortHandle>,
     /// All watches, which end with the controller.
     watches: JoinSet<()>,
     /// Whether every resource has been listed and planned once.
@@ -104,7 +100,6 @@ impl Controller {
             outputs,
             changes,
             sender,
-            gateway_watches: BTreeMap::new(),
             watches: JoinSet::new(),
             is_ready: false,
         }
@@ -137,29 +132,18 @@ impl Controller {
 
     /// Applies a change and the changes that follow it closely.
     async fn take_in(&mut self, first: Change) -> Effect {
-        let mut effect = self.apply(first);
+        let mut effect = self.store.apply(first);
         let end = Instant::now() + LONGEST_WAIT;
         loop {
             let quiet = end.min(Instant::now() + QUIET);
             match timeout_at(quiet, self.changes.recv()).await {
-                Ok(Some(change)) => effect = effect.and(self.apply(change)),
+                Ok(Some(change)) => effect = effect.and(self.store.apply(change)),
                 Ok(None) | Err(_) => return effect,
             }
             // Queued changes alone could keep this loop busy for ever.
             if Instant::now() >= end {
                 return effect;
             }
-        }
-    }
-
-    fn apply(&mut self, change: Change) -> Effect {
-        if let Some(resource) = failed(&change) {
-            self.metrics.kubernetes.watch_restarted(resource);
-        }
-        let effect = self.store.apply(change);
-        match effect.kinds {
-            true => effect.and(self.follow_gateway_api()),
-            false => effect,
         }
     }
 
@@ -241,9 +225,21 @@ impl Controller {
         self.watch(slices, read::slice, Change::Slices);
         let pods = Watch::new("pods", &client, &namespaces);
         self.watch(pods, read::pod, Change::Pods);
-        let definitions = Api::<PartialObjectMeta<CustomResourceDefinition>>::all(client);
-        let definitions = Watch::all("customresourcedefinitions", definitions);
-        self.watch(definitions, |object| object.name_any(), Change::Definitions);
+        let gateways = self.gateway_api(TargetKind::Gateway);
+        self.watch(gateways, |object| read::gateway(&object), Change::Gateways);
+        for kind in [TargetKind::HttpRoute, TargetKind::GrpcRoute] {
+            let routes = self.gateway_api(kind);
+            let wrap = move |seen| Change::Routes(kind, seen);
+            self.watch(routes, |object| read::route(&object), wrap);
+        }
+    }
+
+    /// Returns a watch of a kind of Gateway API. While that isn't installed, the API server answers
+    /// 404, and the list is tried again.
+    fn gateway_api(&self, kind: TargetKind) -> Watch<DynamicObject> {
+        let version = GroupVersionKind::gvk(kind.group(), "v1", kind.as_str());
+        let resource = ApiResource::from_gvk_with_plural(&version, plural(kind));
+        Watch::of(plural(kind), resource, &self.client, &self.namespaces)
     }
 
     fn watch<K, V>(
@@ -255,55 +251,16 @@ impl Controller {
         K: kube::Resource + Clone + DeserializeOwned + Debug + Send + 'static,
         V: Send + 'static,
     {
+        let (resource, metrics) = (watch.what, self.metrics.clone());
+        let counted = move |seen: Seen<V>| {
+            // A kind that isn't installed is listed again and again.
+            if matches!(seen, Seen::Failed { status } if status != Some(404)) {
+                metrics.kubernetes.watch_restarted(resource);
+            }
+            wrap(seen)
+        };
         self.watches
-            .spawn(watch.follow(read, wrap, self.sender.clone()));
-    }
-
-    /// Starts and stops watches as Gateway API's kinds are installed and removed.
-    fn follow_gateway_api(&mut self) -> Effect {
-        let wanted = self.store.wanted_kinds();
-        let mut effect = Effect::default();
-        let gone: Vec<TargetKind> = self
-            .gateway_watches
-            .keys()
-            .filter(|kind| !wanted.contains(kind))
-            .copied()
-            .collect();
-        for kind in gone {
-            if let Some(watch) = self.gateway_watches.remove(&kind) {
-                watch.abort();
-            }
-            info!("{kind} is gone from the API server");
-            effect = effect.and(self.store.watch_ends(kind));
-        }
-        for kind in wanted {
-            if !self.gateway_watches.contains_key(&kind) {
-                info!("the API server has {kind}; watching it");
-                let watch = self.watch_gateway_kind(kind);
-                self.gateway_watches.insert(kind, watch);
-            }
-        }
-        effect
-    }
-
-    fn watch_gateway_kind(&mut self, kind: TargetKind) -> AbortHandle {
-        let number = self.store.watch_begins(kind);
-        let version = GroupVersionKind::gvk(kind.group(), "v1", kind.as_str());
-        let resource = ApiResource::from_gvk_with_plural(&version, plural(kind));
-        let watch = Watch::of(plural(kind), resource, &self.client, &self.namespaces);
-        let out = self.sender.clone();
-        match kind {
-            TargetKind::Gateway => self.watches.spawn(watch.follow(
-                |object| read::gateway(&object),
-                move |seen| Change::Gateways(number, seen),
-                out,
-            )),
-            _ => self.watches.spawn(watch.follow(
-                |object| read::route(&object),
-                move |seen| Change::Routes(kind, number, seen),
-                out,
-            )),
-        }
+            .spawn(watch.follow(read, counted, self.sender.clone()));
     }
 }
 
@@ -323,23 +280,6 @@ fn prune(mut policy: PolicyResource) -> Box<PolicyResource> {
     policy.metadata.managed_fields = None;
     policy.metadata.annotations = None;
     Box::new(policy)
-}
-
-/// Returns the resource whose watch failed, if `change` is such a failure.
-fn failed(change: &Change) -> Option<&'static str> {
-    const fn is<V>(seen: &Seen<V>) -> bool {
-        matches!(seen, Seen::Failed { .. })
-    }
-    let (failed, resource) = match change {
-        Change::Policies(seen) => (is(seen), "admissionpolicies"),
-        Change::Services(seen) => (is(seen), "services"),
-        Change::Slices(seen) => (is(seen), "endpointslices"),
-        Change::Pods(seen) => (is(seen), "pods"),
-        Change::Definitions(seen) => (is(seen), "customresourcedefinitions"),
-        Change::Gateways(_, seen) => (is(seen), "gateways"),
-        Change::Routes(kind, _, seen) => (is(seen), plural(*kind)),
-    };
-    failed.then_some(resource)
 }
 
 #[cfg(test)]

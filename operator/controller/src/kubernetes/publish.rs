@@ -28,6 +28,7 @@ use super::FIELD_MANAGER;
 use super::cluster::ObjectKey;
 use super::deliver::object::MANAGED_BY;
 use super::leader::{Leadership, while_leading};
+use super::watch::apis;
 
 /// The key in the ConfigMap.
 pub const CA_KEY: &str = "ca.crt";
@@ -127,13 +128,7 @@ impl Publisher {
     }
 
     fn config_maps(&self) -> Vec<Api<ConfigMap>> {
-        match self.namespaces.as_slice() {
-            [] => vec![Api::all(self.client.clone())],
-            some => {
-                let of = |namespace: &String| Api::namespaced(self.client.clone(), namespace);
-                some.iter().map(of).collect()
-            }
-        }
+        apis(&self.client, &self.namespaces)
     }
 
     /// Writes the ConfigMaps that lack the CA. Returns the CA.

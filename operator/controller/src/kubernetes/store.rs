@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kube::ResourceExt as _;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::cluster::{Cluster, Gateway, ObjectKey, Pod, PolicyObject, Route, Service};
 use super::judge::judge;
@@ -18,17 +18,15 @@ use super::shared::Shared;
 use super::watch::Seen;
 use headgate_api::plan::{TargetKind, TargetRef};
 
-/// Gateway API's kinds that policies target, by the names of their CustomResourceDefinitions.
-pub const GATEWAY_KINDS: [(TargetKind, &str); 3] = [
-    (TargetKind::Gateway, "gateways.gateway.networking.k8s.io"),
-    (
-        TargetKind::HttpRoute,
-        "httproutes.gateway.networking.k8s.io",
-    ),
-    (
-        TargetKind::GrpcRoute,
-        "grpcroutes.gateway.networking.k8s.io",
-    ),
+/// The resources that a plan needs lists of.
+const RESOURCES: [&str; 7] = [
+    "AdmissionPolicies",
+    "Services",
+    "EndpointSlices",
+    "Pods",
+    TargetKind::Gateway.as_str(),
+    TargetKind::HttpRoute.as_str(),
+    TargetKind::GrpcRoute.as_str(),
 ];
 
 /// One change on the API server.
@@ -42,12 +40,10 @@ pub enum Change {
     Slices(Seen<Keyed<Slice>>),
     /// Of Pods; `None` if it has ended.
     Pods(Seen<Keyed<Option<Pod>>>),
-    /// Of CustomResourceDefinitions, by name.
-    Definitions(Seen<String>),
-    /// Of Gateways, by the watch of this number.
-    Gateways(u64, Seen<Keyed<Gateway>>),
-    /// Of routes of this kind, by the watch of this number.
-    Routes(TargetKind, u64, Seen<Keyed<Route>>),
+    /// Of Gateways.
+    Gateways(Seen<Keyed<Gateway>>),
+    /// Of routes of this kind.
+    Routes(TargetKind, Seen<Keyed<Route>>),
 }
 
 /// The effects of a change.
@@ -59,8 +55,6 @@ pub struct Effect {
     pub status: bool,
     /// Whether the set of ready replicas may have changed.
     pub peers: bool,
-    /// Whether a kind of Gateway API was installed or removed.
-    pub kinds: bool,
 }
 
 impl Effect {
@@ -71,7 +65,6 @@ impl Effect {
             plan: self.plan | other.plan,
             status: self.status | other.status,
             peers: self.peers | other.peers,
-            kinds: self.kinds | other.kinds,
         }
     }
 
@@ -143,18 +136,26 @@ impl Observations {
         is_news
     }
 
-    fn remove(&self, key: &ObjectKey) -> bool {
-        self.lock().remove(key).is_some()
-    }
-
-    fn replace(&self, all: BTreeMap<ObjectKey, Arc<Observed>>) {
-        *self.lock() = all;
-    }
-
-    fn replace_within(&self, namespace: &str, all: BTreeMap<ObjectKey, Arc<Observed>>) {
-        let mut known = self.lock();
-        known.retain(|key, _| key.namespace != namespace);
-        known.extend(all);
+    /// Records an observation of the watch. Returns whether it may have changed anything.
+    fn see(&self, seen: &Seen<Keyed<Box<PolicyResource>>>) -> bool {
+        let observed = |all: &[Keyed<Box<PolicyResource>>]| {
+            let one = |(key, policy): &Keyed<Box<PolicyResource>>| {
+                (key.clone(), Arc::new(Observed::new(policy)))
+            };
+            all.iter().map(one).collect::<BTreeMap<_, _>>()
+        };
+        match seen {
+            Seen::All(all) => *self.lock() = observed(all),
+            Seen::Within(namespace, all) => {
+                let mut known = self.lock();
+                known.retain(|key, _| key.namespace != *namespace);
+                known.extend(observed(all));
+            }
+            Seen::Applied((key, policy)) => return self.newer(key.clone(), Observed::new(policy)),
+            Seen::Deleted((key, _)) => return self.lock().remove(key).is_some(),
+            Seen::Failed { .. } => return false,
+        }
+        true
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<ObjectKey, Arc<Observed>>> {
@@ -168,29 +169,9 @@ pub struct Store {
     cluster: Arc<Cluster>,
     observations: Arc<Observations>,
     slices: Slices,
-    definitions: BTreeSet<String>,
-    listed: Listed,
-    watches: BTreeMap<TargetKind, OptionalWatch>,
-    last_watch: u64,
+    /// Those of [`RESOURCES`] that have been listed, or are known not to be served.
+    listed: BTreeSet<&'static str>,
     peers_service: ObjectKey,
-}
-
-/// Whether each resource has been listed once.
-#[derive(Debug, Default)]
-struct Listed {
-    policies: bool,
-    services: bool,
-    slices: bool,
-    pods: bool,
-    definitions: bool,
-}
-
-/// The watch of a kind that may not be installed.
-#[derive(Debug)]
-struct OptionalWatch {
-    number: u64,
-    /// Whether the kind has been listed, or is known not to be served.
-    settled: bool,
 }
 
 impl Store {
@@ -220,71 +201,9 @@ impl Store {
     /// or Pods, and proxies would lose their configuration.
     #[must_use]
     pub fn waiting_for(&self) -> Vec<&'static str> {
-        let Listed {
-            policies,
-            services,
-            slices,
-            pods,
-            definitions,
-        } = self.listed;
-        let optional = GATEWAY_KINDS
-            .iter()
-            .map(|(kind, _)| (!self.is_pending(*kind), kind.as_str()));
-        [
-            (policies, "AdmissionPolicies"),
-            (services, "Services"),
-            (slices, "EndpointSlices"),
-            (pods, "Pods"),
-            (definitions, "CustomResourceDefinitions"),
-        ]
-        .into_iter()
-        .chain(optional)
-        .filter_map(|(listed, name)| (!listed).then_some(name))
-        .collect()
-    }
-
-    fn is_pending(&self, kind: TargetKind) -> bool {
-        self.wanted_kinds().contains(&kind) && self.watches.get(&kind).is_none_or(|w| !w.settled)
-    }
-
-    /// Returns the kinds of Gateway API with a CustomResourceDefinition.
-    #[must_use]
-    pub fn wanted_kinds(&self) -> BTreeSet<TargetKind> {
-        GATEWAY_KINDS
-            .iter()
-            .filter(|(_, name)| self.definitions.contains(*name))
-            .map(|(kind, _)| *kind)
-            .collect()
-    }
-
-    /// Starts a watch of `kind`: from now on, only changes with this number count.
-    pub fn watch_begins(&mut self, kind: TargetKind) -> u64 {
-        self.last_watch += 1;
-        let watch = OptionalWatch {
-            number: self.last_watch,
-            settled: false,
-        };
-        self.watches.insert(kind, watch);
-        self.last_watch
-    }
-
-    /// Drops all objects of `kind`.
-    pub fn watch_ends(&mut self, kind: TargetKind) -> Effect {
-        self.watches.remove(&kind);
-        Effect::plan(self.clear(kind))
-    }
-
-    fn clear(&mut self, kind: TargetKind) -> bool {
-        if !self.cluster.served_kinds.contains(&kind) {
-            return false;
-        }
-        let cluster = Arc::make_mut(&mut self.cluster);
-        cluster.served_kinds.retain(|k| *k != kind);
-        match kind {
-            TargetKind::Gateway => cluster.gateways.clear(),
-            _ => cluster.routes.retain(|route, _| route.kind != kind),
-        }
-        true
+        let mut waiting = RESOURCES.to_vec();
+        waiting.retain(|name| !self.listed.contains(name));
+        waiting
     }
 
     /// Returns the namespace of the replicas' own EndpointSlices.
@@ -316,114 +235,99 @@ impl Store {
         match change {
             Change::Policies(seen) => self.policies(seen),
             Change::Services(seen) => {
-                self.listed.services |= matches!(seen, Seen::All(_));
-                Effect::plan(put(
-                    &mut self.cluster,
-                    |c| &c.services,
-                    |c| &mut c.services,
-                    seen,
-                ))
+                self.listed("Services", &seen);
+                let news = seen.news(&self.cluster.services, |_| true);
+                Effect::plan(self.put(|c| &mut c.services, news))
             }
             Change::Pods(seen) => {
-                self.listed.pods |= matches!(seen, Seen::All(_));
-                let seen = running(seen);
-                Effect::plan(put(&mut self.cluster, |c| &c.pods, |c| &mut c.pods, seen))
+                self.listed("Pods", &seen);
+                let news = seen.news(&self.cluster.pods, |_| true);
+                Effect::plan(self.put(|c| &mut c.pods, news))
             }
             Change::Slices(seen) => self.endpoints(seen),
-            Change::Definitions(seen) => {
-                self.listed.definitions |= matches!(seen, Seen::All(_));
-                Effect {
-                    kinds: self.definitions(seen),
-                    ..Effect::default()
-                }
+            Change::Gateways(seen) => {
+                let kind = TargetKind::Gateway;
+                let changed = self.serves(kind, &seen);
+                let news = seen.news(&self.cluster.gateways, |_| true);
+                Effect::plan(changed | self.put(|c| &mut c.gateways, news))
             }
-            Change::Gateways(number, seen) => Effect::plan(
-                self.serves(TargetKind::Gateway, number, &seen)
-                    .is_some_and(|served| {
-                        served
-                            | put(
-                                &mut self.cluster,
-                                |c| &c.gateways,
-                                |c| &mut c.gateways,
-                                seen,
-                            )
-                    }),
-            ),
-            Change::Routes(kind, number, seen) => {
-                let Some(served) = self.serves(kind, number, &seen) else {
-                    return Effect::default();
+            Change::Routes(kind, seen) => {
+                let changed = self.serves(kind, &seen);
+                let target = |(key, route): Keyed<Route>| {
+                    let ObjectKey { namespace, name } = key;
+                    let section = None;
+                    let target = TargetRef {
+                        kind,
+                        namespace,
+                        name,
+                        section,
+                    };
+                    (target, route)
                 };
-                Effect::plan(served | self.routes(kind, seen))
+                let seen = seen.map(target);
+                let news = seen.news(&self.cluster.routes, |target| target.kind == kind);
+                Effect::plan(changed | self.put(|c| &mut c.routes, news))
             }
         }
     }
 
-    /// Returns whether this installs or removes `kind`; `None` if the watch has been ended.
-    fn serves<V>(&mut self, kind: TargetKind, number: u64, seen: &Seen<V>) -> Option<bool> {
-        let watch = self.watches.get_mut(&kind).filter(|w| w.number == number)?;
-        match seen {
-            Seen::All(_) => {
-                watch.settled = true;
-                let came = !self.cluster.served_kinds.contains(&kind);
-                if came {
-                    let cluster = Arc::make_mut(&mut self.cluster);
-                    cluster.served_kinds.push(kind);
-                    cluster.served_kinds.sort();
-                }
-                Some(came)
-            }
-            Seen::Failed { status: Some(404) } => {
-                watch.settled = true;
-                Some(self.clear(kind))
-            }
-            _ => Some(false),
+    /// Records that a resource has been listed, if `seen` is its list.
+    fn listed<V>(&mut self, name: &'static str, seen: &Seen<V>) {
+        if matches!(seen, Seen::All(_)) {
+            self.listed.insert(name);
         }
     }
 
-    fn routes(&mut self, kind: TargetKind, seen: Seen<Keyed<Route>>) -> bool {
-        let target = |key: ObjectKey| TargetRef {
-            kind,
-            namespace: key.namespace,
-            name: key.name,
-            section: None,
+    /// Applies changes to one of the cluster's maps. Returns whether there are any. The map is
+    /// copied only if a plan or a delivery holds it.
+    fn put<K: Ord, V>(
+        &mut self,
+        map: impl Fn(&mut Cluster) -> &mut BTreeMap<K, V>,
+        news: Vec<(K, Option<V>)>,
+    ) -> bool {
+        if news.is_empty() {
+            return false;
+        }
+        let map = map(Arc::make_mut(&mut self.cluster));
+        for (key, value) in news {
+            match value {
+                Some(value) => map.insert(key, value),
+                None => map.remove(&key),
+            };
+        }
+        true
+    }
+
+    /// Returns whether this installs or removes a kind of Gateway API.
+    fn serves<V>(&mut self, kind: TargetKind, seen: &Seen<V>) -> bool {
+        let is_served = match seen {
+            Seen::All(_) => true,
+            Seen::Failed { status: Some(404) } => false,
+            _ => return false,
         };
-        let seen = match seen.map(|(key, route)| (target(key), route)) {
-            // The list has all routes of this kind only.
-            Seen::All(mut all) => {
-                let others = self.cluster.routes.iter().filter(|(t, _)| t.kind != kind);
-                all.extend(others.map(|(t, r)| (t.clone(), r.clone())));
-                Seen::All(all)
-            }
-            Seen::Within(namespace, mut all) => {
-                let others = { self.cluster.routes.iter() }
-                    .filter(|(t, _)| t.kind != kind && t.namespace == namespace);
-                all.extend(others.map(|(t, r)| (t.clone(), r.clone())));
-                Seen::Within(namespace, all)
-            }
-            seen => seen,
-        };
-        put(&mut self.cluster, |c| &c.routes, |c| &mut c.routes, seen)
-    }
-
-    fn definitions(&mut self, seen: Seen<String>) -> bool {
-        let before = self.wanted_kinds();
-        match seen {
-            Seen::All(all) => self.definitions = all.into_iter().filter(|n| is_ours(n)).collect(),
-            Seen::Applied(name) => {
-                if is_ours(&name) {
-                    self.definitions.insert(name);
-                }
-            }
-            Seen::Deleted(name) => {
-                self.definitions.remove(&name);
-            }
-            Seen::Within(..) | Seen::Failed { .. } => {}
+        self.listed.insert(kind.as_str());
+        if self.cluster.served_kinds.contains(&kind) == is_served {
+            return false;
         }
-        before != self.wanted_kinds()
+        let cluster = Arc::make_mut(&mut self.cluster);
+        cluster.served_kinds.retain(|known| *known != kind);
+        match (is_served, kind) {
+            (true, _) => {
+                info!("the API server has {kind}");
+                cluster.served_kinds.push(kind);
+                cluster.served_kinds.sort();
+            }
+            (false, TargetKind::Gateway) => cluster.gateways.clear(),
+            (false, _) => cluster.routes.retain(|route, _| route.kind != kind),
+        }
+        if !is_served {
+            info!("{kind} is gone from the API server");
+        }
+        true
     }
 
     fn endpoints(&mut self, seen: Seen<Keyed<Slice>>) -> Effect {
-        self.listed.slices |= matches!(seen, Seen::All(_));
+        self.listed("EndpointSlices", &seen);
         let replicas = self.replicas();
         let touched = self.slices.apply(seen);
         let mut changed = false;
@@ -446,77 +350,21 @@ impl Store {
     }
 
     fn policies(&mut self, seen: Seen<Box<PolicyResource>>) -> Effect {
-        match seen {
-            Seen::All(all) => {
-                self.listed.policies = true;
-                let observed = all
-                    .iter()
-                    .map(|p| (key(&p.metadata), Arc::new(Observed::new(p))))
-                    .collect();
-                self.observations.replace(observed);
-                let judged = all.iter().map(|p| (key(&p.metadata), self.judge(p)));
-                let judged = Seen::All(judged.collect());
-                self.judged(judged)
-            }
-            Seen::Within(namespace, all) => {
-                let observed = all
-                    .iter()
-                    .map(|p| (key(&p.metadata), Arc::new(Observed::new(p))))
-                    .collect();
-                self.observations.replace_within(&namespace, observed);
-                let judged = all.iter().map(|p| (key(&p.metadata), self.judge(p)));
-                let judged = Seen::Within(namespace, judged.collect());
-                self.judged(judged)
-            }
-            Seen::Applied(policy) => {
-                let key = key(&policy.metadata);
-                let judged = self.judge(&policy);
-                let changed = self.cluster.policies.get(&key) != Some(&judged);
-                if changed {
-                    let policies = &mut Arc::make_mut(&mut self.cluster).policies;
-                    policies.insert(key.clone(), judged);
-                }
-                Effect {
-                    plan: changed,
-                    status: self.observations.newer(key, Observed::new(&policy)),
-                    ..Effect::default()
-                }
-            }
-            Seen::Deleted(policy) => {
-                let key = key(&policy.metadata);
-                let known = self.cluster.policies.contains_key(&key);
-                if known {
-                    Arc::make_mut(&mut self.cluster).policies.remove(&key);
-                }
-                Effect {
-                    plan: known,
-                    status: self.observations.remove(&key),
-                    ..Effect::default()
-                }
-            }
-            Seen::Failed { status } => {
-                if status == Some(404) && !self.listed.policies {
-                    warn!(
-                        "the API server knows no AdmissionPolicy yet; install it: headgate crd | \
-                         kubectl apply --server-side -f -"
-                    );
-                }
-                Effect::default()
-            }
+        let name = "AdmissionPolicies";
+        if seen == (Seen::Failed { status: Some(404) }) && !self.listed.contains(name) {
+            warn!(
+                "the API server knows no AdmissionPolicy yet; install it: headgate crd | \
+                 kubectl apply --server-side -f -"
+            );
         }
-    }
-
-    /// Applies a list of validated policies.
-    fn judged(&mut self, listed: Seen<Keyed<Shared<PolicyObject>>>) -> Effect {
-        let policies = put(
-            &mut self.cluster,
-            |c| &c.policies,
-            |c| &mut c.policies,
-            listed,
-        );
+        self.listed(name, &seen);
+        let seen = seen.map(|policy| (key(&policy.metadata), policy));
+        let status = self.observations.see(&seen);
+        let judged = seen.map(|(key, policy)| (key, self.judge(&policy)));
+        let news = judged.news(&self.cluster.policies, |_| true);
         Effect {
-            plan: policies,
-            status: true,
+            plan: self.put(|c| &mut c.policies, news),
+            status,
             ..Effect::default()
         }
     }
@@ -534,11 +382,6 @@ impl Store {
     }
 }
 
-/// Whether a CustomResourceDefinition is one of the relevant kinds of Gateway API.
-fn is_ours(name: &str) -> bool {
-    GATEWAY_KINDS.iter().any(|(_, ours)| *ours == name)
-}
-
 /// The EndpointSlices, also by their Services: a rollout changes each of a cluster's slices several
 /// times.
 #[derive(Debug, Default)]
@@ -551,19 +394,10 @@ struct Slices {
 impl Slices {
     /// Applies a change. Returns the Services whose slices may have changed.
     fn apply(&mut self, seen: Seen<Keyed<Slice>>) -> BTreeSet<ObjectKey> {
-        let (gone, new): (Vec<ObjectKey>, _) = match seen {
-            Seen::All(all) => (self.all.keys().cloned().collect(), all),
-            Seen::Within(namespace, all) => {
-                let known = self.all.keys().filter(|key| key.namespace == namespace);
-                (known.cloned().collect(), all)
-            }
-            Seen::Applied((key, slice)) => (vec![key.clone()], vec![(key, slice)]),
-            Seen::Deleted((key, _)) => (vec![key], Vec::new()),
-            Seen::Failed { .. } => return BTreeSet::new(),
-        };
-        let gone = gone.iter().filter_map(|key| self.remove(key));
-        let mut touched: BTreeSet<ObjectKey> = gone.collect();
-        for (key, slice) in new {
+        let mut touched = BTreeSet::new();
+        for (key, slice) in seen.news(&self.all, |_| true) {
+            touched.extend(self.remove(&key));
+            let Some(slice) = slice else { continue };
             if let Some(service) = &slice.service {
                 touched.insert(service.clone());
                 let of = self.of.entry(service.clone()).or_default();
@@ -599,93 +433,6 @@ impl Slices {
         let ready = self.of(service).flat_map(|slice| &slice.ready);
         let identities: BTreeSet<&str> = ready.map(|e| e.identity.as_str()).collect();
         Some(u32::try_from(identities.len()).unwrap_or(u32::MAX))
-    }
-}
-
-/// Turns the change of a Pod that has ended into its deletion.
-fn running(seen: Seen<Keyed<Option<Pod>>>) -> Seen<Keyed<Pod>> {
-    let running = |all: Vec<Keyed<Option<Pod>>>| -> Vec<Keyed<Pod>> {
-        let running = all.into_iter().filter_map(|(key, pod)| Some((key, pod?)));
-        running.collect()
-    };
-    match seen {
-        Seen::All(all) => Seen::All(running(all)),
-        Seen::Within(namespace, all) => Seen::Within(namespace, running(all)),
-        Seen::Applied((key, Some(pod))) => Seen::Applied((key, pod)),
-        Seen::Applied((key, None)) | Seen::Deleted((key, _)) => {
-            Seen::Deleted((key, Pod::default()))
-        }
-        Seen::Failed { status } => Seen::Failed { status },
-    }
-}
-
-/// The namespace of a key.
-trait Namespaced {
-    /// `metadata.namespace`.
-    fn namespace(&self) -> &str;
-}
-
-impl Namespaced for ObjectKey {
-    fn namespace(&self) -> &str {
-        &self.namespace
-    }
-}
-
-impl Namespaced for TargetRef {
-    fn namespace(&self) -> &str {
-        &self.namespace
-    }
-}
-
-/// Applies a change to one of the cluster's maps. Returns whether it changed anything. The map is
-/// copied only if a plan or a delivery holds it, and only if the change is effective.
-fn put<K, V>(
-    cluster: &mut Arc<Cluster>,
-    map: impl Fn(&Cluster) -> &BTreeMap<K, V>,
-    map_mut: impl Fn(&mut Cluster) -> &mut BTreeMap<K, V>,
-    seen: Seen<(K, V)>,
-) -> bool
-where
-    K: Ord + Namespaced,
-    V: PartialEq,
-{
-    match seen {
-        Seen::All(all) => {
-            let all: BTreeMap<K, V> = all.into_iter().collect();
-            let changed = *map(cluster) != all;
-            if changed {
-                *map_mut(Arc::make_mut(cluster)) = all;
-            }
-            changed
-        }
-        Seen::Within(namespace, all) => {
-            let all: BTreeMap<K, V> = all.into_iter().collect();
-            let known = map(cluster).iter();
-            let changed = !{ known }
-                .filter(|(key, _)| key.namespace() == namespace)
-                .eq(&all);
-            if changed {
-                let map = map_mut(Arc::make_mut(cluster));
-                map.retain(|key, _| key.namespace() != namespace);
-                map.extend(all);
-            }
-            changed
-        }
-        Seen::Applied((key, value)) => {
-            let changed = map(cluster).get(&key) != Some(&value);
-            if changed {
-                map_mut(Arc::make_mut(cluster)).insert(key, value);
-            }
-            changed
-        }
-        Seen::Deleted((key, _)) => {
-            let changed = map(cluster).contains_key(&key);
-            if changed {
-                map_mut(Arc::make_mut(cluster)).remove(&key);
-            }
-            changed
-        }
-        Seen::Failed { .. } => false,
     }
 }
 

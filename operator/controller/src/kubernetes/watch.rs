@@ -18,6 +18,9 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
+use super::cluster::ObjectKey;
+use headgate_api::plan::TargetRef;
+
 /// The duration of one watch on the API server, which bounds the time until a dead connection is
 /// detected.
 pub const WATCH_SECONDS: u32 = 60;
@@ -61,6 +64,65 @@ impl<V> Seen<V> {
             Self::Deleted(v) => Seen::Deleted(f(v)),
             Self::Failed { status } => Seen::Failed { status },
         }
+    }
+}
+
+/// The namespace of a key.
+pub trait Namespaced {
+    /// `metadata.namespace`.
+    fn namespace(&self) -> &str;
+}
+
+impl Namespaced for ObjectKey {
+    fn namespace(&self) -> &str {
+        &self.namespace
+    }
+}
+
+impl Namespaced for TargetRef {
+    fn namespace(&self) -> &str {
+        &self.namespace
+    }
+}
+
+impl<K: Ord + Clone + Namespaced, W> Seen<(K, W)> {
+    /// Returns the changes from `known`: keys with a new value, and without one those that are
+    /// gone. A list says nothing about keys for which `lists` returns false.
+    pub fn news<V: PartialEq>(
+        self,
+        known: &BTreeMap<K, V>,
+        lists: impl Fn(&K) -> bool,
+    ) -> Vec<(K, Option<V>)>
+    where
+        W: Into<Option<V>>,
+    {
+        let (within, all) = match self {
+            Self::All(all) => (None, all),
+            Self::Within(namespace, all) => (Some(namespace), all),
+            Self::Applied((key, value)) => {
+                let value = value.into();
+                let is_news = known.get(&key) != value.as_ref();
+                return is_news.then_some((key, value)).into_iter().collect();
+            }
+            Self::Deleted((key, _)) => {
+                let is_news = known.contains_key(&key);
+                return is_news.then_some((key, None)).into_iter().collect();
+            }
+            Self::Failed { .. } => return Vec::new(),
+        };
+        let all = all.into_iter();
+        let all: BTreeMap<K, V> = all.filter_map(|(k, v)| Some((k, v.into()?))).collect();
+        let is_listed = |key: &&K| {
+            lists(key) && { within.as_deref() }.is_none_or(|within| key.namespace() == within)
+        };
+        let gone = known.keys().filter(is_listed);
+        let gone = gone.filter(|key| !all.contains_key(*key));
+        let gone: Vec<_> = gone.map(|key| (key.clone(), None)).collect();
+        let new = all
+            .into_iter()
+            .filter(|(key, value)| known.get(key) != Some(value));
+        let new = new.map(|(key, value)| (key, Some(value)));
+        gone.into_iter().chain(new).collect()
     }
 }
 
@@ -470,7 +532,11 @@ impl<V> Places<V> {
             }
             return vec![Seen::Failed { status }];
         }
-        let mut seen = vec![Seen::Failed { status: None }];
+        let mut seen = match status {
+            // A kind that isn't installed is refused in one namespace after the other.
+            Some(404) => Vec::new(),
+            _ => vec![Seen::Failed { status: None }],
+        };
         if refusals == CONFIRMED {
             if let Some(place) = self.all.get(name) {
                 place.health.counts_as_empty();
@@ -854,7 +920,7 @@ mod tests {
         assert_eq!(take("a", Ok(Event::Init)), []);
         assert_eq!(take("a", Ok(Event::InitDone)), [within("a", &[])]);
         // A kind that was removed is listed as one again.
-        take("b", refusal(404));
+        assert_eq!(take("b", refusal(404)), []);
         assert_eq!(take("a", refusal(404)).len(), 1);
         assert_eq!(take("a", Ok(Event::Init)), []);
         assert_eq!(take("a", Ok(Event::InitDone)), []);

@@ -8,10 +8,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
 /// Resources with their own label value: those in the operator's role.
-const RESOURCES: [&str; 18] = [
+const RESOURCES: [&str; 17] = [
     "admissionpolicies",
     "configmaps",
-    "customresourcedefinitions",
     "deployments",
     "endpointslices",
     "envoyextensionpolicies",

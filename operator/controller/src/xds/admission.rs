@@ -29,14 +29,12 @@ use http::StatusCode;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tonic::service::Routes;
 
 use super::limits::Limits;
-use super::listen::incoming;
+use super::listen::Connections;
 use super::node::clip;
 use super::peer::{Peer, Spiffe};
 use super::registry::Registry;
-use super::stream::stopped;
 use super::tenants::{Refused, Tenants};
 use super::tls::Trust;
 use crate::kubernetes::tokens::{ProxyTokens, Refusal};
@@ -95,14 +93,7 @@ impl AdmissionServer {
     }
 
     /// Serves until `end`, and then connected proxies for a grace period. It starts without state.
-    ///
-    /// # Errors
-    /// The listener failed.
-    pub async fn serve(
-        &self,
-        listener: TcpListener,
-        end: impl Future<Output = ()>,
-    ) -> Result<(), tonic::transport::Error> {
+    pub async fn serve(&self, listener: TcpListener, end: impl Future<Output = ()>) {
         let limits = self.limits;
         let reports = (limits.report_bytes, limits.report_bytes_per_namespace);
         let shared = Shared {
@@ -116,23 +107,22 @@ impl AdmissionServer {
             .route(PATH, post(exchange))
             .layer(DefaultBodyLimit::max(MAX_BYTES))
             .with_state(shared);
-        let (trust, registry) = (self.trust.clone(), Arc::clone(&self.registry));
-        let connections = incoming(listener, limits, trust, registry);
-        let (ending, mut told) = watch::channel(false);
-        let server = limits
-            .http2()
-            .add_routes(Routes::from(app))
-            .serve_with_incoming_shutdown(connections, async move {
-                stopped(&mut told).await;
-            });
+        let (ending, told) = watch::channel(false);
+        let connections = Connections {
+            limits,
+            trust: self.trust.clone(),
+            registry: Arc::clone(&self.registry),
+            app,
+            shutdown: told,
+        };
         let over = async {
             end.await;
             ending.send_replace(true);
             tokio::time::sleep(GRACE).await;
         };
         tokio::select! {
-            served = server => served,
-            () = over => Ok(()),
+            () = connections.serve(listener) => {}
+            () = over => {}
         }
     }
 }

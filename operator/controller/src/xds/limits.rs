@@ -6,7 +6,8 @@
 
 use std::time::Duration;
 
-use tonic::transport::Server;
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 /// Limits of the xDS server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,12 +64,14 @@ pub struct Limits {
 
 impl Limits {
     /// Returns an HTTP/2 server whose connections have these limits.
-    pub(super) fn http2(&self) -> Server {
-        Server::builder()
+    pub(super) fn http2(&self) -> http2::Builder<TokioExecutor> {
+        let mut http = http2::Builder::new(TokioExecutor::new());
+        http.timer(TokioTimer::new())
             .max_concurrent_streams(self.streams_per_connection)
-            .http2_max_header_list_size(self.header_bytes)
-            .http2_keepalive_interval(Some(self.keepalive_interval))
-            .http2_keepalive_timeout(Some(self.keepalive_timeout))
+            .max_header_list_size(self.header_bytes)
+            .keep_alive_interval(self.keepalive_interval)
+            .keep_alive_timeout(self.keepalive_timeout);
+        http
     }
 
     /// Returns the limits of a server for this many connections. Bounds that grow with the number

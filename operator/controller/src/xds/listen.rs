@@ -1,142 +1,177 @@
-//! Accepts connections: limits their number, and runs the TLS handshakes concurrently.
+//! Serves HTTP/2 connections: limits their number, runs the TLS handshakes concurrently, and ends
+//! connections.
 //!
-//! Accepting waits for nothing but the next connection. A handshake is a task of its own, and waits
-//! for its peer only: a slow or silent peer runs into a timeout.
+//! Accepting waits for nothing but the next connection. Each connection is a task of its own, and
+//! its handshake waits for its peer only: a slow or silent peer runs into a timeout.
+//!
+//! HTTP/2 itself never ends a connection that answers pings. So the task also ends one that has no
+//! streams, one that is old, one whose certificate has expired, and one whose certificate the
+//! operator would no longer accept.
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use axum::Router;
+use axum::extract::Extension;
 use axum::serve::Listener;
-use futures::Stream;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use rustls::pki_types::CertificateDer;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval_at, timeout};
 use tokio_rustls::TlsAcceptor;
-use tokio_stream::wrappers::ReceiverStream;
+use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 use tracing::{debug, warn};
 
 use super::addresses::{Addresses, Full, Slot};
 use super::limits::Limits;
+use super::peer::Peer;
 use super::registry::Registry;
-use super::socket::Socket;
+use super::stream::stopped;
 use super::tls::Trust;
 
-/// The number of ready connections that the HTTP/2 server hasn't taken yet.
-const READY: usize = 64;
 /// The shortest interval between two log lines about rejected connections.
 const SAY_AGAIN: Duration = Duration::from_secs(10);
 
-/// Returns the connections of `listener`, after their handshake if there is `trust`. Accepting ends
-/// when the stream is dropped.
-pub(super) fn incoming(
-    listener: TcpListener,
-    limits: Limits,
-    trust: Option<watch::Receiver<Arc<Trust>>>,
-    registry: Arc<Registry>,
-) -> impl Stream<Item = io::Result<Socket>> {
-    let (ready, sockets) = mpsc::channel(READY);
-    let acceptor = Acceptor {
-        connections: Addresses::new(limits.connections, limits.connections_per_address),
-        shaking: Addresses::new(limits.connections, limits.handshakes_per_address),
-        random: RandomState::new(),
-        limits,
-        trust,
-        registry,
-        ready,
-        said: None,
-    };
-    tokio::spawn(acceptor.run(listener));
-    ReceiverStream::new(sockets)
+/// The connections of one address.
+#[derive(Clone)]
+pub(super) struct Connections {
+    pub(super) limits: Limits,
+    /// The certificates of the handshakes; `None` without TLS.
+    pub(super) trust: Option<watch::Receiver<Arc<Trust>>>,
+    pub(super) registry: Arc<Registry>,
+    /// Its requests have a [`Peer`] as extension.
+    pub(super) app: Router,
+    /// Whether they are to end.
+    pub(super) shutdown: watch::Receiver<bool>,
 }
 
-struct Acceptor {
-    connections: Arc<Addresses>,
-    /// Connections in their handshake.
-    shaking: Arc<Addresses>,
-    random: RandomState,
-    limits: Limits,
-    trust: Option<watch::Receiver<Arc<Trust>>>,
-    registry: Arc<Registry>,
-    ready: mpsc::Sender<io::Result<Socket>>,
-    said: Option<Instant>,
-}
-
-impl Acceptor {
-    async fn run(mut self, mut listener: TcpListener) {
+impl Connections {
+    /// Accepts connections until `shutdown` holds `true` or its sender is dropped, and returns once
+    /// all have ended. Those that are open when this is dropped are closed.
+    pub(super) async fn serve(self, mut listener: TcpListener) {
+        let Limits {
+            connections,
+            connections_per_address,
+            handshakes_per_address,
+            ..
+        } = self.limits;
+        let all = Addresses::new(connections, connections_per_address);
+        let shaking = Addresses::new(connections, handshakes_per_address);
+        let (random, mut said) = (RandomState::new(), None);
+        let mut shutdown = self.shutdown.clone();
+        let mut open = JoinSet::new();
         loop {
             let (stream, address) = tokio::select! {
                 accepted = Listener::accept(&mut listener) => accepted,
-                () = self.ready.closed() => return,
+                Some(_) = open.join_next() => continue,
+                () = stopped(&mut shutdown) => break,
             };
             // An IPv4 client has an IPv6 address on a dual-stack socket.
             let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-            match self.slots(address.ip()) {
-                Ok((slot, shaking)) => self.begin(stream, address, slot, shaking),
-                Err(full) => self.turn_away(address, full),
+            let slots = all.enter(address.ip()).and_then(|slot| {
+                let shaking = self.trust.as_ref().map(|_| shaking.enter(address.ip()));
+                Ok((slot, shaking.transpose()?))
+            });
+            match slots {
+                Ok((slot, shaking)) => {
+                    let age = jittered(self.limits.max_age, random.hash_one(address));
+                    let serving = self.clone().connection(stream, address, age, shaking);
+                    open.spawn(async move {
+                        serving.await;
+                        drop(slot);
+                    });
+                }
+                Err(full) => self.turn_away(address, full, &mut said),
             }
         }
+        drop(listener);
+        while open.join_next().await.is_some() {}
     }
 
-    /// Returns the slots of a connection and of its handshake.
-    fn slots(&self, address: IpAddr) -> Result<(Slot<IpAddr>, Option<Slot<IpAddr>>), Full> {
-        let slot = self.connections.enter(address)?;
-        let shaking = self.trust.as_ref().map(|_| self.shaking.enter(address));
-        Ok((slot, shaking.transpose()?))
-    }
-
-    fn begin(
-        &self,
+    /// Serves a connection, after its handshake if it is over TLS, until it ends or has to.
+    async fn connection(
+        mut self,
         stream: TcpStream,
         address: SocketAddr,
-        slot: Slot<IpAddr>,
+        max_age: Duration,
         shaking: Option<Slot<IpAddr>>,
     ) {
         // This fails only if the peer has gone already.
         let _ = stream.set_nodelay(true);
-        let limits = self.limits;
-        let max_age = jittered(limits.max_age, self.random.hash_one(address));
-        let (trust, ready) = (self.trust.clone(), self.ready.clone());
-        let registry = Arc::clone(&self.registry);
-        tokio::spawn(async move {
-            let io = match &trust {
-                None => Either::Left(stream),
-                Some(trust) => {
-                    let config = Arc::clone(&trust.borrow().config);
-                    let handshake = TlsAcceptor::from(config).accept(stream);
-                    let shaken = timeout(limits.handshake_timeout, handshake).await;
-                    match shaken.unwrap_or_else(|late| Err(late.into())) {
-                        Ok(stream) => Either::Right(Box::new(stream)),
-                        Err(why) => {
-                            registry.metrics.xds.handshakes_failed.inc();
-                            debug!(peer = %address, "TLS handshake failed: {why}");
-                            return;
-                        }
+        let (io, chain) = match &self.trust {
+            None => (Either::Left(stream), None),
+            Some(trust) => {
+                let config = Arc::clone(&trust.borrow().config);
+                let handshake = TlsAcceptor::from(config).accept(stream);
+                let shaken = tokio::select! {
+                    shaken = timeout(self.limits.handshake_timeout, handshake) => shaken,
+                    () = stopped(&mut self.shutdown) => return,
+                };
+                match shaken.unwrap_or_else(|late| Err(late.into())) {
+                    Ok(stream) => {
+                        let chain = certificates(&stream);
+                        (Either::Right(Box::new(stream)), Some(chain))
+                    }
+                    Err(why) => {
+                        self.registry.metrics.xds.handshakes_failed.inc();
+                        debug!(peer = %address, "TLS handshake failed: {why}");
+                        return;
                     }
                 }
-            };
-            drop(shaking);
-            let socket = Socket::new(io, address, trust, limits.idle, max_age, slot);
-            // The receiver is dropped when the server stops.
-            let _ = ready.send(Ok(socket)).await;
-        });
+            }
+        };
+        drop(shaking);
+        let peer = Peer::new(address, chain.as_deref());
+        let idle = idle(peer.streams.subscribe(), self.limits.idle);
+        let old = tokio::time::sleep(max_age);
+        let distrust = async {
+            match (self.trust, chain.filter(|chain| !chain.is_empty())) {
+                (Some(trust), Some(chain)) => distrust(trust, chain).await,
+                _ => std::future::pending().await,
+            }
+        };
+        let has_to_end = async {
+            tokio::select! {
+                why = idle => why,
+                () = old => "it is old; the proxy comes back, perhaps to another replica",
+                why = distrust => why,
+            }
+        };
+        let app = TowerToHyperService::new(self.app.layer(Extension(peer)));
+        let serving = self.limits.http2().serve_connection(TokioIo::new(io), app);
+        let (mut serving, mut has_to_end) = (pin!(serving), pin!(has_to_end));
+        let mut is_ending = false;
+        loop {
+            tokio::select! {
+                _ = serving.as_mut() => return,
+                why = has_to_end.as_mut() => {
+                    debug!(peer = %address, "closing a connection: {why}");
+                    return;
+                }
+                () = stopped(&mut self.shutdown), if !is_ending => {
+                    is_ending = true;
+                    serving.as_mut().graceful_shutdown();
+                }
+            }
+        }
     }
 
     /// Closes a connection by dropping it. Log lines are limited, so that a flood is one line at a
     /// time.
-    fn turn_away(&mut self, address: SocketAddr, full: Full) {
+    fn turn_away(&self, address: SocketAddr, full: Full, said: &mut Option<Instant>) {
         self.registry.metrics.xds.connections_refused.inc();
         let now = Instant::now();
-        if self
-            .said
-            .is_some_and(|at| now.duration_since(at) < SAY_AGAIN)
-        {
+        if said.is_some_and(|at| now.duration_since(at) < SAY_AGAIN) {
             return;
         }
-        self.said = Some(now);
+        *said = Some(now);
         match full {
             Full::All => warn!(
                 peer = %address,
@@ -149,6 +184,52 @@ impl Acceptor {
                  handshake",
                 self.limits.connections_per_address, self.limits.handshakes_per_address
             ),
+        }
+    }
+}
+
+fn certificates(stream: &TlsStream<TcpStream>) -> Vec<CertificateDer<'static>> {
+    let (_, session) = stream.get_ref();
+    session.peer_certificates().unwrap_or_default().to_vec()
+}
+
+/// Ends when there has been no stream for `limit`.
+async fn idle(mut streams: watch::Receiver<usize>, limit: Duration) -> &'static str {
+    loop {
+        let limit = match *streams.borrow_and_update() {
+            0 => limit,
+            _ => Duration::MAX,
+        };
+        // The sender lives as long as the connection.
+        if tokio::time::timeout(limit, streams.changed())
+            .await
+            .is_err()
+        {
+            return "it has no stream";
+        }
+    }
+}
+
+/// Ends when a client with `chain` would no longer be accepted.
+async fn distrust(
+    mut trust: watch::Receiver<Arc<Trust>>,
+    chain: Vec<CertificateDer<'static>>,
+) -> &'static str {
+    /// The interval at which a certificate's expiry is checked.
+    const RECHECK: Duration = Duration::from_secs(60);
+    let mut tick = interval_at(tokio::time::Instant::now() + RECHECK, RECHECK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let current = Arc::clone(&trust.borrow_and_update());
+        if !current.admits(&chain, SystemTime::now()) {
+            return "its certificate has expired, or none of the CAs signed it any more";
+        }
+        tokio::select! {
+            changed = trust.changed() => if changed.is_err() {
+                // The server is stopping.
+                std::future::pending::<()>().await;
+            },
+            _ = tick.tick() => {}
         }
     }
 }

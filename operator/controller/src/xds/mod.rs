@@ -38,7 +38,6 @@ pub mod resource;
 mod server;
 mod service;
 pub mod snapshot;
-mod socket;
 pub mod sotw;
 pub mod status;
 mod stream;

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
+use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
@@ -15,7 +16,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 use super::addresses::Slot;
 use super::node::{Identity, TargetClaim, clip};
 use super::tenants::Tenant;
-use crate::kubernetes::tokens::{ProxyTokens, Refusal};
+use crate::kubernetes::tokens::{AUDIENCE, ProxyTokens, Refusal};
 use headgate_api::plan::{NAMESPACE_METADATA, TARGET_METADATA};
 
 /// The longest SPIFFE id (the specification's bound), in bytes.
@@ -116,6 +117,23 @@ impl Spiffe {
 }
 
 impl Peer {
+    /// Returns the other end of a connection; over TLS, with the chain of certificates that it
+    /// shows.
+    pub(super) fn new(address: SocketAddr, chain: Option<&[CertificateDer<'_>]>) -> Self {
+        let proven = chain.map(|chain| match chain.first() {
+            Some(own) => Spiffe::of_certificate(own),
+            None => Err(format!(
+                "the client shows neither a token for audience {AUDIENCE:?} nor a certificate"
+            )),
+        });
+        Self {
+            address,
+            proven: proven.map(Arc::new),
+            streams: Arc::default(),
+            connection: Arc::default(),
+        }
+    }
+
     /// Records that a stream began.
     pub(super) fn open_stream(&self) -> OpenStream {
         self.streams.send_modify(|open| *open += 1);

@@ -13,13 +13,13 @@ use tonic::service::Routes;
 
 use super::cache::ResourceCache;
 use super::limits::Limits;
-use super::listen::incoming;
+use super::listen::Connections;
 use super::module::Modules;
 use super::peer::Peer;
 use super::registry::Registry;
 use super::service::Service;
 use super::snapshot::Snapshot;
-use super::stream::{Context, stopped};
+use super::stream::Context;
 use super::tls::Tls;
 use crate::kubernetes::tokens::ProxyTokens;
 use crate::metrics::{Metrics, XdsMetrics};
@@ -97,15 +97,9 @@ impl Server {
         self.snapshots.subscribe()
     }
 
-    /// Serves until `shutdown` holds `true` or its sender is dropped.
-    ///
-    /// # Errors
-    /// The listener failed.
-    pub async fn serve(
-        self,
-        listener: TcpListener,
-        shutdown: watch::Receiver<bool>,
-    ) -> Result<(), tonic::transport::Error> {
+    /// Serves until `shutdown` holds `true` or its sender is dropped, and all connections have
+    /// ended.
+    pub async fn serve(self, listener: TcpListener, shutdown: watch::Receiver<bool>) {
         let limits = self.limits;
         let context = Context {
             snapshots: self.snapshots.subscribe(),
@@ -120,18 +114,16 @@ impl Server {
             let refused = service.other_protocol(&peer).into_http::<Body>();
             async { refused }
         };
-        let routes = Routes::new(ecds)
-            .into_axum_router()
-            .route(AGGREGATED, any(other));
-        let mut stop = shutdown;
-        let trust = self.tls.as_ref().map(Tls::subscribe);
-        let connections = incoming(listener, limits, trust, Arc::clone(&self.registry));
-        let server = limits
-            .http2()
-            .add_routes(routes.into())
-            .serve_with_incoming_shutdown(connections, async move { stopped(&mut stop).await });
+        let app = Routes::new(ecds).into_axum_router();
+        let connections = Connections {
+            limits,
+            trust: self.tls.as_ref().map(Tls::subscribe),
+            registry: Arc::clone(&self.registry),
+            app: app.route(AGGREGATED, any(other)),
+            shutdown,
+        };
         tokio::select! {
-            served = server => served,
+            () = connections.serve(listener) => {}
             never = combine(self.plans, self.modules, self.cache, self.snapshots) => match never {},
             never = follow(self.tls, &self.registry.metrics.xds) => match never {},
         }

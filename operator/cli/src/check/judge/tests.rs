@@ -351,7 +351,7 @@ fn rights_are_those_of_the_arguments() {
     assert!(
         found
             .message
-            .ends_with("may not list apiextensions.k8s.io/customresourcedefinitions")
+            .ends_with("may not create authentication.k8s.io/tokenreviews")
     );
 }
 

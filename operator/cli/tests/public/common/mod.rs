@@ -40,7 +40,7 @@ pub struct World {
     pub xds: SocketAddr,
     pub admin: SocketAddr,
     pub shutdown: watch::Sender<bool>,
-    pub served: JoinHandle<Result<(), tonic::transport::Error>>,
+    pub served: JoinHandle<()>,
 }
 
 impl World {

@@ -112,7 +112,7 @@ mod tests {
     use kube::client::Body;
     use serde_json::{Value, json};
 
-    use super::super::example::settings;
+    use super::super::tests::settings;
     use super::*;
 
     /// Returns an API server with two pages of WasmPlugins, which doesn't serve EnvoyFilters,

@@ -23,8 +23,6 @@ pub mod clean_up;
 pub mod config_map;
 pub mod difference;
 pub mod envoy_gateway;
-#[cfg(test)]
-mod example;
 mod fit;
 pub mod istio;
 pub mod istio_native;
@@ -37,6 +35,8 @@ pub mod report;
 mod run;
 mod served;
 pub mod settings;
+#[cfg(test)]
+mod tests;
 pub mod wanted;
 pub mod workload;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kube::core::ApiResource;
+use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
 use super::settings::Settings;
@@ -119,16 +119,8 @@ impl Adapter {
             Self::IstioExtension => ("extensions.istio.io", "v1alpha1", "trafficextensions"),
             Self::IstioNative => ("networking.istio.io", "v1alpha3", "envoyfilters"),
         };
-        ApiResource {
-            group: group.to_owned(),
-            version: version.to_owned(),
-            api_version: match group {
-                "" => version.to_owned(),
-                group => format!("{group}/{version}"),
-            },
-            kind: self.kind().to_owned(),
-            plural: plural.to_owned(),
-        }
+        let kind = GroupVersionKind::gvk(group, version, self.kind());
+        ApiResource::from_gvk_with_plural(&kind, plural)
     }
 }
 

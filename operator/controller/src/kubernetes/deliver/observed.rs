@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use kube::api::{Api, DynamicObject};
-use kube::core::ApiResource;
+use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, ResourceExt as _};
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -76,13 +76,10 @@ impl Source {
     fn resource(self) -> ApiResource {
         match self {
             Self::Objects(adapter) => adapter.resource(),
-            Self::GatewayClasses => ApiResource {
-                group: "gateway.networking.k8s.io".to_owned(),
-                version: "v1".to_owned(),
-                api_version: "gateway.networking.k8s.io/v1".to_owned(),
-                kind: "GatewayClass".to_owned(),
-                plural: "gatewayclasses".to_owned(),
-            },
+            Self::GatewayClasses => {
+                let kind = GroupVersionKind::gvk("gateway.networking.k8s.io", "v1", "GatewayClass");
+                ApiResource::from_gvk_with_plural(&kind, "gatewayclasses")
+            }
         }
     }
 }
@@ -285,7 +282,7 @@ fn keyed(mut object: DynamicObject) -> Keyed<Value> {
 mod tests {
     use serde_json::json;
 
-    use super::super::example::settings;
+    use super::super::tests::settings;
     use super::*;
 
     const PLUGINS: Source = Source::Objects(Adapter::Istio);

@@ -112,8 +112,8 @@ mod tests {
     use kube::client::Body;
     use serde_json::{Value, json};
 
-    use super::super::example::{Example, SHA256, settings};
     use super::super::report::State;
+    use super::super::tests::{Example, SHA256, settings};
     use super::*;
 
     /// Returns an API server without objects that serves all kinds, and answers the first write

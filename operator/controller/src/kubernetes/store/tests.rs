@@ -43,34 +43,29 @@ fn listed() -> Store {
     store.apply(Change::Services(Seen::All(vec![])));
     store.apply(Change::Slices(Seen::All(vec![])));
     store.apply(Change::Pods(Seen::All(vec![])));
-    store.apply(Change::Definitions(Seen::All(vec![])));
+    store.apply(Change::Gateways(Seen::Failed { status: Some(404) }));
+    for kind in [TargetKind::HttpRoute, TargetKind::GrpcRoute] {
+        store.apply(Change::Routes(kind, Seen::Failed { status: Some(404) }));
+    }
     store
 }
 
 #[test]
-fn it_waits_for_every_list_and_for_kinds_that_are_there() {
+fn it_waits_for_every_list_or_until_a_kind_is_known_not_to_be_served() {
     let mut store = Store::default();
-    assert_eq!(store.waiting_for().len(), 5);
+    assert_eq!(store.waiting_for().len(), 7);
     store.apply(Change::Policies(Seen::Failed { status: Some(404) }));
     assert!(store.waiting_for().contains(&"AdmissionPolicies"));
+    let kind = TargetKind::HttpRoute;
+    for status in [None, Some(403), Some(500)] {
+        store.apply(Change::Routes(kind, Seen::Failed { status }));
+        assert!(store.waiting_for().contains(&"HTTPRoute"), "{status:?}");
+    }
+    store.apply(Change::Routes(kind, Seen::Failed { status: Some(404) }));
+    assert!(!store.waiting_for().contains(&"HTTPRoute"));
 
-    let mut store = listed();
+    let store = listed();
     assert_eq!(store.waiting_for(), [""; 0]);
-    let name = GATEWAY_KINDS[1].1.to_owned();
-    assert!(store.apply(Change::Definitions(Seen::Applied(name))).kinds);
-    assert_eq!(store.waiting_for(), ["HTTPRoute"]);
-    let number = store.watch_begins(TargetKind::HttpRoute);
-    assert_eq!(store.waiting_for(), ["HTTPRoute"]);
-    store.apply(Change::Routes(
-        TargetKind::HttpRoute,
-        number,
-        Seen::Failed { status: Some(404) },
-    ));
-    assert_eq!(
-        store.waiting_for(),
-        [""; 0],
-        "defined, but not in a version that is known here"
-    );
     assert!(store.cluster().served_kinds.is_empty());
 }
 
@@ -178,30 +173,27 @@ fn replicas_are_the_ready_endpoints_of_their_service() {
 fn gateway_api_comes_and_goes() {
     let mut store = listed();
     let kind = TargetKind::HttpRoute;
-    let definition = || GATEWAY_KINDS[1].1.to_owned();
-    store.apply(Change::Definitions(Seen::Applied(definition())));
-    let old = store.watch_begins(kind);
     let all = || Seen::All(vec![(key("r"), Route::default())]);
-    assert!(store.apply(Change::Routes(kind, old, all())).plan);
-    assert_eq!(store.cluster().served_kinds, [kind]);
+    let gateways = Seen::All(vec![(key("g"), Gateway::default())]);
+    assert!(store.apply(Change::Gateways(gateways)).plan);
+    assert!(store.apply(Change::Routes(kind, all())).plan);
+    assert_eq!(store.cluster().served_kinds, [TargetKind::Gateway, kind]);
     assert_eq!(store.cluster().routes.len(), 1);
 
+    let gone = || Seen::Failed { status: Some(404) };
+    assert!(store.apply(Change::Routes(kind, gone())).plan);
+    assert!(!store.apply(Change::Routes(kind, gone())).plan);
+    assert!(store.cluster().routes.is_empty());
+    assert_eq!(store.cluster().served_kinds, [TargetKind::Gateway]);
     assert!(
         store
-            .apply(Change::Definitions(Seen::Deleted(definition())))
-            .kinds
+            .apply(Change::Gateways(Seen::Failed { status: Some(404) }))
+            .plan
     );
-    assert!(store.watch_ends(kind).plan);
-    assert!(store.cluster().routes.is_empty() && store.cluster().served_kinds.is_empty());
-    assert!(
-        !store.apply(Change::Routes(kind, old, all())).plan,
-        "a message of the watch that was ended"
-    );
+    assert!(store.cluster().gateways.is_empty() && store.cluster().served_kinds.is_empty());
 
-    let new = store.watch_begins(kind);
-    assert!(store.apply(Change::Routes(kind, new, all())).plan);
-    let grpc = store.watch_begins(TargetKind::GrpcRoute);
-    store.apply(Change::Routes(TargetKind::GrpcRoute, grpc, all()));
+    assert!(store.apply(Change::Routes(kind, all())).plan);
+    store.apply(Change::Routes(TargetKind::GrpcRoute, all()));
     assert_eq!(
         store.cluster().routes.len(),
         2,
@@ -247,14 +239,9 @@ fn the_list_of_one_namespace_leaves_others_alone() {
         services("b"),
     ])));
     let route = TargetKind::HttpRoute;
-    store.apply(Change::Definitions(Seen::Applied(
-        GATEWAY_KINDS[1].1.to_owned(),
-    )));
-    let number = store.watch_begins(route);
     let routes = |namespace: &str| (ObjectKey::new(namespace, "r"), Route::default());
     store.apply(Change::Routes(
         route,
-        number,
         Seen::All(vec![routes("a"), routes("b")]),
     ));
 
@@ -271,11 +258,7 @@ fn the_list_of_one_namespace_leaves_others_alone() {
     );
     assert!(
         store
-            .apply(Change::Routes(
-                route,
-                number,
-                Seen::Within(gone.clone(), vec![])
-            ))
+            .apply(Change::Routes(route, Seen::Within(gone.clone(), vec![])))
             .plan
     );
     store.apply(Change::Slices(Seen::Within(gone.clone(), vec![])));

@@ -1,7 +1,7 @@
 use serde_json::json;
 
-use super::super::example::{Example, SHA256, installed, settings};
 use super::super::observed::Source;
+use super::super::tests::{Example, SHA256, installed, settings};
 use super::*;
 
 const PLUGINS: Source = Source::Objects(Adapter::Istio);

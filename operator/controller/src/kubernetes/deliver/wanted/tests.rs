@@ -1,7 +1,7 @@
 use headgate_core::config::{Direction, FilterConfig, PathMatch, StageConfig};
 use serde_json::{Value, json};
 
-use super::super::example::{Example, SHA256, installed, settings};
+use super::super::tests::{Example, SHA256, installed, settings};
 use super::*;
 use crate::kubernetes::resolve::tests::World;
 use headgate_api::plan::GATEWAY_NAME_LABEL;
