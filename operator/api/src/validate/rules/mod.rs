@@ -16,6 +16,7 @@ mod types;
 mod window;
 mod workflows;
 
+use std::fmt::Display;
 use std::time::Duration as Span;
 
 use headgate_core::config::{ServiceAdmissionConfig, StageConfig};
@@ -73,5 +74,11 @@ impl Problems {
     /// Notes that the field at `path` is wrong: its value and a right value.
     pub(crate) fn add(&mut self, path: Path, message: impl Into<String>) {
         self.0.push((path, message.into()));
+    }
+
+    /// Notes that the settings at `path`, which belong to type `owner`, are given with type `kind`.
+    fn other_type(&mut self, path: Path, kind: impl Display, owner: impl Display) {
+        let message = format!("given with type {kind}; leave it out or use type {owner}");
+        self.add(path, message);
     }
 }

@@ -103,11 +103,7 @@ fn refuse_settings_of_others(strategy: &crate::Strategy, at: &Path, problems: &m
     ];
     for (field, given, owner) in blocks {
         if given && !is_used(owner, strategy.kind) {
-            let (kind, owner) = (strategy.kind.as_str(), owner.as_str());
-            problems.add(
-                at.field(field),
-                format!("given with type {kind}; leave it out or use type {owner}"),
-            );
+            problems.other_type(at.field(field), strategy.kind, owner);
         }
     }
 }
@@ -136,6 +132,7 @@ pub(super) fn schema(spec: &mut Place<'_>) {
         ),
         ("backlogControl", StrategyType::BacklogControl, None),
     ] {
-        strategy.settings_of(owner.as_str(), other.map(StrategyType::as_str), field);
+        let other = other.map(|other: StrategyType| other.to_string());
+        strategy.settings_of(&owner.to_string(), other.as_deref(), field);
     }
 }
