@@ -38,8 +38,8 @@ pub struct Applied {
     pub stage: StageConfig,
 }
 
-/// A column of results: its heading, its name in rows for programs, and whether it is a ratio, which
-/// the table shows in percent.
+/// A column of results: its heading, its name in rows for programs, and whether it is a ratio,
+/// which the table shows in percent.
 type Column = (&'static str, &'static str, bool);
 
 const OF_WORKFLOWS: [Column; 8] = [
