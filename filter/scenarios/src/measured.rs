@@ -1,7 +1,7 @@
 //! Measurements of a run of a model, and averages over the runs of a case.
 
-/// The kind of numbers over all types, classes or workflows.
-pub(crate) const ALL: &str = "ALL";
+/// The kind of numbers over all types, classes or workflows, and the mean of numbers.
+pub(crate) use headgate_simulator::results::{ALL, mean};
 
 /// Points of a curve over time, s; a value may be missing.
 pub(crate) type Points = Vec<(f64, Option<f64>)>;
@@ -105,7 +105,7 @@ const NORMAL_95: f64 = 1.645;
 /// Returns the mean, and half the width of its 90% confidence interval.
 fn estimate(values: &[f64]) -> (Option<f64>, Option<f64>) {
     let n = values.len() as f64;
-    let Some(mean) = mean(values.iter().copied()) else {
+    let Some(mean) = mean(values) else {
         return (None, None);
     };
     let squares: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
@@ -114,14 +114,6 @@ fn estimate(values: &[f64]) -> (Option<f64>, Option<f64>) {
         t * (squares / (n - 1.0) / n).sqrt()
     });
     (Some(mean), half)
-}
-
-/// Returns the mean; `None` without values.
-pub(crate) fn mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let (sum, count) = values
-        .into_iter()
-        .fold((0.0, 0_u32), |(sum, n), v| (sum + v, n + 1));
-    (count > 0).then(|| sum / f64::from(count))
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The results of a run.
 
+use std::borrow::Borrow;
+
 use hdrhistogram::Histogram;
 
 /// The row over all types.
@@ -132,7 +134,11 @@ pub fn rows<'a>(names: impl IntoIterator<Item = &'a str>, run: &Outcome) -> Vec<
 }
 
 /// Returns the mean; `None` without values.
-pub(crate) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), v| (sum + v, count + 1));
+#[must_use]
+pub fn mean(values: impl IntoIterator<Item: Borrow<f64>>) -> Option<f64> {
+    let values = values.into_iter();
+    let (sum, count) = values.fold((0.0, 0_u32), |(sum, n), v| {
+        (sum + Borrow::<f64>::borrow(&v), n + 1)
+    });
     (count > 0).then(|| sum / f64::from(count))
 }

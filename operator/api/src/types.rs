@@ -49,8 +49,47 @@ pub use workflows::{
 };
 
 use std::collections::BTreeMap;
+use std::fmt;
 
+use headgate_core::config;
 use serde::{Deserialize, Serialize};
+
+/// Turns enumerations of a policy into those of the filter's configuration with the same values.
+macro_rules! mirrored {
+    ($($own:ident => $filter:ident { $($value:ident),+ })+) => {$(
+        impl From<$own> for config::$filter {
+            fn from(own: $own) -> Self {
+                match own {
+                    $($own::$value => Self::$value,)+
+                }
+            }
+        }
+    )+};
+}
+
+mirrored! {
+    BacklogSignalType => BacklogSignal { Backlog, QueueLength, Proportional }
+    ControlScopeType => ControlScope { Type, Policy }
+    FlowType => Flow { Type, Class, Workflow }
+    LogicType => Logic { Any, All }
+    MeasureType => Measure { LastByte, FirstByte }
+    ModeType => Mode { Enforce, DryRun }
+    QueueModeType => QueueMode { Hold, Observe }
+    StringMatchType => StringMatchKind { Exact, RegularExpression }
+}
+
+/// Formats the values of enumerations as policies write them.
+macro_rules! written {
+    ($($own:ident)+) => {$(
+        impl fmt::Display for $own {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.serialize(f)
+            }
+        }
+    )+};
+}
+
+written! { CostType DisciplineType SharingType StrategyType WorkflowIdentityType }
 
 /// The only `apiVersion`.
 pub const API_VERSION: &str = "headgate.dev/v1alpha1";

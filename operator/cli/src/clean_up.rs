@@ -6,7 +6,7 @@ use anyhow::{Context as _, anyhow};
 use clap::Args;
 use kube::Client;
 
-use super::Output;
+use super::{Output, block_on};
 use headgate_controller::kubernetes::client::Access;
 use headgate_controller::kubernetes::cluster::ObjectKey;
 use headgate_controller::kubernetes::deliver::clean_up::{clean_up, stop};
@@ -36,11 +36,7 @@ pub struct CleanUpArgs {
 /// # Errors
 /// Returns one line: the API server's answer.
 pub fn run(args: &CleanUpArgs) -> anyhow::Result<Output> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("starting the runtime failed")?;
-    runtime.block_on(remove(args))
+    block_on(remove(args))
 }
 
 async fn remove(args: &CleanUpArgs) -> anyhow::Result<Output> {

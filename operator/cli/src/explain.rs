@@ -164,10 +164,7 @@ struct Rule {
 /// # Errors
 /// Returns an error for a file that can't be read, or several targets without a choice.
 pub fn run(args: &ExplainArgs) -> anyhow::Result<Output> {
-    let selection = match input::select(&args.files, args.workload.as_ref(), Scale::ONE)? {
-        Ok(selection) => selection,
-        Err(output) => return Ok(output),
-    };
+    let selection = input::select(&args.files, args.workload.as_ref(), Scale::ONE)?;
     let explanation = explain(&selection, args)?;
     let text = match args.output {
         ReportFormat::Json => serde_json::to_string_pretty(&explanation)? + "\n",

@@ -1,7 +1,7 @@
 //! Policies named on the command line: files, folders, or `-` for standard input.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,6 @@ use anyhow::{Context as _, bail};
 
 use headgate_core::config::{FilterConfig, ServiceAdmissionConfig, StageConfig};
 
-use super::Output;
 use headgate_api::AdmissionPolicySpec;
 use headgate_api::compile::{Compiled, compile};
 use headgate_api::plan::{Endpoints, Share, TargetRef};
@@ -26,6 +25,29 @@ pub(super) fn span(text: &str) -> Result<Duration, String> {
     match span.map_err(|e| e.to_string())? {
         Duration::ZERO => Err("0; more than that".to_owned()),
         span => Ok(span),
+    }
+}
+
+/// The mistakes in files, a line each: the error of a command that can't go on with them.
+#[derive(Debug)]
+pub(super) struct Mistakes(String);
+
+impl fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Mistakes {}
+
+impl From<Vec<Problem>> for Mistakes {
+    fn from(problems: Vec<Problem>) -> Self {
+        Self(
+            problems
+                .iter()
+                .map(|problem| format!("{problem}\n"))
+                .collect(),
+        )
     }
 }
 
@@ -78,24 +100,22 @@ impl Selection {
 }
 
 /// Reads and compiles `paths` and chooses a workload: the given one, or the first if all have the
-/// same configuration. If policies have mistakes, the inner error is the output.
+/// same configuration.
 ///
 /// # Errors
-/// Returns an error for a file that can't be read, or several targets without a choice.
+/// Returns [`Mistakes`], or an error for a file that can't be read, or several targets without a
+/// choice.
 pub(super) fn select(
     paths: &[PathBuf],
     workload: Option<&TargetRef>,
     scale: Scale,
-) -> anyhow::Result<Result<Selection, Output>> {
+) -> anyhow::Result<Selection> {
     let reports = read(paths)?;
-    let policies = match policies(&reports) {
-        Ok(policies) => policies,
-        Err(output) => return Ok(Err(output)),
-    };
+    let policies = policies(&reports)?;
     let compiled = compiled(&policies, scale);
     let (target, config) = choose(&compiled, workload)?;
     let names = |r: &FileReport| r.policies().map(ValidPolicy::full_name).collect();
-    Ok(Ok(Selection {
+    Ok(Selection {
         target: target.clone(),
         config: Arc::clone(config),
         outbound: (config.stages.iter()).find_map(|s| compiled.outbound.get(&s.policy).cloned()),
@@ -106,7 +126,7 @@ pub(super) fn select(
         specs: (reports.into_iter().flat_map(|r| r.documents))
             .filter_map(|d| Some((d.name?, d.spec?)))
             .collect(),
-    }))
+    })
 }
 
 /// Returns the name and the text of a file, or of standard input for `-`.
@@ -163,24 +183,14 @@ fn folder(dir: &Path) -> anyhow::Result<Vec<FileReport>> {
     Ok(reports)
 }
 
-/// Returns the policies of `reports`, or the output of their mistakes.
-pub(super) fn policies(reports: &[FileReport]) -> Result<Vec<&ValidPolicy>, Output> {
-    let problems: String = reports.iter().flat_map(FileReport::all_problems).fold(
-        String::new(),
-        |mut text, problem| {
-            // Writing to a String does not fail.
-            let _ = writeln!(text, "{problem}");
-            text
-        },
-    );
-    if problems.is_empty() {
-        return Ok(reports.iter().flat_map(FileReport::policies).collect());
+/// Returns the policies of `reports`, unless they have mistakes.
+pub(super) fn policies(reports: &[FileReport]) -> Result<Vec<&ValidPolicy>, Mistakes> {
+    let problems = reports.iter().flat_map(FileReport::all_problems);
+    let problems: Vec<Problem> = problems.cloned().collect();
+    match problems.is_empty() {
+        true => Ok(reports.iter().flat_map(FileReport::policies).collect()),
+        false => Err(problems.into()),
     }
-    Err(Output {
-        text: String::new(),
-        notes: problems,
-        ok: false,
-    })
 }
 
 fn choose<'c>(

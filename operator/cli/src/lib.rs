@@ -35,7 +35,10 @@ pub mod version;
 use std::io::{self, ErrorKind, Write as _};
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{Parser, Subcommand};
+
+use input::Mistakes;
 
 /// Keeps services inside their latency objectives: admission control for Envoy.
 #[derive(Debug, Parser)]
@@ -127,12 +130,27 @@ impl Output {
     /// Returns the output of a success.
     #[must_use]
     pub fn ok(text: String) -> Self {
+        Self::new(text, true)
+    }
+
+    fn new(text: String, ok: bool) -> Self {
         Self {
             text,
             notes: String::new(),
-            ok: true,
+            ok,
         }
     }
+}
+
+/// Runs the request of a command, without waiting at its end for a DNS query that may be under way.
+fn block_on<T>(request: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("starting the runtime failed")?;
+    let result = runtime.block_on(request);
+    runtime.shutdown_background();
+    result
 }
 
 /// Runs the command line of this process.
@@ -180,7 +198,10 @@ pub fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            let _ = writeln!(io::stderr(), "error: {error:#}");
+            let _ = match error.downcast_ref::<Mistakes>() {
+                Some(mistakes) => write!(io::stderr(), "{mistakes}"),
+                None => writeln!(io::stderr(), "error: {error:#}"),
+            };
             ExitCode::FAILURE
         }
     }

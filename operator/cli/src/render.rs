@@ -101,10 +101,7 @@ pub fn run(args: &RenderArgs) -> anyhow::Result<Output> {
         endpoints: args.endpoints,
         proxies: args.proxies,
     };
-    let selection = match input::select(&args.files, args.workload.as_ref(), scale)? {
-        Ok(selection) => selection,
-        Err(output) => return Ok(output),
-    };
+    let selection = input::select(&args.files, args.workload.as_ref(), scale)?;
 
     let (option, module) = match args.filter {
         Kind::Wasm => ("--wasm", &args.wasm),

@@ -13,8 +13,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tracing::{error, info};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -158,22 +160,15 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     let tls = args.tls.load(args.source.kubernetes).await?;
     let xds = listen("--xds", args.xds)?;
     let admin = listen("--admin", args.admin)?;
-    let probes = match args.probes {
-        Some(address) => Some(listen("--probes", address)?),
-        None => None,
+    let optional = |argument, address: Option<SocketAddr>| {
+        let listening = address.map(|address| listen(argument, address));
+        listening.transpose()
     };
-    let modules_listener = match args.modules {
-        Some(address) => Some(listen("--modules", address)?),
-        None => None,
-    };
-    let admission_listener = match args.admission {
-        Some(address) => Some(listen("--admission", address)?),
-        None => None,
-    };
-    let admission_address = match &admission_listener {
-        Some(listener) => Some(listener.local_addr()?),
-        None => None,
-    };
+    let probes = optional("--probes", args.probes)?;
+    let modules_listener = optional("--modules", args.modules)?;
+    let admission_listener = optional("--admission", args.admission)?;
+    let admission_address = admission_listener.as_ref().map(TcpListener::local_addr);
+    let admission_address = admission_address.transpose()?;
     let trust = tls.as_ref().map(Tls::subscribe);
     let webhook = args.injection.webhook(trust.clone())?;
     let injection_address = webhook.as_ref().map(Webhook::address).transpose()?;
@@ -201,8 +196,12 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     );
     let authorizer = (!admin_address.ip().is_loopback()).then(|| source.authorizer());
     let status = status.authorized_by(authorizer.flatten());
-    let probes_task = probes.map(|probes| tokio::spawn(status.clone().serve_probes(probes)));
-    let admin_task = tokio::spawn(status.serve(admin));
+    // They end with this function.
+    let mut tasks = JoinSet::new();
+    if let Some(probes) = probes {
+        tasks.spawn(status.clone().serve_probes(probes));
+    }
+    tasks.spawn(status.serve(admin));
     // Proxies that reconnect must not get an empty plan, which would disable their policies.
     if !first_plan(&mut plan, &mut source, &mut stop, admin_address).await? {
         return Ok(());
@@ -228,16 +227,12 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         &metrics,
         shutdown.subscribe(),
     );
-    let admission_task = admission_listener.map(|listener| {
+    if let Some(listener) = admission_listener {
         let leadership = source.leadership();
-        tokio::spawn(admission::serve(
-            listener,
-            admission,
-            leadership,
-            shutdown.subscribe(),
-        ))
-    });
-    let modules_task = modules_listener.map(|listener| {
+        let stop = shutdown.subscribe();
+        tasks.spawn(admission::serve(listener, admission, leadership, stop));
+    }
+    if let Some(listener) = modules_listener {
         if let Ok(address) = listener.local_addr() {
             for module in modules.borrow().iter() {
                 let path = modules::path(module);
@@ -245,13 +240,18 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
             }
         }
         let server = ModuleServer::new(modules.subscribe(), metrics.clone(), modules::LIMITS);
-        tokio::spawn(server.serve(listener, shutdown.subscribe()))
-    });
-    let webhook_task = webhook.map(|webhook| tokio::spawn(webhook.run(shutdown.subscribe())));
-    let watch = |kind, file| module::watch(kind, file, folder.clone(), modules.clone());
-    let wasm_watch = tokio::spawn(watch(Kind::Wasm, wasm));
-    let renewing = renewing.map(tokio::spawn);
-    let native_watch = native.map(|file| tokio::spawn(watch(Kind::Native, file.clone())));
+        tasks.spawn(server.serve(listener, shutdown.subscribe()));
+    }
+    if let Some(webhook) = webhook {
+        tasks.spawn(webhook.run(shutdown.subscribe()));
+    }
+    if let Some(renewing) = renewing {
+        tasks.spawn(renewing);
+    }
+    let native = native.map(|file| (Kind::Native, file.clone()));
+    for (kind, file) in [(Kind::Wasm, wasm)].into_iter().chain(native) {
+        tasks.spawn(module::watch(kind, file, folder.clone(), modules.clone()));
+    }
     let mut server = tokio::spawn(server.serve(xds, shutdown.subscribe()));
 
     announce(
@@ -285,21 +285,6 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     tokio::select! {
         () = ending => {}
         name = stop.next() => error!("{}: stopping at once", name),
-    }
-    admin_task.abort();
-    wasm_watch.abort();
-    for task in [
-        native_watch,
-        modules_task,
-        probes_task,
-        admission_task,
-        webhook_task,
-        renewing,
-    ]
-    .into_iter()
-    .flatten()
-    {
-        task.abort();
     }
     Ok(())
 }

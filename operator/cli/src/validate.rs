@@ -88,11 +88,7 @@ pub fn run(args: &ValidateArgs) -> anyhow::Result<Output> {
             problems,
         };
         let text = serde_json::to_string_pretty(&report)? + "\n";
-        return Ok(Output {
-            text,
-            notes: String::new(),
-            ok,
-        });
+        return Ok(Output::new(text, ok));
     }
 
     let (mut text, mut notes) = (String::new(), String::new());

@@ -1,12 +1,11 @@
 //! `headgate version`: the version of this program, and those of the operators in a cluster.
 
-use anyhow::Context as _;
 use clap::Args;
 use serde::Serialize;
 
-use super::Output;
 use super::cluster::{ClusterArgs, Operator};
 use super::status::OutputFormat;
+use super::{Output, block_on};
 
 /// Prints the version.
 #[derive(Debug, Clone, Args)]
@@ -59,11 +58,7 @@ pub fn run(args: &VersionArgs) -> anyhow::Result<Output> {
 }
 
 fn ask(args: &ClusterArgs) -> anyhow::Result<Vec<Version>> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("starting the runtime failed")?;
-    runtime.block_on(async {
+    block_on(async {
         let operators = args.connect().await?.operators().await?;
         if operators.is_empty() {
             anyhow::bail!(
@@ -106,11 +101,8 @@ fn show(operators: Option<Vec<Version>>, output: OutputFormat) -> anyhow::Result
         text
     };
     let text = output.text(&versions, table)?;
-    Ok(Output {
-        text,
-        notes: String::new(),
-        ok: operators.into_iter().all(|o| o.problem.is_none()),
-    })
+    let ok = operators.into_iter().all(|o| o.problem.is_none());
+    Ok(Output::new(text, ok))
 }
 
 #[cfg(test)]

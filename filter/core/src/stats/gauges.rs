@@ -23,10 +23,10 @@ impl Gauges {
     /// Sets all gauges to 0 that aren't among `kept`.
     pub(super) fn withdraw(&self, host: &impl Metrics, kept: &Self) -> Result<(), HostError> {
         let kept: HashSet<&str> = kept.0.iter().map(|(name, _)| name.as_str()).collect();
-        let gone = self
+        let mut gone = self
             .0
             .iter()
             .filter(|(name, _)| !kept.contains(name.as_str()));
-        gone.map(|&(_, metric)| host.record(metric, 0)).collect()
+        gone.try_for_each(|&(_, metric)| host.record(metric, 0))
     }
 }

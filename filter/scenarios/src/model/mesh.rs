@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use headgate_core::config::{Discipline, StageConfig, WorkflowsConfig};
 use headgate_simulator::mesh::file::{MeshFile, Plan};
-use headgate_simulator::mesh::seen::{ProcessSample, mean, quantile};
+use headgate_simulator::mesh::seen::{ProcessSample, quantile};
 use headgate_simulator::mesh::{
     Arrivals, Calls, Ended, Ending, Graph, Load, Network, Policy, Route, Run, Seen, Service, Setup,
     Step, Task, Workflow,
@@ -18,7 +18,7 @@ use serde::Deserialize;
 
 use super::Amount;
 use super::storage::{LoadEntry, Storage};
-use crate::measured::{ALL, Measured, Points};
+use crate::measured::{ALL, Measured, Points, mean};
 
 /// The parameters of a mesh experiment.
 #[derive(Debug, Clone, Deserialize)]

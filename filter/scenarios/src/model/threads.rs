@@ -197,7 +197,7 @@ pub(super) fn longest_above(samples: &[Sample], periods: Range<usize>, limit: f6
 }
 
 fn deviation(values: &[f64]) -> Option<f64> {
-    let mean = mean(values.iter().copied())?;
+    let mean = mean(values)?;
     let squares: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
     Some((squares / values.len() as f64).sqrt())
 }

@@ -223,9 +223,3 @@ pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     let rank = (sorted.len() as f64 * q).ceil().max(1.0) as usize - 1;
     sorted.get(rank.min(sorted.len().checked_sub(1)?)).copied()
 }
-
-/// Returns the mean; `None` without values.
-#[must_use]
-pub fn mean(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-}

@@ -1,17 +1,20 @@
 //! The effect of policies on a mesh: the same clients without any, and with each service's own
 //! policy in front of its processes.
 
+use std::iter::once;
 use std::ops::Range;
 use std::time::Duration;
 
 use headgate_core::config::{Mode, SharingConfig, StageConfig};
 
 use super::file::Plan;
-use super::{Ending, Policy, Run, Seen, Setup, seen};
+use super::seen::{self, ProcessSample};
+use super::{Ending, Policy, Run, Seen, Setup};
 use crate::progress::Progress;
 use crate::report::{
     Axis, Cell, Figure, Group, Record, Report, Series, Style, Subject, Table, TableRow,
 };
+use crate::results;
 use crate::simulation::SimulationError;
 use crate::size::Size;
 
@@ -35,23 +38,35 @@ pub struct Applied {
     pub stage: StageConfig,
 }
 
-/// The results of a workflow.
-struct WorkflowRow {
-    offered: Option<f64>,
-    served: Option<f64>,
-    refused: Option<f64>,
-    failed: Option<f64>,
-    timed_out: Option<f64>,
-    p50: Option<f64>,
-    p99: Option<f64>,
-    rate: Option<f64>,
-}
+/// A column of results: its heading, its name in rows for programs, and whether it is a ratio,
+/// which the table shows in percent.
+type Column = (&'static str, &'static str, bool);
 
-/// The results of a service.
-struct ServiceRow {
-    offered: Option<f64>,
-    refused: Option<f64>,
-    utilization: Option<f64>,
+const OF_WORKFLOWS: [Column; 8] = [
+    ("offered/s", "offered_rps", false),
+    ("served/s", "served_rps", false),
+    ("refused, %", "refused_rate", true),
+    ("failed, %", "failed_rate", true),
+    ("timed out, %", "timed_out_rate", true),
+    ("p50, ms", "p50_ms", false),
+    ("p99, ms", "p99_ms", false),
+    ("rate, 1/s", "rate_rps", false),
+];
+const OF_SERVICES: [Column; 3] = [
+    ("offered/s", "offered_rps", false),
+    ("refused/s", "refused_rps", false),
+    ("slots held, %", "utilization", true),
+];
+
+/// The results of all workflows or of all services.
+struct Results<'a> {
+    title: &'static str,
+    /// `workflow` or `service`.
+    kind: &'static str,
+    columns: &'static [Column],
+    names: Vec<&'a str>,
+    /// By setup and name.
+    values: Vec<Vec<Vec<Option<f64>>>>,
 }
 
 impl MeshStudy {
@@ -139,62 +154,35 @@ impl MeshStudy {
             .collect();
         report.setup("services", services.join(", "));
         report.setup("runs", self.runs(runs));
-        let variants = ["without", "with"];
         let names = [
             "without the policy".to_owned(),
             format!("with {}", self.policies),
         ];
-        let groups = |rows: &dyn Fn(&[Seen]) -> Vec<TableRow>| {
-            (names.iter().zip(runs))
-                .map(|(name, runs)| Group {
-                    title: name.clone(),
-                    rows: rows(runs),
-                })
-                .collect()
+        let values = |of: fn(&Self, &[Seen], usize) -> Vec<Option<f64>>, count| {
+            let of_setup = |runs: &Vec<Seen>| (0..count).map(|at| of(self, runs, at)).collect();
+            runs.iter().map(of_setup).collect()
         };
-        let workflows = |runs: &[Seen]| -> Vec<TableRow> {
-            (0..graph.workflows.len())
-                .map(|w| self.workflow(runs, w).cells(&graph.workflows[w].name))
-                .collect()
-        };
-        report.tables.push(Table {
-            title: "Requests of clients".to_owned(),
-            columns: [
-                "workflow",
-                "offered/s",
-                "served/s",
-                "refused, %",
-                "failed, %",
-                "timed out, %",
-                "p50, ms",
-                "p99, ms",
-                "rate, 1/s",
-            ]
-            .map(str::to_owned)
-            .to_vec(),
-            groups: groups(&workflows),
-        });
-        let services = |runs: &[Seen]| -> Vec<TableRow> {
-            (0..graph.services.len())
-                .map(|s| self.service(runs, s).cells(&graph.services[s].name))
-                .collect()
-        };
-        report.tables.push(Table {
-            title: "Services, all processes".to_owned(),
-            columns: ["service", "offered/s", "refused/s", "slots held, %"]
-                .map(str::to_owned)
-                .to_vec(),
-            groups: groups(&services),
-        });
-        for (variant, runs) in variants.iter().zip(runs) {
-            for (w, workflow) in graph.workflows.iter().enumerate() {
-                let row = self.workflow(runs, w);
-                report.rows.push(row.record(variant, &workflow.name));
-            }
-            for (s, service) in graph.services.iter().enumerate() {
-                let row = self.service(runs, s);
-                report.rows.push(row.record(variant, &service.name));
-            }
+        let all = [
+            Results {
+                title: "Requests of clients",
+                kind: "workflow",
+                columns: &OF_WORKFLOWS,
+                names: graph.workflows.iter().map(|w| w.name.as_str()).collect(),
+                values: values(Self::workflow, graph.workflows.len()),
+            },
+            Results {
+                title: "Services, all processes",
+                kind: "service",
+                columns: &OF_SERVICES,
+                names: graph.services.iter().map(|s| s.name.as_str()).collect(),
+                values: values(Self::service, graph.services.len()),
+            },
+        ];
+        report.tables.extend(all.iter().map(|of| of.table(&names)));
+        for (setup, variant) in ["without", "with"].into_iter().enumerate() {
+            report
+                .rows
+                .extend(all.iter().flat_map(|of| of.records(setup, variant)));
         }
         report.figures.extend(self.rates(runs));
         report.notes.clone_from(&self.notes);
@@ -214,7 +202,7 @@ impl MeshStudy {
         self.plan.warm_up..self.plan.duration
     }
 
-    fn workflow(&self, runs: &[Seen], workflow: usize) -> WorkflowRow {
+    fn workflow(&self, runs: &[Seen], workflow: usize) -> Vec<Option<f64>> {
         let time = self.time();
         let which = Some(workflow);
         let over = |value: &dyn Fn(&Seen) -> Option<f64>| mean(runs, value);
@@ -227,40 +215,40 @@ impl MeshStudy {
         };
         let seconds = time.end - time.start;
         let entry = self.plan.graph.tasks[self.plan.graph.workflows[workflow].entry].service;
-        WorkflowRow {
-            offered: over(&|seen| Some(seen.sent_in(which, time.clone()).count() as f64 / seconds)),
-            served: over(&|seen| Some(seen.throughput(workflow, time.clone()))),
-            refused: part(Ending::Refused),
-            failed: part(Ending::Failed),
-            timed_out: part(Ending::TimedOut),
-            p50: latency(0.5),
-            p99: latency(0.99),
-            rate: over(&|seen| {
-                let rates = seen.rates(entry, workflow);
-                let limited: Vec<f64> = (rates.iter())
-                    .filter(|(at, _)| time.contains(at))
-                    .filter_map(|(_, rate)| *rate)
-                    .collect();
-                seen::mean(&limited)
-            }),
-        }
+        let rate = |seen: &Seen| {
+            let rates = seen.rates(entry, workflow).into_iter();
+            let counted = rates.filter(|(at, _)| time.contains(at));
+            let limited: Vec<f64> = counted.filter_map(|(_, rate)| rate).collect();
+            results::mean(&limited)
+        };
+        vec![
+            over(&|seen| Some(seen.sent_in(which, time.clone()).count() as f64 / seconds)),
+            over(&|seen| Some(seen.throughput(workflow, time.clone()))),
+            part(Ending::Refused),
+            part(Ending::Failed),
+            part(Ending::TimedOut),
+            latency(0.5),
+            latency(0.99),
+            over(&rate),
+        ]
     }
 
-    fn service(&self, runs: &[Seen], service: usize) -> ServiceRow {
+    fn service(&self, runs: &[Seen], service: usize) -> Vec<Option<f64>> {
         let time = self.time();
         let slots = self.plan.graph.services[service].slots;
-        let sum = |counts: &[u64]| counts.iter().sum::<u64>() as f64;
-        ServiceRow {
-            offered: mean(runs, |seen| {
-                Some(seen.per_second(service, time.clone(), |p| sum(&p.offered)))
-            }),
-            refused: mean(runs, |seen| {
-                Some(seen.per_second(service, time.clone(), |p| sum(&p.refused)))
-            }),
-            utilization: mean(runs, |seen| {
+        let per_second = |counts: fn(&ProcessSample) -> &Vec<u64>| {
+            let sum = |p: &ProcessSample| counts(p).iter().sum::<u64>() as f64;
+            mean(runs, |seen| {
+                Some(seen.per_second(service, time.clone(), sum))
+            })
+        };
+        vec![
+            per_second(|p| &p.offered),
+            per_second(|p| &p.refused),
+            mean(runs, |seen| {
                 Some(seen.utilization(service, slots, time.clone()))
             }),
-        }
+        ]
     }
 
     /// Returns a figure of the rates at the entries, of the first run with the policy; `None` if no
@@ -317,63 +305,42 @@ fn remarks(name: &str, stage: &StageConfig, plan: &Plan) -> Vec<String> {
 
 /// Returns the mean over the runs that have a value.
 fn mean(runs: &[Seen], value: impl Fn(&Seen) -> Option<f64>) -> Option<f64> {
-    crate::results::mean(runs.iter().filter_map(value))
+    results::mean(runs.iter().filter_map(value))
 }
 
-fn percent(part: Option<f64>) -> Cell {
-    Cell::number(part.map(|part| part * 100.0), 1)
-}
-
-impl WorkflowRow {
-    fn cells(&self, name: &str) -> TableRow {
-        TableRow {
-            label: name.to_owned(),
-            cells: vec![
-                Cell::number(self.offered, 1),
-                Cell::number(self.served, 1),
-                percent(self.refused),
-                percent(self.failed),
-                percent(self.timed_out),
-                Cell::number(self.p50, 1),
-                Cell::number(self.p99, 1),
-                Cell::number(self.rate, 1),
-            ],
+impl Results<'_> {
+    /// Returns a group of rows for each setup, named by `setups`.
+    fn table(&self, setups: &[String]) -> Table {
+        let cell = |(column, value): (&Column, &Option<f64>)| {
+            let scale = if column.2 { 100.0 } else { 1.0 };
+            Cell::number(value.map(|value| value * scale), 1)
+        };
+        let row = |(name, values): (&&str, &Vec<Option<f64>>)| TableRow {
+            label: (*name).to_owned(),
+            cells: self.columns.iter().zip(values).map(cell).collect(),
+        };
+        let group = |(title, rows): (&String, &Vec<Vec<Option<f64>>>)| Group {
+            title: title.clone(),
+            rows: self.names.iter().zip(rows).map(row).collect(),
+        };
+        let heads = self.columns.iter().map(|column| column.0);
+        Table {
+            title: self.title.to_owned(),
+            columns: once(self.kind).chain(heads).map(str::to_owned).collect(),
+            groups: setups.iter().zip(&self.values).map(group).collect(),
         }
     }
 
-    fn record(&self, variant: &str, name: &str) -> Record {
-        Record::new()
-            .with("variant", variant)
-            .with("workflow", name)
-            .with("offered_rps", self.offered)
-            .with("served_rps", self.served)
-            .with("refused_rate", self.refused)
-            .with("failed_rate", self.failed)
-            .with("timed_out_rate", self.timed_out)
-            .with("p50_ms", self.p50)
-            .with("p99_ms", self.p99)
-            .with("rate_rps", self.rate)
-    }
-}
-
-impl ServiceRow {
-    fn record(&self, variant: &str, name: &str) -> Record {
-        Record::new()
-            .with("variant", variant)
-            .with("service", name)
-            .with("offered_rps", self.offered)
-            .with("refused_rps", self.refused)
-            .with("utilization", self.utilization)
-    }
-
-    fn cells(&self, name: &str) -> TableRow {
-        TableRow {
-            label: name.to_owned(),
-            cells: vec![
-                Cell::number(self.offered, 1),
-                Cell::number(self.refused, 1),
-                percent(self.utilization),
-            ],
-        }
+    /// Returns the rows for programs of a setup.
+    fn records(&self, setup: usize, variant: &str) -> impl Iterator<Item = Record> {
+        let rows = self.values.get(setup).into_iter().flatten();
+        self.names.iter().zip(rows).map(move |(name, values)| {
+            let record = Record::new().with("variant", variant);
+            let record = record.with(self.kind, *name);
+            let values = self.columns.iter().zip(values);
+            values.fold(record, |record, (column, value)| {
+                record.with(column.1, *value)
+            })
+        })
     }
 }

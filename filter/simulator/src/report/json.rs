@@ -2,7 +2,7 @@
 
 use serde::ser::{Serialize, SerializeStruct as _, Serializer};
 
-use super::{Claim, Record, Report, Subject, Value};
+use super::{Claim, Record, Report, Subject};
 
 /// Returns the report as JSON, ending with a line break: the subject, `rows` with one object for
 /// each result, and the `claims`, if the report has any; `holds` is null for a claim that is not
@@ -43,7 +43,7 @@ fn claim(claim: &Claim) -> Record {
         .with("claim", claim.text.as_str())
         .with("expected", claim.paper.as_str())
         .with("found", claim.ours.as_str())
-        .with("holds", claim.holds.map_or(Value::Missing, Value::Flag))
+        .with("holds", claim.holds)
 }
 
 #[cfg(test)]

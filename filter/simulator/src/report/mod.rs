@@ -26,7 +26,7 @@ pub mod text;
 pub mod words;
 
 pub use figure::{Axis, Figure, Level, Point, Scale, Series, Style};
-pub use record::{Record, Value};
+pub use record::Record;
 pub use table::{Cell, Compared, Group, Limited, Table, TableRow};
 
 /// The results of a simulation.
@@ -170,15 +170,6 @@ impl Verdict {
 }
 
 impl Claim {
-    /// Returns the same claim, shown and not judged, for a model that was fitted to it.
-    #[must_use]
-    pub fn not_judged(self) -> Self {
-        Self {
-            holds: None,
-            ..self
-        }
-    }
-
     /// Returns the statement, our number and the expected one.
     #[must_use]
     pub fn describe(&self) -> String {

@@ -3,11 +3,12 @@ use std::num::NonZeroUsize;
 
 use super::*;
 use crate::progress::Silent;
+use crate::report::Record;
 use crate::report::json::json;
-use crate::report::{Record, Value};
 use crate::samples;
 use crate::source::{Request, Source as _};
 use crate::workload::{Bursts, Process, ServiceTime, TypeLoad};
+use serde_json::Value;
 
 /// Returns Bouncer's basic policy, and the paper's mix.
 fn stage_and_workload() -> (StageConfig, Workload) {
@@ -32,7 +33,7 @@ fn run(plan: Plan, size: &Size) -> Report {
 }
 
 fn number(row: &Record, name: &str) -> f64 {
-    row.get(name).and_then(Value::number).unwrap_or(f64::NAN)
+    row.get(name).and_then(Value::as_f64).unwrap_or(f64::NAN)
 }
 
 fn row<'a>(report: &'a Report, kind: &str) -> &'a Record {

@@ -8,9 +8,10 @@ use headgate_core::config::{
 
 use super::*;
 use crate::progress::Silent;
-use crate::report::{Record, Value};
+use crate::report::Record;
 use crate::samples;
 use crate::workload::{LogNormal, Pareto, ServiceTime, TypeLoad};
+use serde_json::Value;
 
 /// A type: share, service time, and objectives at p50 and p90, ms.
 type Kind = (f64, ServiceTime, [u64; 2]);
@@ -138,7 +139,7 @@ fn mean_report(stage: StageConfig, kinds: &[Kind], load: f64, seeds: u32) -> Rep
 }
 
 pub(super) fn number(row: &Record, name: &str) -> f64 {
-    row.get(name).and_then(Value::number).unwrap_or(f64::NAN)
+    row.get(name).and_then(Value::as_f64).unwrap_or(f64::NAN)
 }
 
 pub(super) fn row<'a>(report: &'a Report, kind: &str) -> &'a Record {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use headgate_core::config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -89,26 +88,4 @@ pub enum CostType {
     Type,
     /// A header of the request.
     Header,
-}
-
-impl CostType {
-    /// Returns the value as policies write it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Measured => "Measured",
-            Self::Type => "Type",
-            Self::Header => "Header",
-        }
-    }
-}
-
-impl From<BacklogSignalType> for config::BacklogSignal {
-    fn from(signal: BacklogSignalType) -> Self {
-        match signal {
-            BacklogSignalType::Backlog => Self::Backlog,
-            BacklogSignalType::QueueLength => Self::QueueLength,
-            BacklogSignalType::Proportional => Self::Proportional,
-        }
-    }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use headgate_core::config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -210,22 +209,4 @@ pub struct RequestClass {
     /// to 1000; 1 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
-}
-
-impl From<ModeType> for config::Mode {
-    fn from(mode: ModeType) -> Self {
-        match mode {
-            ModeType::Enforce => Self::Enforce,
-            ModeType::DryRun => Self::DryRun,
-        }
-    }
-}
-
-impl From<MeasureType> for config::Measure {
-    fn from(measure: MeasureType) -> Self {
-        match measure {
-            MeasureType::LastByte => Self::LastByte,
-            MeasureType::FirstByte => Self::FirstByte,
-        }
-    }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use headgate_core::config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -129,42 +128,4 @@ pub enum FlowType {
     /// workflows beyond the first `workflows.maxWorkflows`, or the first 1000 where the policy has
     /// no `workflows`.
     Workflow,
-}
-
-impl From<FlowType> for config::Flow {
-    fn from(flow: FlowType) -> Self {
-        match flow {
-            FlowType::Type => Self::Type,
-            FlowType::Class => Self::Class,
-            FlowType::Workflow => Self::Workflow,
-        }
-    }
-}
-
-impl DisciplineType {
-    /// Returns the value as policies write it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Fifo => "FIFO",
-            Self::Edf => "EDF",
-            Self::Lstf => "LSTF",
-            Self::Sjf => "SJF",
-            Self::Srtf => "SRTF",
-            Self::Lasf => "LASF",
-            Self::Drr => "DRR",
-            Self::Wfq => "WFQ",
-            Self::Priority => "Priority",
-            Self::Slack => "Slack",
-        }
-    }
-}
-
-impl From<QueueModeType> for config::QueueMode {
-    fn from(mode: QueueModeType) -> Self {
-        match mode {
-            QueueModeType::Hold => Self::Hold,
-            QueueModeType::Observe => Self::Observe,
-        }
-    }
 }

@@ -86,15 +86,6 @@ pub struct GrpcMatch {
     pub method: Option<String>,
 }
 
-impl From<StringMatchType> for config::StringMatchKind {
-    fn from(kind: StringMatchType) -> Self {
-        match kind {
-            StringMatchType::Exact => Self::Exact,
-            StringMatchType::RegularExpression => Self::RegularExpression,
-        }
-    }
-}
-
 impl From<&PathMatch> for config::PathMatch {
     fn from(path: &PathMatch) -> Self {
         let value = path.value.clone();

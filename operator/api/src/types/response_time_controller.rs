@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use headgate_core::config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -104,13 +103,4 @@ pub struct DegradationSettings {
     /// Whether requests are refused when the lowest quality doesn't suffice; true by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission: Option<bool>,
-}
-
-impl From<ControlScopeType> for config::ControlScope {
-    fn from(scope: ControlScopeType) -> Self {
-        match scope {
-            ControlScopeType::Type => Self::Type,
-            ControlScopeType::Policy => Self::Policy,
-        }
-    }
 }

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 
-use headgate_core::config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -222,28 +221,4 @@ pub struct HelpingTheUnderserved {
     /// the window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<Duration>,
-}
-
-impl StrategyType {
-    /// Returns the value as policies write it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Bouncer => "Bouncer",
-            Self::MaxQueueLength => "MaxQueueLength",
-            Self::MaxQueueWait => "MaxQueueWait",
-            Self::AcceptFraction => "AcceptFraction",
-            Self::ResponseTimeController => "ResponseTimeController",
-            Self::BacklogControl => "BacklogControl",
-        }
-    }
-}
-
-impl From<LogicType> for config::Logic {
-    fn from(logic: LogicType) -> Self {
-        match logic {
-            LogicType::Any => Self::Any,
-            LogicType::All => Self::All,
-        }
-    }
 }

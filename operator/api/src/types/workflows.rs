@@ -275,28 +275,3 @@ pub struct OutboundService {
     /// Name of the service, 1 to 128 bytes. Clusters of one name are one service.
     pub name: String,
 }
-
-impl WorkflowIdentityType {
-    /// Returns the value as policies write it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Baggage => "Baggage",
-            Self::Header => "Header",
-            Self::Metadata => "Metadata",
-            Self::Type => "Type",
-        }
-    }
-}
-
-impl SharingType {
-    /// Returns the value as policies write it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::StaticGuarantees => "StaticGuarantees",
-            Self::BottleneckFairness => "BottleneckFairness",
-            Self::DominantResource => "DominantResource",
-        }
-    }
-}

@@ -8,6 +8,7 @@
 //! or impossible in CEL (regular expressions, matches that are never reached), and reports it in
 //! the policy's status.
 
+use std::fmt::Display;
 use std::ops::Bound;
 
 use serde_json::{Map, Value, json};
@@ -142,11 +143,11 @@ impl Place<'_> {
     /// Allows `field`, which has the settings of `owner`, only with that type, or with `other`.
     pub(super) fn settings_of(
         &mut self,
-        owner: &str,
-        other: Option<&str>,
+        owner: impl Display,
+        other: Option<impl Display>,
         field: &str,
     ) -> &mut Self {
-        let right = right_types(owner, other);
+        let right = right_types(&owner, other.as_ref());
         let other = other.map_or(String::new(), |other| format!(" || self.type == '{other}'"));
         self.rule(
             Rule::value(
@@ -314,7 +315,7 @@ fn time_within(text: &str, time: &Time) -> String {
 }
 
 /// Returns what to do about settings of type `owner`, or of `other`, that are beside neither.
-pub(super) fn right_types(owner: &str, other: Option<&str>) -> String {
+pub(super) fn right_types(owner: impl Display, other: Option<impl Display>) -> String {
     let other = other.map_or(String::new(), |other| format!(" or {other}"));
     format!("leave it out or use type {owner}{other}")
 }

@@ -6,7 +6,7 @@ use headgate_core::config::StageConfig;
 use headgate_simulator::mesh;
 use headgate_simulator::mesh::file::MeshFile;
 use headgate_simulator::trial;
-use headgate_simulator::workload::file::{Problem as Finding, Right, Step, WorkloadFile};
+use headgate_simulator::workload::file::{Problem as Finding, Right, WorkloadFile};
 use headgate_simulator::workload::recorded::Recording;
 use serde::de::DeserializeOwned;
 
@@ -75,7 +75,7 @@ impl<T: DeserializeOwned> Document<T> {
     /// Returns a finding with its position. `None` if it depends on a made-up value: that is no
     /// mistake of the user's, and the mistake behind it is reported already.
     fn problem(&self, finding: &Finding) -> Option<Problem> {
-        let path = path(finding);
+        let path = path(&finding.at);
         if self.mended.iter().any(|mended| path.is_within(mended)) {
             return None;
         }
@@ -142,12 +142,14 @@ pub fn mesh(file: &str, bytes: &[u8]) -> Result<mesh::file::Plan, Vec<Problem>> 
     document.planned(planned)
 }
 
-fn path(finding: &Finding) -> Path {
-    let segment = |step: &Step| match step {
-        Step::Field(name) => Segment::Field(name.clone().into_owned()),
-        Step::Item(at) => Segment::Item(*at),
+/// Reads a path such as `types[2].name`.
+fn path(text: &str) -> Path {
+    let parts = text.split(['.', '[']).filter(|part| !part.is_empty());
+    let segment = |part: &str| match part.strip_suffix(']').and_then(|at| at.parse().ok()) {
+        Some(at) => Segment::Item(at),
+        None => Segment::Field(part.to_owned()),
     };
-    Path::new(finding.at.iter().map(segment).collect())
+    Path::new(parts.map(segment).collect())
 }
 
 fn message(finding: &Finding) -> String {

@@ -11,7 +11,7 @@ pub mod rights;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Instant, SystemTime};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use clap::Args;
 use futures::future::try_join_all;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
@@ -27,10 +27,10 @@ use kube::api::{Api, ListParams, PostParams};
 use kube::client::Body;
 use kube::{Client, ResourceExt};
 
-use super::Output;
 use super::cluster::{Cluster, ClusterArgs, Operator, refused, timely};
 use super::status::OutputFormat;
 use super::status::view::View;
+use super::{Output, block_on};
 use finding::{Finding, Verdict};
 use headgate_controller::inject::INJECTED_ANNOTATION;
 use headgate_controller::kubernetes::crd;
@@ -65,17 +65,10 @@ pub struct CheckArgs {
 /// # Errors
 /// Returns an error if no cluster is configured.
 pub fn run(args: &CheckArgs) -> anyhow::Result<Output> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("starting the runtime failed")?;
-    let findings = runtime.block_on(check(args))?;
+    let findings = block_on(check(args))?;
     let is_error = |f: &Finding| f.verdict == Verdict::Error;
-    Ok(Output {
-        text: args.output.text(&findings, || finding::table(&findings))?,
-        notes: String::new(),
-        ok: !findings.iter().any(is_error),
-    })
+    let text = args.output.text(&findings, || finding::table(&findings))?;
+    Ok(Output::new(text, !findings.iter().any(is_error)))
 }
 
 async fn check(args: &CheckArgs) -> anyhow::Result<Vec<Finding>> {

@@ -6,28 +6,21 @@ use anyhow::{Context as _, bail};
 use headgate_simulator::mesh::file::Plan;
 use headgate_simulator::mesh::study::{Applied, MeshStudy};
 
-use super::mistakes;
-use crate::{Output, input};
+use crate::input::{self, Mistakes};
 use headgate_api::compile::configuration;
 use headgate_api::plan::TargetKind;
 use headgate_api::validate::{ValidPolicy, mesh};
 use headgate_controller::source::read::read_file;
 
-/// Returns the study, or the output of the files' mistakes.
-pub(super) fn study(policies: &Path, file: &Path) -> anyhow::Result<Result<MeshStudy, Output>> {
+/// Returns the study of the mesh in `file` under `policies`.
+pub(super) fn study(policies: &Path, file: &Path) -> anyhow::Result<MeshStudy> {
     let reports = input::read(std::slice::from_ref(&policies.to_path_buf()))?;
-    let found = match input::policies(&reports) {
-        Ok(found) => found,
-        Err(output) => return Ok(Err(output)),
-    };
+    let found = input::policies(&reports)?;
     let named = file.display().to_string();
     let content = read_file(file).with_context(|| format!("{named}: can't be read"))?;
-    let plan = match mesh(&named, &content) {
-        Ok(plan) => plan,
-        Err(problems) => return Ok(Err(mistakes(&problems))),
-    };
+    let plan = mesh(&named, &content).map_err(Mistakes::from)?;
     let applied = applied(&found, &plan, policies)?;
-    Ok(Ok(MeshStudy::new(&applied, plan, &named)?))
+    Ok(MeshStudy::new(&applied, plan, &named)?)
 }
 
 /// Returns the policy of each service: the one that targets it. A policy alone in its file that

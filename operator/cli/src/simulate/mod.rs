@@ -19,7 +19,7 @@ use headgate_simulator::trial::Trial;
 
 use super::{Output, input};
 use headgate_api::compile::configuration;
-use headgate_api::validate::{Problem, ValidPolicy, instead_of};
+use headgate_api::validate::{ValidPolicy, instead_of};
 use progress::Bar;
 
 /// The value of `--scenario` that lists all scenarios.
@@ -128,14 +128,14 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<Output> {
             };
             scenario.run(&size, &bar).map_err(anyhow::Error::from)
         }
-        (None, Some(policy), Some(workload), _) => match trial(args, policy, workload)? {
-            Ok(trial) => trial.run(&args.size(), &bar).map_err(anyhow::Error::from),
-            Err(output) => return Ok(output),
-        },
-        (None, Some(policy), None, Some(mesh)) => match mesh::study(policy, mesh)? {
-            Ok(study) => study.run(&args.size(), &bar).map_err(anyhow::Error::from),
-            Err(output) => return Ok(output),
-        },
+        (None, Some(policy), Some(workload), _) => {
+            let trial = trial(args, policy, workload)?;
+            trial.run(&args.size(), &bar).map_err(anyhow::Error::from)
+        }
+        (None, Some(policy), None, Some(mesh)) => {
+            let study = mesh::study(policy, mesh)?;
+            study.run(&args.size(), &bar).map_err(anyhow::Error::from)
+        }
         // clap requires both.
         _ => bail!("--policy with --workload or --mesh, or --scenario"),
     };
@@ -202,49 +202,21 @@ fn scenario(name: &str) -> anyhow::Result<Scenario> {
     bail!("--scenario {name}: no such scenario; {right}")
 }
 
-/// Returns the trial, or the output of the files' mistakes.
-fn trial(
-    args: &SimulateArgs,
-    policy: &Path,
-    workload: &Path,
-) -> anyhow::Result<Result<Trial, Output>> {
-    let policy = match policy_in(policy)? {
-        Ok(policy) => policy,
-        Err(output) => return Ok(Err(output)),
-    };
+fn trial(args: &SimulateArgs, policy: &Path, workload: &Path) -> anyhow::Result<Trial> {
+    let policy = policy_in(policy)?;
     let config = configuration(&policy, args.endpoints.get());
     let stage = config.stages.first().context("the policy has no stage")?;
     let named = workload.display().to_string();
-    let plan = match workload::plan(workload, stage)? {
-        Ok(plan) => plan,
-        Err(problems) => return Ok(Err(mistakes(&problems))),
-    };
+    let plan = workload::plan(workload, stage)?;
     let name = policy.full_name();
-    Ok(Ok(Trial::new(stage.clone(), &name, plan, &named)))
+    Ok(Trial::new(stage.clone(), &name, plan, &named))
 }
 
-/// Returns the output of the mistakes in a file.
-fn mistakes(problems: &[Problem]) -> Output {
-    let lines = problems.iter().map(|problem| format!("{problem}\n"));
-    Output {
-        text: String::new(),
-        notes: lines.collect(),
-        ok: false,
-    }
-}
-
-/// Returns the only policy in a file, or the output of its mistakes.
-fn policy_in(file: &Path) -> anyhow::Result<Result<ValidPolicy, Output>> {
+/// Returns the only policy in a file.
+fn policy_in(file: &Path) -> anyhow::Result<ValidPolicy> {
     let reports = input::read(std::slice::from_ref(&file.to_path_buf()))?;
-    match input::policies(&reports) {
-        Ok(policies) => Ok(Ok(one(&policies, file)?.clone())),
-        Err(output) => Ok(Err(output)),
-    }
-}
-
-fn one<'a>(policies: &[&'a ValidPolicy], file: &Path) -> anyhow::Result<&'a ValidPolicy> {
-    match policies {
-        [policy] => Ok(policy),
+    match input::policies(&reports)?.as_slice() {
+        [policy] => Ok((*policy).clone()),
         several => bail!(
             "--policy {}: {} policies ({}); one at a time, so put it into a file of its own",
             file.display(),

@@ -9,14 +9,15 @@ use headgate_core::config::StageConfig;
 use headgate_simulator::trial::Plan;
 use headgate_simulator::workload::recorded::{Recording, is_access_log};
 
-use headgate_api::validate::{Problem, WorkloadDocument};
+use crate::input::Mistakes;
+use headgate_api::validate::WorkloadDocument;
 use headgate_controller::source::read::read_file;
 
 /// The size of the part of a file that identifies its format.
 const HEAD: u64 = 64 * 1024;
 
-/// Returns the plan of the file at `path` under `stage`, or all of its mistakes.
-pub(super) fn plan(path: &Path, stage: &StageConfig) -> anyhow::Result<Result<Plan, Vec<Problem>>> {
+/// Returns the plan of the file at `path` under `stage`.
+pub(super) fn plan(path: &Path, stage: &StageConfig) -> anyhow::Result<Plan> {
     let named = path.display().to_string();
     let unreadable = || format!("{named}: can't be read");
     let mut file = File::open(path).with_context(unreadable)?;
@@ -29,24 +30,18 @@ pub(super) fn plan(path: &Path, stage: &StageConfig) -> anyhow::Result<Result<Pl
         file.rewind().with_context(unreadable)?;
         let recording = Recording::read(BufReader::new(file), stage);
         let recording = recording.with_context(|| named.clone())?;
-        return Ok(Ok(Plan::replay(recording)));
+        return Ok(Plan::replay(recording));
     }
     let content = read_file(path).with_context(unreadable)?;
-    let document = match WorkloadDocument::read(&named, &content) {
-        Ok(document) => document,
-        Err(problems) => return Ok(Err(problems)),
-    };
-    let recording = match document.access_log() {
-        None => None,
-        Some(log) => {
-            let log = path.parent().unwrap_or(Path::new("")).join(log);
-            match recording(&log, stage) {
-                Ok(recording) => Some(recording),
-                Err(error) => return Ok(Err(vec![document.bad_access_log(&error)])),
-            }
-        }
-    };
-    Ok(document.plan(stage, recording.as_ref()))
+    let document = WorkloadDocument::read(&named, &content).map_err(Mistakes::from)?;
+    let recording = document.access_log().map(|log| {
+        let log = path.parent().unwrap_or(Path::new("")).join(log);
+        let bad = |error: String| Mistakes::from(vec![document.bad_access_log(&error)]);
+        recording(&log, stage).map_err(bad)
+    });
+    let recording = recording.transpose()?;
+    let plan = document.plan(stage, recording.as_ref());
+    Ok(plan.map_err(Mistakes::from)?)
 }
 
 fn recording(log: &Path, stage: &StageConfig) -> Result<Recording, String> {

@@ -82,10 +82,7 @@ pub fn run(args: &SloArgs) -> anyhow::Result<Output> {
         )?));
     }
     let reports = input::read(&args.files)?;
-    let policies = match input::policies(&reports) {
-        Ok(policies) => policies,
-        Err(output) => return Ok(output),
-    };
+    let policies = input::policies(&reports)?;
     let mut text = String::new();
     for document in policies.iter().flat_map(|policy| match args.format {
         Format::Openslo => write::openslo(policy),

@@ -20,10 +20,10 @@ use http_body_util::Empty;
 use serde::Serialize;
 use tokio::net::TcpStream;
 
-use super::Output;
 use super::cluster::{Cluster, ClusterArgs, OperatorService};
 use super::input::span;
 use super::table::one_line;
+use super::{Output, block_on};
 use headgate_controller::endpoint::Endpoint;
 use headgate_controller::http_client::exchange;
 use headgate_controller::kubernetes::authorize::AUDIENCE;
@@ -124,10 +124,6 @@ impl OutputFormat {
 /// # Errors
 /// Returns an error if there is no response at the address, or one of another program.
 pub fn run(args: &StatusArgs) -> anyhow::Result<Output> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("starting the runtime failed")?;
     let in_cluster = args.policy.is_some()
         || args.watch
         || args.wait
@@ -135,11 +131,11 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<Output> {
         || args.all_namespaces
         || args.cluster.is_there();
     match &args.admin {
-        None if in_cluster => runtime.block_on(of_cluster(args)),
-        None => runtime.block_on(of_process(&LOCAL.parse()?, None, args.output)),
+        None if in_cluster => block_on(of_cluster(args)),
+        None => block_on(of_process(&LOCAL.parse()?, None, args.output)),
         Some(admin) => {
             let token = args.token_file.as_deref();
-            runtime.block_on(of_process(admin, token, args.output))
+            block_on(of_process(admin, token, args.output))
         }
     }
 }
@@ -214,11 +210,8 @@ async fn of_process(
     let report: Report = serde_json::from_slice(&json)
         .with_context(|| format!("{admin} answered something else than a Headgate status"))?;
     let view = view::View::of_process(&report);
-    Ok(Output {
-        text: output.text(&report, || text::render(&view, SystemTime::now()))?,
-        notes: String::new(),
-        ok: view.ok(),
-    })
+    let text = output.text(&report, || text::render(&view, SystemTime::now()))?;
+    Ok(Output::new(text, view.ok()))
 }
 
 async fn fetch(admin: &Endpoint, token: Option<&Path>) -> anyhow::Result<Bytes> {

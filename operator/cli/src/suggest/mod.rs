@@ -14,10 +14,10 @@ use clap::Args;
 use headgate_core::config::DEFAULT_TYPE;
 use headgate_simulator::workload::recorded::read_requests;
 
-use super::Output;
 use super::draft::{Service, service};
 use super::top::client::{Client, Place};
 use super::top::sample::{PolicySample, Stats};
+use super::{Output, block_on};
 use policy::{Found, Measured};
 use routes::Routes;
 
@@ -92,12 +92,8 @@ fn of_log(path: &Path, types: usize) -> anyhow::Result<Found> {
 }
 
 fn of_proxy(place: &Place) -> anyhow::Result<Found> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("starting the runtime failed")?;
     let mut client = Client::new(place.clone());
-    let sample = runtime.block_on(client.sample());
+    let sample = block_on(client.sample());
     let sample = sample.with_context(|| format!("--proxy {place}"))?;
     let mut policies = sample.policies.iter();
     let (Some((name, policy)), None) = (policies.next(), policies.next()) else {

@@ -40,8 +40,8 @@ fn policy_for(log: &str) -> anyhow::Result<String> {
 fn stage(policy: &str) -> StageConfig {
     let mut file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
     file.write_all(policy.as_bytes()).unwrap();
-    let selection = select(&[file.path().to_owned()], None, Scale::ONE).unwrap();
-    let selection = selection.unwrap_or_else(|output| panic!("{}\n{policy}", output.notes));
+    let selection = select(&[file.path().to_owned()], None, Scale::ONE);
+    let selection = selection.unwrap_or_else(|error| panic!("{error:#}\n{policy}"));
     selection.stage().unwrap().clone()
 }
 

@@ -34,7 +34,7 @@ use self::table::{Choice, Order, Tab};
 use self::view::ANSWERS;
 use super::cluster::ClusterArgs;
 use super::status::OutputFormat;
-use super::{Output, print};
+use super::{Output, block_on, print};
 
 /// The default admin address of `headgate bootstrap`.
 const LOCAL: &str = "127.0.0.1:9901";
@@ -125,14 +125,7 @@ pub fn run(args: &TopArgs) -> anyhow::Result<Output> {
              interval"
         );
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("starting the runtime failed")?;
-    let output = runtime.block_on(top(args));
-    // Without waiting for a DNS query that may be under way.
-    runtime.shutdown_background();
-    output
+    block_on(top(args))
 }
 
 async fn top(args: &TopArgs) -> anyhow::Result<Output> {

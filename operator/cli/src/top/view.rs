@@ -21,7 +21,12 @@ use serde_json::{Map, Value, json};
 
 use super::fleet::{Fleet, Proxy};
 use super::histogram::Spread;
-use super::sample::Stats;
+use super::sample::{PolicySample, Stats};
+
+/// The counter of refusals, of a type or a workflow.
+const REFUSED: &str = "rq_rejected_enforced";
+/// The gauge of the slots that the value cut gives out.
+const BUDGET: &str = "value_budget_permille";
 
 /// State of a proxy that has not responded yet.
 const ASKED: &str = "Asked";
@@ -37,8 +42,8 @@ struct Change<'a> {
     after: &'a Stats,
     /// Time between the responses, s; 0 if only one exists.
     seconds: f64,
-    /// The policy's downstream services by their value of `bottleneck`.
-    services: &'a BTreeMap<u64, String>,
+    /// The policy in the later response.
+    policy: &'a PolicySample,
 }
 
 /// The stats of a policy, type or workflow, at all proxies.
@@ -53,12 +58,16 @@ struct PolicyGroup<'a> {
     workflows: BTreeMap<&'a str, Group<'a>>,
 }
 
+/// Policies by name.
+type PolicyGroups<'a> = BTreeMap<&'a str, PolicyGroup<'a>>;
+
 /// Returns the view of `fleet` at `now`; of one proxy if `only` names it.
 pub(super) fn view(fleet: &Fleet, only: Option<&str>, now: Instant, time: SystemTime) -> Value {
     let proxies = fleet.proxies.iter();
     let wanted = |name: &String| only.is_none_or(|only| only == name);
     let chosen = proxies.clone().filter(|(name, _)| wanted(name));
-    let (policies, seconds) = policies(chosen.map(|(_, proxy)| proxy));
+    let (groups, seconds) = groups(chosen.map(|(_, proxy)| proxy));
+    let policies = worst_first(&groups, policy);
     let proxies = proxies.map(|(name, proxy)| self::proxy(name, proxy, now));
     json!({
         "time": rfc3339(time),
@@ -101,8 +110,8 @@ fn tidy(value: f64) -> f64 {
 }
 
 /// Returns the policies in force, and the longest time between two responses, s.
-fn policies<'a>(proxies: impl Iterator<Item = &'a Proxy>) -> (Vec<Value>, f64) {
-    let mut groups: BTreeMap<&str, PolicyGroup<'a>> = BTreeMap::new();
+fn groups<'a>(proxies: impl Iterator<Item = &'a Proxy>) -> (PolicyGroups<'a>, f64) {
+    let mut groups = PolicyGroups::new();
     let mut longest = 0.0_f64;
     for span in proxies.filter_map(Proxy::span) {
         longest = longest.max(span.seconds);
@@ -115,7 +124,7 @@ fn policies<'a>(proxies: impl Iterator<Item = &'a Proxy>) -> (Vec<Value>, f64) {
                     before,
                     after,
                     seconds: span.seconds,
-                    services: &policy.services,
+                    policy,
                 });
             };
             let group = groups.entry(name).or_default();
@@ -130,7 +139,7 @@ fn policies<'a>(proxies: impl Iterator<Item = &'a Proxy>) -> (Vec<Value>, f64) {
             }
         }
     }
-    (worst_first(&groups, policy), longest)
+    (groups, longest)
 }
 
 /// Returns a row for each group, by `hurt`.
@@ -152,11 +161,18 @@ impl Change<'_> {
         (self.seconds > 0.0).then(|| added as f64 / self.seconds)
     }
 
+    /// Returns a gauge of the value cut. After `shedByValue` was switched off, all of them are 0,
+    /// also the budget, which is never 0 otherwise.
+    fn of_cut(&self, name: &str) -> Option<u64> {
+        let budget = self.policy.own.value(BUDGET).filter(|budget| *budget > 0);
+        budget.and_then(|_| self.after.value(name))
+    }
+
     /// Returns the place that sets a workflow's rate; none if no rate is in force.
     fn bottleneck(&self) -> Option<String> {
         let in_force = self.after.value("limited") != Some(0);
         let at = self.after.value("bottleneck").filter(|_| in_force)?;
-        Some(match (at, self.services.get(&at)) {
+        Some(match (at, self.policy.services.get(&at)) {
             (0, _) => "local".to_owned(),
             (_, Some(service)) => service.clone(),
             // Services beyond the cap have no names of their own.
@@ -205,7 +221,17 @@ impl<'a> Group<'a> {
 }
 
 fn proxy(name: &str, proxy: &Proxy, now: Instant) -> Value {
-    let (policies, _) = policies(once(proxy));
+    let (policies, _) = groups(once(proxy));
+    let types = || policies.values().flat_map(|policy| policy.types.values());
+    let workflows = || {
+        policies
+            .values()
+            .flat_map(|policy| policy.workflows.values())
+    };
+    let refused = |group: &Group<'_>| group.rate(REFUSED);
+    let hurt = types().map(|of| hurt(of, &objectives(of)));
+    let hurt = hurt.chain(workflows().filter_map(refused)).sum();
+    let gauge = |name| sum(policies.values().map(|policy| policy.own.gauge(name)));
     let latest = proxy.span().map(|span| span.after);
     let about = latest
         .map(|sample| sample.about.clone())
@@ -219,7 +245,6 @@ fn proxy(name: &str, proxy: &Proxy, now: Instant) -> Value {
         (None, None) => ASKED,
     };
     let silent = |since| tidy(now.saturating_duration_since(since).as_secs_f64());
-    let [arrivals, refused] = requests(policies.iter());
     json!({
         "proxy": name,
         "state": state,
@@ -230,12 +255,12 @@ fn proxy(name: &str, proxy: &Proxy, now: Instant) -> Value {
         "filter": filter.map(|sample| kind(sample.is_native).name()),
         "uptimeSeconds": latest.and_then(|sample| Some(sample.uptime?.as_secs())),
         "restarts": proxy.restarts,
-        "policies": policies.iter().map(|p| &p["policy"]).collect::<Vec<_>>(),
-        "arrivalRate": arrivals,
-        "refusedRate": refused,
-        "slotsInUse": sum(policies.iter().map(|p| p["slotsInUse"].as_u64())),
-        "slots": sum(policies.iter().map(|p| p["slots"].as_u64())),
-        "hurt": total(&policies, "hurt").unwrap_or(0.0),
+        "policies": policies.keys().collect::<Vec<_>>(),
+        "arrivalRate": sum(types().map(|of| of.rate("rq_total"))).map(tidy),
+        "refusedRate": sum(types().chain(workflows()).map(refused)).map(tidy),
+        "slotsInUse": gauge("slots_in_use"),
+        "slots": gauge("slots"),
+        "hurt": tidy(hurt),
     })
 }
 
@@ -269,7 +294,7 @@ fn policy(name: &str, group: &PolicyGroup<'_>) -> Value {
 /// Returns requests, and the decisions about them.
 fn traffic(group: &Group<'_>) -> Value {
     const REASONS: &str = "rq_rejected.reason.";
-    let refused = group.rate("rq_rejected_enforced");
+    let refused = group.rate(REFUSED);
     let reason = |name: &str| {
         let rate = group
             .rate(&format!("{REASONS}{name}"))
@@ -298,16 +323,9 @@ fn not_enforced(rejected: Option<f64>, refused: Option<f64>) -> Option<f64> {
 }
 
 fn kind(name: &str, group: &Group<'_>) -> Value {
-    let completed = group.rate("rq_completed").unwrap_or(0.0);
-    let objectives = group.names("slo_quantile_ppm.objective.").into_iter();
-    let objectives = objectives.filter_map(|name| objective(name, group, completed));
-    let objectives: Vec<Value> = objectives.collect();
-    let late = objectives
-        .iter()
-        .filter_map(margin)
-        .fold(0.0, |worst, m| f64::max(worst, -m));
+    let objectives = objectives(group);
     let mut row = traffic(group);
-    row["hurt"] = tidy(row["refusedRate"].as_f64().unwrap_or(0.0) + late * completed).into();
+    row["hurt"] = tidy(hurt(group, &objectives)).into();
     row["type"] = name.into();
     row["queueWaitMs"] = group.percentiles("queue_wait_us");
     row["responseTimeMs"] = group.percentiles("response_time_us");
@@ -316,25 +334,43 @@ fn kind(name: &str, group: &Group<'_>) -> Value {
     row
 }
 
+/// Returns the objectives of a type, with their attainments.
+fn objectives(group: &Group<'_>) -> Vec<Value> {
+    let completed = group.rate("rq_completed").unwrap_or(0.0);
+    let names = group.names("slo_quantile_ppm.objective.").into_iter();
+    names
+        .filter_map(|name| objective(name, group, completed))
+        .collect()
+}
+
+/// Returns the rate of a type's requests that were refused, or late beyond what objectives allow.
+fn hurt(group: &Group<'_>, objectives: &[Value]) -> f64 {
+    let margins = objectives.iter().filter_map(margin);
+    let late = margins.fold(0.0, |worst, m| f64::max(worst, -m));
+    let rate = |name| group.rate(name).unwrap_or(0.0);
+    rate(REFUSED) + late * rate("rq_completed")
+}
+
 /// Returns a type's place in the value cut; `None` where nothing is shed by value.
 fn value(group: &Group<'_>) -> Option<Value> {
     const SLOTS: &str = "value_slots_asked_milli";
-    let asked = group.milli(SLOTS)?;
-    // The mean of the proxies by the slots that are asked for at each.
-    let mean = |name: &str| {
+    let asked = sum(group.0.iter().map(|change| change.of_cut(SLOTS)))? as f64 / 1e3;
+    // The mean of the proxies with at least this value, by the slots that are asked for at each.
+    let mean = |name: &str, least: u64| {
         let weighted = group.0.iter().map(|change| {
             // Nearly 0 without requests, so that a mean exists even if no proxy has any.
-            let weight = change.after.value(SLOTS)? as f64 + 1e-9;
-            Some((change.after.value(name)? as f64 / 1e3 * weight, weight))
+            let weight = change.of_cut(SLOTS)? as f64 + 1e-9;
+            let value = change.of_cut(name).filter(|value| *value >= least)?;
+            Some((value as f64 / 1e3 * weight, weight))
         });
         let (sum, weight) = { weighted.flatten() }.reduce(|a, b| (a.0 + b.0, a.1 + b.1))?;
         Some(tidy(sum / weight))
     };
     Some(json!({
-        // 0 without a rank yet.
-        "perSlotSecond": mean("value_per_slot_second_milli"),
+        // 0 without a rank yet at any proxy.
+        "perSlotSecond": mean("value_per_slot_second_milli", 1).unwrap_or(0.0),
         "slotsAsked": asked,
-        "admitted": mean("value_admitted_permille"),
+        "admitted": mean("value_admitted_permille", 0),
     }))
 }
 
@@ -342,7 +378,7 @@ fn value(group: &Group<'_>) -> Option<Value> {
 /// is shed by value. Adds to each type those that types of a higher rank ask for.
 fn value_cut(own: &Group<'_>, types: &mut [Value]) -> Option<Value> {
     let given = |change: &Change<'_>| {
-        let parts = change.after.value("value_budget_permille")? as f64 / 1e3;
+        let parts = change.of_cut(BUDGET)? as f64 / 1e3;
         Some(parts * change.after.value("slots")? as f64)
     };
     let given = sum(own.0.iter().map(given))?;
@@ -411,7 +447,7 @@ fn workflow(name: &str, group: &Group<'_>) -> Value {
     // None if some process has no limit.
     let limit = |name| group.milli(name).filter(|_| everywhere);
     let (limited, late) = (group.rate("rq_rate_limited"), group.rate("rq_deadline"));
-    let refused = group.rate("rq_rejected_enforced");
+    let refused = group.rate(REFUSED);
     let rejected = limited.zip(late).map(|(limited, late)| limited + late);
     json!({
         "workflow": name,

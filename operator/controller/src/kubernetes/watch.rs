@@ -283,7 +283,9 @@ where
                         continue;
                     }
                     let of_it = name.clone();
-                    let of_it = self.events(name).map(move |event| (of_it.clone(), event));
+                    let of_it = self
+                        .events(name, names.len())
+                        .map(move |event| (of_it.clone(), event));
                     let (of_it, stop) = abortable(of_it);
                     events.push(of_it.boxed());
                     watched.insert(name.clone(), stop);
@@ -328,33 +330,45 @@ where
         Some(names)
     }
 
-    /// Returns the events of one namespace, with pauses after failures.
-    fn events(&self, name: &str) -> BoxStream<'static, Result<Event<K>, watcher::Error>> {
+    /// Returns the events of one namespace of `all`, with pauses after failures.
+    fn events(
+        &self,
+        name: &str,
+        all: usize,
+    ) -> BoxStream<'static, Result<Event<K>, watcher::Error>> {
+        // A kind that isn't served is asked for in all of them, as often as in ten.
+        let absent = u32::try_from(all.div_ceil(10)).unwrap_or(u32::MAX);
         let (api, config) = ((self.api)(name), self.config.clone());
         let fresh = move || watcher(api.clone(), config.clone()).boxed();
         let pauses = Pauses::new(FIRST_PAUSE, self.longest_pause);
         let start = (fresh(), fresh, pauses, None);
-        stream::unfold(start, |(mut events, fresh, mut pauses, pause)| async move {
-            if let Some(pause) = pause {
-                tokio::time::sleep(pause).await;
-            }
-            let event = events.next().await?;
-            let mut pause = None;
-            match &event {
-                Err(error) => {
-                    // The watch of a kind that was removed, or is hidden, would not list again when
-                    // the kind is back.
-                    if matches!(status(error), Some(403 | 404)) {
-                        events = fresh();
-                    }
-                    pause = pauses.next();
+        stream::unfold(
+            start,
+            move |(mut events, fresh, mut pauses, pause)| async move {
+                if let Some(pause) = pause {
+                    tokio::time::sleep(pause).await;
                 }
-                // A list that begins may fail as the previous one did.
-                Ok(Event::Init) => {}
-                Ok(_) => pauses.reset(),
-            }
-            Some((event, (events, fresh, pauses, pause)))
-        })
+                let event = events.next().await?;
+                let mut pause = None;
+                match &event {
+                    Err(error) => {
+                        // The watch of a kind that was removed, or is hidden, would not list again when
+                        // the kind is back.
+                        if matches!(status(error), Some(403 | 404)) {
+                            events = fresh();
+                        }
+                        pause = pauses.next();
+                        if status(error) == Some(404) {
+                            pause = pause.map(|pause: Duration| pause.saturating_mul(absent));
+                        }
+                    }
+                    // A list that begins may fail as the previous one did.
+                    Ok(Event::Init) => {}
+                    Ok(_) => pauses.reset(),
+                }
+                Some((event, (events, fresh, pauses, pause)))
+            },
+        )
         .boxed()
     }
 }

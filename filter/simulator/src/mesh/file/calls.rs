@@ -1,9 +1,9 @@
 //! Operations of services as tasks whose calls must not form a cycle.
 
-use super::{CallEntry, RouteName, ServiceEntry};
-use crate::mesh::{Calls, Count, Route, Step as TaskStep, Task};
-use crate::workload::file::problem::{Checks, Step, below, item};
-use crate::workload::file::{DistributionName, Step as Way};
+use super::{CallEntry, RouteName, ServiceEntry, StepEntry};
+use crate::mesh::{Calls, Count, Route, Step, Task};
+use crate::workload::file::DistributionName;
+use crate::workload::file::problem::At;
 
 const MOST_OPERATIONS: usize = 100;
 const MOST_CALLS: i64 = 10_000;
@@ -12,39 +12,38 @@ const MOST_BELOW: u64 = 100_000;
 
 /// The service, the name and the place in the file of a task.
 #[derive(Debug)]
-struct Operation {
+struct Operation<'p> {
     service: String,
     name: String,
-    at: Vec<Way>,
+    at: At<'p>,
 }
 
 /// A task for each operation, in the order of the file.
 #[derive(Debug)]
-pub(super) struct Tasks {
+pub(super) struct Tasks<'p> {
     pub(super) tasks: Vec<Task>,
-    operations: Vec<Operation>,
+    operations: Vec<Operation<'p>>,
 }
 
-impl Tasks {
+impl<'p> Tasks<'p> {
     /// Returns the tasks of these services, and notes problems.
-    pub(super) fn of(services: &[ServiceEntry], checks: &mut Checks) -> Self {
-        let mut operations: Vec<Operation> = Vec::new();
+    pub(super) fn of(services: &[ServiceEntry], at: &At<'p>) -> Self {
+        let mut operations: Vec<Operation<'p>> = Vec::new();
         for (s, service) in services.iter().enumerate() {
-            let at = below(&item(&below(&[], "services"), s), "operations");
+            let at = at.item(s).field("operations");
             if !(1..=MOST_OPERATIONS).contains(&service.operations.len()) {
                 let right = format!(
                     "1 to {MOST_OPERATIONS}, such as [{{steps: [{{compute: \
                      {{distribution: Exponential, mean: 20ms}}}}]}}]"
                 );
-                let found = format!("{} operations", service.operations.len());
-                checks.add(&at, found, right);
+                at.note(format!("{} operations", service.operations.len()), right);
             }
             for (o, operation) in service.operations.iter().enumerate() {
-                let here = item(&at, o);
-                let before = operations.iter().filter(|b| b.service == service.name);
-                if before.into_iter().any(|b| b.name == operation.name) {
+                let here = at.item(o);
+                let mut before = operations.iter().filter(|b| b.service == service.name);
+                if before.any(|b| b.name == operation.name) {
                     let found = format!("{:?} a second time", operation.name);
-                    checks.add(&below(&here, "name"), found, "a name of its own");
+                    here.field("name").note(found, "a name of its own");
                 }
                 operations.push(Operation {
                     service: service.name.clone(),
@@ -59,58 +58,47 @@ impl Tasks {
         };
         for (s, service) in services.iter().enumerate() {
             for operation in &service.operations {
-                let at = below(&this.operations[this.tasks.len()].at, "steps");
+                let at = this.operations[this.tasks.len()].at.field("steps");
                 if operation.steps.is_empty() {
                     let right = "such as [{compute: {distribution: Constant, mean: 1ms}}, \
                                  {call: {service: stock}}]";
-                    checks.add(&at, "none".to_owned(), right);
+                    at.note("none", right);
                 }
-                let mut steps = Vec::new();
-                for (i, step) in operation.steps.iter().enumerate() {
-                    let at = item(&at, i);
-                    match (&step.compute, &step.call) {
-                        (Some(time), None) if time.distribution == DistributionName::Recorded => {
-                            let right = "another distribution: nothing was recorded";
-                            checks.add(&below(&at, "compute"), "Recorded".to_owned(), right);
-                        }
-                        (Some(time), None) => {
-                            let time = time.check(&below(&at, "compute"), checks);
-                            steps.extend(time.map(TaskStep::Compute));
-                        }
-                        (None, Some(call)) => {
-                            let calls = this.calls(&below(&at, "call"), call, services, checks);
-                            steps.extend(calls.map(TaskStep::Call));
-                        }
-                        (compute, _) => {
-                            let found = match compute {
-                                Some(_) => "compute and call",
-                                None => "neither compute nor call",
-                            };
-                            checks.add(
-                                &at,
-                                found.to_owned(),
-                                "one of them; another step for the other",
-                            );
-                        }
-                    }
-                }
+                let steps = operation.steps.iter().enumerate();
+                let steps = steps.filter_map(|(i, step)| this.step(&at.item(i), step, services));
+                let steps = steps.collect();
                 this.tasks.push(Task { service: s, steps });
             }
         }
-        if this.come_to_an_end(checks) {
-            this.refuse_floods(checks);
+        if this.come_to_an_end() {
+            this.refuse_floods();
         }
         this
     }
 
+    fn step(&self, at: &At<'_>, step: &StepEntry, services: &[ServiceEntry]) -> Option<Step> {
+        let compute = at.field("compute");
+        match (&step.compute, &step.call) {
+            (Some(time), None) if time.distribution == DistributionName::Recorded => {
+                compute.refuse("Recorded", "another distribution: nothing was recorded")
+            }
+            (Some(time), None) => time.check(&compute).map(Step::Compute),
+            (None, Some(call)) => {
+                let calls = self.calls(&at.field("call"), call, services);
+                calls.map(Step::Call)
+            }
+            (compute, _) => {
+                let found = match compute {
+                    Some(_) => "compute and call",
+                    None => "neither compute nor call",
+                };
+                at.refuse(found, "one of them; another step for the other")
+            }
+        }
+    }
+
     /// Returns the task of the operation that the fields `service` and `operation` at `at` name.
-    pub(super) fn find(
-        &self,
-        at: &[Step],
-        service: &str,
-        operation: &str,
-        checks: &mut Checks,
-    ) -> Option<usize> {
+    pub(super) fn find(&self, at: &At<'_>, service: &str, operation: &str) -> Option<usize> {
         let of_service: Vec<usize> = (0..self.operations.len())
             .filter(|&i| self.operations[i].service == service)
             .collect();
@@ -118,59 +106,45 @@ impl Tasks {
             let mut known: Vec<&str> = self.operations.iter().map(|o| o.service.as_str()).collect();
             known.dedup();
             let right = format!("one of {}", known.join(", "));
-            checks.add(
-                &below(at, "service"),
-                format!("{service:?} is no service"),
-                right,
-            );
-            return None;
+            return at
+                .field("service")
+                .refuse(format!("{service:?} is no service"), right);
         }
         if let ([only], "") = (&of_service[..], operation) {
             return Some(*only);
         }
-        let found = of_service
-            .iter()
-            .find(|&&i| self.operations[i].name == operation);
-        if found.is_none() {
-            let names: Vec<&str> = of_service
-                .iter()
-                .map(|&i| self.operations[i].name.as_str())
-                .collect();
+        let name = |i: usize| self.operations[i].name.as_str();
+        let found = of_service.iter().find(|&&i| name(i) == operation);
+        found.copied().or_else(|| {
+            let names: Vec<&str> = of_service.iter().map(|&i| name(i)).collect();
             let found = match operation {
                 "" => format!("{service} has several"),
                 name => format!("{service} has no {name:?}"),
             };
             let right = format!("one of {}", names.join(", "));
-            checks.add(&below(at, "operation"), found, right);
-        }
-        found.copied()
+            at.field("operation").refuse(found, right)
+        })
     }
 
-    fn calls(
-        &self,
-        at: &[Step],
-        entry: &CallEntry,
-        services: &[ServiceEntry],
-        checks: &mut Checks,
-    ) -> Option<Calls> {
-        let task = self.find(at, &entry.service, &entry.operation, checks);
-        let count = checks.whole_at(&below(at, "count"), entry.count.or(Some(1)), MOST_CALLS);
+    fn calls(&self, at: &At<'_>, entry: &CallEntry, services: &[ServiceEntry]) -> Option<Calls> {
+        let task = self.find(at, &entry.service, &entry.operation);
+        let count = entry.count.or(Some(1));
+        let count = at.field("count").whole(count, MOST_CALLS);
         let of = services.iter().find(|s| s.name == entry.service);
         let processes = of.and_then(|s| s.processes).unwrap_or(1);
-        let fixed = checks.whole_at(&below(at, "process"), entry.process, processes.max(1));
+        let fixed: Option<u32> = at.field("process").whole(entry.process, processes.max(1));
         let route = match (fixed, entry.route) {
-            (Some(process), _) => Route::Fixed(usize::try_from(process - 1).unwrap_or(0)),
+            (Some(process), _) => Route::Fixed(process as usize - 1),
             (None, RouteName::RoundRobin) => Route::RoundRobin,
             (None, RouteName::Each) => Route::Each,
         };
-        let count = u32::try_from(count?).ok()?;
-        let at_once = if entry.at_once { count } else { 1 };
-        Some(Calls::several(task?, count, at_once, route))
+        let at_once = if entry.at_once { count? } else { 1 };
+        Some(Calls::several(task?, count?, at_once, route))
     }
 
     /// Whether every chain of calls ends: operations that call each other in a cycle would never
     /// finish.
-    fn come_to_an_end(&self, checks: &mut Checks) -> bool {
+    fn come_to_an_end(&self) -> bool {
         // Whether all calls below a task are known to end.
         let mut ends = vec![false; self.tasks.len()];
         for start in 0..self.tasks.len() {
@@ -184,9 +158,9 @@ impl Tasks {
                     }
                 };
                 let names: Vec<String> = circle.iter().map(name).collect();
-                let at = below(&self.operations[circle[0]].at, "steps");
+                let at = self.operations[circle[0]].at.field("steps");
                 let right = "calls that come to an end: no operation may lead back to itself";
-                checks.add(&at, names.join(" → "), right);
+                at.note(names.join(" → "), right);
                 return false;
             }
         }
@@ -194,14 +168,14 @@ impl Tasks {
     }
 
     /// Notes a problem if a request causes too many calls. Calls may multiply from hop to hop.
-    fn refuse_floods(&self, checks: &mut Checks) {
+    fn refuse_floods(&self) {
         let mut below_task: Vec<Option<u64>> = vec![None; self.tasks.len()];
         for task in 0..self.tasks.len() {
             let calls = self.calls_below(task, &mut below_task);
             if calls > MOST_BELOW {
-                let at = below(&self.operations[task].at, "steps");
+                let at = self.operations[task].at.field("steps");
                 let right = format!("{MOST_BELOW} at most");
-                checks.add(&at, format!("{calls} calls for one request"), right);
+                at.note(format!("{calls} calls for one request"), right);
                 return;
             }
         }
@@ -213,7 +187,7 @@ impl Tasks {
         }
         let mut sum = 0_u64;
         for step in &self.tasks[task].steps {
-            if let TaskStep::Call(calls) = step
+            if let Step::Call(calls) = step
                 && let Count::Fixed(count) = calls.count
             {
                 let one = self.calls_below(calls.task, known).saturating_add(1);
@@ -236,7 +210,7 @@ impl Tasks {
         }
         way.push(task);
         for step in &self.tasks[task].steps {
-            if let TaskStep::Call(calls) = step
+            if let Step::Call(calls) = step
                 && let Some(circle) = self.circle(calls.task, way, ends)
             {
                 return Some(circle);

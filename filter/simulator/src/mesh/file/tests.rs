@@ -1,7 +1,7 @@
 use super::*;
 use crate::mesh::{Arrivals, Calls, Count, Route, Step};
 use crate::workload::ServiceTime;
-use crate::workload::file::{Right, Step as Way};
+use crate::workload::file::Right;
 
 fn operation(name: &str, steps: &str) -> String {
     format!(r#"{{"name": "{name}", "steps": [{steps}]}}"#)
@@ -31,14 +31,7 @@ const CLIENTS: &str = r#"{"name": "w", "service": "a", "clients": [{"rate": 5}]}
 /// Returns the problems as `field: what was found; what would be right`.
 fn problems(file: &MeshFile) -> Vec<String> {
     let say = |problem: crate::workload::file::Problem| {
-        let mut at = String::new();
-        for step in &problem.at {
-            match step {
-                Way::Field(name) if at.is_empty() => at += name,
-                Way::Field(name) => at += &format!(".{name}"),
-                Way::Item(i) => at += &format!("[{i}]"),
-            }
-        }
+        let at = problem.at;
         match problem.right {
             Right::Text(right) => format!("{at}: {}; {right}", problem.found),
             Right::TypeOfPolicy(_) => unreachable!(),

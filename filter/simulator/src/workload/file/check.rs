@@ -5,7 +5,7 @@ use std::time::Duration;
 use headgate_core::config::{MAX_PARALLELISM, MAX_SMOOTHING_US, StageConfig};
 use headgate_mesh::smoothing::Smoothing;
 
-use super::problem::{Checks, HOUR_MS, MOST_CLIENTS, Problem, Step, below, item};
+use super::problem::{At, HOUR_MS, MOST_CLIENTS, Problem, checked};
 use super::types::types;
 use super::{
     Arrivals, ClientsEntry, Numbers, PhaseEntry, ProcessName, SmoothingEntry, Time, WorkloadFile,
@@ -33,63 +33,48 @@ impl WorkloadFile {
         stage: &StageConfig,
         recording: Option<&Recording>,
     ) -> Result<Plan, Vec<Problem>> {
-        let mut checks = Checks::default();
-        let offered = self.offered(stage, recording, &mut checks);
-        let whole = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok());
-        let small = |n: Option<i64>| n.and_then(|n| u32::try_from(n).ok());
-        let warm_up = self.warm_up.as_ref();
-        let warm_up =
-            warm_up.and_then(|time| checks.time(&below(&[], "warmUp"), time, 0.0, HOUR_MS));
-        if let Some(seed) = self.seed.filter(|seed| *seed < 0) {
-            checks.add(
-                &below(&[], "seed"),
-                seed.to_string(),
-                "a whole number of at least 0",
-            );
-        }
-        let most_slots = i64::from(MAX_PARALLELISM);
-        let plan = offered.map(|offered| Plan {
-            offered,
-            parallelism: small(checks.whole("parallelism", self.parallelism, most_slots)),
-            requests: whole(checks.whole("requests", self.requests, MOST_REQUESTS)),
-            seeds: small(checks.whole("seeds", self.seeds, MOST_SEEDS)),
-            seed: whole(self.seed),
-            warm_up: warm_up.map(|ms| Duration::from_secs_f64(ms / 1e3)),
-        });
-        match plan {
-            Some(plan) if checks.0.is_empty() => Ok(plan),
-            _ => Err(checks.0),
-        }
+        checked(|at| {
+            let offered = self.offered(stage, recording, at);
+            let most_slots = i64::from(MAX_PARALLELISM);
+            let warm_up = self.warm_up.as_ref();
+            let warm_up = warm_up.and_then(|time| at.field("warmUp").time(time, 0.0, HOUR_MS));
+            let seed = at.field("seed").seed(self.seed);
+            let slots = at.field("parallelism").whole(self.parallelism, most_slots);
+            let requests = at.field("requests").whole(self.requests, MOST_REQUESTS);
+            let seeds = at.field("seeds").whole(self.seeds, MOST_SEEDS);
+            Some(Plan {
+                offered: offered?,
+                parallelism: slots,
+                requests,
+                seeds,
+                seed,
+                warm_up: warm_up.map(|ms| Duration::from_secs_f64(ms / 1e3)),
+            })
+        })
     }
 
     fn offered(
         &self,
         stage: &StageConfig,
         recording: Option<&Recording>,
-        checks: &mut Checks,
+        at: &At<'_>,
     ) -> Option<Offered> {
         if let (Some(recording), true) = (recording, self.types.is_empty()) {
-            return self.replayed(recording, checks);
+            return self.replayed(recording, at);
         }
+        let at_types = at.field("types");
         if self.types.is_empty() {
             let right = "such as [{name: default, serviceTime: {distribution: Exponential, \
                          mean: 20ms}}], or recorded: {accessLog: FILE}";
-            checks.add(&below(&[], "types"), "none".to_owned(), right);
-            return None;
+            return at_types.refuse("none", right);
         }
-        let process = self.process(checks);
-        let types = types(&self.types, stage, recording, checks);
+        let process = self.process(&at.field("arrivals").field("bursty"));
+        let types = types(&self.types, stage, recording, at);
         let clients = self.clients.as_ref();
-        let clients = clients.map(|entry| self.clients(entry, checks));
-        let loads = self.loads(checks);
-        let phases = self.phases(checks);
-        let workload = Workload::new(types?);
-        let workload = workload.map_err(|error| {
-            let error = error.to_string();
-            let (found, right) = error.split_once("; ").unwrap_or((&error, "other types"));
-            checks.add(&below(&[], "types"), found.to_owned(), right);
-        });
-        let workload = workload.ok()?.by(process?);
+        let clients = clients.map(|entry| self.clients(entry, at));
+        let loads = self.loads(at);
+        let phases = at.field("phases").each(&self.phases, phase);
+        let workload = at_types.made(Workload::new(types?))?.by(process?);
         if let Some(clients) = clients {
             let clients = clients?;
             return Some(Offered::Clients { workload, clients });
@@ -103,26 +88,35 @@ impl WorkloadFile {
         })
     }
 
+    /// Returns the settings of the arriving requests, and whether they are given.
+    fn arriving(&self) -> [(&'static str, bool); 4] {
+        [
+            ("arrivals", self.arrivals != Arrivals::default()),
+            ("load", !self.load.values.is_empty()),
+            ("rate", !self.rate.values.is_empty()),
+            ("phases", !self.phases.is_empty()),
+        ]
+    }
+
     /// Returns a recording at its own speed, or at the speeds in the file.
-    fn replayed(&self, recording: &Recording, checks: &mut Checks) -> Option<Offered> {
-        let mut refuse = |field: &'static str, given: bool, right: &str| {
+    fn replayed(&self, recording: &Recording, at: &At<'_>) -> Option<Offered> {
+        let others = self
+            .arriving()
+            .into_iter()
+            .filter(|(field, _)| *field != "load");
+        for (field, given) in others.chain([("clients", self.clients.is_some())]) {
             if given {
-                checks.add(&below(&[], field), "given".to_owned(), right);
+                let right = "a recording brings its own; give load to replay it faster";
+                at.field(field).note("given", right);
             }
-        };
-        let right = "a recording brings its own; give load to replay it faster";
-        refuse("arrivals", self.arrivals != Arrivals::default(), right);
-        refuse("rate", !self.rate.values.is_empty(), right);
-        refuse("phases", !self.phases.is_empty(), right);
-        refuse("clients", self.clients.is_some(), right);
-        refuse(
-            "requests",
-            self.requests.is_some(),
-            "a recording is replayed to its end",
-        );
+        }
+        if self.requests.is_some() {
+            at.field("requests")
+                .note("given", "a recording is replayed to its end");
+        }
         let speeds = match self.load.values.is_empty() {
             true => vec![1.0],
-            false => self.numbers("load", &self.load, HIGHEST_LOAD, checks)?,
+            false => numbers(&self.load, HIGHEST_LOAD, &at.field("load"))?,
         };
         Some(Offered::Recorded {
             recording: recording.clone(),
@@ -131,28 +125,22 @@ impl WorkloadFile {
     }
 
     /// Returns the clients, which determine their own rate.
-    fn clients(&self, entry: &ClientsEntry, checks: &mut Checks) -> Option<Clients> {
-        for (field, given) in [
-            ("arrivals", self.arrivals != Arrivals::default()),
-            ("load", !self.load.values.is_empty()),
-            ("rate", !self.rate.values.is_empty()),
-            ("phases", !self.phases.is_empty()),
-        ] {
+    fn clients(&self, entry: &ClientsEntry, at: &At<'_>) -> Option<Clients> {
+        for (field, given) in self.arriving() {
             if given {
                 let right = "clients send when they were answered; keep one of them";
-                checks.add(&below(&[], field), "given".to_owned(), right);
+                at.field(field).note("given", right);
             }
         }
-        let at = below(&[], "clients");
-        let count = checks.whole_at(&below(&at, "count"), Some(entry.count), MOST_CLIENTS);
+        let at = at.field("clients");
+        let count = at.field("count").whole(Some(entry.count), MOST_CLIENTS);
         let think = entry.think.clone().unwrap_or(Time("1ms".to_owned()));
         // A refused client that asked again at once would loop without end in no time.
-        let think = checks.time(&below(&at, "think"), &think, 1.0, HOUR_MS);
-        let at = below(&at, "smoothing");
+        let think = at.field("think").time(&think, 1.0, HOUR_MS);
         let smoothing = entry.smoothing.as_ref();
-        let smoothing = smoothing.map(|entry| smoothed(entry, &at, checks));
+        let smoothing = smoothing.map(|entry| smoothed(entry, &at.field("smoothing")));
         Some(Clients {
-            count: u32::try_from(count?).ok()?,
+            count: count?,
             think: Duration::from_secs_f64(think? / 1e3),
             smoothing: match smoothing {
                 Some(smoothing) => Some(smoothing?),
@@ -161,8 +149,8 @@ impl WorkloadFile {
         })
     }
 
-    fn process(&self, checks: &mut Checks) -> Option<Process> {
-        let at = below(&below(&[], "arrivals"), "bursty");
+    /// Returns the arrival process; `at` is the place of the settings of `Bursty`.
+    fn process(&self, at: &At<'_>) -> Option<Process> {
         match (self.arrivals.process, &self.arrivals.bursty) {
             (ProcessName::Poisson, None) => Some(Process::Poisson),
             (ProcessName::Constant, None) => Some(Process::Constant),
@@ -171,110 +159,70 @@ impl WorkloadFile {
                 let ratio = settings.ratio.unwrap_or(5.0);
                 let share = settings.share.unwrap_or(0.1);
                 let length = settings.length.unwrap_or(Time("1s".to_owned()));
-                let length = checks.time(&below(&at, "length"), &length, 1.0, HOUR_MS);
-                if !(ratio > 1.0 && ratio <= 1e6) {
-                    let right = "above 1: how many times as many requests arrive in a burst";
-                    checks.add(&below(&at, "ratio"), ratio.to_string(), right);
-                    return None;
-                }
-                if !(share > 0.0 && share < 1.0) {
-                    let right = "above 0, below 1: the part of the time that is burst";
-                    checks.add(&below(&at, "share"), share.to_string(), right);
-                    return None;
-                }
+                let length = at.field("length").time(&length, 1.0, HOUR_MS);
+                let right = "above 1: how many times as many requests arrive in a burst";
+                let is_right = ratio > 1.0 && ratio <= 1e6;
+                let ratio = at.field("ratio").number(ratio, is_right, right);
+                let right = "above 0, below 1: the part of the time that is burst";
+                let is_right = share > 0.0 && share < 1.0;
+                let share = at.field("share").number(share, is_right, right);
                 Some(Process::Bursty(Bursts {
-                    ratio,
-                    share,
+                    ratio: ratio?,
+                    share: share?,
                     length: Duration::from_secs_f64(length? / 1e3),
                 }))
             }
             (process, Some(_)) => {
                 let right = format!("settings of Bursty, and process is {process:?}");
-                checks.add(&at, "given".to_owned(), right);
-                None
+                at.refuse("given", right)
             }
         }
     }
 
-    fn loads(&self, checks: &mut Checks) -> Option<Vec<Rate>> {
-        let (load, rate) = (&self.load, &self.rate);
-        let both = !load.values.is_empty() && !rate.values.is_empty();
-        if both || (!self.phases.is_empty() && !rate.values.is_empty()) {
-            let other = if both { "load" } else { "phases" };
+    fn loads(&self, at: &At<'_>) -> Option<Vec<Rate>> {
+        let [_, (_, load), (_, rate), (_, phases)] = self.arriving();
+        let twice = match (load, rate, phases) {
+            (true, true, _) => Some(("rate", "load")),
+            (_, true, true) => Some(("rate", "phases")),
+            (true, _, true) => Some(("load", "phases")),
+            _ => None,
+        };
+        if let Some((field, other)) = twice {
             let right = format!("{other} says how much arrives; keep one of them");
-            checks.add(&below(&[], "rate"), "given".to_owned(), right);
-            return None;
+            return at.field(field).refuse("given", right);
         }
-        if !self.phases.is_empty() && !load.values.is_empty() {
-            let right = "phases says how much arrives; keep one of them";
-            checks.add(&below(&[], "load"), "given".to_owned(), right);
-            return None;
-        }
-        if !rate.values.is_empty() {
-            let rates = self.numbers("rate", rate, HIGHEST_RATE, checks)?;
+        if rate {
+            let rates = numbers(&self.rate, HIGHEST_RATE, &at.field("rate"))?;
             return Some(rates.into_iter().map(Rate::PerSecond).collect());
         }
-        let loads = match load.values.is_empty() {
-            true => LOADS.to_vec(),
-            false => self.numbers("load", load, HIGHEST_LOAD, checks)?,
+        let loads = match load {
+            true => numbers(&self.load, HIGHEST_LOAD, &at.field("load"))?,
+            false => LOADS.to_vec(),
         };
         Some(loads.into_iter().map(Rate::Factor).collect())
     }
-
-    fn numbers(
-        &self,
-        field: &'static str,
-        numbers: &Numbers,
-        max: f64,
-        checks: &mut Checks,
-    ) -> Option<Vec<f64>> {
-        let at = below(&[], field);
-        let count = numbers.values.len();
-        if count > MOST_LOADS {
-            checks.add(
-                &at,
-                format!("{count} numbers"),
-                format!("at most {MOST_LOADS}"),
-            );
-            return None;
-        }
-        let mut all = Some(Vec::new());
-        for (i, n) in numbers.values.iter().enumerate() {
-            let here = if numbers.is_list {
-                item(&at, i)
-            } else {
-                at.clone()
-            };
-            match (checks.within(&here, *n, max), &mut all) {
-                (Some(n), Some(all)) => all.push(n),
-                _ => all = None,
-            }
-        }
-        all
-    }
-
-    fn phases(&self, checks: &mut Checks) -> Option<Vec<Phase>> {
-        let mut all = Some(Vec::new());
-        for (i, entry) in self.phases.iter().enumerate() {
-            let at = item(&below(&[], "phases"), i);
-            match (phase(entry, &at, checks), &mut all) {
-                (Some(phase), Some(all)) => all.push(phase),
-                _ => all = None,
-            }
-        }
-        all
-    }
 }
 
-fn smoothed(entry: &SmoothingEntry, at: &[Step], checks: &mut Checks) -> Option<Smoothing> {
+fn numbers(numbers: &Numbers, max: f64, at: &At<'_>) -> Option<Vec<f64>> {
+    let count = numbers.values.len();
+    if count > MOST_LOADS {
+        return at.refuse(format!("{count} numbers"), format!("at most {MOST_LOADS}"));
+    }
+    at.each(&numbers.values, |item, n| match numbers.is_list {
+        true => item.within(*n, max),
+        false => at.within(*n, max),
+    })
+}
+
+fn smoothed(entry: &SmoothingEntry, at: &At<'_>) -> Option<Smoothing> {
     let longest = MAX_SMOOTHING_US as f64 / 1e3;
-    let least = checks.time(&below(at, "least"), &entry.least, 0.0, longest);
-    let most = checks.time(&below(at, "most"), &entry.most, 1.0, longest);
+    let at_least = at.field("least");
+    let least = at_least.time(&entry.least, 0.0, longest);
+    let most = at.field("most").time(&entry.most, 1.0, longest);
     let (least, most) = (least?, most?);
     if least > most {
         let right = format!("at most {}, as most is", entry.most.0);
-        checks.add(&below(at, "least"), entry.least.0.clone(), right);
-        return None;
+        return at_least.refuse(&entry.least.0, right);
     }
     Some(Smoothing {
         least: Duration::from_secs_f64(least / 1e3),
@@ -282,23 +230,17 @@ fn smoothed(entry: &SmoothingEntry, at: &[Step], checks: &mut Checks) -> Option<
     })
 }
 
-fn phase(entry: &PhaseEntry, at: &[Step], checks: &mut Checks) -> Option<Phase> {
-    let duration = checks.time(&below(at, "duration"), &entry.duration, 1.0, 24.0 * HOUR_MS);
+fn phase(at: &At<'_>, entry: &PhaseEntry) -> Option<Phase> {
+    let duration = at
+        .field("duration")
+        .time(&entry.duration, 1.0, 24.0 * HOUR_MS);
+    let (at_load, at_rate) = (at.field("load"), at.field("rate"));
     let rate = match (entry.load, entry.rate) {
-        (Some(load), None) => checks
-            .within(&below(at, "load"), load, HIGHEST_LOAD)
-            .map(Rate::Factor),
-        (None, Some(rate)) => checks
-            .within(&below(at, "rate"), rate, HIGHEST_RATE)
-            .map(Rate::PerSecond),
-        (None, None) => {
-            checks.missing(at, "load", "multiples of full load, such as 1.5");
-            None
-        }
+        (Some(load), None) => at_load.within(load, HIGHEST_LOAD).map(Rate::Factor),
+        (None, Some(rate)) => at_rate.within(rate, HIGHEST_RATE).map(Rate::PerSecond),
+        (None, None) => at_load.refuse("missing", "multiples of full load, such as 1.5"),
         (Some(_), Some(_)) => {
-            let right = "load says how much arrives; keep one of them";
-            checks.add(&below(at, "rate"), "given".to_owned(), right);
-            None
+            at_rate.refuse("given", "load says how much arrives; keep one of them")
         }
     };
     Some(Phase {

@@ -17,7 +17,7 @@ use std::fmt;
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-pub use problem::{Problem, Right, Step};
+pub use problem::{Problem, Right};
 pub use text::{Time, TimeError};
 
 /// The arriving requests, and the size of their simulation.

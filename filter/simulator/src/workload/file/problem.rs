@@ -1,28 +1,18 @@
 //! Problems of a workload: the field, the value found, and a valid value.
 
-use std::borrow::Cow;
+use std::cell::RefCell;
 
 use super::Time;
-use crate::workload::{ServiceTime, ServiceTimeError};
 
 pub(crate) const HOUR_MS: f64 = 3_600_000.0;
 /// The largest number of clients of a closed loop.
 pub(crate) const MOST_CLIENTS: i64 = 100_000;
 
-/// One step of the path to a field.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
-    /// A field of a mapping.
-    Field(Cow<'static, str>),
-    /// An item of a list, from 0.
-    Item(usize),
-}
-
 /// An invalid field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The path to the field.
-    pub at: Vec<Step>,
+    /// The path to the field, such as `types[2].name`.
+    pub at: String,
     /// The value found.
     pub found: String,
     /// A valid value.
@@ -38,97 +28,135 @@ pub enum Right {
     TypeOfPolicy(Vec<String>),
 }
 
-/// Gathers problems.
-#[derive(Debug, Default)]
-pub(crate) struct Checks(pub(crate) Vec<Problem>);
+/// A field of a file that is checked, with the problems found so far.
+#[derive(Debug, Clone)]
+pub(crate) struct At<'p> {
+    path: String,
+    problems: &'p RefCell<Vec<Problem>>,
+}
 
-impl Checks {
-    pub(crate) fn add(&mut self, at: &[Step], found: String, right: impl Into<String>) {
-        self.0.push(Problem {
-            at: at.to_vec(),
-            found,
-            right: Right::Text(right.into()),
+/// Returns the result of `checks`, which begin at the whole file.
+///
+/// # Errors
+/// All problems that they noted.
+pub(crate) fn checked<T>(checks: impl FnOnce(&At<'_>) -> Option<T>) -> Result<T, Vec<Problem>> {
+    let problems = RefCell::default();
+    let result = checks(&At {
+        path: String::new(),
+        problems: &problems,
+    });
+    match (result, problems.into_inner()) {
+        (Some(result), none) if none.is_empty() => Ok(result),
+        (_, problems) => Err(problems),
+    }
+}
+
+impl<'p> At<'p> {
+    fn below(&self, path: String) -> Self {
+        Self { path, ..*self }
+    }
+
+    /// Returns the field `name` of this mapping.
+    pub(crate) fn field(&self, name: &str) -> Self {
+        let dot = if self.path.is_empty() { "" } else { "." };
+        self.below(format!("{}{dot}{name}", self.path))
+    }
+
+    /// Returns the item `i` of this list.
+    pub(crate) fn item(&self, i: usize) -> Self {
+        self.below(format!("{}[{i}]", self.path))
+    }
+
+    /// Checks every item of this list; `None` if one is invalid.
+    pub(crate) fn each<E, T>(
+        &self,
+        entries: &[E],
+        check: impl Fn(&Self, &E) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        let entries = entries.iter().enumerate();
+        let results: Vec<_> = entries
+            .map(|(i, entry)| check(&self.item(i), entry))
+            .collect();
+        results.into_iter().collect()
+    }
+
+    pub(crate) fn problem(&self, found: impl Into<String>, right: Right) {
+        self.problems.borrow_mut().push(Problem {
+            at: self.path.clone(),
+            found: found.into(),
+            right,
         });
     }
 
-    pub(crate) fn missing(&mut self, at: &[Step], field: &'static str, right: &str) {
-        self.add(&below(at, field), "missing".to_owned(), right);
+    /// Notes that this field is invalid.
+    pub(crate) fn note(&self, found: impl Into<String>, right: impl Into<String>) {
+        self.problem(found, Right::Text(right.into()));
     }
 
-    /// Returns the distribution that was built, or notes its error as a problem.
-    pub(crate) fn made(
-        &mut self,
-        at: &[Step],
-        made: Result<ServiceTime, ServiceTimeError>,
-    ) -> Option<ServiceTime> {
-        made.map_err(|error| {
-            let error = error.to_string();
+    /// Notes that this field is invalid; returns `None`.
+    pub(crate) fn refuse<T>(
+        &self,
+        found: impl Into<String>,
+        right: impl Into<String>,
+    ) -> Option<T> {
+        self.note(found, right);
+        None
+    }
+
+    /// Returns what was made of this field, or notes the error.
+    pub(crate) fn made<T>(&self, made: Result<T, impl ToString>) -> Option<T> {
+        let note = |error: String| {
             let (found, right) = error.split_once("; ").unwrap_or((&error, "other settings"));
-            self.add(at, found.to_owned(), right);
-        })
-        .ok()
+            self.refuse(found, right)
+        };
+        made.map_or_else(|error| note(error.to_string()), Some)
     }
 
     /// Returns the length of `time`, ms, if it is within bounds.
-    pub(crate) fn time(&mut self, at: &[Step], time: &Time, min: f64, max: f64) -> Option<f64> {
+    pub(crate) fn time(&self, time: &Time, min: f64, max: f64) -> Option<f64> {
         match time.ms() {
             Ok(ms) if (min..=max).contains(&ms) => Some(ms),
-            Ok(_) => {
-                self.add(at, time.0.clone(), format!("{} to {}", say(min), say(max)));
-                None
-            }
-            Err(error) => {
-                self.add(at, format!("{:?}", time.0), error.to_string());
-                None
-            }
+            Ok(_) => self.refuse(&time.0, format!("{} to {}", say(min), say(max))),
+            Err(error) => self.refuse(format!("{:?}", time.0), error.to_string()),
         }
     }
 
-    pub(crate) fn positive(&mut self, at: &[Step], field: &'static str, n: f64) -> Option<f64> {
-        let right = n > 0.0 && n.is_finite();
-        if !right {
-            self.add(&below(at, field), n.to_string(), "a number above 0");
+    /// Returns the number if it `is_right`.
+    pub(crate) fn number(&self, n: f64, is_right: bool, right: impl Into<String>) -> Option<f64> {
+        match is_right {
+            true => Some(n),
+            false => self.refuse(n.to_string(), right),
         }
-        right.then_some(n)
     }
 
-    pub(crate) fn not_negative(&mut self, at: &[Step], field: &'static str, n: f64) -> Option<f64> {
-        let right = n >= 0.0 && n.is_finite();
-        if !right {
-            self.add(&below(at, field), n.to_string(), "a number of at least 0");
-        }
-        right.then_some(n)
+    pub(crate) fn positive(&self, n: f64) -> Option<f64> {
+        self.number(n, n > 0.0 && n.is_finite(), "a number above 0")
     }
 
-    pub(crate) fn whole(&mut self, field: &'static str, n: Option<i64>, max: i64) -> Option<i64> {
-        self.whole_at(&below(&[], field), n, max)
-    }
-
-    pub(crate) fn whole_at(&mut self, at: &[Step], n: Option<i64>, max: i64) -> Option<i64> {
-        let n = n?;
-        if !(1..=max).contains(&n) {
-            self.add(at, n.to_string(), format!("1 to {max}"));
-            return None;
-        }
-        Some(n)
+    pub(crate) fn not_negative(&self, n: f64) -> Option<f64> {
+        self.number(n, n >= 0.0 && n.is_finite(), "a number of at least 0")
     }
 
     /// Returns a number if it is above 0 and at most `max`.
-    pub(crate) fn within(&mut self, at: &[Step], n: f64, max: f64) -> Option<f64> {
-        let right = n > 0.0 && n <= max;
-        if !right {
-            self.add(at, n.to_string(), format!("above 0, up to {max}"));
-        }
-        right.then_some(n)
+    pub(crate) fn within(&self, n: f64, max: f64) -> Option<f64> {
+        self.number(n, n > 0.0 && n <= max, format!("above 0, up to {max}"))
     }
-}
 
-pub(crate) fn below(at: &[Step], field: &'static str) -> Vec<Step> {
-    [at, &[Step::Field(field.into())]].concat()
-}
+    /// Returns a whole number if it is given, and from 1 to `max`.
+    pub(crate) fn whole<T: TryFrom<i64>>(&self, n: Option<i64>, max: i64) -> Option<T> {
+        let n = n?;
+        match (1..=max).contains(&n) {
+            true => T::try_from(n).ok(),
+            false => self.refuse(n.to_string(), format!("1 to {max}")),
+        }
+    }
 
-pub(crate) fn item(at: &[Step], i: usize) -> Vec<Step> {
-    [at, &[Step::Item(i)]].concat()
+    /// Returns the seed of the first run, if it is given.
+    pub(crate) fn seed(&self, n: Option<i64>) -> Option<u64> {
+        let n = n?;
+        let wrong = || self.refuse(n.to_string(), "a whole number of at least 0");
+        u64::try_from(n).ok().or_else(wrong)
+    }
 }
 
 fn say(ms: f64) -> String {

@@ -1,39 +1,32 @@
 //! Checks of the settings of service time distributions.
 
-use super::problem::{Checks, HOUR_MS, Step};
-use super::{DistributionName as Name, ServiceTimeEntry, Time};
+use super::problem::{At, HOUR_MS};
+use super::{BranchEntry, BucketEntry, DistributionName as Name, ServiceTimeEntry, Time};
 use crate::workload::{Branches, Empirical, LogNormal, Pareto, ServiceTime};
 
 impl ServiceTimeEntry {
     /// Returns the distribution; `None` if a problem was noted, or for the recorded distribution.
-    pub(crate) fn check(&self, at: &[Step], checks: &mut Checks) -> Option<ServiceTime> {
-        self.refuse_settings_of_others(at, checks);
-        let mut time = |name: &'static str, time: Option<&Time>| {
-            let time = time?;
-            checks.time(
-                &[at, &[Step::Field(name.into())]].concat(),
-                time,
-                1e-3,
-                HOUR_MS,
-            )
-        };
+    pub(crate) fn check(&self, at: &At<'_>) -> Option<ServiceTime> {
+        self.refuse_settings_of_others(at);
+        let time =
+            |name: &str, time: &Option<Time>| at.field(name).time(time.as_ref()?, 1e-3, HOUR_MS);
         // All are parsed first, so that every problem is reported.
         let (mean, median, p90) = (
-            time("mean", self.mean.as_ref()),
-            time("median", self.median.as_ref()),
-            time("p90", self.p90.as_ref()),
+            time("mean", &self.mean),
+            time("median", &self.median),
+            time("p90", &self.p90),
         );
-        let made = match self.distribution {
-            Name::Recorded => return None,
-            Name::Constant => ServiceTime::Constant(self.need(mean, "mean", at, checks)?),
-            Name::Exponential => ServiceTime::Exponential(self.need(mean, "mean", at, checks)?),
+        let mean_of_family = || self.need("mean", mean, "a time such as 1.16ms", at);
+        match self.distribution {
+            Name::Recorded => None,
+            Name::Constant => mean_of_family().map(ServiceTime::Constant),
+            Name::Exponential => mean_of_family().map(ServiceTime::Exponential),
             Name::LogNormal => {
                 let given = [&self.mean, &self.median, &self.p90];
                 if given.iter().filter(|time| time.is_some()).count() != 2 {
                     let right = "two of mean, median and p90, such as {distribution: LogNormal, \
                                  mean: 20ms, median: 12.5ms}";
-                    checks.add(at, self.given(), right);
-                    return None;
+                    return at.refuse(self.given(), right);
                 }
                 let made = match (mean, median, p90) {
                     (Some(mean), Some(median), _) => LogNormal::new(mean, median),
@@ -42,95 +35,64 @@ impl ServiceTimeEntry {
                     // One of the two is invalid, which was noted.
                     _ => return None,
                 };
-                return checks.made(at, made.map(ServiceTime::LogNormal));
+                at.made(made.map(ServiceTime::LogNormal))
             }
             Name::Pareto => {
-                let shape = self.need(self.shape, "shape", at, checks);
-                let mean = self.need(mean, "mean", at, checks);
-                return checks.made(at, Pareto::new(mean?, shape?).map(ServiceTime::Pareto));
+                let right = "above 1; the smaller, the longer the tail";
+                let shape = self.need("shape", self.shape, right, at);
+                at.made(Pareto::new(mean_of_family()?, shape?).map(ServiceTime::Pareto))
             }
-            Name::Hyperexponential => return self.hyperexponential(at, checks),
-            Name::Empirical => return self.empirical(at, checks),
-        };
-        Some(made)
-    }
-
-    fn hyperexponential(&self, at: &[Step], checks: &mut Checks) -> Option<ServiceTime> {
-        let Some(entries) = &self.branches else {
-            checks.missing(
-                at,
-                "branches",
-                "such as [{share: 9, mean: 1ms}, {share: 1, mean: 20ms}]",
-            );
-            return None;
-        };
-        let mut branches = Vec::with_capacity(entries.len());
-        for (i, branch) in entries.iter().enumerate() {
-            let here = [at, &[Step::Field("branches".into()), Step::Item(i)]].concat();
-            let mean = [&here[..], &[Step::Field("mean".into())]].concat();
-            let mean = checks.time(&mean, &branch.mean, 1e-3, HOUR_MS);
-            let share = checks.positive(&here, "share", branch.share);
-            branches.push((share?, mean?));
+            Name::Hyperexponential => self.hyperexponential(&at.field("branches")),
+            Name::Empirical => self.empirical(at),
         }
-        let made = Branches::new(&branches).map(ServiceTime::Hyperexponential);
-        checks.made(&[at, &[Step::Field("branches".into())]].concat(), made)
     }
 
-    fn empirical(&self, at: &[Step], checks: &mut Checks) -> Option<ServiceTime> {
+    fn hyperexponential(&self, at: &At<'_>) -> Option<ServiceTime> {
+        let Some(entries) = &self.branches else {
+            let right = "such as [{share: 9, mean: 1ms}, {share: 1, mean: 20ms}]";
+            return at.refuse("missing", right);
+        };
+        let branches = at.each(entries, |at, branch: &BranchEntry| {
+            let mean = at.field("mean").time(&branch.mean, 1e-3, HOUR_MS);
+            Some((at.field("share").positive(branch.share)?, mean?))
+        });
+        at.made(Branches::new(&branches?).map(ServiceTime::Hyperexponential))
+    }
+
+    fn empirical(&self, at: &At<'_>) -> Option<ServiceTime> {
         let made = match (&self.values, &self.histogram) {
             (Some(values), None) => {
-                let mut times = Vec::with_capacity(values.len());
-                for (i, value) in values.iter().enumerate() {
-                    let here = [at, &[Step::Field("values".into()), Step::Item(i)]].concat();
-                    times.push(checks.time(&here, value, 0.0, HOUR_MS)?);
-                }
-                Empirical::of_values(&times)
+                let time = |at: &At<'_>, value: &Time| at.time(value, 0.0, HOUR_MS);
+                Empirical::of_values(&at.field("values").each(values, time)?)
             }
             (None, Some(buckets)) => {
-                let mut steps = Vec::with_capacity(buckets.len());
-                for (i, bucket) in buckets.iter().enumerate() {
-                    let here = [at, &[Step::Field("histogram".into()), Step::Item(i)]].concat();
-                    let up_to = [&here[..], &[Step::Field("upTo".into())]].concat();
-                    let up_to = checks.time(&up_to, &bucket.up_to, 1e-3, HOUR_MS)?;
-                    steps.push((up_to, checks.not_negative(&here, "share", bucket.share)?));
-                }
-                Empirical::of_histogram(&steps)
+                let step = |at: &At<'_>, bucket: &BucketEntry| {
+                    let up_to = at.field("upTo").time(&bucket.up_to, 1e-3, HOUR_MS);
+                    Some((up_to?, at.field("share").not_negative(bucket.share)?))
+                };
+                Empirical::of_histogram(&at.field("histogram").each(buckets, step)?)
             }
             _ => {
                 let right = "values, such as [3ms, 3ms, 40ms], or histogram, such as [{upTo: 5ms, \
                              share: 90}, {upTo: 50ms, share: 10}]";
-                checks.add(at, self.given(), right);
-                return None;
+                return at.refuse(self.given(), right);
             }
         };
-        checks.made(at, made.map(ServiceTime::Empirical))
+        at.made(made.map(ServiceTime::Empirical))
     }
 
     /// Returns a value that the family requires. A value that is given and invalid was noted
     /// before.
-    fn need<T>(
-        &self,
-        value: Option<T>,
-        name: &'static str,
-        at: &[Step],
-        checks: &mut Checks,
-    ) -> Option<T> {
-        let given = self
-            .settings()
-            .iter()
-            .any(|(n, given)| *n == name && *given);
-        if !given {
-            let right = match name {
-                "shape" => "above 1; the smaller, the longer the tail",
-                _ => "a time such as 1.16ms",
-            };
-            checks.missing(at, name, right);
+    fn need<T>(&self, name: &str, value: Option<T>, right: &str, at: &At<'_>) -> Option<T> {
+        match self.settings().contains(&name) {
+            true => value,
+            false => at.field(name).refuse("missing", right),
         }
-        value
     }
 
-    fn settings(&self) -> [(&'static str, bool); 7] {
-        [
+    /// Returns the names of the settings that are given.
+    fn settings(&self) -> Vec<&'static str> {
+        let all = [
             ("mean", self.mean.is_some()),
             ("median", self.median.is_some()),
             ("p90", self.p90.is_some()),
@@ -138,23 +100,19 @@ impl ServiceTimeEntry {
             ("branches", self.branches.is_some()),
             ("values", self.values.is_some()),
             ("histogram", self.histogram.is_some()),
-        ]
+        ];
+        let given = all.into_iter().filter(|(_, given)| *given);
+        given.map(|(name, _)| name).collect()
     }
 
     fn given(&self) -> String {
-        let given: Vec<&str> = self
-            .settings()
-            .iter()
-            .filter(|(_, given)| *given)
-            .map(|(name, _)| *name)
-            .collect();
-        match given.is_empty() {
-            true => format!("{:?} without settings", self.distribution),
-            false => format!("{:?} with {}", self.distribution, given.join(" and ")),
+        match self.settings().as_slice() {
+            [] => format!("{:?} without settings", self.distribution),
+            given => format!("{:?} with {}", self.distribution, given.join(" and ")),
         }
     }
 
-    fn refuse_settings_of_others(&self, at: &[Step], checks: &mut Checks) {
+    fn refuse_settings_of_others(&self, at: &At<'_>) {
         let own: &[&str] = match self.distribution {
             Name::LogNormal => &["mean", "median", "p90"],
             Name::Exponential | Name::Constant => &["mean"],
@@ -163,15 +121,13 @@ impl ServiceTimeEntry {
             Name::Empirical => &["values", "histogram"],
             Name::Recorded => &[],
         };
-        for (name, given) in self.settings() {
-            if given && !own.contains(&name) {
-                let here = [at, &[Step::Field(name.into())]].concat();
-                let right = match own {
-                    [] => "nothing else; the times are those of the recording".to_owned(),
-                    own => format!("{:?} is made by {}", self.distribution, own.join(", ")),
-                };
-                checks.add(&here, "given".to_owned(), right);
-            }
+        let right = match own {
+            [] => "nothing else; the times are those of the recording".to_owned(),
+            own => format!("{:?} is made by {}", self.distribution, own.join(", ")),
+        };
+        let settings = self.settings().into_iter();
+        for name in settings.filter(|name| !own.contains(name)) {
+            at.field(name).note("given", &*right);
         }
     }
 }

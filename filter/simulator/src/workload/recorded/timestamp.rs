@@ -1,5 +1,9 @@
 //! Timestamps in access logs: RFC 3339, or seconds since the Unix epoch.
 
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+
 /// Returns ns since the Unix epoch; `None` for a text that is not a time after it.
 pub(super) fn nanos(text: &str) -> Option<u64> {
     let text = text.trim();
@@ -21,61 +25,13 @@ fn epoch(text: &str) -> Option<u64> {
 }
 
 fn rfc3339(text: &str) -> Option<u64> {
-    let (date, time) = text.split_at_checked(10)?;
-    let time = time.strip_prefix(['T', 't', ' '])?;
-    let [year, month, day] = numbers(date, '-')?;
-    let (clock, offset) = match time.find(['Z', 'z', '+', '-']) {
-        Some(at) => time.split_at(at),
-        // Some formats omit the zone.
-        None => (time, "Z"),
-    };
-    let (clock, fraction) = clock.split_once('.').unwrap_or((clock, "0"));
-    let [hour, minute, second] = numbers(clock, ':')?;
-    let valid = (1..=12).contains(&month)
-        && (1..=31).contains(&day)
-        && (hour < 24 && minute < 60 && second < 61);
-    if !valid {
-        return None;
-    }
-    let digits: String = fraction
-        .chars()
-        .chain("000000000".chars())
-        .take(9)
-        .collect();
-    let subsecond: i64 = digits.parse().ok()?;
-    let seconds = days(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second;
-    let seconds = seconds - offset_seconds(offset)?;
-    u64::try_from(seconds.checked_mul(1_000_000_000)? + subsecond).ok()
-}
-
-fn offset_seconds(text: &str) -> Option<i64> {
-    let (sign, rest) = match text.split_at_checked(1)? {
-        ("+", rest) => (1, rest),
-        ("-", rest) => (-1, rest),
-        (_, "") => return Some(0),
-        _ => return None,
-    };
-    let (hours, minutes) = rest.split_once(':').or_else(|| rest.split_at_checked(2))?;
-    let (hours, minutes): (i64, i64) = (hours.parse().ok()?, minutes.parse().ok()?);
-    let valid = (0..24).contains(&hours) && (0..60).contains(&minutes);
-    valid.then(|| sign * (hours * 3_600 + minutes * 60))
-}
-
-fn numbers(text: &str, separator: char) -> Option<[i64; 3]> {
-    let mut parts = text.split(separator).map(|part| part.parse::<i64>().ok());
-    let numbers = [parts.next()??, parts.next()??, parts.next()??];
-    (parts.next().is_none() && numbers.iter().all(|n| *n >= 0)).then_some(numbers)
-}
-
-/// Returns the days from the Unix epoch to a date (H. Hinnant, "chrono-compatible low-level date
-/// algorithms").
-fn days(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let year_of_era = year.rem_euclid(400);
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    era * 146_097 + day_of_era - 719_468
+    // With seconds: shorter forms of ISO 8601 are not those of a log.
+    let text = Some(text).filter(|text| text.as_bytes().get(16) == Some(&b':'))?;
+    // Some formats omit the zone.
+    let utc = || text.parse::<DateTime>().ok()?.to_zoned(TimeZone::UTC).ok();
+    let time = text.parse::<Timestamp>().ok();
+    let time = time.or_else(|| Some(utc()?.timestamp()))?;
+    u64::try_from(time.as_nanosecond()).ok()
 }
 
 #[cfg(test)]

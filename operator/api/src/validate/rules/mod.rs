@@ -16,12 +16,13 @@ mod types;
 mod window;
 mod workflows;
 
+use std::fmt::Display;
 use std::time::Duration as Span;
 
 use headgate_core::config::{ServiceAdmissionConfig, StageConfig};
 
 use super::path::Path;
-use super::schema::Place;
+use super::schema::{Place, right_types};
 
 pub use identity::is_label;
 pub(crate) use identity::{identity, targets};
@@ -73,5 +74,12 @@ impl Problems {
     /// Notes that the field at `path` is wrong: its value and a right value.
     pub(crate) fn add(&mut self, path: Path, message: impl Into<String>) {
         self.0.push((path, message.into()));
+    }
+
+    /// Notes that the settings at `path`, which belong to type `owner`, or to `other`, are given
+    /// with type `kind`.
+    fn other_type<T: Display>(&mut self, path: Path, kind: T, owner: T, other: Option<T>) {
+        let right = right_types(owner, other);
+        self.add(path, format!("given with type {kind}; {right}"));
     }
 }

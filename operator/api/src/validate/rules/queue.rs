@@ -41,7 +41,7 @@ pub(super) fn queue(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Proble
     let max_length = problems.whole(at.field("maxLength"), queue.max_length, &MAX_LENGTH);
     let timeout_us = problems.time(&at.field("timeout"), queue.timeout.as_ref(), &TIMEOUT);
     let chosen = in_use(spec);
-    let name = chosen.as_str();
+    let name = chosen.to_string();
     if queue.mode == QueueModeType::Observe && chosen != DisciplineType::Fifo {
         let problem = format!("{name:?}; {ORDER_IS_THE_BACKENDS}");
         problems.add(at.field("discipline"), problem);
@@ -55,7 +55,6 @@ pub(super) fn queue(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Proble
         ("wfq", queue.wfq.is_some(), DisciplineType::Wfq),
     ] {
         if given && chosen != needed {
-            let needed = needed.as_str();
             problems.add(
                 at.field(field),
                 format!("given with discipline {name}; leave it out or use discipline {needed}"),
@@ -188,7 +187,6 @@ pub(super) fn schema(spec: &mut Place<'_>) {
 
 /// Adds the schema of a fair queue's settings: of `discipline`, in the field `name`.
 fn fair(spec: &mut Place<'_>, name: &str, discipline: DisciplineType) {
-    let discipline = discipline.as_str();
     let (field, on) = (format!("self.queue.{name}"), format!(".queue.{name}"));
     let mut settings = spec.at(&format!("queue.{name}"));
     settings.at("weights").max_properties(MAX_WEIGHTS);

@@ -363,3 +363,30 @@ fn the_value_cut_is_that_of_all_proxies() {
     let without = &proxies.view(Some("c:1"))["policies"][0];
     assert!(without["valueCut"].is_null() && without["types"][0]["valueCut"].is_null());
 }
+
+#[test]
+fn a_rank_is_the_mean_of_the_proxies_that_have_one() {
+    let mut proxies = Proxies::new();
+    let ranked = [("dear", 10_000, 4_000, 1_000), ("new", 0, 1_000, 1_000)];
+    let other = [("dear", 0, 4_000, 1_000), ("new", 0, 1_000, 1_000)];
+    proxies.answers("a:1", &[&cutting(900, &ranked)]);
+    proxies.answers("b:1", &[&cutting(900, &other)]);
+    let view = proxies.view(None);
+    let ranks = each(&view["policies"][0]["types"]).map(|t| &t["valueCut"]["perSlotSecond"]);
+    assert_eq!(ranks.collect::<Vec<_>>(), [&json!(10.0), &json!(0.0)]);
+}
+
+#[test]
+fn a_cut_that_was_switched_off_is_none() {
+    let mut proxies = Proxies::new();
+    proxies.answers("a:1", &[&cutting(0, &[("dear", 0, 0, 0)])]);
+    let view = proxies.view(None);
+    let policy = &view["policies"][0];
+    assert!(policy["valueCut"].is_null() && policy["types"][0]["valueCut"].is_null());
+    // Another proxy still has the former configuration.
+    proxies.answers("b:1", &[&cutting(900, &[("dear", 10_000, 0, 500)])]);
+    let view = proxies.view(None);
+    let policy = &view["policies"][0];
+    assert_eq!(policy["valueCut"]["slotsGiven"], 9.0);
+    assert_eq!(policy["types"][0]["valueCut"]["admitted"], 0.5);
+}

@@ -98,11 +98,7 @@ fn cost(spec: &AdmissionPolicySpec, cost: &Cost, at: &Path, problems: &mut Probl
         ("header", cost.header.is_some(), CostType::Header),
     ] {
         if is_given && cost.kind != owner {
-            let (kind, owner) = (cost.kind.as_str(), owner.as_str());
-            problems.add(
-                at.field(field),
-                format!("given with type {kind}; leave it out or use type {owner}"),
-            );
+            problems.other_type(at.field(field), cost.kind, owner, None);
         }
     }
     match cost.kind {
@@ -196,7 +192,6 @@ fn cost_schema(cost: &mut Place<'_>) {
         ("costs", costs.as_str(), CostType::Type),
         ("header", "has(self.header)", CostType::Header),
     ] {
-        let owner = owner.as_str();
         cost.rule(
             Rule::value(
                 format!("self.type == '{owner}' || !{is_given}"),

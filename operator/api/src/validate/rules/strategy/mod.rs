@@ -11,7 +11,7 @@ use headgate_core::config::{ServiceTimesConfig, StageConfig, StarvationAvoidance
 
 use super::Problems;
 use crate::validate::path::Path;
-use crate::validate::schema::{Place, right_types};
+use crate::validate::schema::Place;
 use crate::{AdmissionPolicySpec, StrategyType};
 
 /// `spec.strategy` in the filter's types.
@@ -102,13 +102,9 @@ fn refuse_settings_of_others(strategy: &crate::Strategy, at: &Path, problems: &m
         ),
     ];
     for (field, given, owner) in blocks {
-        let (kind, other) = (strategy.kind, used_by(owner));
-        if given && owner != kind && other != Some(kind) {
-            let right = right_types(owner.as_str(), other.map(StrategyType::as_str));
-            problems.add(
-                at.field(field),
-                format!("given with type {}; {right}", kind.as_str()),
-            );
+        let other = used_by(owner);
+        if given && owner != strategy.kind && other != Some(strategy.kind) {
+            problems.other_type(at.field(field), strategy.kind, owner, other);
         }
     }
 }
@@ -131,7 +127,6 @@ pub(super) fn schema(spec: &mut Place<'_>) {
         ),
         ("backlogControl", StrategyType::BacklogControl),
     ] {
-        let other = used_by(owner).map(StrategyType::as_str);
-        strategy.settings_of(owner.as_str(), other, field);
+        strategy.settings_of(owner, used_by(owner), field);
     }
 }

@@ -72,11 +72,7 @@ fn source(identity: &WorkflowIdentity, at: &Path, problems: &mut Problems) -> Wo
         ("metadata", identity.metadata.is_some(), Kind::Metadata),
     ] {
         if is_given && identity.kind != owner {
-            let (kind, owner) = (identity.kind.as_str(), owner.as_str());
-            problems.add(
-                at.field(field),
-                format!("given with type {kind}; leave it out or use type {owner}"),
-            );
+            problems.other_type(at.field(field), identity.kind, owner, None);
         }
     }
     match identity.kind {
@@ -164,7 +160,6 @@ pub(super) fn schema(list: &mut Place<'_>) {
         ("header", WorkflowIdentityType::Header),
         ("metadata", WorkflowIdentityType::Metadata),
     ] {
-        let owner = owner.as_str();
         source.rule(
             Rule::value(
                 format!("self.type == '{owner}' || !has(self.{field})"),

@@ -46,11 +46,7 @@ pub(super) fn sharing(given: &Sharing, at: &Path, problems: &mut Problems) -> Sh
         ),
     ] {
         if is_given && given.kind != owner {
-            let (kind, owner) = (given.kind.as_str(), owner.as_str());
-            problems.add(
-                at.field(field),
-                format!("given with type {kind}; leave it out or use type {owner}"),
-            );
+            problems.other_type(at.field(field), given.kind, owner, None);
         }
     }
     match given.kind {
@@ -133,7 +129,7 @@ pub(super) fn schema(sharing: &mut Place<'_>) {
         ("bottleneckFairness", SharingType::BottleneckFairness),
         ("dominantResource", SharingType::DominantResource),
     ] {
-        sharing.settings_of(owner.as_str(), None, field);
+        sharing.settings_of(owner, None::<SharingType>, field);
         let mut settings = sharing.at(field);
         settings.at("probe").real(&PROBE);
         settings.at("maxUtilization").real(&MAX_UTILIZATION);
