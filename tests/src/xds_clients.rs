@@ -130,6 +130,7 @@ impl Fleet {
                 };
                 if let Some(error) = lock(&client.error).as_ref() {
                     failed = Some(format!("the stream of client {number} ended: {error}"));
+                    return true;
                 }
                 match lock(&client.held).as_ref() {
                     Some(held) if contains(&held.resource, marker) => {

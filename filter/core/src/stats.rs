@@ -36,7 +36,7 @@
 //! headgate.policy.<namespace>/<name>.type.<type>.value_admitted_permille    gauge      part of the requests above the cut
 //! headgate.policy.<namespace>/<name>.type.<type>.value_per_slot_second_milli   gauge   rank in the cut: thousandths of value that a second in a slot yields; 0 without a rank yet
 //! headgate.policy.<namespace>/<name>.type.<type>.value_slots_asked_milli    gauge      slots that its arrivals ask for, 1000: one
-//! headgate.policy.<namespace>/<name>.value_budget_permille                  gauge      ρ: slots that are given out, 1000: P
+//! headgate.policy.<namespace>/<name>.value_budget_permille                  gauge      slots that are given out, 1000: P
 //! headgate.policy.<namespace>/<name>.floors_over_capacity                   gauge      1: starvation avoidance asks for more than P
 //! ```
 //!
@@ -341,20 +341,21 @@ impl StageStats {
         self.outputs.publish(host, strategy)
     }
 
-    /// Publishes the configured P and objectives, and resets the gauges of `before` that this
-    /// configuration lacks.
+    /// Publishes the configured P and objectives.
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn configured(
-        &self,
-        host: &impl Metrics,
-        parallelism: u32,
-        before: Option<&Self>,
-    ) -> Result<(), HostError> {
+    pub fn configured(&self, host: &impl Metrics, parallelism: u32) -> Result<(), HostError> {
         host.record(self.slots, u64::from(parallelism))?;
-        self.objectives.publish(host)?;
-        before.map_or(Ok(()), |before| before.gauges.withdraw(host, &self.gauges))
+        self.objectives.publish(host)
+    }
+
+    /// Resets the gauges that its successor, `kept`, lacks.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn withdrawn(&self, host: &impl Metrics, kept: &Self) -> Result<(), HostError> {
+        self.gauges.withdraw(host, &kept.gauges)
     }
 
     /// Resets the gauges when the policy is removed.

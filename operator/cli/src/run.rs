@@ -13,11 +13,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -37,6 +38,8 @@ use listen::listen;
 use source::Source;
 pub use source::SourceArgs;
 
+/// Open files beside the connections of proxies: watches, listeners, clients of other addresses.
+const OTHER_FILES: u64 = 512;
 /// Time that streams have to end after a signal.
 const GRACE: Duration = Duration::from_secs(5);
 /// Time between log lines while waiting for the first plan.
@@ -108,12 +111,30 @@ pub enum LogFormat {
     Json,
 }
 
+/// Raises the limit on open files to its maximum. A connection is one of them, and containers often
+/// start with a limit of 1,024.
+fn raise_open_files(connections: u32) {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        warn!("the limit on open files stays as it is: {error}");
+    }
+    let files = getrlimit(Resource::Nofile).current;
+    if let Some(files) = files.filter(|files| *files < u64::from(connections) + OTHER_FILES) {
+        warn!("{files} files may be open, too few for --max-connections {connections}");
+    }
+}
+
 /// Runs until SIGTERM or SIGINT.
 ///
 /// # Errors
 /// Returns one line that names the argument at fault and the remedy.
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     init_logging(args.log_format);
+    raise_open_files(args.max_connections);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -808,6 +808,17 @@ fn the_value_cut_shows_the_rank_and_the_slots_that_a_type_asks_for() {
     process.configure(&edited);
     assert_eq!(process.gauge("type.default.value_per_slot_second_milli"), 0);
     assert_eq!(process.gauge("value_budget_permille"), 0);
+
+    // Nor does a policy that is removed while requests are under way.
+    process.configure(&broken::by_value(16));
+    process.run_for(Duration::from_millis(200));
+    assert!(process.gauge("value_budget_permille") > 0);
+    let last = process.arrive(0, "/slow");
+    process.configure(&FilterConfig::default());
+    process.run_for(Duration::from_secs(1));
+    process.finish(last, Outcome::Completed);
+    process.run_for(Duration::from_millis(100));
+    assert_eq!(process.gauge("value_budget_permille"), 0);
 }
 
 #[test]

@@ -99,7 +99,10 @@ impl Stage {
         self.expire_late(host, now, actions)?;
         let mode = self.config.mode;
         let cut = self.strategy.base.value_cut();
-        if (self.slots).run(host, now, mode, &self.ledger, &self.service_times, cut)? {
+        let moved = self
+            .slots
+            .run(host, now, mode, &self.ledger, &self.service_times, cut)?;
+        if moved && !self.retired {
             self.stats.slots(host, self.slots.known())?;
         }
         self.woken(host, now, actions)?;
@@ -127,7 +130,10 @@ impl Stage {
         let queue = self.ledger.queue(host)?;
         self.stats
             .queue(host, queue.length, self.time(queue.work))?;
-        self.stats.control(host, self.strategy.base.as_ref())?;
+        // The gauges of a retired stage say 0.
+        if !self.retired {
+            self.stats.control(host, self.strategy.base.as_ref())?;
+        }
         self.stats.flush(host)
     }
 
@@ -202,7 +208,7 @@ impl Stage {
             Some(Order::new(host, &prefix, &config)?)
         };
         let new_stats = stats.clone();
-        new_stats.configured(host, config.parallelism, Some(&self.stats))?;
+        new_stats.configured(host, config.parallelism)?;
         let exchanges = if same_strategy {
             None
         } else {
@@ -235,6 +241,8 @@ impl Stage {
         ))
         .or(Ok(false))?;
         new_stats.slots(host, self.slots.known()).or(Ok(()))?;
+        // Not before nothing can fail: a stage that stays as it was would not set them again.
+        self.stats.withdrawn(host, &new_stats).or(Ok(()))?;
         self.stats = new_stats;
         if !same_mode {
             self.control = Control::of_strategy(&config.policy, config.mode);
@@ -436,10 +444,11 @@ impl Stage {
     ) -> Result<(), HostError> {
         let held = self.holds();
         self.retired = true;
-        if held {
-            self.release_all(host, now, actions)?;
-        }
-        self.stats.retired(host)
+        let released = match held {
+            true => self.release_all(host, now, actions),
+            false => Ok(()),
+        };
+        self.stats.retired(host).and(released)
     }
 
     /// Whether the policy is gone.

@@ -166,7 +166,7 @@ impl Stage {
             config,
         };
         this.identify();
-        this.stats.configured(host, this.config.parallelism, None)?;
+        this.stats.configured(host, this.config.parallelism)?;
         Ok(this)
     }
 
@@ -386,7 +386,10 @@ impl Stage {
     ) -> Refusal {
         let kind = request.kind;
         self.firsts.refused(request, now);
-        self.slots.refused(kind, reason);
+        // More slots would not help where processing units bound what may be used.
+        if reason != Reason::Value || !self.strategy.is_bounded(self.slots.count()) {
+            self.slots.refused(kind, reason);
+        }
         self.stats
             .rejected(kind, reason, self.config.mode == Mode::Enforce);
         let times = &self.service_times;

@@ -43,9 +43,13 @@ impl Output {
             Self::Bound => return Some(strategy.controlled_bound()?.value),
             Self::ServiceDelay => return Some(micros(strategy.controlled_bound()?.service_delay)),
             Self::Admitted(kind) => strategy.value_cut()?.admitted(kind),
-            Self::Density(kind) => strategy.value_cut()?.density(kind),
+            // 0 means that the type has no rank yet, and that nothing is shed by value.
+            Self::Density(kind) => match strategy.value_cut()?.density(kind) {
+                0.0 => 0.0,
+                density => density.max(1e-3),
+            },
             Self::Asked(kind) => strategy.value_cut()?.asked(kind),
-            Self::Budget => strategy.value_cut()?.budget(),
+            Self::Budget => strategy.value_cut()?.budget().max(1e-3),
             Self::FloorsOverCapacity => return Some((!strategy.value_cut()?.floors_fit()).into()),
         };
         Some(thousandths(value))

@@ -61,6 +61,12 @@ impl AcceptFraction {
         self.units = units;
     }
 
+    /// Whether |PU| is given, and not P.
+    #[must_use]
+    pub fn has_units(&self) -> bool {
+        self.units.is_some()
+    }
+
     /// Returns MaxUtil · |PU|, the slots that may be in use, of P = `parallelism`.
     #[must_use]
     pub fn available(&self, parallelism: u32) -> f64 {

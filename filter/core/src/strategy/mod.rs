@@ -279,6 +279,15 @@ impl Strategy {
         }
     }
 
+    /// Whether processing units bound the slots that may be used to fewer than `slots`.
+    pub fn is_bounded(&self, slots: u32) -> bool {
+        let capacity = self
+            .capacity
+            .as_ref()
+            .filter(|capacity| capacity.has_units());
+        capacity.is_some_and(|capacity| capacity.available(slots) < f64::from(slots))
+    }
+
     /// Adopts the processing units of a configuration that [continues](StrategyConfig::continues)
     /// the strategy's.
     pub fn set_units(&mut self, config: &StrategyConfig) {

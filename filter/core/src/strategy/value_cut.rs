@@ -217,7 +217,9 @@ pub struct ValueCut {
     cells: Vec<Cell>,
     /// Cells by value per slot time, descending.
     order: Vec<u32>,
-    /// Slots that may be used.
+    /// P.
+    all: f64,
+    /// Slots of `all` that may be used.
     slots: f64,
     /// The greatest ρ.
     most: f64,
@@ -330,6 +332,7 @@ impl ValueCut {
             classes: scales.len(),
             order: (0..cells.len() as u32).collect(),
             cells,
+            all: 0.0,
             slots: 0.0,
             most: RHO.1,
             is_open: false,
@@ -533,10 +536,14 @@ impl ValueCut {
         }
     }
 
-    /// ρ, the budget of the cut, in parts of the slots that may be used.
+    /// Returns the budget of the cut, in parts of P: ρ of the slots that may be used.
     #[must_use]
     pub fn budget(&self) -> f64 {
-        self.rho
+        let usable = match self.all > 0.0 {
+            true => self.slots / self.all,
+            false => 1.0,
+        };
+        self.rho * usable
     }
 
     /// Whether no request that the cut admitted was refused on this worker for a second.
@@ -567,7 +574,7 @@ impl ValueCut {
         times: &ServiceTimes,
         floor: impl Fn(TypeId) -> f64,
     ) {
-        (self.slots, self.is_open) = (slots.min(bound), is_open);
+        (self.all, self.slots, self.is_open) = (slots, slots.min(bound), is_open);
         self.most = RHO.1.min(bound / self.slots);
         for (at, kind) in self.kinds.iter_mut().enumerate() {
             let id = TypeId(u16::try_from(at).unwrap_or(u16::MAX));
@@ -636,9 +643,9 @@ impl Controlled for ValueCut {
         }
         let slots = if self.is_open {
             let asked: f64 = known.rows.iter().map(|row| row.rate).sum();
-            asked.min(self.slots)
+            asked.min(self.all)
         } else {
-            self.slots
+            self.all
         };
         changed |= known.step(secs, slots, self.most);
         if self.stepped.to_bits() != known.stepped.to_bits() {

@@ -230,7 +230,8 @@ fn proxy(name: &str, proxy: &Proxy, now: Instant) -> Value {
     };
     let refused = |group: &Group<'_>| group.rate(REFUSED);
     let hurt = types().map(|of| hurt(of, &objectives(of)));
-    let hurt = hurt.chain(workflows().filter_map(refused)).sum();
+    let hurt = hurt.map(Some).chain(workflows().map(refused));
+    let hurt = sum(hurt).unwrap_or(0.0);
     let gauge = |name| sum(policies.values().map(|policy| policy.own.gauge(name)));
     let latest = proxy.span().map(|span| span.after);
     let about = latest

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::future::pending;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, AbortHandle, BoxStream, SelectAll, StreamExt as _, abortable};
@@ -15,7 +16,7 @@ use kube::core::NamespaceResourceScope;
 use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tracing::{info, warn};
 
 use super::cluster::ObjectKey;
@@ -228,6 +229,8 @@ pub struct Watch<K> {
     pub config: Config,
     /// The longest pause after failures.
     pub longest_pause: Duration,
+    /// Notified when a namespace was listed, so that the API server has the kind.
+    served: Arc<Notify>,
 }
 
 impl<K> Watch<K>
@@ -248,6 +251,7 @@ where
             what,
             config: Config::default().timeout(WATCH_SECONDS),
             longest_pause: LONGEST_PAUSE,
+            served: Arc::default(),
         }
     }
 
@@ -341,34 +345,43 @@ where
         let (api, config) = ((self.api)(name), self.config.clone());
         let fresh = move || watcher(api.clone(), config.clone()).boxed();
         let pauses = Pauses::new(FIRST_PAUSE, self.longest_pause);
-        let start = (fresh(), fresh, pauses, None);
-        stream::unfold(
-            start,
-            move |(mut events, fresh, mut pauses, pause)| async move {
-                if let Some(pause) = pause {
-                    tokio::time::sleep(pause).await;
+        let served = Arc::clone(&self.served);
+        let start = (fresh(), fresh, pauses, None::<(Duration, bool)>);
+        stream::unfold(start, move |(mut events, fresh, mut pauses, pause)| {
+            let served = Arc::clone(&served);
+            async move {
+                if let Some((pause, is_absent)) = pause {
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = served.notified(), if is_absent => {}
+                    }
                 }
                 let event = events.next().await?;
                 let mut pause = None;
                 match &event {
                     Err(error) => {
-                        // The watch of a kind that was removed, or is hidden, would not list again when
-                        // the kind is back.
-                        if matches!(status(error), Some(403 | 404)) {
+                        let status = status(error);
+                        // The watch of a kind that was removed, or is hidden, would not list again
+                        // when the kind is back.
+                        if matches!(status, Some(403 | 404)) {
                             events = fresh();
                         }
-                        pause = pauses.next();
-                        if status(error) == Some(404) {
-                            pause = pause.map(|pause: Duration| pause.saturating_mul(absent));
-                        }
+                        let is_absent = status == Some(404);
+                        let times = if is_absent { absent } else { 1 };
+                        pause = { pauses.next() }.map(|p| (p.saturating_mul(times), is_absent));
                     }
                     // A list that begins may fail as the previous one did.
                     Ok(Event::Init) => {}
-                    Ok(_) => pauses.reset(),
+                    Ok(event) => {
+                        if matches!(event, Event::InitDone) {
+                            served.notify_waiters();
+                        }
+                        pauses.reset();
+                    }
                 }
                 Some((event, (events, fresh, pauses, pause)))
-            },
-        )
+            }
+        })
         .boxed()
     }
 }

@@ -84,11 +84,13 @@ impl Limits {
             most.saturating_mul(connections)
                 .div_ceil(default.connections)
         };
+        let of_namespace = scaled(default.connections_per_namespace);
         Self {
             connections,
-            connections_per_namespace: scaled(default.connections_per_namespace),
+            connections_per_namespace: of_namespace,
             streams: scaled(default.streams),
-            streams_per_namespace: scaled(default.streams_per_namespace),
+            // A sidecar has two, for requests and for calls.
+            streams_per_namespace: of_namespace.saturating_mul(2),
             proxies: scaled(default.proxies),
             ..default
         }
@@ -140,6 +142,9 @@ mod tests {
             twice.connections_per_address,
             default.connections_per_address
         );
-        assert_eq!(of(1).connections_per_namespace, 1);
+        for limits in [1, 5, 4_097].map(of) {
+            let connections = limits.connections_per_namespace;
+            assert!(connections > 0 && limits.streams_per_namespace >= 2 * connections);
+        }
     }
 }

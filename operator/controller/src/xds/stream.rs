@@ -188,6 +188,8 @@ impl Session {
         if (self.last.as_ref()).is_some_and(|last| last.is_same(&assignment)) {
             return None;
         }
+        // From here on the record differs from what was sent last.
+        self.last = None;
         let offer = snapshot.offer(&assignment, self.sotw.names());
         self.log_unknown(&offer);
         if self.keeps_its_own(&assignment, snapshot) {

@@ -247,7 +247,7 @@ fn a_dry_run_of_workflows_refuses_nothing() {
     let view = proxies.view(None);
     let row = &view["policies"][0]["workflows"]["rows"][0];
     assert_eq!(row["refusedRate"], 0.0);
-    assert_eq!(row["hurt"], 0.0);
+    assert_eq!(row["hurt"].to_string(), "0.0");
     assert_eq!(row["wouldRefuseRate"], 22.5);
     assert_eq!(row["rateLimitedRate"], 22.5);
 }
