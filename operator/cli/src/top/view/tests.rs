@@ -214,6 +214,7 @@ fn a_policy_that_was_removed_is_not_shown() {
     let view = proxies.view(None);
     assert_eq!(view["policies"], json!([]));
     assert_eq!(view["proxies"][0]["policies"], json!([]));
+    assert_eq!(view["proxies"][0]["hurt"].to_string(), "0.0");
 }
 
 #[test]
