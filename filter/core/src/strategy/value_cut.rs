@@ -62,10 +62,10 @@
 //! So ρ absorbs what the means don't show: few slots and heavy tails need spare slots, many slots
 //! need none.
 //!
-//! *A bound of utilization.* Where `acceptFraction` lets fewer than P slots be used, these are the P
-//! of the law, and ρ is at most the ratio of that bound to P: ρ ≤ 1 below P. So the bound, whose
-//! refusals are at random, finds little to refuse. The refusals that remain are no loss from which ρ
-//! learns: the bound follows averages of a minute, and ρ would swing. They close free slots to
+//! *A bound of utilization.* Where `acceptFraction` lets fewer than P slots be used, these are the
+//! P of the law, and ρ is at most the ratio of that bound to P: ρ ≤ 1 below P. So the bound, whose
+//! refusals are at random, finds little to refuse. The refusals that remain are no loss from which
+//! ρ learns: the bound follows averages of a minute, and ρ would swing. They close free slots to
 //! requests below the cut.
 //!
 //! **Measurements** (model of the engine; fraction answered within objectives ÷ optimum at 1.2, 1.5

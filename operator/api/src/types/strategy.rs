@@ -27,7 +27,8 @@ pub struct Strategy {
     /// Settings of `AcceptFraction`. Beside type `Bouncer`, a second limit: of what Bouncer and
     /// `starvationAvoidance` admit, the share that exceeds the utilization is refused at random.
     /// With `shedByValue` the least valuable requests are refused first, and little is left to
-    /// refuse at random. Objectives that are far above processing times don't bound the utilization (Bouncer §2).
+    /// refuse at random. Objectives that are far above processing times don't bound the utilization
+    /// (Bouncer §2).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accept_fraction: Option<AcceptFractionSettings>,
     /// Settings of `ResponseTimeController`.

@@ -68,8 +68,8 @@ proptest! {
         let (a, b) = (10_f64.powf(fixed), 10_f64.powf(per_size));
         // Sizes are uniform on a logarithmic scale.
         let size = |at: f64| 10_f64.powf(at * f64::from(largest)) as u32;
-        // Each eighth of the sizes has its turn, and each sample comes with its mirror image. So the
-        // error is the method's own and not that of a rare draw.
+        // Each eighth of the sizes has its turn, and each sample comes with its mirror image. So
+        // the error is the method's own and not that of a rare draw.
         let turns = samples.iter().enumerate();
         let turns = turns.map(|(n, &(at, scatter))| (((n % 8) as f64 + at) / 8.0, scatter));
         let mirrored = turns.flat_map(|(at, scatter)| [(at, scatter), (at, 2.0 - scatter)]);
