@@ -260,8 +260,8 @@ async fn status(State(admin): State<Admin>, view: View) -> Response {
     }
 }
 
-/// A JSON response in chunks. `permit` is held until the client has read nearly all of it, because
-/// the text is in memory until then.
+/// Returns a JSON response in chunks. `permit` is held until the client has read nearly all of it,
+/// because the text is in memory until then.
 fn in_chunks(text: String, permit: Option<OwnedSemaphorePermit>) -> Response {
     let headers = [
         (header::CONTENT_TYPE, JSON.to_owned()),

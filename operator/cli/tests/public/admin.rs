@@ -17,7 +17,7 @@ use crate::wire::{ack, hello, sotw};
 /// An upper bound on the time of an answer that doesn't wait for a change.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// A request for counts that is on its way.
+/// Returns a request for counts that is on its way.
 async fn ask(admin: SocketAddr, headers: &str) -> TcpStream {
     let mut stream = TcpStream::connect(admin).await.unwrap();
     let request =

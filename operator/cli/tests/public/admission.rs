@@ -54,7 +54,7 @@ fn plan() -> Plan {
     plan
 }
 
-/// A server on a free port, until the sender is dropped.
+/// Returns a server on a free port, until the sender is dropped.
 async fn start(tls: Option<TlsFiles>) -> (SocketAddr, oneshot::Sender<()>) {
     let limits = Limits {
         connections_per_address: 2_000,

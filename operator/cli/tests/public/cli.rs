@@ -537,7 +537,7 @@ fn bootstrap_asks_for_the_kind_of_filter_or_names_its_file() {
     }
 }
 
-/// The stage of a rendered file.
+/// Returns the stage of a rendered file.
 fn rendered(args: &[&str]) -> headgate_core::config::StageConfig {
     let out = headgate(&[&["render", "-o", "json"], args].concat());
     assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));

@@ -32,7 +32,7 @@ fn json(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// A file in a folder of its own, which goes away with it.
+/// Returns a file in a folder of its own, which goes away with it.
 fn file(content: &str) -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");

@@ -78,7 +78,7 @@ fn http(code: u16, body: &str) -> String {
     )
 }
 
-/// An admin interface on a free port, until the test's process ends.
+/// Returns an admin interface on a free port, until the test's process ends.
 fn admin(texts: &[&str]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -270,8 +270,8 @@ fn without_a_terminal_it_says_what_to_do() {
     }
 }
 
-/// An API server that has one operator, with one proxy in Pod `shop/search-1` and one that names no
-/// Pod; it forwards ports of that Pod.
+/// Returns an API server that has one operator, with one proxy in Pod `shop/search-1` and one that
+/// names no Pod; it forwards ports of that Pod.
 async fn api_server(answers: Answers, report: Value) -> (TempDir, String) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

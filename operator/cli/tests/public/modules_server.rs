@@ -39,7 +39,7 @@ impl Answer {
     }
 }
 
-/// A module of `bytes` bytes, all of them `fill`.
+/// Returns a module of `bytes` bytes, all of them `fill`.
 fn install(dir: &TempDir, fill: u8, bytes: usize) -> Module {
     let source = dir.path().join("m.wasm");
     let mut code = b"\0asm\x01\0\0\0".to_vec();

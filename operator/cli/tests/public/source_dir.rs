@@ -61,7 +61,7 @@ fn policy(p50: &str) -> String {
     )
 }
 
-/// The only objective that is enforced, ms.
+/// Returns the only objective that is enforced, ms.
 fn objective(plan: &Plan) -> Option<u64> {
     let config = plan.workloads.values().next()?;
     Some(config.stages[0].types[0].slo[0].objective_us / 1000)

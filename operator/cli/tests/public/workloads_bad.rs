@@ -16,7 +16,7 @@ fn folder(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// The stage of the quick start's policy.
+/// Returns the stage of the quick start's policy.
 fn stage() -> StageConfig {
     let content = fs::read(folder("examples/quickstart/policy.yaml")).unwrap();
     let report = check_file("policy.yaml", &content);

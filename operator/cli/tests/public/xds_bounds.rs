@@ -22,7 +22,7 @@ const SHOP: &str = "Service/shop/web";
 const GOOD: &str = "127.0.0.2";
 const BAD: &str = "127.0.0.3";
 
-/// A TCP connection that sends nothing.
+/// Returns a TCP connection that sends nothing.
 async fn silent(to: SocketAddr, from: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     let from: IpAddr = from.parse().unwrap();

@@ -251,14 +251,14 @@ async fn every_bootstrap_is_valid() {
     }
 }
 
-/// A source for tests without an operator.
+/// Returns a source for tests without an operator.
 fn file_source(store: &Store) -> ConfigSource {
     let file = store.0.path().join("ecds.json");
     write_file(&file, "r1", &store.install(true));
     ConfigSource::File(file)
 }
 
-/// A port at this machine's loopback addresses, one a family.
+/// Returns a port at this machine's loopback addresses, one a family.
 fn loopbacks(port: u16) -> Vec<SocketAddr> {
     let all = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     let all = all.map(|ip: IpAddr| SocketAddr::new(ip, port));

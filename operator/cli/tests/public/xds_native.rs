@@ -48,7 +48,7 @@ async fn world(native: Option<Module>) -> World {
     .await
 }
 
-/// The first request of an Envoy 1.`minor` with this metadata.
+/// Returns the first request of an Envoy 1.`minor` with this metadata.
 fn envoy(minor: u32, metadata: &[(&str, &str)]) -> DiscoveryRequest {
     let mut request = hello(None);
     let node = request.node.as_mut().unwrap();

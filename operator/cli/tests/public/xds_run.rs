@@ -94,7 +94,7 @@ impl Place {
         }
     }
 
-    /// The one line that a run ends with that can't start.
+    /// Returns the one line that a run ends with that can't start.
     async fn fails(&self, arguments: &[&str]) -> String {
         failure(self.command(arguments).output().await.unwrap())
     }

@@ -68,7 +68,7 @@ fn screen() -> Screen {
     }
 }
 
-/// A screen of proxies `row 0`, `row 1`, and so on.
+/// Returns a screen of proxies `row 0`, `row 1`, and so on.
 fn proxies(count: usize) -> Screen {
     let row = |at| json!({"proxy": format!("row {at}"), "state": "Answers", "policies": []});
     let mut screen = screen();

@@ -315,7 +315,7 @@ fn without_a_rate_in_force_there_is_no_limit() {
     assert_eq!(row["hurt"], 0.0);
 }
 
-/// A proxy whose cut gives out `budget` thousandths of 10 slots.
+/// Returns a proxy whose cut gives out `budget` thousandths of 10 slots.
 fn cutting(budget: u64, types: &[(&str, u64, u64, u64)]) -> String {
     let of = "wasmcustom.headgate.policy.a/p.";
     let mut text = format!("{of}slots: 10\n{of}value_budget_permille: {budget}\n");

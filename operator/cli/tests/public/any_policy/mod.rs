@@ -104,7 +104,7 @@ impl Dice {
         }
     }
 
-    /// A number from `low` to `high`; `open` ends are left out.
+    /// Returns a number from `low` to `high`; `open` ends are left out.
     fn real(&mut self, low: f64, high: f64, open: (bool, bool)) -> Value {
         if let Some(variant) = self.slips() {
             let odd: [f64; VARIANTS] = [-1.0, 0.0, low, high, low / 2.0, high * 1.001, f64::MAX];
@@ -180,8 +180,8 @@ impl Dice {
     }
 }
 
-/// The same policy over and over, each time with another single value that doesn't follow its rule,
-/// and whether there was one left that could.
+/// Returns the same policy over and over, each time with another single value that doesn't follow
+/// its rule, and whether there was one left that could.
 pub(crate) fn with_one_slip(strategy: &'static str, throws: &[u32]) -> Vec<(Value, bool)> {
     let mut policies = Vec::new();
     for after in 0.. {
@@ -211,7 +211,7 @@ struct Outline {
     strategy: &'static str,
 }
 
-/// A policy with this strategy.
+/// Returns a policy with this strategy.
 pub(crate) fn policy(strategy_type: &'static str, dice: &mut Dice) -> Value {
     let mut types = TYPES[..1 + dice.below_or_at(3) as usize].to_vec();
     let default = dice.below_or_at(u32::try_from(types.len()).unwrap() - 1);

@@ -127,7 +127,7 @@ impl Envoy {
         get(self.listener, "/q/fast").await.unwrap().0
     }
 
-    /// A counter or gauge of Envoy's; `None` while it doesn't exist.
+    /// Returns a counter or gauge of Envoy's; `None` while it doesn't exist.
     pub async fn stat(&self, name: &str) -> Option<u64> {
         let (_, body) = get(self.admin, "/stats").await.ok()?;
         let line = body
@@ -152,12 +152,12 @@ pub async fn poll<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T
         .unwrap_or_else(|_| panic!("not within 30 s: {what}"))
 }
 
-/// A backend that answers everything with 200.
+/// Returns a backend that answers everything with 200.
 pub async fn backend() -> SocketAddr {
     backend_at("127.0.0.1:0").await
 }
 
-/// The same on another address.
+/// Returns the same on another address.
 pub async fn backend_at(address: &str) -> SocketAddr {
     let listener = TcpListener::bind(address).await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -168,7 +168,7 @@ pub fn module_at(path: &str) -> Module {
     }
 }
 
-/// A configuration that enforces one policy.
+/// Returns a configuration that enforces one policy.
 pub fn config(policy: &str, revision: &str) -> FilterConfig {
     let json = serde_json::json!({
         "revision": revision,
@@ -183,7 +183,7 @@ pub fn config(policy: &str, revision: &str) -> FilterConfig {
     FilterConfig::from_json(json.to_string().as_bytes()).unwrap()
 }
 
-/// A plan with one policy for each target; revisions name them.
+/// Returns a plan with one policy for each target; revisions name them.
 pub fn plan(workloads: &[(&str, &str)]) -> Plan {
     let mut plan = Plan::default();
     for (target, revision) in workloads {
@@ -211,8 +211,8 @@ pub fn plan(workloads: &[(&str, &str)]) -> Plan {
     plan
 }
 
-/// The plan with workflows in the policy of each target, whose names revisions of outbound slots
-/// follow.
+/// Returns the plan with workflows in the policy of each target, whose names revisions of outbound
+/// slots follow.
 pub fn with_workflows(mut plan: Plan) -> Plan {
     let workflows = serde_json::json!({
         "identify": [{"type": "Type"}], "quantile": 0.5, "interval_us": 100_000,
@@ -236,7 +236,7 @@ pub fn with_workflows(mut plan: Plan) -> Plan {
     plan
 }
 
-/// A node that claims `target`.
+/// Returns a node that claims `target`.
 pub fn node(id: &str, target: Option<&str>) -> Option<Node> {
     let fields = target.map(|t| {
         HashMap::from([(
@@ -263,7 +263,7 @@ pub fn configuration(resource: &Any) -> FilterConfig {
     FilterConfig::from_json(text.value.as_bytes()).unwrap()
 }
 
-/// The Envoy binary that the test scripts provide.
+/// Returns the Envoy binary that the test scripts provide.
 pub fn envoy() -> std::path::PathBuf {
     let path = std::env::var_os("HEADGATE_ENVOY").expect(
         "HEADGATE_ENVOY is unset: set it to an Envoy 1.40 binary, or run scripts/test, \
@@ -277,7 +277,7 @@ pub fn envoy() -> std::path::PathBuf {
     path.into()
 }
 
-/// A filter module that does nothing but accept, or refuse, its configuration.
+/// Returns a filter module that does nothing but accept, or refuse, its configuration.
 pub fn wasm(accept: bool) -> Vec<u8> {
     fn section(id: u8, content: &[u8]) -> Vec<u8> {
         [&[id, u8::try_from(content.len()).unwrap()][..], content].concat()

@@ -37,7 +37,7 @@ impl Wire {
             .expect("the server has ended the stream")
     }
 
-    /// The next response, acknowledged; its text.
+    /// Returns the next response, acknowledged; its text.
     pub async fn text(&mut self) -> Result<String, Status> {
         let response = self.responses.message().await?;
         let response = response.ok_or_else(|| Status::cancelled("the stream ended"))?;

@@ -70,7 +70,7 @@ impl Authority {
         self.sign(params, Duration::from_secs(7_200))
     }
 
-    /// A proxy's certificate with these URIs.
+    /// Returns a proxy's certificate with these URIs.
     pub(crate) fn proxy(&self, uris: &[&str]) -> Pair {
         self.sign(of_uris(uris), Duration::from_secs(7_200))
     }
@@ -88,7 +88,7 @@ fn of_uris(uris: &[&str]) -> CertificateParams {
     params
 }
 
-/// The SPIFFE id of a workload in `namespace`.
+/// Returns the SPIFFE id of a workload in `namespace`.
 pub(crate) fn spiffe(namespace: &str) -> String {
     format!("spiffe://cluster.local/ns/{namespace}/sa/default")
 }
@@ -109,7 +109,7 @@ pub(crate) fn write_tls(dir: &Path, pair: &Pair, client_ca: &str) -> TlsFiles {
     }
 }
 
-/// A plan with a policy for each of these targets, of this revision.
+/// Returns a plan with a policy for each of these targets, of this revision.
 pub(crate) fn plan(targets: &[&str], revision: &str) -> Arc<Plan> {
     let config = |target: &str| {
         let namespace = target.split('/').nth(1).unwrap();
@@ -148,7 +148,7 @@ impl Running {
         Self::with_module(plan, limits, tls, b"\0asm\x01\0\0\0").await
     }
 
-    /// The same with a module that an Envoy can load.
+    /// Returns the same with a module that an Envoy can load.
     pub(crate) async fn with_module(
         plan: Arc<Plan>,
         limits: Limits,
@@ -185,7 +185,7 @@ impl Running {
         }
     }
 
-    /// A channel without TLS, from `local`.
+    /// Returns a channel without TLS, from `local`.
     pub(crate) async fn plain(&self, local: &str) -> Result<Channel, tonic::transport::Error> {
         let local: IpAddr = local.parse().unwrap();
         Endpoint::from_shared(format!("http://{}", self.address))?
@@ -194,7 +194,7 @@ impl Running {
             .await
     }
 
-    /// A channel over TLS, with a certificate or without.
+    /// Returns a channel over TLS, with a certificate or without.
     pub(crate) async fn tls(
         &self,
         server_ca: &str,
@@ -213,7 +213,7 @@ impl Running {
     }
 }
 
-/// A node with these strings as metadata.
+/// Returns a node with these strings as metadata.
 pub(crate) fn node(id: &str, metadata: &[(&str, &str)]) -> Node {
     let value = |text: &str| Value {
         kind: Some(Kind::StringValue(text.to_owned())),
@@ -229,7 +229,7 @@ pub(crate) fn node(id: &str, metadata: &[(&str, &str)]) -> Node {
     }
 }
 
-/// The first request of a stream.
+/// Returns the first request of a stream.
 pub(crate) fn subscribe(node: Node) -> DiscoveryRequest {
     DiscoveryRequest {
         node: Some(node),
