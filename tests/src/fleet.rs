@@ -122,7 +122,7 @@ impl Fleet {
         })
     }
 
-    /// Writes a file outside the folder of policies and moves it into the folder.
+    /// Writes a file into the folder of policies, under another name at first, and renames it.
     ///
     /// # Errors
     /// If it can't be written.

@@ -21,7 +21,8 @@ use super::{Output, block_on};
 use policy::{Found, Measured};
 use routes::Routes;
 
-/// The number of responses from which on a route's percentiles are used; the filter's `minSamples`.
+/// The least number of responses for which a route's percentiles are used; the filter's
+/// `minSamples`.
 const ENOUGH: usize = 50;
 
 /// Prints a first policy, with a comment on the source of each number.
