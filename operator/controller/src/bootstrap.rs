@@ -351,7 +351,8 @@ const SLOT_IS: &str = "\
 # The slot that Headgate fills. Requests pass untouched until it has answered once; from then on
 # the last configuration stays, also while it is down.";
 
-/// Prometheus shows a native filter's stats under the names of the Wasm filter's.
+/// A runtime setting with which Prometheus shows a native filter's stats under the names of the
+/// Wasm filter's.
 const RUNTIME: &str = "\
 layered_runtime:
   layers:

@@ -189,7 +189,7 @@ impl OwnCertificate {
         })
     }
 
-    /// Writes the CAs by which the operator is known and that sign proxies' certificates.
+    /// Writes the CAs that verify the certificates of the operator and of proxies.
     fn trust(&self, pem: &str) -> anyhow::Result<()> {
         let path = &self.files.client_ca;
         replace(path, pem).with_context(|| path.display().to_string())
@@ -242,7 +242,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns an API server with this Secret; `None` is created.
+    /// Returns an API server with this Secret; `None` until one is created.
     fn server(secret: Arc<Mutex<Option<Value>>>) -> Client {
         let answer = move |request: Request<Body>| {
             let secret = Arc::clone(&secret);
@@ -309,7 +309,7 @@ mod tests {
         assert_ne!(signed[0], trusted[0]);
         assert_eq!(state(), [signed[0].clone(), new.clone()]);
 
-        // The Secret is back while another CA is trusted: nothing is signed with that.
+        // The Secret is restored during the overlap: nothing is signed with the other CA.
         let own_secret = || secret.lock().unwrap().clone();
         let (before, kept) = (state(), own_secret());
         secret.lock().unwrap().take();

@@ -382,8 +382,8 @@ impl Store {
     }
 }
 
-/// The EndpointSlices, also by their Services: a rollout changes each of a cluster's slices several
-/// times.
+/// The EndpointSlices, indexed by their Services too: a rollout changes each of a cluster's slices
+/// several times.
 #[derive(Debug, Default)]
 struct Slices {
     all: BTreeMap<ObjectKey, Slice>,

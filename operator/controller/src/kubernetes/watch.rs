@@ -199,7 +199,7 @@ impl Namespaces {
             Self::All => false,
         };
         if !changed {
-            // They stay as they are.
+            // These namespaces never change.
             pending::<()>().await;
         }
     }
@@ -237,7 +237,8 @@ impl<K> Watch<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    /// Returns a watch of all objects whose kind needs no namespace, or of all namespaces.
+    /// Returns a watch of the objects of `api`: those of a kind without namespaces, or of all
+    /// namespaces.
     #[must_use]
     pub fn all(what: &'static str, api: Api<K>) -> Self {
         Self::with(what, Box::new(move |_| api.clone()), Namespaces::All)
@@ -340,7 +341,8 @@ where
         name: &str,
         all: usize,
     ) -> BoxStream<'static, Result<Event<K>, watcher::Error>> {
-        // A kind that isn't served is asked for in all of them, as often as in ten.
+        // A kind that isn't served is listed in every namespace. Pauses grow with the number of
+        // namespaces, so that requests are at most as frequent as with ten.
         let absent = u32::try_from(all.div_ceil(10)).unwrap_or(u32::MAX);
         let (api, config) = ((self.api)(name), self.config.clone());
         let fresh = move || watcher(api.clone(), config.clone()).boxed();
@@ -560,7 +562,8 @@ impl<V> Places<V> {
             return vec![Seen::Failed { status }];
         }
         let mut seen = match status {
-            // A kind that isn't installed is refused in one namespace after the other.
+            // A kind that isn't installed answers 404 in one namespace after the other, so one 404
+            // isn't reported.
             Some(404) => Vec::new(),
             _ => vec![Seen::Failed { status: None }],
         };

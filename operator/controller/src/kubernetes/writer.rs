@@ -92,7 +92,7 @@ pub struct Writer {
     heard: Option<BTreeSet<SocketAddr>>,
     /// The time until which proxies may be reconnecting.
     settled: Instant,
-    /// Policies that had a proxy in this time.
+    /// Policies that had a proxy since the last such change.
     seen: BTreeSet<ObjectKey>,
     /// The last pass.
     last: Option<Pass>,
@@ -306,7 +306,7 @@ impl Writer {
             let Some((namespace, name)) = state.name.split_once('/') else {
                 continue;
             };
-            // The plan is ahead of the observed version or behind it; both change soon.
+            // If the generations differ, the plan or the observation is behind, and changes soon.
             let key = ObjectKey::new(namespace, name);
             let observed = self.inputs.observations.get(&key);
             let Some(observed) = observed.filter(|o| o.generation == state.generation) else {
@@ -361,7 +361,8 @@ impl Writer {
         };
         let time = Time(second(Timestamp::now()));
         let wanted = wanted(&facts, before.status.as_ref(), &time);
-        // A target that waits for its proxies delays no other target.
+        // A condition that is kept is looked at again when the settling time ends. It delays no
+        // other condition.
         let looks_again = match wanted.holds {
             true => Next::At(self.settled),
             false => Next::Event,

@@ -28,8 +28,8 @@ use super::station::{Served, Station, Ticket};
 const SERVICE_US: HeaderName = HeaderName::from_static("x-backend-service-us");
 const WAIT_US: HeaderName = HeaderName::from_static("x-backend-wait-us");
 const SEQ: HeaderName = HeaderName::from_static("x-seq");
-/// The request header in which the proxy asks for a quality, and the response header that repeats
-/// it.
+/// The request header with the quality that the proxy asks for, and the response header that
+/// repeats it.
 const QUALITY: HeaderName = HeaderName::from_static("x-headgate-quality");
 const QUALITY_HEARD: HeaderName = HeaderName::from_static("x-backend-quality");
 

@@ -190,7 +190,7 @@ impl Backend {
         self.station.stats()
     }
 
-    /// Returns the largest number of requests at once since the last call.
+    /// Returns the largest number of requests in the backend at once since the last call.
     pub fn take_peak_in_flight(&self) -> usize {
         self.station.take_peak_in_flight()
     }
