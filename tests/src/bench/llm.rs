@@ -301,8 +301,8 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Measures the capacity, and sets objectives that a server can keep: with a single client, and
-    /// with as many as there are slots.
+    /// Measures the times of a single client, and of as many clients as there are slots. They
+    /// define the capacity, and objectives that a server can keep.
     fn calibrate(&mut self) -> Result<()> {
         let alone = self.closed_loop(1)?;
         let busy = self.closed_loop(SLOTS)?;

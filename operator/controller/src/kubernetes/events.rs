@@ -24,7 +24,7 @@ use headgate_api::{API_VERSION, KIND};
 
 /// The number of Events in the queue.
 pub const BACKLOG: usize = 4_096;
-/// The longest note that the API server accepts, in bytes.
+/// The longest note, in bytes. The API server accepts 1,024.
 const MAX_NOTE: usize = 1_000;
 /// The timeout of one Event.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);

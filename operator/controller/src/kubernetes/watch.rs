@@ -199,7 +199,7 @@ impl Namespaces {
             Self::All => false,
         };
         if !changed {
-            // These namespaces never change.
+            // These namespaces don't change any more.
             pending::<()>().await;
         }
     }

@@ -92,7 +92,7 @@ pub struct Writer {
     heard: Option<BTreeSet<SocketAddr>>,
     /// The time until which proxies may be reconnecting.
     settled: Instant,
-    /// Policies that had a proxy since the last such change.
+    /// Policies that had a proxy in this time.
     seen: BTreeSet<ObjectKey>,
     /// The last pass.
     last: Option<Pass>,

@@ -211,8 +211,8 @@ impl Session {
     }
 
     /// Falls back to the Wasm module for a proxy that refuses a native module before it has run
-    /// any: its C library may be too old, or its processor another. After one has run there is no
-    /// fallback, since the configuration may be at fault.
+    /// any: its C library may be too old, or its processor of another architecture. After one has
+    /// run there is no fallback, since the configuration may be at fault.
     fn learn_what_it_loads(&mut self, verdict: &Verdict) {
         let Some(sent) = self.native.clone() else {
             return;

@@ -104,7 +104,7 @@ pub(super) fn failsafe_candidates(mix: &[QueryType]) -> Vec<(String, Rival)> {
 pub(super) enum Proxy {
     /// Envoy.
     Envoy(Lab),
-    /// A rival.
+    /// A proxy other than Envoy.
     Rival {
         /// Its process.
         child: Child,

@@ -13,7 +13,7 @@ use crate::NamedWorkflow;
 use crate::validate::path::Path;
 use crate::validate::schema::{Place, Rule};
 
-/// The id under which workflows without individual rates are counted.
+/// The id of the workflows without a rate of their own. It doesn't count towards `maxWorkflows`.
 const OTHER: &str = "_other";
 const ID: Text = Text {
     what: "the id of a workflow",
