@@ -60,7 +60,7 @@ pub struct SuggestArgs {
 ///
 /// # Errors
 /// Returns an error for a log that can't be read or has too few requests, or a proxy that can't be
-/// asked or has measured too little.
+/// queried or has measured too little.
 pub fn run(args: &SuggestArgs) -> anyhow::Result<Output> {
     let found = match (&args.log, &args.proxy) {
         (Some(log), _) => of_log(log, usize::from(args.types))?,

@@ -8,8 +8,8 @@
 //! An existing Secret of this name is used as it is, also one that a chart before 0.2 made:
 //! certificates of its CA stay valid. Proxies get the CA from ConfigMaps ([`super::publish`]).
 //!
-//! A Secret that is deleted is created anew with another CA, and one that changes is followed. The
-//! new CA is trusted for some minutes before it signs, and the old one for as long afterwards.
+//! A deleted Secret is created again with another CA, and a changed one is followed. The new CA is
+//! trusted for some minutes before it signs, and the old one for as long afterwards.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -100,8 +100,8 @@ impl OwnCertificate {
         }
     }
 
-    /// Renews the certificate that `authority` has signed, for ever, and follows a change of the
-    /// CA.
+    /// Renews the certificate that `authority` has signed, until cancelled, and follows a change of
+    /// the CA.
     pub async fn follow(self, mut authority: Data) {
         let mut signed = Instant::now();
         loop {
@@ -141,7 +141,7 @@ impl OwnCertificate {
         info!("the CA is another; it signs in {} s", OVERLAP.as_secs());
         overlap().await;
         if self.authority().await? != data {
-            // It has changed again: the next check begins anew.
+            // The Secret has changed again: the next check restarts the overlap.
             self.trust(signer(authority)?.cert())?;
             return Ok(None);
         }

@@ -140,7 +140,7 @@ impl Controller {
                 Ok(Some(change)) => effect = effect.and(self.store.apply(change)),
                 Ok(None) | Err(_) => return effect,
             }
-            // Queued changes alone could keep this loop busy for ever.
+            // Queued changes alone could keep this loop busy without end.
             if Instant::now() >= end {
                 return effect;
             }

@@ -93,8 +93,8 @@ fn ours(status: &AdmissionPolicyStatus) -> impl Iterator<Item = &PolicyAncestorS
         .filter(|e| e.controller_name == CONTROLLER_NAME)
 }
 
-/// Whether a reason deserves an Event. A temporary state (`Pending`) or the reason of another
-/// condition doesn't.
+/// Whether a reason deserves an Event. A temporary state (`Pending`) doesn't, nor does the reason
+/// of another condition.
 fn is_told(type_: &str, reason: &str) -> bool {
     type_ != Type::Programmed.as_str()
         || matches!(reason, "Programmed" | "EnvoyRejected" | "DeliveryFailed")

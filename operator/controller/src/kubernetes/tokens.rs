@@ -83,7 +83,7 @@ impl fmt::Debug for ProxyTokens {
 }
 
 impl ProxyTokens {
-    /// Returns a reviewer that asks through `client`.
+    /// Returns a reviewer that sends its reviews through `client`.
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self {

@@ -183,7 +183,7 @@ pub enum Namespaces {
 }
 
 impl Namespaces {
-    /// Returns these namespaces for ever, or all if the list is empty.
+    /// Returns a fixed list of namespaces, or all if the list is empty.
     #[must_use]
     pub fn fixed(names: &[String]) -> Self {
         match names {
@@ -890,7 +890,7 @@ mod tests {
         assert!(news.try_recv().is_err(), "they stay as they are");
     }
 
-    /// A namespace that can't be listed keeps the first list waiting, until it goes.
+    /// A namespace that can't be listed delays the first list until it is removed.
     #[tokio::test]
     async fn a_namespace_that_goes_before_its_list_is_not_waited_for() {
         let client = server(|namespace, number| match namespace {

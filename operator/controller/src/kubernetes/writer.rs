@@ -167,7 +167,7 @@ impl Pace {
     }
 }
 
-/// The time at which a status has to be looked at again.
+/// The time at which a status must be computed again.
 enum Next {
     /// When something that it depends on changes: it is right.
     Right,

@@ -95,7 +95,7 @@ impl Connections {
         while open.join_next().await.is_some() {}
     }
 
-    /// Serves a connection, after its handshake if it is over TLS, until it ends or has to.
+    /// Serves a connection, after its handshake if it is over TLS, until it ends or must be closed.
     async fn connection(
         mut self,
         stream: TcpStream,
@@ -103,7 +103,7 @@ impl Connections {
         max_age: Duration,
         shaking: Option<Slot<IpAddr>>,
     ) {
-        // This fails only if the peer has gone already.
+        // This fails only if the peer has already disconnected.
         let _ = stream.set_nodelay(true);
         let (io, chain) = match &self.trust {
             None => (Either::Left(stream), None),

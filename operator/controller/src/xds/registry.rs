@@ -393,7 +393,7 @@ mod tests {
         assert!(before.iter().all(|p| p.disconnected.is_none()));
     }
 
-    /// An ended record is found by its node and by its age, and in no index once it is gone.
+    /// An ended record is found by its node and by its age. After its removal, no index has it.
     #[test]
     fn no_index_keeps_what_is_forgotten() {
         let registry = Arc::new(Registry::new(4, Duration::from_secs(60), Metrics::new()));

@@ -45,7 +45,7 @@ const EVENT: &[u8] = b"data: ok\n\n";
 #[error("reset on order")]
 struct Reset;
 
-/// Accepts connections for ever.
+/// Accepts connections until cancelled.
 pub(super) async fn serve(listener: TcpListener, station: Arc<Station>, report_service: bool) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {

@@ -205,7 +205,7 @@ impl Backend {
         self.station.inject(fault);
     }
 
-    /// Withdraws the rest of all faults.
+    /// Removes all remaining faults.
     pub fn clear_faults(&self) {
         self.station.clear_faults();
     }

@@ -39,7 +39,7 @@ pub struct Ranked {
     pub kind: usize,
     /// Value that a second in a slot yields.
     pub per_slot_second: f64,
-    /// Slots that its arrivals ask for.
+    /// Slots that its arrivals demand.
     pub asked: f64,
     /// The part of its requests that is admitted, ratio 0..=1.
     pub admitted: f64,

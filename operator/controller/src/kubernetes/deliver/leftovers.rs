@@ -1,7 +1,7 @@
 //! Removal of the objects of deliveries that were turned off.
 //!
-//! Their kind is no longer watched, so they would stay in force, and stale, for ever. One list
-//! request when a leader starts finds them: a setting changes only with a new process.
+//! Their kind is no longer watched, so they would stay in force, outdated. One list request when a
+//! leader starts finds them: a setting changes only with a new process.
 
 use kube::api::{DynamicObject, ListParams};
 use kube::core::PartialObjectMeta;
