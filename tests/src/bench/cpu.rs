@@ -296,7 +296,7 @@ fn refuse_most() -> Value {
     policy
 }
 
-/// Returns `filter` with a high minimum of its concurrency limit. With the default, its minimum-RTT
+/// Returns `filter` with a high concurrency limit in its minimum-RTT window. With the default, the
 /// window would admit only a few requests at once.
 fn calm(mut filter: Value) -> Value {
     filter["typed_config"]["gradient_controller_config"]["min_rtt_calc_params"]["min_concurrency"] =

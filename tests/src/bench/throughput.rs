@@ -68,7 +68,7 @@ pub fn run(measured: Duration, rounds: usize, mut progress: impl FnMut(&str)) ->
 }
 
 impl Row {
-    /// Returns the envoy's CPU time per request, µs.
+    /// Returns Envoy's CPU time per request, µs.
     fn us_per_request(&self) -> f64 {
         self.envoy_cores * 1e6 / self.rps
     }

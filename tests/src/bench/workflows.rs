@@ -26,7 +26,7 @@ const CALLS: u64 = 10;
 /// Requests/s; there are ten times as many hops.
 const RATE: f64 = 40.0;
 const WARMUP: Duration = Duration::from_secs(1);
-/// The most workflows with a rate of their own, and the number that is offered.
+/// The most workflows with a rate of their own, and the number of workflows that is offered.
 const CAP: usize = 1_000;
 const OFFERED: usize = 10_000;
 /// The number of clients that offer workflows.

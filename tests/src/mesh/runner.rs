@@ -303,7 +303,7 @@ impl Mesh {
             .for_each(EnvoyProcess::pause);
     }
 
-    /// Returns ends [`partition`](Self::partition).
+    /// Ends [`partition`](Self::partition).
     pub fn heal(&self, service: &str) {
         self.service(service)
             .filter_map(|node| node.sidecar.as_ref())

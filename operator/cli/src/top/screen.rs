@@ -17,7 +17,7 @@ use super::fleet::Fleet;
 use super::table::{self, Choice, Tab};
 use super::view;
 
-/// The spaces between two columns.
+/// The number of spaces between two columns.
 const GAP: u16 = 2;
 /// The most silent proxies that are named; the view of proxies shows all.
 const NAMED: usize = 3;

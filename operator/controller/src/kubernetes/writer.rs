@@ -361,8 +361,8 @@ impl Writer {
         };
         let time = Time(second(Timestamp::now()));
         let wanted = wanted(&facts, before.status.as_ref(), &time);
-        // A condition that is kept is looked at again when the settling time ends. It delays no
-        // other condition.
+        // A kept condition is computed again when the settling time ends. It delays no other
+        // condition.
         let looks_again = match wanted.holds {
             true => Next::At(self.settled),
             false => Next::Event,

@@ -30,7 +30,7 @@ use crate::metrics::XdsMetrics;
 const POLL: Duration = Duration::from_secs(1);
 /// The largest file that is read, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
-/// The divisor of a certificate's life that gives its last part, in which a warning is logged.
+/// A warning is logged in the last part of a certificate's life: its life divided by this.
 const WARN_PART: u32 = 6;
 
 /// The paths of the server's certificate and key and of the CA of its clients, all PEM.

@@ -535,7 +535,8 @@ pub fn table(report: &CaseReport) -> String {
     format!("\n{}: {}\n{table}{refusals}", report.case, report.title)
 }
 
-/// Returns `median (least–greatest)`; a run without a value counts as worse than all others.
+/// Returns `median (least–greatest)`. A run without a value counts as infinite, which is shown as
+/// `–`.
 fn spread(values: Vec<Option<f64>>, unit: Unit) -> String {
     let mut values: Vec<f64> = values
         .into_iter()

@@ -363,7 +363,7 @@ impl Running {
             }
             let mut times = times.split_off(count);
             times.sort();
-            // The slowest tenth was disturbed by other work of this machine.
+            // The slowest tenth was probably disturbed by other work on this machine.
             times.truncate((count - count / 10).max(1));
             query.mean = times.iter().sum::<Duration>().div_f64(times.len() as f64);
             query.median = times.get(times.len() / 2).copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The `spec.queue`.
+//! `spec.queue`.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::Included;

@@ -1,5 +1,5 @@
-//! A spike of three times the capacity for 5 s within 0.8 times, and the times until the objectives
-//! are met after its start and after its end.
+//! A spike: three times the capacity for 5 s, between loads of 0.8 times. The results include the
+//! times until the objectives are met after its start and after its end.
 
 use std::time::Duration;
 
