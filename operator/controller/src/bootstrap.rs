@@ -127,7 +127,8 @@ pub enum ConfigSource {
         /// TLS, with the identities of both ends.
         tls: Option<Box<XdsTls>>,
     },
-    /// A file that `headgate render` wrote. Envoy follows moves of another file into its place.
+    /// A file that `headgate render` wrote. Envoy reloads it when another file is moved into its
+    /// place.
     File(PathBuf),
 }
 

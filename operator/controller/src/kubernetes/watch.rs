@@ -263,9 +263,9 @@ where
     /// all namespaces are sent as one [`Seen::All`], so that the receiver never sees half a list. A
     /// watch that can't be resumed is listed again and sent as [`Seen::Within`]. A namespace that
     /// is refused [`CONFIRMED`] times in a row, while another one isn't, is sent as empty: it, or
-    /// its Role, was deleted. While all are refused, nothing is concluded, but that a kind which
-    /// isn't served (404) has to be listed as one again. A namespace that is no longer one of
-    /// several is sent as empty, too.
+    /// its Role, was deleted. While all are refused, none is sent as empty. But a kind that isn't
+    /// served (404) must be listed as one again. A namespace that is no longer one of several is
+    /// sent as empty, too.
     pub async fn follow<V, M>(
         mut self,
         read: impl Fn(K) -> V + Send,
@@ -544,9 +544,9 @@ impl<V> Places<V> {
         place.refusals = place.refusals.saturating_add(1);
         let refusals = place.refusals;
         if self.all.values().all(|p| p.is_refused) {
-            // The kind was removed: objects that come back are listed as one again. An API server
-            // that starts answers 403 for all until it has read the roles, and what was known
-            // stays.
+            // With 404 the kind was removed: when it returns, its objects are listed as one again.
+            // With 403, the API server may have started and not read the roles yet, so the known
+            // objects stay.
             let is_gone = status == Some(404);
             self.complete &= !is_gone;
             for place in self.all.values_mut() {

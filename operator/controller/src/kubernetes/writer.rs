@@ -107,7 +107,7 @@ struct Pass {
     deliveries: Arc<Delivered>,
     /// Whether proxies could be reconnecting.
     settling: bool,
-    /// By name, the policies whose status was right, with the status.
+    /// The policies whose status was right, by name, each with that status.
     right: HashMap<String, Arc<Observed>>,
 }
 
@@ -169,9 +169,9 @@ impl Pace {
 
 /// The time at which a status must be computed again.
 enum Next {
-    /// When something that it depends on changes: it is right.
+    /// After a change of something that it depends on: it is right.
     Right,
-    /// When a write ends, or something that it depends on changes.
+    /// After the end of a write, or such a change.
     Event,
     /// At this time at the latest.
     At(Instant),

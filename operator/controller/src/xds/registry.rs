@@ -219,8 +219,8 @@ impl Connection {
         }
     }
 
-    /// Whether the record says this already: a change of the plan leaves most proxies as they are,
-    /// and what reads the records needn't look again.
+    /// Whether the record already has this assignment. Most changes of the plan leave most proxies
+    /// unchanged, and readers of the records needn't be notified then.
     fn is_assigned(&self, offer: &Offer, assignment: &Assignment) -> bool {
         let records = self.registry.lock();
         records.by_id.get(&self.id).is_some_and(|p| {
