@@ -14,7 +14,7 @@ use crate::process;
 /// Namespace that documentation and tests install the chart into.
 pub const NAMESPACE: &str = "headgate-system";
 
-/// Folder of the chart.
+/// Returns the folder of the chart.
 pub fn folder() -> PathBuf {
     programs::repository().join("charts/headgate")
 }
@@ -34,7 +34,7 @@ pub fn helm(arguments: &[&str]) -> Result<String> {
 /// Returns the objects that the chart renders from a file of values.
 ///
 /// # Errors
-/// If helm refuses the values, or what it prints is no YAML.
+/// If helm refuses the values, or its output isn't YAML.
 pub fn render(values: &Path, arguments: &[&str]) -> Result<Vec<Value>> {
     let chart = folder();
     let mut all = vec![
@@ -50,10 +50,10 @@ pub fn render(values: &Path, arguments: &[&str]) -> Result<Vec<Value>> {
     objects(&helm(&all)?)
 }
 
-/// The documents of a YAML stream, without empty ones.
+/// Returns the documents of a YAML stream, without empty ones.
 ///
 /// # Errors
-/// If one is no YAML.
+/// If one isn't YAML.
 pub fn objects(yaml: &str) -> Result<Vec<Value>> {
     let mut objects = Vec::new();
     for document in yaml.split("\n---\n") {
@@ -70,11 +70,11 @@ pub fn objects(yaml: &str) -> Result<Vec<Value>> {
     Ok(objects)
 }
 
-/// Folder with the CRDs that a project publishes: below `HEADGATE_CRDS`, or where
+/// Returns the folder with the CRDs that a project publishes: below `HEADGATE_CRDS`, or where
 /// `scripts/get-crds` puts them.
 ///
 /// # Errors
-/// If they can't be had.
+/// If they aren't available.
 pub fn crds(project: &str) -> Result<String> {
     let folder = match std::env::var("HEADGATE_CRDS") {
         Ok(folder) => folder,
@@ -90,7 +90,7 @@ pub fn crds(project: &str) -> Result<String> {
 /// Installs the CRDs that a project publishes and waits until they are served.
 ///
 /// # Errors
-/// If they can't be had or are refused.
+/// If they aren't available or are refused.
 pub fn install_crds(server: &ApiServer, project: &str) -> Result<()> {
     let folder = crds(project)?;
     server.kubectl(&[
@@ -100,15 +100,14 @@ pub fn install_crds(server: &ApiServer, project: &str) -> Result<()> {
         "--filename",
         &folder,
     ])?;
-    // All there are, since the folder also has objects of other kinds.
+    // Waits for all CRDs, because the folder also has objects of other kinds.
     server.wait_for_crds()
 }
 
-/// Installs those CRDs that a project publishes whose name `is_wanted`, and waits until they are
-/// served.
+/// Installs those CRDs of a project whose name `is_wanted`, and waits until they are served.
 ///
 /// # Errors
-/// If they can't be had or are refused.
+/// If they aren't available or are refused.
 pub fn install_some_crds(
     server: &ApiServer,
     project: &str,
@@ -135,7 +134,7 @@ pub fn install_some_crds(
     server.wait_for_crds()
 }
 
-/// `Kind/name` of an object.
+/// Returns `Kind/name` of an object.
 pub fn label(object: &Value) -> String {
     format!(
         "{}/{}",
@@ -147,23 +146,23 @@ pub fn label(object: &Value) -> String {
 /// One value of the chart: its path, the default as JSON, and the comment above it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Documented {
-    /// Such as `tls.generated.validityDays`.
+    /// The path, such as `tls.generated.validityDays`.
     pub path: String,
     /// The default.
     pub default: Value,
-    /// One line.
+    /// The comment, on one line.
     pub text: String,
 }
 
-/// The values of a `values.yaml` in their order. `# -- text` above a key describes it, with all
-/// below it.
+/// Returns the values of a `values.yaml` in their order. A comment `# -- text` above a key
+/// describes the key and all keys below it.
 ///
 /// # Errors
-/// If the file is no YAML, or a value has no description.
+/// If the file isn't YAML, or a value has no description.
 pub fn values(yaml: &str) -> Result<Vec<Documented>> {
     let defaults: Value = serde_saphyr::from_str(yaml).context("values.yaml")?;
     let mut documented: Vec<Documented> = Vec::new();
-    // Keys that the current line is below, each with its indentation.
+    // The keys that contain the current line, each with its indentation.
     let mut above: Vec<(usize, String)> = Vec::new();
     let mut comment: Option<String> = None;
     for line in yaml.lines() {
@@ -216,7 +215,7 @@ pub fn values(yaml: &str) -> Result<Vec<Documented>> {
     Ok(documented)
 }
 
-/// The table of values for the chart's README.
+/// Returns the table of values for the chart's README.
 pub fn table(values: &[Documented]) -> String {
     let mut table = "| value | default | |\n|---|---|---|\n".to_owned();
     for value in values {

@@ -1,7 +1,7 @@
 //! An operator with several Envoys of different targets, over mutual TLS, as a cluster has them.
 //!
-//! [`crate::rig::Rig`] is one of each, which is enough for most tests. Sums over proxies, and the
-//! treatment of a proxy with a false identity, need more.
+//! [`crate::rig::Rig`] has one of each, which suffices for most tests. Tests of sums over proxies,
+//! and of a proxy with a false identity, need more.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -38,7 +38,7 @@ pub struct Fleet {
 pub struct Proxy {
     /// Its process.
     pub envoy: EnvoyProcess,
-    /// The address where it listens.
+    /// The address on which it listens.
     pub addr: SocketAddr,
 }
 
@@ -95,7 +95,8 @@ impl Fleet {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let (upstream, xds) = (self.backend.addr(), self.headgate.xds());
         let mut bootstrap = headgate::bootstrap(upstream, xds, &arguments)?;
-        // Histograms move with it: the default of 5 s would be the slowest thing in a test.
+        // Histograms are updated at this interval, too. The default of 5 s would dominate the
+        // duration of tests.
         bootstrap.root()["stats_flush_interval"] = json!("1s");
         let listener = bootstrap.listener_name()?;
         let envoy = EnvoyProcess::start(&bootstrap, 2)?;
@@ -104,7 +105,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Waits until the operator knows `count` streams in `state`, such as `Running`.
+    /// Waits until the operator reports `count` streams in `state`, such as `Running`.
     ///
     /// # Errors
     /// If it doesn't in time; with its status.
@@ -121,7 +122,7 @@ impl Fleet {
         })
     }
 
-    /// Writes a file beside the policies and moves it there.
+    /// Writes a file into the folder of policies, under another name at first, and renames it.
     ///
     /// # Errors
     /// If it can't be written.
@@ -129,7 +130,7 @@ impl Fleet {
         replace(&self.policies.join(name), text.as_bytes())
     }
 
-    /// Replaces the module that proxies are to load.
+    /// Replaces the module that proxies should load.
     ///
     /// # Errors
     /// If it can't be written.
@@ -138,7 +139,7 @@ impl Fleet {
     }
 }
 
-/// Replaces a file at once, so that no reader sees half of it.
+/// Replaces a file atomically, so that no reader sees a part of it.
 fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let next = path.with_extension("next");
     std::fs::write(&next, bytes)?;

@@ -14,10 +14,10 @@ use crate::http;
 use crate::process::Child;
 use crate::wait::until;
 
-/// An address of this machine that isn't of the loopback network. Nothing is sent.
+/// Returns an address of this machine outside the loopback network. Sends no packet.
 ///
 /// # Errors
-/// If it has none.
+/// If the machine has none.
 pub fn own_address() -> Result<Ipv4Addr> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket
@@ -29,28 +29,29 @@ pub fn own_address() -> Result<Ipv4Addr> {
     }
 }
 
-/// Time that a stop may take: the last writes, streams, the Lease.
+/// The time that a stop may take: the last writes, streams and the Lease.
 const STOP: Duration = Duration::from_secs(20);
 
-/// Settings of an operator.
+/// The settings of an operator.
 #[derive(Debug, Clone)]
 pub struct OperatorOptions {
     /// Its name among the replicas.
     pub name: String,
-    /// Its namespace, where the Lease is.
+    /// Its namespace, which contains the Lease.
     pub namespace: String,
-    /// Address of the admin port; other replicas must reach it if replicas ask each other.
+    /// The address of the admin port. The other replicas must be able to reach it if they query
+    /// each other.
     pub admin: SocketAddr,
-    /// A token for the admin port, which is required if its address isn't a loopback one.
+    /// A token for the admin port, which is required unless its address is a loopback address.
     pub token: Option<String>,
-    /// Arguments beyond those above.
+    /// Additional arguments.
     pub extra: Vec<String>,
-    /// Folder of its log and its module, which must be empty; one of its own by default.
+    /// The folder of its log and its module, which must be empty; by default, a new one.
     pub dir: Option<PathBuf>,
 }
 
 impl OperatorOptions {
-    /// An operator of this name with free ports of 127.0.0.1.
+    /// Returns the settings of an operator of this name with free ports of 127.0.0.1.
     pub fn new(name: &str, namespace: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -75,7 +76,7 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Starts one and waits until it serves.
+    /// Starts an operator and waits until it serves.
     ///
     /// # Errors
     /// If it can't be started or ends; with its last lines of output.
@@ -92,7 +93,7 @@ impl Operator {
         })
     }
 
-    /// Starts one and doesn't wait.
+    /// Starts an operator without waiting.
     ///
     /// # Errors
     /// If it can't be started.
@@ -121,9 +122,9 @@ impl Operator {
             .env("POD_NAME", &options.name)
             .env("POD_NAMESPACE", &options.namespace);
         let log = path.join("headgate.log");
-        // The log of an operator that ran here before: its first line isn't this one's.
+        // The log of a previous operator in this folder has a first line, too.
         let _ = std::fs::remove_file(&log);
-        // Tied, because an operator in a static is never dropped.
+        // Tied to this process, because an operator in a static is never dropped.
         let child = Child::spawn_tied(&options.name, &command, &log)
             .with_context(|| format!("build it with scripts/build, or set {HEADGATE_ENV}"))?;
         Ok((child, dir))
@@ -144,7 +145,7 @@ impl Operator {
         self.injection
     }
 
-    /// Status code and text of `/readyz`.
+    /// Returns the status code and the text of `/readyz`.
     ///
     /// # Errors
     /// If it doesn't answer.
@@ -161,7 +162,7 @@ impl Operator {
         http::get_with(self.admin, path, &[("authorization", &bearer)])
     }
 
-    /// Its status, as JSON.
+    /// Returns its status, as JSON.
     ///
     /// # Errors
     /// If it doesn't answer.
@@ -170,7 +171,7 @@ impl Operator {
         serde_json::from_str(&answer.body).with_context(|| answer.body.clone())
     }
 
-    /// A metric: the sum of all series of this name whose labels contain `labels`.
+    /// Returns a metric: the sum of all series of this name whose labels contain `labels`.
     ///
     /// # Errors
     /// If it doesn't answer.
@@ -201,15 +202,15 @@ impl Operator {
         self.child.output()
     }
 
-    /// Its process.
+    /// Returns its process.
     pub fn child(&self) -> &Child {
         &self.child
     }
 
-    /// Ends it as Kubernetes does, and waits until it has.
+    /// Ends it as Kubernetes does, and waits for its end. Returns its output.
     ///
     /// # Errors
-    /// If it doesn't end in time, or not with success.
+    /// If it doesn't end in time, or fails.
     pub fn stop(mut self) -> Result<String> {
         self.child.terminate();
         let status = self.child.wait_for_end(STOP)?;
@@ -219,7 +220,7 @@ impl Operator {
         }
     }
 
-    /// Ends it without notice.
+    /// Kills it.
     ///
     /// # Errors
     /// If it can't be killed.

@@ -9,10 +9,10 @@ use anyhow::Result;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
-/// A name of the operator in its certificate.
+/// The name of the operator in its certificate.
 const SERVER_NAME: &str = "headgate.headgate-system.svc";
 
-/// A CA, and what it has signed, in a folder.
+/// A CA and the certificates that it signed, in a folder.
 pub struct Pki {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: PathBuf,
@@ -27,10 +27,10 @@ impl fmt::Debug for Pki {
 }
 
 impl Pki {
-    /// Makes a CA and the operator's certificate, also for 127.0.0.1, in `folder`.
+    /// Creates a CA and the operator's certificate, also for 127.0.0.1, in `folder`.
     ///
     /// # Errors
-    /// If it can't be written to.
+    /// If the folder can't be written to.
     pub fn new(folder: PathBuf) -> Result<Self> {
         fs::create_dir_all(&folder)?;
         let mut params = CertificateParams::default();
@@ -63,7 +63,7 @@ impl Pki {
         format!("--{name}={}", self.folder.join(file).display())
     }
 
-    /// Arguments of `headgate run`.
+    /// Returns arguments of `headgate run`.
     #[must_use]
     pub fn operator_arguments(&self) -> Vec<String> {
         vec![
@@ -73,8 +73,8 @@ impl Pki {
         ]
     }
 
-    /// Returns arguments of `headgate bootstrap` for a proxy that knows the operator, and shows the
-    /// identity that other arguments name.
+    /// Returns arguments of `headgate bootstrap` for a proxy that verifies the operator and
+    /// presents the identity of other arguments.
     #[must_use]
     pub fn server_arguments(&self) -> Vec<String> {
         vec![
@@ -83,8 +83,8 @@ impl Pki {
         ]
     }
 
-    /// Makes a certificate of `namespace`, once: a running proxy follows its files, and must not
-    /// see half of a new pair.
+    /// Issues a certificate of `namespace`, only once: a running proxy follows its files, and must
+    /// not see half of a new pair.
     fn issue_to_proxies(&self, namespace: &str) -> Result<()> {
         if self.folder.join(format!("{namespace}.crt")).exists() {
             return Ok(());
@@ -107,7 +107,7 @@ impl Pki {
         Ok(tls.identity(identity).domain_name(SERVER_NAME))
     }
 
-    /// Arguments of `headgate bootstrap` for a proxy with a certificate of `namespace`.
+    /// Returns arguments of `headgate bootstrap` for a proxy with a certificate of `namespace`.
     ///
     /// # Errors
     /// If it can't be written.

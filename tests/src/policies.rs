@@ -8,7 +8,7 @@ use crate::kube::audit::{AuditEvent, AuditMark};
 use crate::kube::programs;
 use crate::wait::until;
 
-/// A policy of `total` slots for one target.
+/// Returns a policy of `total` slots for one target.
 pub fn policy(namespace: &str, name: &str, kind: &str, target: &str, total: u32) -> String {
     let group = match kind {
         "Service" => "\"\"",
@@ -27,7 +27,7 @@ spec:
     )
 }
 
-/// A Service whose selector is `key=value`.
+/// Returns a Service whose selector is `key=value`.
 pub fn service(namespace: &str, name: &str, selector: &str) -> String {
     let selector = selector.replace('=', ": ");
     format!(
@@ -62,7 +62,7 @@ ports: [{{name: http, port: 80}}]
     )
 }
 
-/// A Pod with labels, such as `app: search`.
+/// Returns a Pod with labels, such as `app: search`.
 pub fn pod(namespace: &str, name: &str, labels: &str) -> String {
     format!(
         "
@@ -80,15 +80,15 @@ pub struct Cluster<'a> {
 }
 
 impl<'a> Cluster<'a> {
-    /// The cluster of this API server.
+    /// Returns the cluster of this API server.
     pub fn new(server: &'a ApiServer) -> Self {
         Self { server }
     }
 
-    /// A namespace whose name starts with `prefix`, in which Pods can be made.
+    /// Creates a namespace whose name starts with `prefix`, in which Pods can be created.
     ///
     /// # Errors
-    /// If it can't be made.
+    /// If it can't be created.
     pub fn namespace(&self, prefix: &str) -> Result<String> {
         let name = self.server.namespace(prefix)?;
         until("the service account of Pods", || {
@@ -117,14 +117,14 @@ impl<'a> Cluster<'a> {
     /// Installs the CRDs of another project (`scripts/get-crds`).
     ///
     /// # Errors
-    /// If they can't be had or are refused.
+    /// If they aren't available or are refused.
     pub fn install(&self, project: &str) -> Result<()> {
         let file = format!("--filename={}", programs::crds(project)?.display());
         self.kubectl(&["apply", "--server-side", &file])?;
         self.server.wait_for_crds()
     }
 
-    /// A condition of a policy at its target number `target`; null while there is none.
+    /// Returns a condition of a policy at its target number `target`; null if it is absent.
     ///
     /// # Errors
     /// If the policy can't be read.
@@ -146,7 +146,7 @@ impl<'a> Cluster<'a> {
     /// Waits until a condition has this status and reason.
     ///
     /// # Errors
-    /// If it doesn't; with what it has.
+    /// If it doesn't in time; with its actual state.
     pub fn until_condition(
         &self,
         namespace: &str,
@@ -167,10 +167,10 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    /// Waits until `Programmed` is about this generation and is true.
+    /// Waits until `Programmed` is true with this `observedGeneration`.
     ///
     /// # Errors
-    /// If it doesn't; with its last state.
+    /// If it isn't in time; with its last state.
     pub fn until_generation(
         &self,
         namespace: &str,
@@ -190,7 +190,7 @@ impl<'a> Cluster<'a> {
         )
     }
 
-    /// Reasons of the Events about a policy, the oldest first.
+    /// Returns the reasons of the Events about a policy, the oldest first.
     ///
     /// # Errors
     /// If they can't be read.
@@ -209,7 +209,7 @@ impl<'a> Cluster<'a> {
         Ok(list.split_whitespace().map(str::to_owned).collect())
     }
 
-    /// When a policy was created, as the API server writes it.
+    /// Returns the time at which a policy was created, as the API server writes it.
     ///
     /// # Errors
     /// If it can't be read.
@@ -218,10 +218,10 @@ impl<'a> Cluster<'a> {
         self.kubectl(&["get", "admissionpolicy", policy, "-n", namespace, path])
     }
 
-    /// The API server's time now, to the second.
+    /// Returns the API server's present time, to the second.
     ///
     /// # Errors
-    /// If it can't be had.
+    /// If it can't be read.
     pub fn now(&self) -> Result<String> {
         let made = self.kubectl(&[
             "create",
@@ -234,7 +234,7 @@ impl<'a> Cluster<'a> {
         Ok(made.trim().to_owned())
     }
 
-    /// Sets, in a node's place, whether a Pod is ready.
+    /// Sets the readiness of a Pod, in place of a node.
     ///
     /// # Errors
     /// If it doesn't exist.
@@ -257,7 +257,7 @@ impl<'a> Cluster<'a> {
         .map(drop)
     }
 
-    /// The end of the audit log now.
+    /// Returns the current end of the audit log.
     pub fn audit_mark(&self) -> AuditMark {
         self.server.audit_mark()
     }

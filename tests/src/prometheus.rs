@@ -15,7 +15,7 @@ use crate::kube::programs;
 use crate::process::Child;
 use crate::wait;
 
-/// Time between scrapes, and between evaluations of rules.
+/// The interval between scrapes, and between evaluations of rules.
 pub const INTERVAL: Duration = Duration::from_secs(2);
 
 /// The targets of one `job` label.
@@ -23,9 +23,9 @@ pub const INTERVAL: Duration = Duration::from_secs(2);
 pub struct Job {
     /// Its name.
     pub name: String,
-    /// Path of the metrics.
+    /// The path of the metrics.
     pub path: String,
-    /// Targets, with the labels that Kubernetes would give them.
+    /// The targets, with the labels that Kubernetes would add.
     pub targets: Vec<(SocketAddr, BTreeMap<String, String>)>,
 }
 
@@ -40,17 +40,16 @@ pub struct Prometheus {
 /// A series of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// Its labels, the name as `__name__`.
+    /// Its labels; the name is `__name__`.
     pub labels: BTreeMap<String, String>,
     /// Pairs of Unix time in seconds and value, which may be NaN.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Whether Prometheus and promtool can be had here. If not, the running test says that it is
-/// skipped.
+/// Whether Prometheus and promtool are available here. If not, reports the running test as skipped.
 ///
 /// # Errors
-/// If they can, but getting them failed.
+/// If they are available here, but getting them failed.
 pub fn can_run() -> Result<bool> {
     Ok(programs::or_skip(programs::prometheus())?.is_some())
 }
@@ -59,7 +58,7 @@ impl Prometheus {
     /// Starts it on a free port, with the rule files `rules`, and waits until it answers.
     ///
     /// # Errors
-    /// If there is none, or it doesn't start; with its last lines of output.
+    /// If it isn't available or doesn't start; with its last lines of output.
     pub fn start(jobs: &[Job], rules: &[PathBuf]) -> Result<Self> {
         let dir = tempfile::Builder::new()
             .prefix("headgate-prometheus-")
@@ -80,7 +79,7 @@ impl Prometheus {
             "scrape_configs": jobs.iter().map(scrape).collect::<Vec<_>>(),
             "rule_files": rules,
         });
-        // JSON is YAML.
+        // JSON is valid YAML.
         let path = dir.path().join("prometheus.yaml");
         std::fs::write(&path, serde_json::to_string_pretty(&config)?)?;
         let mut command = Command::new(programs::prometheus()?.join("prometheus"));
@@ -113,16 +112,16 @@ impl Prometheus {
         Ok(this)
     }
 
-    /// Values now.
+    /// Returns the present values of `expression`.
     ///
     /// # Errors
-    /// If it is no query, with Prometheus' message, or has no answer.
+    /// If Prometheus refuses the query, with its message, or doesn't answer.
     pub fn query(&self, expression: &str) -> Result<Vec<Series>> {
         self.series(&format!("/api/v1/query?query={}", encode(expression)))
             .with_context(|| expression.to_owned())
     }
 
-    /// Values between two Unix times, every `step` seconds.
+    /// Returns the values between two Unix times, every `step` seconds.
     ///
     /// # Errors
     /// As [`query`](Self::query).
@@ -137,7 +136,7 @@ impl Prometheus {
         self.series(&path).with_context(|| expression.to_owned())
     }
 
-    /// Values of `label` in the series that `selector` matches.
+    /// Returns the values of `label` in the series that `selector` matches.
     ///
     /// # Errors
     /// As [`query`](Self::query).
@@ -149,7 +148,7 @@ impl Prometheus {
     /// Waits until every target of `job` was scraped after `moment`.
     ///
     /// # Errors
-    /// If that doesn't happen in time; with what Prometheus says of its targets.
+    /// If one isn't in time; with Prometheus' state of its targets.
     pub fn wait_for_scrape(&self, job: &str, moment: SystemTime) -> Result<()> {
         let moment = unix(moment);
         // A target may miss a scrape on a busy machine, so the last good scrape of each counts.
@@ -188,7 +187,7 @@ impl Prometheus {
         )
     }
 
-    /// Groups of rules, as Prometheus evaluates them.
+    /// Returns the groups of rules, as Prometheus evaluates them.
     ///
     /// # Errors
     /// If it doesn't answer.
@@ -231,10 +230,10 @@ impl Prometheus {
     }
 }
 
-/// Runs `promtool` with `arguments` and `input`; returns what it printed.
+/// Runs `promtool` with `arguments` and `input`, and returns its output.
 ///
 /// # Errors
-/// If it fails, with all it printed.
+/// If it fails, with all of its output.
 pub fn promtool(arguments: &[&str], folder: &Path, input: &str) -> Result<String> {
     let file = tempfile::NamedTempFile::new()?;
     std::fs::write(file.path(), input)?;
@@ -252,7 +251,7 @@ pub fn promtool(arguments: &[&str], folder: &Path, input: &str) -> Result<String
     Ok(said)
 }
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 pub fn unix(moment: SystemTime) -> f64 {
     moment
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -260,7 +259,7 @@ pub fn unix(moment: SystemTime) -> f64 {
         .as_secs_f64()
 }
 
-/// Percent-encoding for a query string.
+/// Percent-encodes text for a query string.
 fn encode(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {

@@ -1,5 +1,5 @@
-//! A policy and a mix as the simulator takes them: the stage that Envoy's filter would run,
-//! compiled by the same binary, in front of a backend of the same service times.
+//! A policy and a mix in the simulator's form: the stage that Envoy's filter would run, compiled by
+//! the same binary, in front of a backend with the same service times.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::headgate;
 use crate::load::{self, Due, LoadSpec};
 use crate::mix::QueryType;
 
-/// The stage that `headgate render` makes of `policy`.
+/// Returns the stage that `headgate render` makes of `policy`.
 ///
 /// # Errors
 /// If the policy is refused.
@@ -38,10 +38,10 @@ pub fn stage(policy: &Value) -> Result<StageConfig> {
     stage.context("the policy compiles to no stage")
 }
 
-/// `mix` as a workload for the stage of [`crate::policy::for_mix`].
+/// Returns `mix` as a workload for the stage of [`crate::policy::for_mix`].
 ///
 /// # Errors
-/// If a type's service times are no lognormal distribution.
+/// If the service times of a type aren't a lognormal distribution.
 pub fn workload(mix: &[QueryType]) -> Result<Workload> {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let kind = |(at, query): (usize, &QueryType)| {
@@ -71,8 +71,8 @@ pub fn turnaround(
     slot_time.mul_f64(idle).div_f64(answered.max(1) as f64)
 }
 
-/// Runs the stage of `policy`, made by [`crate::policy::for_mix`] or from it, under the very
-/// requests of `load`, which carry their service times
+/// Runs the stage of `policy`, which [`crate::policy::for_mix`] made or which is based on it, with
+/// exactly the requests of `load`. They carry their service times
 /// ([`RequestType::service`](crate::load::RequestType)).
 ///
 /// # Errors
@@ -81,10 +81,10 @@ pub fn replay(policy: &Value, load: &LoadSpec) -> Result<Outcome> {
     replay_with(policy, load, Duration::ZERO)
 }
 
-/// As [`replay`], with `turnaround` added to each service time.
+/// Like [`replay`], with `turnaround` added to each service time.
 ///
 /// # Errors
-/// As [`replay`].
+/// Those of [`replay`].
 pub fn replay_with(policy: &Value, load: &LoadSpec, turnaround: Duration) -> Result<Outcome> {
     let stage = stage(policy)?;
     let kinds = load

@@ -1,5 +1,5 @@
 //! A proxy's side of xDS without a proxy: it subscribes and reconnects as Envoy does, and records
-//! what it receives. A thousand of them fit where ten Envoys do.
+//! what it receives. A thousand of them need no more resources than ten Envoys.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ use crate::wait::until;
 
 const TYPE_URL: &str = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig";
 const SLOT: &str = "headgate";
-/// Time between attempts to connect.
+/// The pause between attempts to connect.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The identity that a proxy claims.
@@ -43,7 +43,7 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// A sidecar of a Pod with these labels.
+    /// Returns the claims of a sidecar of a Pod with these labels.
     pub fn pod(id: &str, namespace: &str, labels: &[(&str, &str)]) -> Self {
         Self {
             id: id.to_owned(),
@@ -91,9 +91,9 @@ impl Claims {
 pub struct Known {
     /// Versions accepted, the newest last, each with its configuration.
     pub history: Vec<(String, FilterConfig)>,
-    /// Whether the stream is open and was answered.
+    /// Whether the stream is open and has been answered.
     pub connected: bool,
-    /// Why the last stream ended.
+    /// The reason why the last stream ended.
     pub ended: Option<String>,
 }
 
@@ -109,7 +109,7 @@ struct State {
     claims: Claims,
     known: Mutex<Known>,
     server: Mutex<SocketAddr>,
-    /// The reason for which it refuses configurations.
+    /// The reason for which it refuses configurations; `None`: it accepts them.
     refusal: Mutex<Option<String>>,
 }
 
@@ -126,10 +126,10 @@ fn runtime() -> Result<&'static Runtime> {
 }
 
 impl XdsProxy {
-    /// Starts one that connects to `server`, again and again.
+    /// Starts a proxy that connects to `server`, and reconnects after each failure.
     ///
     /// # Errors
-    /// If there are no threads for it.
+    /// If its threads can't be started.
     pub fn start(server: SocketAddr, claims: Claims) -> Result<Self> {
         let state = Arc::new(State {
             claims,
@@ -151,12 +151,12 @@ impl XdsProxy {
         })
     }
 
-    /// Refuses configurations from now on, for this reason; `None`: accepts them.
+    /// Makes it refuse configurations for this reason from now on; `None`: accept them.
     pub fn refuse(&self, reason: Option<&str>) {
         *lock(&self.state.refusal) = reason.map(str::to_owned);
     }
 
-    /// The next connection goes to another server.
+    /// Sets the server of the next connection.
     pub fn move_to(&self, server: SocketAddr) {
         *lock(&self.state.server) = server;
     }
@@ -166,7 +166,7 @@ impl XdsProxy {
         lock(&self.state.known).clone()
     }
 
-    /// The configuration in force: that of the version that it accepted last.
+    /// Returns the configuration in force: that of the last version that it accepted.
     pub fn config(&self) -> Option<FilterConfig> {
         lock(&self.state.known)
             .history
@@ -177,7 +177,7 @@ impl XdsProxy {
     /// Waits until its configuration satisfies `is_so`.
     ///
     /// # Errors
-    /// If it doesn't; with the last one.
+    /// If it doesn't in time; with the last one.
     pub fn until(&self, what: &str, is_so: impl Fn(&FilterConfig) -> bool) -> Result<FilterConfig> {
         until(what, || match self.config() {
             Some(config) if is_so(&config) => Ok(config),
@@ -188,7 +188,7 @@ impl XdsProxy {
     /// Waits until it enforces exactly these policies, in any order.
     ///
     /// # Errors
-    /// If it doesn't; with those that it enforces.
+    /// If it doesn't in time; with those that it enforces.
     pub fn until_policies(&self, policies: &[&str]) -> Result<FilterConfig> {
         let what = format!("policies {policies:?} at {}", self.state.claims.id);
         self.until(&what, |config| {
@@ -281,7 +281,7 @@ fn request() -> DiscoveryRequest {
     }
 }
 
-/// The filter's configuration in a resource.
+/// Returns the filter's configuration in a resource.
 fn configuration(resource: &[u8]) -> Result<FilterConfig> {
     let extension = TypedExtensionConfig::decode(resource)?;
     let wasm = Wasm::decode(&extension.typed_config.context("no filter")?.value[..])?;

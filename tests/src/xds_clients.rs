@@ -1,9 +1,9 @@
-//! Simulated proxies: many xDS clients, each with a connection and an address of its own, as real
-//! ones have.
+//! Simulated proxies: many xDS clients, each with a connection and an address of its own, like real
+//! proxies.
 //!
-//! They speak ECDS as Envoy does: subscribe, accept what they get, and keep the last of it.
-//! The operator's work is measured, so clients do as little as they can, and record the time when
-//! their acceptance is handed to the network.
+//! They use ECDS as Envoy does: they subscribe, accept what they get, and keep the last resource.
+//! The operator's work is measured, so clients do as little as possible. They record the time at
+//! which their acceptance is passed to the network.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -24,12 +24,13 @@ use tonic::transport::{ClientTlsConfig, Endpoint};
 
 use crate::wait;
 
-/// The slot that they ask for.
+/// The slot that they subscribe to.
 const SLOT: &str = "headgate";
-/// Connections that are being made at once: a backlog that is full loses packets, and the time
-/// until they are sent again isn't the operator's.
+/// The number of connections that are being established at once. A full backlog drops packets, and
+/// the time until their retransmission isn't the operator's.
 const CONNECTING: usize = 256;
-/// The longest time until clients hold what they should: ten thousand handshakes take a while.
+/// The longest time until all clients have the expected configuration: ten thousand handshakes take
+/// a while.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A proxy to simulate.
@@ -43,7 +44,7 @@ pub struct ClientSpec {
     pub labels: Vec<(String, String)>,
     /// The target that it claims, if any.
     pub target: Option<String>,
-    /// The operator's CA and its own certificate, if it speaks TLS.
+    /// The operator's CA and its own certificate, with TLS.
     pub tls: Option<ClientTlsConfig>,
 }
 
@@ -52,20 +53,20 @@ pub struct ClientSpec {
 struct Held {
     /// The resource, encoded.
     resource: Vec<u8>,
-    /// The time when its acceptance was sent.
+    /// The time at which its acceptance was sent.
     accepted: Instant,
-    /// Responses so far.
+    /// The number of responses so far.
     responses: u64,
 }
 
 #[derive(Debug, Default)]
 struct Client {
     held: Mutex<Option<Held>>,
-    /// The reason why its stream ended.
+    /// The reason why its stream ended, if it did.
     error: Mutex<Option<String>>,
 }
 
-/// Running clients. They end when this is dropped.
+/// Running clients. Dropping this ends them.
 #[derive(Debug)]
 pub struct Fleet {
     clients: Vec<Arc<Client>>,
@@ -109,8 +110,8 @@ impl Fleet {
         })
     }
 
-    /// Waits until all clients of `numbers` hold a configuration that contains `marker`; returns
-    /// the time when the last of them had accepted it.
+    /// Waits until all clients of `numbers` have a configuration that contains `marker`, and
+    /// returns the time at which the last of them accepted it.
     ///
     /// # Errors
     /// If they don't in time, or a stream ended.
@@ -148,14 +149,14 @@ impl Fleet {
         })
     }
 
-    /// Responses that all clients together have got.
+    /// Returns the number of responses that all clients together have received.
     pub fn responses(&self) -> u64 {
         let of = |c: &Arc<Client>| lock(&c.held).as_ref().map_or(0, |held| held.responses);
         self.clients.iter().map(of).sum()
     }
 }
 
-/// An address of its own for each client: the operator bounds connections by address.
+/// Returns a different address for each client, because the operator limits connections by address.
 fn own_address(number: usize) -> IpAddr {
     let (high, low) = (number / 250, number % 250);
     let byte = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);

@@ -28,26 +28,28 @@ pub use precedence::{Bid, winners};
 pub use selectors::Selectors;
 pub use share::with_share_of;
 
-/// Node metadata key of the target whose policies a proxy enforces. The same name is the annotation
-/// of a Pod whose proxy sets this key, by which the operator counts such proxies.
+/// The node metadata key of the target whose policies a proxy enforces. The same name is the
+/// annotation of a Pod whose proxy sets this key, by which the operator counts such proxies.
 pub const TARGET_METADATA: &str = "headgate.dev/target";
-/// Node metadata key of the namespace of a proxy's Pod.
+/// The node metadata key of the namespace of a proxy's Pod.
 pub const NAMESPACE_METADATA: &str = "headgate.dev/namespace";
-/// Node metadata key of the labels of a proxy's Pod, a struct of strings.
+/// The node metadata key of the labels of a proxy's Pod, a struct of strings.
 pub const LABELS_METADATA: &str = "headgate.dev/labels";
-/// Node metadata key of the Wasm module file that a proxy can load, an absolute path; the
+/// The node metadata key of the Wasm module file that a proxy can load, an absolute path; the
 /// operator's own path by default.
 pub const MODULE_METADATA: &str = "headgate.dev/module";
-/// Node metadata key of the native module file that a proxy can load, an absolute path; the
+/// The node metadata key of the native module file that a proxy can load, an absolute path; the
 /// operator's own path by default, where the proxy has no Wasm module file of its own either.
 pub const NATIVE_MODULE_METADATA: &str = "headgate.dev/native-module";
-/// Node metadata key of the version of the module files that a proxy has.
+/// The node metadata key of the version of the module files that a proxy has.
 pub const VERSION_METADATA: &str = "headgate.dev/module-version";
-/// Node metadata key of the kind of filter that a proxy asks for: `wasm`, the default, or `native`.
+/// The node metadata key of the kind of filter that a proxy asks for: `wasm`, the default, or
+/// `native`.
 pub const FILTER_METADATA: &str = "headgate.dev/filter";
-/// Node metadata key of the processor that a proxy runs on, as [`std::env::consts::ARCH`] calls it.
+/// The node metadata key of the processor that a proxy runs on, as [`std::env::consts::ARCH`] calls
+/// it.
 pub const ARCHITECTURE_METADATA: &str = "headgate.dev/architecture";
-/// Label of a gateway's Pods that names their Gateway (GEP-1762).
+/// The label of a gateway's Pods that names their Gateway (GEP-1762).
 pub const GATEWAY_NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
 
 /// The desired configurations, and the reasons why policies are not enforced.
@@ -65,10 +67,11 @@ pub struct Plan {
     /// The configurations of proxies' outbound slots, by `namespace/name` of the policy that their
     /// calls belong to.
     pub outbound: BTreeMap<String, Arc<FilterConfig>>,
-    /// Whether it is the plan of a cluster, where a proxy without metadata gets no configuration.
+    /// Whether this is the plan of a cluster, in which a proxy without metadata gets no
+    /// configuration.
     pub in_cluster: bool,
-    /// Problems of the source that no single policy owns: an unreadable file, a syntax error in a
-    /// file that never had a good version, a missing folder.
+    /// Problems of the source that belong to no single policy: an unreadable file, a syntax error
+    /// in a file that never had a good version, a missing folder.
     pub problems: Vec<SourceProblem>,
 }
 
@@ -111,14 +114,14 @@ impl ProxySelector {
 pub struct PolicyState {
     /// `namespace/name`.
     pub name: String,
-    /// The source of the policy: a file's path.
+    /// The path of the file that contains the policy.
     pub source: String,
     /// `metadata.generation`; 0 in a folder, unless the file gives one.
     pub generation: i64,
-    /// The targets it names.
+    /// The targets that it names.
     pub targets: Vec<TargetRef>,
-    /// Whether the policy is valid. `Err` holds one line a problem. While a policy has a last good
-    /// version, that version stays enforced, and `revision` is that version's.
+    /// Whether the policy is valid; `Err` has one problem on each line. While a policy has a last
+    /// good version, that version stays enforced, and `revision` is that version's.
     pub accepted: Result<(), String>,
     /// Targets to which an older policy applies instead of this one.
     pub conflicts: Vec<Conflict>,
@@ -128,12 +131,12 @@ pub struct PolicyState {
     /// Targets at whose proxies, or some of them, the workflows of another policy are in force
     /// instead of this policy's.
     pub without_workflows: Vec<Conflict>,
-    /// Settings that are valid and yet seldom intended, one line each.
+    /// Settings that are valid but seldom intended, one line each.
     pub warnings: Vec<String>,
-    /// Targets with proxies that have as many policies as they can hold, and this one isn't among
-    /// them; each with the number of policies that apply to such a proxy.
+    /// Targets with proxies that already hold as many policies as they can, without this one. Each
+    /// has the number of policies that apply to such a proxy.
     pub beyond_limit: BTreeMap<TargetRef, usize>,
-    /// Targets that don't exist (yet), each with the reason.
+    /// Targets that don't exist, each with the reason.
     pub not_found: Vec<(TargetRef, String)>,
     /// Whether decisions take effect.
     pub mode: Mode,
@@ -144,8 +147,8 @@ pub struct PolicyState {
 }
 
 impl PolicyState {
-    /// Returns remarks on an accepted policy, at `target` or at all of its targets, in one line;
-    /// `None` without any.
+    /// Returns remarks about an accepted policy, at `target` or at all of its targets, in one line;
+    /// `None` without remarks.
     #[must_use]
     pub fn remarks(&self, target: Option<&TargetRef>) -> Option<String> {
         let lost = (self.without_workflows.iter())
@@ -170,11 +173,11 @@ pub struct Conflict {
     pub winner: String,
 }
 
-/// A problem of the source that no single policy owns.
+/// A problem of the source that belongs to no single policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SourceProblem {
     /// The file or folder at fault, with line and column where they are known.
     pub source: String,
-    /// One line: the field, the value, a right value.
+    /// One line: the field, its value, and a correct value.
     pub message: String,
 }

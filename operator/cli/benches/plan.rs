@@ -1,10 +1,10 @@
 //! The cost of an edit in a large cluster: 1,000 policies, each for a Service of its own with 5
 //! Pods, and a proxy in each Pod.
 //!
-//! `plan/afresh` is the first plan after a start. `plan/edit` and `plan/scale` are those that come
-//! after: one policy was edited, one Pod became unready. `proxies/first` is what the proxies of all
-//! 5,000 Pods get of a new plan, `proxies/again` when all are asked once more.
-//! `cluster/copy` is what it costs to keep the cluster as it was while a change is taken in.
+//! `plan/afresh` is the first plan after a start. `plan/edit` and `plan/scale` are later plans,
+//! after one policy was edited or one Pod became unready. `proxies/first` looks up the
+//! configurations of all 5,000 Pods' proxies in a new plan; `proxies/again` repeats this.
+//! `cluster/copy` is the cost of keeping a copy of the cluster while a change is applied.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -93,7 +93,7 @@ fn cluster() -> Cluster {
     cluster
 }
 
-/// Slots of what all Pods' proxies get.
+/// Looks up the configurations of all Pods' proxies and returns the sum of their slots.
 fn ask_all(cluster: &Cluster, plan: &Plan) -> usize {
     let ask = |(key, pod): (&ObjectKey, &Pod)| {
         let enforced = plan.for_proxy(&ProxyClaims {
@@ -143,7 +143,7 @@ fn bench(c: &mut Criterion) {
             planner.plan(black_box(&cluster))
         });
     });
-    // The one before is kept, as proxies keep theirs.
+    // The previous plan is kept, because proxies keep its configurations.
     let before = planner.plan(&cluster);
     ask_all(&cluster, &before);
     c.bench_function("proxies/first", |b| {

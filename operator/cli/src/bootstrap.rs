@@ -169,7 +169,7 @@ pub fn run(args: &BootstrapArgs) -> anyhow::Result<Output> {
         write(&tls.sds.identity, &tls.identity_yaml())?;
         write(&tls.sds.ca, &tls.ca_yaml())?;
     }
-    // Last: a process that waits for it finds the others.
+    // Written last: a process that waits for this file finds the others.
     write(output, &bootstrap.to_yaml())?;
     Ok(Output::ok(String::new()))
 }

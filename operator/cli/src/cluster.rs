@@ -1,6 +1,6 @@
 //! Access to a Kubernetes cluster with the user's kubeconfig and rights.
 //!
-//! The operators' own reports come through the API server, which forwards a request to a Pod, so no
+//! The operators' reports come through the API server, which forwards a request to a Pod, so no
 //! port has to be exposed or forwarded. An operator shows its report to holders of a token of the
 //! ServiceAccount with the name of its Service, and the API server's rules decide who may have such
 //! a token.
@@ -32,15 +32,15 @@ use headgate_controller::kubernetes::deliver::object::{ADAPTER_LABEL, MANAGED_BY
 use headgate_controller::kubernetes::resource::PolicyResource;
 use headgate_controller::xds::status::Report;
 
-/// Time for one response of the API server.
+/// The time for one response of the API server.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest report of one operator, in bytes: 10,000 proxies take about 10 MB.
+/// The largest report of one operator, in bytes: 10,000 proxies take about 10 MB.
 const MAX_ANSWER: usize = 64 << 20;
-/// Most operators that are asked.
+/// The most operators that are queried.
 const MAX_OPERATORS: usize = 16;
 /// Lifetime of a token for the operators' reports, s; the API server's minimum.
 const TOKEN_SECONDS: i64 = 600;
-/// Name of the operators' admin port in the Service.
+/// The name of the operators' admin port in the Service.
 const ADMIN_PORT_NAME: &str = "http-admin";
 /// The default number of that port.
 const ADMIN_PORT: i32 = 18_001;
@@ -118,8 +118,8 @@ pub struct Cluster {
 }
 
 impl ClusterArgs {
-    /// Whether a cluster is configured: one is named, a kubeconfig exists at the usual place, or
-    /// this is a Pod.
+    /// Whether a cluster is configured: by an argument, by a kubeconfig at the usual place, or by
+    /// this being a Pod.
     #[must_use]
     pub fn is_there(&self) -> bool {
         let set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
@@ -131,7 +131,7 @@ impl ClusterArgs {
             || home.is_some_and(|home| home.join(".kube/config").is_file())
     }
 
-    /// Makes a client, without a request.
+    /// Creates a client, without sending a request.
     ///
     /// # Errors
     /// Returns one line: the argument or file at fault and the mistake.
@@ -187,8 +187,8 @@ impl Cluster {
 
     /// Returns the objects that carry policies to the proxies of other control planes and to Pods,
     /// by kind: of all namespaces, or of this one if the user may list no others. The list of a
-    /// kind that the cluster doesn't have is empty. A kind that can't be listed has the reason in
-    /// one line.
+    /// kind that the cluster doesn't have is empty. For a kind that can't be listed, the entry is
+    /// the reason, in one line.
     pub async fn objects(&self, namespace: Option<&str>) -> Objects {
         let ours = format!("{}={},{ADAPTER_LABEL}", MANAGED_BY.0, MANAGED_BY.1);
         let ours = &ListParams::default().labels(&ours);
@@ -248,7 +248,7 @@ impl Cluster {
                 report: report.map_err(|e| format!("{e:#}")),
             }
         });
-        // In the order of the Pods, all at once.
+        // All at once, but the results in the order of the Pods.
         Ok(stream::iter(asked).buffered(MAX_OPERATORS).collect().await)
     }
 
@@ -330,7 +330,7 @@ pub(super) fn refused(error: &kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(status) => anyhow!("the API server: {}", status.message),
         other => {
-            // hyper's message ends in the cause, which is the helpful part.
+            // hyper's message ends in the cause, which is the useful part.
             let mut cause: &dyn std::error::Error = other;
             while let Some(deeper) = cause.source() {
                 cause = deeper;

@@ -1,4 +1,4 @@
-//! `headgate crd`: print the CustomResourceDefinition.
+//! `headgate crd`: prints the CustomResourceDefinition.
 
 use super::Output;
 use headgate_controller::kubernetes::crd;
@@ -6,7 +6,7 @@ use headgate_controller::kubernetes::crd;
 /// Prints the CRD.
 ///
 /// # Errors
-/// Returns no error that a user can cause.
+/// Returns an error only for a bug in the definition.
 pub fn run() -> anyhow::Result<Output> {
     Ok(Output::ok(crd::file()?))
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use headgate_api::validate::is_label;
 
-/// Longest name of a type.
+/// The longest name of a type.
 const MAX_NAME: usize = 63;
 
 /// The target of the policy.
@@ -24,8 +24,8 @@ pub(super) fn service(text: &str) -> Result<Service, String> {
     }
 }
 
-/// Returns `parts` as a name of at most 63 lower case letters, digits and `-`, with a number if the
-/// name is taken.
+/// Returns `parts` as a name of at most 63 lower case letters, digits and `-`, with a number
+/// appended if the name is taken.
 pub(super) fn free_name(
     parts: impl IntoIterator<Item = impl AsRef<str>>,
     taken: &mut BTreeSet<String>,

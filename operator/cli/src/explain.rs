@@ -25,7 +25,7 @@ mod conditions;
 mod settings;
 mod text;
 
-/// Workflows without a rate of their own.
+/// The id of workflows without a rate of their own.
 const OTHER: &str = "_other";
 
 /// Shows the type of a request, the rule that matches it, and the settings for it.
@@ -116,7 +116,7 @@ struct Explanation {
     policy: String,
     file: String,
     workload: String,
-    /// `None` if the request bypasses admission; there are no settings for it then.
+    /// The type; `None` if the request bypasses admission, and then the settings are empty.
     #[serde(rename = "type")]
     kind: Option<String>,
     matched: String,
@@ -129,9 +129,9 @@ struct Explanation {
     computed: Vec<String>,
     /// The settings in force.
     settings: Vec<Setting>,
-    /// Every rule that was tried for the type, in order.
+    /// Every rule that was tested for the type, in order.
     tried: Vec<Rule>,
-    /// Every rule that was tried for the class.
+    /// Every rule that was tested for the class.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tried_for_class: Vec<Rule>,
 }
@@ -146,7 +146,7 @@ struct Class {
 #[serde(rename_all = "camelCase")]
 struct Workflow {
     name: String,
-    /// The source that named it, or that none did.
+    /// The source that named it, or a note that none did.
     found_by: String,
 }
 
@@ -256,8 +256,8 @@ fn matched(tried: &[Rule]) -> String {
         .unwrap_or_default()
 }
 
-/// Returns all rules of all types, or of all classes, that were tried; the last type or class has
-/// none.
+/// Returns all tested rules of all types, or of all classes. The last type or class has no rules
+/// and takes all other requests.
 fn all_rules<'s>(
     lists: impl Iterator<Item = (&'s String, &'s [Match])>,
     outcomes: &[Vec<Outcome>],

@@ -28,7 +28,7 @@ pub(super) fn span(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The mistakes in files, a line each: the error of a command that can't go on with them.
+/// The mistakes in files, a line each: the error of a command that can't continue with them.
 #[derive(Debug)]
 pub(super) struct Mistakes(String);
 
@@ -54,9 +54,9 @@ impl From<Vec<Problem>> for Mistakes {
 /// The numbers of endpoints and proxies that share a policy's slots.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scale {
-    /// Ready endpoints behind the proxies.
+    /// The number of ready endpoints behind the proxies.
     pub(super) endpoints: u32,
-    /// Proxies in front of them.
+    /// The number of proxies in front of them.
     pub(super) proxies: u32,
 }
 
@@ -143,7 +143,8 @@ pub(super) fn text_of(path: &Path) -> anyhow::Result<(String, String)> {
     Ok((name, text))
 }
 
-/// Reads and checks all files of `paths`; of a folder those that a running `headgate` would read.
+/// Reads and checks all files of `paths`; in a folder, only the files that a running `headgate`
+/// would read.
 pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<FileReport>> {
     let mut reports = Vec::new();
     for path in paths {

@@ -142,7 +142,7 @@ impl Output {
     }
 }
 
-/// Runs the request of a command, without waiting at its end for a DNS query that may be under way.
+/// Runs the request of a command. Doesn't wait at the end for a DNS query that is still running.
 fn block_on<T>(request: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -207,7 +207,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Prints to standard output; false if its reader has closed it.
+/// Prints to standard output; returns false if its reader has closed it.
 fn print(text: &str) -> io::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -23,7 +23,7 @@ pub fn display_name(program: &Path) -> String {
     }
 }
 
-/// Reads the command line, or ends the process with clap's message.
+/// Parses the command line, or ends the process with clap's message.
 #[must_use]
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Cli {
     let arguments: Vec<OsString> = arguments.into_iter().collect();

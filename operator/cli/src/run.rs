@@ -38,11 +38,12 @@ use listen::listen;
 use source::Source;
 pub use source::SourceArgs;
 
-/// Open files beside the connections of proxies: watches, listeners, clients of other addresses.
+/// The number of open files in addition to the proxies' connections: watches, listeners, clients of
+/// other addresses.
 const OTHER_FILES: u64 = 512;
-/// Time that streams have to end after a signal.
+/// The time that streams have to end after a signal.
 const GRACE: Duration = Duration::from_secs(5);
-/// Time between log lines while waiting for the first plan.
+/// The interval between log lines while waiting for the first plan.
 const TELL: Duration = Duration::from_secs(10);
 
 /// Serves policies to proxies over xDS, and follows their changes.
@@ -153,7 +154,7 @@ fn init_logging(format: LogFormat) {
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal());
     let subscriber = tracing_subscriber::registry().with(levels);
-    // Fails only if a test has installed a subscriber before, which serves as well.
+    // Fails only if a test has installed a subscriber before, which is sufficient, too.
     let _ = match format {
         LogFormat::Text => subscriber.with(lines.with_target(false)).try_init(),
         LogFormat::Json => subscriber.with(lines.json().flatten_event(true)).try_init(),
@@ -217,7 +218,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     );
     let authorizer = (!admin_address.ip().is_loopback()).then(|| source.authorizer());
     let status = status.authorized_by(authorizer.flatten());
-    // They end with this function.
+    // Dropped, and so aborted, at the end of this function.
     let mut tasks = JoinSet::new();
     if let Some(probes) = probes {
         tasks.spawn(status.clone().serve_probes(probes));
@@ -310,7 +311,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits for the first plan; `false` if a signal came first.
+/// Waits for the first plan; returns `false` if a signal came first.
 async fn first_plan(
     plan: &mut watch::Receiver<Arc<Plan>>,
     source: &mut Source,
@@ -406,7 +407,7 @@ fn announce(
     Ok(())
 }
 
-/// The signals that ask the process to stop.
+/// The signals that request a stop.
 struct StopSignals {
     terminate: Signal,
     interrupt: Signal,

@@ -1,7 +1,7 @@
 //! Tables as kubectl prints them: columns padded to their widest cell, three spaces between.
 
-/// Returns `text` on one line. Some of it comes from proxies and their clients: nothing in it may
-/// move the cursor or change other parts of the terminal.
+/// Returns `text` on one line. It may come from proxies and their clients, so control characters
+/// are replaced: they could move the cursor or change other parts of the terminal.
 #[must_use]
 pub fn one_line(text: &str) -> String {
     let visible = |c: char| match c {

@@ -1,4 +1,4 @@
-//! `headgate validate`: check policy files.
+//! `headgate validate`: checks policy files.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ struct Policy<'a> {
     revision: String,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     conflicts: &'a [Conflict],
-    /// Settings that are valid and yet seldom intended.
+    /// Settings that are valid but seldom intended.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     warnings: &'a [String],
 }

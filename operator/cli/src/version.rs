@@ -45,10 +45,10 @@ struct Version {
     problem: Option<String>,
 }
 
-/// Prints versions. Not a success if operators are asked and one doesn't answer, or none exists.
+/// Prints the versions. Fails if operators are queried and one doesn't answer, or none exists.
 ///
 /// # Errors
-/// Returns an error if the cluster can't be asked.
+/// Returns an error if the cluster can't be queried.
 pub fn run(args: &VersionArgs) -> anyhow::Result<Output> {
     let operators = match args.server {
         true => Some(ask(&args.cluster)?),

@@ -110,8 +110,8 @@ impl View {
 }
 
 impl Admin {
-    /// Shows the state of a running server. `/readyz` fails once `shutdown` holds `true`, so that
-    /// new proxies connect to other replicas.
+    /// Returns the admin address of a running server. `/readyz` fails once `shutdown` holds `true`,
+    /// so that new proxies connect to other replicas.
     #[must_use]
     pub fn new(
         registry: Arc<Registry>,
@@ -129,9 +129,9 @@ impl Admin {
         Self::starting(view, missing, "", shutdown)
     }
 
-    /// Shows the state of a server that starts later. Until then, `/readyz` fails and names what is
-    /// `missing`. It fails again once `shutdown` holds `true`, so that new proxies connect to other
-    /// replicas. `instance` names this process among its replicas.
+    /// Returns the admin address of a server that starts later. Until then, `/readyz` fails and
+    /// names what is `missing`. It fails again once `shutdown` holds `true`, so that new proxies
+    /// connect to other replicas. `instance` names this process among its replicas.
     #[must_use]
     pub fn starting(
         view: watch::Receiver<Option<View>>,
@@ -150,7 +150,7 @@ impl Admin {
         }
     }
 
-    /// Shows policies and proxies only to users whom `authorizer` permits it.
+    /// Limits policies and proxies to users whom `authorizer` permits to read them.
     #[must_use]
     pub fn authorized_by(mut self, authorizer: Option<Authorizer>) -> Self {
         self.authorizer = authorizer;
@@ -204,8 +204,9 @@ async fn authorize(State(authorizer): State<Authorizer>, request: Request, next:
         Err(refusal) => refusal,
     };
     let code = match &refusal {
-        // A leader of 0.1.0 shows no token. It takes a refusal for a replica without proxies, whose
-        // policies are then not programmed, and waits for counts that it takes for unchanged.
+        // A leader of version 0.1.0 sends no token. It reads a refusal as a replica without
+        // proxies, and reports its policies as not programmed. On 304 it keeps its counts and asks
+        // again.
         Refusal::NoToken if path == COUNTS_PATH => StatusCode::NOT_MODIFIED,
         Refusal::NoToken | Refusal::UnknownToken => StatusCode::UNAUTHORIZED,
         Refusal::Forbidden { .. } => StatusCode::FORBIDDEN,
@@ -260,8 +261,8 @@ async fn status(State(admin): State<Admin>, view: View) -> Response {
     }
 }
 
-/// A JSON response in chunks. `permit` is held until the client has read nearly all of it, because
-/// the text is in memory until then.
+/// Returns a JSON response in chunks. `permit` is held until the client has read nearly all of it,
+/// because the text is in memory until then.
 fn in_chunks(text: String, permit: Option<OwnedSemaphorePermit>) -> Response {
     let headers = [
         (header::CONTENT_TYPE, JSON.to_owned()),

@@ -127,7 +127,8 @@ pub enum ConfigSource {
         /// TLS, with the identities of both ends.
         tls: Option<Box<XdsTls>>,
     },
-    /// A file that `headgate render` wrote. Envoy follows moves of another file into its place.
+    /// A file that `headgate render` wrote. Envoy reloads it when another file is moved into its
+    /// place.
     File(PathBuf),
 }
 
@@ -351,7 +352,8 @@ const SLOT_IS: &str = "\
 # The slot that Headgate fills. Requests pass untouched until it has answered once; from then on
 # the last configuration stays, also while it is down.";
 
-/// Prometheus shows a native filter's stats under the names of the Wasm filter's.
+/// A runtime setting with which Prometheus shows a native filter's stats under the names of the
+/// Wasm filter's.
 const RUNTIME: &str = "\
 layered_runtime:
   layers:

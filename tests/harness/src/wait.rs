@@ -18,10 +18,10 @@ pub fn until<T>(what: &str, probe: impl FnMut() -> Result<T, String>) -> Result<
     until_within(DEADLINE, what, probe)
 }
 
-/// As [`until`], with a deadline of its own.
+/// Like [`until`], with another deadline.
 ///
 /// # Errors
-/// As [`until`].
+/// Those of [`until`].
 pub fn until_within<T>(
     deadline: Duration,
     what: &str,
@@ -41,10 +41,10 @@ pub fn until_within<T>(
     }
 }
 
-/// As [`until`], for a condition without a value.
+/// Like [`until`], for a condition without a value.
 ///
 /// # Errors
-/// As [`until`].
+/// Those of [`until`].
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) -> Result<()> {
     until(what, || {
         if condition() {
@@ -56,8 +56,8 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) -> Result<()>
 }
 
 /// A lock on the machine, held by each run of a real system: two at once on a small machine would
-/// disturb each other's queues. If `HEADGATE_MACHINE` is `shared`, tests judge no load and tolerate
-/// others of the same kind beside them.
+/// disturb each other's queues. If `HEADGATE_MACHINE` is `shared`, tests don't judge load, and
+/// several may hold the lock.
 #[derive(Debug)]
 pub struct MachineLock {
     _file: File,

@@ -3,17 +3,17 @@
 //! Both run the same compiled stage, and both get the very same requests: requests carry their
 //! service times. The differences come from what the simulator leaves out: the network, threads,
 //! several workers, and the clocks of backend and load generator. The largest of these is
-//! turnaround: between the end of one service and the begin of the next a slot is empty for as long
-//! as an answer and a request take to travel. That is capacity, and the type that is closest to
-//! refusal pays for all types: 1% less capacity may be several points of its rejections. So a
-//! second simulation adds Envoy's turnaround, as far as its slots were empty longer, to each
-//! request's service.
+//! turnaround: a slot is empty between two services for as long as a response and a request take to
+//! travel. This costs capacity, and the type that is closest to refusal bears the cost of all
+//! types: 1% less capacity may raise its rejections by several points. So a second simulation adds
+//! Envoy's turnaround to each service time: the time for which its slots were empty beyond that in
+//! the first simulation.
 //!
 //! The part of a difference that is chance is estimated by simulations of other requests with the
-//! same distributions over the same time. Equal requests don't remove chance: a decision that falls
-//! otherwise by a hair changes those after it. In half a minute at 1.2 times the capacity the
-//! rejections of the costliest type scatter by five points, so runs must be minutes long to resolve
-//! three.
+//! same distributions over the same time. Equal requests don't remove chance: a decision on the
+//! border that falls the other way changes those after it. In half a minute at 1.2 times the
+//! capacity the rejections of the costliest type scatter by five points, so runs must be minutes
+//! long to resolve three.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -31,36 +31,36 @@ use crate::mix::{self, QueryType};
 use crate::policy;
 use crate::simulated;
 
-/// Rejections agree within so many points.
+/// The largest difference in rejections that counts as agreement, in percentage points.
 const POINTS: f64 = 3.0;
-/// Percentiles of response time agree within this ratio.
+/// The largest relative difference of percentiles of the response time that counts as agreement.
 const RATIO: f64 = 0.1;
-/// Fewest answers whose percentiles are compared.
+/// The least number of answers whose percentiles are compared.
 const MIN_ANSWERS: u64 = 50;
 
 /// The paper's limit (Bouncer §5.2.2), before it is scaled as service times are.
 const MAX_QUEUE_WAIT: Duration = Duration::from_millis(15);
 
-/// How to run it.
+/// The options of a comparison.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Offered loads as multiples of capacity.
     pub loads: Vec<f64>,
     /// Measured time of each run.
     pub measured: Duration,
-    /// Load before that.
+    /// Duration of the load before the measured time.
     pub warmup: Duration,
-    /// Names of the policies to run; empty for all.
+    /// Names of the policies to run; all if the list is empty.
     pub only: Vec<String>,
     /// Worker threads of Envoy.
     pub workers: u32,
     /// Multiplies the paper's service times and objectives; at larger ones turnaround weighs less.
     pub scale: f64,
-    /// Runs of the simulator under other requests.
+    /// The number of simulations with other requests.
     pub seeds: u64,
 }
 
-/// A type under one policy and load.
+/// The results of a type under one policy and load.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// The policy.
@@ -69,17 +69,17 @@ pub struct Row {
     pub load: f64,
     /// Name of the type.
     pub kind: &'static str,
-    /// Answers in Envoy.
+    /// The number of answers in Envoy.
     pub answered: u64,
-    /// Percent of the offered that was refused.
+    /// Refused requests in percent of the offered ones.
     pub rejected_pct: Pair,
-    /// The same in the simulator with Envoy's turnaround.
+    /// The same in the simulation with Envoy's turnaround.
     pub rejected_with_turnaround_pct: f64,
     /// Median response time, ms.
     pub p50_ms: Option<Pair>,
     /// 90th percentile, ms.
     pub p90_ms: Option<Pair>,
-    /// Whether all of it agrees.
+    /// Whether all of these figures agree.
     pub inside: bool,
 }
 
@@ -88,14 +88,14 @@ pub struct Row {
 pub struct Pair {
     /// In the simulator.
     pub simulated: f64,
-    /// Standard deviation in the simulator under other requests.
+    /// Standard deviation in the simulator over runs with other requests.
     pub scatter: f64,
     /// In Envoy.
     pub envoy: f64,
 }
 
 impl Pair {
-    /// `others` are the simulator's figures under other requests.
+    /// Returns a pair; `others` are the simulator's figures with other requests.
     fn new(simulated: f64, others: &[f64], envoy: f64) -> Self {
         let n = others.len().max(1) as f64;
         let mean = others.iter().sum::<f64>() / n;
@@ -117,7 +117,7 @@ impl Pair {
     }
 }
 
-/// The policies to compare.
+/// Returns the policies to compare.
 pub fn protections(mix: &[QueryType], parallelism: usize, scale: f64) -> Vec<Protection> {
     let bouncer = || policy::with_discipline(policy::for_mix(parallelism, mix), "FIFO");
     let mut wait = bouncer();
@@ -147,7 +147,7 @@ pub fn protections(mix: &[QueryType], parallelism: usize, scale: f64) -> Vec<Pro
     ]
 }
 
-/// Runs all of it; `progress` gets a line for each run as it starts and ends.
+/// Runs the whole comparison; `progress` gets a line for each run as it starts and ends.
 ///
 /// # Errors
 /// If a part of a system doesn't start or run.
@@ -253,7 +253,7 @@ fn compare(
     row
 }
 
-/// Rows as a table.
+/// Returns the rows as a table.
 pub fn table(rows: &[Row]) -> Table {
     let mut table = Table::new(&[
         "",

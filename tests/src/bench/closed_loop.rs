@@ -2,8 +2,8 @@
 //! answer.
 //!
 //! A closed loop says nothing about latency in overload, but it finds the most a proxy can do.
-//! Clients and backend are as cheap as can be (one blocking thread a connection, fixed bytes), so
-//! that Envoy's one worker uses most of the machine's two cores.
+//! Clients and backend use as little CPU as possible (one blocking thread a connection, fixed
+//! bytes), so that Envoy's one worker uses most of the machine's two cores.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -16,8 +16,8 @@ use anyhow::{Result, bail};
 const REQUEST: &[u8] = b"GET /q/fast HTTP/1.1\r\nhost: headgate.test\r\n\r\n";
 const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
-/// A backend that answers every request at once with the same bytes. It serves until the process
-/// ends.
+/// Starts a backend that answers every request at once with the same bytes. It serves until the
+/// process ends.
 ///
 /// # Errors
 /// If no port can be bound.
@@ -52,7 +52,8 @@ fn respond(mut stream: TcpStream) -> std::io::Result<()> {
     }
 }
 
-/// Answers 200 per second over `measured`, after `warmup`, with `clients` connections.
+/// Returns the answers with status 200 per second over `measured`, after `warmup`, with `clients`
+/// connections.
 ///
 /// # Errors
 /// If a connection can't be made, or an answer isn't 200.

@@ -23,12 +23,13 @@ use crate::{headgate, mix, policy};
 
 /// Service time of the backend: short, so that connections are few.
 const SERVICE: Duration = Duration::from_micros(200);
-/// Requests the backend and the policies allow at once: more than ever come.
+/// Requests that the backend and the policies allow at once: more than ever arrive.
 const ROOMY: usize = 256;
-/// Service time and P of the backend behind which nearly everything must be refused: 80 requests/s.
+/// Service time and P of the backend behind which nearly all requests must be refused: it serves 80
+/// requests/s.
 const SLOW_SERVICE: Duration = Duration::from_millis(50);
 const NARROW: usize = 4;
-/// Variants that differ in the tags of spans.
+/// The two variants that differ only in the tags of spans.
 const TAGGED: &str = "native_headgate_tagged";
 const UNTAGGED: &str = "native_headgate_untagged";
 /// Load before measuring starts. Refusing takes longer: the queue from before the first estimate
@@ -36,7 +37,7 @@ const UNTAGGED: &str = "native_headgate_untagged";
 const WARMUP: Duration = Duration::from_secs(1);
 const WARMUP_REFUSING: Duration = Duration::from_secs(4);
 
-/// How to run it.
+/// The options of a measurement.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Requests per second.
@@ -45,18 +46,18 @@ pub struct Options {
     pub measured: Duration,
     /// Rounds over all variants.
     pub rounds: usize,
-    /// Names of the variants to run beside the baseline; empty for all.
+    /// Names of the variants to run beside the baseline; all if the list is empty.
     pub only: Vec<String>,
 }
 
-/// One variant.
+/// The results of one variant.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Short name.
     pub variant: &'static str,
     /// CPU time of the Envoy process per request, µs: the median over rounds.
     pub us_per_request: f64,
-    /// All rounds, µs.
+    /// The figures of all rounds, µs.
     pub rounds_us: Vec<f64>,
     /// CPU time of the Envoy process without requests, ms per second: the median over rounds.
     pub idle_ms_per_s: f64,
@@ -69,7 +70,7 @@ struct Variant {
     refuses: bool,
     /// Whether Envoy traces every request.
     traces: bool,
-    /// A native module in place of the built one.
+    /// A native module in place of the default build.
     module: Option<&'static str>,
 }
 
@@ -91,7 +92,8 @@ impl Variant {
     }
 }
 
-/// Lets Envoy trace every request with OpenTelemetry. The backend takes the spans, 512 at a time.
+/// Makes Envoy trace every request with OpenTelemetry. The backend receives the spans, 512 at a
+/// time.
 fn trace(bootstrap: &mut Bootstrap) -> Result<()> {
     bootstrap.manager()?["tracing"] = json!({"provider": {
         "name": "envoy.tracers.opentelemetry",
@@ -114,7 +116,7 @@ fn trace(bootstrap: &mut Bootstrap) -> Result<()> {
     Ok(())
 }
 
-/// Runs all of it; `progress` gets a line for each round.
+/// Runs the whole measurement; `progress` gets a line for each round.
 ///
 /// # Errors
 /// If a system doesn't start, or a variant answers otherwise than it should.
@@ -155,7 +157,7 @@ fn row(variant: &'static str, samples: &[(f64, f64)]) -> Row {
     }
 }
 
-/// CPU time per request in µs, and without requests in ms per second.
+/// Returns the CPU time per request in µs, and without requests in ms per second.
 fn measure(variant: &Variant, options: &Options) -> Result<(f64, f64)> {
     let (service, parallelism, warmup) = if variant.refuses {
         (SLOW_SERVICE, NARROW, WARMUP_REFUSING)
@@ -282,7 +284,8 @@ fn with_native_headgate(name: &'static str, title: &'static str, policy: Value) 
     }
 }
 
-/// A policy with room for few: nearly all are refused because they would wait too long.
+/// Returns a policy with few slots: nearly all requests are refused because they would wait too
+/// long.
 fn refuse_most() -> Value {
     let mut mix = mix::bouncer(1.0);
     for query in &mut mix {
@@ -293,15 +296,15 @@ fn refuse_most() -> Value {
     policy
 }
 
-/// A concurrency limit that starts wide: its minimum-RTT window of few requests in flight isn't
-/// what is measured.
+/// Returns `filter` with a high concurrency limit in its minimum-RTT window. With the default, the
+/// window would admit only a few requests at once.
 fn calm(mut filter: Value) -> Value {
     filter["typed_config"]["gradient_controller_config"]["min_rtt_calc_params"]["min_concurrency"] =
         json!(100);
     filter
 }
 
-/// A module that only tests and benchmarks load.
+/// Returns the path of a module that only tests and benchmarks load.
 ///
 /// # Errors
 /// If it isn't built.
@@ -325,7 +328,7 @@ fn native(name: &'static str, title: &'static str, filter: Value) -> Protection 
     })
 }
 
-/// A Wasm filter that does nothing: what any Wasm filter costs.
+/// Returns a Wasm filter that does nothing, to measure the cost of any Wasm filter.
 ///
 /// # Errors
 /// If its module wasn't built.
@@ -347,7 +350,8 @@ pub fn empty_wasm() -> Result<Protection> {
     Ok(native("empty_wasm", "empty Wasm filter", filter))
 }
 
-/// CPU time of a process since its start, to the nanosecond where the scheduler keeps it.
+/// Returns the CPU time of a process since its start, to the nanosecond where the scheduler keeps
+/// it.
 ///
 /// # Errors
 /// If it has ended.
@@ -365,7 +369,7 @@ pub fn cpu_time(pid: u32) -> Result<Duration> {
     Ok(Duration::from_nanos(nanos))
 }
 
-/// The middle value; the mean of the two middle ones.
+/// Returns the median; of an even number of values, the mean of the two middle ones.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -376,8 +380,8 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The CPU time that span tags add to a request, µs: the median over rounds of the difference in a
-/// round, and the range of its middle half. `None` unless both variants ran.
+/// Returns the CPU time that span tags add to a request, µs: the median over rounds of the
+/// difference in a round, and the range of its middle half. `None` unless both variants ran.
 pub fn span_tags(rows: &[Row]) -> Option<(f64, f64, f64)> {
     let of = |name: &str| rows.iter().find(|row| row.variant == name);
     let pairs = of(TAGGED)?.rounds_us.iter().zip(&of(UNTAGGED)?.rounds_us);
@@ -387,7 +391,7 @@ pub fn span_tags(rows: &[Row]) -> Option<(f64, f64, f64)> {
     Some((median(&added), added[quarter], added[last - quarter]))
 }
 
-/// The rows as a table, each beside the plain router and the empty Wasm filter.
+/// Returns the rows as a table, each beside the plain router and the empty Wasm filter.
 pub fn table(rows: &[Row]) -> Table {
     let of = |name: &str| {
         rows.iter()

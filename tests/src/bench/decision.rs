@@ -1,9 +1,9 @@
 //! Cost of one decision: inside the guest in a real Envoy, and natively.
 //!
-//! In Envoy the filter itself measures, built with `decision-timing`: from the clock reading that
-//! starts a decision to a second one at its end, so one clock reading (0.1 µs) is in the figure.
-//! Native figures are those of `cargo bench -p headgate-core`, read from where criterion leaves
-//! them.
+//! In Envoy the filter measures itself, built with `decision-timing`: from the clock reading that
+//! starts a decision to a second one at its end. So the figure includes one clock reading (0.1 µs).
+//! Native figures are those of `cargo bench -p headgate-core`, read from the folder where criterion
+//! writes them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,16 +21,16 @@ use crate::load::{self, LoadSpec};
 use crate::rig::Rig;
 use crate::{mix, policy, wait};
 
-/// The filter that measures its own decisions.
+/// The module of the filter that measures its own decisions.
 const MODULE: &str = "headgate-decision-timing.wasm";
 
-/// Name of the filter's histogram, ns.
+/// The name of the filter's histogram, ns.
 const HISTOGRAM: &str = "wasmcustom.headgate.decision_ns";
 
-/// Connections that saturate a worker.
+/// The number of connections that saturate a worker.
 const CLIENTS: usize = 16;
 
-/// Decisions in the guest.
+/// The time of decisions in the guest.
 #[derive(Debug, Clone, Serialize)]
 pub struct InGuest {
     /// The load.
@@ -66,8 +66,8 @@ pub fn in_guest(loads: &[f64], measured: Duration, workers: u32) -> Result<Vec<I
     loads.iter().map(measure).collect()
 }
 
-/// Measures one worker that has as many requests as it can take, all of them admitted: the caches
-/// are warm.
+/// Measures one worker that gets as many requests as it can process, all of them admitted: the
+/// caches are warm.
 ///
 /// # Errors
 /// If the system doesn't start or the filter reports nothing.
@@ -108,7 +108,7 @@ fn read(rig: &Rig, load: String) -> Result<InGuest> {
     })
 }
 
-/// `_sum` and `_count` of the one histogram in Prometheus text.
+/// Returns `_sum` and `_count` of the only histogram in a text in Prometheus' format.
 fn sum_and_count(text: &str) -> (f64, f64) {
     let value = |suffix: &str| {
         let line = text
@@ -120,10 +120,10 @@ fn sum_and_count(text: &str) -> (f64, f64) {
     (value("decision_ns_sum"), value("decision_ns_count"))
 }
 
-/// One native figure.
+/// One figure of a native benchmark.
 #[derive(Debug, Clone, Serialize)]
 pub struct Native {
-    /// Benchmark, such as `decide/bouncer`.
+    /// Name of the benchmark, such as `decide/bouncer`.
     pub name: String,
     /// Number of types.
     pub types: u64,
@@ -177,7 +177,7 @@ pub fn native(criterion: &Path) -> Result<Vec<Native>> {
     Ok(figures)
 }
 
-/// The guest's figures as a table.
+/// Returns the guest's figures as a table.
 pub fn guest_table(rows: &[InGuest]) -> Table {
     let mut table = Table::new(&[
         "decision in Envoy",
@@ -198,7 +198,8 @@ pub fn guest_table(rows: &[InGuest]) -> Table {
     table
 }
 
-/// The native figures as a table: one line for each benchmark, one column for each number of types.
+/// Returns the native figures as a table: one line for each benchmark, one column for each number
+/// of types.
 pub fn native_table(figures: &[Native]) -> Table {
     let mut sizes: Vec<u64> = figures.iter().map(|figure| figure.types).collect();
     sizes.sort_unstable();

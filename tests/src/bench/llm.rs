@@ -2,11 +2,12 @@
 //! answers.
 //!
 //! The measure is goodput: answers per second whose time to the first token (TTFT) and time per
-//! output token (TPOT) are inside the objectives of their type. Time counts from the moment when a
-//! request should have been sent. The server has one core, Envoy and the clients have the others.
+//! output token (TPOT) are inside the objectives of their type. Times are measured from the moment
+//! when a request should have been sent. The server has one core; Envoy and the clients have the
+//! others.
 //!
-//! The sizes within a type differ by a factor of 4.5, as prompts do. Nothing tells the proxy the
-//! size of a request; its type is in a header.
+//! The sizes within a type differ by a factor of 4.5, as prompts do. The proxy doesn't get the size
+//! of a request, only its type, in a header.
 
 mod model;
 mod report;
@@ -36,31 +37,31 @@ use crate::process::Child;
 use crate::quantiles::{Durations, Quantiles};
 use crate::wait;
 
-/// Requests that the server works on at once, unless a row says otherwise.
+/// The number of requests that the server processes at once, unless a row sets another.
 const SLOTS: usize = 8;
-/// Tokens of context of each slot, more than the largest request has.
+/// The context of each slot in tokens, more than the largest request needs.
 const CONTEXT: usize = 2_560;
 /// The header that names a request's type.
 const OBJECTIVE: &str = "x-gateway-inference-objective";
-/// Load at which candidates are compared, as a multiple of capacity.
+/// The load at which candidates are compared, as a multiple of capacity.
 const SEARCH_LOAD: f64 = 1.5;
 /// Time before the measured part of a closed loop.
 const SETTLING: Duration = Duration::from_secs(3);
-/// The time that answers are awaited after a run; all later ones have missed their objectives.
+/// The time for which answers are awaited after a run; all later ones have missed their objectives.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// How to run it.
+/// The options of a benchmark.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Offered loads as multiples of capacity.
     pub loads: Vec<f64>,
     /// Measured time of each run.
     pub measured: Duration,
-    /// Load before that, in which a protection adapts.
+    /// Duration of the load before the measured time, in which a protection adapts.
     pub warmup: Duration,
-    /// Runs of each row at each load.
+    /// The number of runs of each row at each load.
     pub rounds: usize,
-    /// Names of the rows to run; empty for all.
+    /// Names of the rows to run; all if the list is empty.
     pub only: Vec<String>,
     /// Worker threads of Envoy.
     pub workers: u32,
@@ -71,9 +72,9 @@ struct Kind {
     name: &'static str,
     /// Share of the requests.
     share: f64,
-    /// Mean tokens of a prompt.
+    /// Mean length of a prompt in tokens.
     prompt: usize,
-    /// Mean tokens of an answer.
+    /// Mean length of an answer in tokens.
     output: usize,
     /// Its objective for TTFT, as a multiple of the 90th percentile with all slots busy and no
     /// queue.
@@ -104,14 +105,14 @@ const MIX: [Kind; 3] = [
     },
 ];
 
-/// Prompt and answer of the equally likely sizes within a type, as multiples of the means. A long
-/// prompt says nothing about the length of its answer.
+/// Lengths of prompt and answer of the sizes within a type, as multiples of the means. All sizes
+/// are equally likely. A long prompt doesn't imply a long answer.
 const SIZES: [(f64, f64); 4] = [(0.4, 1.1), (0.7, 0.4), (1.1, 1.8), (1.8, 0.7)];
 
 /// The objective for TPOT, as a multiple of the 90th percentile with all slots busy.
 const TPOT_PATIENCE: f64 = 1.5;
 
-/// The server's files, and what is known of it.
+/// The server's files, and the results of its calibration.
 struct Bench<'a> {
     options: &'a Options,
     dir: TempDir,
@@ -125,11 +126,11 @@ struct Server {
     addr: SocketAddr,
 }
 
-/// Runs all of it; `progress` gets a line for each run.
+/// Runs the whole benchmark; `progress` gets a line for each run.
 ///
 /// # Errors
-/// If a part of a system doesn't start or run; [`programs::why_unavailable`] tells if the server
-/// can't be had on this kind of machine.
+/// If a part of a system doesn't start or run; [`programs::why_unavailable`] returns a reason if
+/// this kind of machine can't have the server.
 pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> {
     programs::llama()?;
     leave_core()?;
@@ -175,7 +176,7 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> 
     Ok(report)
 }
 
-/// The requests of the mix, type by type, each in all its sizes.
+/// Returns the requests of the mix, type by type, each in all its sizes.
 fn requests() -> Vec<RequestType> {
     let of_kind = |kind: &Kind| {
         SIZES.map(|(prompt, output)| {
@@ -204,13 +205,13 @@ fn times_of(mean: usize, factor: f64) -> usize {
     (mean as f64 * factor).round() as usize
 }
 
-/// The stream of an answer that arrived whole.
+/// Returns the stream of an answer that arrived completely.
 fn answer(sample: &Sample) -> Option<Stream> {
     sample.stream.filter(|_| sample.ended == Ended::Ok)
 }
 
-/// Answers per second that ended in `[from, to)`, whenever they were sent. A long answer at the end
-/// of the span makes up for one at its begin.
+/// Returns the answers per second that ended in `[from, to)`, whenever they were sent. A long
+/// answer at the end of the span compensates for one at its beginning.
 fn answers_per_second(samples: &[Sample], from: Duration, to: Duration) -> f64 {
     let ended = samples.iter().filter(|sample| {
         let end = sample.at + sample.latency;
@@ -219,7 +220,7 @@ fn answers_per_second(samples: &[Sample], from: Duration, to: Duration) -> f64 {
     ended.count() as f64 / (to - from).as_secs_f64()
 }
 
-/// TTFT and TPOT of a type's answers.
+/// Returns the TTFT and TPOT of a type's answers.
 fn token_times<'a>(samples: impl Iterator<Item = &'a Sample>) -> (Quantiles, Quantiles) {
     let (mut first, mut per_token) = (Durations::new(), Durations::new());
     for stream in samples.filter_map(answer) {
@@ -230,7 +231,7 @@ fn token_times<'a>(samples: impl Iterator<Item = &'a Sample>) -> (Quantiles, Qua
 }
 
 /// Opens a connection to the server for each request. The server closes a connection after a stream
-/// without saying so in its answer, and Envoy answers 503 for requests that it has sent on it.
+/// without announcing it in its answer, and Envoy answers 503 for requests that it has sent on it.
 fn one_request_per_connection(bootstrap: &mut Bootstrap) -> Result<()> {
     const OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
     let extensions = &mut bootstrap.cluster("upstream")?["typed_extension_protocol_options"];
@@ -242,7 +243,7 @@ fn one_request_per_connection(bootstrap: &mut Bootstrap) -> Result<()> {
     Ok(())
 }
 
-/// Index of a sample's type in [`MIX`].
+/// Returns the index of a sample's type in [`MIX`].
 fn kind_of(sample: &Sample) -> usize {
     sample.kind / SIZES.len()
 }
@@ -265,8 +266,8 @@ impl<'a> Bench<'a> {
         self.dir.path().join("model.gguf")
     }
 
-    /// Starts a server with so many slots, and waits until it answers. It has no cache of prompts:
-    /// the few prompts of the load would all be in it.
+    /// Starts a server with this many slots, and waits until it answers. Its prompt cache is off,
+    /// because it would hold all of the load's few prompts.
     fn server(&self, slots: usize) -> Result<Server> {
         let port = free_port()?;
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -300,8 +301,8 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Finds the capacity, and objectives that a server has a chance to keep: by a client alone,
-    /// and by as many as there are slots.
+    /// Measures the times of a single client, and of as many clients as there are slots. They
+    /// define the capacity, and objectives that a server can keep.
     fn calibrate(&mut self) -> Result<()> {
         let alone = self.closed_loop(1)?;
         let busy = self.closed_loop(SLOTS)?;
@@ -327,7 +328,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Runs so many clients without a proxy, each of which sends when it has its answer.
+    /// Runs this many clients without a proxy. Each sends its next request when it has its answer.
     fn closed_loop(&self, clients: usize) -> Result<Vec<Sample>> {
         let server = self.server(SLOTS)?;
         let mut spec = LoadSpec::new(server.addr, requests(), 0.0, Duration::ZERO);
@@ -515,7 +516,7 @@ mod tests {
             ttft_ms: 100.0,
             tpot_ms: 10.0,
         };
-        // First tokens after 100, 102 and 60 ms; a token every 10, 10.2 and 14 ms.
+        // First tokens after 100, 102 and 60 ms; then a token every 10, 10.2 and 14 ms.
         let mut slow_tokens = sample(0, 200, Ended::Ok);
         slow_tokens.stream = slow_tokens.stream.map(|stream| Stream {
             first: Duration::from_millis(60),
@@ -547,7 +548,7 @@ mod tests {
         }
         for kind in &MIX {
             for (prompt, output) in SIZES {
-                // The tokenizer adds a begin and a space of up to three bytes.
+                // The tokenizer adds a begin token and a space of up to three bytes.
                 let tokens = times_of(kind.prompt, prompt) + times_of(kind.output, output) + 4;
                 assert!(tokens <= CONTEXT, "{}: {tokens}", kind.name);
             }

@@ -1,6 +1,6 @@
-//! Cost of the native filter's lock: one engine behind one lock, as `filter/native` has it, and
-//! threads that do nothing but requests. Envoy's workers do far more between two requests, so
-//! contention here is an upper bound.
+//! Cost of the native filter's lock: one engine behind one lock, as in `filter/native`, and threads
+//! that only process requests. Envoy's workers do far more between two requests, so the contention
+//! measured here is an upper bound.
 
 use std::collections::HashMap;
 use std::sync::{Barrier, LazyLock, Mutex, PoisonError};
@@ -70,9 +70,9 @@ const HEADERS: [(&str, &str); 30] = [
 ];
 /// Time between two ticks of the main thread.
 const TICK: Duration = Duration::from_millis(10);
-/// Every so many ticks, a configuration comes with the tick.
+/// The number of ticks between two new configurations; a configuration comes with a tick.
 const EDIT: u32 = 20;
-/// Every so many waits, one is kept for the percentiles.
+/// The number of waits of which one is kept for the percentiles.
 const SAMPLED: u64 = 16;
 
 /// A load on the lock.
@@ -81,7 +81,7 @@ struct Case {
     name: &'static str,
     headers: usize,
     types: usize,
-    /// Whether the main thread takes new configurations over.
+    /// Whether the main thread applies new configurations.
     edits: bool,
 }
 
@@ -106,32 +106,32 @@ const CASES: [Case; 3] = [
     },
 ];
 
-/// Results of one number of threads under one load.
+/// The results of one number of threads under one load.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// The load.
     pub case: &'static str,
-    /// Threads.
+    /// The number of threads.
     pub threads: usize,
-    /// Requests, from their headers to their end, a second; each takes the lock three times.
+    /// Requests per second, from their headers to their end; each takes the lock three times.
     pub requests_per_second: f64,
     /// Mean wait for the lock, ns.
     pub wait_ns: f64,
     /// The 99th percentile of these waits, ns.
     pub wait_p99_ns: u64,
-    /// The longest, ns.
+    /// The longest of these waits, ns.
     pub wait_max_ns: u64,
-    /// Mean time with the lock, ns.
+    /// Mean time for which the lock is held, ns.
     pub held_ns: f64,
-    /// The longest time that the main thread had the lock for a tick, ns.
+    /// The longest time for which the main thread held the lock for a tick, ns.
     pub tick_ns: u64,
-    /// The same, for a configuration.
+    /// The same for a configuration, ns.
     pub edit_ns: u64,
 }
 
 type Engine = Filter<Local<Names>>;
 
-/// Metrics of which only the names are kept, apart from the lock.
+/// A metrics host that stores only names, without the lock.
 #[derive(Debug, Default)]
 struct Names;
 
@@ -180,7 +180,7 @@ pub fn run(threads: &[usize], measured: Duration) -> Result<Vec<Row>> {
     cases.map(|(case, n)| row(case, n, measured)).collect()
 }
 
-/// Returns the configuration of a case; `slots` makes one edit differ from another.
+/// Returns the configuration of a case; `slots` distinguishes one edit from another.
 fn config(case: &Case, slots: u32) -> String {
     let slo = json!([
         {"percentile": 50.0, "objective_us": 18_000},
@@ -255,8 +255,8 @@ fn row(case: &Case, threads: usize, measured: Duration) -> Result<Row> {
     })
 }
 
-/// Runs Envoy's main thread: ticks and configurations. Returns the measurements of the ticks, then
-/// those of the configurations.
+/// Runs the loop of Envoy's main thread: ticks and configurations. Returns the measurements of the
+/// ticks, then those of the configurations.
 fn main_thread(
     case: &Case,
     engine: &Mutex<Engine>,
@@ -281,7 +281,7 @@ fn main_thread(
             let taken = locked(engine, &mut edits, |engine| {
                 engine.take_over(&stream, now, (n, ""), prepared)
             });
-            // The configuration before it was taken over too, and goes now.
+            // Removes the previous configuration, as Envoy does after the switch.
             if taken.is_ok() {
                 locked(engine, &mut edits, |engine| {
                     engine.gone(&stream, n.saturating_sub(EDIT));
@@ -292,7 +292,7 @@ fn main_thread(
     [ticks, edits]
 }
 
-/// Requests one after the other, until the time is over.
+/// Processes requests one after the other until `measured` has passed.
 fn work(case: &Case, engine: &Mutex<Engine>, start: &Barrier, measured: Duration) -> Seen {
     let stream = MemoryStream::of(&HEADERS[..case.headers]);
     stream.set(Property::ResponseCodeDetails, "via_upstream");
@@ -343,7 +343,7 @@ fn locked<T>(engine: &Mutex<Engine>, seen: &mut Seen, f: impl FnOnce(&mut Engine
     result
 }
 
-/// The rows as a table.
+/// Returns the rows as a table.
 pub fn table(rows: &[Row]) -> Table {
     let mut table = Table::new(&[
         "load",

@@ -18,7 +18,7 @@ const FEW: u32 = 1;
 const MANY: u32 = 4;
 const MIB: f64 = 1_048_576.0;
 
-/// One variant.
+/// The results of one variant.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Short name.
@@ -73,7 +73,7 @@ fn resident_mib(variant: &Protection, workers: u32) -> Result<f64> {
     Ok(lab.envoy().resident_bytes()? as f64 / MIB)
 }
 
-/// The rows as a table.
+/// Returns the rows as a table.
 pub fn table(rows: &[Row]) -> Table {
     let baseline = rows.first();
     let mut table = Table::new(&[
@@ -96,7 +96,7 @@ pub fn table(rows: &[Row]) -> Table {
     table
 }
 
-/// Sizes of Headgate's module and of the empty one, bytes.
+/// Returns the sizes of Headgate's module and of the empty one, bytes.
 ///
 /// # Errors
 /// If one isn't built.

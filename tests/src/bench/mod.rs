@@ -1,4 +1,4 @@
-//! The benchmarks behind `scripts/bench`: Headgate's cost, and its worth in overload.
+//! The benchmarks behind `scripts/bench`: Headgate's cost, and its benefit in overload.
 
 pub mod agreement;
 pub mod closed_loop;

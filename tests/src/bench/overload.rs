@@ -1,11 +1,10 @@
-//! The same overload under each protection: how many requests are answered while the answer is
-//! still wanted.
+//! The same overload under each protection: the number of requests that are answered within their
+//! objective.
 //!
-//! Every protection meets the same seeded arrivals and the same seeded service times, at several
-//! loads. The measure is goodput: 2xx per second within the p90 objective of the request's type,
-//! measured from the moment when the request should have been sent. It is compared with the
-//! backend's capacity, and with the ideal: an oracle that keeps all slots busy and refuses the
-//! costliest first.
+//! Every protection gets the same seeded arrivals and service times, at several loads. The measure
+//! is goodput: 2xx per second within the p90 objective of the request's type, measured from the
+//! moment when the request should have been sent. It is compared with the backend's capacity, and
+//! with the ideal: an oracle that keeps all slots busy and refuses the costliest first.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -23,40 +22,40 @@ use crate::load::{self, Ended, LoadSpec};
 use crate::mix::{self, QueryType};
 use crate::policy;
 
-/// How to run it.
+/// The options of a benchmark.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Offered load as a multiple of capacity.
     pub load: f64,
     /// Measured time per protection.
     pub measured: Duration,
-    /// Load before that, in which a protection adapts.
+    /// Duration of the load before the measured time, in which a protection adapts.
     pub warmup: Duration,
-    /// Names of the protections to run; empty for all.
+    /// Names of the protections to run; all if the list is empty.
     pub only: Vec<String>,
     /// Worker threads of Envoy.
     pub workers: u32,
-    /// Requests the backend serves at once.
+    /// The number of requests that the backend serves at once.
     pub parallelism: usize,
     /// Multiplies the paper's service times and objectives.
     pub scale: f64,
 }
 
 impl Options {
-    /// The load that all protections meet.
+    /// Returns the load, which is the same for all protections.
     pub fn spec(&self, target: SocketAddr, mix: &[QueryType]) -> LoadSpec {
         let rate = self.load * mix::capacity_rps(mix, self.parallelism);
         let mut spec = LoadSpec::for_mix(target, mix, rate, self.warmup + self.measured);
         spec.warmup = self.warmup;
         // An answer later than this after the end has missed every objective.
         spec.drain = Duration::from_secs(1);
-        // The most that is possible: each takes two file descriptors of Envoy.
+        // The largest possible number: each takes two file descriptors of Envoy.
         spec.max_outstanding = 8_000;
         spec
     }
 }
 
-/// One protection at one load.
+/// The results of one protection at one load.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Short name of the protection.
@@ -65,40 +64,40 @@ pub struct Row {
     pub title: &'static str,
     /// Offered load as a multiple of capacity.
     pub load: f64,
-    /// 2xx within the p90 objective per second.
+    /// 2xx answers per second within the p90 objective.
     pub goodput_rps: f64,
     /// Goodput as a multiple of the backend's capacity.
     pub goodput_per_capacity: f64,
     /// Goodput as a multiple of the ideal's at this load.
     pub goodput_per_ideal: f64,
-    /// Share of the backend's work that went into these answers, ratio 0..=1.
+    /// Share of the backend's work that was spent on these answers, ratio 0..=1.
     pub work_for_goodput: f64,
     /// Share of the slots in use, ratio 0..=1.
     pub utilization: f64,
-    /// Most requests in the backend at once.
+    /// The largest number of requests in the backend at once.
     pub max_in_flight: usize,
-    /// 99th percentile of how late the generator sent, ms.
+    /// 99th percentile of the generator's lateness, ms.
     pub generator_late_p99_ms: f64,
-    /// Per type, in the mix's order.
+    /// Results by type, in the mix's order.
     pub types: Vec<TypeRow>,
 }
 
-/// One type of a [`Row`].
+/// The results of one type in a [`Row`].
 #[derive(Debug, Clone, Serialize)]
 pub struct TypeRow {
     /// Name.
     pub name: &'static str,
     /// Share of its requests that were answered 2xx, ratio 0..=1.
     pub acceptance: f64,
-    /// Whether both percentiles of the answered are inside their objectives; `None` if it answered
-    /// less than 1%.
+    /// Whether both percentiles of the answered requests are inside their objectives; `None` if
+    /// less than 1% were answered.
     pub in_slo: Option<bool>,
-    /// Counts and percentiles.
+    /// Its counts and percentiles.
     pub totals: Totals,
 }
 
-/// Share of answers below which a type counts as starved: its percentiles say nothing about the
-/// service.
+/// The share of answered requests below which a type counts as starved: its percentiles are then
+/// not meaningful.
 const STARVED: f64 = 0.01;
 
 /// Whether both percentiles are inside their objectives; `None` if the type is starved.
@@ -108,7 +107,7 @@ pub fn in_slo(totals: &Totals, query: &QueryType) -> Option<bool> {
     (totals.acceptance() >= STARVED).then(|| within(p50, query.p50) && within(p90, query.p90))
 }
 
-/// The protections to compare: Envoy's own, then Headgate's.
+/// Returns the protections to compare: Envoy's own, then Headgate's.
 pub fn protections(backend: Protected, mix: &[QueryType]) -> Vec<Protection> {
     let bouncer = policy::for_mix(backend.parallelism, mix);
     // All types have the same objectives.
@@ -154,7 +153,7 @@ pub fn protections(backend: Protected, mix: &[QueryType]) -> Vec<Protection> {
         .collect()
 }
 
-/// Runs all of it; `progress` gets a line for each run as it starts.
+/// Runs the whole benchmark; `progress` gets a line for each run as it starts.
 ///
 /// # Errors
 /// If a part of a system doesn't start or run.
@@ -176,7 +175,7 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Vec<Row>
     Ok(rows)
 }
 
-/// Runs one protection under [`Options::spec`] with `change`; ignores [`Options::only`].
+/// Runs one protection under [`Options::spec`], modified by `change`; ignores [`Options::only`].
 ///
 /// # Errors
 /// If a part of the system doesn't start or run.
@@ -256,7 +255,7 @@ fn mark(in_slo: Option<bool>) -> char {
     }
 }
 
-/// The rows of one load as a table.
+/// Returns the rows of one load as a table.
 pub fn table(rows: &[Row], mix: &[QueryType], load: f64) -> String {
     let mut headings = vec![
         "",

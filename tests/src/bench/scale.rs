@@ -1,12 +1,13 @@
 //! Many policies and many proxies on one operator: the time until every proxy that an edit is for
-//! has accepted it, and the cost to the operator and the API server.
+//! has accepted it, and the cost for the operator and the API server.
 //!
-//! With an API server, proxies speak TLS and have certificates of their namespaces. Then two more
-//! times are measured: until another operator has configured all proxies, and until another replica
+//! With an API server, proxies use TLS with certificates of their namespaces, and two more times
+//! are measured: until a restarted operator has configured all proxies, and until another replica
 //! writes statuses in place of a killed leader.
 //!
-//! Two shapes: each proxy has a policy of its own, and an edit is for one proxy; or all proxies
-//! have the same policy, and an edit is for all of them. Both shapes have all the policies.
+//! There are two shapes. Either each proxy has its own policy, and an edit affects one proxy; or
+//! all proxies have the same policy, and an edit affects all of them. Both shapes contain all the
+//! policies.
 
 mod source;
 
@@ -28,42 +29,43 @@ const MIB: f64 = 1_048_576.0;
 /// Sizes of the measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Policies.
+    /// The number of policies.
     pub policies: usize,
-    /// Simulated proxies.
+    /// The number of simulated proxies.
     pub clients: usize,
-    /// Edits in each shape.
+    /// The number of edits in each shape.
     pub edits: usize,
-    /// Time without a change, in which the operator's writes are counted.
+    /// The time without a change, in which the operator's writes are counted.
     pub quiet: Duration,
 }
 
-/// One source in one shape.
+/// The results of one source in one shape.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// The source of the policies.
     pub source: &'static str,
-    /// Proxies that an edit is for.
+    /// The number of proxies that an edit affects.
     pub proxies: usize,
-    /// From the start of the first stream until all proxies had their first configuration, ms.
+    /// Time from the start of the first stream until all proxies had their first configuration, ms.
     pub first_ms: f64,
-    /// From an edit's apply to the last acceptance, median, ms.
+    /// Time from the apply of an edit to the last acceptance, median, ms.
     pub p50_ms: f64,
     /// The same, 99th percentile, ms.
     pub p99_ms: f64,
-    /// Responses to proxies for each edit.
+    /// The number of responses to proxies for each edit.
     pub responses_per_edit: f64,
     /// Resident memory of the operator, MiB.
     pub rss_mib: f64,
-    /// Requests of the operator to the API server for each edit, watches and its Lease apart.
+    /// The number of requests of the operator to the API server for each edit, without watches and
+    /// those of its Lease.
     pub requests_per_edit: Option<f64>,
-    /// Writes of the operator while nothing changed, its Lease apart.
+    /// The number of writes of the operator while nothing changed, without those of its Lease.
     pub quiet_writes: Option<usize>,
-    /// From the start of another operator until it serves, ms.
+    /// Time from the start of another operator until it serves, ms.
     pub restart_ready_ms: Option<f64>,
-    /// From the start of another operator until it has configured all proxies, ms.
+    /// Time from the start of another operator until it has configured all proxies, ms.
     pub restart_ms: Option<f64>,
-    /// From the end of the leader until another replica has written the status of an edit, ms.
+    /// Time from the end of the leader until another replica has written the status of an edit, ms.
     pub leader_ms: Option<f64>,
 }
 
@@ -104,8 +106,7 @@ fn measure(
         "all configured after {:.0} ms",
         ms(first.duration_since(started))
     ));
-    // Each new connection makes the operator write a status; edits are measured without these
-    // writes.
+    // Each new connection causes a write of a status; edits are measured without these writes.
     running.settle()?;
     progress(&format!(
         "all statuses written after {:.0} s",
@@ -132,7 +133,7 @@ fn measure(
     let requests = running.requests(mark)?;
     let responses = fleet.responses() - before;
 
-    // The operator settles, then its writes are counted for a fixed time: no event marks the
+    // After the operator has settled, its writes are counted for a fixed time: no event marks the
     // absence of writes.
     running.settle()?;
     let mark = running.mark();
@@ -172,7 +173,7 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Connects all proxies. Returns them, and the time when the last of them had a configuration.
+/// Connects all proxies. Returns them, and the time at which the last of them had a configuration.
 fn connect(
     running: &Running,
     clients: usize,
@@ -198,7 +199,7 @@ fn spec(running: &Running, client: usize, policy: usize) -> Result<ClientSpec> {
     })
 }
 
-/// The rows as a table.
+/// Returns the rows as a table.
 pub fn table(rows: &[Row]) -> Table {
     let mut table = Table::new(&[
         "policies from",

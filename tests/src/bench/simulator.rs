@@ -1,5 +1,5 @@
-//! Speed of the simulator: simulated requests per second of CPU time on one core, beside the same
-//! events without an engine, and the time of one table of the paper.
+//! The speed of the simulator: simulated requests per second of CPU time on one core, beside the
+//! same events without an engine, and the duration of one of the paper's tables.
 
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::mix::{self, QueryType};
 use crate::policy;
 use crate::simulated;
 
-/// Slots, as in the paper.
+/// The number of slots, as in the paper.
 const P: usize = 100;
 /// Offered load as a multiple of capacity.
 const LOAD: f64 = 1.2;
@@ -25,44 +25,45 @@ const TABLE: &str = "bouncer-table3";
 const TABLE_REQUESTS: u64 = 1_500_000;
 const TABLE_SEEDS: u32 = 5;
 
-/// How to run it.
+/// The options of a benchmark.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Requests of each run; best of [`Options::rounds`].
+    /// The number of requests of each run; the best of [`Options::rounds`] counts.
     pub requests: u64,
-    /// Rounds over all variants.
+    /// The number of rounds over all variants.
     pub rounds: usize,
-    /// Runs the whole table in place of a small part.
+    /// Whether the whole table is simulated rather than a small part.
     pub full: bool,
 }
 
-/// One way to run.
+/// The results of one variant.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
-    /// The simulated variant.
+    /// A description of the simulated variant.
     pub what: &'static str,
     /// Simulated requests per second of CPU time.
     pub per_cpu_second: f64,
-    /// Time per request as a multiple of the bare events'.
+    /// Time per request as a multiple of that of the events without an engine.
     pub ratio: f64,
 }
 
-/// A whole table on all cores.
+/// The results of a whole table on all cores.
 #[derive(Debug, Clone, Serialize)]
 pub struct TableRun {
     /// Its name.
     pub name: &'static str,
-    /// Requests that were simulated.
+    /// The number of simulated requests.
     pub simulated: u64,
-    /// Wall time that took, s: more than `cpu_seconds / cores` where something else runs, too.
+    /// Wall time of the simulation, s: more than `cpu_seconds / cores` if other programs run too.
     pub seconds: f64,
     /// CPU time of all threads, s.
     pub cpu_seconds: f64,
-    /// Cores that were used.
+    /// The number of cores used.
     pub cores: usize,
-    /// Requests of the table at full size.
+    /// The number of requests of the table at full size.
     pub full_requests: u64,
-    /// CPU time for those: measured if all were simulated, else at the same speed, s.
+    /// CPU time of the table at full size, s: measured if all requests were simulated, else
+    /// extrapolated.
     pub full_cpu_seconds: f64,
 }
 
@@ -170,8 +171,8 @@ pub fn table_run(options: &Options) -> Result<TableRun> {
     })
 }
 
-/// Does what any simulation of this traffic has to do: draws requests, and keeps the ends of their
-/// service in order.
+/// Does the work that any simulation of this traffic needs: draws requests, and keeps the ends of
+/// their services in order.
 fn bare_events(mix: &[QueryType], per_second: f64, requests: u64) -> u64 {
     let mut rng = Rng::new(1);
     let mut backend = Servers::new(P as u32);
@@ -208,7 +209,7 @@ fn bare_events(mix: &[QueryType], per_second: f64, requests: u64) -> u64 {
     served
 }
 
-/// CPU time that `work` takes by `clock`: this thread's, or that of all.
+/// Returns the CPU time of `work` by `clock`: that of this thread, or of all threads.
 fn cpu_time<T>(clock: ClockId, work: impl FnOnce() -> Result<T>) -> Result<Duration> {
     let now = || {
         let time = clock_gettime(clock);
@@ -222,7 +223,7 @@ fn cpu_time<T>(clock: ClockId, work: impl FnOnce() -> Result<T>) -> Result<Durat
     Ok(now().saturating_sub(before))
 }
 
-/// Rows as a table.
+/// Returns the rows as a table.
 pub fn table(rows: &[Row]) -> Table {
     let mut table = Table::new(&[
         "one core",
@@ -239,7 +240,7 @@ pub fn table(rows: &[Row]) -> Table {
     table
 }
 
-/// The table's time, in words.
+/// Returns a sentence about the table's duration.
 pub fn table_words(run: &TableRun) -> String {
     let million = |n: u64| n as f64 / 1e6;
     let cores = run.cores as f64;

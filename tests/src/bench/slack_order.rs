@@ -1,8 +1,8 @@
 //! Starvation avoidance that keeps all objectives: the paper's two strategies, with the queue as a
 //! FIFO and in slack order, in Envoy.
 //!
-//! In a FIFO the types that are helped wait as long as all others and miss their objectives
-//! (Bouncer Figure 9). By latest start they overtake those that have time.
+//! In a FIFO the helped types wait as long as all others and miss their objectives (Bouncer Figure
+//! 9). In slack order they overtake requests with more slack.
 
 use std::time::Duration;
 
@@ -14,27 +14,27 @@ use super::table::{Table, percent};
 use crate::mix::{self, QueryType};
 use crate::policy;
 
-/// How to run it.
+/// The options of a benchmark.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Offered load as a multiple of capacity.
     pub load: f64,
     /// Measured time of each run.
     pub measured: Duration,
-    /// Load before that.
+    /// Duration of the load before the measured time.
     pub warmup: Duration,
-    /// Names of the policies to run; empty for all.
+    /// Names of the policies to run; all if the list is empty.
     pub only: Vec<String>,
     /// Worker threads of Envoy.
     pub workers: u32,
 }
 
-/// Requests the backend serves at once.
+/// The number of requests that the backend serves at once.
 const P: usize = 20;
 /// Multiplies the paper's service times and objectives.
 const SCALE: f64 = 4.0;
 
-/// The mix of requests.
+/// Returns the mix of requests.
 pub fn mix() -> Vec<QueryType> {
     mix::bouncer(SCALE)
 }
@@ -71,7 +71,7 @@ fn protections(mix: &[QueryType]) -> [Protection; 4] {
     ]
 }
 
-/// Runs all of it; `progress` gets a line for each run as it starts.
+/// Runs the whole benchmark; `progress` gets a line for each run as it starts.
 ///
 /// # Errors
 /// If a part of a system doesn't start or run.
@@ -96,7 +96,7 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Vec<Row>
     Ok(rows)
 }
 
-/// Rows as a table.
+/// Returns the rows as a table.
 pub fn table(rows: &[Row], mix: &[QueryType], load: f64) -> String {
     let mut headings = vec!["", "rejected", "slots busy"];
     headings.extend(mix.iter().map(|query| query.name));

@@ -1,4 +1,4 @@
-//! The most requests per second that one Envoy worker passes, without Headgate and with either of
+//! The most requests per second that one Envoy worker forwards, without Headgate and with either of
 //! its filters.
 
 use std::time::Duration;
@@ -13,18 +13,18 @@ use super::native_filters;
 use super::table::{Table, percent, times};
 use crate::{mix, policy};
 
-/// Connections that send as fast as they are answered.
+/// The number of connections in a closed loop.
 const CLIENTS: usize = 16;
 const WARMUP: Duration = Duration::from_secs(1);
 
-/// One variant.
+/// The results of one variant.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Short name.
     pub variant: &'static str,
     /// Requests per second: the median over rounds.
     pub rps: f64,
-    /// CPU that Envoy used, in cores: below 1, something else was the bottleneck.
+    /// CPU that Envoy used, in cores; below 1, another part was the bottleneck.
     pub envoy_cores: f64,
 }
 
@@ -68,13 +68,13 @@ pub fn run(measured: Duration, rounds: usize, mut progress: impl FnMut(&str)) ->
 }
 
 impl Row {
-    /// Envoy's CPU time per request, µs.
+    /// Returns Envoy's CPU time per request, µs.
     fn us_per_request(&self) -> f64 {
         self.envoy_cores * 1e6 / self.rps
     }
 }
 
-/// The rows as a table, each beside the Envoy without a filter.
+/// Returns the rows as a table, each beside Envoy without a filter.
 pub fn table(rows: &[Row]) -> Table {
     let (rps, us) = rows
         .first()

@@ -1,12 +1,12 @@
 //! Services that were not written for Headgate, under open-loop load from k6.
 //!
 //! The other benchmarks know the service times, the parallelism and one objective for all. Here
-//! none of that is given: the services are ordinary programs with shared cores, locks and pools,
-//! their types of request have different objectives, and the proxy knows nothing but these.
+//! none of that is given: the services are ordinary programs with shared cores, locks and pools.
+//! Their types of request have different objectives, and the proxy gets only these.
 //!
 //! The measure is goodput: 2xx per second within the p90 objective of their type, as a client sees
 //! it. Each round runs all protections at all loads once, so that a slow minute of the machine
-//! meets all of them.
+//! affects all of them.
 
 pub mod experiments;
 mod k6;
@@ -33,49 +33,49 @@ use crate::demo::result::ideal_rps;
 use crate::kube::programs;
 use crate::mix::QueryType;
 
-/// How to run it.
+/// The options of a benchmark.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Services.
+    /// The services to measure.
     pub services: Vec<Service>,
     /// Offered loads as multiples of capacity.
     pub loads: Vec<f64>,
     /// Measured time of each run.
     pub measured: Duration,
-    /// Load before that, in which a protection adapts.
+    /// Duration of the load before the measured time, in which a protection adapts.
     pub warmup: Duration,
-    /// Runs of each protection at each load.
+    /// The number of runs of each protection at each load.
     pub rounds: usize,
     /// Names of families or of their candidates to run, or `FAMILY=CANDIDATE,…` for a search among
-    /// these; empty for all families.
+    /// these; all families if the list is empty.
     pub only: Vec<String>,
-    /// Values of P to search for Headgate.
+    /// The values of P among which to search for Headgate.
     pub parallelism: Vec<usize>,
-    /// Whether to run changes of mix and of capacity too.
+    /// Whether to run the changes of mix and of capacity too.
     pub changes: bool,
-    /// Capacity of the services, requests/s; `None`: it is measured.
+    /// The capacity of the services, requests/s; measured if `None`.
     pub capacity_rps: Option<f64>,
-    /// Whether runs are added to those of an earlier measurement of the service, with its capacity,
-    /// its service times and its choices.
+    /// Whether to add runs to those of an earlier measurement of the service, with its capacity,
+    /// service times and chosen candidates.
     pub resume: bool,
 }
 
-/// All that was measured of one service.
+/// The results of one service.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ServiceReport {
     /// Name of the service.
     pub service: String,
     /// A short description.
     pub title: String,
-    /// Why nothing was measured, if nothing was.
+    /// The reason why nothing was measured; `None` if something was.
     pub skipped: Option<String>,
-    /// Requests per second of the mix that it answers at most.
+    /// The capacity: the most requests of the mix that it answers per second.
     pub capacity_rps: f64,
-    /// Its types of request.
+    /// The types of request.
     pub types: Vec<TypeReport>,
-    /// Goodput of a work-conserving oracle: load and requests/s.
+    /// The goodput of a work-conserving oracle: pairs of load and requests/s.
     pub ideal: Vec<(f64, f64)>,
-    /// Protections, in the order of the tables.
+    /// The protections, in the order of the tables.
     pub rows: Vec<RowReport>,
     /// Runs at constant load.
     pub runs: Vec<Run>,
@@ -83,14 +83,14 @@ pub struct ServiceReport {
     pub changes: Vec<ChangeRun>,
 }
 
-/// One type of request.
+/// The measurements and objectives of one type of request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TypeReport {
     /// Name.
     pub name: String,
     /// Share of the requests, ratio 0..=1.
     pub share: f64,
-    /// Mean time of an answer without load, ms.
+    /// Mean response time without load, ms.
     pub mean_ms: f64,
     /// Objective for the median, ms.
     pub p50_ms: f64,
@@ -101,21 +101,21 @@ pub struct TypeReport {
 /// One protection.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RowReport {
-    /// Name of the family, or of the candidate that was asked for.
+    /// The name of the family, or of the candidate that `--only` names.
     pub name: String,
     /// A short description.
     pub title: String,
-    /// The candidate that the search found best, if there was a search.
+    /// The candidate that the search chose, if there was a search.
     pub chosen: Option<String>,
-    /// Candidates of the search with their goodput, requests/s.
+    /// The candidates of the search with their goodput, requests/s.
     pub searched: Vec<(String, f64)>,
-    /// Why it was not run, if it was not.
+    /// The reason why it was not run; `None` if it was.
     pub skipped: Option<String>,
 }
 
 impl RowReport {
-    /// The place of its family among all, for the order of rows and the style of lines. Candidates
-    /// that were asked for by their own names come last.
+    /// Returns the position of its family among all, for the order of rows and the style of lines.
+    /// Candidates that `--only` names come last.
     fn family(&self) -> usize {
         let all = families(&[], &[]);
         let family = all.iter().position(|family| family.name == self.name);
@@ -123,7 +123,7 @@ impl RowReport {
     }
 }
 
-/// One protection at one load, once.
+/// One run: a protection at one load.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Run {
     /// Name of the row.
@@ -137,47 +137,47 @@ pub struct Run {
     pub result: Measured,
 }
 
-/// The result of a load in its measured part.
+/// The results of a part of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Measured {
-    /// 2xx within the p90 objective per second.
+    /// 2xx answers per second within the p90 objective.
     pub goodput_rps: f64,
     /// Share of the requests that were refused (503, 429), ratio 0..=1.
     pub refused: f64,
-    /// 99th percentile of how late clients were in sending, ms.
+    /// 99th percentile of the lateness of clients in sending, ms.
     pub late_p99_ms: f64,
-    /// Cores that the proxy used.
+    /// The CPU time of the proxy, in cores.
     pub envoy_cores: f64,
-    /// Load average of the machine at the end, over one minute.
+    /// The one-minute load average of the machine at the end.
     pub load_average: f64,
-    /// By type, in the mix's order.
+    /// The results by type, in the mix's order.
     pub types: Vec<TypeMeasured>,
 }
 
-/// One type of a [`Measured`].
+/// The results of one type in a [`Measured`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TypeMeasured {
     /// Name.
     pub name: String,
-    /// Requests.
+    /// The number of requests.
     pub sent: usize,
-    /// 2xx.
+    /// The number of 2xx answers.
     pub answered: usize,
-    /// 2xx within the p90 objective.
+    /// The number of 2xx answers within the p90 objective.
     pub good: usize,
-    /// 503, 429, and whatever else Headgate refuses with.
+    /// The number of refusals: 503, 429, and any other status with which Headgate refuses.
     pub refused: usize,
-    /// These by Headgate's reason.
+    /// The refusals by Headgate's reason.
     pub reasons: BTreeMap<String, usize>,
-    /// Other statuses, and clients that gave up.
+    /// The number of answers with another status, and of clients that gave up.
     pub failed: usize,
-    /// Median of the 2xx, ms.
+    /// Median response time of the 2xx answers, ms.
     pub p50_ms: Option<f64>,
-    /// 90th percentile of the 2xx, ms.
+    /// 90th percentile of the response time of the 2xx answers, ms.
     pub p90_ms: Option<f64>,
 }
 
-/// One protection under a change, once.
+/// One run of a protection under a change.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ChangeRun {
     /// Name of the row.
@@ -186,9 +186,9 @@ pub struct ChangeRun {
     pub change: Change,
     /// Number of the round.
     pub round: usize,
-    /// Results before the change, in its first 10 s, for the rest of it, and after it.
+    /// The results before the change, in its first 10 s, for the rest of it, and after it.
     pub parts: Vec<Measured>,
-    /// Goodput of each second, requests/s.
+    /// The goodput of each second, requests/s.
     pub curve: Vec<f64>,
 }
 
@@ -196,14 +196,14 @@ pub struct ChangeRun {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Change {
-    /// Three times as many of the dearest type, at the same total rate.
+    /// The costliest type gets three times its share, at the same total rate.
     Mix,
     /// Half of the core is taken, and half of the workers stop.
     Capacity,
 }
 
 impl Change {
-    /// Both.
+    /// All changes.
     pub const ALL: [Self; 2] = [Self::Mix, Self::Capacity];
 
     /// Returns a short description.
@@ -215,7 +215,7 @@ impl Change {
     }
 }
 
-/// Rows of a quick run: none needs a search.
+/// The rows of a quick run; none needs a search.
 pub const QUICK: [&str; 6] = [
     "none",
     "adaptive_concurrency",
@@ -225,31 +225,32 @@ pub const QUICK: [&str; 6] = [
     "headgate-p6-shed",
 ];
 
-/// Load in front of which candidates are compared, as a multiple of capacity: between those of the
-/// targets.
+/// The load at which candidates are compared, as a multiple of capacity. It lies between the loads
+/// of the main runs.
 const SEARCH_LOAD: f64 = 1.75;
-/// Measured time of each candidate. The best is measured again, so a choice among equals by chance
-/// does no harm.
+/// Measured time of each candidate. The chosen one is measured again, so a choice by chance among
+/// equal candidates does no harm.
 const SEARCH_TIME: Duration = Duration::from_secs(5);
 /// Load of the runs with a change, as a multiple of capacity.
 const CHANGE_LOAD: f64 = 0.9;
-/// Before the change: a time to adapt, and a measured one.
+/// The parts of a run before the change: the time to adapt, and the measured time.
 const CALM: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(10)];
-/// The change: the time in which a protection should have adapted, and the rest.
+/// The parts of a run during the change: the time within which a protection should have adapted,
+/// and the rest.
 const CHANGED: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(15)];
-/// After it.
+/// The duration of a run after the change.
 const AFTER: Duration = Duration::from_secs(15);
-/// Ends of the parts of a run with a change, since its begin.
+/// Returns the ends of the parts of a run with a change, from its start.
 fn change_edges() -> [Duration; 5] {
     let [calm, changed] = [CALM, CHANGED].map(|parts| parts.iter().sum::<Duration>());
     let end = calm + changed;
     [CALM[0], calm, calm + CHANGED[0], end, end + AFTER]
 }
 
-/// The most attempts at a run whose load was not the one asked for.
+/// The most attempts at a run whose load differed from the requested one.
 const ATTEMPTS: usize = 3;
 
-/// A service with what is known of it.
+/// A service with the results of its calibration.
 struct Bench<'a> {
     options: &'a Options,
     k6: &'static Path,
@@ -258,9 +259,9 @@ struct Bench<'a> {
     capacity_rps: f64,
 }
 
-/// Runs all of it. `reports` has the earlier results; a service that is measured now replaces its
-/// own, or adds to it if the options say so. `progress` gets a line for each step, `done` the
-/// reports after each.
+/// Runs the whole benchmark. `reports` has the earlier results; the results of a service that is
+/// measured now replace its earlier ones, or are added to them if the options say so. `progress`
+/// gets a line for each step, `done` the reports after each.
 ///
 /// # Errors
 /// If a part of a system doesn't start or run.
@@ -325,7 +326,7 @@ pub fn run(
     Ok(reports)
 }
 
-/// Keeps this process, and what it starts, off the services' core.
+/// Keeps this process and its children off the services' core.
 pub(super) fn leave_core() -> Result<()> {
     let cores = std::thread::available_parallelism()?.get();
     ensure!(
@@ -341,7 +342,7 @@ pub(super) fn leave_core() -> Result<()> {
 }
 
 impl Bench<'_> {
-    /// Finds the service times and the capacity.
+    /// Measures the service times and the capacity.
     fn calibrate(&mut self) -> Result<()> {
         let running = self.site.start()?;
         running.measure(&mut self.mix, 40)?;
@@ -365,9 +366,9 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Capacity: the most answers per second in any 5 s of a ramp from 0.4 to 1.8 times what the
-    /// service times promise. Beyond its capacity a service may answer fewer than at it, so the end
-    /// of the ramp says little.
+    /// Returns the capacity: the most answers per second in any 5 s of a ramp from 0.4 to 1.8 times
+    /// the rate that follows from the service times. Beyond its capacity a service may answer fewer
+    /// requests than at it, so the end of the ramp isn't representative.
     fn ramp(&self, running: &Running) -> Result<f64> {
         const LENGTH: Duration = Duration::from_secs(40);
         const WINDOW: Duration = Duration::from_secs(5);
@@ -479,7 +480,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The rows to run: all, or those that were named. Candidates of a family may be named too.
+    /// Returns the rows to run: all, or those that `--only` names. It may also name candidates of a
+    /// family.
     fn families(&self) -> Vec<Family> {
         let all = families(&self.mix, &self.options.parallelism);
         let only = &self.options.only;
@@ -516,7 +518,7 @@ impl Bench<'_> {
         rows
     }
 
-    /// The best candidate of a family at [`SEARCH_LOAD`].
+    /// Returns the best candidate of a family at [`SEARCH_LOAD`].
     fn choose(
         &self,
         family: Family,
@@ -604,7 +606,7 @@ impl Bench<'_> {
         Ok((parts.collect(), curve.collect()))
     }
 
-    /// Shares of a mix with three times as many of the last type, which is the dearest.
+    /// Returns the shares of a mix with three times the share of the last type, the costliest.
     fn dearer(&self) -> Vec<f64> {
         let last = self.mix.last().map_or(0.0, |query| query.share);
         let others = (1.0 - 3.0 * last) / (1.0 - last);
@@ -615,8 +617,8 @@ impl Bench<'_> {
         self.mix.iter().enumerate().map(share).collect()
     }
 
-    /// Runs a load in front of a fresh service behind a fresh proxy. `disturbed` is when the
-    /// service loses capacity, and when it gets it back. Returns the cores that Envoy used, too.
+    /// Runs a load in front of a fresh service behind a fresh proxy. `disturbed` has the times at
+    /// which the service loses capacity and gets it back. Also returns the cores that Envoy used.
     fn load(
         &self,
         variant: &Variant,
@@ -684,11 +686,10 @@ impl Bench<'_> {
     }
 }
 
-/// The candidate of a family that an earlier search chose, with the name of its row.
+/// Returns the candidate of a family that an earlier search chose, with the name of its row.
 ///
 /// # Errors
-/// If the candidate is not among those of the family now: runs of two candidates don't belong in
-/// one row.
+/// If the family no longer has the candidate: runs of two candidates don't belong in one row.
 fn chosen_before(rows: &[RowReport], family: &Family) -> Result<Option<(String, Variant)>> {
     let earlier = rows.iter().find(|row| row.name == family.name);
     let Some(chosen) = earlier.and_then(|row| row.chosen.as_deref()) else {
@@ -736,7 +737,7 @@ impl TypeMeasured {
 }
 
 impl Measured {
-    /// In a line of progress.
+    /// Returns a summary for a line of progress.
     fn words(&self) -> String {
         let types = self.types.iter().map(|kind| {
             let share = |count: usize| 100.0 * count as f64 / kind.sent.max(1) as f64;
@@ -801,14 +802,14 @@ impl ServiceReport {
             .sort_by(|(left, _), (right, _)| left.total_cmp(right));
     }
 
-    /// The number of the last round.
+    /// Returns the number of the last round.
     fn rounds(&self) -> usize {
         let constant = self.runs.iter().map(|run| run.round);
         let changing = self.changes.iter().map(|run| run.round);
         constant.chain(changing).max().unwrap_or(0)
     }
 
-    /// Capacity and types in a line.
+    /// Returns capacity and types in one line.
     fn description(&self) -> String {
         let types = self.types.iter().map(|kind| {
             format!(
@@ -832,7 +833,7 @@ fn sleep_until(deadline: Instant) {
     std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
 }
 
-/// Load average over one minute; 0 where there is none to read.
+/// Returns the one-minute load average; 0 if it can't be read.
 fn load_average() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace()

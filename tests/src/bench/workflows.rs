@@ -1,9 +1,9 @@
-//! Cost of workflows: bytes and CPU time that a hop between two sidecars gains, and memory for each
-//! workflow.
+//! Cost of workflows: the bytes and the CPU time that they add to a hop between two sidecars, and
+//! the memory for each workflow.
 //!
 //! A hop is one call from a service through its sidecar to the sidecar of another and back. The
 //! same requests cross the same two sidecars without Headgate, with Headgate but no workflows, and
-//! with workflows; CPU time is that of both sidecars, bytes are what the calling one sent and
+//! with workflows; CPU time is that of both sidecars; bytes are those that the calling one sent and
 //! received on its connections to the other. Everything is reported beside the plain proxies of the
 //! same run.
 
@@ -21,15 +21,15 @@ use crate::http;
 use crate::load::{self, LoadSpec, RequestType};
 use crate::mesh::{Mesh, Options as MeshOptions, Slots, Topology};
 
-/// Calls that one request leads to, so that hops are what is measured.
+/// The number of calls that one request causes, so that hops dominate the measurement.
 const CALLS: u64 = 10;
-/// Requests/s; ten times as many hops.
+/// Requests/s; there are ten times as many hops.
 const RATE: f64 = 40.0;
 const WARMUP: Duration = Duration::from_secs(1);
-/// Most workflows with a rate of their own, and how many are offered beyond.
+/// The most workflows with a rate of their own, and the number of workflows that is offered.
 const CAP: usize = 1_000;
 const OFFERED: usize = 10_000;
-/// Clients that offer workflows.
+/// The number of clients that offer workflows.
 const CLIENTS: usize = 4;
 
 const HOP: &str = "
@@ -44,7 +44,7 @@ services:
   service: {workers: 64, operations: [{path: /, steps: []}]}
 ";
 
-/// How to run it.
+/// The options of a benchmark.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Measured time per variant and round.
@@ -53,40 +53,40 @@ pub struct Options {
     pub rounds: usize,
 }
 
-/// A hop of one variant.
+/// The cost of a hop in one variant.
 #[derive(Debug, Clone, Serialize)]
 pub struct Hop {
     /// Short name.
     pub variant: &'static str,
     /// CPU time of both sidecars per hop, µs: the median over rounds.
     pub us: f64,
-    /// Bytes of a request between the sidecars, headers and all.
+    /// Bytes of a request between the sidecars, including headers.
     pub request_bytes: f64,
-    /// Bytes of its answer.
+    /// Bytes of its response.
     pub response_bytes: f64,
 }
 
-/// Memory of a sidecar after requests of so many workflows.
+/// The memory of a sidecar after requests of this many workflows.
 #[derive(Debug, Clone, Serialize)]
 pub struct Memory {
-    /// Workflows offered since its start.
+    /// The number of workflows offered since its start.
     pub workflows: usize,
-    /// Memory that Envoy reports as allocated, KiB. The memory of the filter's VM is not in it.
+    /// Memory that Envoy reports as allocated, KiB, without that of the filter's VM.
     pub allocated_kib: f64,
     /// Resident memory of the process, KiB.
     pub resident_kib: f64,
 }
 
-/// All of it.
+/// All results.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// The variants; the first is the plain proxy.
     pub hops: Vec<Hop>,
-    /// In the order of growing numbers of workflows.
+    /// The memory, by ascending number of workflows.
     pub memory: Vec<Memory>,
 }
 
-/// The policy of a variant.
+/// Returns the mesh whose policies have these workflows.
 fn topology(workflows: Option<&str>) -> Result<Topology> {
     let mut topology = Topology::parse(HOP)?;
     if let Some(text) = workflows {
@@ -138,7 +138,7 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> 
     })
 }
 
-/// CPU time (µs), bytes of the request and bytes of the answer of one hop.
+/// Returns CPU time (µs), bytes of the request and bytes of the response of one hop.
 fn hop(topology: &Topology, slots: Slots, options: &Options) -> Result<[f64; 3]> {
     let mesh = Mesh::start(
         topology,
@@ -197,19 +197,19 @@ fn memory() -> Result<Vec<Memory>> {
     let (envoy, addr) = (callee.sidecar()?, callee.inbound());
     let mut offered = 0;
     let mut rows = Vec::new();
-    // The first few bring what doesn't depend on their number.
+    // The first ten also cause the memory that doesn't depend on the number of workflows.
     for workflows in [10, CAP, OFFERED] {
         offer(addr, offered..workflows)?;
         offered = workflows;
         rows.push(measure(envoy, workflows)?);
     }
-    // The same again: memory that is kept for names that never return would grow once more.
+    // New names beyond the limit: memory kept for names that never return would grow once more.
     offer(addr, OFFERED..2 * OFFERED)?;
     rows.push(measure(envoy, 2 * OFFERED)?);
     Ok(rows)
 }
 
-/// One request of each of these workflows.
+/// Sends one request of each of these workflows.
 fn offer(addr: SocketAddr, workflows: std::ops::Range<usize>) -> Result<()> {
     let numbers: Vec<usize> = workflows.collect();
     std::thread::scope(|scope| {
@@ -220,7 +220,7 @@ fn offer(addr: SocketAddr, workflows: std::ops::Range<usize>) -> Result<()> {
                     part.iter().try_for_each(|n| {
                         let member = format!("workflow=tenant-{n}");
                         let answer = http::get_with(addr, "/", &[("baggage", &member)])?;
-                        // Refused or not, it has been seen.
+                        // The filter has seen the workflow, whether it refused the request or not.
                         ensure!(matches!(answer.status, 200 | 429 | 503), "{answer:?}");
                         Ok(())
                     })
@@ -249,7 +249,7 @@ fn measure(envoy: &EnvoyProcess, workflows: usize) -> Result<Memory> {
     })
 }
 
-/// The hops as a table.
+/// Returns the hops as a table.
 pub fn hop_table(report: &Report) -> Table {
     let mut table = Table::new(&[
         "a hop",
@@ -277,7 +277,7 @@ pub fn hop_table(report: &Report) -> Table {
     table
 }
 
-/// The memory as a table.
+/// Returns the memory as a table.
 pub fn memory_table(report: &Report) -> Table {
     let mut table = Table::new(&[
         "workflows offered",

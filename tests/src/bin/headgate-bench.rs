@@ -1,4 +1,4 @@
-//! `scripts/bench`: Headgate's cost, and its worth in overload.
+//! `scripts/bench`: Headgate's cost, and its benefit in overload.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -451,7 +451,7 @@ fn llm(args: &Args) -> Result<Value> {
     Ok(json!(report))
 }
 
-/// Only the source named by `--only`, if one is: `folder` or `kubernetes`.
+/// Measures all sources, or the one that `--only` names: `folder` or `kubernetes`.
 fn scale(args: &Args) -> Result<Value> {
     let options = scale::Options {
         policies: args.policies,

@@ -1,6 +1,6 @@
 //! Numbers as Grafana writes them in its units.
 
-/// `value` in Grafana's unit `unit`.
+/// Returns `value` in Grafana's unit `unit`.
 pub(super) fn number(value: f64, unit: &str, decimals: Option<u64>) -> String {
     match unit {
         "percentunit" => format!("{}%", digits(value * 100.0, decimals)),
@@ -13,7 +13,7 @@ pub(super) fn number(value: f64, unit: &str, decimals: Option<u64>) -> String {
     }
 }
 
-/// Seconds as people say them.
+/// Returns seconds in the most readable unit.
 fn time(seconds: f64) -> String {
     match seconds.abs() {
         0.0 => "0".to_owned(),
@@ -34,7 +34,7 @@ fn short(value: f64, decimals: Option<u64>) -> String {
     }
 }
 
-/// As many decimals as asked for, or three digits in all.
+/// Returns `value` with `decimals` decimals; without them, with about three digits.
 fn digits(value: f64, decimals: Option<u64>) -> String {
     let wanted = decimals.and_then(|d| usize::try_from(d).ok());
     let decimals = wanted.unwrap_or(match value.abs() {

@@ -1,8 +1,8 @@
-//! Grafana dashboards without Grafana: their panels, variables and queries as Grafana would run
-//! them, and a drawing.
+//! Grafana dashboards without Grafana: their panels, variables and queries, run as Grafana would
+//! run them, and drawn.
 //!
-//! A dashboard that was never run is a guess: a renamed stat, a label that doesn't exist, or a `by`
-//! that doesn't fit shows as an empty panel, months later, to somebody who is looking for help. So
+//! A dashboard that was never run may be wrong: a renamed stat, a label that doesn't exist, or a
+//! `by` that doesn't match shows as an empty panel, months later, in the middle of an incident. So
 //! tests run every query of every panel against a real Prometheus ([`run`]), and the same answers
 //! are drawn ([`picture`]) for people to look at.
 
@@ -18,7 +18,7 @@ use serde_json::Value;
 
 pub use variables::{Bindings, Choice};
 
-/// The folder of the chart's dashboards.
+/// Returns the folder of the chart's dashboards.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/headgate/dashboards")
 }
@@ -26,57 +26,57 @@ pub fn folder() -> PathBuf {
 /// A dashboard.
 #[derive(Debug, Clone)]
 pub struct Dashboard {
-    /// Its uid, which is its file's name.
+    /// Its uid, which is also the name of its file.
     pub uid: String,
     /// Its title.
     pub title: String,
-    /// The file.
+    /// The content of the file.
     pub json: Value,
     /// Panels in the order of the file, rows among them.
     pub panels: Vec<Panel>,
 }
 
-/// How a panel shows its values.
+/// The way in which a panel shows its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A heading.
     Row,
     /// Values over time.
     TimeSeries,
-    /// One number.
+    /// A single number.
     Stat,
-    /// Rows and columns.
+    /// A table.
     Table,
 }
 
 /// A panel.
 #[derive(Debug, Clone)]
 pub struct Panel {
-    /// Its title, with variables in it.
+    /// Its title, with variables.
     pub title: String,
-    /// How it shows its values.
+    /// The way in which it shows its values.
     pub kind: Kind,
-    /// Variable for each value of which it is repeated.
+    /// The variable for whose values it is repeated.
     pub repeat: Option<String>,
     /// Its queries.
     pub targets: Vec<Target>,
-    /// All of it.
+    /// The panel's JSON.
     pub json: Value,
 }
 
 /// A query of a panel.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// PromQL with variables in it.
+    /// PromQL with variables.
     pub expression: String,
-    /// How its series are called: `{{label}}`.
+    /// The format of its series' names: `{{label}}`.
     pub legend: String,
-    /// Values now rather than over time.
+    /// Whether it asks for values now rather than over time.
     pub instant: bool,
 }
 
 impl Dashboard {
-    /// All of the chart's.
+    /// Returns all dashboards of the chart.
     ///
     /// # Errors
     /// If one can't be read.
@@ -89,10 +89,10 @@ impl Dashboard {
         files.iter().map(|file| Self::read(file)).collect()
     }
 
-    /// The dashboard in `file`.
+    /// Returns the dashboard in `file`.
     ///
     /// # Errors
-    /// If it is no dashboard of known panels.
+    /// If it isn't a dashboard of known panels.
     pub fn read(file: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(file)?;
         let json: Value =

@@ -1,7 +1,7 @@
 //! A dashboard drawn as one SVG: Grafana's grid, titles, axes, legends and units, from the same
 //! queries.
 //!
-//! The drawing lets people check whether the panels tell their story, whether legends can be
+//! With the drawing, people can check whether the panels are understandable, whether legends can be
 //! distinguished, and whether units are right. Colours and shapes are not Grafana's.
 
 use std::fmt::Write as _;
@@ -16,17 +16,17 @@ use crate::demo::chart::{Panel as Plot, Vertical, escape, nice_step};
 use crate::prometheus::{INTERVAL, Series};
 
 const WIDTH: f64 = 1_480.0;
-/// Height of a unit of Grafana's grid, px.
+/// The height of a unit of Grafana's grid, px.
 const UNIT: f64 = 31.0;
 const GAP: f64 = 8.0;
 const TOP: f64 = 62.0;
-/// Colours of names; more than these repeat.
+/// The colours of names; with more names, colours repeat.
 const COLOURS: [&str; 10] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b87700", "#56b4e9", "#8250df", "#7f7f7f",
     "#a40e26", "#1b7c83",
 ];
 
-/// Draws the answers of [`super::run::run`]. `chosen` is the text of the variables' values.
+/// Draws the results of [`super::run::run`]. `chosen` is the text of the variables' values.
 pub fn svg(dashboard: &Dashboard, shown: &[Shown], chosen: &str, span: (f64, f64)) -> String {
     let above = shown.iter().map(|s| s.panel.grid()[1]);
     let above = above.fold(f64::INFINITY, f64::min);
@@ -87,7 +87,7 @@ text{font-family:"DejaVu Sans",system-ui,sans-serif;font-size:12px;fill:#24292f}
 .big{font-size:28px;font-weight:600}
 "#;
 
-/// A panel's unit and number of decimals.
+/// Returns a panel's unit and number of decimals.
 fn unit(shown: &Shown) -> (&str, Option<u64>) {
     let defaults = &shown.panel.json["fieldConfig"]["defaults"];
     (
@@ -133,7 +133,8 @@ fn stat(out: &mut String, shown: &Shown, width: f64, height: f64) {
 }
 
 fn table(out: &mut String, shown: &Shown, width: f64) {
-    // The panel's transformations: one line for each value of the joined label, or each series.
+    // The panel's transformations. The table has one row for each value of the joined label, or for
+    // each series.
     let organize = shown.panel.json["transformations"].as_array();
     let renames = organize
         .and_then(|all| all.iter().find(|t| t["id"] == "organize"))
@@ -210,7 +211,7 @@ fn lines(
     let named = curves(shown);
 
     let seconds = span.1 - span.0;
-    // By scrape from the start, and stacked where the panel stacks.
+    // Points are placed by scrape from the start, and stacked if the panel stacks.
     let step = INTERVAL.as_secs_f64();
     let mut base = vec![0.0; (seconds / step) as usize + 2];
     let mut drawn: Vec<Vec<(f64, Option<f64>)>> = Vec::new();
@@ -297,7 +298,7 @@ fn lines(
     }
 }
 
-/// A series of a panel, in the style that the panel's overrides give it.
+/// A series of a panel, in the style of the panel's overrides.
 pub(crate) struct Curve<'a> {
     /// The name in the legend.
     pub(crate) name: String,
@@ -307,7 +308,7 @@ pub(crate) struct Curve<'a> {
     pub(crate) is_in_legend: bool,
 }
 
-/// The series of a panel that have a number, by name.
+/// Returns the series of a panel that have a number, by name.
 pub(crate) fn curves(shown: &Shown) -> Vec<Curve<'_>> {
     let overrides = shown.panel.json["fieldConfig"]["overrides"].as_array();
     let mut curves = Vec::new();
@@ -338,12 +339,12 @@ pub(crate) fn curves(shown: &Shown) -> Vec<Curve<'_>> {
             is_in_legend,
         });
     }
-    // Curves without a place in the legend come last, so that the places are those of the others.
+    // Curves outside the legend come last, so that the indexes are those of the legend.
     curves.sort_by(|a, b| (!a.is_in_legend, &a.name).cmp(&(!b.is_in_legend, &b.name)));
     curves
 }
 
-/// Left edge and row of each name in the legend.
+/// Returns the left edge and the row of each name in the legend.
 fn legend_layout(curves: &[Curve<'_>], width: f64) -> Vec<(f64, usize)> {
     let (mut x, mut row) = (10.0, 0);
     let place = |curve: &Curve<'_>| {

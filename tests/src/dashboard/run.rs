@@ -6,16 +6,16 @@ use regex_lite::Regex;
 use super::{Bindings, Dashboard, Kind, Panel, picture};
 use crate::prometheus::{INTERVAL, Prometheus, Series};
 
-/// A panel with its answers.
+/// A panel with the answers to its queries.
 #[derive(Debug, Clone)]
 pub struct Shown {
     /// The panel.
     pub panel: Panel,
-    /// Its title, without variables.
+    /// Its title, with the variables replaced.
     pub title: String,
-    /// Title of the row that it stands under.
+    /// The title of the row that contains it.
     pub row: String,
-    /// Which of its repetitions it is, and how many there are.
+    /// The number of this repetition, and the number of all.
     pub part: (usize, usize),
     /// The queries as they were run.
     pub queries: Vec<String>,
@@ -24,7 +24,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// Queries whose answer has no number in it: nothing, or only NaN.
+    /// Returns the queries whose answer has no number: it is empty, or has only NaN.
     pub fn empty(&self) -> impl Iterator<Item = &str> {
         let has_number = |s: &Series| s.points.iter().any(|(_, value)| value.is_finite());
         let all = self.queries.iter().zip(&self.answers);
@@ -32,14 +32,14 @@ impl Shown {
             .map(|(query, _)| query.as_str())
     }
 
-    /// Its series with their names.
+    /// Returns its series with their names.
     pub fn named(&self) -> Vec<(String, &Series)> {
         self.by_target()
             .map(|(_, name, series)| (name, series))
             .collect()
     }
 
-    /// Its series with the position of their query, and their names.
+    /// Returns its series with their names and the positions of their queries.
     pub fn by_target(&self) -> impl Iterator<Item = (usize, String, &Series)> {
         let targets = self.panel.targets.iter().zip(&self.answers).enumerate();
         targets.flat_map(|(at, (target, answer))| {
@@ -48,17 +48,17 @@ impl Shown {
         })
     }
 
-    /// The number of names in its legend.
+    /// Returns the number of names in its legend.
     pub fn legend_entries(&self) -> usize {
         let curves = picture::curves(self);
         curves.iter().filter(|curve| curve.is_in_legend).count()
     }
 }
 
-/// Runs all queries of `dashboard`: those over time between two Unix times.
+/// Runs all queries of `dashboard`; those over time cover the span between two Unix times.
 ///
 /// # Errors
-/// If one is no query, with Prometheus' message.
+/// If Prometheus refuses a query, with its message.
 pub fn run(
     dashboard: &Dashboard,
     bindings: &Bindings,
@@ -100,7 +100,7 @@ pub fn run(
     Ok(all)
 }
 
-/// A series' name: `{{label}}` replaced.
+/// Returns the name of a series: `format` with each `{{label}}` replaced.
 fn legend(format: &str, series: &Series) -> String {
     let Ok(label) = Regex::new(r"\{\{\s*([A-Za-z0-9_]+)\s*\}\}") else {
         return format.to_owned();

@@ -9,30 +9,30 @@ use serde_json::Value;
 use super::Dashboard;
 use crate::prometheus::Prometheus;
 
-/// Length of ranges: Grafana takes at least four scrapes.
+/// The length of ranges: Grafana takes at least four scrapes.
 const RATE_INTERVAL: &str = "10s";
 
 /// The chosen value of a variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// As shown: `${name:text}`.
+    /// The text that is shown: `${name:text}`.
     pub text: String,
-    /// As queries get it: `$name`.
+    /// The value that queries get: `$name`.
     pub value: String,
 }
 
-/// The chosen values of each variable. A repeated panel has one of several; the others take the
-/// first.
+/// The chosen values of each variable. In a repeated panel, its variable has one of several values;
+/// other uses take the first.
 #[derive(Debug, Clone, Default)]
 pub struct Bindings(BTreeMap<String, Vec<Choice>>);
 
 impl Bindings {
-    /// Asks Prometheus for the values of all variables of `dashboard`, in their order, as Grafana
-    /// does when it opens it. `wanted` chooses among values; otherwise all are chosen where that
-    /// can be, else the first.
+    /// Queries Prometheus for the values of all variables of `dashboard`, in their order, as
+    /// Grafana does when it opens the dashboard. `wanted` chooses among values. Otherwise all are
+    /// chosen if the variable allows it, else the first.
     ///
     /// # Errors
-    /// If a variable has no value, or not the wanted one.
+    /// If a variable has no values, or lacks the wanted one.
     pub fn resolve(
         dashboard: &Dashboard,
         prometheus: &Prometheus,
@@ -90,7 +90,7 @@ impl Bindings {
         }
     }
 
-    /// The values that a query variable offers.
+    /// Returns the values that a query variable offers.
     fn query(&self, variable: &Value, prometheus: &Prometheus) -> Result<Vec<String>> {
         let query = variable["query"]["query"].as_str().unwrap_or_default();
         let query = self.substitute(query);
@@ -109,7 +109,8 @@ impl Bindings {
         Ok(values)
     }
 
-    /// One for each value of `variable`, with that value chosen.
+    /// Returns one set of bindings for each chosen value of `variable`, with only that value
+    /// chosen.
     pub fn each(&self, variable: &str) -> Vec<Self> {
         let choices = self.0.get(variable).cloned().unwrap_or_default();
         let one = |choice: Choice| {
@@ -120,10 +121,10 @@ impl Bindings {
         choices.into_iter().map(one).collect()
     }
 
-    /// `text` with all variables replaced.
+    /// Returns `text` with all variables replaced.
     pub fn substitute(&self, text: &str) -> String {
         let mut text = text.replace("$__rate_interval", RATE_INTERVAL);
-        // Longer names first: $type must not eat the beginning of $types.
+        // Longer names first, so that $type doesn't replace the beginning of $types.
         let mut names: Vec<_> = self.0.iter().collect();
         names.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
         for (name, choices) in names {
@@ -138,7 +139,7 @@ impl Bindings {
         text
     }
 
-    /// The choices as `name=text`.
+    /// Returns the choices as `name=text`.
     pub fn shown(&self) -> String {
         let all = self.0.iter().filter(|(name, _)| *name != "datasource");
         let one = |(name, choices): (&String, &Vec<Choice>)| {

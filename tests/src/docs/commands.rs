@@ -19,7 +19,7 @@ pub struct Command {
 }
 
 impl Block {
-    /// Returns the commands of a block of shell: its lines, or those behind a prompt if the block
+    /// Returns the commands in a block of shell: its lines, or those after a prompt if the block
     /// has prompts.
     pub fn commands(&self) -> Vec<Command> {
         if !["sh", "console", "bash"].contains(&self.language.as_str()) {

@@ -1,4 +1,4 @@
-//! Examples in pages: command lines that the program accepts, and policies that it accepts.
+//! Checks of examples in pages: the program accepts the command lines and the policies.
 
 use std::process;
 
@@ -11,7 +11,7 @@ use super::commands::{Command, Page, pages};
 use super::{Block, blocks};
 use crate::kube::programs::repository;
 
-/// The arguments of each `headgate` in a command, without its redirections and pipes.
+/// Returns the arguments of each `headgate` in a command, without redirections and pipes.
 fn arguments(command: &Command) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     for part in command.text.split('|').map(str::trim) {
@@ -50,7 +50,7 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// A policy, or the part of its `spec` that a page shows, as a whole policy.
+/// Returns the policy in a block; a part of a `spec` is completed to a whole policy.
 fn policy(block: &Block) -> Option<String> {
     const HEAD: &str =
         "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {name: a}\n";
@@ -82,7 +82,7 @@ fn commands_and_policies_in_pages_are_right() {
                 for mut arguments in arguments(&command) {
                     seen.0 += 1;
                     if arguments[1] == "inject" && !arguments.iter().any(|word| word == "--image") {
-                        // A release knows its own image; this build does not.
+                        // A release contains the name of its image; this build doesn't.
                         arguments.push("--image=release".to_owned());
                     }
                     if let Err(error) = Cli::try_parse_from(&arguments)
@@ -117,7 +117,7 @@ fn arguments_end_at_a_pipe_a_redirection_or_a_comment() {
     assert_eq!(found, [&top[..], &["headgate", "crd"][..]]);
 }
 
-/// The name behind an option of a command.
+/// Returns the value of an option of a command.
 fn named<'a>(words: &'a [String], option: &str) -> Option<&'a str> {
     let at = words.iter().position(|word| word == option)?;
     words.get(at + 1).map(String::as_str)

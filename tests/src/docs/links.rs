@@ -1,5 +1,5 @@
-//! Links between the Markdown files: each leads to a file, and to a heading of it where it names
-//! one.
+//! Links between the Markdown files: each leads to a file, and to a heading of that file if the
+//! link names one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ use regex_lite::Regex;
 use super::{blocks, folder, markdown, shown};
 use crate::kube::programs::repository;
 
-/// The anchors of a page's headings, as GitHub and mdBook make them.
+/// Returns the anchors of a page's headings, as GitHub and mdBook make them.
 fn anchors(markdown: &str) -> BTreeSet<String> {
     let (_, prose) = blocks(markdown);
     let mut anchors = BTreeSet::new();
@@ -42,7 +42,7 @@ fn anchors(markdown: &str) -> BTreeSet<String> {
     anchors
 }
 
-/// The targets of the links and pictures in a Markdown text, without those in code.
+/// Returns the targets of the links and pictures in a Markdown text, without those in code.
 fn targets(markdown: &str) -> Vec<String> {
     let (_, prose) = blocks(markdown);
     let prose = Regex::new("`[^`\n]*`").unwrap().replace_all(&prose, "``");
@@ -52,7 +52,7 @@ fn targets(markdown: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns the problem of a link of `file`; `None` if it leads somewhere.
+/// Returns the problem of a link of `file`; `None` if its target exists.
 fn problem(file: &Path, target: &str, text_of: &dyn Fn(&Path) -> Option<String>) -> Option<String> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;

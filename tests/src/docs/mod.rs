@@ -1,10 +1,10 @@
 //! The documentation: its reference pages, made from the code and the chart, and checks of all
 //! Markdown files.
 //!
-//! A page that is written by hand is wrong some months later, and no compiler says so. So what the
-//! code defines is generated ([`reference`]), links lead somewhere ([`links`]), commands and
-//! policies in pages are parsed by the program itself ([`examples`]), and commands run
-//! ([`commands`], with the test `pages` of the program `k8s`).
+//! A page that is written by hand is wrong some months later, and no compiler reports it. So the
+//! facts that the code defines are generated ([`reference`]), the targets of links are checked
+//! ([`links`]), commands and policies in pages are parsed by the program itself ([`examples`]), and
+//! commands run ([`commands`], with the test `pages` of the program `k8s`).
 
 pub mod commands;
 #[cfg(test)]
@@ -20,12 +20,12 @@ use anyhow::{Context, Result};
 
 use crate::kube::programs::repository;
 
-/// The sources of the book's pages.
+/// Returns the folder of the sources of the book's pages.
 pub fn folder() -> PathBuf {
     repository().join("docs/src")
 }
 
-/// The Markdown files of the repository, in order.
+/// Returns the Markdown files of the repository, in order.
 ///
 /// # Errors
 /// If a folder can't be read.
@@ -36,7 +36,7 @@ pub fn markdown() -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The path of a file of the repository, as messages show it.
+/// Returns the path of a file in the repository, for messages.
 fn shown(file: &Path) -> String {
     let file = file.strip_prefix(repository()).unwrap_or(file);
     file.display().to_string()
@@ -64,7 +64,7 @@ fn collect(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
 pub struct Block {
     /// The number of the line with the opening fence.
     pub line: usize,
-    /// The language behind the opening fence.
+    /// The language that the opening fence names.
     pub language: String,
     /// The lines between the fences.
     pub text: String,

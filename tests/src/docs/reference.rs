@@ -1,4 +1,4 @@
-//! The book's reference pages, each made from the place that defines what it lists.
+//! The book's reference pages. Each is generated from the source that defines its content.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -17,10 +17,10 @@ use crate::kube::programs::repository;
 /// A page: its file in `docs/src/reference`, and its text.
 pub type Page = (&'static str, String);
 
-/// Makes all pages.
+/// Generates all pages.
 ///
 /// # Errors
-/// If a source can't be read or has another form than expected.
+/// If a source can't be read or doesn't have the expected form.
 pub fn pages() -> Result<Vec<Page>> {
     Ok(vec![
         ("fields.md", fields()?),
@@ -33,7 +33,7 @@ pub fn pages() -> Result<Vec<Page>> {
     ])
 }
 
-/// The head of a page that was made from `source`.
+/// Returns the head of a page that is generated from `source`.
 pub(super) fn head(title: &str, source: &str, text: &str) -> String {
     format!(
         "<!-- Made from {source} by a test of tests/src/docs; don't edit. -->\n# {title}\n\n\
@@ -45,7 +45,7 @@ pub(super) fn read(path: &str) -> Result<String> {
     fs::read_to_string(repository().join(path)).with_context(|| path.to_owned())
 }
 
-/// A text of several paragraphs, for a cell of a table.
+/// Returns a text of several paragraphs as a cell of a table.
 pub(super) fn cell(text: &str) -> String {
     let link = Regex::new(r"\[`(?:\w+::)*(\w+)`\]").map(|r| r.replace_all(text, "`$1`"));
     let text = link.unwrap_or(text.into());
@@ -270,7 +270,7 @@ fn alerts() -> Result<String> {
     Ok(page)
 }
 
-/// The text of an alert without Prometheus' templates.
+/// Returns the text of an alert without Prometheus' templates.
 fn plain(text: &str) -> String {
     let mut text = text.replace('<', "&lt;");
     for (template, value) in [
@@ -301,7 +301,7 @@ fn metrics() -> Result<String> {
 mod tests {
     use super::*;
 
-    /// Run with `HEADGATE_RENEW=1` to write the pages anew.
+    /// `HEADGATE_RENEW=1` writes the pages instead.
     #[test]
     fn reference_pages_are_up_to_date() {
         let folder = super::super::folder().join("reference");

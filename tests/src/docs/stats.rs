@@ -1,4 +1,4 @@
-//! The page of stats, made from the comments beside their definitions.
+//! The page of stats, generated from the comments beside their definitions.
 
 use std::fmt::Write as _;
 
@@ -63,7 +63,7 @@ pub(super) fn page() -> Result<String> {
     Ok(page)
 }
 
-/// Writes a row for `name`, or for each name that a list in it (`{a,b}`) makes.
+/// Writes a row for `name`. A list in it (`{a,b}`) makes a row for each name in the list.
 fn row(page: &mut String, name: &str, kind: &str, text: &str) {
     match name
         .split_once('{')
@@ -80,8 +80,8 @@ fn row(page: &mut String, name: &str, kind: &str, text: &str) {
     }
 }
 
-/// The names in the array `names` of `source`, each with the doc comment of the variant in its
-/// place.
+/// Returns the names in the array `names` of `source`, each with the doc comment of the variant at
+/// the same position.
 fn counters(source: &str, head: &str, or: &str, names: &str) -> Result<Vec<(String, String)>> {
     let body = |from: &str, end: &str| {
         let (_, rest) = source.split_once(from)?;

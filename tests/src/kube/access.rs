@@ -1,5 +1,4 @@
-//! Access to a cluster: kubectl and helm with a kubeconfig, run where its API server can be
-//! reached.
+//! Access to a cluster: kubectl and helm with a kubeconfig, run where the API server is reachable.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -13,15 +12,15 @@ use crate::process;
 /// kubectl and helm for one cluster.
 #[derive(Debug, Clone)]
 pub struct Access {
-    /// Kubeconfig of an administrator.
+    /// The kubeconfig of an administrator.
     pub kubeconfig: PathBuf,
-    /// The command that programs are started with, such as `nsenter …`; empty for the machine's own
-    /// namespaces.
+    /// The prefix of the commands that start programs, such as `nsenter …`; empty for the machine's
+    /// own namespaces.
     pub launcher: Vec<OsString>,
 }
 
 impl Access {
-    /// A command that runs `program` where the cluster is.
+    /// Returns a command that runs `program` where the API server is reachable.
     pub fn command(&self, program: &Path) -> Command {
         let Some((first, rest)) = self.launcher.split_first() else {
             return Command::new(program);
@@ -31,7 +30,7 @@ impl Access {
         command
     }
 
-    /// Runs kubectl as an administrator; returns what it printed.
+    /// Runs kubectl as an administrator and returns its output.
     ///
     /// # Errors
     /// If it fails; with its message.
@@ -39,7 +38,7 @@ impl Access {
         self.kubectl_as(&self.kubeconfig, arguments, None)
     }
 
-    /// Runs kubectl with a kubeconfig and standard input; returns what it printed.
+    /// Runs kubectl with a kubeconfig and standard input, and returns its output.
     ///
     /// # Errors
     /// If it fails; with its message.
@@ -55,7 +54,7 @@ impl Access {
             .with_context(|| format!("kubectl {}", arguments.join(" ")))
     }
 
-    /// `kubectl apply` of YAML.
+    /// Applies YAML with `kubectl apply`.
     ///
     /// # Errors
     /// If it is refused; with the API server's message.
@@ -63,8 +62,8 @@ impl Access {
         self.kubectl_as(&self.kubeconfig, &["apply", "--filename=-"], Some(yaml))
     }
 
-    /// Runs helm as an administrator; returns what it printed. Helm's own files are in the
-    /// kubeconfig's folder: a user's settings don't count, and none are left behind.
+    /// Runs helm as an administrator and returns its output. Helm's own files are in the
+    /// kubeconfig's folder, so a user's settings have no effect and no files are left behind.
     ///
     /// # Errors
     /// If it fails; with its message.

@@ -1,5 +1,5 @@
-//! A real API server with its controllers and without nodes: Pods can be created, and a test itself
-//! sets them to running.
+//! A real API server with its controllers but without nodes: Pods can be created, and the test
+//! itself sets them to running.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub struct ApiServer {
     audit_log: PathBuf,
     namespaces: AtomicU32,
     plane: Mutex<ControlPlane>,
-    // After the processes that write into it.
+    // Dropped after the processes that write into it.
     workspace: Workspace,
 }
 
@@ -32,7 +32,7 @@ impl ApiServer {
     /// until Pods can be created (about 5 s).
     ///
     /// # Errors
-    /// If the programs can't be had or don't start; with their last lines.
+    /// If the programs aren't available or don't start; with their last lines.
     pub fn start() -> Result<Self> {
         let workspace = Workspace::create()?;
         let plane = ControlPlane::start(Place {
@@ -51,12 +51,12 @@ impl ApiServer {
         })
     }
 
-    /// The API server of all tests of this process that keep to [namespaces of their
-    /// own](Self::namespace) and disturb no other test. A test that restarts or pauses something
-    /// starts its own.
+    /// Returns the API server that all tests of this process share. They use [namespaces of their
+    /// own](Self::namespace) and don't disturb other tests. A test that restarts or pauses a part
+    /// starts its own API server.
     ///
     /// # Panics
-    /// If it can't be started, in every test that asks for it.
+    /// If it can't be started, in every test that calls this.
     #[allow(clippy::panic)]
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Result<ApiServer, String>> = OnceLock::new();
@@ -78,24 +78,24 @@ impl ApiServer {
         Ok(name)
     }
 
-    /// Its address, `https://127.0.0.1:PORT`.
+    /// Returns its address, `https://127.0.0.1:PORT`.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Folder of its logs: `kube-apiserver.log`, `etcd.log`, `kube-controller-manager.log`,
-    /// `audit.log`. Kept when a test fails.
+    /// Returns the folder of its logs: `kube-apiserver.log`, `etcd.log`,
+    /// `kube-controller-manager.log`, `audit.log`. Kept when a test fails.
     pub fn dir(&self) -> &Path {
         self.workspace.path()
     }
 
-    /// Kubeconfig of an administrator.
+    /// Returns the kubeconfig of an administrator.
     pub fn kubeconfig(&self) -> &Path {
         &self.access.kubeconfig
     }
 
     /// Issues a certificate for `user` in at most one group and returns a kubeconfig with it. The
-    /// user may do what the cluster's RBAC lets it do: nothing at first.
+    /// user has only the rights that the cluster's RBAC grants: initially none.
     ///
     /// # Errors
     /// If it can't be written.
@@ -106,11 +106,11 @@ impl ApiServer {
             .kubeconfig(&self.url, &file, user, group)
     }
 
-    /// Returns a kubeconfig with a token of a service account, which must exist: what a Pod of that
-    /// account may do, its user may do, neither more nor less.
+    /// Returns a kubeconfig with a token of a service account, which must exist. Its user has
+    /// exactly the rights of a Pod of that account.
     ///
     /// # Errors
-    /// If there is no such account.
+    /// If the account doesn't exist.
     pub fn service_account_kubeconfig(&self, namespace: &str, name: &str) -> Result<PathBuf> {
         let space = format!("--namespace={namespace}");
         let token = self.kubectl(&["create", "token", name, &space, "--duration=24h"])?;
@@ -120,7 +120,8 @@ impl ApiServer {
             .token_kubeconfig(&self.url, &file, token.trim())
     }
 
-    /// A client that may do everything. Its background task belongs to the runtime it is called in.
+    /// Returns a client with all rights. Its background task belongs to the runtime that calls
+    /// this.
     ///
     /// # Errors
     /// If the kubeconfig isn't accepted.
@@ -128,7 +129,7 @@ impl ApiServer {
         client(&self.access.kubeconfig).await
     }
 
-    /// Runs kubectl as an administrator; returns what it printed.
+    /// Runs kubectl as an administrator and returns its output.
     ///
     /// # Errors
     /// If it fails; with its message.
@@ -136,7 +137,7 @@ impl ApiServer {
         self.access.kubectl(arguments)
     }
 
-    /// Runs kubectl with a kubeconfig and standard input; returns what it printed.
+    /// Runs kubectl with a kubeconfig and standard input, and returns its output.
     ///
     /// # Errors
     /// If it fails; with its message.
@@ -149,7 +150,7 @@ impl ApiServer {
         self.access.kubectl_as(kubeconfig, arguments, input)
     }
 
-    /// Runs helm as an administrator; returns what it printed.
+    /// Runs helm as an administrator and returns its output.
     ///
     /// # Errors
     /// If it fails; with its message.
@@ -157,7 +158,7 @@ impl ApiServer {
         self.access.helm(arguments)
     }
 
-    /// `kubectl apply` of YAML.
+    /// Applies YAML with `kubectl apply`.
     ///
     /// # Errors
     /// If it is refused; with the API server's message.
@@ -165,11 +166,11 @@ impl ApiServer {
         self.access.apply(yaml)
     }
 
-    /// Returns the answer to a dry run with these objects. Strict: a field that no schema knows is
-    /// an error, not a warning.
+    /// Applies these objects in a dry run with strict validation and returns the output: a field
+    /// that the schema lacks is an error, not a warning.
     ///
     /// # Errors
-    /// If it refuses one.
+    /// If the API server refuses one.
     pub fn dry_run(&self, yaml: &str) -> Result<String> {
         let arguments = [
             "apply",
@@ -182,7 +183,7 @@ impl ApiServer {
     }
 
     /// Installs the CRDs of the repository's folder `crds/` and waits until they are served and
-    /// explained.
+    /// `kubectl explain` finds them.
     ///
     /// # Errors
     /// If they are refused.
@@ -191,7 +192,7 @@ impl ApiServer {
         let file = format!("--filename={}", folder.display());
         self.kubectl(&["apply", "--server-side", &file])?;
         self.wait_for_crds()?;
-        // The server publishes the schemas that kubectl explains a moment later than the resources.
+        // The server publishes the schemas for `kubectl explain` a moment later than the resources.
         wait::until("the CRDs to be explained", || {
             self.kubectl(&["explain", "admissionpolicies.spec"])
                 .map(drop)
@@ -204,7 +205,7 @@ impl ApiServer {
     /// # Errors
     /// If one isn't.
     pub fn wait_for_crds(&self) -> Result<()> {
-        // Again and again, because kubectl stumbles over a CRD that has no conditions yet.
+        // Repeated, because `kubectl wait` fails on a CRD that has no conditions yet.
         wait::until("the CRDs to be served", || {
             self.kubectl(&[
                 "wait",
@@ -218,13 +219,13 @@ impl ApiServer {
         })
     }
 
-    /// The end of the audit log now.
+    /// Returns the current end of the audit log.
     pub fn audit_mark(&self) -> AuditMark {
         audit::mark(&self.audit_log)
     }
 
-    /// Returns the requests since `mark`. A request is logged when it has been answered, which may
-    /// be a moment after its answer is seen.
+    /// Returns the requests since `mark`. A request is logged after it has been answered, perhaps a
+    /// moment after the client has the answer.
     ///
     /// # Errors
     /// If the log can't be read.
@@ -232,7 +233,7 @@ impl ApiServer {
         audit::read(&self.audit_log, mark)
     }
 
-    /// Ends the API server without notice. Etcd and the controllers stay.
+    /// Kills the API server. Etcd and the controllers continue.
     ///
     /// # Errors
     /// If it can't be killed.
@@ -240,7 +241,7 @@ impl ApiServer {
         self.plane().kill_api_server()
     }
 
-    /// Starts the API server, on the port it had before, and waits until it is ready.
+    /// Starts the API server on its previous port and waits until it is ready.
     ///
     /// # Errors
     /// If it doesn't start; with its last lines.
@@ -250,8 +251,8 @@ impl ApiServer {
         plane.wait_until_ready()
     }
 
-    /// Stops and starts the API server: all connections and watches break, and nothing answers for
-    /// a few seconds.
+    /// Stops and starts the API server: all connections and watches break, and requests fail for a
+    /// few seconds.
     ///
     /// # Errors
     /// As [`start_api_server`](Self::start_api_server).
@@ -260,37 +261,37 @@ impl ApiServer {
         self.start_api_server()
     }
 
-    /// Stops the API server where it stands: connections stay open and nothing is answered, as when
-    /// a machine hangs.
+    /// Suspends the API server: connections stay open and no request is answered, as when a machine
+    /// hangs.
     pub fn pause_api_server(&self) {
         if let Some(process) = self.plane().api_server() {
             process.pause();
         }
     }
 
-    /// Lets it go on.
+    /// Ends [`pause_api_server`](Self::pause_api_server).
     pub fn resume_api_server(&self) {
         if let Some(process) = self.plane().api_server() {
             process.resume();
         }
     }
 
-    /// Stops etcd where it stands: the API server answers reads from its cache and no write.
+    /// Suspends etcd: the API server answers reads from its cache and no writes.
     pub fn pause_etcd(&self) {
         if let Some(process) = self.plane().etcd() {
             process.pause();
         }
     }
 
-    /// Lets it go on.
+    /// Ends [`pause_etcd`](Self::pause_etcd).
     pub fn resume_etcd(&self) {
         if let Some(process) = self.plane().etcd() {
             process.resume();
         }
     }
 
-    /// Restarts the controllers, so that the garbage collector knows CRDs installed just now (else
-    /// within 30 s).
+    /// Restarts the controllers, so that the garbage collector handles newly installed CRDs at
+    /// once. Otherwise it may take 30 s.
     ///
     /// # Errors
     /// If they can't be started.
@@ -311,7 +312,7 @@ impl std::fmt::Debug for ApiServer {
     }
 }
 
-/// A client for a kubeconfig. Its background task belongs to the runtime it is called in.
+/// Returns a client for a kubeconfig. Its background task belongs to the runtime that calls this.
 ///
 /// # Errors
 /// If the kubeconfig isn't accepted.

@@ -1,4 +1,4 @@
-//! The API server's audit log, one JSON event a line: requests and their users.
+//! The API server's audit log, one JSON event on each line: requests and their users.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
@@ -12,30 +12,31 @@ use serde::Deserialize;
 pub struct AuditEvent {
     /// The user of the request, such as `system:serviceaccount:headgate-system:headgate`.
     pub user: String,
-    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`;
-    /// lower-case HTTP method for requests that are about no object.
+    /// The verb: `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or
+    /// `deletecollection`; for requests without an object, the HTTP method in lower case.
     pub verb: String,
-    /// API group, empty for the core group.
+    /// The API group; empty for the core group.
     pub group: String,
-    /// Resource in plural, with its subresource: `admissionpolicies/status`. Empty for requests
-    /// about no object.
+    /// The plural of the resource, with its subresource: `admissionpolicies/status`. Empty for
+    /// requests without an object.
     pub resource: String,
-    /// Namespace; empty for requests across all or outside of any.
+    /// The namespace; empty for requests across all namespaces or without one.
     pub namespace: String,
-    /// Name of the object; empty for collections.
+    /// The name of the object; empty for collections.
     pub name: String,
-    /// Path and query.
+    /// The path and query.
     pub uri: String,
-    /// Client program, such as `kubectl/v1.35.2 …`.
+    /// The client program, such as `kubectl/v1.35.2 …`.
     pub user_agent: String,
-    /// HTTP status of the answer; 0 if there was none.
+    /// The HTTP status of the answer; 0 without an answer.
     pub code: u16,
-    /// `ResponseStarted` for a watch that begins, `ResponseComplete` for all that ends.
+    /// The stage: `ResponseStarted` for a watch that begins, `ResponseComplete` for a request or
+    /// watch that ends.
     pub stage: String,
 }
 
 impl AuditEvent {
-    /// Whether it could change something.
+    /// Whether the request could change something.
     pub fn is_write(&self) -> bool {
         matches!(
             self.verb.as_str(),
@@ -44,22 +45,22 @@ impl AuditEvent {
     }
 }
 
-/// A place in the log: what is logged after it.
+/// A position in the log, which separates earlier events from later ones.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AuditMark(u64);
 
-/// The log's present end.
+/// Returns the current end of the log.
 pub(super) fn mark(log: &Path) -> AuditMark {
     AuditMark(std::fs::metadata(log).map_or(0, |file| file.len()))
 }
 
-/// All whole events after `mark`.
+/// Returns all complete events after `mark`.
 pub(super) fn read(log: &Path, mark: AuditMark) -> Result<Vec<AuditEvent>> {
     let mut file = File::open(log).with_context(|| format!("audit log {}", log.display()))?;
     file.seek(SeekFrom::Start(mark.0))?;
     let mut events = Vec::new();
     let (mut lines, mut line) = (BufReader::new(file), String::new());
-    // The last line may still be in the middle of being written.
+    // The last line may be incomplete.
     while lines.read_line(&mut line)? > 0 && line.ends_with('\n') {
         let event: Event =
             serde_json::from_str(&line).with_context(|| format!("audit event {line}"))?;

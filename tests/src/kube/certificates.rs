@@ -1,5 +1,5 @@
 //! Keys and certificates of a cluster: one authority for servers and clients, and kubeconfigs for
-//! those who connect.
+//! clients.
 
 use std::fs;
 use std::net::IpAddr;
@@ -18,8 +18,8 @@ pub(super) struct Authority {
 }
 
 impl Authority {
-    /// Makes one: `ca.crt`, `ca.key`, and the key pair `sa.key`, `sa.pub` for tokens of service
-    /// accounts.
+    /// Creates an authority: `ca.crt`, `ca.key`, and the key pair `sa.key`, `sa.pub` for tokens of
+    /// service accounts.
     pub(super) fn create(dir: &Path) -> Result<Self> {
         fs::create_dir_all(dir)?;
         let mut params = CertificateParams::default();
@@ -40,7 +40,7 @@ impl Authority {
         })
     }
 
-    /// A file in the authority's folder.
+    /// Returns the path of a file in the authority's folder.
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
@@ -55,8 +55,7 @@ impl Authority {
         self.issue(name, params, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// Writes `NAME.crt` and `NAME.key` for a client that the API server knows as `user` in
-    /// `group`.
+    /// Writes `NAME.crt` and `NAME.key` for a client whose certificate names `user` and `group`.
     pub(super) fn client(&self, name: &str, user: &str, group: Option<&str>) -> Result<()> {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, user);
@@ -83,7 +82,7 @@ impl Authority {
         Ok(())
     }
 
-    /// Issues a client certificate and writes `NAME.kubeconfig` with it; returns its path.
+    /// Issues a client certificate, writes `NAME.kubeconfig` with it, and returns the path.
     pub(super) fn kubeconfig(
         &self,
         url: &str,
@@ -100,7 +99,7 @@ impl Authority {
         self.write_kubeconfig(url, name, &credentials)
     }
 
-    /// Writes `NAME.kubeconfig` with a bearer token; returns its path.
+    /// Writes `NAME.kubeconfig` with a bearer token and returns the path.
     pub(super) fn token_kubeconfig(&self, url: &str, name: &str, token: &str) -> Result<PathBuf> {
         self.write_kubeconfig(url, name, &format!("{{token: {token}}}"))
     }

@@ -15,37 +15,37 @@ use super::programs;
 use crate::process::Child;
 use crate::wait;
 
-/// How long the control plane may take until it is ready: seconds on an idle machine, far more on
-/// one that compiles.
+/// The time within which the control plane must be ready: it takes seconds on an idle machine, far
+/// more on one that compiles.
 const START_DEADLINE: Duration = Duration::from_secs(120);
 
-/// First address of [`SERVICE_RANGE`], which the API server takes for its own Service.
+/// The first address of [`SERVICE_RANGE`], which the API server uses for its own Service.
 const API_SERVICE_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1));
 const SERVICE_RANGE: &str = "10.96.0.0/16";
-/// Addresses of Pods.
+/// The range of Pods' addresses.
 pub(super) const POD_RANGE: &str = "10.244.0.0/16";
 
-/// Logs requests and their users without bodies. `RequestReceived` would only count every request
-/// twice.
+/// A policy that logs requests and their users without bodies. The stage `RequestReceived` would
+/// only log every request twice.
 const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\n\
                             omitStages: [RequestReceived]\n\
                             rules: [{level: Metadata}]\n";
 
-/// The place where a control plane runs.
+/// The environment of a control plane.
 pub(super) struct Place {
-    /// Folder of its data and logs.
+    /// The folder of its data and logs.
     pub(super) dir: PathBuf,
-    /// Address that the API server serves on.
+    /// The address on which the API server listens.
     pub(super) address: Ipv4Addr,
-    /// The command that programs are started with, such as `nsenter …`; empty for the machine's own
-    /// namespaces.
+    /// The prefix of the commands that start programs, such as `nsenter …`; empty for the machine's
+    /// own namespaces.
     pub(super) launcher: Vec<OsString>,
-    /// Whether Pods are given to nodes.
+    /// Whether to run a scheduler, which assigns Pods to nodes.
     pub(super) scheduler: bool,
 }
 
 impl Place {
-    /// Starts `program`, with the log `NAME.log`.
+    /// Starts `program`, which logs to `NAME.log`.
     pub(super) fn spawn(&self, name: &str, program: &Path, arguments: &[String]) -> Result<Child> {
         let mut command = self.access(Path::new("")).command(program);
         command.args(arguments);
@@ -95,8 +95,8 @@ impl Ports {
     }
 }
 
-/// A free port below the range that the kernel gives to outgoing connections, so that it is still
-/// free when a server that was stopped comes back.
+/// Returns a free port below the kernel's range for outgoing connections, so that it is still free
+/// when a stopped server restarts.
 fn free_port(taken: &mut Vec<u16>) -> Result<u16> {
     for _ in 0..1_000 {
         let port = rand::random_range(18_100..32_000);
@@ -109,7 +109,7 @@ fn free_port(taken: &mut Vec<u16>) -> Result<u16> {
 }
 
 impl ControlPlane {
-    /// Starts it and waits until it is ready to make Pods.
+    /// Starts the control plane and waits until Pods can be created.
     pub(super) fn start(place: Place) -> Result<Self> {
         fs::create_dir_all(&place.dir)?;
         fs::write(place.dir.join("audit-policy.yaml"), AUDIT_POLICY)?;
@@ -150,7 +150,7 @@ impl ControlPlane {
         };
         this.start_etcd()?;
         this.start_api_server()?;
-        // Both end at once when the API server doesn't know yet what they may do.
+        // Controllers and scheduler exit if the API server isn't ready to authorize them.
         this.wait_until_ready()?;
         this.start_controllers()?;
         if this.place.scheduler {
@@ -168,7 +168,7 @@ impl ControlPlane {
         &self.authority
     }
 
-    /// `https://ADDRESS:PORT`.
+    /// Returns `https://ADDRESS:PORT`.
     pub(super) fn url(&self) -> String {
         format!("https://{}:{}", self.place.address, self.ports.api)
     }
@@ -200,7 +200,7 @@ impl ControlPlane {
             format!("--listen-peer-urls={peer}"),
             format!("--initial-advertise-peer-urls={peer}"),
             format!("--initial-cluster=default={peer}"),
-            // The data of a test needn't survive the machine.
+            // The data of a test needn't survive a crash of the machine.
             "--unsafe-no-fsync".to_owned(),
         ];
         let program = programs::kubernetes()?.join("etcd");
@@ -208,7 +208,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Starts the API server if it isn't running; doesn't wait until it is ready.
+    /// Starts the API server if it isn't running, without waiting until it is ready.
     pub(super) fn start_api_server(&mut self) -> Result<()> {
         if self.api_server.is_some() {
             return Ok(());
@@ -219,8 +219,8 @@ impl ControlPlane {
             format!("--bind-address={}", self.place.address),
             format!("--advertise-address={}", self.place.address),
             format!("--secure-port={}", self.ports.api),
-            // A loopback address is refused as an endpoint of the Service `kubernetes`, again and
-            // again.
+            // The API server keeps refusing a loopback address as an endpoint of the Service
+            // `kubernetes`.
             format!(
                 "--endpoint-reconciler-type={}",
                 if self.place.address.is_loopback() {
@@ -260,7 +260,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Ends the API server without notice: its watches break as they do when a machine is lost.
+    /// Kills the API server: its watches break as they do when a machine is lost.
     pub(super) fn kill_api_server(&mut self) -> Result<()> {
         self.api_server.take().map_or(Ok(()), Child::kill)
     }
@@ -292,8 +292,8 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Ends the controllers without notice and starts them again. The garbage collector learns of a
-    /// new CRD only every 30 s; restarted, it knows it at once.
+    /// Kills the controllers and starts them again. The garbage collector detects new CRDs only
+    /// every 30 s, but at once after a restart.
     pub(super) fn restart_controllers(&mut self) -> Result<()> {
         self.controllers.take().map_or(Ok(()), Child::kill)?;
         self.start_controllers()
@@ -315,7 +315,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Waits until the API server says that it is ready.
+    /// Waits until the API server reports that it is ready.
     pub(super) fn wait_until_ready(&mut self) -> Result<()> {
         let access = self.access();
         let server = &mut self.api_server;
@@ -336,7 +336,8 @@ impl ControlPlane {
         }
     }
 
-    /// Until the controllers have made the account `default`, every Pod without one is refused.
+    /// Waits until the controllers have created the account `default`. Before that, every Pod
+    /// without an account is refused.
     fn wait_for_service_accounts(&self) -> Result<()> {
         let access = self.access();
         let arguments = ["get", "serviceaccount", "default", "--namespace=default"];

@@ -1,9 +1,9 @@
 //! A real Kubernetes for tests: an API server with its controllers ([`ApiServer`]), and a real node
 //! that runs Pods ([`node::Node`]).
 //!
-//! A mock of the API server would agree with whatever this project believes about it. Schemas,
-//! defaults, CEL rules, server-side apply, watches that break, garbage collection and RBAC are the
-//! API server's own, so tests ask it.
+//! A mock of the API server would only repeat this project's assumptions. Schemas, defaults, CEL
+//! rules, server-side apply, broken watches, garbage collection and RBAC are the API server's
+//! behaviour, so tests use the real one.
 
 pub mod access;
 pub mod api_server;

@@ -1,10 +1,10 @@
-//! A real Kubernetes with a real node: kubelet, containerd, kube-proxy and CoreDNS in namespaces of
-//! their own, so that Pods run, probes probe, Services balance and rolling updates roll.
+//! A real Kubernetes with a real node: kubelet, containerd, kube-proxy and CoreDNS in Linux
+//! namespaces of their own. So Pods, probes, Services and rolling updates work as in a real
+//! cluster.
 //!
-//! All of it is as if on another machine: no port, mount, process or network interface of this one
-//! is taken. What can't be had twice, control groups, is under a folder of its own and is removed
-//! at the end. No container engine and no registry is needed: images are archives that
-//! `scripts/build test-images` makes.
+//! It uses no port, mount, process or network interface of this machine. Only control groups are
+//! shared: they are in a folder of their own, which is removed at the end. No container engine and
+//! no registry is needed: images are archives that `scripts/build test-images` makes.
 
 mod cgroups;
 mod config;
@@ -28,20 +28,20 @@ use crate::process::{self, Child};
 use crate::skip::skip;
 use crate::wait;
 
-/// The node's address, which only exists in its own network.
+/// The node's address, which exists only in its own network.
 pub const NODE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
 /// Its name.
 pub const NODE_NAME: &str = "node1";
 
-/// How long a node may take to be ready: some 15 s on an idle machine.
+/// The time within which a node must be ready: it takes some 15 s on an idle machine.
 const READY_DEADLINE: Duration = Duration::from_secs(180);
 
-/// A running cluster of one node. Everything in it ends when it is dropped, or when this process
+/// A running cluster of one node. Everything in it ends when this is dropped, or when this process
 /// ends in any way.
 pub struct Node {
     access: Access,
     network: fs::File,
-    // In the order in which they have to go: first everything that runs, then what it leaves.
+    // Dropped in this order: first the processes, then their remains.
     machine: Option<Child>,
     first_process: u32,
     _programs: Vec<Child>,
@@ -50,10 +50,10 @@ pub struct Node {
     workspace: Workspace,
 }
 
-/// Whether a node can be run here. If not, the running test says that it is skipped.
+/// Whether a node can run here. If not, reports the running test as skipped.
 ///
 /// # Errors
-/// If what a node needs can be had here, but getting it failed.
+/// If a program that the node needs is available here, but getting it failed.
 pub fn can_run() -> Result<bool> {
     if !rustix::process::geteuid().is_root() {
         skip("a node needs root, to make namespaces");
@@ -67,7 +67,7 @@ impl Node {
     /// Pods (some 15 s).
     ///
     /// # Errors
-    /// If this process isn't root, the programs can't be had, or something doesn't start; with its
+    /// If this process isn't root, the programs aren't available, or one doesn't start; with its
     /// last lines.
     pub fn start(images: &[PathBuf]) -> Result<Self> {
         let workspace = Workspace::create()?;
@@ -118,36 +118,36 @@ impl Node {
         })
     }
 
-    /// kubectl and helm for this cluster.
+    /// Returns kubectl and helm for this cluster.
     pub fn access(&self) -> &Access {
         &self.access
     }
 
-    /// Folder of its logs. Kept when a test fails.
+    /// Returns the folder of its logs. Kept when a test fails.
     pub fn dir(&self) -> &Path {
         self.workspace.path()
     }
 
-    /// As [`Access::kubectl`].
+    /// Like [`Access::kubectl`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Access::kubectl`].
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.access.kubectl(arguments)
     }
 
-    /// As [`Access::apply`].
+    /// Like [`Access::apply`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Access::apply`].
     pub fn apply(&self, yaml: &str) -> Result<String> {
         self.access.apply(yaml)
     }
 
-    /// As [`Access::helm`].
+    /// Like [`Access::helm`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Access::helm`].
     pub fn helm(&self, arguments: &[&str]) -> Result<String> {
         self.access.helm(arguments)
     }
@@ -156,7 +156,7 @@ impl Node {
     /// processes. Relative paths start at the repository's root.
     ///
     /// # Errors
-    /// If it fails; with what it wrote to standard error.
+    /// If it fails; with its standard error.
     pub fn exec_in(&self, command: &[&str]) -> Result<String> {
         let Some((program, arguments)) = command.split_first() else {
             bail!("no command");
@@ -166,9 +166,9 @@ impl Node {
         process::run(&mut whole, None).with_context(|| command.join(" "))
     }
 
-    /// Runs `work` on a thread that is in the node's network: it reaches Pods and Services by their
-    /// addresses. So do threads that `work` starts and connections that it makes, also after it has
-    /// returned.
+    /// Runs `work` on a thread in the node's network, from which it can reach Pods and Services by
+    /// their addresses. Threads and connections that `work` starts are in that network too, even
+    /// after it has returned.
     ///
     /// # Errors
     /// If the thread can't enter the network.
@@ -193,8 +193,7 @@ impl Drop for Node {
         if let Some(machine) = self.machine.take() {
             let _ = machine.kill();
         }
-        // The first process takes all others of its namespace along, and is gone only when they
-        // are.
+        // The first process ends all others of its namespace, and disappears only after them.
         let gone = || !Path::new(&format!("/proc/{}", self.first_process)).exists();
         let _ = wait::wait_until("the end of the node's processes", gone);
         self.cgroups.remove();
@@ -209,15 +208,15 @@ impl std::fmt::Debug for Node {
     }
 }
 
-/// Archive of an image that `scripts/build test-images` makes: `headgate`, `headgate-backend`,
-/// `envoy` or `pause`.
+/// Returns the path of an image that `scripts/build test-images` makes: `headgate`,
+/// `headgate-backend`, `envoy` or `pause`.
 pub fn image(name: &str) -> PathBuf {
     programs::repository()
         .join("dist")
         .join(format!("{name}-image.tar"))
 }
 
-/// Namespaces, held by a process that is the first in them.
+/// Creates the namespaces, held by a process that is the first in them.
 fn start_machine(dir: &Path) -> Result<Child> {
     let mut command = Command::new("unshare");
     command
@@ -229,7 +228,8 @@ fn start_machine(dir: &Path) -> Result<Child> {
     Child::spawn_tied("node-namespaces", &command, &dir.join("namespaces.log"))
 }
 
-/// Its number outside, once it is ready: the only child of `unshare`.
+/// Returns the process id, outside of its namespace, of the first process in it, once that is
+/// ready: the only child of `unshare`.
 fn first_process(machine: &mut Child) -> Result<u32> {
     machine.wait_for_line("ready")?;
     let pid = machine.pid();
@@ -240,8 +240,8 @@ fn first_process(machine: &mut Child) -> Result<u32> {
         .ok_or_else(|| anyhow!("unshare has no child\n{}", machine.tail()))
 }
 
-/// Returns the command that a program is started with to run on the node, tied to its starter as
-/// [`Child::spawn_tied`] ties that to us.
+/// Returns the command prefix that runs a program on the node. The program is tied to its parent as
+/// by [`Child::spawn_tied`].
 fn launcher(first_process: u32) -> Result<Vec<OsString>> {
     let root = programs::repository().canonicalize()?;
     let mut words: Vec<OsString> = vec![
@@ -290,7 +290,7 @@ fn import(access: &Access, dir: &Path, archive: &Path) -> Result<()> {
     .with_context(|| archive.display().to_string())
 }
 
-/// kubelet, kube-proxy and CoreDNS.
+/// Starts kubelet, kube-proxy and CoreDNS.
 fn node_programs(plane: &ControlPlane) -> Result<Vec<Child>> {
     let (authority, url) = (plane.authority(), plane.url());
     let kubelet = authority.kubeconfig(

@@ -1,5 +1,5 @@
-//! Folders of programs that tests and benchmarks run: the scripts `get-*` print them. A script
-//! finds in milliseconds what it has put into the cache once, so that a test run by hand needs no
+//! The folders of programs that tests and benchmarks run, as the scripts `get-*` print them. A
+//! script finds programs in the cache within milliseconds, so a test that is run by hand needs no
 //! preparation.
 
 use std::collections::BTreeMap;
@@ -11,26 +11,26 @@ use anyhow::{Context, Result};
 
 use crate::skip::skip;
 
-/// Folder with etcd, kube-apiserver and the others (`scripts/get-kubernetes`).
+/// Returns the folder with etcd, kube-apiserver and the others (`scripts/get-kubernetes`).
 ///
 /// # Errors
-/// If they are neither in the cache nor can be built.
+/// If they aren't in the cache and can't be built.
 pub fn kubernetes() -> Result<&'static Path> {
     static FOLDER: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
     once(&FOLDER, "get-kubernetes")
 }
 
-/// Folder with helm and kubectl (`scripts/get-helm`).
+/// Returns the folder with helm and kubectl (`scripts/get-helm`).
 ///
 /// # Errors
-/// If they are neither in the cache nor can be downloaded.
+/// If they aren't in the cache and can't be downloaded.
 pub fn helm() -> Result<&'static Path> {
     static FOLDER: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
     once(&FOLDER, "get-helm")
 }
 
-/// Sets the folder of helm's own files for `command`: a person's repositories and plugins don't
-/// belong into a test.
+/// Sets the folder of helm's own files for `command`, so that a user's repositories and plugins
+/// don't affect a test.
 pub fn helm_home(command: &mut Command, home: &Path) {
     for (name, folder) in [
         ("HELM_CACHE_HOME", "cache"),
@@ -41,45 +41,46 @@ pub fn helm_home(command: &mut Command, home: &Path) {
     }
 }
 
-/// Folder with containerd and the other programs that a node needs (`scripts/get-node-tools`).
+/// Returns the folder with containerd and the other programs that a node needs
+/// (`scripts/get-node-tools`).
 ///
 /// # Errors
-/// If something is neither on this machine nor in the cache and can't be downloaded.
+/// If one is neither on this machine nor in the cache and can't be downloaded.
 pub fn node_tools() -> Result<&'static Path> {
     static FOLDER: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
     once(&FOLDER, "get-node-tools")
 }
 
-/// Folder with Envoy Gateway and its chart (`scripts/get-envoy-gateway`).
+/// Returns the folder with Envoy Gateway and its chart (`scripts/get-envoy-gateway`).
 ///
 /// # Errors
-/// If they are neither in the cache nor can be built.
+/// If they aren't in the cache and can't be built.
 pub fn envoy_gateway() -> Result<&'static Path> {
     static FOLDER: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
     once(&FOLDER, "get-envoy-gateway")
 }
 
-/// Folder with Istio's programs and charts (`scripts/get-istio`).
+/// Returns the folder with Istio's programs and charts (`scripts/get-istio`).
 ///
 /// # Errors
-/// If they are neither in the cache nor can be built.
+/// If they aren't in the cache and can't be built.
 pub fn istio() -> Result<&'static Path> {
     static FOLDER: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
     once(&FOLDER, "get-istio")
 }
 
-/// Folder with the CRDs of another project (`scripts/get-crds`).
+/// Returns the folder with the CRDs of another project (`scripts/get-crds`).
 ///
 /// # Errors
-/// If they are neither in the cache nor can be downloaded.
+/// If they aren't in the cache and can't be downloaded.
 pub fn crds(project: &str) -> Result<PathBuf> {
     Ok(run("get-crds", &[project])?.join(project))
 }
 
-/// Environment in which the programs of [`node_tools`] are found and run.
+/// Returns the environment in which the programs of [`node_tools`] are found and run.
 ///
 /// # Errors
-/// As [`node_tools`].
+/// Those of [`node_tools`].
 pub fn node_environment() -> Result<BTreeMap<String, String>> {
     let file = node_tools()?.join("environment");
     let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
@@ -89,61 +90,62 @@ pub fn node_environment() -> Result<BTreeMap<String, String>> {
         .collect())
 }
 
-/// Folder with prometheus and promtool (`scripts/get-prometheus`).
+/// Returns the folder with prometheus and promtool (`scripts/get-prometheus`).
 ///
 /// # Errors
-/// If they are neither on the machine nor in the cache nor can be downloaded.
+/// If they are neither on this machine nor in the cache and can't be downloaded.
 pub fn prometheus() -> Result<&'static Path> {
     static FOLDER: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
     once(&FOLDER, "get-prometheus")
 }
 
-/// The load generator k6 (`scripts/get-k6`).
+/// Returns the path of the load generator k6 (`scripts/get-k6`).
 ///
 /// # Errors
-/// If it is neither in the cache nor can be downloaded.
+/// If it isn't in the cache and can't be downloaded.
 pub fn k6() -> Result<&'static Path> {
     static PROGRAM: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
     once(&PROGRAM, "get-k6")
 }
 
-/// The LLM server llama-server (`scripts/get-llama`).
+/// Returns the path of the LLM server llama-server (`scripts/get-llama`).
 ///
 /// # Errors
-/// If it is neither in the cache nor can be built.
+/// If it isn't in the cache and can't be built.
 pub fn llama() -> Result<&'static Path> {
     static PROGRAM: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
     once(&PROGRAM, "get-llama")
 }
 
-/// A Python with what the services of `tests/wild` import (`scripts/get-service-python`).
+/// Returns the path of a Python with the packages that the services of `tests/wild` import
+/// (`scripts/get-service-python`).
 ///
 /// # Errors
-/// If it is not in the cache and can't be made.
+/// If it isn't in the cache and can't be made.
 pub fn service_python() -> Result<&'static Path> {
     static PROGRAM: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
     once(&PROGRAM, "get-service-python")
 }
 
-/// Folder with postgres, initdb and pgbouncer (`scripts/get-postgres`).
+/// Returns the folder with postgres, initdb and pgbouncer (`scripts/get-postgres`).
 ///
 /// # Errors
-/// If they are neither on the machine nor in the cache nor can be downloaded.
+/// If they are neither on this machine nor in the cache and can't be downloaded.
 pub fn postgres() -> Result<&'static Path> {
     static FOLDER: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
     once(&FOLDER, "get-postgres")
 }
 
-/// The proxy haproxy (`scripts/get-haproxy`).
+/// Returns the path of the proxy haproxy (`scripts/get-haproxy`).
 ///
 /// # Errors
-/// If it is neither on the machine nor in the cache nor can be downloaded.
+/// If it is neither on this machine nor in the cache and can't be downloaded.
 pub fn haproxy() -> Result<&'static Path> {
     static PROGRAM: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
     once(&PROGRAM, "get-haproxy")
 }
 
-/// The Go toolchain, which no script gets.
+/// Returns the path of the Go toolchain, which no script downloads.
 ///
 /// # Errors
 /// If it isn't installed.
@@ -153,16 +155,16 @@ pub fn go() -> Result<&'static Path> {
     Ok(found.then_some(Path::new("go")).ok_or_else(missing)?)
 }
 
-/// Root of this repository.
+/// Returns the root of this repository.
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Status with which a script says that this kind of machine can't have something
+/// The exit status by which a script reports that this kind of machine can't have something
 /// (`scripts/lib.sh`).
 const UNAVAILABLE: i32 = 77;
 
-/// Why a script has no folder.
+/// The reason why a script returned no folder.
 #[derive(Debug, Clone, thiserror::Error)]
 enum Missing {
     /// This kind of machine can't have it.
@@ -173,11 +175,11 @@ enum Missing {
     Failed(String),
 }
 
-/// Returns `folder`, or `None` if this kind of machine can't have it: the running test then says
-/// that it is skipped.
+/// Returns `folder`; `None` if this kind of machine can't have it, and then reports the running
+/// test as skipped.
 ///
 /// # Errors
-/// If it can, and getting it failed.
+/// If this kind of machine can have it, but getting it failed.
 pub fn or_skip(folder: Result<&'static Path>) -> Result<Option<&'static Path>> {
     match folder {
         Ok(folder) => Ok(Some(folder)),
@@ -191,7 +193,8 @@ pub fn or_skip(folder: Result<&'static Path>) -> Result<Option<&'static Path>> {
     }
 }
 
-/// Returns why this kind of machine can't have something, if an error of these functions says so.
+/// Returns the reason why this kind of machine can't have something, if `error` is one of these
+/// functions' errors that states it.
 pub fn why_unavailable(error: &anyhow::Error) -> Option<&str> {
     match error.downcast_ref() {
         Some(Missing::Unavailable(why)) => Some(why),

@@ -9,8 +9,8 @@ use tempfile::TempDir;
 /// The prefix of the names of all such folders.
 pub(super) const PREFIX: &str = "headgate-kubernetes-";
 
-/// Locked by the process that uses the folder. A process id would not identify it: another PID
-/// namespace has its own.
+/// A file that is locked by the process that uses the folder. A process id wouldn't identify it:
+/// ids are different in another PID namespace.
 const LOCK: &str = "lock";
 
 /// A folder that is removed with its owner, unless a test has failed: then its logs are needed.
@@ -22,12 +22,12 @@ pub(super) struct Workspace {
 }
 
 impl Workspace {
-    /// Makes a folder with a short path, since Unix sockets in it may have 107 bytes.
+    /// Creates a folder with a short path, because the path of a Unix socket has at most 107 bytes.
     pub(super) fn create() -> Result<Self> {
         remove_left_behind();
         let dir = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
         let path = dir.path().canonicalize()?;
-        // Locked before it has the name that other processes look for.
+        // Locked before it gets the name that other processes look for.
         let unnamed = path.join("new-lock");
         let lock = File::create(&unnamed)?;
         lock.lock()?;
@@ -53,8 +53,8 @@ impl Drop for Workspace {
     }
 }
 
-/// Removes what earlier processes left: a server in a static is never dropped, and a killed test
-/// drops nothing. Folders kept for a failed test go with the next run, too.
+/// Removes the folders of earlier processes: a server in a static is never dropped, and a killed
+/// test drops nothing. Folders kept for a failed test are removed by the next run, too.
 fn remove_left_behind() {
     let Ok(entries) = fs::read_dir(std::env::temp_dir()) else {
         return;

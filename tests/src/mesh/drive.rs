@@ -1,8 +1,8 @@
-//! Clients of several workflows at once, and the outcome of their requests.
+//! Clients of several workflows at once, and the outcomes of their requests.
 //!
-//! Every workflow is a load of its own ([`crate::load`]), with its own arrivals, so that one that
-//! floods the mesh takes nothing from another but what the mesh lets it take. Its requests carry
-//! its name in their baggage.
+//! Every workflow is a load of its own ([`crate::load`]), with its own arrivals, so a workflow that
+//! floods the mesh affects another one only through the mesh. Its requests carry its name in their
+//! baggage.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,28 +19,28 @@ use crate::load::{
 };
 use crate::quantiles::Quantiles;
 
-/// Connections that a workflow opens before it starts.
+/// The number of connections that a workflow opens before it starts.
 const CONNECTIONS: usize = 4;
-/// Services from which a 99th percentile is taken.
+/// The least number of samples from which a 99th percentile is taken.
 const ENOUGH: u64 = 100;
 
 /// Results of all workflows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Results {
-    /// Reports by workflow; the totals are over the whole time.
+    /// Reports by workflow; their totals cover the whole time.
     pub workflows: BTreeMap<String, LoadReport>,
-    /// How late requests of open loops left, over all workflows, ms.
+    /// Lateness of the requests of open loops, over all workflows, ms.
     pub late_ms: Quantiles,
 }
 
-/// Loads that are being sent. Dropping them stops them.
+/// Running loads. Dropping this stops them.
 #[derive(Debug)]
 pub struct Driving {
     started: Instant,
     workflows: Vec<(String, Running)>,
 }
 
-/// Starts to send and returns at once.
+/// Starts the loads and returns at once.
 ///
 /// # Errors
 /// If a load can't be started.
@@ -93,12 +93,12 @@ fn spec(mesh: &Mesh, workload: &Workload, seed: u64) -> Result<LoadSpec> {
 }
 
 impl Driving {
-    /// Whether all is sent and answered.
+    /// Whether all requests have been sent and answered.
     pub fn is_finished(&self) -> bool {
         self.workflows.iter().all(|(_, load)| load.is_finished())
     }
 
-    /// Time since the start, s.
+    /// Returns the time since the start, s.
     pub fn elapsed_s(&self) -> f64 {
         self.started.elapsed().as_secs_f64()
     }
@@ -109,15 +109,15 @@ impl Driving {
         crate::clock::sleep_until(at);
     }
 
-    /// Sends no more.
+    /// Sends no further requests.
     pub fn stop(&self) {
         self.workflows.iter().for_each(|(_, load)| load.stop());
     }
 
-    /// Waits for the end.
+    /// Waits for the end of all loads.
     ///
     /// # Errors
-    /// If an entry couldn't be connected to at the start.
+    /// If an entry couldn't be reached at the start.
     pub fn wait(self) -> Result<Results> {
         let (mut workflows, mut open) = (BTreeMap::new(), Vec::new());
         for (name, load) in self.workflows {
@@ -162,8 +162,9 @@ impl Results {
         }
     }
 
-    /// Returns the lateness of the harness: of the generator in all, and of the services that
-    /// `stats` are of, the largest of those whose 99th percentile isn't just their maximum.
+    /// Returns the lateness of the harness. That of the generator covers all workflows. That of the
+    /// backend is the largest 99th percentile of the services of `stats`; services with too few
+    /// samples are left out.
     pub fn lateness<'a>(&self, stats: impl IntoIterator<Item = &'a ServiceStats>) -> Lateness {
         let services = stats.into_iter().map(|of| of.workers.late_ms);
         Lateness {
@@ -175,31 +176,31 @@ impl Results {
         }
     }
 
-    /// Latencies of one workflow's served requests, ms.
+    /// Returns the latencies of one workflow's served requests, ms.
     pub fn latency_ms(&self, workflow: &str) -> Quantiles {
         self.of(workflow).map(|r| r.latency_ms).unwrap_or_default()
     }
 }
 
-/// The results of a workflow in a stretch of time.
+/// The results of a workflow in a span of time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Span {
-    /// Its length, s.
+    /// The length of the span, s.
     pub seconds: f64,
-    /// Requests that fell due in it.
+    /// The number of requests that fell due in it.
     pub offered: u64,
-    /// Of these, served.
+    /// The number of these that were served.
     pub ok: u64,
-    /// Of these, refused by the first hop.
+    /// The number of these that the first hop refused.
     pub refused: u64,
-    /// Of these, neither.
+    /// The number of these with any other outcome.
     pub failed: u64,
-    /// Median of the points' median latencies of those served, ms.
+    /// Median, over the points of the series, of the median latency of served requests, ms.
     pub p50_ms: f64,
 }
 
 impl Span {
-    /// Share that was served, ratio 0..=1; 0 of none.
+    /// Returns the share that was served, ratio 0..=1; 0 without requests.
     pub fn served(&self) -> f64 {
         if self.offered == 0 {
             return 0.0;
@@ -207,7 +208,7 @@ impl Span {
         self.ok as f64 / self.offered as f64
     }
 
-    /// Served requests per second.
+    /// Returns the served requests per second.
     pub fn ok_rps(&self) -> f64 {
         self.ok as f64 / self.seconds
     }

@@ -1,11 +1,11 @@
 //! A mesh on one machine: any number of service processes, each behind a real Envoy of its own.
 //!
-//! Wisp's claims are about many processes that know only their neighbours, so a test of it needs
-//! many processes: one proxy in front of one backend can't show that work is refused at the first
-//! hop instead of being lost at the last. A [`Topology`] says, in YAML, which services exist, what
-//! their requests do and which policies apply; a [`Mesh`] runs it on loopback. Capacity is slots
-//! and sleeping, not CPU, so that the eight proxies of a scaled-down Azure Storage (Wisp §6, Figure
-//! 6) fit two cores.
+//! Wisp's claims are about many processes that communicate only with their neighbours, so a test of
+//! it needs many processes. One proxy in front of one backend can't show that work is refused at
+//! the first hop instead of being lost at the last. A [`Topology`] says, in YAML, which services
+//! exist, what their requests do and which policies apply; a [`Mesh`] runs it on loopback. Capacity
+//! is slots and sleeping, not CPU, so that the eight proxies of a scaled-down Azure Storage (Wisp
+//! §6, Figure 6) fit two cores.
 //!
 //! ```text
 //! clients ─► inbound ─► service ─► outbound ─► inbound ─► service …

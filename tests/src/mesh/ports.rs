@@ -1,17 +1,17 @@
 //! Ports that are known before a process listens on them.
 //!
-//! Every sidecar must know the addresses of others before those have started, and a sidecar that is
-//! restarted must be found where it was. A port is kept by a socket that is bound to it and never
-//! listens: with `SO_REUSEPORT`, which Envoy sets on its listeners, another socket of the same user
-//! may be bound to the port too, and the kernel gives connections only to those that listen. No
-//! other user on the machine can get the port meanwhile.
+//! Every sidecar needs the addresses of others before those have started, and a restarted sidecar
+//! must keep its address. A port is reserved by a socket that is bound to it and never listens:
+//! with `SO_REUSEPORT`, which Envoy sets on its listeners, another socket of the same user may be
+//! bound to the port too, and the kernel gives connections only to those that listen. No other user
+//! on the machine can get the port meanwhile.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result};
 use tokio::net::TcpSocket;
 
-/// A port of the loopback interface, kept until this is dropped.
+/// A port of the loopback interface, reserved until this is dropped.
 #[derive(Debug)]
 pub struct Reserved {
     addr: SocketAddr,
@@ -19,10 +19,10 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// Any free port.
+    /// Reserves any free port.
     ///
     /// # Errors
-    /// If there is none.
+    /// If no port is free.
     pub fn new() -> Result<Self> {
         let socket = TcpSocket::new_v4()?;
         socket.set_reuseport(true)?;
@@ -35,7 +35,7 @@ impl Reserved {
         })
     }
 
-    /// Its address.
+    /// Returns its address.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }

@@ -17,21 +17,22 @@ use crate::envoy::EnvoyProcess;
 use crate::headgate::{self, Headgate, RunOptions};
 use crate::wait::{self, MachineLock};
 
-/// Sidecars that start at the same time: compiling the filter keeps a core busy for a while.
+/// The number of sidecars that start at the same time: compiling the filter keeps a core busy for a
+/// while.
 const STARTING: usize = 2;
 
 /// The source of Headgate's configuration for the sidecars of a mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slots {
-    /// No source: plain proxies. Capacity is that of the services then.
+    /// No source: plain proxies. The capacity is then that of the services.
     None,
-    /// From files, as `headgate render` writes them.
+    /// Files, as `headgate render` writes them.
     Files,
-    /// From an operator.
+    /// An operator.
     Operator,
 }
 
-/// How to run a topology.
+/// The options of a mesh.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// The source of Headgate's configuration for the sidecars.
@@ -43,7 +44,7 @@ pub struct Options {
 /// A running mesh. Dropping it ends all of it.
 #[derive(Debug)]
 pub struct Mesh {
-    // Sidecars end before the services and the operator that they talk to.
+    // Dropped before the services and the operator that they connect to.
     nodes: Vec<Node>,
     headgate: Option<Headgate>,
     topology: Topology,
@@ -57,13 +58,13 @@ pub struct Mesh {
 pub struct Node {
     /// Its name, such as `en-2`.
     pub name: String,
-    /// The service that it is of.
+    /// The service that it belongs to.
     pub service: String,
     /// Its number in the service, from 1.
     pub number: usize,
     /// Whether its sidecar has Headgate.
     pub headgate: bool,
-    /// `None` while a test keeps it down.
+    /// The sidecar; `None` while a test keeps it stopped.
     sidecar: Option<EnvoyProcess>,
     bootstrap: Bootstrap,
     /// The process of the service.
@@ -73,8 +74,7 @@ pub struct Node {
 }
 
 impl Mesh {
-    /// Starts all of `topology` and waits until every proxy serves, with the configuration it
-    /// should have.
+    /// Starts all of `topology` and waits until every proxy serves with its configuration.
     ///
     /// # Errors
     /// If a part doesn't start; with its last lines of output.
@@ -156,12 +156,12 @@ impl Mesh {
         self.wait_until_in_sync(None)
     }
 
-    /// Replaces the policies that the operator has by those of `topology`, which is otherwise the
-    /// one that runs, and waits until every sidecar of a changed policy runs it. Does nothing if
-    /// they are the same.
+    /// Replaces the operator's policies by those of `topology`, which must otherwise equal the
+    /// running one, and waits until every sidecar of a changed policy runs its new policy. Does
+    /// nothing if the topologies are equal.
     ///
     /// # Errors
-    /// If there is no operator, or a policy or a sidecar doesn't follow in time.
+    /// If the mesh has no operator, or a policy or a sidecar doesn't follow in time.
     pub fn apply(&mut self, topology: &Topology) -> Result<()> {
         if *topology == self.topology {
             return Ok(());
@@ -183,8 +183,8 @@ impl Mesh {
         self.wait_until_in_sync(Some(&before))
     }
 
-    /// Waits until every sidecar runs the policy of its service, of other revisions than those of
-    /// `before`.
+    /// Waits until every sidecar runs the policy of its service. The policies in `before` must have
+    /// other revisions than those there.
     fn wait_until_in_sync(&self, before: Option<&BTreeMap<String, String>>) -> Result<()> {
         let Some(headgate) = &self.headgate else {
             return Ok(());
@@ -207,7 +207,7 @@ impl Mesh {
         })
     }
 
-    /// Returns the topology that runs.
+    /// Returns the running topology.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
@@ -217,31 +217,31 @@ impl Mesh {
         self.headgate.as_ref()
     }
 
-    /// All processes, in the order of the topology.
+    /// Returns all processes, in the order of the topology.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// The process of this name, such as `en-2`.
+    /// Returns the process of this name, such as `en-2`.
     ///
     /// # Errors
-    /// If there is none.
+    /// If no process has this name.
     pub fn node(&self, name: &str) -> Result<&Node> {
         let found = self.nodes.iter().find(|node| node.name == name);
         found.with_context(|| format!("there is no process {name}"))
     }
 
-    /// The processes of a service.
+    /// Returns the processes of a service.
     pub fn service(&self, name: &str) -> impl Iterator<Item = &Node> {
         self.nodes.iter().filter(move |node| node.service == name)
     }
 
-    /// Returns the addresses that clients send requests for a service to.
+    /// Returns the addresses to which clients send requests for a service.
     pub fn entries(&self, service: &str) -> Vec<SocketAddr> {
         self.service(service).map(Node::inbound).collect()
     }
 
-    /// Starts the counts of all services again.
+    /// Resets the counts of all services.
     ///
     /// # Errors
     /// If one doesn't answer.
@@ -260,10 +260,10 @@ impl Mesh {
             .collect()
     }
 
-    /// Waits until no service works on anything.
+    /// Waits until no service is working.
     ///
     /// # Errors
-    /// If one doesn't come to an end in time, or doesn't answer.
+    /// If one doesn't finish in time, or doesn't answer.
     pub fn wait_until_idle(&self) -> Result<()> {
         wait::until("idle services", || {
             let stats = self.stats().map_err(|e| e.to_string())?;
@@ -275,20 +275,20 @@ impl Mesh {
         })
     }
 
-    /// Ends the sidecar of a process without notice.
+    /// Kills the sidecar of a process.
     ///
     /// # Errors
-    /// If there is no such process.
+    /// If no process has this name.
     pub fn kill_sidecar(&mut self, name: &str) -> Result<()> {
         // Killed when dropped.
         self.node_mut(name)?.sidecar = None;
         Ok(())
     }
 
-    /// Starts the sidecar of a process again, where it was.
+    /// Starts the sidecar of a process again, on the same ports.
     ///
     /// # Errors
-    /// If there is no such process, or the proxy doesn't start.
+    /// If no process has this name, or the proxy doesn't start.
     pub fn restart_sidecar(&mut self, name: &str) -> Result<()> {
         let concurrency = self.concurrency;
         let node = self.node_mut(name)?;
@@ -296,7 +296,7 @@ impl Mesh {
         node.start_sidecar(concurrency)
     }
 
-    /// Cuts a service off: its sidecars keep their connections and answer nothing.
+    /// Disconnects a service: its sidecars keep their connections and answer nothing.
     pub fn partition(&self, service: &str) {
         self.service(service)
             .filter_map(|node| node.sidecar.as_ref())
@@ -310,8 +310,8 @@ impl Mesh {
             .for_each(EnvoyProcess::resume);
     }
 
-    /// Returns the lines of all proxies' logs in which a filter failed, each after the name of its
-    /// process.
+    /// Returns the lines about failures of a filter in all proxies' logs, each after the name of
+    /// its process.
     pub fn filter_errors(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for node in &self.nodes {
@@ -328,33 +328,33 @@ impl Mesh {
 }
 
 impl Node {
-    /// Returns the address at which its sidecar takes requests.
+    /// Returns the address on which its sidecar receives requests.
     pub fn inbound(&self) -> SocketAddr {
         self.inbound.addr()
     }
 
-    /// Its sidecar.
+    /// Returns its sidecar.
     ///
     /// # Errors
-    /// While it is down.
+    /// If it is stopped.
     pub fn sidecar(&self) -> Result<&EnvoyProcess> {
         let down = || format!("the sidecar of {} is down", self.name);
         self.sidecar.as_ref().with_context(down)
     }
 
-    /// A counter or gauge of the policy of its service, such as `slots_in_use`.
+    /// Returns a counter or gauge of its service's policy, such as `slots_in_use`.
     ///
     /// # Errors
-    /// If the sidecar is down.
+    /// If the sidecar is stopped.
     pub fn policy_stat(&self, name: &str) -> Result<u64> {
         let prefix = format!("wasmcustom.headgate.policy.{NAMESPACE}/{}", self.service);
         self.sidecar()?.stat(&format!("{prefix}.{name}"))
     }
 
-    /// All counters and gauges of the policy of its service.
+    /// Returns all counters and gauges of its service's policy.
     ///
     /// # Errors
-    /// If the sidecar is down.
+    /// If the sidecar is stopped.
     pub fn policy_stats(&self) -> Result<BTreeMap<String, u64>> {
         let prefix = format!("wasmcustom.headgate.policy.{NAMESPACE}/{}.", self.service);
         self.sidecar()?.stats_under(&prefix)
@@ -382,7 +382,7 @@ impl Node {
     }
 }
 
-/// A process that is to be started.
+/// A process to be started.
 struct Place {
     name: String,
     service: String,
@@ -418,7 +418,7 @@ impl Place {
             listen: any,
             control: any,
             outbound: Some(self.outbound.addr()),
-            // Every process has its own random numbers.
+            // Each process draws different random numbers.
             seed: index as u64 + 1,
             behaviour: spec.behaviour_of(self.number),
         })
@@ -455,8 +455,8 @@ fn operator(topology: &Topology, dir: &Path) -> Result<Headgate> {
     Headgate::start(&options)
 }
 
-/// Writes a file for each service's policy, beside it and renamed, so that the operator never reads
-/// half of one.
+/// Writes a file for each service's policy under another name and renames it, so that the operator
+/// never reads a part of one.
 fn write_policies(topology: &Topology, policies: &Path) -> Result<()> {
     for spec in &topology.services {
         if let Some(policy) = topology.policy_of(spec) {
@@ -469,7 +469,7 @@ fn write_policies(topology: &Topology, policies: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Revisions of all policies that the operator has, by name.
+/// Returns the revisions of all policies that the operator reports, by name.
 fn revisions(headgate: &Headgate) -> Result<BTreeMap<String, String>> {
     let status = headgate.status()?;
     let policies = status["policies"].as_array().map_or(&[][..], Vec::as_slice);
@@ -478,7 +478,7 @@ fn revisions(headgate: &Headgate) -> Result<BTreeMap<String, String>> {
     Ok(policies.iter().map(of).collect())
 }
 
-/// Writes the files that the slots of a sidecar read, as `headgate render` prints them.
+/// Writes the files for the slots of a sidecar, as `headgate render` prints them.
 fn files(topology: &Topology, place: &Place, dir: &Path) -> Result<Source> {
     let spec = place.spec(topology)?;
     let policy = topology

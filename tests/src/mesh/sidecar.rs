@@ -1,9 +1,9 @@
 //! The bootstrap of a sidecar: the output of `headgate bootstrap`, with a listener for the calls of
 //! the service.
 //!
-//! A service names the services that it calls by `Host`, as behind any service mesh. For each
-//! service there are clusters for each way of choosing one of its processes: `en` takes them in
-//! turn, `en/hash` by the hash of a header, and `en/2` is the second.
+//! A service selects the services that it calls by `Host`, as behind any service mesh. Each service
+//! has one cluster for each method of selecting its process: `en` takes them in turn, `en/hash` by
+//! the hash of a header, and `en/2` is the second.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 use crate::bootstrap::{Bootstrap, socket};
 use crate::headgate::run_command;
 
-/// Name of the listener for calls, and of the slot in it.
+/// The name of the listener for calls, and of the slot in it.
 pub(super) const OUTBOUND: &str = "outbound";
 pub(super) const OUTBOUND_SLOT: &str = "headgate-outbound";
-/// Name of the listener for requests to the service: that of `headgate bootstrap`.
+/// The name of the listener for requests to the service, the same as in `headgate bootstrap`.
 pub(super) const INBOUND: &str = "ingress";
 
 /// The source of the configurations of a sidecar's slots.
@@ -26,30 +26,30 @@ pub(super) const INBOUND: &str = "ingress";
 pub(super) enum Source {
     /// No source: the sidecar has no slots.
     None,
-    /// From files in the form of `headgate render`.
+    /// Files in the form of `headgate render`.
     Files {
         inbound: PathBuf,
-        /// `None`: there is no slot for calls.
+        /// The file of the slot for calls; `None`: no such slot.
         outbound: Option<PathBuf>,
     },
-    /// From an operator, for the target `Service/mesh/NAME`.
+    /// An operator, for the target `Service/mesh/NAME`.
     Operator {
         xds: SocketAddr,
-        /// Whether there is a slot for calls.
+        /// Whether the sidecar has a slot for calls.
         outbound: bool,
     },
 }
 
-/// The data that a sidecar's bootstrap depends on.
+/// The data that determines a sidecar's bootstrap.
 #[derive(Debug)]
 pub(super) struct Sidecar<'a> {
-    /// Name of its process, such as `en-2`.
+    /// The name of its process, such as `en-2`.
     pub(super) node: &'a str,
-    /// Name of its service.
+    /// The name of its service.
     pub(super) service: &'a str,
     pub(super) inbound: SocketAddr,
     pub(super) outbound: SocketAddr,
-    /// Its process.
+    /// The address of its process.
     pub(super) app: SocketAddr,
     pub(super) source: Source,
     /// The services that it may call.
@@ -59,9 +59,9 @@ pub(super) struct Sidecar<'a> {
 /// A service that may be called.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Destination {
-    /// Inbound listeners of its sidecars, in the order of their numbers.
+    /// The inbound listeners of its sidecars, in the order of their numbers.
     pub(super) processes: Vec<SocketAddr>,
-    /// Headers that calls may be routed by.
+    /// Headers by which calls may be routed.
     pub(super) hashed: Vec<String>,
 }
 
@@ -76,7 +76,7 @@ pub(super) fn process_host(service: &str, number: usize) -> String {
 }
 
 impl Sidecar<'_> {
-    /// Its bootstrap.
+    /// Returns its bootstrap.
     ///
     /// # Errors
     /// If `headgate bootstrap` fails.
@@ -96,13 +96,12 @@ impl Sidecar<'_> {
         arguments.push(match &self.source {
             Source::Files { inbound, .. } => format!("--config-file={}", inbound.display()),
             Source::Operator { xds, .. } => format!("--xds={xds}"),
-            // The slot is taken out below.
+            // The slot is removed below.
             Source::None => "--config-file=/dev/null".to_owned(),
         });
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let mut bootstrap = Bootstrap::parse(&run_command(&arguments)?)?;
-        // The services have their own timeouts; those of proxies would be one more thing to
-        // explain.
+        // The services have their own timeouts; those of proxies would complicate the results.
         for route in bootstrap.routes()? {
             route["route"]["timeout"] = json!("0s");
         }
@@ -124,8 +123,8 @@ impl Sidecar<'_> {
         Ok(bootstrap)
     }
 
-    /// The filters of the inbound listener, with the slot for calls, if any, in place of that for
-    /// requests.
+    /// Returns the filters of the outbound listener: those of the inbound one, with the slot for
+    /// calls, if any, in place of the slot for requests.
     fn outbound_filters(&self, inbound: &[Value]) -> Vec<Value> {
         let (wanted, file) = match &self.source {
             Source::None => (false, None),

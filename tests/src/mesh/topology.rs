@@ -26,19 +26,19 @@ use serde_json::{Value, json};
 
 use super::service::plan::{Behaviour, Route, Step, calls};
 
-/// Namespace of the policies of a mesh.
+/// The namespace of a mesh's policies.
 pub const NAMESPACE: &str = "mesh";
 
 /// A mesh.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Topology {
-    /// `spec` of the AdmissionPolicy of every service, without `targetRefs`.
+    /// The `spec` of the AdmissionPolicy of every service, without `targetRefs`.
     #[serde(default)]
     pub policy: Value,
     /// The services.
     pub services: Vec<ServiceSpec>,
-    /// Load from clients, unless a run has its own.
+    /// The load from clients, unless a run has its own.
     #[serde(default)]
     pub workflows: Vec<Workload>,
 }
@@ -47,20 +47,21 @@ pub struct Topology {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServiceSpec {
-    /// Its name, by which others call it.
+    /// Its name, by which other services call it.
     pub name: String,
-    /// The number of processes, each behind a sidecar.
+    /// The number of its processes, each behind a sidecar.
     #[serde(default = "one")]
     pub processes: usize,
-    /// Their behaviour.
+    /// The behaviour of its processes.
     pub service: Behaviour,
-    /// Merged over the policy of all services: members of mappings one by one, all else as a whole.
+    /// Settings merged over the policy of all services: fields of mappings one by one, other values
+    /// as a whole.
     #[serde(default)]
     pub policy: Value,
     /// Whether its sidecars have Headgate.
     #[serde(default = "yes")]
     pub headgate: bool,
-    /// Processes that differ.
+    /// Processes that differ from the others.
     #[serde(default)]
     pub differences: Vec<Difference>,
 }
@@ -74,7 +75,7 @@ pub struct Difference {
     /// Whether its sidecar has Headgate.
     #[serde(default)]
     pub headgate: Option<bool>,
-    /// Divides its service times.
+    /// The divisor of its service times.
     #[serde(default)]
     pub speed: Option<f64>,
     /// Headers of its answers.
@@ -82,32 +83,32 @@ pub struct Difference {
     pub response_headers: Vec<(String, String)>,
 }
 
-/// Requests of one workflow, from outside.
+/// The requests of one workflow from clients outside the mesh.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Workload {
     /// Its name, which its requests carry in their baggage.
     pub name: String,
-    /// The service whose processes clients send to, in turn.
+    /// The service to whose processes clients send, in turn.
     pub entry: String,
-    /// Path of its requests.
+    /// The path of its requests.
     pub path: String,
-    /// More headers.
+    /// Additional headers.
     #[serde(default)]
     pub headers: Vec<(String, String)>,
-    /// Clients that don't wait for earlier requests: Poisson arrivals at rates one after
-    /// another.
+    /// The arrival rates of clients that don't wait for earlier answers, one after the other:
+    /// Poisson arrivals.
     #[serde(default)]
     pub open: Vec<Arrivals>,
     /// Clients that wait for each answer.
     #[serde(default)]
     pub closed: Vec<Clients>,
-    /// Time after which a client hangs up, ms.
+    /// The time after which a client hangs up, ms.
     #[serde(default = "timeout_ms")]
     pub timeout_ms: f64,
 }
 
-/// A stretch of time with a constant rate of arrivals.
+/// A span of time with a constant arrival rate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Arrivals {
@@ -123,12 +124,12 @@ pub struct Arrivals {
 pub struct Clients {
     /// The number of clients.
     pub clients: usize,
-    /// Time of their start, s after the start.
+    /// The time at which they start, s after the start of the load.
     #[serde(default)]
     pub from_s: f64,
-    /// Time of their end, s after the start.
+    /// The time at which they end, s after the start of the load.
     pub until_s: f64,
-    /// Pause after an answer, ms.
+    /// The pause after an answer, ms.
     #[serde(default)]
     pub think_ms: f64,
 }
@@ -146,10 +147,10 @@ fn timeout_ms() -> f64 {
 }
 
 impl Topology {
-    /// Reads YAML.
+    /// Parses YAML.
     ///
     /// # Errors
-    /// If it is none, or calls services that aren't there; names the field at fault.
+    /// If it isn't a mesh, or has calls to services that don't exist; names the field at fault.
     pub fn parse(text: &str) -> Result<Self> {
         let topology: Self = serde_saphyr::from_str(text).context("the topology")?;
         topology.check()?;
@@ -200,21 +201,21 @@ impl Topology {
         Ok(())
     }
 
-    /// The service of this name.
+    /// Returns the service of this name.
     pub fn service(&self, name: &str) -> Option<&ServiceSpec> {
         self.services.iter().find(|s| s.name == name)
     }
 
-    /// The service of this name, to change it.
+    /// Returns the service of this name, for changes.
     ///
     /// # Errors
-    /// If there is none.
+    /// If no service has this name.
     pub fn service_mut(&mut self, name: &str) -> Result<&mut ServiceSpec> {
         let found = self.services.iter_mut().find(|s| s.name == name);
         found.with_context(|| format!("there is no service {name}"))
     }
 
-    /// Headers by which any service routes its calls of `service`.
+    /// Returns the headers by which any service routes its calls to `service`.
     pub fn hash_headers(&self, service: &str) -> BTreeSet<&str> {
         let operations = self.services.iter().flat_map(|s| &s.service.operations);
         let called = operations
@@ -235,14 +236,14 @@ impl Topology {
             .any(|policy| !policy["workflows"].is_null())
     }
 
-    /// The AdmissionPolicy of a service; `None` without one.
+    /// Returns the AdmissionPolicy of a service; `None` without one.
     pub fn policy_of(&self, service: &ServiceSpec) -> Option<Value> {
         let mut spec = self.policy.clone();
         merge(&mut spec, &service.policy);
         if spec.is_null() {
             return None;
         }
-        // All ways of choosing a process of a service lead to that service.
+        // All clusters of a service, one for each method of selection, belong to that service.
         let called = service.service.calls();
         if self.has_workflows(service) && !called.is_empty() {
             let named = |name: &&str| json!({"cluster": format!("{name}/*"), "name": name});
@@ -259,7 +260,7 @@ impl Topology {
     }
 }
 
-/// Merges `over` into `base`: members of mappings one by one, all else as a whole.
+/// Merges `over` into `base`: fields of mappings one by one, other values as a whole.
 fn merge(base: &mut Value, over: &Value) {
     match (base, over) {
         (_, Value::Null) => {}
@@ -296,7 +297,7 @@ impl ServiceSpec {
     }
 
     /// Returns the mean service time, ms, of the first computing step of the operation of this
-    /// path, to compute capacities.
+    /// path, from which tests compute capacities.
     pub fn mean_ms(&self, path: &str) -> Option<f64> {
         let operation = self.service.operations.iter().find(|o| o.path == path)?;
         operation.steps.iter().find_map(|step| match step {
@@ -307,7 +308,7 @@ impl ServiceSpec {
 }
 
 impl Workload {
-    /// Returns the time at which its last client leaves, s after the start.
+    /// Returns the time at which the last client ends, s after the start.
     pub fn seconds(&self) -> f64 {
         let open: f64 = self.open.iter().map(|p| p.seconds).sum();
         self.closed.iter().map(|c| c.until_s).fold(open, f64::max)

@@ -24,7 +24,7 @@ pub struct Attachment {
     pub share: Share,
 }
 
-/// Attachments in order of precedence. Cheap to copy; never changed.
+/// Attachments in order of precedence. Immutable, and cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Attachments(Arc<Inner>);
 
@@ -32,13 +32,13 @@ pub struct Attachments(Arc<Inner>);
 struct Inner {
     all: Vec<Attachment>,
     selectors: Selectors,
-    /// Results by the places of the attachments that match a proxy.
+    /// Results by the indexes of the attachments that match a proxy.
     made: Mutex<HashMap<Vec<usize>, Arc<Enforced>>>,
     configurations: Arc<Configurations>,
 }
 
-/// Sets of attachments whose result is kept, beyond one for each attachment. Labels come from
-/// proxies, so proxies decide how many sets exist.
+/// The number of sets of attachments whose result is cached, beyond one for each attachment. Labels
+/// come from proxies, so proxies determine the number of sets.
 const MORE_SETS: usize = 1_024;
 
 impl Attachments {
@@ -81,7 +81,7 @@ impl Attachments {
         Arc::clone(made.entry(places).or_insert(enforced))
     }
 
-    /// Returns the number of sets of attachments whose result is kept.
+    /// Returns the number of sets of attachments whose result is cached.
     #[must_use]
     pub fn remembered(&self) -> usize {
         self.made().len()

@@ -53,7 +53,7 @@ impl Plan {
         if let Some(config) = self.workloads.get(target) {
             return Ok(Enforced::by_target(target, config));
         }
-        // A proxy of another namespace need not learn the names in it.
+        // A proxy of another namespace must not learn the names in this one.
         let namespace = self.in_cluster.then_some(target.namespace.as_str());
         let others = match self.target_names(namespace).as_str() {
             "" => match namespace {

@@ -1,9 +1,9 @@
 //! The configuration of one proxy, and the policies that it was made from.
 //!
-//! A thousand Pods of one workload enforce the same, and an edit of one policy doesn't change the
-//! configurations of the others. So a configuration is made once for the same stages. While any
-//! proxy or plan still uses it, the next plan returns the same one, so that a comparison of
-//! pointers finds it unchanged.
+//! A thousand Pods of one workload enforce the same configuration, and an edit of one policy
+//! doesn't change the configurations of the others. So a configuration is made once for equal
+//! stages. While any proxy or plan still uses it, the next plan returns the same one, so that a
+//! comparison of pointers finds it unchanged.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -26,7 +26,8 @@ pub struct Enforced {
     pub overridden: Vec<Overridden>,
     /// Policies beyond the number that a proxy can hold ([`MAX_STAGES`]).
     pub beyond_limit: Vec<InForce>,
-    /// One line if a reason that the proxy's owner can change keeps policies from it.
+    /// The reason why the proxy gets no policies, in one line, if the proxy's owner can change
+    /// that.
     pub problem: Option<String>,
 }
 
@@ -51,7 +52,7 @@ pub struct Overridden {
 }
 
 impl Enforced {
-    /// Returns no configuration, for the reason given.
+    /// Returns the absence of a configuration, for the reason given.
     pub fn nothing(problem: Option<String>) -> Self {
         Self {
             problem,
@@ -212,15 +213,15 @@ pub struct Configurations {
 #[derive(Debug)]
 struct Made {
     config: Weak<FilterConfig>,
-    /// Keeps the addresses in the key from being given to other stages.
+    /// Keeps the stages allocated, so that their addresses in the key aren't reused.
     _stages: Vec<Arc<StageConfig>>,
 }
 
-/// Most configurations that are kept.
+/// The most configurations that are kept.
 const MAX_CONFIGURATIONS: usize = 65_536;
 
 impl Configurations {
-    /// Forgets the configurations that are no longer used.
+    /// Drops the configurations that are no longer used.
     pub fn forget_unused(&self) {
         self.made().retain(|_, made| made.config.strong_count() > 0);
     }

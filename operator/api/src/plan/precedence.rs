@@ -23,8 +23,8 @@ impl<'a> Bid<'a> {
     }
 }
 
-/// Returns for each bid, which are in order of precedence, `None` if it is in force, or the place
-/// of the bid that overrides it. Of several for the same requests the first is in force; a policy
+/// Returns for each bid `None` if it is in force, else the index of the bid that overrides it. Bids
+/// are in order of precedence. Of several for the same requests the first is in force; a policy
 /// never overrides itself.
 pub fn winners<'a>(bids: impl IntoIterator<Item = Bid<'a>>) -> Vec<Option<usize>> {
     let mut first: HashMap<&[String], (usize, &str)> = HashMap::new();

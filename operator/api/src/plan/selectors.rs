@@ -1,9 +1,8 @@
 //! An index of selectors, which finds those that match the labels of one Pod without trying all.
 //!
 //! A namespace may have a thousand selectors. Each is indexed under one of its labels, the one that
-//! the fewest selectors share. A Pod with a handful of labels then compares little more than the
-//! selectors that match it: `O(labels + candidates)` a Pod, where trying all would be
-//! `O(selectors)`.
+//! the fewest selectors share. A Pod with few labels is then compared to little more than the
+//! selectors that match it: `O(labels + candidates)` for a Pod instead of `O(selectors)`.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,7 +12,8 @@ use super::ProxySelector;
 #[derive(Debug, Clone, Default)]
 pub struct Selectors {
     selectors: Vec<ProxySelector>,
-    /// Namespace, key and value of the label under which selectors are indexed.
+    /// The indexes of selectors, by namespace, key and value of the label under which they are
+    /// indexed.
     filed: HashMap<String, HashMap<String, HashMap<String, Vec<usize>>>>,
 }
 

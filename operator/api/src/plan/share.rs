@@ -26,11 +26,11 @@ pub struct Share {
 /// Endpoints behind proxies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoints {
-    /// Each proxy is in front of one endpoint, its own: sidecars.
+    /// Each proxy has one endpoint of its own, as sidecars do.
     Own,
-    /// All proxies are in front of the same endpoints, here by Service, each counted once it is
-    /// ready: gateways. None ready counts as one: a proxy that is configured before its backend is
-    /// ready must not start without slots.
+    /// All proxies share the same endpoints, as gateways do. The endpoints are counted by Service,
+    /// each once it is ready. No ready endpoint counts as one: a proxy that is configured before
+    /// its backend is ready must not start without slots.
     Shared(Arc<BTreeMap<TargetRef, u32>>),
 }
 
@@ -137,7 +137,8 @@ impl Share {
         }
     }
 
-    /// Returns the stage of a proxy with this share, given the `stage` of one with the share `own`.
+    /// Returns the stage of a proxy with this share, from the `stage` of a proxy with the share
+    /// `own`.
     #[must_use]
     pub fn instead_of(&self, own: &Self, stage: &StageConfig) -> StageConfig {
         let (here, there) = (self.portion(), own.portion());
@@ -148,9 +149,9 @@ impl Share {
         .of(stage)
     }
 
-    /// Returns the part of a proxy that one policy reaches by two targets with one stage for both:
-    /// the endpoints of both, and no more slots than the target with more proxies leaves for each
-    /// of them.
+    /// Returns the part of a proxy that one policy reaches by two targets with one stage. It covers
+    /// the endpoints of both targets, with no more slots than the target with more proxies leaves
+    /// for each of them.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let endpoints = match (&self.endpoints, &other.endpoints) {

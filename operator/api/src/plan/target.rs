@@ -15,9 +15,10 @@ pub struct TargetRef {
     pub kind: TargetKind,
     /// Its namespace; the policy's own.
     pub namespace: String,
-    /// Its name. That of Pods is their labels as `app=search,tier=web`, in the order of the keys.
+    /// Its name. The name of Pods is their labels as `app=search,tier=web`, in the order of the
+    /// keys.
     pub name: String,
-    /// Of a Gateway: the listener to whose requests it applies; all of them if `None`.
+    /// The listener of a Gateway to whose requests it applies; `None`: all listeners.
     pub section: Option<String>,
 }
 
@@ -91,7 +92,7 @@ impl FromStr for TargetKind {
     }
 }
 
-/// A text that is not `Kind/namespace/name`.
+/// The error of a text that is not `Kind/namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is no target; kind/namespace/name, such as Service/default/search, of a Service, \

@@ -1,9 +1,9 @@
 //! Reads a [`Node`] tree into the API's types, with all mistakes and not only the first.
 //!
-//! serde ends at the first mistake. So the tree is mended there and read again, until it reads: a
-//! misspelt name becomes the closest known one, an unusable value becomes [`Value::Anything`],
-//! which reads as any type. Each round gives one problem. The resulting policy serves only to look
-//! for further mistakes, without the mended fields ([`Decoded::mended`]).
+//! serde ends at the first mistake. So the tree is repaired there and read again, until reading
+//! succeeds: a misspelt name is replaced by the closest known one, and an unusable value by
+//! [`Value::Anything`], which reads as any type. Each round gives one problem. The resulting policy
+//! is used only to find further mistakes, outside the repaired fields ([`Decoded::mended`]).
 
 mod reader;
 
@@ -14,7 +14,7 @@ use super::path::Path;
 use super::suggest::{closest, instead_of};
 use reader::Fault;
 
-/// Most mistakes that are looked for in one document; each costs one more reading.
+/// The most mistakes that are reported for one document; each costs one more reading.
 const MAX_PROBLEMS: usize = 100;
 
 /// The result of reading a document.
@@ -23,14 +23,14 @@ pub(crate) struct Decoded<T> {
     pub(crate) value: Option<T>,
     /// All mistakes, each with its field, its position and the message.
     pub(crate) problems: Vec<(Path, Position, String)>,
-    /// Fields whose values are made up.
+    /// Fields whose values were replaced by the repair.
     pub(crate) mended: Vec<Path>,
 }
 
 /// Returns an example of a missing field, by the place and the name of the field.
 pub(crate) type Example = fn(&Path, &str) -> &'static str;
 
-/// Reads `document`, and mends it if it must.
+/// Reads `document`, and repairs it if necessary.
 pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node, example: Example) -> Decoded<T> {
     let (mut problems, mut mended) = (Vec::new(), Vec::new());
     while problems.len() < MAX_PROBLEMS {
@@ -52,7 +52,7 @@ pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node, example: Example)
         };
         let made_up = |field: &Path| mended.iter().any(|m| field.is_within(m));
         let mut at = path.clone();
-        // Before mending, which may remove the field.
+        // Determined before the repair, which may remove the field.
         let mut position = place;
         let message = match fault {
             Fault::UnknownField { field, expected } => {

@@ -1,10 +1,10 @@
 //! Reads texts into policies without mistakes, or lists all their mistakes.
 //!
 //! The message about a wrong policy must be in terms of the file that the user wrote: line, field,
-//! value found, and a right value. It must list all mistakes at once, because a tool that shows one
-//! mistake a run is soon not run any more. A file goes through three steps: YAML to a tree with
-//! line numbers (`node`), the tree to the API's types (`decode`), and those to types that can't be
-//! wrong (`rules`).
+//! value found, and a correct value. It must list all mistakes at once: a tool that reports one
+//! mistake per run is soon abandoned. A file goes through three steps: YAML to a tree with line
+//! numbers (`node`), the tree to the API's types (`decode`), and those to types that can't be wrong
+//! (`rules`).
 
 mod decode;
 mod node;
@@ -36,7 +36,7 @@ pub use schema::constrain;
 pub use simulated::{WorkloadDocument, mesh};
 pub use suggest::instead_of;
 
-/// Largest file, bytes: the API server's limit, too.
+/// The largest file, bytes: the API server's limit, too.
 pub const MAX_FILE: usize = 1 << 20;
 
 /// The result of checking one file.
@@ -44,11 +44,11 @@ pub const MAX_FILE: usize = 1 << 20;
 pub struct FileReport {
     /// The file, as the caller named it.
     pub file: String,
-    /// Its documents, in order; none if it isn't YAML.
+    /// Its documents, in order; empty if it isn't YAML.
     pub documents: Vec<Document>,
     /// Mistakes that belong to no single document.
     pub problems: Vec<Problem>,
-    /// Whether it holds nothing but objects of other APIs, each of which counts as a mistake.
+    /// Whether it contains only objects of other APIs, each of which counts as a mistake.
     pub of_other_apis: bool,
 }
 
@@ -63,14 +63,14 @@ pub struct Document {
     pub targets: Vec<TargetRef>,
     /// The line, from 1, on which it starts.
     pub line: u64,
-    /// The `spec` as read, with other values in place of mistakes; `None` if there are too many.
+    /// The `spec` as read, with replacements for mistakes; `None` if there are too many.
     pub spec: Option<AdmissionPolicySpec>,
     /// The policy or its mistakes, of which there is at least one.
     pub policy: Result<ValidPolicy, Vec<Problem>>,
 }
 
 impl FileReport {
-    /// All mistakes, in the order of the file.
+    /// Returns all mistakes, in the order of the file.
     pub fn all_problems(&self) -> impl Iterator<Item = &Problem> {
         self.problems.iter().chain(
             self.documents
@@ -80,7 +80,7 @@ impl FileReport {
         )
     }
 
-    /// All policies without mistakes.
+    /// Returns all policies without mistakes.
     pub fn policies(&self) -> impl Iterator<Item = &ValidPolicy> {
         self.documents.iter().filter_map(|d| d.policy.as_ref().ok())
     }
@@ -127,7 +127,7 @@ pub fn check_file(file: &str, bytes: &[u8]) -> FileReport {
     report
 }
 
-/// Empties the reports of files with nothing but objects of other APIs, if others have policies:
+/// Empties the reports of files with only objects of other APIs, if other files have policies:
 /// manifests of workloads are often beside their policies.
 pub fn leave_out_other_apis(reports: &mut [FileReport]) {
     if reports.iter().any(|report| !report.of_other_apis) {
@@ -180,8 +180,8 @@ pub fn too_large(file: &str, size: usize) -> Problem {
     )
 }
 
-/// Refuses policies whose name an earlier document or file has. `reports` must not have been passed
-/// to this together before.
+/// Refuses policies whose name an earlier document or file has. Must be called only once with the
+/// same `reports`.
 pub fn refuse_duplicates(reports: &mut [FileReport]) {
     let mut first_of: HashMap<String, String> = HashMap::new();
     for report in reports {
@@ -216,7 +216,7 @@ fn check_document(file: &str, mut document: Node) -> Document {
         .value
         .as_ref()
         .map(|policy| interpret(policy, &mut problems));
-    // A made-up value is no mistake of the user's, and the mistake behind it is reported already.
+    // A replaced value is no mistake of the user's, and the original mistake is reported already.
     problems
         .0
         .retain(|(path, _)| !decoded.mended.iter().any(|mended| is_made_up(path, mended)));
@@ -283,8 +283,8 @@ fn example(at: &Path, field: &str) -> &'static str {
     }
 }
 
-/// Whether a problem at `path` comes from the made-up value of `mended`: it is a part of that
-/// value, or a field beside a made-up type, and so may be right.
+/// Whether a problem at `path` results from the replaced value of `mended`: `path` is a part of
+/// that value, or a field beside a replaced type, and so may be right.
 fn is_made_up(path: &Path, mended: &Path) -> bool {
     let beside = match (path.segments(), mended.segments()) {
         ([of @ .., _], [of_type @ .., Segment::Field(name)]) => name == "type" && of == of_type,
@@ -301,8 +301,8 @@ fn is_in(field: &Path, list: &str) -> bool {
     )
 }
 
-/// Whether a document is meant to be a policy: its kind or API version says so, perhaps with a
-/// slip, or one of the two is missing.
+/// Whether a document is meant to be a policy: its kind or API version says so, perhaps misspelt,
+/// or one of the two is missing.
 fn is_policy(document: &Node) -> bool {
     match document.get("kind").map(|kind| &kind.value) {
         Some(Value::Text(kind)) => closest(kind, [KIND]).is_some(),
@@ -311,8 +311,8 @@ fn is_policy(document: &Node) -> bool {
     }
 }
 
-/// Whether a document is an object of another API: neither its kind nor its group is a slip of
-/// ours.
+/// Whether a document is an object of another API: neither its kind nor its group is a misspelling
+/// of ours.
 fn is_of_another_api(document: &Node) -> bool {
     let text = |field| match document.get(field).map(|node| &node.value) {
         Some(Value::Text(text)) => Some(text.as_str()),

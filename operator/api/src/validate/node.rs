@@ -63,7 +63,7 @@ pub(crate) struct Entry {
 #[derive(Debug)]
 pub(crate) struct SyntaxError {
     pub(crate) at: Option<Position>,
-    /// The field at fault, if YAML knows it.
+    /// The field at fault, if the parser names it.
     pub(crate) field: Option<String>,
     pub(crate) message: String,
 }

@@ -28,8 +28,7 @@ pub struct ValidPolicy {
     pub outbound: Option<OutboundConfig>,
     /// The classes' targets for the service's callers; `None` without class admission.
     pub promises: Option<ServiceAdmissionConfig>,
-    /// Settings that are valid and yet seldom intended, each as `FIELD: the setting and its
-    /// effect`.
+    /// Settings that are valid but seldom intended, each as `FIELD: the setting and its effect`.
     pub warnings: Vec<String>,
 }
 
@@ -52,8 +51,8 @@ pub enum Slots {
     Auto(AutoParallelism),
 }
 
-/// The initial slots of a proxy that finds its slots: so few that it doubles them from below the
-/// backend's capacity, so many that a service with a few workers is not kept waiting.
+/// The initial slots of a proxy that finds its slots. They are few, so that it doubles them from
+/// below the backend's capacity, but enough that a service with a few workers isn't kept waiting.
 const FIRST: u32 = 4;
 
 impl Slots {

@@ -11,16 +11,16 @@ use super::node::Position;
 pub struct Problem {
     /// The file, as the caller named it.
     pub file: String,
-    /// From 1, where known.
+    /// The line from 1, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u64>,
-    /// In characters from 1, where known.
+    /// The column in characters from 1, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<u64>,
     /// The field at fault, such as `spec.types[2].slo.p90`; empty for a whole file.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub field: String,
-    /// The value and a right value.
+    /// The value and a correct value.
     pub message: String,
 }
 

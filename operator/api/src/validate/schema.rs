@@ -1,7 +1,7 @@
 //! The checks of a policy by the API server: the rules of `rules`, as far as it can check them.
 //!
-//! A mistake that `kubectl apply` refuses costs a second. A mistake in a status, found after its
-//! author has left, costs an afternoon. So each file of rules has its part of the schema beside its
+//! A mistake that `kubectl apply` refuses costs a second. A mistake in a status, which its author
+//! may not read, costs an afternoon. So each file of rules has its part of the schema beside its
 //! checks: the bounds and defaults are the same constants, and a rule in CEL has the same message.
 //! The API server limits the cost of rules, by an estimate from the largest policy that the schema
 //! allows; hence the bounds of every list, map and text. The operator checks what is too expensive
@@ -16,9 +16,9 @@ use serde_json::{Map, Value, json};
 use super::rules::{self, Real, Time, Whole};
 use crate::Duration;
 
-/// Longest text of a duration: four numbers of five digits with their units.
+/// The longest text of a duration: four numbers of five digits with their units.
 const MAX_DURATION: usize = 28;
-/// GEP-2257.
+/// A duration as in GEP-2257.
 const DURATION: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
 
 /// Adds defaults, bounds and rules to the structural schema of a policy's `spec`.
@@ -48,8 +48,8 @@ pub(super) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Returns the field at `path` below this one, such as `types[].slo{}`: items of a list and
-    /// values of a mapping.
+    /// Returns the field at `path` below this one, such as `types[].slo{}`, with `[]` for the items
+    /// of a list and `{}` for the values of a mapping.
     pub(super) fn at(&mut self, path: &str) -> Place<'_> {
         let mut node = &mut *self.node;
         let mut is_known = true;
@@ -82,17 +82,17 @@ impl Place<'_> {
         self
     }
 
-    /// Sets the most items of a list.
+    /// Sets the largest number of items of a list.
     pub(super) fn max_items(&mut self, most: usize) -> &mut Self {
         self.set("maxItems", most)
     }
 
-    /// Sets the most entries of a mapping.
+    /// Sets the largest number of entries of a mapping.
     pub(super) fn max_properties(&mut self, most: usize) -> &mut Self {
         self.set("maxProperties", most)
     }
 
-    /// Sets the most characters of a text.
+    /// Sets the largest number of characters of a text.
     pub(super) fn max_length(&mut self, most: usize) -> &mut Self {
         self.set("maxLength", most)
     }
@@ -261,12 +261,12 @@ impl Rule {
         self
     }
 
-    /// Gives the reason that a field is missing.
+    /// Sets the reason to a missing field.
     pub(super) fn required(self) -> Self {
         self.reason("FieldValueRequired")
     }
 
-    /// Gives the reason that a field must be absent.
+    /// Sets the reason to a field that must be absent.
     pub(super) fn forbidden(self) -> Self {
         self.reason("FieldValueForbidden")
     }
@@ -295,38 +295,39 @@ fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
 }
 
-/// Returns the CEL of whether the text is a duration; CEL's own durations allow more.
+/// Returns CEL that tests whether the text is a duration; CEL's own durations allow more.
 fn is_time(text: &str) -> String {
     format!("{text}.matches('{DURATION}')")
 }
 
-/// Returns the CEL of the contrary: rules on the length of a text that is no duration would end in
-/// an error.
+/// Returns CEL that tests whether the text is not a duration: rules on the length of such a text
+/// would end in an error.
 pub(super) fn not_time(text: &str) -> String {
     format!("!{}", is_time(text))
 }
 
-/// Returns the CEL of whether the duration `text` is within bounds; an error in CEL if it is no
-/// duration.
+/// Returns CEL that tests whether the duration `text` is within bounds; it is an error in CEL if
+/// `text` isn't a duration.
 fn time_within(text: &str, time: &Time) -> String {
     let (min, max) = time.bounds;
     let (min, max) = (Duration::from(min), Duration::from(max));
     format!("(duration({text}) >= duration('{min}') && duration({text}) <= duration('{max}'))")
 }
 
-/// Returns what to do about settings of type `owner`, or of `other`, that are beside neither.
+/// Returns the remedy for settings of type `owner`, or of `other`, that are given with another
+/// type.
 pub(super) fn right_types(owner: impl Display, other: Option<impl Display>) -> String {
     let other = other.map_or(String::new(), |other| format!(" or {other}"));
     format!("leave it out or use type {owner}{other}")
 }
 
-/// Returns the CEL of whether `text` is a duration within bounds, which rules on it together with
-/// others presuppose.
+/// Returns CEL that tests whether `text` is a duration within bounds, which rules on it together
+/// with other fields presuppose.
 pub(super) fn right_time(text: &str, time: &Time) -> String {
     format!("({} && {})", is_time(text), time_within(text, time))
 }
 
-/// Returns the CEL of whether `number` is within bounds.
+/// Returns CEL that tests whether `number` is within bounds.
 pub(super) fn real_within(number: &str, real: &Real) -> String {
     let min = match real.bounds.0 {
         Bound::Included(min) => Some(format!("{number} >= {min:?}")),
@@ -342,13 +343,13 @@ pub(super) fn real_within(number: &str, real: &Real) -> String {
     within.join(" && ")
 }
 
-/// Returns the CEL of whether the list at `list` exists and isn't empty.
+/// Returns CEL that tests whether the list at `list` exists and isn't empty.
 pub(super) fn some(list: &str) -> String {
     format!("(has({list}) && size({list}) > 0)")
 }
 
-/// Returns the CEL of the messages of [`crate::ParseDurationError`], by the first part that is
-/// no number with a unit.
+/// Returns CEL for the messages of [`crate::ParseDurationError`], by the first part that isn't a
+/// number with a unit.
 fn not_a_duration() -> String {
     let parts = "self.findAll('[0-9]+[.,]|[0-9]+[^-+0-9.,]*|[-+.,]|[^-+0-9.,]+')";
     let odd = format!("{parts}.filter(p, !p.matches('^[0-9]{{1,5}}(h|m|s|ms)$'))");

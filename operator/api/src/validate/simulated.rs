@@ -27,12 +27,12 @@ struct Document<T> {
     node: Node,
     value: T,
     problems: Vec<Problem>,
-    /// Fields with made-up values.
+    /// Fields whose values were replaced by the repair.
     mended: Vec<Path>,
 }
 
 impl<T: DeserializeOwned> Document<T> {
-    /// Reads `bytes`, the content of the file named `file`, which is to hold one `what`.
+    /// Reads `bytes`, the content of the file named `file`, as one `what`.
     fn read(file: &str, bytes: &[u8], what: &str, example: Example) -> Result<Self, Vec<Problem>> {
         let mut documents = parse(file, bytes).map_err(|problem| vec![problem])?;
         let count = documents.len();
@@ -72,8 +72,8 @@ impl<T: DeserializeOwned> Document<T> {
         }
     }
 
-    /// Returns a finding with its position. `None` if it depends on a made-up value: that is no
-    /// mistake of the user's, and the mistake behind it is reported already.
+    /// Returns a finding with its position. `None` if it depends on a replaced value: that is no
+    /// mistake of the user's, and the original mistake is reported already.
     fn problem(&self, finding: &Finding) -> Option<Problem> {
         let path = path(&finding.at);
         if self.mended.iter().any(|mended| path.is_within(mended)) {
@@ -165,7 +165,7 @@ fn message(finding: &Finding) -> String {
     }
 }
 
-/// Returns the fields without meaning because of a made-up value: of a choice all fields beside it.
+/// Returns the fields that a replaced value makes meaningless: for a choice, all fields beside it.
 fn depending(mended: Path) -> Path {
     match mended.segments() {
         [beside @ .., Segment::Field(name)] if CHOICES.contains(&name.as_str()) => {

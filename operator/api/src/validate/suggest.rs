@@ -6,11 +6,11 @@ pub(super) fn closest<'a>(
     written: &str,
     names: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    // No name is as long.
+    // No name is longer.
     let lower: String = written.to_lowercase().chars().take(64).collect();
     let distance_to = |name: &str| {
         let name = name.to_lowercase();
-        // Four characters: shorter parts are in too many names.
+        // At least four characters: shorter parts are in too many names.
         let is_part = lower.chars().count() >= 4 && name.contains(&lower);
         match is_part {
             true => 1,

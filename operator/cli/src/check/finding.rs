@@ -8,13 +8,13 @@ use crate::table::Table;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Verdict {
-    /// Nothing to do.
+    /// Nothing needs to be done.
     Ok,
-    /// Could not be checked, such as with the user's rights.
+    /// The check could not run, for example because the user lacks rights.
     Skipped,
-    /// Works, and should be looked at.
+    /// It works, but should be looked at.
     Warning,
-    /// Doesn't work.
+    /// It doesn't work.
     Error,
 }
 
@@ -33,7 +33,7 @@ impl Verdict {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
-    /// The check.
+    /// The name of the check.
     pub check: &'static str,
     /// Its verdict.
     pub verdict: Verdict,
@@ -60,7 +60,7 @@ impl Finding {
         Self::new(check, Verdict::Ok, message.into(), None)
     }
 
-    /// Returns the finding of a check that couldn't be made.
+    /// Returns the finding of a check that couldn't run.
     #[must_use]
     pub fn skipped(check: &'static str, why: impl Into<String>) -> Self {
         Self::new(check, Verdict::Skipped, why.into(), None)

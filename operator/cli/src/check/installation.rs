@@ -1,4 +1,4 @@
-//! The operator's Deployment, as far as checks need it.
+//! The operator's Deployment: the parts that checks need.
 
 use k8s_openapi::api::apps::v1::Deployment;
 
@@ -18,16 +18,16 @@ pub struct Installation {
     pub arguments: Vec<String>,
     /// Secrets that its Pods mount.
     pub secrets: Vec<String>,
-    /// Replicas that are wanted.
+    /// The number of desired replicas.
     pub replicas: i32,
-    /// Replicas that are ready.
+    /// The number of ready replicas.
     pub ready: i32,
     /// The version by its label.
     pub version: Option<String>,
 }
 
 impl Installation {
-    /// Returns what checks need of a Deployment.
+    /// Reads these parts of a Deployment.
     #[must_use]
     pub fn of(deployment: Deployment) -> Self {
         let metadata = deployment.metadata;

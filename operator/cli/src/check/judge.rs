@@ -1,4 +1,4 @@
-//! The judgement of what was read from a cluster: pure functions.
+//! The judgement of the data that was read from a cluster, as pure functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
@@ -27,9 +27,9 @@ use headgate_controller::xds::timestamp::{age, rfc3339};
 pub const OWN: &str = env!("CARGO_PKG_VERSION");
 /// The oldest minor version of Kubernetes 1 that is supported, as the chart says.
 const OLDEST_MINOR: u32 = 30;
-/// The greatest difference between clocks that is no finding.
+/// The greatest accepted difference between clocks.
 const SKEW: Duration = Duration::from_secs(30);
-/// The time before its end at which a certificate is reported: each issuer renews earlier.
+/// The time before expiry from which a certificate is reported: all issuers renew earlier.
 const EXPIRES_SOON: Duration = Duration::from_secs(7 * 86_400);
 const UPGRADE_CRD: &str = "upgrade Headgate's chart, or only the CRD: headgate crd | kubectl apply \
                            --server-side -f -";

@@ -1,7 +1,7 @@
-//! `headgate check`: whether an installation in a cluster is whole, one line for each finding.
+//! `headgate check`: whether an installation in a cluster is complete, one line for each finding.
 //!
-//! Reading is here and judging in [`judge`]. A request that the user may not make skips its check
-//! and no other one.
+//! Reading is here and judging in [`judge`]. A request that the user may not make skips its own
+//! check only.
 
 pub mod finding;
 pub mod installation;
@@ -40,7 +40,7 @@ use judge::Served;
 
 /// The ending of the name of the operators' Service; the rest is the name of their Deployment.
 const SERVICE_SUFFIX: &str = "-metrics";
-/// The most questions about rights at a time.
+/// The most reviews of rights at a time.
 const REVIEWS: usize = 32;
 
 /// Checks an installation in the kubeconfig's cluster.
@@ -60,7 +60,7 @@ pub struct CheckArgs {
     pub cluster: ClusterArgs,
 }
 
-/// Checks, and formats the findings. Not a success if one is an error.
+/// Runs the checks and formats their findings. Fails if one is an error.
 ///
 /// # Errors
 /// Returns an error if no cluster is configured.
@@ -109,18 +109,18 @@ async fn check(args: &CheckArgs) -> anyhow::Result<Vec<Finding>> {
     Ok(checks.findings)
 }
 
-/// The checks under way.
+/// The state of the checks.
 struct Checks<'a> {
     client: Client,
     /// The only namespace to check.
     namespace: Option<&'a str>,
-    /// A time of the API server, and the moment at which it came.
+    /// A time of the API server, and the moment at which it was received.
     time: (SystemTime, Instant),
     findings: Vec<Finding>,
 }
 
 impl Checks<'_> {
-    /// Returns the time by the API server.
+    /// Returns the time on the API server's clock.
     fn now(&self) -> SystemTime {
         self.time.0 + self.time.1.elapsed()
     }
@@ -129,7 +129,7 @@ impl Checks<'_> {
         self.findings.push(finding);
     }
 
-    /// Returns the answer of the API server. Without one, the finding says why.
+    /// Returns the answer of the API server; `None`, with a finding added, if it fails.
     async fn read<T>(
         &mut self,
         check: &'static str,
@@ -342,7 +342,7 @@ impl Checks<'_> {
         ));
     }
 
-    /// Checks what the operators report; returns it.
+    /// Checks the operators' reports and returns them.
     async fn operators(
         &mut self,
         cluster: &Cluster,
@@ -421,12 +421,12 @@ impl Checks<'_> {
         }
     }
 
-    /// Checks the policies' conditions; returns the objects that carry policies.
+    /// Checks the policies' conditions.
     async fn policies(&mut self, cluster: &Cluster, operators: &[Operator]) {
         let api = cluster.policies_api(self.namespace);
         let listed = async {
             match api.list(&ListParams::default()).await {
-                // The finding on the definition says so.
+                // The finding about the definition reports this.
                 Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
                 listed => listed.map(Some),
             }

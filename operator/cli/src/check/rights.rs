@@ -1,4 +1,4 @@
-//! The requests that the operator makes, by its arguments: those that the chart's roles allow.
+//! The operator's requests to the API server, by its arguments: those that the chart's roles allow.
 
 use std::fmt;
 
@@ -8,9 +8,10 @@ use k8s_openapi::api::authorization::v1::{
 
 use super::installation::Installation;
 
-/// Requests, one resource a line: where (`cluster`, the operator's `own` namespace, each namespace
-/// that is `watched`), the argument or delivery that needs it, `group/resource`, the argument with
-/// the object's name, and the verbs; `all` are those of deliveries.
+/// The requests, one resource on each line. The columns are the scope (`cluster`, the operator's
+/// `own` namespace, or each namespace that is `watched`), the argument or delivery that needs the
+/// request, `group/resource`, the argument with the object's name, and the verbs; `all` are the
+/// verbs of deliveries.
 const REQUESTS: &str = "
 cluster -             authentication.k8s.io/tokenreviews             -             create
 cluster -             authorization.k8s.io/subjectaccessreviews      -             create
@@ -102,7 +103,7 @@ pub fn needed(operator: &Installation) -> Vec<Right> {
 }
 
 impl Right {
-    /// Returns the question to the API server whether the operator's account has this right.
+    /// Returns the review that asks the API server whether the operator's account has this right.
     #[must_use]
     pub fn review(&self, operator: &Installation) -> SubjectAccessReview {
         let mut parts = self.resource.split('/');

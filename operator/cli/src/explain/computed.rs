@@ -14,7 +14,7 @@ use headgate_mesh::smoothing::Smoothing;
 
 use super::duration;
 
-/// Times between calls, and rejection rates, for which Eq. 3 of Chronos is evaluated.
+/// The times between calls, and the rejection rates, for which Eq. 3 of Chronos is evaluated.
 const BETWEEN: [Span; 3] = [
     Span::from_millis(100),
     Span::from_millis(300),
@@ -22,7 +22,8 @@ const BETWEEN: [Span; 3] = [
 ];
 const RATES: [f64; 3] = [0.25, 0.5, 1.0];
 
-/// Returns the number of the strategy, for a request of the type `kind` and the class `class`.
+/// Returns the value by which the strategy decides about a request of the type `kind` and the class
+/// `class`.
 pub(super) fn strategy(stage: &StageConfig, kind: usize, class: usize) -> Option<String> {
     let queue = &stage.queue;
     match &stage.strategy {
@@ -68,7 +69,7 @@ pub(super) fn cost(stage: &StageConfig, kind: usize) -> Option<String> {
 fn derived_gains(control: &BacklogControlConfig, stage: &StageConfig) -> String {
     let span = Span::from_micros;
     let (target, period) = (span(control.target_us), span(control.period_us));
-    // With one slot, for a unit of cost that takes 1s.
+    // With one slot, for a unit of cost that takes 1 s.
     let gains = Gains::derived(1.0 / f64::from(stage.parallelism), target, period);
     let (proportional, integral) = (gains.proportional, gains.integral);
     let proportional = match (control.control, &control.cost) {

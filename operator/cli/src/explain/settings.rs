@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::Workflow;
 
-/// Fields of the spec that the rest of an explanation shows.
+/// Fields of the spec that other parts of an explanation show.
 const SHOWN_APART: [&str; 4] = ["targetRefs", "types", "classes", "exclude"];
 
 /// A field of the spec.

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{Explanation, Rule};
 
-/// Longest line.
+/// The longest line, in characters.
 const WIDTH: usize = 100;
 
 pub(super) fn text(explanation: &Explanation) -> String {

@@ -1,4 +1,4 @@
-//! The server of class admission: it listens always beside a folder, and in a cluster while this
+//! The server of class admission. Beside a folder it always listens, and in a cluster while this
 //! replica leads.
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::listen::listen;
 use headgate_controller::kubernetes::leader::Leadership;
 use headgate_controller::xds::AdmissionServer;
 
-/// Time after which a taken address is tried again.
+/// The pause before another attempt at an address that is in use.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Serves on the address of `listener` until `stop` holds `true`; in a cluster, while this replica
@@ -30,7 +30,7 @@ pub(super) async fn serve(
     let Some(mut leadership) = leadership else {
         return server.serve(listener, stopped).await;
     };
-    // A replica that doesn't lead refuses connections instead of letting them wait.
+    // So a replica that doesn't lead refuses connections instead of letting them wait.
     drop(listener);
     let following = async {
         loop {

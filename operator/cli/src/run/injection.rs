@@ -77,7 +77,7 @@ impl InjectionArgs {
     }
 }
 
-/// A webhook that is listened for.
+/// A webhook that is listening.
 pub(super) struct Webhook {
     listener: TcpListener,
     settings: Settings,

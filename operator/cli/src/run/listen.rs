@@ -6,9 +6,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use anyhow::anyhow;
 use tokio::net::{TcpListener, TcpSocket};
 
-/// Connections that wait to be accepted. When an operator restarts, all of its proxies connect at
-/// once, and those beyond this number wait a second or more before they try again. The kernel may
-/// allow fewer (`net.core.somaxconn`).
+/// The number of connections that may wait to be accepted. When an operator restarts, all of its
+/// proxies connect at once, and those beyond this number wait a second or more before they retry.
+/// The kernel may allow fewer (`net.core.somaxconn`).
 const BACKLOG: u32 = 4_096;
 
 /// Listens on `address`, the value of `argument`. `[::]` is any address of either family, also on a
@@ -53,7 +53,8 @@ mod tests {
         let allowed = allowed.ok().and_then(|n| n.trim().parse().ok());
         let listener = listen("--xds", "127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.local_addr().unwrap();
-        // No connection is accepted. Beyond the backlog the kernel leaves connections unanswered.
+        // No connection is accepted. Beyond the backlog the kernel leaves connection attempts
+        // unanswered.
         let mut connections = Vec::new();
         for _ in 0..allowed.unwrap_or(500).min(500) {
             let patience = Duration::from_secs(20);
@@ -66,7 +67,7 @@ mod tests {
         let listener = listen("--admin", "[::]:0".parse().unwrap()).unwrap();
         let port = listener.local_addr().unwrap().port();
         TcpStream::connect(("127.0.0.1", port)).unwrap();
-        // If the host has IPv6.
+        // Only if the host has IPv6.
         if TcpSocket::new_v6().is_ok_and(|s| s.bind("[::1]:0".parse().unwrap()).is_ok()) {
             TcpStream::connect(("::1", port)).unwrap();
         }

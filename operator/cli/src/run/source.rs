@@ -40,6 +40,8 @@ pub struct SourceArgs {
 }
 
 impl SourceArgs {
+    /// Checks that the source exists.
+    ///
     /// # Errors
     /// Returns one line if the folder is missing.
     pub(super) fn check(&self) -> anyhow::Result<()> {
@@ -96,7 +98,7 @@ impl SourceArgs {
 /// A source that sends plans.
 pub(super) struct Source {
     watching: JoinHandle<anyhow::Result<()>>,
-    /// The message if `watching` ends without an error.
+    /// The error message if `watching` ends without an error.
     ended: String,
     /// The operator in a cluster, until it writes.
     operator: Option<Box<Operator>>,
@@ -118,23 +120,23 @@ impl Source {
         operator.map_or("", |operator| &operator.identity)
     }
 
-    /// Returns the check of readers' rights by the API server; `None` for a folder.
+    /// Returns the authorizer of readers, which asks the API server; `None` for a folder.
     pub(super) fn authorizer(&self) -> Option<Authorizer> {
         self.operator.as_deref().map(Operator::authorizer)
     }
 
-    /// Returns the check of proxies' tokens; `None` without an API server.
+    /// Returns the reviewer of proxies' tokens; `None` without an API server.
     pub(super) fn proxy_tokens(&self) -> Option<ProxyTokens> {
         self.operator.as_deref().map(Operator::proxy_tokens)
     }
 
-    /// Returns the policies' statuses as observed at the API server; `None` for a folder.
+    /// Returns the policies' statuses as observed on the API server; `None` for a folder.
     pub(super) fn statuses(&self) -> Option<Arc<Observations>> {
         let operator = self.operator.as_ref();
         operator.map(|operator| Arc::clone(&operator.observations))
     }
 
-    /// Waits until it fails.
+    /// Waits until the source fails and returns the error.
     pub(super) async fn failed(&mut self) -> anyhow::Error {
         match (&mut self.watching).await {
             Ok(Err(error)) => error,
@@ -170,7 +172,7 @@ impl Source {
     pub(super) async fn ended(self) {
         match self.writing {
             None => self.watching.abort(),
-            // Its tasks don't panic; even after a panic nothing is left to wait for.
+            // Its tasks don't panic; even after a panic there is nothing left to wait for.
             Some(writing) => drop(writing.task.await),
         }
     }

@@ -23,8 +23,8 @@ pub(super) fn study(policies: &Path, file: &Path) -> anyhow::Result<MeshStudy> {
     Ok(MeshStudy::new(&applied, plan, &named)?)
 }
 
-/// Returns the policy of each service: the one that targets it. A policy alone in its file that
-/// targets none of the services applies to all.
+/// Returns the policy of each service: the one that targets it. If the file has only one policy,
+/// which targets none of the services, it applies to all.
 fn applied(
     policies: &[&ValidPolicy],
     plan: &Plan,

@@ -1,4 +1,4 @@
-//! `headgate simulate`: try a policy under a workload or in a mesh, or run an experiment of the
+//! `headgate simulate`: runs a policy under a workload or in a mesh, or an experiment of the
 //! papers.
 
 mod mesh;
@@ -109,7 +109,7 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<Output> {
         return Ok(Output::ok(list()?));
     }
     if let Some(path) = &args.html {
-        // Checked before the run rather than after it.
+        // Opened before the run, so that an error shows at once.
         let opened = fs::OpenOptions::new().append(true).create(true).open(path);
         opened.with_context(|| format!("--html {}: can't be written", path.display()))?;
     }

@@ -8,7 +8,7 @@ use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressState, Prog
 const TEMPLATE: &str =
     "{bar:30.cyan/dim} {human_pos} of {human_len} requests, {speed}/s, {eta} left";
 
-/// A bar; invisible where standard error is no terminal.
+/// A progress bar; invisible if standard error is no terminal.
 pub(super) struct Bar(ProgressBar);
 
 impl Bar {

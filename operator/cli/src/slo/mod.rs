@@ -18,7 +18,7 @@ use super::{Output, input};
 
 /// The only `apiVersion` of OpenSLO that is written and read.
 const OPENSLO: &str = "openslo/v1";
-/// The annotation with the type that an OpenSLO file's SLO is about.
+/// The annotation with the type to which an OpenSLO file's SLO applies.
 const TYPE: &str = "headgate.dev/type";
 /// The annotation with the response time of a ratio's objective, which OpenSLO has no field for.
 const RESPONSE_TIME: &str = "headgate.dev/response-time";

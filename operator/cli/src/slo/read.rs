@@ -1,7 +1,7 @@
 //! A policy from the latency objectives of an OpenSLO file.
 //!
-//! A part that a policy can't express is an error rather than left out: an objective that is lost
-//! on the way would look kept.
+//! A part that a policy can't express is an error: if it were left out, its objective would seem to
+//! be tracked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

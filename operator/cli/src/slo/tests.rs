@@ -55,7 +55,7 @@ fn read(text: &str) -> Result<String, String> {
     output.map(|output| output.text).map_err(shown)
 }
 
-/// Asserts that `value` has the fields `required`, and no others but `optional`.
+/// Asserts that `value` has all fields of `required`, and no others except `optional`.
 fn has(value: &Value, required: &[&str], optional: &[&str]) {
     let fields: Vec<&str> = (value.as_object().unwrap().keys())
         .map(String::as_str)
@@ -71,7 +71,7 @@ fn has(value: &Value, required: &[&str], optional: &[&str]) {
     }
 }
 
-/// As the specification's text names fields, types and limits (OpenSLO v1, SLO and SLI).
+/// The fields, types and limits are those of the specification's text (OpenSLO v1, SLO and SLI).
 #[test]
 fn documents_have_the_fields_of_openslo() {
     let documents = written(Format::Openslo);
@@ -147,7 +147,7 @@ fn an_indicator_is_the_ratio_of_the_filters_counters() {
     assert_eq!(document["spec"]["objectives"][0]["target"], 0.999);
 }
 
-/// As Sloth's type `Spec` names them (pkg/prometheus/api/v1).
+/// The fields are those of Sloth's type `Spec` (pkg/prometheus/api/v1).
 #[test]
 fn documents_have_the_fields_of_sloth() {
     let documents = written(Format::Sloth);

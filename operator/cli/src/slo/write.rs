@@ -19,9 +19,9 @@ struct Tracked<'a> {
     kind: &'a TypeConfig,
     percentile: f64,
     response_time: Duration,
-    /// `fast-p90`, unique in the policy.
+    /// The name, such as `fast-p90`, unique in the policy.
     name: String,
-    /// Labels of the type's counters.
+    /// The labels of the type's counters.
     labels: String,
     /// The label of the objective.
     objective: String,

@@ -1,4 +1,4 @@
-//! `headgate status --watch` and `--wait`: a new answer after each change of a policy or its
+//! `headgate status --watch` and `--wait`: prints again after each change of a policy or its
 //! status.
 
 use std::io::{self, Write as _};
@@ -50,7 +50,7 @@ pub(super) async fn follow(
             None if !listed => bail!("the API server did not answer within {:?}", args.timeout),
             None => {}
         }
-        // All waiting events are one answer.
+        // All queued events share one output.
         while let Some(Some(_)) = events.next().now_or_never() {}
         let state = store.state();
         let mut policies: Vec<PolicyResource> = state.iter().map(|p| (**p).clone()).collect();

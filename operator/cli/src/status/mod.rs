@@ -1,8 +1,8 @@
 //! `headgate status`: the state of policies in a cluster, or of those of a running `headgate run`.
 //!
 //! The answer for a cluster has two sources. The API server has the state of each policy, and the
-//! objects that carry policies to the proxies of other control planes; the operators know the
-//! proxies that they program. The first half is also shown if no operator answers.
+//! objects that carry policies to the proxies of other control planes. The operators report the
+//! proxies that they program. The part from the API server is shown even if no operator answers.
 
 mod follow;
 pub mod text;
@@ -30,11 +30,11 @@ use headgate_controller::kubernetes::authorize::AUDIENCE;
 use headgate_controller::kubernetes::resource::PolicyResource;
 use headgate_controller::xds::status::Report;
 
-/// Time for the whole exchange.
+/// The timeout of the whole exchange.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest response, in bytes: 10,000 proxies take about 10 MB.
+/// The largest response, in bytes: 10,000 proxies take about 10 MB.
 const MAX_ANSWER: usize = 64 << 20;
-/// Default admin address of a `headgate run` on this machine.
+/// The default admin address of a `headgate run` on this machine.
 const LOCAL: &str = "127.0.0.1:18001";
 
 /// Shows the policies and proxies of the kubeconfig's cluster, or of a running `headgate run`.

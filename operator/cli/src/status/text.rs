@@ -21,8 +21,8 @@ pub fn render(view: &View, now: SystemTime) -> String {
     if !view.objects.is_empty() {
         parts.push(objects(&view.objects));
     }
-    // The advice is for policies without proxies; others may be enforced by another control plane's
-    // proxies.
+    // The advice is for policies without proxies. Others may be enforced by proxies of another
+    // control plane.
     let mut targets = view.policies.iter().flat_map(|p| &p.targets);
     let advice = targets.all(|t| {
         let is_elsewhere = !t.is(Type::Accepted) || t.is(Type::Overridden);
@@ -219,7 +219,7 @@ fn remarks(view: &View) -> Vec<String> {
             if target.is(Type::Overridden) {
                 say(Type::Overridden);
             }
-            // No other line names the objects that carry it.
+            // Names the objects that carry the policy, because no table lists them.
             let is_hidden = target.is(Type::Programmed)
                 && view.objects.is_empty()
                 && policy.proxies.is_some_and(|s| s.total == 0);

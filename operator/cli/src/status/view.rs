@@ -1,5 +1,5 @@
-//! The state of a cluster's policies: their status at the API server, the objects there that carry
-//! them, and the proxies in the reports of all operators. Also the state of a `headgate run`.
+//! The state of a cluster's policies: their status on the API server, the objects that carry them,
+//! and the proxies in the reports of all operators. It is also used for a `headgate run`.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -18,7 +18,7 @@ use headgate_controller::kubernetes::resource::{PolicyAncestorStatus, PolicyReso
 use headgate_controller::xds::conditions::{self, Type};
 use headgate_controller::xds::status::{self, PolicyReport, ProblemReport, ProxyReport, Report};
 
-/// Everything that `headgate status` shows of a cluster.
+/// The content of `headgate status` for a cluster.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct View {
@@ -35,7 +35,7 @@ pub struct View {
     pub hidden: Vec<(&'static str, String)>,
     /// The operators.
     pub operators: Vec<OperatorView>,
-    /// Problems of the folder of a `headgate run`, which is no cluster.
+    /// Problems of the folder of a `headgate run`; `None` for a cluster.
     #[serde(skip)]
     pub local: Option<Vec<String>>,
 }
@@ -50,17 +50,17 @@ pub struct Policy {
     pub generation: i64,
     /// `metadata.creationTimestamp`, RFC 3339.
     pub created: Option<String>,
-    /// The same, for comparison.
+    /// The same as a time, for comparison.
     #[serde(skip)]
     pub created_at: Option<SystemTime>,
     /// `Enforce` or `DryRun`.
     pub mode: String,
-    /// Revision of the configuration that it is part of; unknown in a cluster.
+    /// The revision of the configuration that contains it; unknown in a cluster.
     #[serde(skip)]
     pub revision: String,
     /// Its targets.
     pub targets: Vec<Target>,
-    /// Proxies that are in sync, of those that are to enforce it; `None` if no operator answers.
+    /// Proxies in sync among those that should enforce it; `None` if no operator answers.
     pub proxies: Option<Share>,
 }
 
@@ -100,7 +100,7 @@ impl Target {
         self.status(of) == "True"
     }
 
-    /// Whether the policy is in force here, or another one overrides it as intended.
+    /// Whether the policy is in force here, or intentionally overridden.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.is(Type::Accepted) && (self.is(Type::Programmed) || self.is(Type::Overridden))
@@ -135,9 +135,9 @@ pub struct Condition {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Share {
-    /// Those that run the revision sent to them.
+    /// The number of those that run the revision sent to them.
     pub in_sync: usize,
-    /// All.
+    /// The number of all.
     pub total: usize,
 }
 
@@ -161,7 +161,7 @@ pub struct Loser {
     pub policy: String,
     /// `Conflicted` or `Overridden`.
     pub reason: String,
-    /// Names the policy in force.
+    /// The message that names the policy in force.
     pub message: String,
 }
 
@@ -201,9 +201,9 @@ pub struct OperatorView {
     pub pod: String,
     /// Its version.
     pub version: Option<String>,
-    /// First 64 bits of the SHA-256 of the module that it gives to proxies.
+    /// The first 64 bits of the SHA-256 of the module that it assigns to proxies.
     pub module: Option<String>,
-    /// The reason why it can't be asked.
+    /// The reason why its report couldn't be read.
     pub problem: Option<String>,
 }
 
@@ -285,8 +285,8 @@ impl View {
         }
     }
 
-    /// Whether every policy is accepted, and programmed or overridden. A policy that no proxy asks
-    /// for is no mistake.
+    /// Whether every policy is accepted, and programmed or overridden. A policy without proxies is
+    /// no mistake.
     #[must_use]
     pub fn ok(&self) -> bool {
         let has_no_proxies = |t: &Target| t.reason(Type::Programmed) == "NoProxies";
@@ -449,8 +449,8 @@ fn workloads(policies: &[Policy]) -> Vec<Workload> {
     all.into_values().collect()
 }
 
-/// Returns the proxies of all operators. Two operators know a proxy that moved to another one; the
-/// report of the connected operator takes precedence.
+/// Returns the proxies of all operators. A proxy that reconnected to another operator is in the
+/// reports of both; that of the connected operator takes precedence.
 fn proxies(operators: &[Operator], namespace: Option<&str>) -> Vec<Proxy> {
     let mut all: Vec<Proxy> = Vec::new();
     for operator in operators {
@@ -481,8 +481,8 @@ fn proxies(operators: &[Operator], namespace: Option<&str>) -> Vec<Proxy> {
     all
 }
 
-/// Returns the state of an object at the API server. Its reader's conditions are in its status, or
-/// in that of its ancestors, as in Gateway API.
+/// Returns an object with its conditions, which its reader writes into its status, or into that of
+/// its ancestors, as in Gateway API.
 fn carrier(kind: &'static str, object: &DynamicObject) -> Carrier {
     let annotation = |key| object.annotations().get(key).map_or("", String::as_str);
     let status = &object.data["status"];

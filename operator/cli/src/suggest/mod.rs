@@ -21,7 +21,8 @@ use super::{Output, block_on};
 use policy::{Found, Measured};
 use routes::Routes;
 
-/// The number of responses from which on a route's percentiles are used; the filter's `minSamples`.
+/// The least number of responses for which a route's percentiles are used; the filter's
+/// `minSamples`.
 const ENOUGH: usize = 50;
 
 /// Prints a first policy, with a comment on the source of each number.
@@ -59,7 +60,7 @@ pub struct SuggestArgs {
 ///
 /// # Errors
 /// Returns an error for a log that can't be read or has too few requests, or a proxy that can't be
-/// asked or has measured too little.
+/// queried or has measured too little.
 pub fn run(args: &SuggestArgs) -> anyhow::Result<Output> {
     let found = match (&args.log, &args.proxy) {
         (Some(log), _) => of_log(log, usize::from(args.types))?,

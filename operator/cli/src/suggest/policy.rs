@@ -8,7 +8,7 @@ use headgate_core::config::DEFAULT_TYPE;
 use super::routes::FOLDED;
 use crate::draft::{Service, free_name};
 
-/// Least objective, ms: access logs and timers resolve it well.
+/// The least objective, ms: access logs and timers resolve it well.
 const LEAST_MS: f64 = 10.0;
 
 /// Measured times of requests.
@@ -27,7 +27,7 @@ pub(super) struct Route {
     /// Elements of the path.
     pub(super) path: Vec<String>,
     pub(super) measured: Measured,
-    /// Part of all service time, ratio 0..=1.
+    /// Its share of all service time, ratio 0..=1.
     pub(super) of_time: f64,
 }
 
@@ -36,14 +36,14 @@ pub(super) struct Route {
 pub(super) struct Found {
     /// Times of all requests.
     pub(super) all: Measured,
-    /// Routes by their total time, the most first.
+    /// Routes by their total time, the largest first.
     pub(super) routes: Vec<Route>,
     /// Remarks for the reader, a sentence each.
     pub(super) notes: Vec<String>,
 }
 
-/// Returns objectives, ms: twice the requests' own times, and room for one (p50) or two (p90) slow
-/// requests before them, at the 90th percentile of all.
+/// Returns objectives, ms: twice the requests' own times, plus the 90th percentile of all requests
+/// once (p50) or twice (p90), for slow requests before them.
 fn objectives(own: &Measured, all: &Measured) -> (f64, f64) {
     let p50 = round_up(2.0 * own.p50_ms + all.p90_ms);
     let p90 = round_up(2.0 * own.p90_ms + 2.0 * all.p90_ms);
@@ -55,7 +55,7 @@ pub(super) fn round_up(ms: f64) -> f64 {
     let ms = ms.max(LEAST_MS);
     let power = 10_f64.powf(ms.log10().floor());
     let step = [1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0].into_iter();
-    // An error of the logarithm's rounding must not cause the next step.
+    // A rounding error of the logarithm must not select the next step.
     let mut enough = step
         .map(|step| step * power)
         .filter(|to| *to >= ms * (1.0 - 1e-9));

@@ -17,9 +17,9 @@ use headgate_simulator::workload::recorded::Logged;
 use super::ENOUGH;
 use super::policy::{Found, Measured, Route};
 
-/// The number of different elements in one place from which on they are names of things.
+/// The number of different elements in one place above which they count as names of things.
 const NAMES: usize = 20;
-/// Most different paths; later ones count as `default`.
+/// The most different paths; later ones count as `default`.
 const PATHS: usize = 20_000;
 /// The element of a template for variable elements.
 pub(super) const FOLDED: &str = "{id}";
@@ -32,7 +32,7 @@ type Key = (String, Vec<String>);
 pub(super) struct Routes {
     /// Service times by route, ms.
     times: BTreeMap<Key, Vec<f32>>,
-    /// Service times of requests whose path came too late, or that have no path.
+    /// Service times of requests beyond the limit of paths, or without a path.
     other: Vec<f32>,
 }
 

@@ -36,7 +36,7 @@ fn policy_for(log: &str) -> anyhow::Result<String> {
     Ok(run(&args)?.text)
 }
 
-/// Returns the stage that a proxy would enforce of it, which must have no mistake.
+/// Returns the stage that a proxy would enforce of the policy, which must have no mistakes.
 fn stage(policy: &str) -> StageConfig {
     let mut file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
     file.write_all(policy.as_bytes()).unwrap();
@@ -45,7 +45,7 @@ fn stage(policy: &str) -> StageConfig {
     selection.stage().unwrap().clone()
 }
 
-/// Counts the requests of the log by the policy's type.
+/// Counts the requests of the log by the policy's types.
 fn by_type(policy: &str, log: &str) -> Vec<(String, usize)> {
     let recording = Recording::read(log.as_bytes(), &stage(policy)).unwrap();
     let types = recording.types().iter();

@@ -10,13 +10,13 @@ use super::super::table::Table;
 use super::trace::Trace;
 use headgate_api::Duration as Written;
 
-/// R² from which a model is acceptable (Chronos §4, Hellerstein et al.).
+/// The R² from which a model is acceptable (Chronos §4, Hellerstein et al.).
 const ACCEPTABLE: f64 = 0.8;
 
-/// The result of a trace.
+/// The results of a trace.
 pub(super) struct Found {
     pub(super) trace: Trace,
-    /// By order.
+    /// The fits, by order of the model.
     pub(super) fits: Vec<Fit>,
     pub(super) chosen: Fit,
 }
@@ -25,14 +25,14 @@ pub(super) struct Found {
 pub(super) struct Answer<'a> {
     pub(super) identified: Option<&'a Found>,
     pub(super) plant: &'a Plant,
-    /// s.
+    /// The sampling period, s.
     pub(super) period: f64,
     pub(super) target: Duration,
     pub(super) law: Law,
     /// The goal of the design; `None` if gains were given.
     pub(super) goal: Option<Goal>,
     pub(super) design: Option<&'a Design>,
-    /// Whether gains for this model are gains for the policy.
+    /// Whether gains for this model can be used in the policy.
     pub(super) usable: bool,
 }
 

@@ -14,7 +14,7 @@ fn ask(words: &[&str]) -> anyhow::Result<Output> {
     run(&line.sysid)
 }
 
-/// A trace of s(k) = 0.6 s(k−1) + 0.002 d(k−1) around 1.5 s and a backlog of 500.
+/// Returns a trace of s(k) = 0.6 s(k−1) + 0.002 d(k−1) around 1.5 s and a backlog of 500.
 fn trace_file(noise: f64) -> tempfile::NamedTempFile {
     let mut rng = Rng::new(4);
     let (mut s, mut d) = (0.0, 0.0);

@@ -1,8 +1,7 @@
 //! A trace for system identification: delays and backlogs, one row a sampling period.
 //!
 //! CSV with a header line, or the JSON that `headgate simulate --json` writes, whose rows have the
-//! same columns. Columns are found by name; a unit at the end of a name counts (`delay_ms`, `time
-//! (s)`).
+//! same columns. Columns are found by name; a name may end in a unit (`delay_ms`, `time (s)`).
 
 use anyhow::{Context as _, anyhow, bail};
 use headgate_simulator::sysid::Segment;
@@ -18,11 +17,11 @@ pub(super) struct Columns {
 /// A trace.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Trace {
-    /// Parts without a gap.
+    /// Parts of the trace without a gap.
     pub(super) segments: Vec<Segment>,
-    /// Time from one row to the next, s; `None` without a column of times.
+    /// The time between rows, s; `None` without a column of times.
     pub(super) period: Option<f64>,
-    /// Rows with both numbers.
+    /// The number of rows with both values.
     pub(super) samples: usize,
     /// Names of the columns of delays and backlogs.
     pub(super) used: (String, String),
@@ -46,7 +45,7 @@ const BACKLOGS: [&str; 6] = [
     "d",
 ];
 const TIMES: [&str; 4] = ["time", "timestamp", "at", "t"];
-/// The share of a period by which the distance of two rows may differ before it counts as a gap.
+/// The ratio of a period by which the distance of two rows may differ before it counts as a gap.
 const JITTER: f64 = 0.25;
 
 /// A table of numbers with the lines that they are from.
@@ -212,7 +211,7 @@ fn from_csv(file: &str, text: &str) -> anyhow::Result<Rows> {
         let line = format!("{file}:{line}");
         let cell = |(cell, name): (&str, &String)| match cell {
             "" | "-" | "NaN" | "nan" => Ok(None),
-            // A column that isn't used may hold any text.
+            // An unused column may contain any text.
             _ => match cell.parse::<f64>() {
                 Ok(number) if number.is_finite() => Ok(Some(number)),
                 _ if is_used(name) => Err(anyhow!(
@@ -229,7 +228,7 @@ fn from_csv(file: &str, text: &str) -> anyhow::Result<Rows> {
     Ok(Rows { names, rows })
 }
 
-/// Whether a column is used by default, by its name.
+/// Whether a column of this name is used by default.
 fn is_used(name: &str) -> bool {
     let plain = unit(name).0;
     let known = DELAYS.iter().chain(&BACKLOGS).chain(&TIMES);

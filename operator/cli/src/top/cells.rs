@@ -1,4 +1,4 @@
-//! The columns of the tables, and how values look in them.
+//! The columns of the tables, and the format of their values.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use serde_json::Value;
 use super::table::Tab;
 use super::view::{ANSWERS, UNREACHABLE, each, margin};
 
-/// The cell of a row's values.
+/// A function that returns the cell of a row.
 type Cell = fn(&Value) -> Span<'static>;
 
-/// A head, and the alignment and the text of the cells.
+/// The head of a column, the alignment of its cells, and the cells.
 pub(super) type Column = (&'static str, HorizontalAlignment, Cell);
 
-/// Nothing of interest.
+/// The style of values without interest.
 const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
 pub(super) const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
 const GOOD: Style = Style::new().fg(Color::Green);
-/// Worth a look.
+/// The style of values that deserve attention.
 pub(super) const WARNING: Style = STRONG.fg(Color::Yellow);
-/// A problem.
+/// The style of problems.
 pub(super) const BAD: Style = STRONG.fg(Color::Red);
 
 // The most important columns come first: those at the right are cut off where the terminal ends.
@@ -73,7 +73,7 @@ const VALUE: &[Column] = &[
     ("THE CUT", Left, cut),
 ];
 
-/// Cells of the bar of all slots that a policy's types ask for.
+/// The number of cells of the bar of slots that a policy's types demand.
 const BAR: usize = 48;
 
 /// Returns the head of the rows' names, and the other columns.
@@ -86,7 +86,7 @@ pub(super) fn columns(tab: Tab) -> (&'static str, &'static [Column]) {
     }
 }
 
-/// Returns the requests of a policy, which has them apart from the rest, or of another row.
+/// Returns the values of a row's requests; a policy has them in a field of their own.
 pub(super) fn traffic(values: &Value) -> &Value {
     values.get("traffic").unwrap_or(values)
 }
@@ -157,13 +157,13 @@ pub(super) fn arrivals(values: &Value) -> Option<f64> {
     rate?.as_f64()
 }
 
-/// Returns the refused requests as a share of all, ratio 0..=1.
+/// Returns the share of requests that were refused, ratio 0..=1.
 pub(super) fn refused_share(values: &Value) -> Option<f64> {
     let all = arrivals(values).filter(|all| *all > 0.0)?;
     Some((values["refusedRate"].as_f64()? / all).min(1.0))
 }
 
-/// Returns the style of a share that is best 0.
+/// Returns the style of a share whose best value is 0.
 fn unwanted(share: Option<f64>) -> Style {
     match share {
         None | Some(0.0) => FAINT,
@@ -196,7 +196,7 @@ fn slots(values: &Value) -> Span<'static> {
     Span::styled(text.join("/"), if full { WARNING } else { Style::new() })
 }
 
-/// Returns the reasons of refusals by weight. A dry run doesn't enforce them.
+/// Returns the reasons of refusals, the most frequent first. Those of a dry run aren't enforced.
 fn reasons(values: &Value) -> Span<'static> {
     let values = traffic(values);
     let of_type = values["refusedByReason"].as_object().into_iter().flatten();
@@ -216,7 +216,7 @@ fn named(rates: &[(&str, &Value)]) -> String {
     rates.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the objective that is missed by most, or met by least; of a policy, what is wrong.
+/// Returns the objective with the least margin. For a policy, returns its problems.
 fn objective(values: &Value) -> Span<'static> {
     let remarks = named(&[
         ("unchecked/s", &values["unmanagedRate"]),
@@ -245,14 +245,14 @@ fn objective(values: &Value) -> Span<'static> {
 
 fn value_per_slot_second(values: &Value) -> Span<'static> {
     match values["valueCut"].get("perSlotSecond") {
-        // Not ranked yet.
+        // Without a rank.
         Some(value) if value == 0.0 => unknown(),
         Some(value) => rate(value),
         None => Span::default(),
     }
 }
 
-/// Returns the part of a type's requests that the cut admits.
+/// Returns the part of a type's requests that the value cut admits.
 fn admitted(values: &Value) -> Span<'static> {
     let Some(part) = values["valueCut"]["admitted"].as_f64() else {
         return Span::default();
@@ -260,8 +260,9 @@ fn admitted(values: &Value) -> Span<'static> {
     Span::styled(format!("{:.0}%", part * 100.0), unwanted(Some(1.0 - part)))
 }
 
-/// Returns a type's slots, those of admitted requests filled, among those of all types in order of
-/// rank, and the place to which slots are given out. Of a policy, the slots that are given out.
+/// Returns a bar of the slots that all types demand, in order of rank. It shows those of this type,
+/// with the slots of admitted requests filled, and the position of the cut. For a policy, returns
+/// the slots that are given out.
 fn cut(values: &Value) -> Span<'static> {
     let value = &values["valueCut"];
     let slots = |of: &Value, name: &str| of[name].as_f64().unwrap_or(0.0);
@@ -273,7 +274,7 @@ fn cut(values: &Value) -> Span<'static> {
     let at = |slots: f64| (slots * scale).round() as usize;
     let (from, asked) = (slots(value, "slotsBefore"), slots(value, "slotsAsked"));
     let (begin, filled) = (at(from), at(from + asked * slots(value, "admitted")));
-    // A type with traffic has a cell.
+    // A type with traffic gets at least one cell.
     let end = at(from + asked).max(begin + usize::from(asked > 0.0));
     let filled = match slots(value, "admitted") {
         1.0 => end,
@@ -297,7 +298,8 @@ fn limit(values: &Value) -> Span<'static> {
     }
 }
 
-/// Returns the places that set a workflow's rate; of a policy, what is wrong with its workflows.
+/// Returns the places that set a workflow's rate. For a policy, returns the problems of its
+/// workflows.
 fn bottleneck(values: &Value) -> Span<'static> {
     let Some(places) = values.get("bottlenecks") else {
         let remarks = named(&[
@@ -338,7 +340,7 @@ pub(super) fn names(list: &Value) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the reason why a proxy doesn't answer, and the time since when.
+/// Returns the reason why a proxy doesn't answer, and the time since its first failure.
 pub(super) fn silence(values: &Value) -> Option<String> {
     let since = age(Duration::from_secs_f64(values["silentSeconds"].as_f64()?));
     Some(format!("{} (for {since})", values["problem"].as_str()?))

@@ -27,13 +27,13 @@ use super::sample::{self, About, Sample};
 use crate::cluster;
 use crate::table::one_line;
 
-/// Time for one response.
+/// The time for one response.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
-/// Largest response, in bytes: 256 types take about 400 kB, and 1,000 workflows as much again.
+/// The largest response, in bytes: 256 types take about 400 kB, and 1,000 workflows as much again.
 const MAX_ANSWER: usize = 32 << 20;
 const NO_ENVOY: &str = "it is no Envoy admin address";
 
-/// The place of an Envoy's admin interface: a given address, or a Pod that was found.
+/// The address of an Envoy's admin interface: a given one, or that of a Pod.
 #[derive(Debug, Clone)]
 pub enum Place {
     /// A TCP address.
@@ -84,7 +84,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// A proxy to ask, and the connection to it.
+/// A proxy and the connection to its admin interface.
 pub(crate) struct Client {
     place: Place,
     connection: Option<Connection>,
@@ -111,7 +111,7 @@ impl Client {
     /// Returns one line: the proxy can't be reached, takes longer than [`TIMEOUT`], or is no Envoy.
     pub(crate) async fn sample(&mut self) -> anyhow::Result<Sample> {
         let answer = async {
-            // Put back after a whole response only: after any failure, the next attempt connects.
+            // Put back only after a whole response: after any failure, the next attempt reconnects.
             let mut connection = match self.connection.take() {
                 Some(connection) if !connection.sender.is_closed() => connection,
                 _ => Connection::open(&self.place).await?,
@@ -152,7 +152,8 @@ impl Connection {
                 Self::over(stream, complaint).await?
             }
         };
-        // Once, as the response lists all built-in extensions. A new process is a new connection.
+        // Requested once, because the response lists all built-in extensions. A new process means a
+        // new connection.
         let info: Value = connection
             .get("/server_info")
             .await

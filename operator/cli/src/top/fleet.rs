@@ -1,5 +1,5 @@
-//! The watched proxies, with their responses over the last few seconds. The oldest and the newest
-//! are compared.
+//! The watched proxies, with their responses over the last few seconds. Rates compare the oldest
+//! and the newest response.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -13,24 +13,25 @@ use super::client::{Client, Place};
 use super::pods::Selection;
 use super::sample::Sample;
 
-/// Time between two lists of the cluster's Pods.
+/// The time between two lists of the cluster's Pods.
 const LOOK: Duration = Duration::from_secs(15);
 
-/// All proxies, by the names of their places.
+/// All proxies, by their addresses.
 pub(super) struct Fleet {
     pub(super) proxies: BTreeMap<String, Proxy>,
-    /// Time that rates are over.
+    /// The time over which rates are computed.
     window: Duration,
 }
 
-/// A proxy. Without responses and failures it has only been asked yet.
+/// A proxy. Without responses and failures, its first response is pending.
 #[derive(Default)]
 pub(super) struct Proxy {
-    /// The first of its failures in a row, and the reason of the last one in one line.
+    /// The time of the first of its consecutive failures, and the reason of the last one in one
+    /// line.
     pub(super) silent: Option<(Instant, String)>,
     /// The number of observed restarts of its process.
     pub(super) restarts: u32,
-    /// Age of its process at the last response.
+    /// The age of its process at the last response.
     pub(super) uptime: Option<Duration>,
     /// Responses of one process, without a failure between them.
     samples: VecDeque<(Instant, Sample)>,
@@ -42,7 +43,7 @@ pub(super) struct Span<'a> {
     pub(super) before: Option<&'a Sample>,
     /// The later one.
     pub(super) after: &'a Sample,
-    /// Time between them, s; above 0 if there are two.
+    /// The time between them, s; above 0 if there are two.
     pub(super) seconds: f64,
 }
 
@@ -54,14 +55,14 @@ impl Fleet {
         }
     }
 
-    /// Makes these proxies the only ones, and keeps the responses of those that were known.
+    /// Replaces the proxies by these, and keeps the responses of those that were known.
     pub(super) fn set<'a>(&mut self, names: impl Iterator<Item = &'a String>) {
         let mut known = std::mem::take(&mut self.proxies);
         let kept = names.map(|name| (name.clone(), known.remove(name).unwrap_or_default()));
         self.proxies = kept.collect();
     }
 
-    /// Records a response of a proxy, or the reason for its absence in one line. A response for a
+    /// Records a response of a proxy, or the reason for its absence in one line. A response of a
     /// removed proxy is ignored.
     pub(super) fn hear(&mut self, proxy: &str, at: Instant, answer: Result<Sample, String>) {
         if let Some(proxy) = self.proxies.get_mut(proxy) {
@@ -76,7 +77,7 @@ impl Fleet {
         }
     }
 
-    /// Whether every proxy has answered twice, or failed to.
+    /// Whether every proxy has answered twice, or has failed.
     pub(super) fn is_settled(&self) -> bool {
         let settled = |p: &Proxy| p.silent.is_some() || p.samples.len() > 1;
         self.proxies.values().all(settled)
@@ -86,14 +87,14 @@ impl Fleet {
 impl Proxy {
     fn answered(&mut self, at: Instant, sample: Sample, window: Duration) {
         self.silent = None;
-        // The counters of another process began at 0.
+        // The counters of a new process started at 0.
         if sample.uptime.is_some() && sample.uptime < self.uptime {
             self.restarts += 1;
             self.samples.clear();
         }
         self.uptime = sample.uptime;
         self.samples.push_back((at, sample));
-        // One as old as the window is kept for comparison.
+        // One response at least as old as the window is kept for comparison.
         while self
             .samples
             .get(1)
@@ -115,7 +116,7 @@ impl Proxy {
     }
 }
 
-/// Asks each of `places` at every `interval`, and records the responses. With a `selection`, the
+/// Queries each of `places` every `interval`, and records the responses. With a `selection`, the
 /// places are listed again every few seconds.
 pub(super) async fn follow(
     mut places: Vec<Place>,
@@ -139,7 +140,7 @@ pub(super) async fn follow(
     }
 }
 
-/// Returns the next list of proxies; never without a selection.
+/// Returns the next list of proxies; never completes without a selection.
 async fn listed(selection: Option<&Selection>) -> Vec<Place> {
     let Some(selection) = selection else {
         return std::future::pending().await;

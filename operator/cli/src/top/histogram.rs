@@ -5,17 +5,17 @@
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Histogram(Vec<Bucket>);
 
-/// Values up to `upper`, and above the previous bucket.
+/// The values up to `upper`, and above the previous bucket.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Bucket {
     upper: f64,
-    /// Values of Envoy's last flush period, 5 s unless its bootstrap sets another.
+    /// The number of values in Envoy's last flush period, 5 s unless its bootstrap sets another.
     recent: u64,
-    /// All values since the start of the histogram.
+    /// The number of values since the start of the histogram.
     total: u64,
 }
 
-/// Values by bucket: upper bound and count, by bound.
+/// Values by bucket: pairs of upper bound and count, by bound.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Spread(Vec<(f64, u64)>);
 
@@ -39,7 +39,7 @@ impl Histogram {
     /// Returns the values that were added since `before`.
     ///
     /// Envoy adds to its histograms when it flushes them, so between two samples of a busy proxy no
-    /// values may have been added. Then it returns the values of the last period.
+    /// values may have been added. In that case, the values of the last period are returned.
     pub(crate) fn since(&self, before: Option<&Self>) -> Spread {
         // After a restart, or with other buckets, all values are new.
         let continued = |before: &&Self| {

@@ -1,4 +1,4 @@
-//! The terminal: keys and drawing, in turns.
+//! The terminal: input and drawing, in turns.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::fleet::Fleet;
 use super::screen::Screen;
 use super::table::Choice;
 
-/// Longest time between two drawings.
+/// The longest time between two drawings.
 const TURN: Duration = Duration::from_millis(500);
 
 /// Shows the fleet until the user quits.

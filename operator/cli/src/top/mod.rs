@@ -1,11 +1,13 @@
 //! `headgate top`: requests at Envoys, live.
 //!
-//! Dashboards need a Prometheus and show a minute later. This asks the admin interfaces of proxies,
-//! and needs nothing else: to try out a policy, or to find the cause of a current problem.
+//! Dashboards need a Prometheus, and their values are a minute old. This command only needs the
+//! admin interfaces of proxies. It helps to try out a policy, or to find the cause of a current
+//! problem.
 //!
-//! In layers, of which only the outer ones wait or draw: `client` asks, `sample` and `histogram`
-//! read a response, `fleet` keeps the last ones, `view` computes the values to show, `table` and
-//! `cells` make a table of them, and `live` and `screen` show it in a terminal.
+//! The code is in layers, of which only the outer ones wait or draw. `client` sends requests,
+//! `sample` and `histogram` parse a response, `fleet` keeps the last responses, `view` computes the
+//! values to show, `table` and `cells` make a table of them, and `live` and `screen` show it in a
+//! terminal.
 
 mod cells;
 pub(crate) mod client;
@@ -38,11 +40,12 @@ use super::{Output, block_on, print};
 
 /// The default admin address of `headgate bootstrap`.
 const LOCAL: &str = "127.0.0.1:9901";
-/// Shortest time between two responses.
+/// The shortest time between two responses.
 const SHORTEST: Duration = Duration::from_millis(100);
-/// Default time between two responses.
+/// The default time between two responses.
 const INTERVAL: &str = "2s";
-/// Default time that rates are over: two of the periods in which Envoy adds to its histograms.
+/// The default time over which rates are computed: two of the periods in which Envoy adds to its
+/// histograms.
 const WINDOW: &str = "10s";
 
 /// Shows live requests by policy and type, workflows, and refusals with their reasons.
@@ -163,7 +166,8 @@ fn choice(args: &TopArgs) -> Choice {
     }
 }
 
-/// Returns the proxies, those of a cluster to look for again, and a remark on them.
+/// Returns the proxies, the selection with which to find those of a cluster again, and a remark on
+/// them.
 async fn proxies(
     args: &TopArgs,
 ) -> anyhow::Result<(Vec<Place>, Option<Selection>, Option<String>)> {
@@ -203,7 +207,7 @@ async fn once(
     is_empty: bool,
 ) -> anyhow::Result<Output> {
     let longest = args.window + 2 * client::TIMEOUT;
-    // At first the fleet has no proxies in any case.
+    // At first the fleet has no proxies even if there are some.
     let settled = |fleet: &Fleet| is_empty || !fleet.proxies.is_empty() && fleet.is_settled();
     // After the timeout, the responses so far are shown.
     let _ = timeout(longest, fleet.wait_for(settled)).await;
@@ -221,7 +225,7 @@ async fn once(
     Ok(Output { text, notes, ok })
 }
 
-/// Returns what --once waits for.
+/// Returns a description of the wait of --once.
 fn patience(places: &[Place], window: Duration) -> String {
     let proxies = match places {
         [only] => only.to_string(),

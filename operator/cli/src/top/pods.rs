@@ -16,9 +16,9 @@ pub(super) struct Selection {
     pub(super) cluster: Cluster,
     /// Only Pods of this namespace.
     pub(super) namespace: Option<String>,
-    /// Only Pods with these labels, instead of those that the operators know.
+    /// Only Pods with these labels, instead of those that the operators report.
     pub(super) labels: Option<String>,
-    /// Port of Envoy's admin interface.
+    /// The port of Envoy's admin interface.
     pub(super) port: u16,
 }
 

@@ -1,11 +1,11 @@
 //! One response of a proxy: Headgate's part of Envoy's `/stats`, by policy, type and workflow.
 //!
 //! Envoy 1.40 offers its stats in several formats. Plain text with `histogram_buckets=disjoint` is
-//! the smallest that suffices for all that is shown: for a policy of two types 7 kB, compared to 23
-//! kB of JSON and 49 kB of JSON with details (measured). Percentiles in the `summary` format are
-//! smaller still, but those of several proxies can't be merged, and their time span is unknown.
-//! `usedonly` would save a quarter, but a counter at zero would look like one that this version of
-//! the filter doesn't have.
+//! the smallest that suffices for all views: for a policy of two types 7 kB, compared to 23 kB of
+//! JSON and 49 kB of JSON with details (measured). Percentiles in the `summary` format are smaller
+//! still, but those of several proxies can't be merged, and their time span is unknown. `usedonly`
+//! would save a quarter, but a counter at zero would look like one that this version of the filter
+//! doesn't have.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const FILTER: &str = r"^(server\.uptime$|(wasm|dynamicmodules)custom\.headgate\.
 /// the bootstrap sets it. Otherwise, as with Envoy Gateway, it has Envoy's prefix for dynamic
 /// modules.
 const PREFIXES: [&str; 2] = ["wasmcustom.headgate.", "dynamicmodulescustom.headgate."];
-/// The next part of a policy's stats.
+/// The part of a stat's name before the policy.
 const POLICY: &str = "policy.";
 /// A gauge that only the native filter has.
 const NATIVE: &str = "panics";
@@ -70,7 +70,7 @@ pub(crate) struct Sample {
     pub(crate) uptime: Option<Duration>,
     /// Whether the filter is native.
     pub(crate) is_native: bool,
-    /// By `namespace/name`.
+    /// Policies by `namespace/name`.
     pub(crate) policies: BTreeMap<String, PolicySample>,
 }
 
@@ -107,7 +107,7 @@ impl Sample {
     pub(crate) fn parse(text: &str) -> Self {
         let mut sample = Self::default();
         for line in text.lines() {
-            // From the right: a value has no colon in it, a name may.
+            // Split from the right: a value contains no colon, but a name may.
             let Some((name, value)) = line.rsplit_once(": ") else {
                 continue;
             };

@@ -17,9 +17,9 @@ use super::fleet::Fleet;
 use super::table::{self, Choice, Tab};
 use super::view;
 
-/// Spaces between two columns.
+/// The number of spaces between two columns.
 const GAP: u16 = 2;
-/// Most silent proxies that are named; all of them are in the view of proxies.
+/// The most silent proxies that are named; the view of proxies shows all.
 const NAMED: usize = 3;
 
 const HELP: &str = "
@@ -35,21 +35,21 @@ const HELP: &str = "
   Esc               all proxies, all names
   q, Ctrl-C         quit";
 
-/// The view that is shown, and how.
+/// The state of the screen: the shown view, and the choices.
 #[derive(Default)]
 pub(super) struct Screen {
     view: Value,
     choice: Choice,
-    /// The only proxy to count, by place.
+    /// The address of the only proxy to count; `None`: all proxies.
     only: Option<String>,
     paused: bool,
-    /// Whether keys are the filter's text.
+    /// Whether keys are added to the text of the filter.
     typing: bool,
     help: bool,
-    /// The row that is marked, by key: its place may change.
+    /// The key of the marked row, whose position may change.
     marked: Option<String>,
     table: TableState,
-    /// The number of rows that fit.
+    /// The number of rows that fit on the screen.
     room: u16,
     colours: bool,
 }
@@ -67,7 +67,7 @@ impl Screen {
         }
     }
 
-    /// Takes the values of now, unless the user has paused.
+    /// Updates the view to the present values, unless it is paused.
     pub(super) fn look(&mut self, fleet: &Fleet) {
         if !self.paused {
             let only = self.only.as_deref();
@@ -75,7 +75,7 @@ impl Screen {
         }
     }
 
-    /// Handles a key; whether the user stays.
+    /// Handles a key; returns false if the user quits.
     pub(super) fn key(&mut self, key: KeyEvent) -> bool {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return !matches!(key.code, KeyCode::Char('c' | 'd'));
@@ -113,7 +113,7 @@ impl Screen {
             KeyCode::PageUp => self.mark(|table| table.scroll_up_by(room)),
             KeyCode::Home => self.mark(TableState::select_first),
             KeyCode::End => self.mark(TableState::select_last),
-            // A row that the filter hides is marked, and not selected.
+            // A marked row that the filter hides is not selected.
             KeyCode::Enter
                 if self.choice.tab == Tab::Proxies && self.table.selected().is_some() =>
             {
@@ -131,7 +131,7 @@ impl Screen {
         self.table = TableState::new();
     }
 
-    /// Counts one proxy, or all. The values that a pause keeps are of others.
+    /// Counts one proxy, or all. Ends a pause, because its values are those of other proxies.
     fn count(&mut self, only: Option<String>) {
         self.paused &= self.only == only;
         self.only = only;
@@ -191,7 +191,7 @@ impl Screen {
             return frame.render_widget(Line::from(self.choice.tab.empty().dim()), body);
         }
         self.room = body.height.saturating_sub(1);
-        // No empty lines below the last row of a long table.
+        // The offset is limited, so that a long table has no empty lines below its last row.
         let most = rows.len().saturating_sub(usize::from(self.room));
         *self.table.offset_mut() = self.table.offset().min(most);
         let (table, _) = table::table(self.choice.tab, &rows, body.width, GAP);
@@ -249,14 +249,14 @@ fn name(value: &impl ValueEnum) -> String {
     value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// Returns the value after `now`, in a circle.
+/// Returns the value after `now`; the first one follows the last.
 fn next<T: ValueEnum + Copy + PartialEq>(now: T) -> T {
     let mut all = T::value_variants().iter().cycle();
     all.find(|value| **value == now);
     all.next().copied().unwrap_or(now)
 }
 
-/// Shows without colours what is bad: bold and reversed.
+/// Replaces the colour of bad values by a style without colours: bold and reversed.
 fn discolour(buffer: &mut Buffer) {
     for cell in &mut buffer.content {
         if cell.fg == Color::Red {

@@ -1,5 +1,5 @@
-//! A view as a table, in the chosen order and with the chosen filter: for the terminal, and
-//! printed.
+//! A view as a table, in the chosen order and with the chosen filter, for the terminal and for
+//! printing.
 
 use std::cmp::Ordering;
 use std::iter::once;
@@ -45,13 +45,13 @@ pub enum Order {
     Name,
 }
 
-/// The chosen rows and their order.
+/// The chosen order and filter of rows.
 #[derive(Clone, Default)]
 pub(super) struct Choice {
     pub(super) tab: Tab,
     pub(super) order: Order,
     pub(super) reversed: bool,
-    /// Part of names, in any case; empty for all.
+    /// A part of the names to show, in any case; empty: all names.
     pub(super) filter: String,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Choice {
 pub(super) struct Row<'a> {
     /// `policy`, `policy type`, `policy workflow`, or a proxy's place.
     pub(super) key: String,
-    /// The names that it is sorted and filtered by.
+    /// The names by which it is sorted and filtered.
     names: String,
     head: String,
     values: &'a Value,
@@ -68,7 +68,7 @@ pub(super) struct Row<'a> {
 /// A policy's row with those of its types or workflows, or a proxy's row.
 type Group<'a> = (Row<'a>, Vec<Row<'a>>);
 
-/// Spaces between two columns of a printed table.
+/// The number of spaces between two columns of a printed table.
 const GAP: u16 = 3;
 
 impl Tab {
@@ -104,7 +104,7 @@ impl Choice {
         rank.unwrap_or(0.0)
     }
 
-    /// Orders types by their ranks in the value cut, whatever the chosen order.
+    /// Orders types by their ranks in the value cut, independent of the chosen order.
     fn compare_members(&self, a: &Row<'_>, b: &Row<'_>) -> Ordering {
         let rank = |row: &Row<'_>| row.values["valueCut"]["perSlotSecond"].as_f64();
         match self.tab {
@@ -198,8 +198,7 @@ fn proxy(values: &Value) -> Group<'_> {
     (row, Vec::new())
 }
 
-/// Returns the table of those columns that fit into `width` with `gap` between them, and the width
-/// of all.
+/// Returns the table of the columns that fit into `width`, with `gap` between them, and its width.
 pub(super) fn table(tab: Tab, rows: &[Row<'_>], width: u16, gap: u16) -> (Table<'static>, u16) {
     let (head, columns) = columns(tab);
     let heads = columns
@@ -218,7 +217,7 @@ pub(super) fn table(tab: Tab, rows: &[Row<'_>], width: u16, gap: u16) -> (Table<
         let begin = end + gap * u16::from(at > 0);
         let cells = lines.iter().map(|line| line[at].width());
         let widest = u16::try_from(cells.fold(head.width(), usize::max)).unwrap_or(u16::MAX);
-        // A column without room for its head is left out, with those to the right of it.
+        // A column whose head doesn't fit is left out, with all columns to the right.
         if at > 0 && begin.saturating_add(head.width() as u16) > width {
             break;
         }
@@ -233,7 +232,7 @@ pub(super) fn table(tab: Tab, rows: &[Row<'_>], width: u16, gap: u16) -> (Table<
     (table, end)
 }
 
-/// Returns the tables that `wanted` names; without it, those with rows.
+/// Returns the table of the tab `wanted`; without it, all tables with rows.
 pub(super) fn printed(view: &Value, choice: &Choice, wanted: Option<Tab>) -> String {
     let has_workflows = each(&view["policies"]).any(|p| !p["workflows"].is_null());
     let tabs = match wanted {

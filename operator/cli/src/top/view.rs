@@ -1,9 +1,9 @@
 //! The view: policies with their types and workflows, and proxies, computed from two responses of
 //! each proxy. It is what `--output json` prints, and what the tables show.
 //!
-//! Proxies that enforce the same policy are shown as one: rates, slots and queues add up,
-//! percentiles are those of all requests. Nothing here asks, waits or draws; the same responses
-//! always give the same view.
+//! Proxies that enforce the same policy are shown as one: rates, slots and queues are summed, and
+//! percentiles are those of all requests. Nothing here does I/O, waits or draws; equal responses
+//! always give equal views.
 //!
 //! Rates are in 1/s over the window, times in ms, shares are ratios 0..=1. Values that a proxy's
 //! version doesn't have are null rather than 0. `hurt` is the rate of requests that were refused,
@@ -28,19 +28,19 @@ const REFUSED: &str = "rq_rejected_enforced";
 /// The gauge of the slots that the value cut gives out.
 const BUDGET: &str = "value_budget_permille";
 
-/// State of a proxy that has not responded yet.
+/// The state of a proxy that hasn't answered yet.
 const ASKED: &str = "Asked";
 pub(super) const ANSWERS: &str = "Answers";
-/// State of a proxy that doesn't answer, and is asked again.
+/// The state of a proxy that doesn't answer, and is queried again.
 pub(super) const UNREACHABLE: &str = "Unreachable";
 
 /// The change of some stats between two responses of a proxy.
 #[derive(Clone, Copy)]
 struct Change<'a> {
-    /// `None` if the earlier response lacked them.
+    /// The earlier stats; `None` if the earlier response lacked them.
     before: Option<&'a Stats>,
     after: &'a Stats,
-    /// Time between the responses, s; 0 if only one exists.
+    /// The time between the responses, s; 0 if only one exists.
     seconds: f64,
     /// The policy in the later response.
     policy: &'a PolicySample,
@@ -104,7 +104,7 @@ fn sum<T: Add<Output = T>>(parts: impl Iterator<Item = Option<T>>) -> Option<T> 
     parts.flatten().reduce(T::add)
 }
 
-/// Rounds to millionths: digits beyond them are noise of sums.
+/// Rounds to millionths: further digits are rounding errors of sums.
 fn tidy(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }
@@ -116,7 +116,7 @@ fn groups<'a>(proxies: impl Iterator<Item = &'a Proxy>) -> (PolicyGroups<'a>, f6
     for span in proxies.filter_map(Proxy::span) {
         longest = longest.max(span.seconds);
         let policies = span.after.policies.iter();
-        // A removed policy leaves its stats behind, without slots.
+        // The stats of a removed policy remain, with 0 slots.
         for (name, policy) in policies.filter(|(_, p)| p.own.value("slots") != Some(0)) {
             let before = span.before.and_then(|b| b.policies.get(name));
             let add = |group: &mut Group<'a>, before, after| {
@@ -152,8 +152,8 @@ fn worst_first<T>(groups: &BTreeMap<&str, T>, row: fn(&str, &T) -> Value) -> Vec
 }
 
 impl Change<'_> {
-    /// Returns the rate of a counter. One that has fallen began anew, as when a policy was removed
-    /// and came back.
+    /// Returns the rate of a counter. A counter that has fallen was restarted, as when a policy was
+    /// removed and came back.
     fn rate(&self, name: &str) -> Option<f64> {
         let after = self.after.value(name)?;
         let before = self.before.and_then(|b| b.value(name)).unwrap_or(0);
@@ -161,21 +161,21 @@ impl Change<'_> {
         (self.seconds > 0.0).then(|| added as f64 / self.seconds)
     }
 
-    /// Returns a gauge of the value cut. After `shedByValue` was switched off, all of them are 0,
-    /// also the budget, which is never 0 otherwise.
+    /// Returns a gauge of the value cut; `None` while `shedByValue` is off. All its gauges are then
+    /// 0, including the budget, which is never 0 otherwise.
     fn of_cut(&self, name: &str) -> Option<u64> {
         let budget = self.policy.own.value(BUDGET).filter(|budget| *budget > 0);
         budget.and_then(|_| self.after.value(name))
     }
 
-    /// Returns the place that sets a workflow's rate; none if no rate is in force.
+    /// Returns the place that sets a workflow's rate; `None` if no rate is in force.
     fn bottleneck(&self) -> Option<String> {
         let in_force = self.after.value("limited") != Some(0);
         let at = self.after.value("bottleneck").filter(|_| in_force)?;
         Some(match (at, self.policy.services.get(&at)) {
             (0, _) => "local".to_owned(),
             (_, Some(service)) => service.clone(),
-            // Services beyond the cap have no names of their own.
+            // Services beyond the limit have no names of their own.
             (1, None) => "_other".to_owned(),
             (_, None) => format!("service {at}"),
         })
@@ -191,7 +191,7 @@ impl<'a> Group<'a> {
         sum(self.0.iter().map(|c| c.after.value(name)))
     }
 
-    /// Returns a gauge in thousandths.
+    /// Returns a gauge that is in thousandths.
     fn milli(&self, name: &str) -> Option<f64> {
         self.gauge(name).map(|thousandths| thousandths as f64 / 1e3)
     }
@@ -200,7 +200,7 @@ impl<'a> Group<'a> {
         self.0.iter().filter_map(|c| c.after.value(name)).max()
     }
 
-    /// Returns the percentiles of times in µs, in ms.
+    /// Returns the percentiles, in ms, of times in µs.
     fn percentiles(&self, name: &str) -> Value {
         let mut all = Spread::default();
         for change in self.0.iter().filter(|c| c.seconds > 0.0) {
@@ -281,9 +281,9 @@ fn policy(name: &str, group: &PolicyGroup<'_>) -> Value {
         "queueLength": own.gauge("queue_length"),
         "queuedWorkMs": own.milli("queued_work_us"),
         "traffic": traffic(&Group(all_types.collect())),
-        // Passed without a decision because a host call failed.
+        // Requests that passed without a decision, because a host call failed.
         "unmanagedRate": own.rate("rq_unmanaged"),
-        // Proxies at which starvation avoidance needs more slots than exist.
+        // The number of proxies at which starvation avoidance needs more slots than exist.
         "floorsOverCapacity": own.gauge("floors_over_capacity"),
         "valueCut": value,
         "hurt": total(parts, "hurt").unwrap_or(0.0),
@@ -292,7 +292,7 @@ fn policy(name: &str, group: &PolicyGroup<'_>) -> Value {
     })
 }
 
-/// Returns requests, and the decisions about them.
+/// Returns the rates of requests and of decisions about them.
 fn traffic(group: &Group<'_>) -> Value {
     const REASONS: &str = "rq_rejected.reason.";
     let refused = group.rate(REFUSED);
@@ -313,7 +313,7 @@ fn traffic(group: &Group<'_>) -> Value {
         "refusedRate": refused,
         "wouldRefuseRate": not_enforced(group.rate("rq_rejected"), refused),
         "completedRate": group.rate("rq_completed"),
-        // Those of a dry run included.
+        // Includes those of a dry run.
         "refusedByReason": reasons,
     })
 }
@@ -356,10 +356,10 @@ fn hurt(group: &Group<'_>, objectives: &[Value]) -> f64 {
 fn value(group: &Group<'_>) -> Option<Value> {
     const SLOTS: &str = "value_slots_asked_milli";
     let asked = sum(group.0.iter().map(|change| change.of_cut(SLOTS)))? as f64 / 1e3;
-    // The mean of the proxies with at least this value, by the slots that are asked for at each.
+    // The mean over the proxies with at least this value, weighted by the demanded slots.
     let mean = |name: &str, least: u64| {
         let weighted = group.0.iter().map(|change| {
-            // Nearly 0 without requests, so that a mean exists even if no proxy has any.
+            // Nearly 0 without requests, so that a mean exists even if no proxy has requests.
             let weight = change.of_cut(SLOTS)? as f64 + 1e-9;
             let value = change.of_cut(name).filter(|value| *value >= least)?;
             Some((value as f64 / 1e3 * weight, weight))
@@ -368,15 +368,15 @@ fn value(group: &Group<'_>) -> Option<Value> {
         Some(tidy(sum / weight))
     };
     Some(json!({
-        // 0 without a rank yet at any proxy.
+        // 0 if no proxy has ranked the type yet.
         "perSlotSecond": mean("value_per_slot_second_milli", 1).unwrap_or(0.0),
         "slotsAsked": asked,
         "admitted": mean("value_admitted_permille", 0),
     }))
 }
 
-/// Returns the slots that all types ask for, and those that the cut gives out; `None` where nothing
-/// is shed by value. Adds to each type those that types of a higher rank ask for.
+/// Returns the slots that all types demand, and those that the cut gives out; `None` if the value
+/// cut is off. Adds to each type the slots that types of a higher rank demand.
 fn value_cut(own: &Group<'_>, types: &mut [Value]) -> Option<Value> {
     let given = |change: &Change<'_>| {
         let parts = change.of_cut(BUDGET)? as f64 / 1e3;
@@ -401,7 +401,7 @@ fn value_cut(own: &Group<'_>, types: &mut [Value]) -> Option<Value> {
     Some(all)
 }
 
-/// Returns an objective and its attainment; `None` if it was removed, and its gauges are 0.
+/// Returns an objective and its attainment; `None` if it was removed, and so its gauges are 0.
 fn objective(name: &str, group: &Group<'_>, completed: f64) -> Option<Value> {
     let of = |family: &str| format!("{family}.objective.{name}");
     let promised = |family| group.max(&of(family)).filter(|promised| *promised > 0);
@@ -415,7 +415,7 @@ fn objective(name: &str, group: &Group<'_>, completed: f64) -> Option<Value> {
     }))
 }
 
-/// Returns the share of responses by which an objective is met by more than its target, or less.
+/// Returns the attainment of an objective minus its target, a ratio of responses.
 pub(super) fn margin(objective: &Value) -> Option<f64> {
     Some(objective["attainment"].as_f64()? - objective["target"].as_f64()?)
 }
@@ -423,7 +423,7 @@ pub(super) fn margin(objective: &Value) -> Option<f64> {
 /// Returns the workflows of a policy; `None` if they aren't configured.
 fn workflows(group: &PolicyGroup<'_>) -> Option<Value> {
     let own = &group.own;
-    // In the process that knows most.
+    // The number at the process with the most workflows.
     let known = own.max("workflows");
     let rows = worst_first(&group.workflows, workflow);
     (known.is_some() || !rows.is_empty()).then(|| {
@@ -445,7 +445,7 @@ fn workflows(group: &PolicyGroup<'_>) -> Option<Value> {
 
 fn workflow(name: &str, group: &Group<'_>) -> Value {
     let everywhere = group.0.iter().all(|c| c.after.value("limited") != Some(0));
-    // None if some process has no limit.
+    // `None` if any process has no limit.
     let limit = |name| group.milli(name).filter(|_| everywhere);
     let (limited, late) = (group.rate("rq_rate_limited"), group.rate("rq_deadline"));
     let refused = group.rate(REFUSED);
@@ -460,7 +460,7 @@ fn workflow(name: &str, group: &Group<'_>) -> Value {
         // The rate that the processes themselves can serve (Wisp, Algorithm 1, line 1).
         "localLimitRate": limit("local_rate_mhz"),
         "admittedRate": group.rate("rq_admitted"),
-        // These two in a dry run, too.
+        // Both also in a dry run.
         "rateLimitedRate": limited,
         "deadlineRate": late,
         "refusedRate": refused,

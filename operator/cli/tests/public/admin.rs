@@ -14,10 +14,10 @@ use tokio::sync::watch;
 use crate::common::{SEARCH, World, get, plan};
 use crate::wire::{ack, hello, sotw};
 
-/// An upper bound on the time of an answer that doesn't wait for a change.
+/// The upper bound on the time of an answer that doesn't wait for a change.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// A request for counts that is on its way.
+/// Sends a request for counts and returns its connection.
 async fn ask(admin: SocketAddr, headers: &str) -> TcpStream {
     let mut stream = TcpStream::connect(admin).await.unwrap();
     let request =
@@ -26,7 +26,7 @@ async fn ask(admin: SocketAddr, headers: &str) -> TcpStream {
     stream
 }
 
-/// Status line, version and body.
+/// Returns status line, version and body of the answer.
 async fn answer(mut stream: TcpStream) -> (String, String, String) {
     let mut text = String::new();
     let read = stream.read_to_string(&mut text);
@@ -57,7 +57,7 @@ async fn counts_are_told_when_they_change() {
     assert!(line.contains(" 304 "), "{line}");
     assert_eq!(again, version);
 
-    // It is kept open, and answered as soon as there is another version.
+    // The long poll stays open until another version exists.
     let waiting = ask(world.admin, &format!("{same}prefer: wait=20\r\n")).await;
     let mut proxy = sotw(&world, hello(None)).await;
     let response = proxy.next().await;
@@ -85,7 +85,7 @@ async fn a_replica_that_stops_answers_those_who_wait() {
     let (_, version, _) = answer(ask(world.admin, "").await).await;
     let same = format!("if-none-match: {version}\r\nprefer: wait=20\r\n");
     let waiting = ask(world.admin, &same).await;
-    // A later request is answered, so this one was received before the shutdown.
+    // This later request is answered, so the earlier one was received before the shutdown.
     answer(ask(world.admin, "").await).await;
     world.shutdown.send_replace(true);
     let (line, ..) = answer(waiting).await;
@@ -120,7 +120,7 @@ async fn connect(from: &str, to: SocketAddr) -> TcpStream {
     socket.connect(to).await.unwrap()
 }
 
-/// Clients that never end their requests are bounded and delay no other client.
+/// Clients that never complete their requests are limited and delay no other client.
 #[tokio::test]
 async fn clients_that_are_silent_keep_nobody_waiting() {
     let world = World::start(plan(&[(SEARCH, "r1")])).await;
@@ -135,7 +135,7 @@ async fn clients_that_are_silent_keep_nobody_waiting() {
     }
     assert_eq!(get(world.admin, "/healthz").await.unwrap().0, 200);
     assert_eq!(get(world.admin, "/metrics").await.unwrap().0, 200);
-    // Every connection that was served still is: none has timed out.
+    // No connection has timed out.
     let mut open = 0;
     for silent in &mut crowd {
         let mut byte = [0];
@@ -145,7 +145,7 @@ async fn clients_that_are_silent_keep_nobody_waiting() {
     assert_eq!(open, 3 * MAX_PER_ADDRESS);
 }
 
-/// The kubelet is answered even if the admin address is not.
+/// Probes of the kubelet succeed even if the admin address is exhausted.
 #[tokio::test]
 async fn probes_have_an_address_of_their_own() {
     let admin = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -186,8 +186,8 @@ async fn who_asks_for_probes_is_told_nothing_else() {
     }
 }
 
-/// Clients at a few addresses, as Pods that hold on to all connections that they get, don't keep
-/// the kubelet out.
+/// Clients at a few addresses, such as Pods that keep all their connections open, don't exhaust the
+/// probe address.
 #[tokio::test]
 async fn a_few_clients_do_not_keep_probes_out() {
     let (_view, view) = watch::channel(None);

@@ -27,7 +27,7 @@ use tower::{Service as _, ServiceExt as _};
 
 use crate::proxies::{Authority, spiffe, write_tls};
 
-/// One miss is all that the service allows.
+/// Returns a report of a service that allows only one miss.
 fn report(process: usize, misses: u32) -> String {
     format!(
         r#"{{"process":"{process}","services":[{{"service":"shop/stock",
@@ -38,7 +38,7 @@ fn report(process: usize, misses: u32) -> String {
     )
 }
 
-/// `shop/stock`, which believes the proxies of its own namespace.
+/// Returns a plan with `shop/stock`, which accepts reports of its own namespace.
 fn plan() -> Plan {
     let stage = r#"{"policy": "shop/stock", "parallelism": 1,
         "queue": {"max_length": 1, "timeout_us": 1},
@@ -54,7 +54,7 @@ fn plan() -> Plan {
     plan
 }
 
-/// A server on a free port, until the sender is dropped.
+/// Starts a server on a free port, which runs until the sender is dropped.
 async fn start(tls: Option<TlsFiles>) -> (SocketAddr, oneshot::Sender<()>) {
     let limits = Limits {
         connections_per_address: 2_000,
@@ -172,7 +172,7 @@ fn issued(authority: &Authority, names: &[&str]) -> Identity {
     Identity::from_pem(pair.cert, pair.key)
 }
 
-/// Reports whose bodies never end take the room of their own namespace only.
+/// Reports whose bodies never end use up the limit of their own namespace only.
 #[tokio::test]
 async fn a_namespace_does_not_take_the_room_for_the_reports_of_another() {
     let authority = Authority::new();
@@ -193,10 +193,10 @@ async fn a_namespace_does_not_take_the_room_for_the_reports_of_another() {
     for _ in 0..2 {
         endless.spawn(bank.ready().await.unwrap().call(request()));
     }
-    // The server reads the requests in their order.
+    // The server reads the requests in the order in which they were sent.
     let (status, why) = post(&mut bank, PATH, report(1, 0)).await;
     assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "{why}");
-    // A proxy that proves nothing is refused before its body.
+    // A proxy without proven identity is refused before its body is read.
     let mut unproven = over_tls(address, &authority, Some(issued(&authority, &[])));
     let refused = unproven.ready().await.unwrap().call(request()).await;
     assert_eq!(refused.unwrap().status(), StatusCode::FORBIDDEN);
@@ -214,7 +214,7 @@ async fn a_thousand_senders_share_one_server() {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
     let connect = |_| endpoint.connect();
     let mut channels = Vec::new();
-    // Connect at most as many at once as may wait to be accepted.
+    // At most as many connections at once as the backlog holds.
     for some in (0..SENDERS).collect::<Vec<_>>().chunks(100) {
         let some = futures::future::join_all(some.iter().map(connect)).await;
         channels.extend(some.into_iter().map(Result::unwrap));

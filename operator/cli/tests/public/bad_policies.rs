@@ -9,20 +9,20 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// First line of a document, before the message.
+/// The start of a document's first line, before the message.
 const EXPECT: &str = "# expect: ";
 
 /// A policy with a mistake.
 pub(crate) struct BadPolicy {
     /// The message of `headgate validate`, from the line number on.
     pub(crate) message: String,
-    /// Begins with a line that holds the message.
+    /// The content, which begins with a line that contains the message.
     pub(crate) document: Vec<u8>,
 }
 
-/// All of them, by name.
+/// Returns all bad policies, by name.
 pub(crate) fn bad_policies() -> BTreeMap<String, BadPolicy> {
-    // Two crates have this file, in different depths.
+    // Two crates include this file, at different depths.
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
         .map(|folder| folder.join("tests/bad-policies"))
@@ -65,7 +65,8 @@ fn of_table(table: &str) -> BTreeMap<String, BadPolicy> {
     all
 }
 
-/// `base` after the edits of `script`: `Na`, `N,Md` or `N,Mc`, and the lines that come in.
+/// Returns `base` after the edits of `script`: commands `Na`, `N,Md` or `N,Mc`, as in scripts for
+/// ed, and the new lines.
 fn edited<'a>(base: &[&'a str], script: &'a str) -> Vec<&'a str> {
     let mut lines = base.to_vec();
     let mut at = None;

@@ -1,4 +1,4 @@
-//! The binary's subcommands that work on files: what they print and how they exit.
+//! The binary's subcommands that work on files: their output and exit codes.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -19,7 +19,7 @@ fn headgate(args: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// Runs it with `input` as standard input.
+/// Runs `headgate` with `input` as standard input.
 fn fed(args: &[&str], input: &str) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_headgate"))
         .args(args)
@@ -54,7 +54,7 @@ fn validate_tells_by_exit_code_and_one_line() {
         ),
         ("ok: 13 policies\n", "", Some(0))
     );
-    // Objects of other APIs are beside policies, in one file (gateway) or in others.
+    // Objects of other APIs are in the same file as policies (gateway) or in other files.
     for folder in ["gateway", "sidecar", "grpc", "istio", "envoy-gateway"] {
         let answer = headgate(&["validate", &format!("examples/{folder}")]);
         assert_eq!(answer.status.code(), Some(0), "{}", text(&answer.stdout));
@@ -537,7 +537,7 @@ fn bootstrap_asks_for_the_kind_of_filter_or_names_its_file() {
     }
 }
 
-/// The stage of a rendered file.
+/// Renders a policy and returns its stage.
 fn rendered(args: &[&str]) -> headgate_core::config::StageConfig {
     let out = headgate(&[&["render", "-o", "json"], args].concat());
     assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
@@ -766,11 +766,11 @@ fn inject_prints_all_objects_and_those_of_workloads_with_envoy() {
     let [service, account, deployment, policy] = &objects[..] else {
         panic!("{objects:?}");
     };
-    // Nothing else changes: the Service knows the port by the name that Envoy's has now.
+    // Nothing else changes: the Service refers to the port by a name, which Envoy's port has now.
     assert_eq!([service, account, policy], [0, 1, 3].map(|at| &before[at]));
     let containers = &deployment["spec"]["template"]["spec"]["initContainers"];
     assert_eq!(containers[1]["ports"][0]["name"], "http");
-    // And back.
+    // The reverse.
     let removed = fed(&["uninject"], text(&done.stdout));
     assert_eq!(
         (text(&removed.stderr), removed.status.code()),
@@ -783,8 +783,8 @@ fn inject_prints_all_objects_and_those_of_workloads_with_envoy() {
         "warning: no object in the input has the annotation headgate.dev/injected\n"
     );
 
-    // A proxy's own image, a list, and a Service that knows the port by number, from standard
-    // input.
+    // A custom proxy image, and a list with a Service that refers to the port by number, from
+    // standard input.
     let list = r#"{"kind": "List", "items": [
         {"kind": "Pod", "metadata": {"name": "p", "labels": {"app": "a"}, "resourceVersion": "1"},
             "spec": {"containers": [{"name": "c", "ports": [{"containerPort": 80}]}]},
@@ -795,7 +795,7 @@ fn inject_prints_all_objects_and_those_of_workloads_with_envoy() {
     let objects: Vec<serde_json::Value> =
         serde_saphyr::from_multiple(text(&injected.stdout)).unwrap();
     assert_eq!(objects[0]["spec"]["initContainers"][0]["image"], "mine:1");
-    // The API server refuses a version that it has replaced since it was read.
+    // `kubectl apply` would fail with a version that has been replaced since.
     assert!(objects[0]["metadata"].get("resourceVersion").is_none());
     assert!(objects[0].get("status").is_none());
     assert_eq!(
@@ -854,7 +854,7 @@ fn inject_says_what_it_can_not_do() {
         "warning: Pod p: no Service in the input reaches its Envoy; those that point at port 80 \
          pass it by until their targetPort is headgate-http\n"
     );
-    // No registry has an image of a build like this one.
+    // A development build has no image in any registry.
     let unnamed = fed(&["inject"], "kind: ConfigMap");
     assert_eq!(unnamed.status.code(), Some(2));
     assert!(text(&unnamed.stderr).contains("not provided:\n  --image <IMAGE>"));

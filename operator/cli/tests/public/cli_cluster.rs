@@ -1,7 +1,7 @@
-//! `headgate status` and `headgate version` in a cluster, and as a plugin of kubectl's.
+//! `headgate status` and `headgate version` in a cluster, and as a plugin of kubectl.
 //!
-//! The API server here is canned, because these tests check the output. `tests/tests/k8s/cli.rs`
-//! asks a real one.
+//! The API server here returns prepared answers, because these tests check the output.
+//! `tests/tests/k8s/cli.rs` uses a real one.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used)]
@@ -22,7 +22,7 @@ const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/headgate-system/endpo
 /// A token of the ServiceAccount whose tokens operators accept.
 const TOKEN: &str = "/api/v1/namespaces/headgate-system/serviceaccounts/headgate-metrics/token";
 
-/// Answers by path; those about Pods need that token. Every other path gets 404.
+/// An API server with answers by path; those about Pods require the token. Any other path gets 404.
 struct Cluster {
     home: TempDir,
     kubeconfig: PathBuf,
@@ -36,7 +36,7 @@ impl Cluster {
             .into_iter()
             .map(|(path, answer)| (path.to_owned(), answer.to_string()))
             .collect();
-        // Ends with the test's process.
+        // Runs until the test's process ends.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 answer(stream, &answers);
@@ -376,7 +376,8 @@ fn as_a_plugin_it_calls_itself_what_people_typed() {
     );
 }
 
-/// Names of the subcommands that `--help` lists, with those below them, such as `certificate-ca`.
+/// Returns the names of the subcommands that `--help` lists, with their own subcommands, such as
+/// `certificate-ca`.
 fn commands(program: &Path, home: &TempDir, above: &[&str]) -> Vec<String> {
     let help = run(program, &[above, &["--help"]].concat(), home);
     let mut names = Vec::new();
@@ -403,7 +404,7 @@ fn commands(program: &Path, home: &TempDir, above: &[&str]) -> Vec<String> {
 fn every_command_has_a_manual_page() {
     let home = tempfile::tempdir().unwrap();
     let program = Path::new(env!("CARGO_BIN_EXE_headgate"));
-    // A folder that isn't there yet.
+    // A folder that doesn't exist yet.
     let folder = home.path().join("share/man1");
     let made = run(program, &["man", "--dir", folder.to_str().unwrap()], &home);
     assert_eq!(made.status.code(), Some(0), "{}", text(&made.stderr));
@@ -449,7 +450,7 @@ fn every_shell_gets_completions() {
             "{shell}"
         );
     }
-    // A shell takes it, and completes with it.
+    // A shell accepts the script, and completes with it.
     let script = home.path().join("headgate.bash");
     std::fs::write(
         &script,

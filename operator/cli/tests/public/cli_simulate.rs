@@ -1,4 +1,4 @@
-//! `headgate simulate` as people run it: what it prints, what it writes and how it exits.
+//! `headgate simulate` as users run it: its output, its files and its exit codes.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -32,7 +32,7 @@ fn json(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// A file in a folder of its own, which goes away with it.
+/// Creates a file in a folder of its own, which is removed when it is dropped.
 fn file(content: &str) -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
@@ -376,7 +376,7 @@ fn the_command_line_asks_for_a_policy_with_a_workload_or_a_scenario() {
     }
 }
 
-/// Rates come from services that call each other; a trial has one.
+/// Rates come from services that call each other; a trial has only one service.
 #[test]
 fn a_policy_with_workflows_is_tried_without_them() {
     let (_dir, workload) = file(
@@ -413,8 +413,8 @@ fn a_mesh_shows_what_workflows_do_for_it() {
     };
     let checkout = ("workflow", "checkout");
     let (before, after) = ("without", "with");
-    // The import's load beyond the stock's capacity is refused at its entry, and doesn't reduce the
-    // others' throughput.
+    // The load of `import` beyond the capacity of `stock` is refused at its entry, and doesn't
+    // reduce the throughput of the others.
     assert!(value(before, checkout, "served_rps") < 60.0, "{rows:#?}");
     assert!(value(after, checkout, "served_rps") > 85.0, "{rows:#?}");
     let import = ("workflow", "import");
@@ -473,7 +473,7 @@ fn each_service_of_a_mesh_has_the_policy_that_targets_it() {
     assert_eq!(refused("with", front), 0.0);
     assert!(refused("with", back) > 4.0, "{rows:#}");
     assert_eq!(refused("without", back), 0.0);
-    // Of one policy alone, the other service has none.
+    // With only one policy, the other service has none.
     let one = run(&policy_of("back", 0));
     let notes = text(&one.stderr);
     assert!(notes.contains("note: front has no policy: "), "{notes}");

@@ -1,8 +1,6 @@
-//! `headgate top` as scripts use it, against admin interfaces that answer what a real Envoy has
-//! answered.
+//! `headgate top` as scripts use it, against admin interfaces with answers that a real Envoy gave.
 //!
-//! How it looks in a terminal is tested where it is drawn; `tests/tests/e2e/top.rs` asks real
-//! Envoys.
+//! The display in a terminal is tested beside its code; `tests/tests/e2e/top.rs` uses real Envoys.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used)]
@@ -23,13 +21,13 @@ use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
 /// Two answers of an Envoy 1.40 under overload.
 const BEFORE: &str = include_str!("../../src/top/recorded/before.txt");
 const AFTER: &str = include_str!("../../src/top/recorded/after.txt");
-/// Requests of type `slow` between them.
+/// The number of requests of type `slow`, which differs between them.
 const SLOW: &str = "wasmcustom.headgate.policy.default/search.type.slow.rq_total";
 
 const INFO: &str =
     r#"{"version": "9e55/1.40.0/Clean/RELEASE/BoringSSL", "node": {"id": "search-1"}}"#;
 
-/// The answers of an admin interface, one text after the other. The last one is repeated.
+/// The answers of an admin interface, one text after the other; the last one is repeated.
 #[derive(Clone)]
 struct Answers {
     texts: Arc<[String]>,
@@ -48,7 +46,7 @@ impl Answers {
         if path == "/server_info" {
             return (200, INFO.to_owned());
         }
-        // As with a real Envoy, the recorded texts answer exactly this query.
+        // The recorded texts answer exactly this query.
         if !path.starts_with("/stats?histogram_buckets=disjoint&filter=%5E%28server%5C.uptime%24") {
             return (404, String::new());
         }
@@ -56,7 +54,7 @@ impl Answers {
         (200, self.texts[at.min(self.texts.len() - 1)].clone())
     }
 
-    /// Answers all requests of a connection, which stays open as Envoy's do.
+    /// Answers all requests of a connection, which stays open as with Envoy.
     fn serve(&self, stream: impl Read, mut out: impl Write) {
         let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
         while let Some(request) = lines.next() {
@@ -78,7 +76,7 @@ fn http(code: u16, body: &str) -> String {
     )
 }
 
-/// An admin interface on a free port, until the test's process ends.
+/// Starts an admin interface on a free port, which runs until the test's process ends.
 fn admin(texts: &[&str]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -270,8 +268,8 @@ fn without_a_terminal_it_says_what_to_do() {
     }
 }
 
-/// An API server that has one operator, with one proxy in Pod `shop/search-1` and one that names no
-/// Pod; it forwards ports of that Pod.
+/// Starts an API server with one operator, which reports one proxy in Pod `shop/search-1` and one
+/// that names no Pod. The server forwards ports of that Pod.
 async fn api_server(answers: Answers, report: Value) -> (TempDir, String) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -330,8 +328,8 @@ async fn serve(stream: tokio::net::TcpStream, answers: Answers, slices: String, 
     let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, answer.as_bytes()).await;
 }
 
-/// The kubelet's side of a forwarded port: messages begin with their channel, and the first of each
-/// channel says which port it is for.
+/// Acts as the kubelet for a forwarded port: each message starts with its channel, and the first
+/// one of each channel names the port.
 // The handshake's callback returns a whole response as its error.
 #[allow(clippy::result_large_err)]
 async fn forward(stream: tokio::net::TcpStream, answers: Answers) {

@@ -1,4 +1,4 @@
-//! The module server over the wire: its answers and its bounds.
+//! The module server over the wire: its answers and its limits.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::fs;
@@ -39,11 +39,11 @@ impl Answer {
     }
 }
 
-/// A module of `bytes` bytes, all of them `fill`.
+/// Installs a module of `bytes` bytes, all of them `fill`.
 fn install(dir: &TempDir, fill: u8, bytes: usize) -> Module {
     let source = dir.path().join("m.wasm");
     let mut code = b"\0asm\x01\0\0\0".to_vec();
-    // A custom section: id, size as LEB128, an empty name, then anything.
+    // A custom section: id, size as LEB128, an empty name, then any bytes.
     let size = bytes + 1;
     code.push(0);
     let mut left = size;
@@ -149,7 +149,7 @@ async fn a_module_is_served_by_its_hash() {
     assert_eq!(refused.header("allow"), Some("GET,HEAD"));
 }
 
-/// Istio's agent asks again after 5xx, and after nothing else.
+/// Istio's agent retries after 5xx only.
 #[tokio::test]
 async fn whoever_asks_for_the_module_of_another_replica_is_to_ask_again() {
     let world = World::start(LIMITS, 10).await;
@@ -208,13 +208,13 @@ async fn downloads_are_bounded_in_number_and_time() {
     };
     let world = World::start(limits, BYTES).await;
     let path = path(&world.current());
-    // Two clients that ask and don't read; the socket's buffers fill up.
+    // Two clients that send requests without reading; the sockets' buffers fill up.
     let mut silent = Vec::new();
     for _ in 0..2 {
         let mut stream = TcpStream::connect(world.address).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
-        // One byte of the answer: it is being served.
+        // One byte of the answer shows that it is being served.
         stream.read_exact(&mut [0]).await.unwrap();
         silent.push(stream);
     }
@@ -226,7 +226,7 @@ async fn downloads_are_bounded_in_number_and_time() {
         "turned away without an answer"
     );
     assert_eq!(world.metrics.modules.count(ServeResult::Refused), 1);
-    // Their time ends, and others are served.
+    // Their time runs out, and other clients are served.
     for mut stream in silent {
         let mut sink = Vec::new();
         let _ = stream.read_to_end(&mut sink).await;

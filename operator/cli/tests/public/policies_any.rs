@@ -38,8 +38,8 @@ proptest! {
     }
 }
 
-/// Each value in turn is wrong, in several ways. `check_file` asks the filter last, so a policy
-/// that the filter refuses shows a rule that is missing there.
+/// Each value in turn is wrong, in several ways. `check_file` calls the filter's check last, so a
+/// policy that the filter refuses reveals a missing rule.
 #[test]
 fn nothing_that_is_accepted_is_refused_by_the_filter() {
     let mut random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);

@@ -17,7 +17,7 @@ fn every_bad_policy_gets_the_message_it_expects() {
     let mut differences = Vec::new();
     for (name, policy) in policies {
         let message = policy.message;
-        // A message without line and column is about the whole file.
+        // A message without line and column applies to the whole file.
         let colon = if message.starts_with(|c: char| c.is_ascii_digit()) {
             ":"
         } else {
@@ -91,7 +91,7 @@ spec:
     );
 }
 
-/// Whatever bytes a file holds, checking ends with policies or problems, never with a panic.
+/// For any content of a file, checking returns policies or problems, and never panics.
 #[test]
 fn mutilated_files_never_panic() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/policies/everything.yaml");

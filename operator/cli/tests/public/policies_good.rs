@@ -36,7 +36,7 @@ fn every_field_means_something() {
     insta::assert_json_snapshot!(configuration(&policy, 3));
 }
 
-/// One policy for each strategy: each passes, and what it compiles to is reviewed.
+/// One policy for each strategy: each is accepted, and its compiled form is a reviewed snapshot.
 #[test]
 fn examples_are_right() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/policies");
@@ -70,7 +70,7 @@ fn examples_are_right() {
     assert_eq!(names, strategies);
 }
 
-/// As `kubectl get --output=yaml` writes several objects.
+/// In the form in which `kubectl get --output=yaml` writes several objects.
 #[test]
 fn a_list_is_read_as_its_items() {
     let item = |name: &str, p50: &str| {

@@ -1,4 +1,4 @@
-//! Following a folder: every way in which its files change becomes a new plan.
+//! A followed folder: every kind of change to its files leads to a new plan.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -15,7 +15,7 @@ use headgate_controller::source::dir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Long enough for a busy machine; only a failing test waits that long.
+/// Long enough for a busy machine; only a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Watched {
@@ -36,7 +36,7 @@ impl Watched {
         Self { plans, stop, task }
     }
 
-    /// Waits for a plan of which `wanted` holds.
+    /// Waits for a plan that satisfies `wanted`.
     async fn until(&mut self, what: &str, wanted: impl FnMut(&Arc<Plan>) -> bool) -> Arc<Plan> {
         let found = tokio::time::timeout(PATIENCE, self.plans.wait_for(wanted)).await;
         let found = found.ok().map(|plan| Arc::clone(&plan.unwrap()));
@@ -61,7 +61,7 @@ fn policy(p50: &str) -> String {
     )
 }
 
-/// The only objective that is enforced, ms.
+/// Returns the only enforced objective, ms.
 fn objective(plan: &Plan) -> Option<u64> {
     let config = plan.workloads.values().next()?;
     Some(config.stages[0].types[0].slo[0].objective_us / 1000)
@@ -151,7 +151,7 @@ async fn a_folder_that_goes_keeps_its_policies_and_one_that_comes_is_followed() 
         .until("another folder", |p| objective(p) == Some(20))
         .await;
     assert_eq!(back.problems, []);
-    // The new folder is watched as the old one was.
+    // The new folder is watched like the old one.
     fs::write(dir.join("a.yaml"), policy("22ms")).unwrap();
     watched
         .until("a change in it", |p| objective(p) == Some(22))
@@ -169,7 +169,7 @@ async fn what_changes_no_policy_makes_no_plan() {
         .await;
     fs::write(dir.path().join("notes.txt"), "x").unwrap();
     fs::write(dir.path().join("a.yaml"), policy("18ms") + "# a comment\n").unwrap();
-    // Changes are taken in order: the next plan is that of the next real change.
+    // Changes are processed in order: the next plan is that of the next real change.
     fs::write(dir.path().join("b.yaml"), "[").unwrap();
     tokio::time::timeout(PATIENCE, watched.plans.changed())
         .await

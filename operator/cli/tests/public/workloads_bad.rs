@@ -16,7 +16,7 @@ fn folder(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// The stage of the quick start's policy.
+/// Returns the stage of the quick start's policy.
 fn stage() -> StageConfig {
     let content = fs::read(folder("examples/quickstart/policy.yaml")).unwrap();
     let report = check_file("policy.yaml", &content);
@@ -24,7 +24,7 @@ fn stage() -> StageConfig {
     config.stages.remove(0)
 }
 
-/// All problems of a workload, a line each.
+/// Returns all problems of a workload, a line each.
 fn problems(name: &str, content: &[u8]) -> Vec<String> {
     let planned = WorkloadDocument::read(name, content).and_then(|w| w.plan(&stage(), None));
     let problems = planned.err().unwrap_or_default();
@@ -48,7 +48,7 @@ fn every_bad_workload_gets_the_message_it_expects() {
             .unwrap()
             .strip_prefix("# expect: ");
         let message = message.expect("the first line holds the message");
-        // A message without line and column is about the whole file.
+        // A message without line and column applies to the whole file.
         let first_word = message.split(' ').next().unwrap_or_default();
         let has_place = first_word.matches(':').count() == 2;
         let expected = format!("{name}:{}{message}", if has_place { "" } else { " " });
@@ -104,7 +104,7 @@ fn the_examples_are_workloads() {
     }
 }
 
-/// Whatever bytes a file holds, reading it ends with a plan or problems, never with a panic.
+/// For any content of a file, reading returns a plan or problems, and never panics.
 #[test]
 fn mutilated_workloads_never_panic() {
     let good = fs::read(folder("examples/simulate/burst.yaml")).unwrap();

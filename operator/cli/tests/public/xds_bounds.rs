@@ -1,4 +1,4 @@
-//! Bounds of the xDS server: peers that want too much are limited, and good proxies don't notice.
+//! Limits of the xDS server: excessive peers are limited, and other proxies aren't affected.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::net::{IpAddr, SocketAddr};
@@ -18,11 +18,11 @@ use crate::proxies::{Authority, Running, node, plan, spiffe, subscribe, until};
 use crate::wire::{Wire, open};
 
 const SHOP: &str = "Service/shop/web";
-/// Good proxies and attackers have addresses of their own.
+/// Good proxies and attackers have different addresses.
 const GOOD: &str = "127.0.0.2";
 const BAD: &str = "127.0.0.3";
 
-/// A TCP connection that sends nothing.
+/// Returns a TCP connection that sends nothing.
 async fn silent(to: SocketAddr, from: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     let from: IpAddr = from.parse().unwrap();
@@ -30,7 +30,7 @@ async fn silent(to: SocketAddr, from: &str) -> TcpStream {
     socket.connect(to).await.unwrap()
 }
 
-/// Waits until the other end closes; a reset is an end, too. Servers may greet first.
+/// Waits until the other end closes, perhaps by a reset. Servers may send a greeting first.
 async fn closed(mut stream: TcpStream) {
     let mut rest = Vec::new();
     let ended = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut rest)).await;
@@ -44,7 +44,7 @@ async fn good(server: &Running) -> Wire {
     stream
 }
 
-/// An edit reaches the proxy.
+/// Checks that an edit reaches the proxy.
 async fn follows(server: &Running, proxy: &mut Wire, revision: &str) {
     server.plans.send_replace(plan(&[SHOP], revision));
     let got = proxy.text().await.unwrap();
@@ -70,18 +70,19 @@ async fn connections_are_bounded_in_all_and_for_each_address() {
     for stream in flood.drain(5..) {
         closed(stream).await;
     }
-    // Another address has room, and connected proxies are not disturbed.
+    // Another address has room, and connected proxies aren't disturbed.
     let mut during = good(&server).await;
     follows(&server, &mut before, "2").await;
     during.text().await.unwrap();
 
-    // With the last place taken, every new connection is refused; with one free again, one gets in.
+    // With all places taken, every new connection is refused; when places are free again, one is
+    // accepted.
     let last = silent(server.address, "127.0.0.4").await;
     closed(silent(server.address, "127.0.0.5").await).await;
     follows(&server, &mut before, "3").await;
     drop((last, flood));
     let mut after = loop {
-        // Retried until the server has seen that they are gone.
+        // Retried until the server has noticed that they are gone.
         if let Ok(channel) = server.plain(BAD).await
             && let Ok(mut stream) = open(channel, subscribe(node("good", &[]))).await
             && stream.text().await.is_ok()
@@ -113,7 +114,7 @@ async fn peers_that_do_not_finish_their_handshake_are_bounded_and_dropped() {
         server.metrics.xds.connections_refused.get() == 96
     })
     .await;
-    // Four hang in their handshake; a good proxy (from another address) gets in at once.
+    // Four peers hang in their handshakes; a good proxy from another address is accepted at once.
     let own = authority.proxy(&[&spiffe("shop")]);
     let channel = server.tls(&authority.pem, Some(&own)).await.unwrap();
     let mut proxy = open(channel, subscribe(node("good", &[]))).await.unwrap();
@@ -129,7 +130,7 @@ async fn peers_that_do_not_finish_their_handshake_are_bounded_and_dropped() {
 #[tokio::test]
 async fn a_good_proxy_does_not_wait_for_those_that_are_silent() {
     let authority = Authority::new();
-    // No silent connection times out while the test runs.
+    // No silent connection times out during the test.
     let limits = Limits {
         handshake_timeout: Duration::from_secs(600),
         ..Limits::default()
@@ -204,7 +205,7 @@ async fn connections_without_streams_and_old_ones_are_closed() {
     };
     let server = Running::start(plan(&[SHOP], "1"), limits, None).await;
     let mut proxy = good(&server).await;
-    // One connection sends nothing at all, the other speaks HTTP/2 and opens no stream.
+    // One connection sends nothing, the other speaks HTTP/2 and opens no stream.
     let channel = server.plain(BAD).await.unwrap();
     closed(silent(server.address, BAD).await).await;
     follows(&server, &mut proxy, "2").await;
@@ -218,7 +219,7 @@ async fn connections_without_streams_and_old_ones_are_closed() {
     let mut proxy = good(&server).await;
     let ended = proxy.text().await.unwrap_err();
     assert_ne!(ended.code(), Code::Ok);
-    // It comes back and is served again.
+    // The proxy reconnects and is served again.
     drop(good(&server).await);
 }
 
@@ -247,7 +248,7 @@ async fn huge_requests_and_headers_end_their_stream_and_nothing_else() {
     let refused = ExtensionConfigDiscoveryServiceClient::new(channel)
         .stream_extension_configs(request)
         .await;
-    // HTTP status 431, which a gRPC client takes for a stream that breaks.
+    // HTTP status 431, which a gRPC client reports as a broken stream.
     match refused {
         Err(status) => assert_ne!(status.code(), Code::Ok),
         Ok(response) => assert!(response.into_inner().message().await.is_err()),
@@ -270,7 +271,7 @@ async fn a_stream_that_asks_without_end_is_read_slowly() {
     let pushes = server.metrics.xds.pushes.get();
     let began = Instant::now();
 
-    // Each request accepts the response before and names another slot, so each is worth a push.
+    // Each request accepts the previous response and names another slot, so each needs a push.
     let channel = server.plain(BAD).await.unwrap();
     let mut greedy = open(channel, subscribe(node("greedy", &[]))).await.unwrap();
     let again = |nonce: u64| DiscoveryRequest {
@@ -293,7 +294,7 @@ async fn a_stream_that_asks_without_end_is_read_slowly() {
         follows(&server, &mut proxy, revision).await;
     }
     let of_good = 3;
-    // The first of a stream, and one for each interval since.
+    // The first push of a stream, and one for each interval since.
     let allowed = 1 + began.elapsed().as_millis() / 500;
     let of_greedy = server.metrics.xds.pushes.get() - pushes - of_good;
     assert!(

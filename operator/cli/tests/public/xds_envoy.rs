@@ -208,7 +208,7 @@ async fn a_file_is_followed_too() {
     assert!(dump.contains(r#"\"revision\":\"r2\""#), "{dump}");
 }
 
-/// Two services, one of them by names and with two processes.
+/// Returns an outbound listener for two services, one of which has two processes.
 fn outbound() -> Outbound {
     let endpoints = |texts: &[&str]| texts.iter().map(|t| t.parse().unwrap()).collect();
     Outbound {
@@ -251,14 +251,14 @@ async fn every_bootstrap_is_valid() {
     }
 }
 
-/// A source for tests without an operator.
+/// Returns a source for tests without an operator.
 fn file_source(store: &Store) -> ConfigSource {
     let file = store.0.path().join("ecds.json");
     write_file(&file, "r1", &store.install(true));
     ConfigSource::File(file)
 }
 
-/// A port at this machine's loopback addresses, one a family.
+/// Returns this port on the machine's existing loopback addresses, one for each address family.
 fn loopbacks(port: u16) -> Vec<SocketAddr> {
     let all = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     let all = all.map(|ip: IpAddr| SocketAddr::new(ip, port));
@@ -307,7 +307,7 @@ async fn others_reach_statistics_and_readiness_and_nothing_else_of_the_admin_int
             assert_eq!(get(address, path).await.unwrap().0, 404, "{path}");
         }
     }
-    // An admin interface at all addresses would answer here, too.
+    // An admin interface on all addresses would accept this connection, too.
     let other = SocketAddr::from(([127, 0, 0, 2], envoy.admin.port()));
     assert!(TcpStream::connect(envoy.admin).is_ok());
     assert!(TcpStream::connect(other).is_err());
@@ -331,8 +331,8 @@ async fn both_families_reach_applications_on_either_loopback_address() {
     }
 }
 
-/// A Pod of an IPv6-only cluster: operator and application listen at `::1` and nowhere else, and
-/// `headgate inject` has added the sidecar.
+/// A Pod of an IPv6-only cluster: operator and application listen only on `::1`, and `headgate
+/// inject` has added the sidecar.
 #[tokio::test]
 async fn an_injected_sidecar_runs_over_ipv6_alone() {
     const POD: &str = "kind: Pod\napiVersion: v1\nmetadata: {name: search-1}\nspec:\n  \
@@ -372,7 +372,7 @@ async fn an_injected_sidecar_runs_over_ipv6_alone() {
         let (option, value) = argument.split_once('=').unwrap_or((argument, ""));
         let value = match option {
             "--listen" | "--stats" => value.rsplit_once(':').unwrap().0.to_owned() + ":0",
-            // The listener for stats asks it at the port of its bootstrap.
+            // The listener for stats uses the port in its bootstrap, so it must be known here.
             "--admin" => TcpListener::bind((ipv6.ip(), 0))
                 .unwrap()
                 .local_addr()
@@ -407,8 +407,8 @@ async fn an_injected_sidecar_runs_over_ipv6_alone() {
     }
 }
 
-/// A sidecar keeps the bootstrap and the module that its Pod started with, and operators change.
-/// The file is what `headgate bootstrap` wrote at commit 3a61e5b, and is never edited.
+/// A sidecar keeps the bootstrap and the module with which its Pod started, while operators are
+/// upgraded. The file is what `headgate bootstrap` wrote at commit 3a61e5b, and is never edited.
 #[tokio::test]
 async fn a_sidecar_with_the_bootstrap_of_an_earlier_version_is_programmed() {
     let store = Store::new();

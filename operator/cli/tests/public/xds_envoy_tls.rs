@@ -34,7 +34,7 @@ async fn server(authority: &Authority) -> (Running, Pair) {
     (server, pair)
 }
 
-/// Files of a proxy, as a mounted Secret, and the bootstrap that names them.
+/// The files of a proxy, as in a mounted Secret, and the bootstrap that names them.
 struct Files(TempDir);
 
 impl Files {
@@ -110,8 +110,8 @@ async fn an_envoy_follows_edits_and_rotations_of_every_certificate() {
     assert_eq!(proxy.identity.namespace.as_deref(), Some(NAMESPACE));
     assert_eq!(proxy.identity.labels["app"], "search");
 
-    // Both sides trust both CAs, then each takes a certificate of the new one, then the old one
-    // goes.
+    // First both sides trust both CAs, then each takes a certificate of the new one, then the old
+    // one is removed.
     let new = Authority::new();
     let both = format!("{}{}", old.pem, new.pem);
     let reloads = |n: u64| {
@@ -177,7 +177,7 @@ async fn an_envoy_does_not_believe_another_operator() {
     let (real, other) = (Authority::new(), Authority::new());
     let (server, _) = server(&real).await;
     let uri = spiffe(NAMESPACE);
-    // One trusts another CA, one expects another name.
+    // One proxy trusts another CA, the other expects another name.
     let stranger = Files::new(&real.proxy(&[&uri]), &other.pem);
     let files = Files::new(&real.proxy(&[&uri]), &real.pem);
     let misnamed = XdsTls {

@@ -48,7 +48,7 @@ async fn world(native: Option<Module>) -> World {
     .await
 }
 
-/// The first request of an Envoy 1.`minor` with this metadata.
+/// Returns the first request of an Envoy 1.`minor` with this metadata.
 fn envoy(minor: u32, metadata: &[(&str, &str)]) -> DiscoveryRequest {
     let mut request = hello(None);
     let node = request.node.as_mut().unwrap();
@@ -186,7 +186,7 @@ async fn a_proxy_that_refuses_its_first_native_module_gets_wasm_until_there_is_a
     );
     assert!(report.policies[0].conditions[Programmed].status);
 
-    // An edit changes nothing about that, another module does.
+    // An edit doesn't return to the native filter, but another module does.
     world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r2")])));
     let third = proxy.next().await;
     assert!(names(&third, WASM));
@@ -204,7 +204,7 @@ async fn a_proxy_that_refuses_its_first_native_module_gets_wasm_until_there_is_a
         })
         .await;
 
-    // Now the configuration may be at fault.
+    // After a module has run, the configuration may be at fault.
     world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r3")])));
     let fifth = proxy.next().await;
     proxy.send(nack(&fifth, &fourth.version_info)).await;
@@ -214,7 +214,7 @@ async fn a_proxy_that_refuses_its_first_native_module_gets_wasm_until_there_is_a
     assert_eq!(report.proxies[0].filter, "native");
 }
 
-/// An upgraded operator's policy may have a field that older modules don't know.
+/// A policy of an upgraded operator may have a field that older modules don't support.
 #[tokio::test]
 async fn a_refusal_by_a_module_of_another_version_says_so() {
     let own = (MODULE_METADATA, "/pod/headgate.wasm");

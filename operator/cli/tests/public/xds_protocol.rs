@@ -60,7 +60,7 @@ async fn sotw_follows_the_plan_and_reports_what_the_proxy_says() {
     assert_eq!(refused.push.revision, "r2");
     assert_eq!(refused.message, "Unable to create Wasm plugin headgate");
 
-    // The refused version would come before r3, were it sent again.
+    // If the refused version were sent again, it would come before r3.
     world
         .plans
         .send_replace(Arc::new(plan(&[(SEARCH, "r2"), (ADS, "x")])));
@@ -75,8 +75,8 @@ async fn sotw_follows_the_plan_and_reports_what_the_proxy_says() {
         .await;
 }
 
-/// A sidecar with a slot for requests and one for calls: a stream for each, one
-/// connection, one proxy.
+/// A sidecar with a slot for requests and one for calls has two streams on one connection, and
+/// counts as one proxy.
 #[tokio::test]
 async fn a_sidecar_with_two_slots_runs_a_policy_when_both_do() {
     let world = World::start(with_workflows(plan(&[(SEARCH, "r1")]))).await;
@@ -119,7 +119,7 @@ async fn a_sidecar_with_two_slots_runs_a_policy_when_both_do() {
     let refused = report.proxies.iter().find_map(|p| p.nack.as_ref()).unwrap();
     assert_eq!(refused.push.revision, "calls of default/search");
 
-    // Another number of slots for requests: nothing changes for calls, which stay refused.
+    // A policy with another number of slots changes nothing for calls, which stay refused.
     let mut other = with_workflows(plan(&[(SEARCH, "r2")]));
     let calls_of = |plan: &mut Plan, revision: &str| {
         for calls in plan.outbound.values_mut() {
@@ -153,7 +153,7 @@ async fn a_sidecar_with_two_slots_runs_a_policy_when_both_do() {
         (1, 1)
     );
 
-    // Without workflows the slot stays, and does nothing.
+    // Without workflows the slot stays and has no effect.
     world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r3")])));
     let (third, nothing) = (inbound.next().await, outbound.next().await);
     assert_eq!(revision(&third), "r3");
@@ -258,8 +258,8 @@ async fn an_operator_that_starts_over_a_broken_policy_leaves_proxies_alone() {
     let first = known.next().await;
     assert_eq!(revision(&first), "r1", "nothing was sent before");
     known.send(ack(&first)).await;
-    // The proxy's configuration came from this operator, so a deletion takes effect whatever else
-    // is broken.
+    // The proxy's configuration came from this operator, so a deletion takes effect even if other
+    // policies are broken.
     world.plans.send_replace(Arc::new(broken));
     assert!(
         configuration(&known.next().await.resources[0])
@@ -268,8 +268,8 @@ async fn an_operator_that_starts_over_a_broken_policy_leaves_proxies_alone() {
     );
 }
 
-/// Bootstraps that `headgate bootstrap` of 0.1 wrote with `--delta` or `--ads`: no stream, and an
-/// answer that says what to change.
+/// Bootstraps that `headgate bootstrap` of 0.1 wrote with `--delta` or `--ads` get no stream, and
+/// an error that names the remedy.
 #[tokio::test]
 async fn other_protocols_are_refused_with_the_remedy() {
     let world = World::start(plan(&[(SEARCH, "r1")])).await;

@@ -32,7 +32,7 @@ spec:
     slo: {p50: 18ms, p90: 50ms}
 ";
 
-/// A folder with a module and a folder for policies.
+/// A folder with a module, and a folder of policies.
 struct Place(TempDir);
 
 impl Place {
@@ -43,7 +43,8 @@ impl Place {
         Self(dir)
     }
 
-    /// `headgate run` here, on free ports unless `arguments` say otherwise.
+    /// Returns the command `headgate run` in this folder, on free ports unless `arguments` set
+    /// others.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
         command.current_dir(self.0.path()).arg("run");
@@ -94,7 +95,7 @@ impl Place {
         }
     }
 
-    /// The one line that a run ends with that can't start.
+    /// Returns the error line of a run that can't start.
     async fn fails(&self, arguments: &[&str]) -> String {
         failure(self.command(arguments).output().await.unwrap())
     }
@@ -132,7 +133,7 @@ impl Running {
         );
     }
 
-    /// Sends SIGTERM; exit code and log.
+    /// Sends SIGTERM and returns exit code and log.
     async fn terminate(self) -> (Option<i32>, String) {
         let pid = self.child.id().unwrap().to_string();
         assert!(
@@ -312,7 +313,7 @@ async fn status_explains_what_answers_or_does_not() {
              with --admin HOST:PORT"
         )
     );
-    // The xDS port is the likeliest mistake.
+    // A taken xDS port is the likeliest mistake.
     let running = Place::new();
     let running = running.run(&[]).await;
     let error = failure(status(running.xds).await);

@@ -1,4 +1,4 @@
-//! The xDS server as a process: bounds, many proxies, slow ones, shutdown, the admin address.
+//! The xDS server as a process: limits, many proxies, slow ones, shutdown, the admin address.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Arc;

@@ -76,7 +76,7 @@ async fn a_proxy_gets_what_its_certificate_covers_and_nothing_else() {
     assert_eq!(nodes.len(), 1, "who was denied is not in the status");
 }
 
-/// Metrics have the earliest expiry of the certificates that connected proxies have shown.
+/// The metric is the earliest expiry among the certificates of connected proxies.
 #[tokio::test]
 async fn what_proxies_show_expires_in_the_metrics() {
     const NAME: &str = "headgate_xds_proxy_certificate_expiry_timestamp_seconds ";
@@ -104,7 +104,7 @@ async fn what_proxies_show_expires_in_the_metrics() {
     assert_eq!(expiry(), Some(end.to_string()));
 }
 
-/// A proxy that names no target gets the folder's only policy, but not across namespaces.
+/// A proxy without a target gets the folder's only policy, but not across namespaces.
 #[tokio::test]
 async fn the_only_policy_is_not_for_a_certificate_of_another_namespace() {
     let rig = rig(&[BANK]).await;
@@ -162,8 +162,8 @@ async fn who_can_not_prove_a_namespace_gets_nothing() {
         assert_eq!(code, Code::PermissionDenied, "{uris:?}: {why}");
         assert!(why.contains("or show a token"), "{why}");
     }
-    // Without TLS the TCP connection is made, and the server closes it at the first bytes that are
-    // no handshake.
+    // Without TLS the TCP connection is established, and the server closes it at the first bytes,
+    // which are no handshake.
     let plain = match rig.server.plain("127.0.0.1").await {
         Ok(channel) => open(channel, subscribe(node("p", &[]))).await.is_ok(),
         Err(_) => false,
@@ -195,7 +195,7 @@ async fn a_proxy_whose_ca_is_rotated_out_is_disconnected_and_others_stay() {
     let mut stays = connect(&old).await.unwrap();
     stays.text().await.unwrap();
 
-    // Both CAs for a while, as a rotation is done.
+    // Both CAs for a while, as during a rotation.
     files(&format!("{}{}", rig.authority.pem, next.pem));
     until("both CAs", reloads(1)).await;
     let mut newer = connect(&new).await.unwrap();

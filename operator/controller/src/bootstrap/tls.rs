@@ -50,7 +50,7 @@ pub struct SdsFiles {
 }
 
 impl SdsFiles {
-    /// The paths beside the bootstrap: `envoy.yaml` has `envoy-xds-certificate.yaml` or
+    /// Returns the paths beside the bootstrap: `envoy.yaml` has `envoy-xds-certificate.yaml` or
     /// `envoy-xds-token.yaml`, and `envoy-xds-ca.yaml`.
     #[must_use]
     pub fn beside(bootstrap: &Path, identity: &ProxyIdentity) -> Self {

@@ -296,8 +296,10 @@ fn tcp_ports(container: &Value) -> impl Iterator<Item = u16> {
     tcp.filter_map(|port| u16::try_from(port["containerPort"].as_u64()?).ok())
 }
 
+/// Checks that no container has a port on which Envoy is to listen.
+///
 /// # Errors
-/// A container has a port on which Envoy is to listen.
+/// One line: the container's port, and the remedy.
 fn keep_ports_free(spec: &Value, settings: &Settings) -> Result<(), String> {
     let needed = [
         (

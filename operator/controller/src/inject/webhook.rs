@@ -33,8 +33,8 @@ use crate::xds::tls::Trust;
 const PATH: &str = "/inject";
 /// The largest AdmissionReview, in bytes. Pods take some KiB.
 const MAX_BYTES: usize = 1 << 20;
-/// A connection carries one request. An API server that reused a connection just when it ends here
-/// would create a Pod without Envoy.
+/// Limits of the webhook. A connection carries one request: if an API server reused a connection
+/// just when it ends here, it would create a Pod without Envoy.
 const LIMITS: HttpLimits = HttpLimits {
     connections: 64,
     connections_per_address: 32,

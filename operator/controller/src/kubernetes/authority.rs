@@ -8,8 +8,8 @@
 //! An existing Secret of this name is used as it is, also one that a chart before 0.2 made:
 //! certificates of its CA stay valid. Proxies get the CA from ConfigMaps ([`super::publish`]).
 //!
-//! A Secret that is deleted is created anew with another CA, and one that changes is followed. The
-//! new CA is trusted for some minutes before it signs, and the old one for as long afterwards.
+//! A deleted Secret is created again with another CA, and a changed one is followed. The new CA is
+//! trusted for some minutes before it signs, and the old one for as long afterwards.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -100,8 +100,8 @@ impl OwnCertificate {
         }
     }
 
-    /// Renews the certificate that `authority` has signed, for ever, and follows a change of the
-    /// CA.
+    /// Renews the certificate that `authority` has signed, until cancelled, and follows a change of
+    /// the CA.
     pub async fn follow(self, mut authority: Data) {
         let mut signed = Instant::now();
         loop {
@@ -141,7 +141,7 @@ impl OwnCertificate {
         info!("the CA is another; it signs in {} s", OVERLAP.as_secs());
         overlap().await;
         if self.authority().await? != data {
-            // It has changed again: the next check begins anew.
+            // The Secret has changed again: the next check restarts the overlap.
             self.trust(signer(authority)?.cert())?;
             return Ok(None);
         }
@@ -189,7 +189,7 @@ impl OwnCertificate {
         })
     }
 
-    /// Writes the CAs by which the operator is known and that sign proxies' certificates.
+    /// Writes the CAs that verify the certificates of the operator and of proxies.
     fn trust(&self, pem: &str) -> anyhow::Result<()> {
         let path = &self.files.client_ca;
         replace(path, pem).with_context(|| path.display().to_string())
@@ -242,7 +242,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns an API server with this Secret; `None` is created.
+    /// Returns an API server with this Secret; `None` until one is created.
     fn server(secret: Arc<Mutex<Option<Value>>>) -> Client {
         let answer = move |request: Request<Body>| {
             let secret = Arc::clone(&secret);
@@ -309,7 +309,7 @@ mod tests {
         assert_ne!(signed[0], trusted[0]);
         assert_eq!(state(), [signed[0].clone(), new.clone()]);
 
-        // The Secret is back while another CA is trusted: nothing is signed with that.
+        // The Secret is restored during the overlap: nothing is signed with the other CA.
         let own_secret = || secret.lock().unwrap().clone();
         let (before, kept) = (state(), own_secret());
         secret.lock().unwrap().take();

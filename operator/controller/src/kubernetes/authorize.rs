@@ -38,7 +38,7 @@ pub const TOKEN_HEADER: &str = "x-headgate-token";
 const KEEP: Duration = Duration::from_secs(60);
 /// The time for which the refusal of a token is cached.
 const KEEP_REFUSED: Duration = Duration::from_secs(10);
-/// The number of cached entries of each kind; those beyond are asked for again.
+/// The number of cached entries of each kind; those beyond are reviewed again.
 const MAX_KEPT: usize = 256;
 /// The number of reviews in flight at once; further ones wait.
 const MAX_REVIEWS: usize = 8;
@@ -81,7 +81,7 @@ pub enum Refusal {
         /// The path.
         path: String,
     },
-    /// The API server can't be asked.
+    /// The API server didn't answer.
     #[error("the API server can't be asked who may get this: {0}")]
     Unavailable(String),
 }
@@ -93,7 +93,7 @@ impl From<Error> for Refusal {
 }
 
 impl Authorizer {
-    /// Returns an authorizer that asks through `client`.
+    /// Returns an authorizer that sends its reviews through `client`.
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self {
@@ -107,7 +107,7 @@ impl Authorizer {
     /// Checks whether the user of `token` may get `path`.
     ///
     /// # Errors
-    /// The user may not, or the API server can't be asked.
+    /// The user may not, or the API server didn't answer.
     pub async fn authorize(&self, token: Option<&str>, path: &str) -> Result<(), Refusal> {
         let token = token.ok_or(Refusal::NoToken)?;
         let (of_token, of_both) = (key(token), key(&format!("{token}\n{path}")));
@@ -192,8 +192,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns an API server that accepts no token but `good`, with the tokens and audiences that
-    /// it was asked about.
+    /// Returns an API server that accepts no token but `good`, and the tokens and audiences of the
+    /// reviews that it received.
     fn server(good: String) -> (Client, Arc<Mutex<Vec<Value>>>) {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let known = Arc::clone(&asked);

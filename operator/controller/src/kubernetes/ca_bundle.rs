@@ -34,7 +34,7 @@ pub struct CaBundle {
 }
 
 impl CaBundle {
-    /// Writes for ever, while this replica leads.
+    /// Writes until cancelled, while this replica leads.
     pub(super) async fn run(self, client: Client, leadership: Leadership) {
         while_leading(leadership, || self.clone().follow(client.clone())).await;
     }

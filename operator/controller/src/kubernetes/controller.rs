@@ -42,7 +42,7 @@ pub struct Outputs {
     pub plans: watch::Sender<Arc<Plan>>,
     /// The cluster as observed last, with its plan.
     pub resolved: watch::Sender<Option<Resolved>>,
-    /// Whether a delivery is on, which reads [`Resolved::cluster`]. Otherwise that cluster is
+    /// Whether any delivery is on. If so, it reads [`Resolved::cluster`]. Otherwise that cluster is
     /// empty, because a cluster that is held elsewhere is copied at the next change.
     pub delivers: bool,
     /// The resources that the first plan still waits for.
@@ -140,7 +140,7 @@ impl Controller {
                 Ok(Some(change)) => effect = effect.and(self.store.apply(change)),
                 Ok(None) | Err(_) => return effect,
             }
-            // Queued changes alone could keep this loop busy for ever.
+            // Queued changes alone could keep this loop busy without end.
             if Instant::now() >= end {
                 return effect;
             }

@@ -24,7 +24,7 @@ use headgate_api::{API_VERSION, KIND};
 
 /// The number of Events in the queue.
 pub const BACKLOG: usize = 4_096;
-/// The longest note that the API server accepts, in bytes.
+/// The longest note, in bytes. The API server accepts 1,024.
 const MAX_NOTE: usize = 1_000;
 /// The timeout of one Event.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -93,8 +93,8 @@ fn ours(status: &AdmissionPolicyStatus) -> impl Iterator<Item = &PolicyAncestorS
         .filter(|e| e.controller_name == CONTROLLER_NAME)
 }
 
-/// Whether a reason deserves an Event. A temporary state (`Pending`) or the reason of another
-/// condition doesn't.
+/// Whether a reason deserves an Event. A temporary state (`Pending`) doesn't, nor does the reason
+/// of another condition.
 fn is_told(type_: &str, reason: &str) -> bool {
     type_ != Type::Programmed.as_str()
         || matches!(reason, "Programmed" | "EnvoyRejected" | "DeliveryFailed")

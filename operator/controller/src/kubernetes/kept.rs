@@ -22,7 +22,7 @@ pub(super) struct Kept<T> {
 }
 
 impl<T: Clone> Kept<T> {
-    /// Returns a cache of at most `max` answers; those beyond are asked for again.
+    /// Returns a cache of at most `max` answers. Further ones aren't kept.
     pub(super) fn new(max: usize) -> Self {
         let answers = Mutex::default();
         Self { answers, max }

@@ -52,8 +52,8 @@ pub fn may_write(leadership: &Leadership, now: Instant) -> bool {
     leadership.borrow().is_some_and(|until| now < until)
 }
 
-/// Runs `task` while this replica leads, anew each time, until a run ends by itself or the
-/// candidate is gone.
+/// Runs `task` each time this replica becomes the leader, and cancels it when the Lease is lost.
+/// Returns once a run ends by itself or the candidate is dropped.
 pub(super) async fn while_leading<F: Future<Output = ()>>(
     mut leadership: Leadership,
     mut task: impl FnMut() -> F,
@@ -104,9 +104,9 @@ fn step(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> Step {
 }
 
 impl Candidate {
-    /// Returns a candidate for `lease`, its leadership, and, for a leader, whether the previous one
-    /// may have ended before this replica began to serve; this compares wall clocks. `identity`
-    /// must be unique among all replicas.
+    /// Returns a candidate for `lease` and its leadership. The last receiver holds, for a leader,
+    /// whether the previous one may have ended before this replica began to serve; this compares
+    /// wall clocks. `identity` must be unique among all replicas.
     #[must_use]
     pub fn new(
         client: Client,
@@ -377,7 +377,7 @@ mod tests {
         assert_eq!(at(&lease(Some("other"), 15), 15), Step::Take);
     }
 
-    /// The API server's failures meanwhile don't matter: the time counts from the last observed
+    /// Failures of the API server meanwhile don't matter: the time counts from the last observed
     /// change of the Lease.
     #[tokio::test]
     async fn a_follower_remembers_since_when_a_lease_is_unchanged() {

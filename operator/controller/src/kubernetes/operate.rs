@@ -132,7 +132,7 @@ pub struct Operator {
 
 impl Operator {
     /// Starts to watch the cluster. The first plan is sent once every resource has been listed. The
-    /// task that watches ends with an error, or at the shutdown.
+    /// returned task ends with an error, or at the shutdown.
     ///
     /// # Errors
     /// One line: the API server isn't configured.

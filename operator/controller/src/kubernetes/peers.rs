@@ -45,7 +45,7 @@ const KEEP: Duration = Duration::from_secs(30);
 const TRIES: u32 = 3;
 /// The largest response, in bytes: ten thousand policies with a few targets.
 const MAX_BODY: usize = 8 << 20;
-/// The most replicas that are asked.
+/// The most replicas that are queried.
 const MAX_PEERS: usize = 64;
 
 /// The counts that a replica serves.
@@ -70,7 +70,7 @@ pub struct Peers {
 #[derive(Debug)]
 enum Peer {
     Silent,
-    /// This replica, which knows its own proxies.
+    /// This replica itself.
     Itself,
     Heard(Arc<Tallies>),
     Unreachable,
@@ -230,7 +230,7 @@ async fn request(
     }
     let response = exchange(stream, request.body(Empty::new())?, MAX_BODY).await?;
     match response.status() {
-        // Without a version it is the answer to a request without token.
+        // Without a version, 304 is the answer to a request without a token.
         StatusCode::NOT_MODIFIED if response.headers().contains_key(header::ETAG) => {
             return Ok(None);
         }

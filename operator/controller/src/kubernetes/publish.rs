@@ -77,7 +77,7 @@ impl Publisher {
         }
     }
 
-    /// Publishes for ever, while this replica leads.
+    /// Publishes until cancelled, while this replica leads.
     pub async fn run(self, leadership: Leadership) {
         while_leading(leadership, || self.follow()).await;
     }

@@ -1,6 +1,6 @@
 //! The observed cluster, updated one change at a time.
 //!
-//! Every change says whether it matters: a Pod's heartbeat, a status that this controller wrote
+//! Each change is checked for its effect: a Pod's heartbeat, a status that this controller wrote
 //! itself, or an unused annotation changes no plan, and so costs only a comparison.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -382,8 +382,8 @@ impl Store {
     }
 }
 
-/// The EndpointSlices, also by their Services: a rollout changes each of a cluster's slices several
-/// times.
+/// The EndpointSlices, indexed by their Services too: a rollout changes each of a cluster's slices
+/// several times.
 #[derive(Debug, Default)]
 struct Slices {
     all: BTreeMap<ObjectKey, Slice>,

@@ -27,9 +27,9 @@ pub const AUDIENCE: &str = "headgate";
 const KEEP: Duration = Duration::from_secs(120);
 /// The time for which a refusal is cached.
 const KEEP_REFUSED: Duration = Duration::from_secs(10);
-/// The number of accounts' tokens in the cache: of all proxies, those of the last hours.
+/// The largest number of accepted tokens in the cache: those of all proxies over the last hours.
 const MAX_KNOWN: usize = 32_768;
-/// The number of refused tokens in the cache.
+/// The largest number of refused tokens in the cache.
 const MAX_REFUSED: usize = 1_024;
 /// The number of reviews in flight; further ones wait.
 const MAX_REVIEWS: usize = 16;
@@ -83,7 +83,7 @@ impl fmt::Debug for ProxyTokens {
 }
 
 impl ProxyTokens {
-    /// Returns a reviewer that asks through `client`.
+    /// Returns a reviewer that sends its reviews through `client`.
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self {

@@ -183,7 +183,7 @@ pub enum Namespaces {
 }
 
 impl Namespaces {
-    /// Returns these namespaces for ever, or all if the list is empty.
+    /// Returns a fixed list of namespaces, or all if the list is empty.
     #[must_use]
     pub fn fixed(names: &[String]) -> Self {
         match names {
@@ -199,7 +199,7 @@ impl Namespaces {
             Self::All => false,
         };
         if !changed {
-            // They stay as they are.
+            // These namespaces don't change any more.
             pending::<()>().await;
         }
     }
@@ -237,7 +237,8 @@ impl<K> Watch<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    /// Returns a watch of all objects whose kind needs no namespace, or of all namespaces.
+    /// Returns a watch of the objects of `api`: those of a kind without namespaces, or of all
+    /// namespaces.
     #[must_use]
     pub fn all(what: &'static str, api: Api<K>) -> Self {
         Self::with(what, Box::new(move |_| api.clone()), Namespaces::All)
@@ -262,9 +263,9 @@ where
     /// all namespaces are sent as one [`Seen::All`], so that the receiver never sees half a list. A
     /// watch that can't be resumed is listed again and sent as [`Seen::Within`]. A namespace that
     /// is refused [`CONFIRMED`] times in a row, while another one isn't, is sent as empty: it, or
-    /// its Role, was deleted. While all are refused, nothing is concluded, but that a kind which
-    /// isn't served (404) has to be listed as one again. A namespace that is no longer one of
-    /// several is sent as empty, too.
+    /// its Role, was deleted. While all are refused, none is sent as empty. But a kind that isn't
+    /// served (404) must be listed as one again. A namespace that is no longer one of several is
+    /// sent as empty, too.
     pub async fn follow<V, M>(
         mut self,
         read: impl Fn(K) -> V + Send,
@@ -340,7 +341,8 @@ where
         name: &str,
         all: usize,
     ) -> BoxStream<'static, Result<Event<K>, watcher::Error>> {
-        // A kind that isn't served is asked for in all of them, as often as in ten.
+        // A kind that isn't served is listed in every namespace. Pauses grow with the number of
+        // namespaces, so that requests are at most as frequent as with ten.
         let absent = u32::try_from(all.div_ceil(10)).unwrap_or(u32::MAX);
         let (api, config) = ((self.api)(name), self.config.clone());
         let fresh = move || watcher(api.clone(), config.clone()).boxed();
@@ -542,9 +544,9 @@ impl<V> Places<V> {
         place.refusals = place.refusals.saturating_add(1);
         let refusals = place.refusals;
         if self.all.values().all(|p| p.is_refused) {
-            // The kind was removed: objects that come back are listed as one again. An API server
-            // that starts answers 403 for all until it has read the roles, and what was known
-            // stays.
+            // With 404 the kind was removed: when it returns, its objects are listed as one again.
+            // With 403, the API server may have started and not read the roles yet, so the known
+            // objects stay.
             let is_gone = status == Some(404);
             self.complete &= !is_gone;
             for place in self.all.values_mut() {
@@ -560,7 +562,8 @@ impl<V> Places<V> {
             return vec![Seen::Failed { status }];
         }
         let mut seen = match status {
-            // A kind that isn't installed is refused in one namespace after the other.
+            // A kind that isn't installed answers 404 in one namespace after the other, so one 404
+            // isn't reported.
             Some(404) => Vec::new(),
             _ => vec![Seen::Failed { status: None }],
         };
@@ -887,7 +890,7 @@ mod tests {
         assert!(news.try_recv().is_err(), "they stay as they are");
     }
 
-    /// A namespace that can't be listed keeps the first list waiting, until it goes.
+    /// A namespace that can't be listed delays the first list until it is removed.
     #[tokio::test]
     async fn a_namespace_that_goes_before_its_list_is_not_waited_for() {
         let client = server(|namespace, number| match namespace {

@@ -107,7 +107,7 @@ struct Pass {
     deliveries: Arc<Delivered>,
     /// Whether proxies could be reconnecting.
     settling: bool,
-    /// By name, the policies whose status was right, with the status.
+    /// The policies whose status was right, by name, each with that status.
     right: HashMap<String, Arc<Observed>>,
 }
 
@@ -167,11 +167,11 @@ impl Pace {
     }
 }
 
-/// The time at which a status has to be looked at again.
+/// The time at which a status must be computed again.
 enum Next {
-    /// When something that it depends on changes: it is right.
+    /// After a change of something that it depends on: it is right.
     Right,
-    /// When a write ends, or something that it depends on changes.
+    /// After the end of a write, or such a change.
     Event,
     /// At this time at the latest.
     At(Instant),
@@ -306,7 +306,7 @@ impl Writer {
             let Some((namespace, name)) = state.name.split_once('/') else {
                 continue;
             };
-            // The plan is ahead of the observed version or behind it; both change soon.
+            // If the generations differ, the plan or the observation is behind, and changes soon.
             let key = ObjectKey::new(namespace, name);
             let observed = self.inputs.observations.get(&key);
             let Some(observed) = observed.filter(|o| o.generation == state.generation) else {
@@ -361,7 +361,8 @@ impl Writer {
         };
         let time = Time(second(Timestamp::now()));
         let wanted = wanted(&facts, before.status.as_ref(), &time);
-        // A target that waits for its proxies delays no other target.
+        // A kept condition is computed again when the settling time ends. It delays no other
+        // condition.
         let looks_again = match wanted.holds {
             true => Next::At(self.settled),
             false => Next::Event,

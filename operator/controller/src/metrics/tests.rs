@@ -68,7 +68,7 @@ fn an_override_is_neither_unaccepted_nor_unprogrammed() {
     }
 }
 
-/// With the label of the proxies' metrics, so that a rule divides theirs by it.
+/// The label is that of the proxies' metrics, so that a rule can divide those by this one.
 #[test]
 fn policies_that_give_the_slots_of_an_endpoint_have_them_as_a_metric() {
     let given = PolicyReport {

@@ -36,7 +36,7 @@ pub struct XdsMetrics {
     /// Reloads of TLS files that failed.
     pub tls_reload_failures: Counter,
     ack_duration: Histogram,
-    /// The family has no series until a certificate is loaded: 0 would look like one of 1970.
+    /// The family has no series until a certificate is loaded: 0 would mean an expiry in 1970.
     certificate_expiry: Family<Vec<(String, String)>, Gauge>,
 }
 

@@ -6,7 +6,7 @@ use tracing::{info, warn};
 
 use headgate_api::plan::{Plan, PolicyState};
 
-/// Logs the statements of `new` that `old` did not make.
+/// Logs the problems and states in `new` that differ from `old`.
 pub(crate) fn log(old: &Plan, new: &Plan) {
     for problem in new.problems.iter().filter(|p| !old.problems.contains(p)) {
         warn!(source = problem.source, "{}", problem.message);

@@ -40,7 +40,7 @@ use super::tls::Trust;
 use crate::kubernetes::tokens::{ProxyTokens, Refusal};
 use headgate_api::plan::{Plan, TargetKind, TargetRef};
 
-/// The size that the smallest report counts for.
+/// The size, in bytes, that is counted for smaller reports.
 const LEAST_BYTES: usize = 1 << 10;
 /// The time that connections have to end when another replica becomes the leader.
 const GRACE: Duration = Duration::from_secs(5);

@@ -14,9 +14,9 @@ use headgate_core::config::FilterConfig;
 use super::addresses::{Full, Quota, Slot};
 use super::resource::Resource;
 
-/// A configuration's content (its revision and first policy, and the address of one without
-/// revision), slot name and module. A revision is short enough for a deliberate collision, but not
-/// with another namespace's configuration, because the policy is part of the key.
+/// The content of a configuration (its revision and first policy, and the address of one without
+/// revision), the slot name and the module. A revision is short enough for a deliberate collision,
+/// but not with another namespace's configuration, because the policy is part of the key.
 type Key = ((String, String), usize, String, PathBuf);
 
 /// Resources by their content's key.
@@ -97,8 +97,8 @@ impl ResourceCache {
         resource
     }
 
-    /// Returns room for a new entry, after evictions if there is none. None are enough for one that
-    /// is larger than the cache.
+    /// Returns room for a new entry, after an eviction if necessary; `None` if there is still no
+    /// room, as for an entry that is larger than the limit of one namespace.
     fn room(&self, state: &mut State, key: &Key, bytes: usize) -> Option<Slot<String>> {
         // Another task may have built the same.
         state.built.remove(key);
@@ -128,8 +128,8 @@ fn namespace(key: &Key) -> &str {
 
 impl State {
     /// Evicts the least recently used entries, of one namespace or of all, until at most `target`
-    /// bytes of them are left. The target is half of the bound, so that many insertions pay for one
-    /// search.
+    /// bytes of them are left. Callers pass half of the limit, so that one search makes room for
+    /// many insertions.
     fn evict(&mut self, of: Option<&str>, target: usize) {
         let is_of = |key: &Key| of.is_none_or(|of| namespace(key) == of);
         let entries = self.built.iter().filter(|(key, _)| is_of(key));

@@ -51,7 +51,7 @@ impl Type {
     /// All types.
     pub const ALL: [Self; 3] = [Self::Accepted, Self::Programmed, Self::Overridden];
 
-    /// The name in a Kubernetes status.
+    /// Returns the name in a Kubernetes status.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

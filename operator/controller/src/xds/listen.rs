@@ -46,9 +46,9 @@ pub(super) struct Connections {
     /// The certificates of the handshakes; `None` without TLS.
     pub(super) trust: Option<watch::Receiver<Arc<Trust>>>,
     pub(super) registry: Arc<Registry>,
-    /// Its requests have a [`Peer`] as extension.
+    /// The service, whose requests have a [`Peer`] as extension.
     pub(super) app: Router,
-    /// Whether they are to end.
+    /// Whether connections should end.
     pub(super) shutdown: watch::Receiver<bool>,
 }
 
@@ -95,7 +95,7 @@ impl Connections {
         while open.join_next().await.is_some() {}
     }
 
-    /// Serves a connection, after its handshake if it is over TLS, until it ends or has to.
+    /// Serves a connection, after its handshake if it is over TLS, until it ends or must be closed.
     async fn connection(
         mut self,
         stream: TcpStream,
@@ -103,7 +103,7 @@ impl Connections {
         max_age: Duration,
         shaking: Option<Slot<IpAddr>>,
     ) {
-        // This fails only if the peer has gone already.
+        // This fails only if the peer has already disconnected.
         let _ = stream.set_nodelay(true);
         let (io, chain) = match &self.trust {
             None => (Either::Left(stream), None),
@@ -193,7 +193,7 @@ fn certificates(stream: &TlsStream<TcpStream>) -> Vec<CertificateDer<'static>> {
     session.peer_certificates().unwrap_or_default().to_vec()
 }
 
-/// Ends when there has been no stream for `limit`.
+/// Returns the reason to close the connection, once there has been no stream for `limit`.
 async fn idle(mut streams: watch::Receiver<usize>, limit: Duration) -> &'static str {
     loop {
         let limit = match *streams.borrow_and_update() {
@@ -210,7 +210,8 @@ async fn idle(mut streams: watch::Receiver<usize>, limit: Duration) -> &'static 
     }
 }
 
-/// Ends when a client with `chain` would no longer be accepted.
+/// Returns the reason to close the connection, once a client with `chain` would no longer be
+/// accepted.
 async fn distrust(
     mut trust: watch::Receiver<Arc<Trust>>,
     chain: Vec<CertificateDer<'static>>,

@@ -57,7 +57,7 @@ pub struct Proxy {
     pub fallback: Option<String>,
     /// The version that it was last sent.
     pub sent: Option<Push>,
-    /// The version that it runs, by its own account.
+    /// The version that it reports to run.
     pub acked: Option<Push>,
     /// Its last refusal.
     pub nack: Option<Nack>,

@@ -219,8 +219,8 @@ impl Connection {
         }
     }
 
-    /// Whether the record says this already: a change of the plan leaves most proxies as they are,
-    /// and what reads the records needn't look again.
+    /// Whether the record already has this assignment. Most changes of the plan leave most proxies
+    /// unchanged, and readers of the records needn't be notified then.
     fn is_assigned(&self, offer: &Offer, assignment: &Assignment) -> bool {
         let records = self.registry.lock();
         records.by_id.get(&self.id).is_some_and(|p| {
@@ -393,7 +393,7 @@ mod tests {
         assert!(before.iter().all(|p| p.disconnected.is_none()));
     }
 
-    /// An ended record is found by its node and by its age, and in no index once it is gone.
+    /// An ended record is found by its node and by its age. After its removal, no index has it.
     #[test]
     fn no_index_keeps_what_is_forgotten() {
         let registry = Arc::new(Registry::new(4, Duration::from_secs(60), Metrics::new()));

@@ -189,13 +189,13 @@ impl Sotw {
         })
     }
 
-    /// Whether the proxy has all of `offer`, by its own account.
+    /// Whether the proxy has all of `offer`, as it reports.
     #[must_use]
     pub fn holds(&self, offer: &Offer) -> bool {
         !offer.resources.is_empty() && self.held.as_deref() == Some(&offer.version)
     }
 
-    /// Whether the proxy has any resource, by its own account.
+    /// Whether the proxy has any resource, as it reports.
     #[must_use]
     pub fn holds_any(&self) -> bool {
         self.held.is_some()

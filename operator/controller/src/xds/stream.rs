@@ -184,7 +184,7 @@ impl Session {
     /// Updates the record, and returns the response that is due.
     fn respond(&mut self, snapshot: &Snapshot) -> Option<DiscoveryResponse> {
         let mut assignment = snapshot.assign(&self.identity);
-        // A change of the plan is news for few of the proxies.
+        // Most changes of the plan don't affect this proxy.
         if (self.last.as_ref()).is_some_and(|last| last.is_same(&assignment)) {
             return None;
         }
@@ -202,7 +202,8 @@ impl Session {
             return None;
         }
         let response = self.send(&offer, &assignment);
-        // Whether a proxy without policies keeps its own also depends on the other policies.
+        // A proxy without policies is assigned anew at each change: whether it keeps its own
+        // configuration also depends on the other policies.
         self.last = (!assignment.config.stages.is_empty()).then_some(assignment);
         let response = response?;
         self.sent_of = snapshot.made;
@@ -210,8 +211,8 @@ impl Session {
     }
 
     /// Falls back to the Wasm module for a proxy that refuses a native module before it has run
-    /// any: its C library may be too old, or its processor another. After one has run there is no
-    /// fallback, since the configuration may be at fault.
+    /// any: its C library may be too old, or its processor of another architecture. After one has
+    /// run there is no fallback, since the configuration may be at fault.
     fn learn_what_it_loads(&mut self, verdict: &Verdict) {
         let Some(sent) = self.native.clone() else {
             return;

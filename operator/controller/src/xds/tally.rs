@@ -45,7 +45,8 @@ pub struct Tally {
     pub total: u64,
     /// The number of those that report that they do.
     pub running: u64,
-    /// A refusal of it. Of several the first by name, so that the same refusals give the same text.
+    /// A refusal of it. Of several, it is the first by name, so that equal refusals give equal
+    /// texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected: Option<Rejection>,
 }

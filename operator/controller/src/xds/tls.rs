@@ -30,7 +30,7 @@ use crate::metrics::XdsMetrics;
 const POLL: Duration = Duration::from_secs(1);
 /// The largest file that is read, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
-/// The last part of a certificate's life, in which a warning is logged: its life divided by this.
+/// A warning is logged in the last part of a certificate's life: its life divided by this.
 const WARN_PART: u32 = 6;
 
 /// The paths of the server's certificate and key and of the CA of its clients, all PEM.
@@ -240,7 +240,7 @@ impl Trust {
         Arc::new(config)
     }
 
-    /// Returns the client CAs, PEM, which verify the server too.
+    /// Returns the client CAs, PEM. They verify the server's certificate, too.
     #[must_use]
     pub fn client_ca(&self) -> &[u8] {
         &self.client_ca

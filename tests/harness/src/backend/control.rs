@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use super::Fault;
 use super::station::Station;
 
-/// Accepts connections for ever.
+/// Accepts connections until cancelled.
 pub(super) async fn serve(listener: TcpListener, station: Arc<Station>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {

@@ -28,8 +28,8 @@ use super::station::{Served, Station, Ticket};
 const SERVICE_US: HeaderName = HeaderName::from_static("x-backend-service-us");
 const WAIT_US: HeaderName = HeaderName::from_static("x-backend-wait-us");
 const SEQ: HeaderName = HeaderName::from_static("x-seq");
-/// The request header in which the proxy asks for a quality, and the response header that repeats
-/// it.
+/// The request header with the quality that the proxy asks for, and the response header that
+/// repeats it.
 const QUALITY: HeaderName = HeaderName::from_static("x-headgate-quality");
 const QUALITY_HEARD: HeaderName = HeaderName::from_static("x-backend-quality");
 
@@ -45,7 +45,7 @@ const EVENT: &[u8] = b"data: ok\n\n";
 #[error("reset on order")]
 struct Reset;
 
-/// Accepts connections for ever.
+/// Accepts connections until cancelled.
 pub(super) async fn serve(listener: TcpListener, station: Arc<Station>, report_service: bool) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {

@@ -190,7 +190,7 @@ impl Backend {
         self.station.stats()
     }
 
-    /// Returns the largest number of requests at once since the last call.
+    /// Returns the largest number of requests in the backend at once since the last call.
     pub fn take_peak_in_flight(&self) -> usize {
         self.station.take_peak_in_flight()
     }
@@ -205,7 +205,7 @@ impl Backend {
         self.station.inject(fault);
     }
 
-    /// Withdraws the rest of all faults.
+    /// Removes all remaining faults.
     pub fn clear_faults(&self) {
         self.station.clear_faults();
     }

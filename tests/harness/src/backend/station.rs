@@ -63,7 +63,8 @@ struct Progress {
 }
 
 impl Progress {
-    /// Must run before `running`, the number of requests in service, changes.
+    /// Advances the progress to `now` and returns it. Must run before `running`, the number of
+    /// requests in service, changes.
     fn advance(&mut self, now: Instant, running: usize) -> Duration {
         self.done += now.saturating_duration_since(self.at) / self.shares(running);
         self.at = self.at.max(now);
@@ -432,7 +433,7 @@ impl Station {
         state.counts.report(workers, queued, busy, prefixes)
     }
 
-    /// Returns the largest number of requests at once since the last call.
+    /// Returns the largest number of requests in the station at once since the last call.
     pub fn take_peak_in_flight(&self) -> usize {
         let mut state = self.lock();
         let now = state.queue.len() + state.running.len();

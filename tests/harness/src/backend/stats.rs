@@ -51,7 +51,7 @@ pub struct BackendStats {
 }
 
 impl BackendStats {
-    /// Utilization of the workers between `earlier` and now, ratio 0..=1.
+    /// Returns the utilization of the workers between `earlier` and now, ratio 0..=1.
     pub fn utilization_since(&self, earlier: &BackendStats) -> f64 {
         let elapsed = self.elapsed_ms - earlier.elapsed_ms;
         if elapsed > 0.0 {
@@ -87,7 +87,7 @@ pub struct Arrival {
 pub(super) struct Counts {
     pub(super) since: Instant,
     pub(super) max_in_flight: usize,
-    /// As `max_in_flight`, since it was last taken.
+    /// The largest `in_flight` since it was last taken.
     pub(super) peak_in_flight: usize,
     pub(super) max_queued: usize,
     pub(super) max_busy: usize,
@@ -137,7 +137,7 @@ impl Counts {
         }
     }
 
-    /// Must run before `busy` changes.
+    /// Adds the workers' time in use since the last call. Must run before `busy` changes.
     pub(super) fn integrate(&mut self, now: Instant, busy: usize) {
         let busy = u32::try_from(busy).unwrap_or(u32::MAX);
         self.busy_time += now.saturating_duration_since(self.integrated) * busy;
@@ -190,7 +190,7 @@ impl Counts {
         }
     }
 
-    /// Must run after `queued` or `busy` changed.
+    /// Updates the maxima. Must run after `queued` or `busy` changed.
     pub(super) fn observe(&mut self, queued: usize, busy: usize) {
         self.max_in_flight = self.max_in_flight.max(queued + busy);
         self.peak_in_flight = self.peak_in_flight.max(queued + busy);

@@ -20,7 +20,7 @@ const BASE: f64 = 250.0;
 /// Heights of the lowest and the highest bar.
 const LOWEST: f64 = 36.0;
 const HIGHEST: f64 = 140.0;
-/// Width of a character of a label, for one that would leave the picture.
+/// The width of a character of a label, px, to keep long labels inside the picture.
 const CHARACTER: f64 = 7.0;
 
 /// The value cut at one moment.
@@ -39,7 +39,7 @@ pub struct Ranked {
     pub kind: usize,
     /// Value that a second in a slot yields.
     pub per_slot_second: f64,
-    /// Slots that its arrivals ask for.
+    /// Slots that its arrivals demand.
     pub asked: f64,
     /// The part of its requests that is admitted, ratio 0..=1.
     pub admitted: f64,
@@ -128,7 +128,7 @@ pub fn svg(result: &DemoResult) -> Option<String> {
     }
     axis(&mut out, most, at);
     cut_line(&mut out, cut.given, at(cut.given));
-    // Each above its own bar, and above the labels to the right.
+    // Each label is above its own bar, and above the labels to its right.
     let mut lowest = BASE;
     for (x, y, text) in labels.iter().rev() {
         lowest = y.min(lowest - 17.0);

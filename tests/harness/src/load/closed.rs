@@ -17,8 +17,8 @@ use super::schedule::{Due, draw_type};
 use super::sender::{Shared, one};
 use super::spec::{Clients, LoadSpec};
 
-/// Pause of a client whose request was not served, in addition to its own: a refusal takes no time,
-/// and a client that asked again at once would be a flood.
+/// Pause of a client whose request was not served, in addition to its own pause: a refusal takes no
+/// time, and immediate retries would flood the service.
 const RETRY: Duration = Duration::from_millis(50);
 
 /// The shared state of a load's clients.

@@ -97,11 +97,11 @@ impl Running {
         self.wait_with_samples().map(|(report, _)| report)
     }
 
-    /// As [`wait`](Self::wait), and returns every single request, in the order in which they fell
-    /// due.
+    /// Like [`wait`](Self::wait), and also returns every single request, in the order in which they
+    /// fell due.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait).
+    /// Those of [`wait`](Self::wait).
     pub fn wait_with_samples(mut self) -> Result<(LoadReport, Vec<Sample>)> {
         if let Some(thread) = self.thread.take() {
             thread

@@ -37,7 +37,7 @@ pub struct Sample {
     /// Delay of sending after that; zero in a closed loop, where a request falls due when its
     /// client sends it.
     pub late: Duration,
-    /// Time from due to its end; zero for [`Ended::Unanswered`].
+    /// Time from the moment when it fell due to its end; zero for [`Ended::Unanswered`].
     pub latency: Duration,
     /// Its outcome.
     pub ended: Ended,
@@ -52,9 +52,9 @@ pub struct Sample {
 /// The tokens of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream {
-    /// Time from due to the first token.
+    /// Time from the moment when the request fell due to the first token.
     pub first: Duration,
-    /// Time from due to the last one.
+    /// Time from the moment when the request fell due to the last token.
     pub last: Duration,
     /// Their number.
     pub tokens: u32,

@@ -56,7 +56,7 @@ pub struct TypeReport {
     pub not_sent: u64,
     /// Requests still without an answer at the end, or at the time of a snapshot.
     pub unanswered: u64,
-    /// Time from due to the last byte, of 2xx answers, ms.
+    /// Time from the moment when a request fell due to the last byte, of 2xx answers, ms.
     pub latency_ms: Quantiles,
     /// The same for refusals, ms.
     pub refusal_latency_ms: Quantiles,

@@ -87,7 +87,7 @@ impl Rig {
         Ok(reason)
     }
 
-    /// As [`try_queue`](Self::try_queue), on each of the two workers. They must agree in the end,
+    /// Like [`try_queue`](Self::try_queue), on each of the two workers. They must agree in the end,
     /// which they do once they have exchanged their measurements.
     ///
     /// # Errors
@@ -129,9 +129,9 @@ impl Rig {
         }
     }
 
-    /// Makes the workers' numbers of connections equal. A new connection goes to the worker with
-    /// the fewest, and with equal numbers always to the same one. Idle connections make the numbers
-    /// equal, and then unequal.
+    /// Opens idle connections until both workers have equal numbers of connections. A new
+    /// connection goes to the worker with fewer connections; with equal numbers, always to the same
+    /// one. So after one more idle connection, the next one goes to the other worker.
     fn even_connections(&self) -> Result<Vec<IdleConnection>> {
         let mut idle = Vec::new();
         while let [first, second] = self.connections_by_worker()?[..]

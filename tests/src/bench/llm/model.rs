@@ -1,5 +1,5 @@
-//! A language model of random weights, as a file in GGUF: what it says is noise, and what it costs
-//! is real. Its tokens are bytes, so a text has as many tokens as bytes.
+//! A language model of random weights, as a file in GGUF. Its output is noise, but its cost is that
+//! of a real model. Its tokens are bytes, so a text has as many tokens as bytes.
 
 use std::io::{self, Write};
 
@@ -15,13 +15,13 @@ const FEED_FORWARD: usize = 768;
 const LAYERS: usize = 4;
 /// Attention heads of a layer.
 const HEADS: usize = 4;
-/// Longest text.
+/// The longest text, in tokens.
 const CONTEXT: u32 = 4_096;
-/// Tokens before those of the bytes: unknown, begin, end.
+/// The tokens before those of the bytes: unknown, begin, end.
 const SPECIAL: [(&str, i32); 3] = [("<unk>", 2), ("<s>", 3), ("</s>", 3)];
 /// GGUF's type of a token that is a byte.
 const BYTE: i32 = 6;
-/// Boundary on which the weights of a tensor begin.
+/// The alignment of the weights of a tensor, in bytes.
 const ALIGNMENT: usize = 32;
 
 /// A tensor: its dimensions, the innermost first, and its weights.
@@ -41,7 +41,7 @@ enum Field<'a> {
     Codes(&'a [i32]),
 }
 
-/// Writes the model. It is the same every time.
+/// Writes the model, with the same content each time.
 ///
 /// # Errors
 /// If it can't be written.
@@ -119,8 +119,8 @@ fn tensors(vocabulary: usize) -> Vec<Tensor> {
         weights: vec![1.0; WIDTH],
     };
     let mut output = random("output.weight".to_owned(), WIDTH, vocabulary);
-    // Without weights for other tokens the likeliest one is printable, whatever the text. Bytes of
-    // incomplete characters would be held back by the server.
+    // Without weights for other tokens the likeliest one is printable, whatever the text. The
+    // server would hold back bytes of incomplete characters.
     for (token, row) in output.weights.chunks_mut(WIDTH).enumerate() {
         let byte = token.checked_sub(SPECIAL.len());
         if !byte.is_some_and(|byte| (b'a' as usize..=b'z' as usize).contains(&byte)) {
@@ -152,7 +152,7 @@ fn tensors(vocabulary: usize) -> Vec<Tensor> {
 }
 
 impl Tensor {
-    /// Size in the file.
+    /// Returns the size in the file.
     fn bytes(&self) -> usize {
         (self.weights.len() * 4).next_multiple_of(ALIGNMENT)
     }

@@ -1,4 +1,4 @@
-//! The numbers of `llm`, and their tables.
+//! The results of `llm`, and their tables.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +8,20 @@ use super::{SEARCH_LOAD, SIZES};
 use crate::bench::table::{Table, percent, times};
 use crate::quantiles::Quantiles;
 
-/// All that was measured.
+/// The results of a whole benchmark.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// Answers of the mix per second with all slots busy.
     pub capacity_rps: f64,
-    /// Types of request.
+    /// The types of request.
     pub types: Vec<TypeReport>,
-    /// Rows, in the order of the table.
+    /// The rows, in the order of the table.
     pub rows: Vec<RowReport>,
-    /// Runs.
+    /// The runs.
     pub runs: Vec<Run>,
 }
 
-/// One type of request.
+/// The measurements and objectives of one type of request.
 #[derive(Debug, Clone, Serialize)]
 pub struct TypeReport {
     /// Name.
@@ -51,7 +51,7 @@ pub struct RowReport {
     pub setting: String,
 }
 
-/// One row at one load, once.
+/// One run: a row at one load.
 #[derive(Debug, Clone, Serialize)]
 pub struct Run {
     /// Name of the row.
@@ -65,46 +65,46 @@ pub struct Run {
     pub result: Measured,
 }
 
-/// The result of a load in its measured part.
+/// The results of the measured part of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Measured {
     /// Answers inside both objectives per second.
     pub goodput_rps: f64,
     /// Tokens per second of all answers.
     pub tokens_per_s: f64,
-    /// 99th percentile of how late clients were in sending, ms.
+    /// 99th percentile of the lateness of clients in sending, ms.
     pub late_p99_ms: f64,
-    /// Cores that the server used, of the one that it may. In overload, less than one is what other
-    /// programs took from it, or what a protection left idle.
+    /// The part of its core that the server used. In overload, the rest of the core went to other
+    /// programs or was left idle by a protection.
     pub server_cores: f64,
-    /// Headgate's slots at the end.
+    /// Headgate's slots at the end of the run.
     pub slots: Option<u64>,
-    /// By type, in the mix's order.
+    /// The results by type, in the mix's order.
     pub types: Vec<TypeMeasured>,
 }
 
-/// One type of a [`Measured`].
+/// The results of one type in a [`Measured`].
 #[derive(Debug, Clone, Serialize)]
 pub struct TypeMeasured {
     /// Name.
     pub name: &'static str,
-    /// Requests.
+    /// The number of requests.
     pub sent: usize,
-    /// Answers that were streamed to their end.
+    /// The number of answers that were streamed to their end.
     pub answered: usize,
-    /// Answers inside both objectives.
+    /// The number of answers inside both objectives.
     pub good: usize,
-    /// Refusals.
+    /// The number of refusals.
     pub refused: usize,
-    /// Requests by size, in the order of the sizes.
+    /// The number of requests by size, in the order of the sizes.
     pub sent_by_size: [usize; SIZES.len()],
-    /// Answers inside both objectives, likewise.
+    /// The number of answers inside both objectives by size, in the same order.
     pub good_by_size: [usize; SIZES.len()],
     /// Time to the first token of the answers, ms.
     pub ttft_ms: Quantiles,
     /// Time per output token of the answers, ms.
     pub tpot_ms: Quantiles,
-    /// Refusals by the reason that the client gets.
+    /// The number of refusals by the reason that the client gets.
     pub refused_by: BTreeMap<String, u64>,
 }
 
@@ -115,7 +115,7 @@ impl TypeMeasured {
 }
 
 impl TypeReport {
-    /// In a line of progress.
+    /// Returns a summary for a line of progress.
     pub(super) fn words(&self) -> String {
         format!(
             "{}: TTFT p50 {:.0} ms alone, p90 {:.0} ms with busy slots, objective {:.0} ms; TPOT p90 \
@@ -131,7 +131,7 @@ impl TypeReport {
 }
 
 impl Measured {
-    /// In a line of progress.
+    /// Returns a summary for a line of progress.
     pub(super) fn words(&self) -> String {
         let types = self.types.iter().map(|kind| {
             format!(
@@ -156,7 +156,7 @@ impl Measured {
     }
 }
 
-/// One table for each load: of the runs of a row, the one with the median goodput.
+/// Returns one table for each load. Of the runs of a row, it shows the one with the median goodput.
 pub fn table(report: &Report) -> String {
     let mut text = format!("\nCapacity {:.1} requests/s.\n", report.capacity_rps);
     for kind in &report.types {

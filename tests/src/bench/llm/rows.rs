@@ -1,4 +1,4 @@
-//! The protections that `llm` compares, and what is fitted to the server.
+//! The protections that `llm` compares, and the settings that are fitted to the server.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::policy;
 /// One configuration of one protection.
 pub(super) struct Candidate {
     pub(super) setting: String,
-    /// Slots of the server.
+    /// The slots of the server.
     pub(super) slots: usize,
     pub(super) protection: Protection,
 }
@@ -22,11 +22,11 @@ pub(super) struct Candidate {
 pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) title: &'static str,
-    /// One candidate, or several of which the best is taken.
+    /// One candidate, or several of which the best is chosen.
     pub(super) candidates: Vec<Candidate>,
 }
 
-/// Everything to compare.
+/// Returns all rows to compare.
 pub(super) fn rows(types: &[TypeReport], capacity_rps: f64) -> Vec<Row> {
     let on_envoy = |setting: String, slots, filter| Candidate {
         setting,
@@ -137,8 +137,8 @@ fn row(name: &'static str, title: &'static str, candidates: Vec<Candidate>) -> R
     }
 }
 
-/// A policy with the types, their objectives for the first token, and P if it is given. The API has
-/// no objectives for tokens.
+/// Returns a policy with the types, their objectives for the first token, and P if it is given. The
+/// API has no objectives for tokens.
 fn headgate(types: &[TypeReport], p: Option<usize>) -> Value {
     let slo = |kind: &TypeReport| {
         let p90 = Duration::from_secs_f64(kind.ttft_ms / 1e3);

@@ -23,15 +23,16 @@ use crate::kube::audit::{AuditEvent, AuditMark};
 use crate::pki::Pki;
 use crate::{policy, wait};
 
-/// The namespaces over which policies and proxies are spread: one may have half of the connections.
+/// The number of namespaces over which policies and proxies are spread: one may have half of the
+/// connections.
 const NAMESPACES: usize = 20;
 /// The operator's name in the audit log.
 const USER: &str = "headgate-operator";
-/// Objects that are created at once.
+/// The number of objects that are created at once.
 const CREATING: usize = 32;
-/// The operator is at rest when it has written nothing for this long.
+/// The time without a write after which the operator counts as at rest.
 const REST: Duration = Duration::from_secs(2);
-/// The longest time until it is at rest.
+/// The longest wait until the operator is at rest.
 const PATIENCE: Duration = Duration::from_secs(900);
 
 const KIND: &str = "AdmissionPolicy";
@@ -40,14 +41,14 @@ const PLURAL: &str = "admissionpolicies";
 /// The source of the policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// A file each in a folder.
+    /// A folder with a file for each policy.
     Folder,
     /// A real API server.
     Kubernetes,
 }
 
 impl Source {
-    /// Its name in tables.
+    /// Returns its name in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Folder => "folder",
@@ -56,9 +57,9 @@ impl Source {
     }
 }
 
-/// An edit.
+/// An applied edit.
 pub(super) struct Marker {
-    /// When it was about to be applied.
+    /// The time just before the edit was applied.
     pub(super) applied: Instant,
     /// A text that a proxy's configuration contains once it has the edit.
     pub(super) text: String,
@@ -86,12 +87,12 @@ struct Cluster {
     _folder: TempDir,
 }
 
-/// Name of a policy and of its Service.
+/// Returns the name of a policy and of its Service.
 pub(super) fn name(policy: usize) -> String {
     format!("service-{policy}")
 }
 
-/// Namespace of a policy and of its Service.
+/// Returns the namespace of a policy and of its Service.
 pub(super) fn namespace(policy: usize) -> String {
     format!("scale-{}", policy % NAMESPACES)
 }
@@ -113,7 +114,7 @@ fn service(number: usize) -> Value {
 }
 
 impl Running {
-    /// Makes the policies and starts an operator, which has read all of them when this returns.
+    /// Creates the policies and starts an operator. Returns once it has read all of them.
     pub(super) fn start(source: Source, policies: usize, clients: usize) -> Result<Self> {
         let limit = format!("--max-connections={}", clients.max(1) * 2);
         let (headgate, policies) = match source {
@@ -131,7 +132,7 @@ impl Running {
         self.headgate.xds()
     }
 
-    /// Returns the TLS settings of a proxy of `namespace`; `None` if the operator speaks none.
+    /// Returns the TLS settings of a proxy of `namespace`; `None` without TLS.
     pub(super) fn tls(&self, namespace: &str) -> Result<Option<ClientTlsConfig>> {
         match &self.policies {
             Policies::Folder(_) => Ok(None),
@@ -139,8 +140,8 @@ impl Running {
         }
     }
 
-    /// Starts another operator in place of the present one, which it kills. Returns the time from
-    /// the start until it serves; `None` for a folder.
+    /// Kills the operator and starts another one in its place. Returns the time from the start
+    /// until it serves; `None` for a folder.
     pub(super) fn restart(&mut self) -> Result<Option<Duration>> {
         let Policies::Cluster(cluster) = &self.policies else {
             return Ok(None);
@@ -157,7 +158,7 @@ impl Running {
         let Policies::Cluster(cluster) = &self.policies else {
             return Ok(None);
         };
-        // The present operator leads once it has written the status of an edit.
+        // The current operator leads once it has written the status of an edit.
         self.edit(0)?;
         Self::until_written(cluster, 0)?;
         let next = cluster.operator()?;
@@ -186,7 +187,7 @@ impl Running {
         })
     }
 
-    /// The end of the operator's log, for messages.
+    /// Returns the end of the operator's log, for messages.
     pub(super) fn operators_last_words(&self) -> String {
         self.headgate.tail()
     }
@@ -195,7 +196,7 @@ impl Running {
         self.headgate.resident_bytes()
     }
 
-    /// Changes a policy to a content that it hasn't had.
+    /// Changes a policy to a content that it didn't have before.
     pub(super) fn edit(&self, number: usize) -> Result<Marker> {
         let max_length = 10_001 + self.edits.fetch_add(1, Ordering::Relaxed);
         let text = format!("\"max_length\":{max_length},");
@@ -214,7 +215,7 @@ impl Running {
         Ok(Marker { applied, text })
     }
 
-    /// The present end of the audit log.
+    /// Returns the current end of the audit log.
     pub(super) fn mark(&self) -> AuditMark {
         match &self.policies {
             Policies::Folder(_) => AuditMark::default(),
@@ -228,7 +229,7 @@ impl Running {
         self.count(mark, |_| true)
     }
 
-    /// Returns the number of these requests that write.
+    /// Returns the number of writes among these requests.
     pub(super) fn writes(&self, mark: AuditMark) -> Result<Option<usize>> {
         self.count(mark, |is_write| is_write)
     }
@@ -238,7 +239,7 @@ impl Running {
             return Ok(None);
         };
         let events = cluster.server.audit(mark)?;
-        // Gateway API isn't installed, and its kinds are asked for again and again.
+        // Gateway API isn't installed, and its kinds are listed again and again.
         let others = |e: &AuditEvent| e.resource == "leases" || e.group.starts_with("gateway.");
         let counted = events
             .iter()
@@ -246,7 +247,7 @@ impl Running {
         Ok(Some(counted.count()))
     }
 
-    /// Waits until the operator has nothing left to write.
+    /// Waits until the operator is at rest.
     pub(super) fn settle(&self) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {

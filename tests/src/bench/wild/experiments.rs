@@ -1,6 +1,6 @@
 //! `--experiment`: faults, new processes and sudden overload, in front of the harness' own backend.
 //!
-//! Each case is a course of events under open-loop load. All rows meet the same seeded arrivals:
+//! Each case is a sequence of events under open-loop load. All rows get the same seeded arrivals:
 //! Envoy without a filter, and Headgate on both hosts with P given and with P found. An answer is
 //! in time within the p90 objective of its type.
 
@@ -30,9 +30,9 @@ use crate::policy;
 /// An experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Experiment {
-    /// Something in the backend is broken.
+    /// A part of the backend is broken.
     Hang,
-    /// A new process, below and above capacity.
+    /// A newly started process, below and above capacity.
     Cold,
     /// A sudden overload.
     Spike,
@@ -40,15 +40,15 @@ pub enum Experiment {
     Retries,
 }
 
-/// How to run it.
+/// The options of an experiment.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Runs of each row.
+    /// The number of runs of each row.
     pub rounds: usize,
     /// Whether runs are shortened.
     pub quick: bool,
-    /// Names of rows and of cases to run; empty for all. A list without a row's name is for all
-    /// rows, one without a case's name for all cases.
+    /// Names of rows and of cases to run. Without a row's name all rows run, and without a case's
+    /// name all cases.
     pub only: Vec<String>,
     /// Worker threads of Envoy.
     pub workers: u32,
@@ -65,7 +65,7 @@ pub struct CaseReport {
     pub runs: Vec<Run>,
 }
 
-/// One row of one case, once.
+/// One run: a row of one case.
 #[derive(Debug, Clone, Serialize)]
 pub struct Run {
     /// Name of the row.
@@ -74,24 +74,24 @@ pub struct Run {
     pub round: usize,
     /// The figures of the table.
     pub measures: Vec<Measure>,
-    /// 99th percentile of how late the generator sent, ms.
+    /// 99th percentile of the generator's lateness, ms.
     pub late_p99_ms: f64,
-    /// Per type, over the whole run.
+    /// Results by type, over the whole run.
     pub types: Vec<TypeRow>,
-    /// Per second of the run.
+    /// Results by second of the run.
     pub seconds: Vec<Second>,
-    /// Headgate's counters at the end that are not 0, without the policy's name.
+    /// Headgate's counters at the end, without zeros and without the policy's name.
     pub counters: BTreeMap<String, u64>,
 }
 
-/// A figure.
+/// One figure of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Measure {
     /// Heading of its column.
     pub name: String,
     /// Its unit.
     pub unit: Unit,
-    /// `None` if it did not happen in the run.
+    /// The value; `None` if the event didn't happen in the run.
     pub value: Option<f64>,
 }
 
@@ -103,55 +103,56 @@ pub enum Unit {
     Share,
     /// 1/s.
     PerSecond,
-    /// s.
+    /// Seconds.
     Seconds,
-    /// ms.
+    /// Milliseconds.
     Milliseconds,
-    /// A number of things.
+    /// A count.
     Count,
-    /// Multiple of a baseline.
+    /// A multiple of a baseline.
     Times,
 }
 
-/// One type of a [`Run`].
+/// The results of one type in a [`Run`].
 #[derive(Debug, Clone, Serialize)]
 pub struct TypeRow {
     /// Name.
     pub name: &'static str,
-    /// Refusals by the reason that the client gets.
+    /// The number of refusals by the reason that the client gets.
     pub refused_by: BTreeMap<String, u64>,
     /// Counts and percentiles.
     #[serde(flatten)]
     pub totals: Totals,
 }
 
-/// One second of a [`Run`].
+/// The counts of one second of a [`Run`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Second {
-    /// First attempts.
+    /// The number of first attempts.
     pub first: usize,
-    /// All attempts.
+    /// The number of all attempts.
     pub sent: usize,
-    /// Attempts answered in time.
+    /// The number of attempts answered in time.
     pub in_time: usize,
-    /// Attempts that were refused.
+    /// The number of refused attempts.
     pub refused: usize,
 }
 
-/// One course of events.
+/// A sequence of events under a load.
 struct Case {
     name: &'static str,
     title: &'static str,
     /// Types of request. Shares are relative, so they can be rates.
     mix: Vec<QueryType>,
-    /// Requests that each endpoint serves at once.
+    /// The number of requests that each endpoint serves at once.
     workers: usize,
     endpoints: usize,
-    /// Timeouts in a row after which Envoy ejects an endpoint; `None` without outlier detection.
+    /// The number of consecutive timeouts after which Envoy ejects an endpoint; `None` without
+    /// outlier detection.
     ejects: Option<u32>,
     /// Whether the workers of an endpoint share one processor.
     one_processor: bool,
-    /// P where it is given.
+    /// P in the rows that give it.
     parallelism: usize,
     phases: Vec<Phase>,
     route_timeout: Option<Duration>,
@@ -164,11 +165,11 @@ struct Case {
 
 /// A change of the backend.
 enum Event {
-    /// All requests under a path meet this fault, at the first endpoint or at all.
+    /// Requests under a path get this fault, at the first endpoint or at all.
     Break(Fault),
-    /// The faults are over, and what hung is answered.
+    /// The faults end, and hanging requests are answered.
     Mend,
-    /// The first endpoint has another number of workers.
+    /// The first endpoint gets another number of workers.
     Workers(usize),
 }
 
@@ -224,7 +225,8 @@ pub fn run(
     Ok(reports)
 }
 
-/// Envoy without a filter, and Headgate on both hosts with P given and P left out.
+/// Returns the rows: Envoy without a filter, and Headgate on both hosts with P given and with P
+/// found.
 fn rows(case: &Case) -> Vec<Protection> {
     let given = policy::for_mix(case.parallelism, &case.mix);
     let found = policy::without_parallelism(given.clone());
@@ -248,8 +250,8 @@ fn rows(case: &Case) -> Vec<Protection> {
 }
 
 impl Case {
-    /// `mix` for one endpoint with so many workers, which is P, without any event; it has no phases
-    /// yet.
+    /// Returns a case with `mix` for one endpoint with this many workers, which is also P. It has
+    /// no events and no phases yet.
     fn new(mix: Vec<QueryType>, workers: usize, measures: fn(&Seen<'_>) -> Vec<Measure>) -> Self {
         Self {
             name: "",
@@ -385,13 +387,13 @@ impl Seen<'_> {
         sample.ended == Ended::Ok && in_time(&self.case.mix[sample.kind], sample.latency)
     }
 
-    /// Mean of the answers in time per second from one second to another.
+    /// Returns the mean rate of answers in time between two times, requests/s.
     fn rate_in_time(&self, from: Duration, to: Duration) -> f64 {
         let inside = |sample: &&Sample| (from..to).contains(&sample.at) && self.in_time(sample);
         self.samples.iter().filter(inside).count() as f64 / (to - from).as_secs_f64()
     }
 
-    /// Share of the requests that were refused.
+    /// Returns the share of the requests between two times that were refused.
     fn refused(&self, from: Duration, to: Duration) -> f64 {
         let sent = self
             .samples
@@ -401,7 +403,8 @@ impl Seen<'_> {
         refused.count() as f64 / sent.count().max(1) as f64
     }
 
-    /// Number of types with answers that are outside their objectives.
+    /// Returns the number of types with answers between two times that are outside their
+    /// objectives.
     fn outside(&self, from: Duration, to: Duration) -> usize {
         let totals = (0..self.case.mix.len()).map(|kind| self.totals(kind, from, to));
         totals
@@ -409,13 +412,14 @@ impl Seen<'_> {
             .count()
     }
 
-    /// Whether requests were answered, and all types inside their objectives.
+    /// Whether requests were answered between two times, and all types were inside their
+    /// objectives.
     fn inside(&self, from: Duration, to: Duration) -> bool {
         self.rate_in_time(from, to) > 0.0 && self.outside(from, to) == 0
     }
 
-    /// Seconds after `event` from which on nearly all requests are answered in time, at their first
-    /// attempt or at another.
+    /// Returns the time after `event` from which nearly all requests are answered in time, at any
+    /// attempt, in whole seconds.
     fn well_after(&self, event: Duration) -> Option<f64> {
         const NEARLY_ALL: f64 = 0.95;
         let seconds = self.seconds();
@@ -437,7 +441,7 @@ impl Measure {
         }
     }
 
-    /// Part `count` of `whole`; nothing if there is no whole.
+    /// Returns the ratio of `count` to `whole`; no value if `whole` is 0.
     fn share(name: impl Into<String>, count: u64, whole: u64) -> Self {
         let share = (whole > 0).then(|| count as f64 / whole as f64);
         Self::new(name, Unit::Share, share)
@@ -458,7 +462,7 @@ impl Unit {
 }
 
 impl Run {
-    /// In a line of progress.
+    /// Returns a summary for a line of progress.
     fn words(&self) -> String {
         let measures = self.measures.iter().map(|measure| {
             let value = measure.value.map(|value| measure.unit.write(value));
@@ -479,7 +483,7 @@ fn outlier_detection(failures: u32) -> Value {
     })
 }
 
-/// Sets `timeout` on all routes; without one, requests may take as long as they like.
+/// Sets `timeout` on all routes; `None`: no timeout.
 fn set_route_timeout(bootstrap: &mut Bootstrap, timeout: Option<Duration>) -> Result<()> {
     let seconds = timeout.unwrap_or_default().as_secs_f64();
     for route in bootstrap.routes()? {
@@ -488,7 +492,7 @@ fn set_route_timeout(bootstrap: &mut Bootstrap, timeout: Option<Duration>) -> Re
     Ok(())
 }
 
-/// Headgate's counters that are not 0.
+/// Returns Headgate's counters that are not 0.
 fn counters(lab: &Lab) -> Result<BTreeMap<String, u64>> {
     let Lab::Headgate(rig) = lab else {
         return Ok(BTreeMap::new());
@@ -498,8 +502,8 @@ fn counters(lab: &Lab) -> Result<BTreeMap<String, u64>> {
     Ok(counters)
 }
 
-/// Columns of a median with the least and the most of the runs; below them, the refusals of all
-/// runs by type and reason.
+/// Returns a table of the medians over runs, with least and greatest values. Below it are the
+/// refusals of all runs by type and reason.
 pub fn table(report: &CaseReport) -> String {
     let mut names: Vec<&'static str> = Vec::new();
     for run in &report.runs {
@@ -531,7 +535,8 @@ pub fn table(report: &CaseReport) -> String {
     format!("\n{}: {}\n{table}{refusals}", report.case, report.title)
 }
 
-/// `median (least–most)`; a run without a value counts as worse than all others.
+/// Returns `median (least–greatest)`. A run without a value counts as infinite, which is shown as
+/// `–`.
 fn spread(values: Vec<Option<f64>>, unit: Unit) -> String {
     let mut values: Vec<f64> = values
         .into_iter()
@@ -573,7 +578,7 @@ fn refusal_words(row: &str, runs: &[&Run]) -> String {
     format!("  {row} refused: {}\n", words.join(", "))
 }
 
-/// A type whose every request takes `ms`, with the objectives of cheap requests.
+/// Returns a type whose requests all take `ms`, with the objectives of cheap requests.
 fn cheap(name: &'static str, path: &'static str, rate: f64, ms: u64) -> QueryType {
     let time = Duration::from_millis(ms);
     QueryType {
@@ -587,7 +592,7 @@ fn cheap(name: &'static str, path: &'static str, rate: f64, ms: u64) -> QueryTyp
     }
 }
 
-/// The same with the objectives of dear requests.
+/// Returns a type whose requests all take `ms`, with the objectives of costly requests.
 fn dear(name: &'static str, path: &'static str, rate: f64, ms: u64) -> QueryType {
     QueryType {
         p50: Duration::from_millis(200),
@@ -596,7 +601,7 @@ fn dear(name: &'static str, path: &'static str, rate: f64, ms: u64) -> QueryType
     }
 }
 
-/// All types at their rates for `seconds`.
+/// Returns a phase of `seconds` with all types at their rates.
 fn constant(mix: &[QueryType], seconds: u64) -> Vec<Phase> {
     vec![Phase {
         duration: Duration::from_secs(seconds),

@@ -1,4 +1,4 @@
-//! Load from k6: open loop, one scenario per type of request, answers read as they come.
+//! Load from k6: open loop, one scenario for each type of request, answers read as they arrive.
 
 use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
@@ -13,22 +13,22 @@ use serde_json::{Value, json};
 use crate::kube::programs;
 use crate::mix::QueryType;
 
-/// How long a client waits for an answer: four times the longest objective.
+/// The timeout of a client: four times the longest objective.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A part of a load, with the rate of each type at its end, requests/s.
+/// A part of a load.
 #[derive(Debug, Clone)]
 pub(super) struct Stage {
     /// Its length.
     pub(super) duration: Duration,
-    /// By type, in the mix's order.
+    /// The rate of each type at the end of the stage, requests/s, in the mix's order.
     pub(super) rates: Vec<f64>,
-    /// Whether the rates change at once or, in the course of the stage, linearly.
+    /// Whether the rates change at once rather than linearly during the stage.
     pub(super) jump: bool,
 }
 
 impl Stage {
-    /// A constant rate of a mix.
+    /// Returns a stage with a constant rate of a mix.
     pub(super) fn constant(duration: Duration, rate: f64, mix: &[QueryType]) -> Self {
         Self {
             duration,
@@ -38,34 +38,34 @@ impl Stage {
     }
 }
 
-/// An answer, or a client that gave up.
+/// The outcome of a request: an answer, or a client that gave up.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Answer {
     /// Index of its type in the mix.
     pub(super) kind: usize,
-    /// When it was sent, since the begin of the load.
+    /// The time at which it was sent, from the start of the load.
     pub(super) sent: Duration,
-    /// The client's wait.
+    /// The response time as the client saw it.
     pub(super) latency: Duration,
     /// HTTP status; 0 for a client that gave up.
     pub(super) status: u16,
-    /// Why Headgate refused it, if it did.
+    /// Headgate's reason for a refusal, if any.
     pub(super) reason: Option<String>,
 }
 
-/// The result of a load.
+/// The results of a load.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// In the order of their ends.
+    /// The answers in the order in which they ended.
     pub(super) answers: Vec<Answer>,
-    /// How late clients were in sending, ms, 99th percentile.
+    /// 99th percentile of the lateness of clients in sending, ms.
     pub(super) late_p99_ms: f64,
-    /// Requests that k6 had no client for. If there are any, the load is not the one that was asked
-    /// for.
+    /// The number of requests for which k6 had no client. Above 0, the load wasn't the requested
+    /// one.
     pub(super) dropped: u64,
 }
 
-/// Runs a load to its end. `during` is called when it begins, and may take until its end.
+/// Runs a load to its end. `during` is called at the start and may run until the end.
 ///
 /// # Errors
 /// If k6 fails, or `during` does.
@@ -132,7 +132,7 @@ pub(super) fn run(
                 }
                 time.duration_since(UNIX_EPOCH)?
             }
-            // It has ended without.
+            // k6 ended without a sample.
             Err(mpsc::RecvError) => Duration::ZERO,
         };
         let join = |_| anyhow!("a thread that reads from k6 panicked");
@@ -156,7 +156,8 @@ impl Drop for Guard {
     }
 }
 
-/// A type's rates as k6's stages, whose targets are whole numbers, per minute.
+/// Returns a type's scenario. k6 takes the targets of its stages as whole numbers, so they are per
+/// minute.
 fn scenario(mix: &[QueryType], stages: &[Stage], kind: usize) -> Value {
     let mut list = Vec::new();
     for stage in stages {
@@ -171,8 +172,8 @@ fn scenario(mix: &[QueryType], stages: &[Stage], kind: usize) -> Value {
     json!({"name": mix[kind].name, "path": mix[kind].path, "stages": list})
 }
 
-/// Reads k6's samples: `metric,timestamp (ms),value,scenario,tags,…`. Times of sending are since
-/// 1970 at first.
+/// Reads k6's samples: `metric,timestamp (ms),value,scenario,tags,…`. The times of sending in the
+/// result are since 1970.
 fn collect(
     mut lines: impl Iterator<Item = io::Result<String>>,
     mix: &[QueryType],

@@ -6,7 +6,7 @@ use super::{Change, Measured, RowReport, ServiceReport};
 use crate::demo::chart::{Panel, Vertical, escape, nice_step};
 use crate::demo::palette;
 
-/// Mean, least and most of several runs.
+/// Returns the mean, the least and the greatest of several values.
 fn spread(values: &[f64]) -> Option<(f64, f64, f64)> {
     let least = values.iter().copied().min_by(f64::total_cmp)?;
     let most = values.iter().copied().max_by(f64::total_cmp)?;
@@ -33,7 +33,7 @@ fn percent(share: f64) -> String {
     format!("{:.1}%", share * 100.0)
 }
 
-/// Tables of all services.
+/// Returns the tables of all services.
 pub fn markdown(reports: &[ServiceReport]) -> String {
     let mut out = String::from(
         "Goodput: 2xx per second within the p90 objective of their type, mean of the runs, \
@@ -127,8 +127,8 @@ fn service(out: &mut String, report: &ServiceReport) {
     }
 }
 
-/// Of the type that fares worst, the share of its 2xx within the p90 objective. From 90% on, it is
-/// kept.
+/// Returns the least share, over all types, of the 2xx answers that are within the p90 objective.
+/// From 0.9 on, all types meet the objective.
 fn in_time(part: &Measured) -> Option<f64> {
     let answered = part.types.iter().filter(|kind| kind.answered > 0);
     answered
@@ -161,10 +161,10 @@ const WIDTH: f64 = 1_180.0;
 const COLUMN: f64 = 330.0;
 const GAP: f64 = 62.0;
 const HEIGHT: f64 = 230.0;
-/// Room that the label of a load needs.
+/// The width of the label of a load, px.
 const LABEL: f64 = 38.0;
 
-/// Colours for more lines than the palette has, all of which also differ by dashes; by family.
+/// Colours for the lines beyond those of the palette, which also differ by dashes; by family.
 const LINES: &str = ".w0{stroke:var(--muted)}.w1{stroke:var(--t1)}\
 .w2{stroke:var(--t1);stroke-dasharray:6 3}.w3{stroke:var(--t1);stroke-dasharray:2 3}\
 .w4{stroke:var(--t2)}.w5{stroke:var(--t2);stroke-dasharray:6 3}\
@@ -172,7 +172,8 @@ const LINES: &str = ".w0{stroke:var(--muted)}.w1{stroke:var(--t1)}\
 .w9{stroke:var(--t0);stroke-width:3}.w10{stroke:var(--t0);stroke-dasharray:2 3}\
 .w11{stroke:var(--t0);stroke-dasharray:6 3}";
 
-/// A stand-alone SVG: for each service goodput over load, and over time under each change.
+/// Returns a stand-alone SVG: for each service the goodput over load, and over time under each
+/// change.
 pub fn svg(reports: &[ServiceReport]) -> String {
     let reports: Vec<&ServiceReport> = reports
         .iter()
@@ -291,7 +292,7 @@ fn draw_change(out: &mut String, report: &ServiceReport, change: Change, panel: 
     panel.event(out, end, "");
     for row in &report.rows {
         let of_row: Vec<_> = runs.iter().filter(|run| run.row == row.name).collect();
-        // The mean over runs and over 3 s: single seconds are noise.
+        // The mean over runs and over 3 s, because single seconds are noisy.
         let points = (0..seconds).map(|second| {
             let around = second.saturating_sub(1)..(second + 2).min(seconds);
             let values: Vec<f64> = of_row
@@ -304,7 +305,7 @@ fn draw_change(out: &mut String, report: &ServiceReport, change: Change, panel: 
     }
 }
 
-/// The class of a row's line.
+/// Returns the CSS class of a row's line.
 fn style(row: &RowReport) -> String {
     format!("w{}", row.family() % 12)
 }

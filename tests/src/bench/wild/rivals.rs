@@ -1,5 +1,5 @@
-//! Proxies other than Envoy that are used in front of a service against overload: HAProxy, and Go's
-//! reverse proxy with failsafe-go.
+//! Proxies other than Envoy that protect a service from overload: HAProxy, and Go's reverse proxy
+//! with failsafe-go.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -20,21 +20,21 @@ use crate::wait::{self, MachineLock};
 /// A proxy with its settings.
 #[derive(Debug, Clone)]
 pub(super) enum Rival {
-    /// HAProxy with these lines in the frontend, connections to the service, and time in the queue.
+    /// HAProxy, with bounds on the connections to the service and on the time in its queue.
     Haproxy {
-        /// Rules for priorities.
+        /// Lines of the frontend that set priorities.
         rules: Vec<String>,
-        /// Requests in the service at once.
+        /// The most requests in the service at once.
         maxconn: usize,
-        /// Longest wait for one of these.
+        /// The longest wait in the queue.
         queue: Duration,
     },
     /// Go's reverse proxy with failsafe-go's adaptive limiter and these arguments.
     Failsafe(Vec<String>),
 }
 
-/// HAProxy by its documentation: connections to the server bounded, a short queue, and the cheap
-/// first, either strictly or by what they may wait.
+/// Returns HAProxy as its documentation suggests: bounded connections to the server, a short queue,
+/// and cheap requests first, either strictly or by their deadlines.
 pub(super) fn haproxy_candidates(mix: &[QueryType]) -> Vec<(String, Rival)> {
     let rule = |(place, query): (usize, &QueryType), by_deadline: bool| {
         let path = query.path;
@@ -69,8 +69,8 @@ pub(super) fn haproxy_candidates(mix: &[QueryType]) -> Vec<(String, Rival)> {
     candidates
 }
 
-/// The limiter with its defaults, and with the settings that its documentation says to fit: the
-/// range of the limit, and the queue.
+/// Returns the limiter with its defaults, and with values of the settings that its documentation
+/// says to fit: the range of the limit, and the queue.
 pub(super) fn failsafe_candidates(mix: &[QueryType]) -> Vec<(String, Rival)> {
     let paths = || mix.iter().map(|query| query.path.to_owned());
     let shortest = mix.iter().map(|query| query.p90).min().unwrap_or_default();
@@ -104,15 +104,15 @@ pub(super) fn failsafe_candidates(mix: &[QueryType]) -> Vec<(String, Rival)> {
 pub(super) enum Proxy {
     /// Envoy.
     Envoy(Lab),
-    /// A rival.
+    /// A proxy other than Envoy.
     Rival {
         /// Its process.
         child: Child,
-        /// The address where it listens.
+        /// The address on which it listens.
         addr: SocketAddr,
-        /// Its files.
+        /// The folder of its files.
         _dir: TempDir,
-        /// Keeps other tests and benchmarks from running meanwhile.
+        /// Prevents other tests and benchmarks from running at the same time.
         _lock: MachineLock,
     },
 }
@@ -134,7 +134,7 @@ impl Proxy {
         }
     }
 
-    /// CPU time since its start.
+    /// Returns the CPU time since its start.
     ///
     /// # Errors
     /// If it has ended.
@@ -147,10 +147,10 @@ impl Proxy {
 }
 
 impl Rival {
-    /// Its program.
+    /// Returns the path of its program.
     ///
     /// # Errors
-    /// If it can't be had.
+    /// If the program isn't available.
     pub(super) fn program(&self) -> Result<&'static Path> {
         match self {
             Self::Haproxy { .. } => programs::haproxy(),
@@ -218,7 +218,7 @@ impl Rival {
     }
 }
 
-/// The proxy of `tests/wild/failsafe`, built once.
+/// Returns the program of `tests/wild/failsafe`, built once.
 fn failsafe() -> Result<&'static Path> {
     static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = PROGRAM.get_or_init(|| build_failsafe().map_err(|error| format!("{error:#}")));

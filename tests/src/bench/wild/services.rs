@@ -1,8 +1,8 @@
-//! The services: their start, their requests, and the objectives of their users. Their sources are
-//! in `tests/wild`.
+//! The services: their start, their requests, and their users' objectives. Their sources are in
+//! `tests/wild`.
 //!
-//! A service, its database and the processes that compete with it run on one core; proxy and load
-//! have the others.
+//! A service, its database and the processes that compete with it run on one core; the proxy and
+//! the load generator have the others.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -21,12 +21,12 @@ use crate::mix::QueryType;
 use crate::process::{self, Child};
 use crate::wait;
 
-/// Core of the services.
+/// The number of the services' core.
 pub(super) const CORE: usize = 0;
 
-/// Workers of the forking service, which share `POOL` connections to its database.
+/// The number of workers of the forking service, which share [`POOL`] connections to its database.
 const WORKERS: usize = 8;
-/// Connections to the database.
+/// The number of connections to the database.
 const POOL: usize = 4;
 
 /// A service.
@@ -36,15 +36,15 @@ pub enum Service {
     Sqlite,
     /// Flask in forked gunicorn workers, PgBouncer, PostgreSQL.
     Postgres,
-    /// Go's HTTP server with nothing but CPU time.
+    /// Go's HTTP server with requests that only compute.
     Cpu,
 }
 
 impl Service {
-    /// All of them.
+    /// All services.
     pub const ALL: [Self; 3] = [Self::Sqlite, Self::Postgres, Self::Cpu];
 
-    /// Name in `--service`, files and JSON.
+    /// Returns the name in `--service`, files and JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sqlite => "sqlite",
@@ -62,7 +62,8 @@ impl Service {
         }
     }
 
-    /// Types of request, the dearest last. Service times are measured, see [`super::capacity`].
+    /// Returns the types of request, the costliest last. Their service times are measured later:
+    /// see [`super::capacity`].
     pub(super) fn mix(self) -> Vec<QueryType> {
         let types = match self {
             Self::Sqlite => [
@@ -99,8 +100,8 @@ impl Service {
             .collect()
     }
 
-    /// Busy loops that take about half of the core from it: as many as it has threads or processes
-    /// that compute.
+    /// Returns the number of busy loops that take about half of the core from it: as many as it has
+    /// threads or processes that compute.
     fn competitors(self) -> usize {
         match self {
             Self::Sqlite => 3,
@@ -110,17 +111,17 @@ impl Service {
     }
 }
 
-/// A service with what outlives its restarts: data, and a database server.
+/// The parts of a service that survive its restarts: its data, and a database server.
 #[derive(Debug)]
 pub(super) struct Site {
     service: Service,
-    // Before the folder of its data.
+    // Dropped before the folder of its data.
     database: Option<Child>,
     database_port: u16,
     dir: TempDir,
 }
 
-/// A service that answers.
+/// A running service.
 #[derive(Debug)]
 pub(super) struct Running {
     service: Service,
@@ -129,7 +130,7 @@ pub(super) struct Running {
     disturbance: Option<Disturbance>,
 }
 
-/// Processes that take capacity from a service, and workers that are stopped.
+/// Processes that take CPU time from a service, and workers that are stopped.
 #[derive(Debug)]
 struct Disturbance {
     _competitors: Vec<Child>,
@@ -145,11 +146,11 @@ impl Drop for Disturbance {
 }
 
 impl Site {
-    /// Makes the service's data.
+    /// Creates the service's data.
     ///
     /// # Errors
-    /// If a program that it needs fails; [`programs::why_unavailable`] tells if it can't be had on
-    /// this kind of machine.
+    /// If a program that it needs fails; [`programs::why_unavailable`] returns a reason if this
+    /// kind of machine can't have it.
     pub(super) fn prepare(service: Service) -> Result<Self> {
         let dir = tempfile::Builder::new()
             .prefix("headgate-wild-")
@@ -302,12 +303,12 @@ impl Site {
 }
 
 impl Running {
-    /// Returns the address where it answers.
+    /// Returns the address on which it serves.
     pub(super) fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Takes about half of its core away, and stops half of its workers if it has any.
+    /// Takes about half of the core from the service, and stops half of its workers if it has any.
     ///
     /// # Errors
     /// If the competitors can't be started.
@@ -343,8 +344,9 @@ impl Running {
         self.disturbance = None;
     }
 
-    /// Mean time of `count` requests of each type, one after the other, without any load: their
-    /// service times. As many before them warm up caches and connect the workers to their database.
+    /// Measures the service times: the mean time of `count` requests of each type, one after the
+    /// other, without any load. As many requests before them warm up caches and connect the workers
+    /// to their database.
     ///
     /// # Errors
     /// If one isn't answered.
@@ -361,7 +363,7 @@ impl Running {
             }
             let mut times = times.split_off(count);
             times.sort();
-            // The slowest tenth has met something else on this machine.
+            // The slowest tenth was probably disturbed by other work on this machine.
             times.truncate((count - count / 10).max(1));
             query.mean = times.iter().sum::<Duration>().div_f64(times.len() as f64);
             query.median = times.get(times.len() / 2).copied().unwrap_or_default();
@@ -383,7 +385,7 @@ impl Running {
         answering.with_context(|| self.tail())
     }
 
-    /// The last lines of its processes, for messages.
+    /// Returns the last lines of its processes' output, for messages.
     fn tail(&self) -> String {
         self.children.iter().map(Child::tail).collect()
     }
@@ -391,7 +393,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Workers that are stopped don't end.
+        // Stopped workers don't end, so they are resumed first.
         self.disturbance = None;
         while let Some(child) = self.children.pop() {
             let _ = child.stop();
@@ -413,7 +415,7 @@ fn sources(service: Service) -> PathBuf {
         .join(service.name())
 }
 
-/// A program on the services' core.
+/// Returns the command of a program on the services' core.
 pub(in crate::bench) fn on_core(program: &Path) -> Command {
     let mut command = Command::new("taskset");
     command.args(["--cpu-list", &CORE.to_string()]).arg(program);
@@ -441,7 +443,7 @@ pub(in crate::bench) fn free_port() -> Result<u16> {
         .port())
 }
 
-/// Processes that a process has forked.
+/// Returns the child processes of a process.
 fn children_of(pid: u32) -> Vec<Pid> {
     let children =
         fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();

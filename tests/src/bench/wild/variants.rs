@@ -1,5 +1,5 @@
 //! Protections in front of a service: none, Envoy's own, other proxies, Headgate. A protection that
-//! has to be fitted to a service is a family of candidates, of which a search takes the best for
+//! needs fitting to a service is a family of candidates, of which a search chooses the best for
 //! each service.
 
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ pub(super) struct Variant {
 pub(super) enum Front {
     /// Envoy.
     Envoy(Protection),
-    /// Another proxy.
+    /// A proxy other than Envoy.
     Rival(Rival),
 }
 
@@ -40,12 +40,12 @@ pub(super) struct Family {
     pub(super) name: &'static str,
     /// A short description.
     pub(super) title: &'static str,
-    /// One candidate as it is, or several to search.
+    /// One candidate, or several to search.
     pub(super) candidates: Vec<Variant>,
 }
 
-/// Everything to compare, for a service with this mix. `parallelism` are the values to search for
-/// Headgate.
+/// Returns all protections to compare, for a service with this mix. `parallelism` has the values of
+/// P to search for Headgate.
 pub(super) fn families(mix: &[QueryType], parallelism: &[usize]) -> Vec<Family> {
     let headgate = |p: Option<usize>, shed: Option<bool>| Variant {
         name: headgate_name(p, shed),
@@ -151,9 +151,9 @@ fn rivals(candidates: Vec<(String, Rival)>) -> Vec<Variant> {
     candidates.into_iter().map(variant).collect()
 }
 
-/// Candidates of the settings that its documentation says to tune: what counts as the round trip,
-/// how much queue it allows above the minimum, the floor while it measures that minimum, and the
-/// ceiling.
+/// Returns candidates for the settings that Envoy's documentation says to tune: the percentile that
+/// counts as the round trip, the queue allowed above the minimum, the limit while the minimum is
+/// measured, and the ceiling.
 fn adaptive_candidates() -> Vec<Variant> {
     let mut candidates = Vec::new();
     for percentile in [50, 90] {
@@ -186,8 +186,8 @@ fn adaptive_candidates() -> Vec<Variant> {
     candidates
 }
 
-/// The same with its limit kept from falling below a floor at any time, not only while it measures
-/// the minimum.
+/// Returns the same candidates with a floor under the limit at all times, not only while the
+/// minimum is measured.
 fn floor_candidates() -> Vec<Variant> {
     let mut candidates = Vec::new();
     for percentile in [50, 90] {
@@ -217,8 +217,8 @@ fn floor_candidates() -> Vec<Variant> {
     candidates
 }
 
-/// The filter sees only failures, so a timeout makes slow answers failures, and its settings say
-/// how many it tolerates.
+/// Returns candidates of admission control. The filter only sees failures, so a timeout turns slow
+/// answers into failures, and its settings define how many it tolerates.
 fn admission_candidates(mix: &[QueryType]) -> Vec<Variant> {
     let p90s = mix.iter().map(|query| query.p90);
     let timeouts = [p90s.clone().min(), p90s.max()];
@@ -241,7 +241,8 @@ fn admission_candidates(mix: &[QueryType]) -> Vec<Variant> {
     candidates
 }
 
-/// Connections, each with one request, and requests that wait for one.
+/// Returns candidates of circuit breakers: connections, each with one request, and requests that
+/// wait for a connection.
 fn breaker_candidates() -> Vec<Variant> {
     let mut candidates = Vec::new();
     for connections in [1, 2, 3, 4, 6, 8, 12, 16, 24] {
@@ -272,7 +273,7 @@ fn headgate_name(p: Option<usize>, shed: Option<bool>) -> String {
     format!("headgate{p}{shed}")
 }
 
-/// A policy with types and objectives, and only what is given besides.
+/// Returns a policy with types and objectives, and the given settings.
 fn headgate_policy(mix: &[QueryType], p: Option<usize>, shed: Option<bool>) -> Value {
     let mut policy = policy::for_mix(p.unwrap_or(1), mix);
     if p.is_none() {
@@ -296,11 +297,11 @@ impl Variant {
         }
     }
 
-    /// Why it can't be run here: its program can't be had, or the version of Headgate at hand
-    /// refuses its policy.
+    /// Returns the reason why it can't run here: its program isn't available, or the present
+    /// version of Headgate refuses its policy.
     ///
     /// # Errors
-    /// If Headgate can't be asked.
+    /// If Headgate can't be run.
     pub(super) fn refusal(&self) -> Result<Option<String>> {
         let policy = match &self.front {
             Front::Rival(rival) => return Ok(rival.program().err().map(|e| format!("{e:#}"))),
@@ -315,7 +316,7 @@ impl Variant {
         if output.status.success() {
             return Ok(None);
         }
-        // The first problem, without its place in a file that users don't see.
+        // The first problem, without its position in a file that users don't see.
         let problems = String::from_utf8_lossy(&output.stdout);
         let first = problems.lines().next().unwrap_or_default();
         Ok(Some(
@@ -327,7 +328,7 @@ impl Variant {
     }
 }
 
-/// Objectives within which an answer counts.
+/// Whether an answer with this latency is within the p90 objective.
 pub(super) fn in_time(query: &QueryType, latency: Duration) -> bool {
     latency <= query.p90
 }

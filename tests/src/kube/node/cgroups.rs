@@ -1,5 +1,5 @@
-//! The control groups of a node's Pods. Namespaces don't hold them: they are under one folder of
-//! the machine's tree, named like the node's own, and must be removed explicitly.
+//! The control groups of a node's Pods. Namespaces don't isolate them: they are in one folder of
+//! the machine's tree, named like the node's own folder, and must be removed explicitly.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub(super) struct Cgroups {
 }
 
 impl Cgroups {
-    /// Makes the folders, after those of nodes that were killed are removed.
+    /// Creates the folders, after removing those of killed nodes.
     pub(super) fn create(dir: &Path) -> Result<Self> {
         let name = dir
             .file_name()
@@ -30,13 +30,13 @@ impl Cgroups {
             remove_left_behind(hierarchy);
             let group = hierarchy.join(&name);
             fs::create_dir(&group).with_context(|| format!("cannot make {}", group.display()))?;
-            // Version 1: a new group has no CPU and no memory to run on until these are set.
+            // Version 1: a new group has no CPUs and no memory nodes until these are set.
             for setting in ["cpuset.cpus", "cpuset.mems"] {
                 if let Ok(value) = fs::read(hierarchy.join(setting)) {
                     let _ = fs::write(group.join(setting), value);
                 }
             }
-            // Version 2: what the groups below may limit has to be let through from the top.
+            // Version 2: controllers must be enabled from the top for the groups below.
             for folder in [hierarchy, &group] {
                 if let Ok(controllers) = fs::read_to_string(folder.join("cgroup.controllers")) {
                     for controller in controllers.split_whitespace() {
@@ -49,7 +49,7 @@ impl Cgroups {
         Ok(Self { name })
     }
 
-    /// Removes them. Groups stay busy for a moment after their last process has ended.
+    /// Removes the folders. Groups stay busy for a moment after their last process has ended.
     pub(super) fn remove(&self) {
         for hierarchy in hierarchies() {
             let group = hierarchy.join(&self.name);
@@ -60,7 +60,7 @@ impl Cgroups {
     }
 }
 
-/// The folder of each hierarchy: one in version 2, one for each controller in version 1.
+/// Returns the folder of each hierarchy: one in version 2, one for each controller in version 1.
 fn hierarchies() -> Vec<PathBuf> {
     let mount = PathBuf::from(MOUNT);
     if mount.join("cgroup.controllers").exists() {
@@ -74,7 +74,7 @@ fn hierarchies() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Groups whose node's folder is gone.
+/// Removes the groups of nodes whose folder no longer exists.
 fn remove_left_behind(hierarchy: &Path) {
     let groups = fs::read_dir(hierarchy).into_iter().flatten().flatten();
     for group in groups {
@@ -88,7 +88,7 @@ fn remove_left_behind(hierarchy: &Path) {
     }
 }
 
-/// Groups are removed one by one from below; their files go with them.
+/// Removes groups one by one from below; their files disappear with them.
 fn remove_tree(group: &Path) -> std::io::Result<()> {
     if !group.exists() {
         return Ok(());

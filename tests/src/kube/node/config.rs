@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use super::super::control_plane::POD_RANGE;
 use super::{NODE_ADDRESS, NODE_NAME};
 
-/// Addresses of this node's Pods, of [`POD_RANGE`].
+/// The range of addresses of this node's Pods, a part of [`POD_RANGE`].
 const NODE_PODS: &str = "10.244.0.0/24";
 
 /// Writes all files into `dir`.
@@ -45,8 +45,8 @@ pub(super) fn write(
     Ok(())
 }
 
-/// A test machine may be a container itself, in which no process may be made less likely to be
-/// killed for want of memory: hence `restrict_oom_score_adj`.
+/// The configuration of containerd. A test machine may itself be a container, in which no process
+/// may lower its OOM score: hence `restrict_oom_score_adj`.
 const CONTAINERD: &str = r#"version = 2
 root = "@DIR@/containerd/root"
 state = "@DIR@/containerd/state"

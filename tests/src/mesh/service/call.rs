@@ -1,4 +1,4 @@
-//! Calls of other services, through the outbound listener of the sidecar.
+//! Calls to other services, through the outbound listener of the sidecar.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use super::plan::{Call, Route};
 use super::stats::End;
 use crate::mesh::sidecar;
 
-/// How long a connection is kept for another call. Shorter than Envoy keeps its end, so that none
-/// is lost to both ends closing it at once.
+/// The time for which an idle connection is kept. It is shorter than Envoy's, so that no call is
+/// lost because both ends close at once.
 const IDLE: Duration = Duration::from_secs(30);
 
 /// Connections to the sidecar.
@@ -36,7 +36,7 @@ impl Client {
         Self { sidecar, pool }
     }
 
-    /// Sends one call and reads its answer. Dropping it hangs up.
+    /// Sends one call and reads its answer. Dropping the future hangs up.
     pub(super) async fn send(
         &self,
         call: &Call,
@@ -87,7 +87,7 @@ impl Client {
         } else {
             End::Failed
         };
-        // Read to its end, so that the connection can be used again.
+        // Read to its end, so that the connection can be reused.
         match response.into_body().collect().await {
             Ok(_) => end,
             Err(_) => End::Failed,

@@ -1,8 +1,8 @@
-//! Statistics and control requests, on a port of their own, so that they never wait behind
+//! Statistics and control requests, on a port of their own, so that they never wait behind other
 //! requests.
 //!
-//! `GET /stats`, `POST /reset`, `POST /speed` with a number that divides service times from then
-//! on.
+//! `GET /stats`, `POST /reset`, and `POST /speed` with a number by which later service times are
+//! divided.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,12 +1,12 @@
-//! The service of the test mesh: one program that is any service, by its configuration.
+//! The service of the test mesh: one program that acts as any service, by its configuration.
 //!
-//! A request's path selects a tree of steps ([`plan`]): time of a worker, and calls of other
+//! A request's path selects a tree of steps ([`plan`]): time of a worker, and calls to other
 //! services through the outbound listener of the sidecar. Work is sleeping, in the queueing station
 //! of the [test backend](crate::backend), so capacity is workers and threads rather than CPU.
 //!
-//! The service knows nothing of Headgate. It only does what any application with tracing does: it
-//! copies headers of context from a request to the calls that the request leads to. Its
-//! configuration may turn that off.
+//! The service doesn't depend on Headgate. Like any application with tracing, it copies context
+//! headers from a request to the calls that the request causes. Its configuration may turn that
+//! off.
 
 mod call;
 mod control;
@@ -41,7 +41,7 @@ pub(crate) struct Service {
     station: Arc<Station>,
     threads: Option<Arc<Semaphore>>,
     client: call::Client,
-    /// Bits of the `f64` that divides service times.
+    /// The divisor of service times, as the bits of an `f64`.
     speed: AtomicU64,
     rng: Mutex<SmallRng>,
     tally: Mutex<stats::Tally>,
@@ -94,7 +94,7 @@ impl Service {
 /// Serves until the process ends; `ready` gets the addresses of requests and of statistics.
 ///
 /// # Errors
-/// If the configuration makes no sense, or an address can't be bound.
+/// If the configuration is invalid, or an address can't be bound.
 pub fn run(config: ServiceConfig, ready: impl FnOnce(SocketAddr, SocketAddr)) -> Result<()> {
     let (listen, control) = (config.listen, config.control);
     let service = Service::new(config)?;

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Steps of an operation run one after the other. A request's path determines its type, its cost
-//! and all calls that it leads to, so workflows with graphs of their own have paths of their own.
+//! and all calls that it causes, so workflows with different graphs have different paths.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,75 +21,74 @@ use rand::rngs::SmallRng;
 use rand_distr::{Distribution as _, Exp};
 use serde::{Deserialize, Serialize};
 
-/// Headers that carry a request's context: those of W3C Trace Context and Baggage, and the one of
-/// Headgate for applications that pass on a single header.
+/// The headers that carry a request's context: those of W3C Trace Context and Baggage, and
+/// Headgate's own for applications that pass on a single header.
 pub const CONTEXT: [&str; 4] = ["baggage", "traceparent", "tracestate", "x-headgate-request"];
 
 /// One service process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServiceConfig {
-    /// Its name, such as `en-1`; shown in its statistics.
+    /// Its name, such as `en-1`, which its statistics show.
     pub process: String,
-    /// Address of its requests; port 0 picks a free one.
+    /// The address of its requests; port 0 picks a free one.
     pub listen: SocketAddr,
-    /// Address of its statistics; port 0 picks a free one.
+    /// The address of its statistics; port 0 picks a free one.
     pub control: SocketAddr,
-    /// Outbound listener of its sidecar. Without one it can't call other services.
+    /// The outbound listener of its sidecar. Without it, the service can't call other services.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outbound: Option<SocketAddr>,
-    /// Seed of its service times.
+    /// The seed of its service times.
     pub seed: u64,
     /// Its behaviour.
     pub behaviour: Behaviour,
 }
 
-/// Properties that all processes of a service share.
+/// The properties that all processes of a service share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Behaviour {
-    /// Computing steps at once; others wait in the order of their arrival.
+    /// The number of concurrent computing steps; others wait in the order of their arrival.
     pub workers: usize,
-    /// Requests at once, from begin to answer, calls included, as with a thread for each; others
-    /// wait in the order of their arrival. Without it any number.
+    /// The number of concurrent requests, from start to answer with all calls, as with a thread for
+    /// each; others wait in the order of their arrival. Unlimited by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
-    /// The treatment of a request whose caller left.
+    /// The treatment of a request whose caller has left.
     #[serde(default)]
     pub abandoned: Abandoned,
-    /// Request headers that calls inherit; empty for a service that propagates nothing.
+    /// Request headers that calls inherit; empty for a service that propagates none.
     #[serde(default = "context")]
     pub propagate: Vec<String>,
-    /// How long a call may take, ms.
+    /// The timeout of a call, ms.
     #[serde(default = "call_timeout_ms")]
     pub call_timeout_ms: f64,
-    /// Headers of every answer, such as those of a process that lies about its rate.
+    /// Headers of every answer, such as those of a process that reports a false rate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub response_headers: Vec<(String, String)>,
-    /// Divides all service times; may be changed while it runs.
+    /// The divisor of all service times; it can be changed while the service runs.
     #[serde(default = "one")]
     pub speed: f64,
-    /// Operations, which requests select by their path.
+    /// The operations, which requests select by their path.
     pub operations: Vec<Operation>,
 }
 
-/// The treatment of a request whose caller left.
+/// The treatment of a request whose caller has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Abandoned {
-    /// The request is served although its caller left: a thread that is blocked in a call or a lock
-    /// doesn't notice that. That is how an overloaded service loses all its capacity to requests
-    /// that have timed out.
+    /// The request is served although its caller has left, as by a thread that is blocked in a call
+    /// or a lock. So an overloaded service loses all its capacity to requests that have timed out.
     #[default]
     Finish,
     /// The request ends at once, with its calls.
     Cancel,
 }
 
-/// Requests of one type.
+/// The requests of one type.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Operation {
-    /// Requests whose path starts with this; the longest counts.
+    /// The prefix of the paths of its requests; the longest matching prefix counts.
     pub path: String,
     /// Its steps, in order.
     #[serde(default)]
@@ -100,13 +99,13 @@ pub struct Operation {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Step {
-    /// Occupies a worker.
+    /// Time of a worker.
     Compute(Compute),
-    /// Calls another service.
+    /// Calls to another service.
     Call(Call),
-    /// One after the other.
+    /// Steps one after the other.
     Sequence(Vec<Step>),
-    /// All at once.
+    /// Steps at the same time.
     Parallel(Vec<Step>),
 }
 
@@ -116,12 +115,12 @@ pub enum Step {
 pub struct Compute {
     /// Mean service time, ms.
     pub mean_ms: f64,
-    /// Distribution of service times.
+    /// The distribution of service times.
     #[serde(default)]
     pub distribution: Distribution,
 }
 
-/// Distribution of service times.
+/// The distribution of service times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Distribution {
     /// All are equal.
@@ -131,25 +130,25 @@ pub enum Distribution {
     Exponential,
 }
 
-/// Calls of another service.
+/// Calls to another service.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Call {
-    /// Its name.
+    /// The name of the service.
     pub service: String,
-    /// Path; that of the request itself, if there is none.
+    /// The path of the calls; that of the request by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// The number of calls.
     #[serde(default = "once")]
     pub count: u32,
-    /// All of them at once rather than one after the other.
+    /// Whether all calls are sent at once rather than one after the other.
     #[serde(default)]
     pub at_once: bool,
-    /// Choice of the service's process.
+    /// The selection of the service's process.
     #[serde(default)]
     pub route: Route,
-    /// Timeout of each call, ms; the service's `callTimeoutMs` without it.
+    /// The timeout of each call, ms; the service's `callTimeoutMs` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<f64>,
     /// The effect of a failed call on its request.
@@ -157,25 +156,25 @@ pub struct Call {
     pub on_failure: OnFailure,
 }
 
-/// Choice of the process of a service that a call goes to. The proxy decides; the service states
-/// the way.
+/// The selection of the process that receives a call. The proxy selects; the service only names the
+/// method.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Route {
-    /// One after the other.
+    /// The processes in turn.
     #[default]
     RoundRobin,
-    /// By the hash of this header of the request, which calls inherit: always the same for the same
-    /// value.
+    /// By the hash of this header of the request, which calls inherit: equal values select the same
+    /// process.
     Hash(String),
-    /// The one of this number, from 1.
+    /// The process with this number, from 1.
     Process(usize),
 }
 
 /// The effect of a failed call on its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum OnFailure {
-    /// The request fails, too, and its outstanding calls are given up.
+    /// The request fails, too, and its outstanding calls are cancelled.
     #[default]
     Fail,
     /// The request goes on without the answer.
@@ -198,10 +197,10 @@ fn once() -> u32 {
     1
 }
 
-/// `ms` as a duration.
+/// Returns `ms` as a duration.
 ///
 /// # Errors
-/// If it is negative, or no number.
+/// If it is negative, or isn't a number.
 pub fn millis(ms: f64) -> Result<Duration> {
     match Duration::try_from_secs_f64(ms / 1_000.0) {
         Ok(duration) => Ok(duration),
@@ -210,8 +209,10 @@ pub fn millis(ms: f64) -> Result<Duration> {
 }
 
 impl Behaviour {
+    /// Checks the configuration.
+    ///
     /// # Errors
-    /// Names the first field that makes no sense.
+    /// Names the first invalid field.
     pub fn check(&self) -> Result<()> {
         ensure!(self.workers > 0, "workers: 0; give at least 1");
         ensure!(self.threads != Some(0), "threads: 0; give at least 1");
@@ -237,7 +238,7 @@ impl Behaviour {
         Ok(())
     }
 
-    /// Names of the services that it calls, each once.
+    /// Returns the names of the services that it calls, each once.
     pub fn calls(&self) -> Vec<&str> {
         let calls = self.operations.iter().flat_map(|o| calls(&o.steps));
         let mut names: Vec<&str> = calls.map(|call| call.service.as_str()).collect();
@@ -247,7 +248,7 @@ impl Behaviour {
     }
 }
 
-/// All calls of a tree.
+/// Returns all calls of a tree.
 pub(crate) fn calls(steps: &[Step]) -> Vec<&Call> {
     let mut calls = Vec::new();
     for step in steps {
@@ -288,7 +289,7 @@ impl Step {
 }
 
 impl Compute {
-    /// The service time of one request at `speed`.
+    /// Draws the service time of one request at `speed`.
     pub(super) fn draw(&self, speed: f64, rng: &mut SmallRng) -> Duration {
         let mean = self.mean_ms / 1_000.0 / speed;
         let seconds = match self.distribution {

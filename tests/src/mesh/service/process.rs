@@ -12,8 +12,8 @@ use crate::headgate::address;
 use crate::http;
 use crate::process::Child;
 
-/// Environment variable with the path of the service's program; without it `headgate-service` is
-/// looked for where this program is.
+/// The environment variable with the path of the service's program; by default, `headgate-service`
+/// is searched for beside this program.
 pub const PROGRAM_ENV: &str = "HEADGATE_SERVICE";
 
 const NAME: &str = "headgate-service";
@@ -31,7 +31,7 @@ impl ServiceProcess {
     /// Starts the program and waits until it serves.
     ///
     /// # Errors
-    /// If there is no such program, or it ends; with its last lines of output.
+    /// If the program doesn't exist, or ends; with its last lines of output.
     pub fn start(config: &ServiceConfig) -> Result<Self> {
         let file = NamedTempFile::with_prefix("headgate-service-")?;
         std::fs::write(file.path(), serde_json::to_vec(config)?)?;
@@ -51,7 +51,7 @@ impl ServiceProcess {
         self.addr
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.child.pid()
     }
@@ -65,7 +65,7 @@ impl ServiceProcess {
         serde_json::from_str(&answer.body).context("a service's statistics")
     }
 
-    /// Starts all counts again.
+    /// Resets all counts.
     ///
     /// # Errors
     /// If it doesn't answer.
@@ -73,10 +73,10 @@ impl ServiceProcess {
         http::post(self.control, "/reset", "").map(|_| ())
     }
 
-    /// Divides all service times that begin from now on.
+    /// Sets the divisor of all service times that begin from now on.
     ///
     /// # Errors
-    /// If it doesn't answer, or `speed` is no number above 0.
+    /// If it doesn't answer, or `speed` isn't a number above 0.
     pub fn set_speed(&self, speed: f64) -> Result<()> {
         let answer = http::post(self.control, "/speed", &speed.to_string())?;
         ensure!(
@@ -98,7 +98,7 @@ impl ServiceProcess {
     }
 }
 
-/// The program: tests are in `deps/` of the folder that programs are in.
+/// Returns the path of the program. The binaries of tests are in `deps/` of the folder of programs.
 fn program() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os(PROGRAM_ENV) {
         return Ok(path.into());

@@ -1,4 +1,4 @@
-//! Connections, and requests on them.
+//! Connections, and the requests on them.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 
 use super::Service;
 
-/// Accepts connections for ever, and answers the requests on them.
+/// Accepts connections until cancelled, and answers the requests on them.
 pub(super) async fn serve<F, A>(listener: TcpListener, service: Arc<Service>, answer: F)
 where
     F: Fn(Arc<Service>, Request<Incoming>) -> A + Copy + Send + Sync + 'static,
@@ -29,7 +29,7 @@ where
         let service = Arc::clone(&service);
         tokio::spawn(async move {
             let answers = service_fn(|request| answer(Arc::clone(&service), request));
-            // An error here means that the caller left, which is counted with its request.
+            // An error means that the caller has left, which is counted with its request.
             let _ = http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), answers)
                 .await;

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::plan::ServiceConfig;
 use crate::backend::BackendStats;
 
-/// Most workflows counted by name.
+/// The most workflows that are counted by name.
 const MAX_WORKFLOWS: usize = 100;
-/// All workflows beyond.
+/// The name under which all other workflows are counted.
 const OTHER: &str = "_other";
 
 /// The counts of a service process since its start or the last reset.
@@ -18,28 +18,28 @@ const OTHER: &str = "_other";
 pub struct ServiceStats {
     /// Its name.
     pub process: String,
-    /// Time counted, s.
+    /// The time counted, s.
     pub seconds: f64,
     /// Requests by path of the operation.
     pub operations: BTreeMap<String, OperationStats>,
-    /// Requests by workflow; `_other` for all beyond a hundred, and an empty name for those
-    /// without.
+    /// Requests by workflow; `_other` has all beyond a hundred, and an empty name those without a
+    /// workflow.
     pub workflows: BTreeMap<String, OperationStats>,
     /// Calls by service.
     pub calls: BTreeMap<String, CallStats>,
-    /// Threads in use now, where there is a bound.
+    /// The number of threads in use, if threads are limited.
     pub threads_busy: Option<usize>,
-    /// Its workers.
+    /// The counts of its workers.
     pub workers: BackendStats,
 }
 
 impl ServiceStats {
-    /// Requests received per second.
+    /// Returns the requests received per second.
     pub fn received_rps(&self) -> f64 {
         self.rps(self.operations.values().map(|o| o.received).sum())
     }
 
-    /// Requests of one workflow received per second.
+    /// Returns the requests of one workflow received per second.
     pub fn workflow_rps(&self, workflow: &str) -> f64 {
         self.rps(self.workflows.get(workflow).map_or(0, |w| w.received))
     }
@@ -53,35 +53,35 @@ impl ServiceStats {
     }
 }
 
-/// Outcomes of some requests.
+/// The outcomes of some requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct OperationStats {
-    /// Requests received.
+    /// The number of requests received.
     pub received: u64,
-    /// Answered with 200.
+    /// The number answered with 200.
     pub completed: u64,
-    /// Failed because a call did.
+    /// The number that failed because a call failed.
     pub failed: u64,
-    /// Of all, those whose caller had left before the answer: wasted work.
+    /// The number, among all, whose caller left before the answer: wasted work.
     pub abandoned: u64,
 }
 
-/// Outcomes of calls.
+/// The outcomes of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CallStats {
-    /// Sent.
+    /// The number of calls sent.
     pub sent: u64,
-    /// Answered 2xx.
+    /// The number answered 2xx.
     pub ok: u64,
-    /// Refused by Headgate, on either side.
+    /// The number refused by Headgate, on either side.
     pub refused: u64,
-    /// Answered otherwise, or not at all.
+    /// The number with another answer, or with none.
     pub failed: u64,
-    /// Given up for lack of an answer in time.
+    /// The number that timed out.
     pub timed_out: u64,
 }
 
-/// The end of a request, or of a call.
+/// The outcome of a request or of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     Ok,
@@ -90,7 +90,7 @@ pub(super) enum End {
     TimedOut,
 }
 
-/// The counts while they grow.
+/// Counts in progress.
 #[derive(Debug)]
 pub(super) struct Tally {
     since: Instant,
@@ -115,7 +115,7 @@ impl Tally {
         *self = Self::default();
     }
 
-    /// Changes the counts of a request's operation and of its workflow.
+    /// Updates the counts of a request's operation and of its workflow.
     pub(super) fn request(
         &mut self,
         operation: &str,

@@ -15,10 +15,10 @@ use super::Service;
 use super::plan::{self, Abandoned, Call, Compute, OnFailure, Operation, Route, Step};
 use super::stats::{End, OperationStats};
 
-/// Names the call that a request failed by, and the failure.
+/// The header with the failed call of a request, and the failure.
 const FAILED: HeaderName = HeaderName::from_static("x-mesh-failed");
 
-/// The call that a request failed by.
+/// The call because of which a request failed.
 #[derive(Debug)]
 struct Failure {
     service: String,
@@ -27,7 +27,7 @@ struct Failure {
 
 /// The data of a request that its steps use.
 struct Context {
-    /// Index of its operation.
+    /// The index of its operation.
     operation: usize,
     path: String,
     /// Headers that its calls inherit.
@@ -64,7 +64,7 @@ pub(super) async fn answer(
     let work = async move { worker.work(&of).await };
     let ended = match service.config.behaviour.abandoned {
         Abandoned::Cancel => work.await,
-        // A separate task, which doesn't end with this one.
+        // A separate task, which continues if this one is dropped.
         Abandoned::Finish => tokio::spawn(work).await.unwrap_or(Ok(())),
     };
     caller.answered();
@@ -87,10 +87,10 @@ impl Service {
         self.count(|tally| tally.request(path, &context.workflow, change));
     }
 
-    /// Runs the steps of a whole request.
+    /// Runs the steps of a complete request.
     async fn work(&self, context: &Context) -> Result<(), Failure> {
         let _thread = match &self.threads {
-            // Never closed, so a thread becomes free in the end.
+            // The semaphore is never closed, so this waits until a thread is free.
             Some(threads) => threads.acquire().await.ok(),
             None => None,
         };
@@ -135,7 +135,7 @@ impl Service {
         let mut ticket = self
             .station
             .enter(context.operation, &context.path, Some(time), None);
-        // An error means that the whole process ends.
+        // An error means that the process is ending.
         let _ = ticket.served().await;
     }
 
@@ -154,7 +154,7 @@ impl Service {
         let ms = call
             .timeout_ms
             .unwrap_or(self.config.behaviour.call_timeout_ms);
-        // Checked at the start.
+        // Checked when the service started.
         let timeout = plan::millis(ms).unwrap_or_default();
         let sent = self
             .client
@@ -170,8 +170,8 @@ impl Service {
         })
     }
 
-    /// Returns the headers that calls inherit: those of the configuration, and those that routes
-    /// hash.
+    /// Returns the headers that calls inherit: those of the configuration, and those by which calls
+    /// are routed.
     fn inherited(&self, operation: usize, headers: &HeaderMap) -> HeaderMap {
         let behaviour = &self.config.behaviour;
         let Operation { steps, .. } = &behaviour.operations[operation];
@@ -197,7 +197,7 @@ impl Service {
     }
 }
 
-/// Detects that a caller leaves: hyper drops the future that answers it.
+/// Detects a caller that leaves: hyper drops the future that answers it.
 struct Caller {
     service: Arc<Service>,
     context: Arc<Context>,
@@ -219,7 +219,7 @@ impl Drop for Caller {
     }
 }
 
-/// The workflow that a request names, for the statistics; empty if none.
+/// Returns the workflow that a request names, for the statistics; empty without one.
 fn workflow(headers: &HeaderMap) -> String {
     let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
     if let Some(name) = text("x-headgate-workflow") {
@@ -238,8 +238,7 @@ fn workflow(headers: &HeaderMap) -> String {
         .to_owned()
 }
 
-/// Returns the answer to a request that failed: never one that a client would take for this
-/// process's own refusal.
+/// Returns the answer to a failed request. No client can take it for a refusal by this process.
 fn failed(failure: &Failure) -> Response<Full<Bytes>> {
     let (status, how) = match failure.end {
         End::TimedOut => (StatusCode::GATEWAY_TIMEOUT, "timed out"),

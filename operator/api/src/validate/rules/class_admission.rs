@@ -60,7 +60,8 @@ const REPORT: Time = Time {
 };
 const NOT_CENTRALIZED: &str =
     "given with method Distributed; leave it out or use method Centralized";
-/// The settings of each method.
+/// For each method: the field of its settings, the method, and the remedy if the field is given
+/// with another method.
 const OF_METHODS: [(&str, &str, &str); 3] = [
     (
         "misses",
@@ -78,9 +79,9 @@ const OF_METHODS: [(&str, &str, &str); 3] = [
         "given with method Misses; leave it out or use method Incast",
     ),
 ];
-/// Few sidecars send more calls/s than this in one class.
+/// The calls/s in one class that few sidecars exceed.
 const MANY_CALLS: f64 = 100.0;
-/// One for each class but the last of 16.
+/// The most targets: one for each class but the last of 16.
 const MAX_TARGETS: usize = 15;
 const NOTHING: &str = "neither targets, for those who call this service, nor outbound.services or \
                        outbound.smoothing, for the calls of this one; give one of them";
@@ -100,7 +101,7 @@ const OF_WORKFLOWS: [(&str, &str); 2] = [
 #[derive(Debug, Default)]
 pub(super) struct Meaning {
     pub(super) stage: Option<ClassAdmissionConfig>,
-    /// For the callers of the service.
+    /// The settings for the callers of the service.
     pub(super) promises: Option<ServiceAdmissionConfig>,
     /// The settings of the backend's calls, if they belong to no workflows.
     pub(super) outbound: Option<OutboundConfig>,
@@ -244,7 +245,7 @@ fn targets(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) -> Ve
     found
 }
 
-/// Notes consequences that the author may have missed.
+/// Adds warnings about consequences that the author may have overlooked.
 pub(crate) fn warnings(
     stage: &StageConfig,
     promises: Option<&ServiceAdmissionConfig>,
@@ -273,7 +274,8 @@ pub(crate) fn warnings(
     }
 }
 
-/// Notes targets that hold at their percentile only for callers with unusually many calls.
+/// Adds warnings about targets that hold at their percentile only for callers with unusually many
+/// calls.
 fn few_calls(promises: &ServiceAdmissionConfig, noted: &mut Problems) {
     let Ok(law) = Law::try_from(promises.settings()) else {
         return;

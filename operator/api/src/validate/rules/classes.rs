@@ -1,4 +1,4 @@
-//! Rules for classes: their names, and that the last takes the rest.
+//! Rules for classes: their names, and that the last class takes all other requests.
 
 use headgate_core::config::{ClassConfig, MAX_CLASSES};
 

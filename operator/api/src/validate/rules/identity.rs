@@ -8,14 +8,14 @@ use crate::validate::schema::{self as cel, Place, Rule, some};
 use crate::validate::suggest::instead_of;
 use crate::{API_VERSION, AdmissionPolicy, KIND, PolicyTargetRef};
 
-/// Most targets of one policy.
+/// The most targets of one policy.
 const MAX_TARGETS: usize = 16;
-/// Most labels of one target.
+/// The most labels of one target.
 const MAX_LABELS: usize = 16;
 const MAX_NAME: usize = 253;
 const LABEL: &str = "1 to 63 of a-z, 0-9 and -, with a letter or digit first and last";
 const SUBDOMAIN: &str = "1 to 253 of a-z, 0-9, - and ., with a letter or digit first and last";
-/// The same as regular expressions.
+/// The same formats as regular expressions.
 const LABEL_OF_DNS: &str = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?";
 const SUBDOMAIN_TEXT: &str =
     "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?([.][a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*";
@@ -219,7 +219,7 @@ fn is_label_key(key: &str) -> bool {
     }
 }
 
-/// Whether `text` is the value of a label that is not empty, or a key's name.
+/// Whether `text` is a non-empty value of a label, or the name in a label's key.
 fn is_label_text(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     let ends = [text.bytes().next(), text.bytes().last()];

@@ -13,7 +13,7 @@ use crate::{GrpcMatch, HeaderMatch, PathMatch, PathMatchType, RequestMatch, Stri
 const METHODS: [&str; 9] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
 ];
-/// Most matches of one type, of one class, and most exclusions.
+/// The most matches of one type or class, and the most exclusions.
 const MAX_MATCHES: usize = 64;
 const MAX_PATH: usize = 1024;
 const MAX_HEADERS: usize = 16;

@@ -1,5 +1,5 @@
-//! The rules of a policy beyond its shape, and its translation from the API's types to types that
-//! can't be wrong. All problems are collected; a wrong value reads as its default meanwhile.
+//! The rules of a policy beyond its shape, and its conversion from the API's types to types that
+//! can't be wrong. All problems are collected; meanwhile a wrong value reads as its default.
 
 mod class_admission;
 mod classes;
@@ -31,7 +31,7 @@ use setting::VALUE;
 pub(in crate::validate) use setting::{Real, Time, Whole};
 pub(crate) use stage::{Meaning, stage};
 
-/// Notes settings that are valid and yet seldom intended.
+/// Adds warnings about settings that are valid but seldom intended.
 pub(crate) fn warnings(
     stage: &StageConfig,
     promises: Option<&ServiceAdmissionConfig>,
@@ -71,12 +71,12 @@ pub(in crate::validate) fn schema(spec: &mut Place<'_>) {
 pub(crate) struct Problems(pub(crate) Vec<(Path, String)>);
 
 impl Problems {
-    /// Notes that the field at `path` is wrong: its value and a right value.
+    /// Adds a problem of the field at `path`: its value and a correct value.
     pub(crate) fn add(&mut self, path: Path, message: impl Into<String>) {
         self.0.push((path, message.into()));
     }
 
-    /// Notes that the settings at `path`, which belong to type `owner`, or to `other`, are given
+    /// Adds a problem: the settings at `path` belong to type `owner`, or to `other`, but are given
     /// with type `kind`.
     fn other_type<T: Display>(&mut self, path: Path, kind: T, owner: T, other: Option<T>) {
         let right = right_types(owner, other);

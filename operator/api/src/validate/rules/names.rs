@@ -8,7 +8,7 @@ use crate::validate::path::Path;
 use crate::validate::schema::{self as cel, Place, Rule};
 use crate::validate::suggest::closest;
 
-/// Most names that a message lists.
+/// The most names that a message lists.
 const MAX_LISTED: usize = 8;
 
 const MAX_NAME: usize = 63;
@@ -18,8 +18,8 @@ pub const NAME: &str = "1 to 63 of a-z, A-Z, 0-9, - and _, with a letter or digi
 const MAX_HEADER_NAME: usize = 256;
 const HEADER_NAME: &str = "a header's name, letters, digits and -";
 
-/// Notes each of `given`, the keys of the mapping at `at`, that is none of `known`, the names of
-/// all `what`s.
+/// Adds a problem for each of `given`, the keys of the mapping at `at`, that isn't in `known`, the
+/// names of all `what`s.
 pub(super) fn check_known<'k>(
     given: impl IntoIterator<Item = &'k String>,
     what: &str,

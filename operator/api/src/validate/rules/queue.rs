@@ -29,7 +29,7 @@ const WEIGHT: Real = Real {
     bounds: (Included(0.01), Included(100.0)),
     right: "a weight, 0.01 to 100",
 };
-/// Most weights; each is looked up by a name.
+/// The most weights; each is looked up by a name.
 const MAX_WEIGHTS: usize = 1024;
 const ORDER_IS_THE_BACKENDS: &str =
     "with mode Observe the order is the backend's; leave it out or use mode Hold";
@@ -114,7 +114,8 @@ fn discipline(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) ->
     }
 }
 
-/// Returns the weights in force. A workflow has that of `workflows.named` unless `own` names it.
+/// Returns the weights in force. A workflow has its weight from `workflows.named` unless `own`
+/// names it.
 fn weights(
     spec: &AdmissionPolicySpec,
     by: FlowType,

@@ -12,7 +12,7 @@ use crate::validate::path::Path;
 #[derive(Debug, Clone, Copy)]
 pub(in crate::validate) struct Whole {
     pub(in crate::validate) default: u32,
-    /// Least and greatest.
+    /// The least and the greatest value.
     pub(in crate::validate) bounds: (u32, u32),
 }
 
@@ -20,7 +20,7 @@ pub(in crate::validate) struct Whole {
 #[derive(Debug, Clone, Copy)]
 pub(in crate::validate) struct Time {
     pub(in crate::validate) default: Span,
-    /// Shortest and longest.
+    /// The shortest and the longest duration.
     pub(in crate::validate) bounds: (Span, Span),
 }
 
@@ -33,7 +33,7 @@ pub(in crate::validate) struct Real {
     pub(in crate::validate) right: &'static str,
 }
 
-/// Worth of a request, relative to others.
+/// The value of a request, relative to others.
 pub(super) const VALUE: Real = Real {
     default: 1.0,
     bounds: (Bound::Included(0.001), Bound::Included(1000.0)),
@@ -57,8 +57,8 @@ impl Time {
 }
 
 impl Problems {
-    /// Returns the length of `duration` in µs; `None`, with a problem noted, if it is no duration
-    /// or out of bounds.
+    /// Returns the length of `duration` in µs; `None`, with a problem added, if it isn't a duration
+    /// or is out of bounds.
     pub(super) fn duration(
         &mut self,
         path: &Path,
@@ -79,7 +79,7 @@ impl Problems {
         }
     }
 
-    /// Returns the same as [`Self::duration`], or the default.
+    /// Like [`Self::duration`], with the default in place of `None`.
     pub(super) fn time(&mut self, path: &Path, duration: Option<&Duration>, time: &Time) -> u64 {
         duration
             .and_then(|d| self.duration(path, d, time))

@@ -13,11 +13,12 @@ use super::Problems;
 use crate::validate::path::Path;
 use crate::{AdmissionPolicySpec, GrpcMatch, HeaderMatch, PathMatch, PathMatchType, RequestMatch};
 
-/// Earlier matches by their condition on the path; a list for each avoids comparing all with all.
+/// Earlier matches by their condition on the path. The index avoids comparing every match with
+/// every other.
 type Earlier<'a> = HashMap<Option<(PathMatchType, &'a str)>, Vec<(String, &'a RequestMatch)>>;
 
-/// Notes every match of a type or a class that is covered by an exclusion, by an earlier type (or
-/// class) or by an earlier match of its own.
+/// Adds a problem for every match of a type or a class that is covered by an exclusion, by an
+/// earlier type (or class) or by an earlier match of its own.
 pub(super) fn check(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) {
     let mut earlier = Earlier::new();
     check_list(&spec.exclude, &at.field("exclude"), &mut earlier, problems);
@@ -34,7 +35,7 @@ pub(super) fn check(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Proble
     }
 }
 
-/// Notes the matches of `rules` that `earlier` covers, and adds the rest to it.
+/// Adds a problem for each of `rules` that `earlier` covers, and adds the others to `earlier`.
 fn check_list<'a>(
     rules: &'a [RequestMatch],
     at: &Path,
@@ -113,7 +114,7 @@ fn same_header(a: &HeaderMatch, b: &HeaderMatch) -> bool {
 
 fn covers_grpc(a: &GrpcMatch, b: &GrpcMatch) -> bool {
     let part = |a: &Option<String>, b: &Option<String>| a.is_none() || a == b;
-    // With different kinds even equal texts mean different conditions.
+    // With different kinds, even equal texts are different conditions.
     (a.kind == b.kind || (a.service.is_none() && a.method.is_none()))
         && part(&a.service, &b.service)
         && part(&a.method, &b.method)

@@ -10,11 +10,11 @@ use crate::validate::path::Path;
 use crate::validate::schema::{self as cel, Place, Rule, not_time, some};
 use crate::{Duration, QueryType, RequestMatch};
 
-/// Most types of one policy: the number with stats of their own.
+/// The most types of one policy: the number with stats of their own.
 pub(super) const MAX_TYPES: usize = MAX_TYPES_IN_STATS;
-/// Most matches of one policy.
+/// The most matches of one policy.
 const MAX_MATCHES_OF_ALL: usize = 4096;
-/// Most objectives of one type.
+/// The most objectives of one type.
 const MAX_OBJECTIVES: usize = 16;
 const OBJECTIVE: Time = Time {
     default: MILLISECOND,
@@ -249,7 +249,7 @@ pub(super) fn schema(spec: &mut Place<'_>) {
 
 fn slo_schema(spec: &mut Place<'_>) {
     let is_percentile = format!("(k.matches('{PERCENTILE}') && k != 'p0')");
-    // `p50.0` and `p05` name percentiles, too, but only the shortest name is allowed.
+    // `p50.0` and `p05` are percentiles, too, but only the shortest name is allowed.
     let is_odd = "k.matches('^p[0-9]{1,3}([.][0-9]{1,4})?$') && double(k.substring(1)) > 0.0 && \
                   double(k.substring(1)) < 100.0";
     let plain = cel::format("write p%s", &["string(double(k.substring(1)))"]);

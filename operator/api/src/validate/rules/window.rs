@@ -7,11 +7,11 @@ use crate::Duration;
 use crate::validate::path::Path;
 use crate::validate::schema::{self as cel, Place, Rule};
 
-/// Most steps: the filter keeps one bucket for each.
+/// The most steps: the filter keeps one bucket for each.
 const MAX_STEPS: u64 = 10_000;
 const BOUNDS: (Span, Span) = (MILLISECOND, HOUR);
 
-/// Defaults and bounds of D and Δ.
+/// The defaults and bounds of D and Δ.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sliding {
     window: Time,

@@ -269,7 +269,7 @@ fn objects_speak_for_proxies_that_no_operator_sees() {
     let elsewhere = View::new(&policies, &operators, carried("True", 2).1, Some("x"));
     assert_eq!(elsewhere.objects, [], "no policy of this namespace");
 
-    // A correct delivery doesn't reach every sidecar.
+    // Even a correct delivery may not reach every sidecar.
     let mut policies = policies;
     let conditions = &mut policies[0].status.as_mut().unwrap().ancestors[0].conditions;
     conditions[1].message = format!("delivered; {NO_FILTER}: answers 503");
@@ -278,7 +278,7 @@ fn objects_speak_for_proxies_that_no_operator_sees() {
     let warning = format!("Programmed: delivered; {NO_FILTER}: answers 503");
     assert!(text.contains(&warning), "{text}");
 
-    // Without a right to see the object, only its name is known.
+    // Without the right to read the object, only its name is known.
     let conditions = &mut policies[0].status.as_mut().unwrap().ancestors[0].conditions;
     conditions[1].message = "delivered as WasmPlugin shop/headgate-search-1".to_owned();
     let refused = vec![(Adapter::Istio, Err(anyhow::anyhow!("forbidden")))];

@@ -68,7 +68,7 @@ fn screen() -> Screen {
     }
 }
 
-/// A screen of proxies `row 0`, `row 1`, and so on.
+/// Returns a screen of proxies `row 0`, `row 1`, and so on.
 fn proxies(count: usize) -> Screen {
     let row = |at| json!({"proxy": format!("row {at}"), "state": "Answers", "policies": []});
     let mut screen = screen();
@@ -252,7 +252,7 @@ fn the_marked_row_stays_in_sight() {
     press(&mut screen, &[KeyCode::End]);
     first(&mut screen, 4);
     assert_eq!(first(&mut screen, 20), 0);
-    // The row that is marked, wherever it is.
+    // The marked row, at its new position.
     press(&mut screen, &[KeyCode::Char('r')]);
     first(&mut screen, 4);
     assert_eq!(screen.marked.as_deref(), Some("row 9"));

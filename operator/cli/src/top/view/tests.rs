@@ -9,7 +9,8 @@ const AFTER: &str = include_str!("../recorded/after.txt");
 
 const SPAN: Duration = Duration::from_secs(10);
 
-/// Workflow `checkout` at a process whose downstream service `extent-node` sets the rate.
+/// Returns the stats of workflow `checkout` at a process whose downstream service `extent-node`
+/// sets the rate.
 fn workflows(offered: u64, limited: u64, gauges: &str) -> String {
     let of = "wasmcustom.headgate.policy.shop/front.";
     let mut text = format!(
@@ -66,7 +67,7 @@ impl Proxies {
     }
 }
 
-/// Returns a counter of the recorded responses, in requests/s.
+/// Returns the rate of a counter in the recorded responses, in requests/s.
 fn recorded(name: &str) -> f64 {
     let value = |text: &str| {
         let sample = Sample::parse(text);
@@ -87,7 +88,7 @@ fn a_real_proxy_is_shown_as_it_is() {
     assert_eq!(policy["proxies"], 1);
     assert_eq!(policy["slots"], 4);
     assert!(policy["workflows"].is_null());
-    // The costly type is refused most.
+    // The costly type has the most refusals.
     let slow = &policy["types"][0];
     assert_eq!(slow["type"], "slow");
     let near = |a: &Value, b: f64| assert!((a.as_f64().unwrap() - b).abs() < 0.002, "{a:?}, {b}");
@@ -178,14 +179,14 @@ fn after_a_restart_nothing_counts_backwards() {
     let view = proxies.view(None);
     assert_eq!(view["proxies"][0]["restarts"], 1);
     assert!(view["policies"][0]["traffic"]["arrivalRate"].is_null());
-    // The same process, but the policy was removed and came back: the counter began anew.
+    // The same process, but the policy was removed and came back: the counter restarted.
     let mut proxies = Proxies::new();
     let of = "wasmcustom.headgate.policy.a/p.type.t.rq_total";
     let (before, after) = (format!("{of}: 1000"), format!("{of}: 50"));
     proxies.answers("a:1", &[&before, &after]);
     let view = proxies.view(None);
     assert_eq!(view["policies"][0]["traffic"]["arrivalRate"], 5.0);
-    // A new counter has counted from 0.
+    // A new counter started at 0.
     let mut proxies = Proxies::new();
     proxies.answers("a:1", &["", &after]);
     let view = proxies.view(None);
@@ -316,7 +317,7 @@ fn without_a_rate_in_force_there_is_no_limit() {
     assert_eq!(row["hurt"], 0.0);
 }
 
-/// A proxy whose cut gives out `budget` thousandths of 10 slots.
+/// Returns the stats of a proxy whose cut gives out `budget` thousandths of 10 slots.
 fn cutting(budget: u64, types: &[(&str, u64, u64, u64)]) -> String {
     let of = "wasmcustom.headgate.policy.a/p.";
     let mut text = format!("{of}slots: 10\n{of}value_budget_permille: {budget}\n");
@@ -384,7 +385,7 @@ fn a_cut_that_was_switched_off_is_none() {
     let view = proxies.view(None);
     let policy = &view["policies"][0];
     assert!(policy["valueCut"].is_null() && policy["types"][0]["valueCut"].is_null());
-    // Another proxy still has the former configuration.
+    // Another proxy still has the previous configuration.
     proxies.answers("b:1", &[&cutting(900, &[("dear", 10_000, 0, 500)])]);
     let view = proxies.view(None);
     let policy = &view["policies"][0];

@@ -16,16 +16,16 @@ use std::time::Duration as Span;
 use headgate_api::Duration;
 use serde_json::{Map, Value, json};
 
-/// Makes policies out of numbers, so that a failing one shrinks with them.
+/// A generator of policies from numbers, so that a failing policy shrinks with its numbers.
 pub(crate) struct Dice {
     throws: std::vec::IntoIter<u32>,
     slip: Option<Slip>,
 }
 
-/// Ways in which a value can be wrong.
+/// The number of ways in which a value can be wrong.
 const VARIANTS: usize = 7;
 
-/// The single value that breaks its rule. A second one could hide that the first was accepted.
+/// The only value that breaks its rule. A second one could hide that the first was accepted.
 #[derive(Clone, Copy)]
 struct Slip {
     /// The number of values before it, which follow their rules.
@@ -49,7 +49,7 @@ const DISCIPLINES: [&str; 10] = [
 ];
 
 impl Dice {
-    /// Dice that follow the rules.
+    /// Returns a generator of correct policies.
     pub(crate) fn new(throws: Vec<u32>) -> Self {
         Self {
             throws: throws.into_iter(),
@@ -57,7 +57,7 @@ impl Dice {
         }
     }
 
-    /// 0 ..= `most`; 0 when there are no more throws.
+    /// Returns a number from 0 to `most`; 0 when the numbers are used up.
     fn below_or_at(&mut self, most: u32) -> u32 {
         let throw = self.throws.next().unwrap_or(0);
         u32::try_from((u64::from(throw) * (u64::from(most) + 1)) >> 32).unwrap()
@@ -67,7 +67,7 @@ impl Dice {
         self.below_or_at(n - 1) == n - 1
     }
 
-    /// Returns the variant of the slip if the next value is to be wrong.
+    /// Returns the variant of the slip if the next value should be wrong.
     fn slips(&mut self) -> Option<usize> {
         let slip = self.slip.as_mut()?;
         let left = slip.after.checked_sub(1);
@@ -83,7 +83,7 @@ impl Dice {
         from[self.below_or_at(u32::try_from(from.len()).unwrap() - 1) as usize]
     }
 
-    /// One of `from`, or some of a misspelt name.
+    /// Returns one of `from`, or a name that isn't among them.
     fn name(&mut self, from: &[&'static str]) -> &'static str {
         if self.breaks() {
             "no-such-name"
@@ -104,7 +104,7 @@ impl Dice {
         }
     }
 
-    /// A number from `low` to `high`; `open` ends are left out.
+    /// Returns a number from `low` to `high`, without the ends that are `open`.
     fn real(&mut self, low: f64, high: f64, open: (bool, bool)) -> Value {
         if let Some(variant) = self.slips() {
             let odd: [f64; VARIANTS] = [-1.0, 0.0, low, high, low / 2.0, high * 1.001, f64::MAX];
@@ -136,7 +136,7 @@ impl Dice {
         json!(Duration::from(Span::from_millis(ms)).to_string())
     }
 
-    /// Sets `field` in half of all cases; always where it may be the slip.
+    /// Sets `field` in half of all cases; always if it may be the slip.
     fn perhaps(
         &mut self,
         to: &mut Map<String, Value>,
@@ -149,7 +149,7 @@ impl Dice {
         }
     }
 
-    /// D and Δ, which belong together.
+    /// Sets D and Δ, which depend on each other.
     fn window(&mut self, to: &mut Map<String, Value>) {
         if self.slip.is_some() || self.one_in(2) {
             let step = u64::from(1 + self.below_or_at(300));
@@ -164,7 +164,7 @@ impl Dice {
         }
     }
 
-    /// Some of `names`, each with a value.
+    /// Returns some of `names`, each with a value.
     fn by_name(
         &mut self,
         names: &[&'static str],
@@ -180,8 +180,8 @@ impl Dice {
     }
 }
 
-/// The same policy over and over, each time with another single value that doesn't follow its rule,
-/// and whether there was one left that could.
+/// Returns variants of one policy, each with another single value that breaks its rule. The flag is
+/// false if no value was left to break.
 pub(crate) fn with_one_slip(strategy: &'static str, throws: &[u32]) -> Vec<(Value, bool)> {
     let mut policies = Vec::new();
     for after in 0.. {
@@ -192,7 +192,7 @@ pub(crate) fn with_one_slip(strategy: &'static str, throws: &[u32]) -> Vec<(Valu
                 ..Dice::new(throws.to_vec())
             };
             let policy = policy(strategy, &mut dice);
-            // Far from 0 again: it was its turn.
+            // The counter has wrapped around, so the slip was used.
             let slipped = dice.slip.is_some_and(|slip| slip.after > after);
             slips += usize::from(slipped);
             policies.push((policy, slipped));
@@ -211,12 +211,12 @@ struct Outline {
     strategy: &'static str,
 }
 
-/// A policy with this strategy.
+/// Returns a policy with this strategy.
 pub(crate) fn policy(strategy_type: &'static str, dice: &mut Dice) -> Value {
     let mut types = TYPES[..1 + dice.below_or_at(3) as usize].to_vec();
     let default = dice.below_or_at(u32::try_from(types.len()).unwrap() - 1);
     types.swap(0, default as usize);
-    // One class, being the last, takes the rest.
+    // A single class is the last one, which takes all other requests.
     let first = match dice.below_or_at(3) as usize {
         0 => CLASSES.len(),
         n => CLASSES.len() - n,
@@ -260,8 +260,7 @@ pub(crate) fn policy(strategy_type: &'static str, dice: &mut Dice) -> Value {
     });
     spec.insert("queue".into(), queue(dice, &outline));
     if spec["queue"]["mode"] == "Observe" && spec["parallelism"].get("auto").is_some() {
-        // Observe mode holds no request back, so it can't be combined with a parallelism that is
-        // found.
+        // Observe mode holds no request back, so it can't be combined with automatic parallelism.
         spec.insert(
             "parallelism".into(),
             json!({"total": dice.number(1, 1_000_000)}),
@@ -285,7 +284,7 @@ pub(crate) fn policy(strategy_type: &'static str, dice: &mut Dice) -> Value {
     };
     let classes: Vec<Value> = outline.classes.iter().enumerate().map(class).collect();
     spec.insert("classes".into(), json!(classes));
-    // They don't depend on the strategy, so one of these is enough to look for slips with.
+    // Workflows don't depend on the strategy, so their slips are tested with one strategy only.
     if dice.slip.is_none() || strategy_type == "MaxQueueLength" {
         dice.perhaps(&mut spec, "workflows", workflows);
     }
@@ -514,7 +513,7 @@ fn accept_fraction(dice: &mut Dice, settings: &mut Map<String, Value>) {
     dice.window(settings);
 }
 
-/// An interval of whole steps.
+/// Sets an interval of whole steps.
 fn sliding(dice: &mut Dice, settings: &mut Map<String, Value>) {
     let step = u64::from(10 + dice.below_or_at(1_000));
     let steps = match dice.slips() {

@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 
 use super::common::{self, envoy, get};
 
-/// An Envoy that is ended with the test.
+/// An Envoy that ends with the test.
 pub struct Envoy {
     process: Child,
     pub dir: TempDir,
@@ -122,12 +122,12 @@ impl Envoy {
         envoy
     }
 
-    /// Status code of a request through the listener.
+    /// Returns the status code of a request through the listener.
     pub async fn request(&self) -> u16 {
         get(self.listener, "/q/fast").await.unwrap().0
     }
 
-    /// A counter or gauge of Envoy's; `None` while it doesn't exist.
+    /// Returns a counter or gauge of Envoy's; `None` while it doesn't exist.
     pub async fn stat(&self, name: &str) -> Option<u64> {
         let (_, body) = get(self.admin, "/stats").await.ok()?;
         let line = body
@@ -137,7 +137,8 @@ impl Envoy {
     }
 }
 
-/// Waits until `probe` has an answer. For what another process does, there is no event to wait for.
+/// Waits until `probe` returns an answer. Other processes send no events about their state, so this
+/// polls.
 pub async fn poll<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
     let waited = tokio::time::timeout(Duration::from_secs(30), async {
         loop {
@@ -152,12 +153,12 @@ pub async fn poll<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T
         .unwrap_or_else(|_| panic!("not within 30 s: {what}"))
 }
 
-/// A backend that answers everything with 200.
+/// Starts a backend that answers every request with 200.
 pub async fn backend() -> SocketAddr {
     backend_at("127.0.0.1:0").await
 }
 
-/// The same on another address.
+/// Starts the same backend on another address.
 pub async fn backend_at(address: &str) -> SocketAddr {
     let listener = TcpListener::bind(address).await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -118,7 +118,8 @@ impl World {
         Report::new(&snapshot, &self.registry, None, SystemTime::now())
     }
 
-    /// Waits until the report fulfils `done`. Answers arrive after the client has sent them.
+    /// Waits until the report satisfies `done`. The server receives answers some time after the
+    /// client sent them.
     pub async fn until(&self, what: &str, done: impl Fn(&Report) -> bool) -> Report {
         let waited = tokio::time::timeout(std::time::Duration::from_secs(30), async {
             loop {
@@ -135,13 +136,13 @@ impl World {
         report
     }
 
-    /// Status code and body of a GET on the admin address.
+    /// Returns status code and body of a GET on the admin address.
     pub async fn get(&self, path: &str) -> (u16, String) {
         get(self.admin, path).await.unwrap()
     }
 }
 
-/// Status code and body of a GET; the body is as it comes, chunks included.
+/// Returns status code and body of a GET; the body is unchanged, including chunk sizes.
 pub async fn get(address: SocketAddr, path: &str) -> std::io::Result<(u16, String)> {
     let mut stream = TcpStream::connect(address).await?;
     let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
@@ -168,7 +169,7 @@ pub fn module_at(path: &str) -> Module {
     }
 }
 
-/// A configuration that enforces one policy.
+/// Returns a configuration that enforces one policy.
 pub fn config(policy: &str, revision: &str) -> FilterConfig {
     let json = serde_json::json!({
         "revision": revision,
@@ -183,7 +184,7 @@ pub fn config(policy: &str, revision: &str) -> FilterConfig {
     FilterConfig::from_json(json.to_string().as_bytes()).unwrap()
 }
 
-/// A plan with one policy for each target; revisions name them.
+/// Returns a plan with one policy for each target, named by its revision.
 pub fn plan(workloads: &[(&str, &str)]) -> Plan {
     let mut plan = Plan::default();
     for (target, revision) in workloads {
@@ -211,8 +212,8 @@ pub fn plan(workloads: &[(&str, &str)]) -> Plan {
     plan
 }
 
-/// The plan with workflows in the policy of each target, whose names revisions of outbound slots
-/// follow.
+/// Returns the plan with workflows in the policy of each target, and outbound configurations whose
+/// revisions contain the policies' names.
 pub fn with_workflows(mut plan: Plan) -> Plan {
     let workflows = serde_json::json!({
         "identify": [{"type": "Type"}], "quantile": 0.5, "interval_us": 100_000,
@@ -236,7 +237,7 @@ pub fn with_workflows(mut plan: Plan) -> Plan {
     plan
 }
 
-/// A node that claims `target`.
+/// Returns a node that claims `target`.
 pub fn node(id: &str, target: Option<&str>) -> Option<Node> {
     let fields = target.map(|t| {
         HashMap::from([(
@@ -263,7 +264,7 @@ pub fn configuration(resource: &Any) -> FilterConfig {
     FilterConfig::from_json(text.value.as_bytes()).unwrap()
 }
 
-/// The Envoy binary that the test scripts provide.
+/// Returns the path of the Envoy binary that the test scripts provide.
 pub fn envoy() -> std::path::PathBuf {
     let path = std::env::var_os("HEADGATE_ENVOY").expect(
         "HEADGATE_ENVOY is unset: set it to an Envoy 1.40 binary, or run scripts/test, \
@@ -277,7 +278,7 @@ pub fn envoy() -> std::path::PathBuf {
     path.into()
 }
 
-/// A filter module that does nothing but accept, or refuse, its configuration.
+/// Returns a filter module that only accepts, or refuses, its configuration.
 pub fn wasm(accept: bool) -> Vec<u8> {
     fn section(id: u8, content: &[u8]) -> Vec<u8> {
         [&[id, u8::try_from(content.len()).unwrap()][..], content].concat()

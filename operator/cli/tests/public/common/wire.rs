@@ -15,7 +15,7 @@ use super::common::{World, configuration, node};
 
 pub const CDS: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
 
-/// One side of a stream: what is sent, and what comes back.
+/// A stream: the sender of its requests, and its responses.
 pub struct Wire {
     pub requests: mpsc::Sender<DiscoveryRequest>,
     pub responses: Streaming<DiscoveryResponse>,
@@ -37,7 +37,7 @@ impl Wire {
             .expect("the server has ended the stream")
     }
 
-    /// The next response, acknowledged; its text.
+    /// Acknowledges the next response and returns its text.
     pub async fn text(&mut self) -> Result<String, Status> {
         let response = self.responses.message().await?;
         let response = response.ok_or_else(|| Status::cancelled("the stream ended"))?;

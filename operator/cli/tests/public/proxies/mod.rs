@@ -42,7 +42,7 @@ impl Authority {
     pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // OpenSSL takes a certificate whose subject equals its issuer for self-signed.
+        // OpenSSL treats a certificate whose subject equals its issuer as self-signed.
         params
             .distinguished_name
             .push(DnType::CommonName, "test CA");
@@ -70,12 +70,12 @@ impl Authority {
         self.sign(params, Duration::from_secs(7_200))
     }
 
-    /// A proxy's certificate with these URIs.
+    /// Returns a proxy's certificate with these URIs.
     pub(crate) fn proxy(&self, uris: &[&str]) -> Pair {
         self.sign(of_uris(uris), Duration::from_secs(7_200))
     }
 
-    /// One that was valid until some minutes ago.
+    /// Returns a certificate that expired some minutes ago.
     pub(crate) fn expired(&self, uri: &str) -> Pair {
         self.sign(of_uris(&[uri]), Duration::ZERO)
     }
@@ -88,12 +88,12 @@ fn of_uris(uris: &[&str]) -> CertificateParams {
     params
 }
 
-/// The SPIFFE id of a workload in `namespace`.
+/// Returns the SPIFFE id of a workload in `namespace`.
 pub(crate) fn spiffe(namespace: &str) -> String {
     format!("spiffe://cluster.local/ns/{namespace}/sa/default")
 }
 
-/// Writes server certificate, key and client CA into `dir`, each at once.
+/// Writes server certificate, key and client CA into `dir`, each file atomically.
 pub(crate) fn write_tls(dir: &Path, pair: &Pair, client_ca: &str) -> TlsFiles {
     let file = |name: &str, content: &str| {
         let (path, next) = (dir.join(name), dir.join(format!(".{name}")));
@@ -109,7 +109,7 @@ pub(crate) fn write_tls(dir: &Path, pair: &Pair, client_ca: &str) -> TlsFiles {
     }
 }
 
-/// A plan with a policy for each of these targets, of this revision.
+/// Returns a plan with a policy for each of these targets, of this revision.
 pub(crate) fn plan(targets: &[&str], revision: &str) -> Arc<Plan> {
     let config = |target: &str| {
         let namespace = target.split('/').nth(1).unwrap();
@@ -143,12 +143,12 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Serves `plan`, over TLS if a certificate and a client CA are given.
+    /// Starts a server of `plan`, over TLS if a certificate and a client CA are given.
     pub(crate) async fn start(plan: Arc<Plan>, limits: Limits, tls: Option<(&Pair, &str)>) -> Self {
         Self::with_module(plan, limits, tls, b"\0asm\x01\0\0\0").await
     }
 
-    /// The same with a module that an Envoy can load.
+    /// Starts a server as [`start`](Self::start) does, with a module that an Envoy can load.
     pub(crate) async fn with_module(
         plan: Arc<Plan>,
         limits: Limits,
@@ -169,7 +169,7 @@ impl Running {
             server = server.with_tls(files.load().await.unwrap());
         }
         let (registry, snapshots) = (server.registry(), server.snapshots());
-        // All addresses of 127.0.0.0/8, so that clients can have different ones.
+        // Accepts on all addresses of 127.0.0.0/8, so that clients can have different ones.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(server.serve(listener, shutdown.subscribe()));
@@ -185,7 +185,7 @@ impl Running {
         }
     }
 
-    /// A channel without TLS, from `local`.
+    /// Returns a channel without TLS, from the address `local`.
     pub(crate) async fn plain(&self, local: &str) -> Result<Channel, tonic::transport::Error> {
         let local: IpAddr = local.parse().unwrap();
         Endpoint::from_shared(format!("http://{}", self.address))?
@@ -194,7 +194,7 @@ impl Running {
             .await
     }
 
-    /// A channel over TLS, with a certificate or without.
+    /// Returns a channel over TLS, with or without a certificate.
     pub(crate) async fn tls(
         &self,
         server_ca: &str,
@@ -213,7 +213,7 @@ impl Running {
     }
 }
 
-/// A node with these strings as metadata.
+/// Returns a node with these strings as metadata.
 pub(crate) fn node(id: &str, metadata: &[(&str, &str)]) -> Node {
     let value = |text: &str| Value {
         kind: Some(Kind::StringValue(text.to_owned())),
@@ -229,7 +229,7 @@ pub(crate) fn node(id: &str, metadata: &[(&str, &str)]) -> Node {
     }
 }
 
-/// The first request of a stream.
+/// Returns the first request of a stream.
 pub(crate) fn subscribe(node: Node) -> DiscoveryRequest {
     DiscoveryRequest {
         node: Some(node),
@@ -238,7 +238,7 @@ pub(crate) fn subscribe(node: Node) -> DiscoveryRequest {
     }
 }
 
-/// Lets other tasks run until `condition` holds. The test's own timeout ends it otherwise.
+/// Yields to other tasks until `condition` holds. The test's own timeout ends it otherwise.
 pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let waited = async {
         while !condition() {

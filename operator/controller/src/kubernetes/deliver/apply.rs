@@ -90,7 +90,7 @@ pub fn gone(
 /// Deletes our object, unless it has been replaced by another since.
 ///
 /// # Errors
-/// The reason; the delete is to be retried.
+/// The reason. The delete should be retried.
 pub async fn delete(
     client: &Client,
     adapter: Adapter,

@@ -1,7 +1,7 @@
 //! Removal of all delivered objects, before the operators are uninstalled.
 //!
 //! The operators would write the objects again, so they end first: their Deployment is scaled to
-//! zero, and their Pods have to be gone. Proxies then get a configuration without the filter from
+//! zero, and its Pods must have ended. Proxies then get a configuration without the filter from
 //! their control plane and lose no request. A ConfigMap that a Pod mounts stays: without it no
 //! further Pod of the same workload could start.
 
@@ -36,7 +36,8 @@ pub struct CleanedUp {
     pub mounted: Vec<ObjectKey>,
 }
 
-/// Scales a Deployment to zero and waits until its Pods are gone. Does nothing if it doesn't exist.
+/// Scales a Deployment to zero and waits until its Pods have ended. Does nothing if it doesn't
+/// exist.
 ///
 /// # Errors
 /// The API server's answer, in one line.
@@ -66,7 +67,7 @@ pub async fn stop(client: &Client, deployment: &ObjectKey) -> Result<(), String>
             Err(watcher::Error::InitialListFailed(error @ kube::Error::Api(_))) => {
                 return Err(line(error));
             }
-            // It is tried again.
+            // It is retried.
             Err(_) => {}
         }
         if listed && left.is_empty() {

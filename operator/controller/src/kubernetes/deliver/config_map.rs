@@ -57,9 +57,9 @@ pub fn object(
     Object::new(Adapter::ConfigMap, key, &of_target, cluster, None, content)
 }
 
-/// Returns a name that users can mount, such as `headgate-service-search`. If the target's name is
-/// too long for that, or the target has none, as Pods, it is `headgate-pod.app-search-1a2b3c4d`,
-/// whose dot keeps it apart from the others.
+/// Returns a name that users can mount, such as `headgate-service-search`. For a target whose name
+/// is too long, or that has none, as Pods, it is a name such as `headgate-pod.app-search-1a2b3c4d`.
+/// Its dot keeps it apart from the others.
 #[must_use]
 pub fn config_map_name(target: &TargetRef) -> String {
     let kind = target.kind.as_str().to_ascii_lowercase();

@@ -85,8 +85,9 @@ pub fn object(
     )
 }
 
-/// Returns the routes to attach to instead of their Gateway, if all policies target routes of its
-/// namespace with no other Gateway, whose proxies may have another share of the slots.
+/// Returns the routes to which the policy attaches instead of the Gateway; `None` if it attaches to
+/// the Gateway. All policies must target routes of the Gateway's namespace that have no other
+/// Gateway: the proxies of another one may have another share of the slots.
 fn routes<'a>(
     workload: &'a Workload,
     gateway: &ObjectKey,

@@ -46,8 +46,9 @@ pub(super) struct Fit<'a> {
 }
 
 impl<'a> Fit<'a> {
-    /// Finds room for `workload`, whose object has `bytes`, while the API server has `before`.
-    /// `measure` returns the size of the object after some cuts.
+    /// Chooses the cuts with which `workload` fits into its object, which has `bytes` without them.
+    /// `before` is the object on the API server. `measure` returns the size of the object after
+    /// some cuts.
     pub(super) fn find(
         workload: &'a Workload,
         before: Option<&Value>,

@@ -1,7 +1,7 @@
 //! Removal of the objects of deliveries that were turned off.
 //!
-//! Their kind is no longer watched, so they would stay in force, and stale, for ever. One list
-//! request when a leader starts finds them: a setting changes only with a new process.
+//! Their kind is no longer watched, so they would stay in force, outdated. One list request when a
+//! leader starts finds them: a setting changes only with a new process.
 
 use kube::api::{DynamicObject, ListParams};
 use kube::core::PartialObjectMeta;
@@ -115,8 +115,8 @@ mod tests {
     use super::super::tests::settings;
     use super::*;
 
-    /// Returns an API server with two pages of WasmPlugins, which doesn't serve EnvoyFilters,
-    /// forbids TrafficExtensions and fails at first, and the requests that it received.
+    /// Returns an API server with two pages of WasmPlugins, and the requests that it received. It
+    /// doesn't serve EnvoyFilters, forbids TrafficExtensions, and fails at first.
     fn server() -> (Client, Arc<Mutex<Vec<String>>>) {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&asked);

@@ -20,7 +20,7 @@ use headgate_api::plan::{Plan, TargetRef};
 pub(super) struct Mistaken<'a>(BTreeMap<&'a str, &'a [TargetRef]>);
 
 impl<'a> Mistaken<'a> {
-    /// Returns those of a plan.
+    /// Returns the policies of a plan that are invalid and have no known valid version.
     pub(super) fn of(plan: &'a Plan) -> Self {
         let all = plan.policies.iter();
         let mistaken = all.filter(|p| p.accepted.is_err() && p.revision.is_empty());

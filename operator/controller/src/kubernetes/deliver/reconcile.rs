@@ -87,7 +87,7 @@ struct Refusal {
     content: String,
     version: Option<String>,
     why: String,
-    /// Completes when the foreign object of the same name is gone.
+    /// The task that waits for the deletion of the foreign object of the same name.
     gone: Option<AbortOnDropHandle<()>>,
     /// The time of the next attempt.
     again: Instant,
@@ -130,8 +130,8 @@ impl Reconciler {
     /// An agent that starts its proxy while they can't tries a few times, admits every request, and
     /// never retries by itself. It does when istiod pushes the plugin. A change of the annotation
     /// suffices for that, and is better than a change of the module's URL. Agents cache modules by
-    /// URL: those that have the module would load it anew, and would replace a working filter if
-    /// that failed.
+    /// URL. With a new URL, those that have the module would load it again, and would lose a
+    /// working filter if that failed.
     pub(super) async fn look(&mut self, view: &View, observed: &Observed) -> bool {
         let module = ModuleRef::new(&self.settings, &view.module_sha256);
         let named = |(adapter, _, value): (Adapter, &ObjectKey, &Value)| {
@@ -161,7 +161,7 @@ impl Reconciler {
         }
     }
 
-    /// Waits until a conflicting foreign object is gone; for ever if there is none.
+    /// Waits until a conflicting foreign object is deleted; pending if there is none.
     pub(super) async fn way_is_free(&mut self) {
         let waits = self.refusals.iter_mut().filter_map(|(key, refusal)| {
             let gone = refusal.gone.as_mut()?;

@@ -35,7 +35,7 @@ pub struct Delivery {
 /// The outcome for one object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// It is as wanted, and its reader has accepted it or, as Istio, never reports.
+    /// It is as wanted, and its reader has accepted it or, like Istio, never reports.
     Delivered,
     /// It is as wanted, but no proxy that reads it was observed.
     Unread,

@@ -202,7 +202,7 @@ pub struct Targets<'a> {
     cluster: &'a Cluster,
     /// The targets that a Pod's proxy names.
     claimed: BTreeSet<&'a TargetRef>,
-    /// The first attachment of each target.
+    /// The selector of the first attachment of each target.
     attached: BTreeMap<&'a TargetRef, &'a ProxySelector>,
 }
 
@@ -222,9 +222,9 @@ impl<'a> Targets<'a> {
         }
     }
 
-    /// Returns the workload whose configuration the file for the proxies of `target` holds: that of
-    /// proxies that name the target if there are any, else that of the target's Pods by their
-    /// labels.
+    /// Returns the workload whose configuration is in the file for the proxies of `target`. These
+    /// are the proxies that name the target, if there are any; else those of the target's Pods, by
+    /// their labels.
     #[must_use]
     pub fn workload(&self, target: &TargetRef) -> Option<Workload> {
         let by_labels = matches!(

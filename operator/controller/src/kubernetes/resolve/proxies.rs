@@ -70,9 +70,9 @@ pub(super) struct Count {
     pub(super) workflows_of: Option<usize>,
 }
 
-/// Counts for each of `drafts`, which are in order of precedence and whose selectors were added in
-/// that order. Also returns the sets of drafts that match one proxy, for proxies that match more
-/// policies than they hold. `envoy_gateway` is the namespace of Envoy Gateway.
+/// Returns the counts of each of `drafts`, which are in order of precedence and whose selectors
+/// were added in that order. Also returns the sets of drafts that match one proxy, for proxies that
+/// match more policies than they can hold. `envoy_gateway` is the namespace of Envoy Gateway.
 pub(super) fn count(
     cluster: &Cluster,
     drafts: &[Draft<'_>],

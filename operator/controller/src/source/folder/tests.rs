@@ -222,7 +222,8 @@ fn manifests_of_other_apis_are_left_out_beside_policies() {
     let plan = update(&mut folder, &[("a.yaml", &a), ("service.yaml", service)]);
     assert_eq!(accepted(&plan), [("default/a", true)]);
     assert_eq!(plan.problems, []);
-    // A slip in `apiVersion` makes no other object of a policy, and removes none.
+    // A misspelt `apiVersion` doesn't make a policy an object of another API, and removes no
+    // policy.
     let slip = a.replace("headgate.dev", "headgaet.example");
     let plan = update(&mut folder, &[("a.yaml", &slip), ("b.yaml", &b)]);
     assert_eq!(enforced(&plan, "x"), Some(18));

@@ -1,4 +1,4 @@
-//! The first five seconds of a new process, beside those of Envoy without a filter.
+//! The first five seconds of a new process, compared to those of Envoy without a filter.
 
 use std::time::Duration;
 
@@ -7,21 +7,22 @@ use crate::load::Phase;
 use crate::mix;
 
 const WORKERS: usize = 16;
-/// Threads that share the one core.
+/// The number of threads that share the one core.
 const THREADS: usize = 256;
-/// P for them, where it is given.
+/// P in front of these threads, in the rows that give it.
 const THREADS_AT_ONCE: usize = 4;
 /// Factor of the paper's service times for workers that sleep.
 const SCALE: f64 = 4.0;
 const FIRST: Duration = Duration::from_secs(5);
-/// From this on types should be inside their objectives: the third second.
+/// The start of the third second, from which types should be inside their objectives.
 const THIRD: Duration = Duration::from_secs(2);
-/// The figure that is set in relation to that without a filter.
+/// The figure that is compared to that without a filter.
 const GOODPUT: &str = "in time, first 5 s";
 
 pub(super) fn cases(quick: bool) -> Vec<Case> {
     let sleeping = mix::natural(SCALE);
-    // As dear in one core as in all workers together, so as many requests and the same objectives.
+    // With all threads on one core, costs and capacity are those of all workers together: the
+    // requests and their objectives stay the same.
     let computing = mix::natural(SCALE)
         .into_iter()
         .map(|query| mix::QueryType {
@@ -98,7 +99,7 @@ fn measures(seen: &Seen<'_>) -> Vec<Measure> {
     ]
 }
 
-/// Adds to each run its goodput as a multiple of that without a filter in the same round.
+/// Adds to each run its goodput as a multiple of the goodput without a filter in the same round.
 pub(super) fn relate(runs: &mut [Run]) {
     let goodput = |run: &Run| {
         let mut measures = run.measures.iter();

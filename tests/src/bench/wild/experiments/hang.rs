@@ -9,16 +9,16 @@ use crate::backend::{Fault, FaultKind};
 use crate::mix::QueryType;
 
 const WORKERS: usize = 8;
-/// The time at which a route or an endpoint breaks that was well before.
+/// The time at which a route or an endpoint breaks that worked before.
 const BREAKS: Duration = Duration::from_secs(4);
 /// The number of timeouts in a row that eject an endpoint, Envoy's default.
 const EJECTS: u32 = 5;
-/// The times at which the whole backend hangs, and at which it comes back.
+/// The times at which the whole backend starts to hang and at which it recovers.
 const ALL_HANG: Duration = Duration::from_secs(5);
 const ALL_BACK: Duration = Duration::from_secs(10);
-/// The time from which on a route that hangs from the start is measured: the fourth second.
+/// The start of the measured time for a route that hangs from the start: the fourth second.
 const FOURTH: Duration = Duration::from_secs(3);
-/// The time from which on a route that breaks later is measured: the third second after.
+/// The start of the measured time for a route that breaks later: the third second after that.
 const THIRD_AFTER: Duration = Duration::from_secs(6);
 
 pub(super) fn cases(quick: bool) -> Vec<Case> {
@@ -162,7 +162,8 @@ fn from_the_third_second_after(seen: &Seen<'_>) -> Vec<Measure> {
     from(seen, THIRD_AFTER)
 }
 
-/// Returns the shares of each type that were answered in time and refused, from `from` on.
+/// Returns the shares of each type's requests, from `from` on, that were answered in time and that
+/// were refused.
 fn from(seen: &Seen<'_>, from: Duration) -> Vec<Measure> {
     let mut measures = Vec::new();
     for (kind, query) in seen.case.mix.iter().enumerate() {

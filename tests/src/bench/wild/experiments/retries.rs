@@ -1,5 +1,5 @@
-//! A retry storm. Half of the workers stop for 5 s; clients give up after 0.5 s and try again at
-//! once, three times, whether they were refused, got an error or gave up.
+//! A retry storm. Half of the workers stop for 5 s; clients give up after 0.5 s. They retry at
+//! once, up to three times, after a refusal, an error or a timeout.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Three times the capacity for 5 s on 0.8 times, and how long it takes at both ends until all is
-//! well.
+//! A spike: three times the capacity for 5 s, between loads of 0.8 times. The results include the
+//! times until the objectives are met after its start and after its end.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ const WORKERS: usize = 16;
 const SCALE: f64 = 4.0;
 const BEGINS: Duration = Duration::from_secs(5);
 const ENDS: Duration = Duration::from_secs(10);
-/// Resolution of what is printed.
+/// The resolution of the printed times.
 const STEP: Duration = Duration::from_millis(100);
-/// Requests in a row that are judged together: enough of them for a percentile.
+/// The time over which requests are judged together, long enough for a percentile.
 const WINDOW: Duration = Duration::from_millis(500);
-/// Part of the requests below which refusals have stopped, ratio 0..=1.
+/// The share of refused requests below which refusals count as over, ratio 0..=1.
 const NONE: f64 = 0.005;
 
 pub(super) fn cases(quick: bool) -> Vec<Case> {

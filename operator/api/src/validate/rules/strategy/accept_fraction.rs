@@ -15,7 +15,7 @@ const MAX_UTILIZATION: Real = Real {
     bounds: (Excluded(0.0), Included(1.0)),
     right: "the share of the slots that may be in use, above 0, at most 1",
 };
-/// |PU|; the number of slots by default. The default here replaces a wrong value.
+/// |PU|; the number of slots by default. This default only replaces a wrong value.
 const UNITS: Real = Real {
     default: 1.0,
     bounds: (Excluded(0.0), Included(1_000_000.0)),
@@ -57,7 +57,7 @@ pub(super) fn schema(at: &mut Place<'_>) {
     window::schema(at, &MINUTE_IN_SECONDS);
 }
 
-/// Notes limits that have no effect.
+/// Adds warnings about limits that have no effect.
 pub(super) fn warnings(stage: &StageConfig, noted: &mut Problems) {
     let Some(fraction) = stage.strategy.accept_fraction() else {
         return;

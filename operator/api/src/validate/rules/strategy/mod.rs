@@ -66,13 +66,13 @@ fn config(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) -> Str
     }
 }
 
-/// Notes settings that are valid and yet seldom intended.
+/// Adds warnings about settings that are valid but seldom intended.
 pub(super) fn warnings(stage: &StageConfig, noted: &mut Problems) {
     accept_fraction::warnings(stage, noted);
     response_time_controller::warnings(stage, noted);
 }
 
-/// Returns the other type beside which the settings of `owner` have an effect.
+/// Returns the other type with which the settings of `owner` have an effect.
 fn used_by(owner: StrategyType) -> Option<StrategyType> {
     (owner == StrategyType::AcceptFraction).then_some(StrategyType::Bouncer)
 }

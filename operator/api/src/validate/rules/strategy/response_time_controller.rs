@@ -85,9 +85,9 @@ const QUALITY_INCREASE: Real = Real {
     right: "a share of full quality, above 0, at most 1",
 };
 const WITHOUT_CLASSES: &str = "given without classes; leave it out or add spec.classes";
-/// Ratio of a target to processing times that few services have.
+/// The ratio of a target to processing times that few services reach.
 const FAR_BELOW: f64 = 10.0;
-/// Most controllers: the workers share their state.
+/// The most controllers, because the workers share their state.
 const MAX_CONTROLLERS: usize = 256;
 
 pub(super) fn config(
@@ -220,8 +220,8 @@ fn rates(given: &ResponseTimeControllerSettings, at: &Path, problems: &mut Probl
     (least, greatest)
 }
 
-/// Notes rates that the slots only serve if processing times are far below the targets. The rate
-/// starts there, so the queue grows until response times have lowered it.
+/// Adds warnings about rates that the slots can serve only if processing times are far below the
+/// targets. The rate starts there, so the queue grows until response times have lowered it.
 pub(super) fn warnings(stage: &StageConfig, noted: &mut Problems) {
     let StrategyConfig::ResponseTimeController(control) = &stage.strategy else {
         return;

@@ -12,7 +12,7 @@ use crate::{MetadataIdentity, WorkflowIdentity, WorkflowIdentityType};
 const PATH: std::ops::RangeInclusive<usize> = 2..=8;
 const DEFAULT_KEY: &str = "workflow";
 const DEFAULT_HEADER: &str = "x-headgate-workflow";
-/// Key of Headgate's own member of the baggage.
+/// The key of Headgate's own member of the baggage.
 const OWN_KEY: &str = "headgate";
 const OWN_HEADERS: &str = "x-headgate-";
 const TWICE: &str = "given twice; keep one";

@@ -32,7 +32,7 @@ const RATE_TIMEOUT: Time = Time {
     default: SECOND,
     bounds: (Span::from_millis(20), HOUR),
 };
-/// Default lifetime of a rate without renewal, in intervals: some responses are lost, and some
+/// The default lifetime of a rate without renewal, in intervals: some responses are lost, and some
 /// workflows seldom call.
 const INTERVALS_BELIEVED: u64 = 10;
 const WORKFLOWS: Whole = Whole {

@@ -1,4 +1,4 @@
-//! `named`: workflows with settings of their own.
+//! `named`: workflows with individual settings.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Included};
@@ -13,7 +13,7 @@ use crate::NamedWorkflow;
 use crate::validate::path::Path;
 use crate::validate::schema::{Place, Rule};
 
-/// The id of the workflows without a rate of their own, which is not counted.
+/// The id of the workflows without a rate of their own. It doesn't count towards `maxWorkflows`.
 const OTHER: &str = "_other";
 const ID: Text = Text {
     what: "the id of a workflow",

@@ -6,7 +6,7 @@ use super::super::Problems;
 use crate::validate::path::Path;
 use crate::validate::schema::{Place, Rule};
 
-/// Longest SPIFFE id (the specification's bound), bytes.
+/// The longest SPIFFE id (the specification's bound), bytes.
 const MAX_ID: usize = 2048;
 const SCHEME: &str = "spiffe://";
 const RIGHT: &str =

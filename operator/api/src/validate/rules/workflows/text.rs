@@ -4,18 +4,18 @@ use super::Problems;
 use crate::validate::path::Path;
 use crate::validate::schema::{Place, Rule};
 
-/// Longest text whose length nothing else limits, bytes.
+/// The longest text without another limit, in bytes.
 pub(super) const MAX_BYTES: usize = 256;
 
 /// A requirement on a text.
 pub(super) struct Text {
     pub(super) what: &'static str,
-    /// Longest, bytes.
+    /// The longest text, in bytes.
     pub(super) most: usize,
 }
 
 impl Text {
-    /// Notes that `text` doesn't meet the requirement.
+    /// Adds a problem if `text` doesn't meet the requirement.
     pub(super) fn check(&self, text: &str, at: Path, problems: &mut Problems) {
         let bytes = text.len();
         let found = match bytes > self.most {

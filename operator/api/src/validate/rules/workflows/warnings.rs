@@ -1,11 +1,11 @@
-//! Settings that are valid and yet seldom intended.
+//! Settings that are valid but seldom intended.
 
 use headgate_core::config::{Discipline, Flow, QueueMode, StageConfig};
 
 use super::super::Problems;
 use crate::validate::path::Path;
 
-/// Notes consequences that the author of these workflows may have missed.
+/// Adds warnings about consequences that the author of these workflows may have overlooked.
 pub(in crate::validate::rules) fn warnings(stage: &StageConfig, noted: &mut Problems) {
     let Some(workflows) = &stage.workflows else {
         return;
@@ -28,7 +28,7 @@ pub(in crate::validate::rules) fn warnings(stage: &StageConfig, noted: &mut Prob
     }
 }
 
-/// Returns the order of a held queue, if it ignores the workflow and the progress of requests.
+/// Returns the order of a held queue if that ignores the workflow and the progress of requests.
 fn blind_order(stage: &StageConfig) -> Option<&'static str> {
     if stage.queue.mode == QueueMode::Observe {
         return None;

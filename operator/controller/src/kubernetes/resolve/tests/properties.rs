@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Names come from a small set, so that policies overlap.
+/// Generates clusters. Names come from a small set, so that policies overlap.
 fn cluster() -> impl Strategy<Value = World> {
     let namespace = || prop_oneof![Just("a"), Just("b")];
     let kind = prop_oneof![

@@ -31,7 +31,8 @@ impl World {
     }
 }
 
-/// Guarantee of `checkout` and capacity of the resource at the proxies with these labels.
+/// Returns the guarantee of `checkout` and the capacity of the resource at the proxies with these
+/// labels.
 fn rates(plan: &Plan, with: &str) -> (f64, f64) {
     let enforced = by_labels(plan, "a", with);
     let workflows = enforced.config.stages[0].workflows.clone().unwrap();

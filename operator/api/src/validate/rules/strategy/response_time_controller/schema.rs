@@ -125,8 +125,8 @@ fn classes(spec: &mut Place<'_>) {
     );
 }
 
-/// Adds the rule that without a target for all, classes have targets, or types an objective at the
-/// percentile.
+/// Adds the rule about the sources of targets: without a target for all requests, each class has
+/// one, or each type has an objective at the percentile.
 fn targets(spec: &mut Place<'_>) {
     let settings = "self.strategy.responseTimeController";
     let is_open = format!(
