@@ -137,6 +137,10 @@ pub struct Simulation<'a> {
 }
 
 impl Simulation<'_> {
+    /// Runs the simulation.
+    ///
+    /// # Errors
+    /// [`SimulationError`].
     pub fn run(&self) -> Result<Outcome, SimulationError> {
         let kinds: Vec<TypeId> = self.workload.types().iter().map(|t| t.kind).collect();
         let run = Run {

@@ -100,7 +100,7 @@ impl Directory {
     }
 
     /// Returns the id of `name`, from 1; adds the name if it is new. `None` if the name is empty,
-    /// too long or beyond the cap, and for [`RETRY`] after the host failed. A known name costs no
+    /// too long or beyond the cap, and for a while after the host failed. A known name costs no
     /// host call.
     pub fn id(&mut self, host: &impl Shared, now: Instant, name: &[u8]) -> Option<u16> {
         if let Some(&id) = self.by_name.get(name) {

@@ -73,8 +73,11 @@ fn number(x: f64) -> f64 {
 /// A local policy.
 #[derive(Debug)]
 pub enum Sharing {
+    /// Static throughput guarantees.
     StaticGuarantees(StaticGuarantees),
+    /// Bottleneck fairness over the slots.
     BottleneckFairness(BottleneckFairness),
+    /// Dominant resource fairness over two resources.
     DominantResource(Box<DominantResource>),
 }
 
