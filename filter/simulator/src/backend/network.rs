@@ -4,11 +4,11 @@
 //! steps, each of which is a part of its work:
 //!
 //! - [`Step::Sleep`]: takes a time independent of other requests (a call to another service);
-//! - [`Step::Servers`]: needs one of K servers, with a FIFO (a pool of connections; a lock with K =
-//!   1);
-//! - [`Step::Cores`]: shares c cores with other requests. Each of n requests advances at `min(1,
-//!   c/n) / (1 + σ (n − 1) + κ n (n − 1))` of full speed: processor sharing, slowed down by serial
-//!   work and by crosstalk between requests (Gunther's universal scalability law).
+//! - [`Step::Servers`]: needs one of K servers, with a FIFO (a pool of connections; with K = 1 a
+//!   lock);
+//! - [`Step::Cores`]: shares c cores with other requests. Each of n requests advances at
+//!   `min(1, c/n) / (1 + σ (n − 1) + κ n (n − 1))` of full speed: processor sharing, slowed down by
+//!   serial work and by crosstalk between requests (Gunther's universal scalability law).
 //!
 //! So N workers that sleep model N servers, unlimited workers over cores a web server, and three
 //! workers over one core SQLite behind an async server. Capacity can change at any time
