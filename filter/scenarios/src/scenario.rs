@@ -71,7 +71,7 @@ pub struct Scenario {
     figures: Vec<FigureEntry>,
     #[serde(default)]
     claims: Vec<ClaimEntry>,
-    /// The names of the notes, in the order of the file.
+    /// The notes: their names in the file, replaced by their texts when it is read.
     #[serde(default)]
     notes: Vec<String>,
 }

@@ -81,7 +81,7 @@ pub struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Runs until the end, and until all requests then in the stage have left it. The source still
+    /// Runs until the end, and then until all requests in the stage have left it. The source still
     /// receives their answers, but no further request is taken from it.
     ///
     /// # Errors

@@ -38,9 +38,9 @@ pub struct Habits {
     pub phases: Vec<Phase>,
     /// The range of the delay for smoothing (t_a, t_b); `None` for no smoothing.
     pub smoothing: Option<Smoothing>,
-    /// The maximum number of companies in a stock query; n_c is 1 to this.
+    /// The maximum number of companies in a stock query; n_c is between 1 and this number.
     pub companies: u32,
-    /// The maximum number of items in a portfolio; 1 to this.
+    /// The maximum number of items in a portfolio; the minimum is 1.
     pub portfolio: u32,
     /// The work of one data access, ns.
     pub access: f64,

@@ -291,8 +291,7 @@ impl Trial {
                 }]
             }
             Offered::Clients { workload, clients } => {
-                // The rate at which all requests would be answered immediately. The actual rate is
-                // measured.
+                // The rate if answers took no time. The actual rate is measured.
                 let per_second = f64::from(clients.count) / clients.think.as_secs_f64();
                 let full = workload.per_second(Rate::Factor(1.0), slots);
                 vec![Case {

@@ -98,8 +98,8 @@ fn log(workload: &Workload, per_second: f64, seed: u64, requests: usize) -> Stri
     let mut traffic = Traffic::steady(workload, per_second, seed);
     let taken: Vec<Request> = (0..requests).filter_map(|_| traffic.take()).collect();
     let mut log = String::new();
-    // Envoy writes a line at the end of a request. Any order other than that of arrivals is a valid
-    // test.
+    // Envoy writes lines in the order of requests' ends. Any order other than that of arrivals
+    // tests the sorting.
     for request in taken.iter().rev() {
         let (us, ms) = (request.at / 1_000, request.processing as f64 / 1e6);
         let (minute, second, us) = (us / 60_000_000, us / 1_000_000 % 60, us % 1_000_000);

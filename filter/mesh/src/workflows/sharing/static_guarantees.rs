@@ -2,8 +2,8 @@
 //! effort).
 //!
 //! A workflow with a guarantee gets exactly that rate, whatever its demand. Workflows without a
-//! guarantee share the slot time that the guarantees leave, in proportion to their weights. Only
-//! those that send requests count:
+//! guarantee share the slot time that the guarantees leave, in proportion to their weights. The sum
+//! of weights is over those that send requests:
 //!
 //! ```text
 //! σ = guarantee        or        σ = (P − Σ guarantee · c) · w / Σ w / c
