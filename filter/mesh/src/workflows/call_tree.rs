@@ -227,7 +227,7 @@ pub(crate) struct Children {
     outstanding: u64,
     /// The time since which at least one call is under way.
     since: Instant,
-    /// The time with at least one call under way, without the current such span.
+    /// The time with at least one call under way, up to the last time at which there was none.
     #[serde(with = "as_nanos")]
     covered: Duration,
     /// Σ duration(child) of ended calls.

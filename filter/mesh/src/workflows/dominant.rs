@@ -52,7 +52,7 @@ impl DominantShares {
         capacity: [f64; RESOURCES],
         claims: impl Iterator<Item = DominantClaim>,
     ) {
-        // With no capacity, any use must count as the whole resource.
+        // If a resource has no capacity, any use of it counts as an unlimited share.
         self.capacity = capacity.map(|c| c.max(f64::MIN_POSITIVE));
         self.claims.clear();
         self.claims.extend(claims);

@@ -39,8 +39,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Returns a step over this number of cores whose requests don't slow each other down beyond
-    /// sharing.
+    /// Returns a step over this number of cores, without serial work or crosstalk.
     #[must_use]
     pub const fn cores(cores: f64) -> Self {
         Self::Cores {

@@ -30,8 +30,8 @@ pub struct Paced {
 }
 
 impl Paced {
-    /// Returns a backend with these speeds, each from its time on, ns, ascending. Before the first,
-    /// the speed is 1. Changes of capacity have the same form.
+    /// Returns a backend with these changes of speed: the time, ns, ascending, and the speed from
+    /// then on. Before the first change, the speed is 1. Changes of capacity have the same form.
     #[must_use]
     pub fn new(network: Network, speeds: &[(u64, f64)], changes: &[(u64, f64)]) -> Self {
         let mut pieces = vec![Piece {

@@ -233,8 +233,8 @@ fn one_objective_for_all_types_is_kept_as_by_bouncer_alone() {
     }
 }
 
-/// Once, types that are answered in any case had a ceiling, too. It refused up to 3% of them, which
-/// reduced the budget, and 4% of the slots were idle.
+/// A regression: types that are answered in any case had a ceiling, too. It refused up to 3% of
+/// them, which reduced the budget, and 4% of the slots were idle.
 #[test]
 fn few_slots_idle_while_requests_are_refused() {
     let kinds = paper(4);

@@ -10,8 +10,8 @@ pub(super) const PROMISE: &str = r#""stock":{
     "targets_us":[50000],"percentile":99,"per_cost":false,"increase":0.01,"decrease":1.0,
     "min_probability":0.000001,"enforced":true}"#;
 
-/// Returns a stage of one slot behind a queue with shares for classes, which trusts peers of the
-/// mesh.
+/// Returns a stage that trusts peers of the mesh, with one slot and a queue with shares for
+/// classes.
 fn receiver() -> String {
     stage(
         r#""strategy":{"type":"MaxQueueLength"},"classes":[
