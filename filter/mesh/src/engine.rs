@@ -40,7 +40,8 @@ use smoothing::Smoother;
 pub use central::Callout;
 pub use smoothing::delay;
 
-/// The most clusters whose service is cached; the service of any other is looked up at each call.
+/// The maximum number of clusters whose service is cached. The service of any other cluster is
+/// looked up at each call.
 pub(crate) const MAX_CLUSTERS: usize = 1024;
 /// The prefix of all of Headgate's headers.
 const OURS: &str = "x-headgate-";
@@ -61,13 +62,15 @@ pub(crate) struct Outbound {
     /// Indices of services in `admission`, by cluster.
     admitted: HashMap<String, Option<usize>>,
     pub(crate) smoother: Option<Smoother>,
-    /// The number of the configuration: calls that began under an earlier one are recognised by it.
+    /// The number of the configuration, to recognise calls that began under an earlier one.
     generation: u32,
-    /// This process's id, once a call without a workflow needed it.
+    /// This process's id; `None` until a call without a workflow needs it.
     process: Option<ProcessId>,
 }
 
 impl Outbound {
+    /// Returns the state of an outbound listener.
+    ///
     /// # Errors
     /// [`ConfigError`] with the setting at fault.
     pub(crate) fn new(
@@ -99,7 +102,7 @@ impl Outbound {
         service
     }
 
-    /// Returns the smoother and the index in it of the service of `cluster`.
+    /// Returns the smoother, and the index in it of the service of `cluster`.
     pub(crate) fn smoothed(&mut self, cluster: &str) -> Option<(&mut Smoother, usize)> {
         let smoother = self.smoother.as_mut()?;
         let place = smoother.place(cluster, || service(&self.config, cluster))?;
@@ -127,7 +130,7 @@ fn service<'a>(config: &'a OutboundConfig, cluster: &'a str) -> &'a str {
         .map_or(cluster, |(_, service)| service)
 }
 
-/// Returns the token of the request that `call` is part of, as the application copied it.
+/// Returns the token that the application copied to `call` from the request that caused it.
 fn token_of(call: &impl RequestView) -> Option<&[u8]> {
     call.header(wire::REQUEST).or_else(|| {
         let list = call.header(wire::BAGGAGE)?;
@@ -135,7 +138,7 @@ fn token_of(call: &impl RequestView) -> Option<&[u8]> {
     })
 }
 
-/// Whether `text` equals `pattern` or, where that ends in `*`, has its prefix.
+/// Whether `text` equals `pattern`; if `pattern` ends in `*`, whether `text` starts with the rest.
 fn fits(pattern: &str, text: &[u8]) -> bool {
     match pattern.strip_suffix('*') {
         Some(prefix) => text.starts_with(prefix.as_bytes()),
@@ -218,8 +221,9 @@ pub fn named(
     Some((at, found))
 }
 
-/// Returns the parent's class, or the one to which the sender downgraded the request. In a lower
-/// class than its parent's, a sub-request could wait behind requests that its parent overtook.
+/// Returns the class that the sender passes on: the parent's, or the one to which the sender
+/// downgraded the request. A sub-request keeps its parent's class, since in a lower one it could
+/// wait behind requests that its parent overtook.
 fn inherited_class(config: &StageConfig, request: &impl RequestView) -> Option<ClassId> {
     if config.classes.is_empty() {
         return None;
@@ -274,20 +278,20 @@ fn name(
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Calling {
     call: Option<(PolicyId, Call)>,
-    /// The admission, with [`Outbound::generation`] at that time.
+    /// The admission, with [`Outbound::generation`] when the call began.
     admitted: Option<(u32, Admitted)>,
-    /// The index of its service in the [`Smoother`], likewise.
+    /// The index of its service in the [`Smoother`], with the generation.
     smoothed: Option<(u32, usize)>,
 }
 
-/// The response to a call.
+/// The headers of a call's response.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Reply<'a> {
-    /// Header [`wire::RATE`].
+    /// The value of header [`wire::RATE`].
     pub rate: Option<&'a [u8]>,
-    /// Header [`wire::PROGRESS`].
+    /// The value of header [`wire::PROGRESS`].
     pub progress: Option<&'a [u8]>,
-    /// Header [`hint::HEADER`].
+    /// The value of header [`hint::HEADER`].
     pub rejection: Option<&'a [u8]>,
     /// SPIFFE id of the peer that answered.
     pub peer: Option<&'a [u8]>,
@@ -330,9 +334,9 @@ pub fn spent(engine: &Engine, now: Instant, ticket: Ticket) -> Option<Spent> {
     })
 }
 
-/// Returns the token that the application copies to its calls for a request. Call it when the
+/// Returns the token of a request, which the application copies to its calls. Call it when the
 /// request goes to the backend, at [`headgate_core::decision::Decision::Forward`] or
-/// [`Action::Resume`]. `None` if it has no workflow.
+/// [`Action::Resume`]. `None` if the request has no workflow.
 #[must_use]
 pub fn token(engine: &Engine, ticket: Ticket) -> Option<Token> {
     let workflows = engine.beside().workflows(ticket.policy)?;
@@ -358,8 +362,8 @@ pub fn resource_used(engine: &mut Engine, ticket: Ticket, amount: f64) {
     }
 }
 
-/// Returns the announcement for the process of the mesh that sent a request. Call it when the
-/// backend's response begins.
+/// Returns the announcement for the process that sent a request. Call it when the backend's
+/// response begins.
 pub fn answer(
     engine: &mut Engine,
     host: &impl Host,
@@ -371,10 +375,10 @@ pub fn answer(
     workflows.answer(host, now, requests, ticket)
 }
 
-/// Sets headers on a call to Envoy's `cluster`. Without a `token` of the request that the call is
-/// part of, it is read from the call's header [`wire::REQUEST`] or its baggage ([`baggage`]), which
-/// the caller then removes. Returns the state for [`Mesh::answered`]; `None` if the answer isn't
-/// needed.
+/// Sets headers on a call to Envoy's `cluster`. `token` is that of the request that caused the
+/// call. If it is `None`, it is read from the call's header [`wire::REQUEST`] or its baggage
+/// ([`baggage`]); the caller then removes it there. Returns the state for [`Mesh::answered`];
+/// `None` if the answer isn't needed.
 ///
 /// # Errors
 /// [`HostError`]; the call goes on unchanged.
@@ -396,7 +400,7 @@ pub fn call(
     let mesh = engine.beside_mut();
     let call = mesh.call_of_workflow(host, now, (request, token), cluster, &mut set);
     let admitted = match mesh.admit_call(host, now, request, cluster, call.as_ref(), &mut set) {
-        // The workflow still needs the answer.
+        // The workflow part still needs the answer.
         Err(_) if call.is_some() => None,
         admitted => admitted?,
     };
@@ -412,7 +416,7 @@ pub fn call(
 }
 
 impl Mesh {
-    /// Returns the part of a response that reports its use of the second resource.
+    /// Returns the rule for reading the use of the second resource from a response.
     #[must_use]
     pub fn resource_report(&self, ticket: Ticket) -> Option<&ResourceReport> {
         match &self.workflows(ticket.policy)?.config().sharing {
@@ -421,7 +425,7 @@ impl Mesh {
         }
     }
 
-    /// Writes an answer and the request's time as response headers.
+    /// Writes an announcement and the request's times as response headers.
     pub fn tell(
         &mut self,
         answer: Option<&Answer>,
@@ -450,8 +454,8 @@ impl Mesh {
         }
     }
 
-    /// Whether the proxy is a gateway: no application makes calls, and each forwarded request is a
-    /// call itself ([`call`] with the request's own [`token`]).
+    /// Whether the proxy is a gateway. No application makes calls there: each forwarded request is
+    /// itself a call ([`call`] with the request's own [`token`]).
     #[must_use]
     pub fn is_gateway(&self) -> bool {
         self.gateway
@@ -478,8 +482,8 @@ impl Mesh {
         outbound.is_some_and(|o| !o.config.peers.is_empty())
     }
 
-    /// The class admission part of [`call`]; `call` is the workflow part. `None` if the
-    /// service has no class targets.
+    /// Runs the class admission part of [`call`]; `call` is the result of the workflow part.
+    /// Returns `None` if the service has no class targets.
     fn admit_call(
         &mut self,
         host: &impl Host,
@@ -518,7 +522,7 @@ impl Mesh {
         }))
     }
 
-    /// The workflow part of [`call`]; `None` if the calls have no workflows.
+    /// Runs the workflow part of [`call`]. Returns `None` if the calls have no workflows.
     fn call_of_workflow(
         &mut self,
         host: &impl Host,
@@ -538,7 +542,7 @@ impl Mesh {
                 let name = service(&outbound.config, cluster);
                 let service = workflows.service(host, now, name.as_bytes());
                 // Id 0 is shared by the services beyond the last id. It is also the result of a
-                // host error, so don't cache it.
+                // host error, so it isn't cached.
                 if service != ServiceId(0) && outbound.services.len() < MAX_CLUSTERS {
                     outbound.services.insert(cluster.to_owned(), service);
                 }
@@ -546,7 +550,7 @@ impl Mesh {
             }
         };
         let token = token.or_else(|| token_of(request));
-        // The workflow that the application names itself, in case the token was lost.
+        // The workflow that the application's own headers name, in case the token was lost.
         let named = (workflows.config().identify.iter())
             .any(|source| name(source, request, "", true, &mut self.scratch.name));
         let workflow = named.then(|| workflows.identify(host, now, &self.scratch.name));
@@ -578,11 +582,11 @@ impl Mesh {
         Some((policy.id, call))
     }
 
-    /// Records the end of a call; `None` means without a response. The caller removes Headgate's
-    /// headers from the response.
+    /// Records the end of a call; `reply` is `None` if there was no response. The caller removes
+    /// Headgate's headers from the response.
     ///
     /// # Errors
-    /// [`HostError`]; the answer's effect on its class is lost.
+    /// [`HostError`]; the answer's effect on its class or its smoothing is lost.
     pub fn answered(
         &mut self,
         host: &impl Host,
@@ -639,8 +643,8 @@ impl Mesh {
         outbound.admission.as_ref()?.downgraded(call)
     }
 
-    /// Returns the time until the deadline of the request of `token`; `None` if it has no deadline
-    /// or isn't known.
+    /// Returns the time until the deadline of the request of `token`; `None` if the request has no
+    /// deadline or isn't known.
     pub(crate) fn time_left(&self, now: Instant, token: &[u8]) -> Option<Duration> {
         let outbound = self.outbound.as_ref()?;
         let mut policies = self.policies.iter();

@@ -1,8 +1,7 @@
-//! Workflows and class admission: reading and writing Headgate's headers of requests, calls and
-//! responses.
+//! HTTP for workflows and class admission: Headgate's headers in requests, calls and responses.
 //!
-//! Reading and writing headers dominates the cost here. So a header is only read or removed if the
-//! map of the request's headers shows that it is present.
+//! Reading and writing headers dominates the cost, so a header is only read or removed if the map
+//! of the request's headers contains it.
 
 mod headers;
 mod outbound;
@@ -31,8 +30,8 @@ fn mesh<H: Host>(filter: &mut Filter<H>) -> &mut Mesh {
     filter.parts().1.beside_mut()
 }
 
-/// Returns the trust in a request's Headgate headers. Those of an untrusted client are hidden
-/// from all later rules.
+/// Returns the trust in a request's Headgate headers. All later rules ignore those of an untrusted
+/// sender.
 pub(crate) fn standing(
     filter: &Filter<impl Host>,
     headers: &mut Headers<'_, impl Stream>,
@@ -67,7 +66,7 @@ pub(crate) fn strip<H: Host, S: Stream>(
     }
 }
 
-/// Takes tokens out of the baggage.
+/// Removes tokens from the baggage.
 fn strip_baggage<H: Host, S: Stream>(filter: &mut Filter<H>, stream: &S, headers: &Headers<'_, S>) {
     let baggage = &mut mesh(filter).baggage;
     baggage_without(headers, baggage);
@@ -79,9 +78,9 @@ fn strip_baggage<H: Host, S: Stream>(filter: &mut Filter<H>, stream: &S, headers
     filter.check(stream, stripped);
 }
 
-/// Sets the token for the application's calls when the request of `stream` goes on; at a
-/// gateway the request is the call. Without `headers` they are read again, since those of a
-/// held request are gone.
+/// Sets the token for the application's calls when the request of `stream` goes on; at a gateway,
+/// the request itself is the call. If `headers` is `None`, they are read again, because the headers
+/// of a held request are not kept.
 pub(crate) fn goes_on<H: Host, S: Stream>(
     filter: &mut Filter<H>,
     stream: &S,
@@ -120,7 +119,7 @@ pub(crate) fn goes_on<H: Host, S: Stream>(
     filter.check(stream, told);
 }
 
-/// Makes the request of `stream` the gateway's call.
+/// Turns the request of `stream` into the gateway's call.
 fn forward<H: Host, S: Stream>(
     filter: &mut Filter<H>,
     stream: &S,
@@ -145,7 +144,7 @@ fn forward<H: Host, S: Stream>(
     Ok(())
 }
 
-/// Handles the begin of the response to a call that was held, or to a request that a gateway
+/// Handles the start of the response to a call that was held, or to a request that a gateway
 /// forwarded.
 pub(crate) fn forwarded_answered(filter: &mut Filter<impl Host>, stream: &impl Stream) {
     if let Some(calling) = mesh(filter).forwarded.remove(&stream.id()) {
@@ -153,8 +152,8 @@ pub(crate) fn forwarded_answered(filter: &mut Filter<impl Host>, stream: &impl S
     }
 }
 
-/// Records the end of a request that a gateway may have forwarded; if it wasn't answered by
-/// then, it is lost.
+/// Records the end of a request that a gateway may have forwarded. If no answer came before, the
+/// call counts as unanswered.
 pub(crate) fn forwarded_ended(filter: &mut Filter<impl Host>, stream: &impl Stream) {
     if let Some(calling) = mesh(filter).forwarded.remove(&stream.id()) {
         unanswered(filter, stream, calling);
@@ -167,9 +166,9 @@ pub(crate) fn held_ended(filter: &mut Filter<impl Host>, stream: &impl Stream) {
     forwarded_ended(filter, stream);
 }
 
-/// Announces the rate to the sender when the backend's response to the request of `ticket`
-/// begins, and records the request's use of the second resource. `peer` means that the sender
-/// named itself and is trusted.
+/// Sets the response headers for the sender when the backend's response to the request of `ticket`
+/// begins: the rate, and the request's times. It also records the request's use of the second
+/// resource. `peer` means that the sender named itself and is trusted.
 pub(crate) fn answer(
     filter: &mut Filter<impl Host>,
     stream: &impl Stream,
@@ -216,7 +215,7 @@ fn learn_use(filter: &mut Filter<impl Host>, stream: &impl Stream, ticket: Ticke
     }
 }
 
-/// The application makes a call: `stream` carries it.
+/// Handles a call of the application, on `stream`.
 fn call(filter: &mut Filter<impl Host>, stream: &impl Stream) -> Called {
     called(filter, stream, true)
 }
@@ -232,8 +231,8 @@ fn called(filter: &mut Filter<impl Host>, stream: &impl Stream, may_wait: bool) 
     let mesh = filter.engine().beside();
     let matters =
         mesh.workflows && mesh.has_outbound() || mesh.admits_calls() || mesh.smooths_calls();
-    // Ticks, which send calls that wait, are those of a listener for requests. At a gateway the
-    // request was its own call already.
+    // Only a listener for requests has the ticks that send waiting calls. At a gateway, the request
+    // was itself the call.
     let served = filter.listeners().newest(Direction::Inbound).is_some();
     if !matters || !served || mesh.is_gateway() {
         return Called::Sent(None);
@@ -264,8 +263,8 @@ fn describe(
             Err(error) => filter.complain(stream, &error),
         }
     }
-    // Headers that the application copied from its own request, or made up. Only those set
-    // below count.
+    // Headers that the application copied from its own request, or made up, are removed. Only those
+    // set below count.
     let mut told: Result<(), HostError> = Ok(());
     for name in internal(&headers).take_while(|_| workflows) {
         told = told.and(stream.remove_request_header(name));
@@ -284,7 +283,7 @@ fn describe(
     calling.map(Called::Sent)
 }
 
-/// Handles the begin of the response to a call.
+/// Handles the start of the response to a call.
 pub(crate) fn answered(filter: &mut Filter<impl Host>, stream: &impl Stream, calling: Calling) {
     let Ok(now) = stream.now() else { return };
     let response = match stream.response_headers() {
@@ -306,7 +305,7 @@ pub(crate) fn answered(filter: &mut Filter<impl Host>, stream: &impl Stream, cal
     } else {
         None
     };
-    // At a gateway no application made the call.
+    // At a gateway the call isn't the application's, so the header isn't set.
     let downgraded = mesh.downgraded(&calling);
     let downgraded = downgraded.filter(|_| !mesh.is_gateway());
     let is_downgraded = downgraded.is_some();
@@ -320,7 +319,8 @@ pub(crate) fn answered(filter: &mut Filter<impl Host>, stream: &impl Stream, cal
         peer: peer.as_deref().filter(|id| !id.is_empty()),
         failed: mesh.admits_calls() && has_failed(stream, &response),
     };
-    // With this header, an application that delays its requests too would delay them twice.
+    // The header is removed; otherwise an application that also delays its requests would delay
+    // them twice.
     let obeyed = mesh.delays_calls().then_some(hint::HEADER);
     filter.check(stream, told);
     let (host, engine, _) = filter.parts();
@@ -328,7 +328,7 @@ pub(crate) fn answered(filter: &mut Filter<impl Host>, stream: &impl Stream, cal
         .beside_mut()
         .answered(host, now, calling, Some(&reply));
     filter.check(stream, heard);
-    // Headers that the called application copied from a call of its own.
+    // The called application may have copied this header from a call that it made.
     let copied = (!is_downgraded).then_some(wire::DOWNGRADED);
     let hidden = [wire::RATE, wire::PROGRESS].into_iter();
     for name in hidden.chain(copied).chain(obeyed) {
@@ -348,9 +348,9 @@ pub(crate) fn unanswered(filter: &mut Filter<impl Host>, stream: &impl Stream, c
     }
 }
 
-/// Whether the call was refused for lack of room or not answered in time. Not if it exceeded the
-/// rate of its workflow. Not if it was served either: then the application passes on a refusal that
-/// it received itself.
+/// Whether the call was refused for lack of room or not answered in time. A refusal because of the
+/// workflow's rate doesn't count. A response with progress was served, so a refusal in it is one
+/// that the called application passed on; it doesn't count either.
 fn has_failed(stream: &impl Stream, response: &Response) -> bool {
     if response.header(wire::PROGRESS).is_some() {
         return false;

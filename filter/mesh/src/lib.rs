@@ -1,12 +1,12 @@
-//! Headgate's behaviour between processes: workflows across a mesh ([`workflows`]), the class
-//! admission of calls ([`class_admission`]), and the smoothing of calls to services that refuse
-//! others ([`smoothing`]).
+//! Headgate's behaviour between processes: workflows across a mesh ([`workflows`]), class admission
+//! of calls ([`class_admission`]), and smoothing of calls to services that refuse requests
+//! ([`smoothing`]).
 //!
-//! A [`Mesh`] is all of it for one engine of `headgate-core`, which knows it as a
-//! [`Beside`](headgate_core::beside::Beside) only. The inbound side of a sidecar reads a request's
+//! A [`Mesh`] contains all of these for one engine of `headgate-core`, which uses it only as a
+//! [`Beside`](headgate_core::beside::Beside). The inbound side of a sidecar reads a request's
 //! workflow, sender and progress, and answers with the rate that the sender may use. The outbound
-//! side ([`Outbound`]) finds the request of a call, passes its workflow, deadline, class and
-//! progress on, and learns from the answer.
+//! side ([`Outbound`]) finds the request that caused a call, passes its workflow, deadline, class
+//! and progress on, and records the answer.
 
 pub mod class_admission;
 pub mod engine;

@@ -25,27 +25,27 @@ use crate::workflows::{WorkflowId, Workflows, wire};
 #[derive(Debug)]
 pub struct Mesh {
     pub(crate) seed: u64,
-    /// State of the process's calls, once an outbound listener was configured.
+    /// The state of the process's calls; `None` until an outbound listener is configured.
     pub(crate) outbound: Option<Outbound>,
     /// The number of times that `outbound` was configured.
     generation: u32,
-    /// Whether `outbound` came with the stages, so that requests are calls as well.
+    /// Whether `outbound` came with the stages, so that requests are also calls.
     pub(crate) gateway: bool,
-    /// Delayed calls; they survive changes of the configuration.
+    /// Delayed calls, which survive changes of the configuration.
     pub(crate) held: Held,
     pub(crate) scratch: Scratch,
     /// Policies with workflows or with queues whose flows are workflows.
     pub(crate) policies: Vec<Policy>,
-    /// Whether any stage has workflows. Otherwise their headers are neither read nor written.
+    /// Whether any stage has workflows. If not, their headers are neither read nor written.
     pub(crate) workflows: bool,
-    /// Whether any stage has class admission, and so trusts senders' headers.
+    /// Whether any stage has class admission, and so reads senders' headers.
     pub(crate) classes: bool,
-    /// Buffer for baggage, with or without a token.
+    /// A buffer for baggage, with or without a token.
     pub(crate) baggage: Vec<u8>,
-    /// Calls that were held, and at a gateway requests, which went on and aren't answered yet, by
-    /// stream.
+    /// Calls that were delayed, and at a gateway requests, by stream. They were sent and aren't
+    /// answered yet.
     pub(crate) forwarded: HashMap<u32, Calling>,
-    /// Whether the server of class admission answered the last report; `None` before the first.
+    /// Whether the admission server answered the last report; `None` before the first.
     pub(crate) server_heard: Option<bool>,
 }
 
@@ -75,7 +75,7 @@ impl Mesh {
         self.policies.iter_mut().find(|policy| policy.id == id)
     }
 
-    /// The workflows of a policy; `None` if it has none.
+    /// Returns the workflows of a policy; `None` if it has none.
     #[must_use]
     pub fn workflows(&self, policy: PolicyId) -> Option<&Workflows> {
         self.policy(policy)?.workflows.as_ref()
@@ -97,7 +97,8 @@ impl Mesh {
         if config.direction == Direction::Inbound
             && let Some(outbound) = &mut outbound
         {
-            // A gateway's calls are requests of others, which have a slot by then.
+            // A gateway's calls are the requests of its clients, which already hold a slot, so they
+            // aren't delayed.
             outbound.smoothing = None;
         }
         outbound
@@ -129,7 +130,7 @@ impl Beside for Mesh {
         host: &impl Host,
         newest_first: impl Iterator<Item = &'a FilterConfig> + Clone,
     ) -> Result<(), ConfigError> {
-        // Only a gateway's `outbound` comes with the stages; a listener for calls has its own
+        // Only a gateway's `outbound` comes with the stages. A listener for calls has its own
         // configuration.
         let gateway = newest_first
             .clone()
@@ -172,7 +173,7 @@ impl Beside for Mesh {
             membership,
             ..
         } = *policy;
-        // Differs between the workers and policies of a process.
+        // The seed differs between the workers and policies of a process.
         let seed = self.seed.wrapping_add(u64::from(id.0));
         let new = || Workflows::new(config, membership, seed, now, host);
         let classes = config.classes.iter().map(|class| class.name.clone());
@@ -326,7 +327,8 @@ impl Beside for Mesh {
         }
         workflows.set_slots(stage.parallelism());
         let adapted = workflows.tick(host, now, worker, &mut stage.requests, releases);
-        // Its last requests still carry announcements to their senders.
+        // Retired workflows stay until then, so that the last requests' answers still have
+        // announcements.
         if workflows.is_over(&stage.requests) {
             own.workflows = None;
         }

@@ -1,18 +1,18 @@
-//! Smoothing: a client that learns of refusals delays its next requests (Chronos §3.2).
+//! Smoothing: a client whose requests are refused delays its next requests (Chronos §3.2).
 //!
-//! A client that knows the rejection rate p draws x from \[0, 1) before its next request and, if x
-//! < p, delays it by a time drawn uniformly from \[t_a, t_b\]. With a time between requests uniform
-//! in \[t_1, t_2\], m such clients then reduce their rate by
+//! Before its next request, a client that received the rejection rate p draws x from \[0, 1). If x
+//! < p, it delays the request by a time drawn uniformly from \[t_a, t_b\]. With a time between
+//! requests uniform in \[t_1, t_2\], m such clients then reduce their rate by
 //!
 //! ```text
 //! E[γ] = 2 m p (t_a + t_b) / ((t_1 + t_2) (t_1 + t_2 + p (t_a + t_b)))        requests/s   (Eq. 3)
 //! ```
 //!
-//! Without smoothing they send 2 m / (t_1 + t_2), so that the relative reduction depends on means
-//! only: p D / (T + p D), with D = (t_a + t_b) / 2 and T = (t_1 + t_2) / 2.
+//! Without smoothing they send 2 m / (t_1 + t_2), so the relative reduction depends only on means:
+//! p D / (T + p D), with D = (t_a + t_b) / 2 and T = (t_1 + t_2) / 2.
 //!
-//! Clients are those of the simulator, and sidecars on behalf of applications without smoothing
-//! ([`crate::engine::delay`]).
+//! The clients are those of the simulator, and sidecars on behalf of applications that don't use
+//! smoothing ([`crate::engine::delay`]).
 
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ pub struct Smoothing {
 }
 
 impl Smoothing {
-    /// Returns the delay of a client's next request after this `rejection_rate` (ratio); `None` for
-    /// no delay.
+    /// Returns the delay of a client's next request after this `rejection_rate` (ratio); `None` if
+    /// it isn't delayed.
     pub fn delay(&self, rejection_rate: f64, rng: &mut Rng) -> Option<Duration> {
         if !rng.chance(rejection_rate) {
             return None;
@@ -38,8 +38,8 @@ impl Smoothing {
         Some(self.least + range.mul_f64(rng.next_f64()))
     }
 
-    /// Returns the relative reduction of clients' requests under this `rejection_rate` (Eq. 3).
-    /// Without smoothing, they send one every `between` on average.
+    /// Returns the relative reduction of clients' requests at this `rejection_rate` (Eq. 3).
+    /// Without smoothing, each sends one every `between` on average.
     #[must_use]
     pub fn reduction(&self, rejection_rate: f64, between: Duration) -> f64 {
         let mean = (self.least + self.most).as_secs_f64() / 2.0;

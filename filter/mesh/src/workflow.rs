@@ -1,35 +1,35 @@
-//! The workflow that a request names in its headers (Wisp §3: an id that travels with every request
-//! of the tree).
+//! The workflow that a request names in its headers (Wisp §3: an id that every request of the tree
+//! carries).
 //!
-//! Applications that propagate trace context carry it already, in W3C Baggage; others may send a
-//! header:
+//! Applications that propagate trace context can carry it in W3C Baggage; others may send a header:
 //!
 //! ```text
 //! baggage: workflow=checkout;ttl=3,user=4711
 //! x-headgate-workflow: checkout
 //! ```
 //!
-//! The header wins: a proxy can set it without parsing a baggage. The baggage is parsed by the
-//! recommendation's grammar (§3.2.1): a list of members `key=value;properties`, with optional white
-//! space around every delimiter, values percent-encoded, within its limits (§3.3.2): 8,192 bytes
-//! and 64 members. An invalid baggage names no workflow.
+//! The header has precedence, since a proxy can set it without parsing the baggage. The baggage
+//! follows the recommendation's grammar (§3.2.1): a list of members `key=value;properties`, with
+//! optional white space around every delimiter, and percent-encoded values. Its limits (§3.3.2) are
+//! 8,192 bytes and 64 members: a longer baggage names no workflow, and members beyond the 64th are
+//! ignored. A member without `=` hides the members after it.
 //!
-//! Names are trusted; an edge strips those of strangers. The engine's table of names assigns the
-//! flow of a fair queue to a name (`engine::flows`).
+//! Names are trusted; an edge proxy removes those of unknown clients. The engine's directory of
+//! names assigns each name its flow of a fair queue (`engine::flows`).
 
 use headgate_core::classify::RequestView;
 
-/// Header that names the workflow by itself.
+/// The header with the workflow's name.
 pub const HEADER: &str = "x-headgate-workflow";
 /// W3C Baggage.
 pub const BAGGAGE: &str = "baggage";
-/// Key of the workflow in the baggage.
+/// The workflow's key in the baggage.
 const KEY: &[u8] = b"workflow";
-/// Limits of W3C Baggage §3.3.2.
+/// The limits of W3C Baggage §3.3.2.
 const MAX_BYTES: usize = 8192;
 const MAX_MEMBERS: usize = 64;
 
-/// Writes the name of the workflow of `request` to `out`; false where it names none.
+/// Writes the name of the workflow of `request` to `out`. Returns false if it names none.
 pub(crate) fn name(request: &impl RequestView, out: &mut Vec<u8>) -> bool {
     out.clear();
     if let Some(name) = request.header(HEADER) {
@@ -40,13 +40,14 @@ pub(crate) fn name(request: &impl RequestView, out: &mut Vec<u8>) -> bool {
     !out.is_empty()
 }
 
-/// The value of the first member `key` of `baggage`, still percent-encoded.
+/// Returns the value of the first member `key` of `baggage`, still percent-encoded; `None` if the
+/// value is invalid.
 pub(crate) fn member<'a>(baggage: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     if baggage.len() > MAX_BYTES {
         return None;
     }
     for member in baggage.split(|&b| b == b',').take(MAX_MEMBERS) {
-        // Properties of the member are none of ours.
+        // The member's properties aren't used.
         let pair = member.split(|&b| b == b';').next()?;
         let at = pair.iter().position(|&b| b == b'=')?;
         let (found, value) = (pair[..at].trim_ascii(), pair[at + 1..].trim_ascii());
@@ -58,13 +59,13 @@ pub(crate) fn member<'a>(baggage: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     None
 }
 
-/// Visible ASCII but for `"`, `,`, `;` and `\`.
+/// Whether `b` is visible ASCII other than `"`, `,`, `;` and `\`.
 fn is_baggage_octet(b: u8) -> bool {
     b.is_ascii_graphic() && !matches!(b, b'"' | b',' | b';' | b'\\')
 }
 
-/// Bytes of a percent-encoded value. A `%` without two hexadecimal digits behind it is kept as it
-/// is.
+/// An iterator over the decoded bytes of a percent-encoded value. A `%` without two hexadecimal
+/// digits after it stays unchanged.
 pub(crate) struct Decoded<'a>(pub(crate) &'a [u8]);
 
 impl Iterator for Decoded<'_> {
@@ -155,7 +156,7 @@ mod tests {
     }
 
     proptest! {
-        /// A name of any bytes, percent-encoded in a baggage, is the same name.
+        /// Percent-encoding in a baggage preserves a name of any bytes.
         #[test]
         fn a_name_survives_its_encoding(
             id in prop::collection::vec(any::<u8>(), 1..80),

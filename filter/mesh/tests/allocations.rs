@@ -1,11 +1,11 @@
-//! A decision, a place in the queue and a measurement allocate nothing once warm.
+//! Decisions, places in the queue and measurements don't allocate once warm.
 //!
 //! The data path runs inside a proxy's worker thread, where an allocation costs more than the
-//! decision. One test only: the counter is the process's.
+//! decision. There is only one test, because the counter is global.
 
 // A global allocator can't be written without `unsafe`; this one forwards to the system's.
 #![allow(unsafe_code)]
-// Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
+// Clippy doesn't recognize helpers outside of `#[test]` functions as test code.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 #[path = "../../core/tests/common/mod.rs"]
@@ -66,8 +66,8 @@ static GLOBAL: Counting = Counting;
 
 const TYPES: u16 = 20;
 
-/// Decides about and measures requests of all types from `begin` to `end` (ms); the allocations of
-/// it.
+/// Decides about requests of all types from `begin` to `end` (ms), and measures them. Returns the
+/// number of allocations.
 fn run(
     strategy: &mut Strategy,
     times: &mut ServiceTimes,
@@ -113,8 +113,7 @@ fn run(
         }
         strategy.tick(now);
         counted += ALLOCATIONS.load(Ordering::Relaxed) - before;
-        // Sharing measurements may allocate: it belongs to the tick, once in a tenth of an
-        // interval.
+        // Sharing measurements may allocate, since ticks do it only once in a tenth of an interval.
         times.sync(now, host, "test").unwrap();
         strategy.learn(now, 8, false, times);
         if let Some(controlled) = strategy.base.controlled_mut()
@@ -126,7 +125,7 @@ fn run(
     counted
 }
 
-/// A request with a measure for every discipline.
+/// A request that sets the attribute of every discipline.
 struct Request(u64);
 
 impl RequestView for Request {
@@ -153,7 +152,8 @@ impl RequestView for Request {
     }
 }
 
-/// Two workers queue, serve and lose requests under `discipline`; the allocations of it.
+/// Queues, serves and loses requests of two workers under `discipline`. Returns the number of
+/// allocations.
 fn run_queue(discipline: &str) -> u64 {
     let json = format!(
         r#"{{"stages":[{{"policy":"ns/p","parallelism":4,"routes":["ads","httproute/ns/search/*"],
@@ -186,7 +186,7 @@ fn run_queue(discipline: &str) -> u64 {
             passes.push_back((worker, pass));
         }
         if passes.len() > 40 {
-            // From the queue or from the backend.
+            // They leave the queue or the backend.
             for at in [0, passes.len() / 2] {
                 let (worker, pass) = passes.remove(at).unwrap();
                 let engine = &mut engines[worker];
@@ -269,7 +269,7 @@ fn run_workflows() -> u64 {
     counted
 }
 
-/// A stream that allocates as a proxy does: values that it returns are owned by the caller.
+/// A stream that allocates like a proxy: it returns owned values.
 struct Bare(Instant);
 
 impl Proxy for Bare {
@@ -315,8 +315,8 @@ impl Stream for Bare {
     }
 }
 
-/// Requests from headers to end, as a host reports them; the allocations of them, without those of
-/// [`Bare`].
+/// Runs requests from headers to end, as a host reports them. Returns the number of allocations
+/// without those of [`Bare`].
 fn run_requests() -> u64 {
     let config = br#"{"stages":[{"policy":"ns/p","parallelism":4,
         "queue":{"max_length":100,"timeout_us":60000000},"strategy":{"type":"MaxQueueLength"},
@@ -337,7 +337,7 @@ fn run_requests() -> u64 {
         inbound.done(&mut filter, &stream);
         if n >= 2_000 {
             counted += ALLOCATIONS.load(Ordering::Relaxed) - before;
-            // The map, the details of the response code, and the status.
+            // The header map, the details of the response code, and the status.
             measured += 3;
         }
         filter.tick(&stream);
@@ -345,7 +345,7 @@ fn run_requests() -> u64 {
     counted - measured
 }
 
-/// A proxy's log, while it is configured.
+/// A proxy that logs nothing, for configuration.
 struct Quiet;
 
 impl Proxy for Quiet {
@@ -401,7 +401,7 @@ fn deciding_queueing_and_measuring_allocate_nothing() {
         let mut strategy = Strategy::from_config(&config);
         let mut times = ServiceTimes::new(Settings::from_config(&config));
         let (mut rng, host, mut record) = (Rng::new(1), MemoryHost::new(), Vec::new());
-        // Warm: the window has filled once.
+        // The allocations are counted from the time at which the window has been filled once.
         let mut run = |span| {
             run(
                 &mut strategy,

@@ -1,8 +1,8 @@
-//! Distributed class admission with the constants that ship and targets of HTTP's time scale: the
-//! percentile that results, the share of each sender and the time to recover, over hours that no
-//! test in Envoy can wait.
+//! Distributed class admission with the default constants and targets on the time scale of HTTP:
+//! the resulting percentile, the share of each sender and the time to recover, over hours for which
+//! no test in Envoy can wait.
 
-// Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
+// Clippy doesn't recognize helpers outside of `#[test]` functions as test code.
 #![allow(clippy::unwrap_used)]
 
 use std::cmp::Reverse;
@@ -26,17 +26,18 @@ fn law() -> Law {
     Law::try_from(settings).unwrap()
 }
 
-/// The outcomes of the calls for the class after the first half.
+/// The outcomes of the calls to the class in the second half of the run.
 struct Seen {
-    /// Calls/s in the class, and the part of those that asked for it, of each sender.
+    /// For each sender, its calls/s in the class, and the ratio of its calls for the class that
+    /// stayed in it.
     rates: Vec<f64>,
     kept: Vec<f64>,
-    /// Part of the calls in the class.
+    /// The ratio of calls in the class that missed.
     missed: f64,
 }
 
-/// Senders of `demand` calls/s each share the class's part of a receiver, `room` calls/s, in the
-/// order of arrival.
+/// Runs senders of `demand` calls/s each, which share the class's part of a receiver, `room`
+/// calls/s, in the order of arrival.
 fn run(demand: &[f64], room: f64, seconds: u64) -> Seen {
     let mut rng = Rng::new(7);
     let mut senders: Vec<_> = demand
@@ -90,7 +91,7 @@ fn run(demand: &[f64], room: f64, seconds: u64) -> Seen {
     }
 }
 
-/// The share of misses at which a sender with `rate` calls/s in the class rests.
+/// Returns the ratio of misses at which a sender with `rate` calls/s in the class is in balance.
 fn due(rate: f64) -> f64 {
     1.0 - law().percentile(rate * law().window(HIGH).as_secs_f64()) / 100.0
 }
@@ -112,7 +113,7 @@ fn the_target_holds_and_senders_share_alike_whatever_they_ask_for() {
     );
 }
 
-/// A tenth of all rates: a window has too few calls for its percentile.
+/// All rates are a tenth, so a window has too few calls for its percentile.
 #[test]
 fn with_few_calls_more_of_them_miss() {
     let seen = run(&[2.0, 30.0, 15.0], 17.8, 144_000);

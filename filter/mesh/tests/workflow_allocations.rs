@@ -1,7 +1,7 @@
-//! A run of Algorithm 1 allocates nothing once warm, for any input, and its state fits into a
-//! stated memory.
+//! A run of Algorithm 1 doesn't allocate once warm, for any input, and its state has a bounded
+//! size.
 //!
-//! One test only: the counter is the process's.
+//! There is only one test, because the counter is global.
 
 // A global allocator can't be written without `unsafe`; this one forwards to the system's.
 #![allow(unsafe_code)]
@@ -52,7 +52,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static GLOBAL: Counting = Counting;
 
-/// The memory of an adaptation with the most workflows and processes, bytes.
+/// The maximum memory of an adaptation with the maximum numbers of workflows and processes, bytes.
 const MOST_BYTES: u64 = 4 << 20;
 const WORKFLOWS: u16 = 1001;
 
@@ -72,7 +72,7 @@ fn config(sharing: SharingConfig) -> WorkflowsConfig {
     }
 }
 
-/// Intervals of all workflows; ids of processes are new in each `generation` of ten seconds.
+/// Intervals of all workflows. The ids of processes are new in each `generation` of ten seconds.
 struct Traffic {
     measured: Vec<Measured>,
     calls: Vec<Calls>,
@@ -181,7 +181,7 @@ fn running_allocates_nothing_and_memory_is_bounded() {
             };
             let (so_far, begun) = (allocations(), std::time::Instant::now());
             adaptation.run(&interval);
-            // Warm: all generations of processes were there once.
+            // From here on, all generations of processes have occurred once.
             if n >= 400 {
                 counted += allocations() - so_far;
                 spent.push(begun.elapsed());

@@ -1,12 +1,11 @@
-//! Claims of a paper about its results, and the bounds within which the results here reproduce
-//! them.
+//! Claims of a paper about its results, and the bounds within which our results reproduce them.
 //!
 //! A claim is about one number, or about the ratio or the difference of two. A number is written
 //! `METRIC of KIND in SERIES at PLACES`, such as `rt_p50_ms of slow in MaxQueueWait at 1.1..`.
 //! Without a kind it covers all kinds together; `*` selects each kind separately, and `* but slow`
-//! each kind except one. Without a series, or with `*`, it selects each series. Places are one
-//! (`1.5`), from one on (`1.1..`), up to one (`..1.45`), or, without any, the whole sweep. If
-//! several numbers are selected, all have to be within the bounds.
+//! each kind except one. Without a series, or with `*`, it selects each series. PLACES is one point
+//! of the sweep (`1.5`), all from a point on (`1.1..`), or all up to a point (`..1.45`); without
+//! it, the whole sweep. If several numbers are selected, all have to be within the bounds.
 
 use headgate_simulator::report::Claim;
 use serde::Deserialize;
@@ -25,23 +24,23 @@ pub(crate) struct ClaimEntry {
     of: Option<String>,
     ratio: Option<[String; 2]>,
     difference: Option<[String; 2]>,
-    /// Replaces the numbers by the first place of the sweep at which they exceed this limit.
+    /// A limit. The claim is about the first point of the sweep at which the numbers exceed it.
     crossing: Option<f64>,
     /// The claim holds above this.
     above: Option<f64>,
     /// The claim holds below this.
     below: Option<f64>,
-    /// The claim holds from the first to the second, both included.
+    /// The claim holds within these bounds, both included.
     within: Option<[f64; 2]>,
     #[serde(default = "two")]
     decimals: usize,
     /// Whether the model was fitted to this value. Such a claim is shown, not judged.
     #[serde(default)]
     fitted: bool,
-    /// The reason why the result isn't reproduced. A claim that has a reason and holds is a
+    /// The reason why the result isn't reproduced. A claim with a reason that holds counts as a
     /// failure, like a strict xfail.
     not_reproduced: Option<String>,
-    /// The part of the setup from which the claim follows whatever runs. Such a claim is shown, not
+    /// The part of the setup from which the claim follows in any run. Such a claim is shown, not
     /// judged.
     follows_from: Option<String>,
 }
@@ -56,7 +55,7 @@ struct Numbers<'a> {
     metric: &'a str,
     kind: &'a str,
     series: &'a str,
-    /// The first and the last place.
+    /// The first and the last point of the sweep.
     places: (f64, f64),
 }
 
@@ -85,8 +84,8 @@ impl<'a> Numbers<'a> {
         x.is_none_or(|x| (self.places.0 - 1e-9..=self.places.1 + 1e-9).contains(&x))
     }
 
-    /// Returns the places and values, series by series, place by place, kind by kind; a value is
-    /// `None` if nothing was measured.
+    /// Returns points and values, ordered by series, point and kind; a value is `None` if nothing
+    /// was measured.
     fn values(&self, results: &Results<'_>) -> Vec<(Option<f64>, Option<f64>)> {
         let mut values = Vec::new();
         for found in results.found {
@@ -150,7 +149,7 @@ impl ClaimEntry {
                 .is_none_or(|[least, most]| (least..=most).contains(&value))
     }
 
-    /// Judges the claim by the results.
+    /// Judges the claim against the results.
     pub(crate) fn judge(&self, results: &Results<'_>) -> Claim {
         let values = self.values(results);
         let holds = !values.is_empty() && values.iter().all(|value| self.holds(*value));
@@ -193,8 +192,8 @@ impl ClaimEntry {
         pair.chain(&self.of).map(String::as_str).collect()
     }
 
-    /// Returns the text of a number whose series or place isn't run, or an error if the claim has
-    /// no numbers or no bound.
+    /// Returns an error: the text of a number whose series or point isn't run, or that the claim
+    /// has no numbers or no bound. `None` if the claim is valid.
     pub(crate) fn wrong(&self, series: &[&str], places: &[f64]) -> Option<String> {
         let operands = self.operands();
         let is_bounded = self.above.is_some() || self.below.is_some() || self.within.is_some();

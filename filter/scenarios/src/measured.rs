@@ -11,7 +11,7 @@ pub(crate) type Points = Vec<(f64, Option<f64>)>;
 pub(crate) struct Number {
     pub(crate) kind: String,
     pub(crate) metric: String,
-    /// `None` if there was nothing to measure.
+    /// The value; `None` if there was nothing to measure.
     pub(crate) value: Option<f64>,
     /// Half the width of the 90% confidence interval of the mean; `None` for a single run.
     pub(crate) half: Option<f64>,
@@ -32,7 +32,7 @@ pub(crate) struct Measured {
     pub(crate) curves: Vec<Curve>,
     /// The times of changes, s, and their descriptions.
     pub(crate) events: Vec<(f64, String)>,
-    /// Results in words: a name and a text.
+    /// Textual results: a name and a text.
     pub(crate) words: Vec<(String, String)>,
 }
 

@@ -1,8 +1,7 @@
-//! A scenario: data, and the runner that makes a report of it.
+//! A scenario: an experiment as data, and the runner that turns it into a report.
 //!
-//! The parameters of a case are those of the scenario's model, changed by its series
-//! ([merged](merge) as in RFC 7396) and, at the fields that are swept, by the case's place of the
-//! sweep.
+//! The parameters of a case are those of the scenario's model. Its series changes them by a [merge
+//! patch](merge) (RFC 7396), and its point of the sweep sets the swept fields.
 
 use std::collections::BTreeMap;
 
@@ -24,16 +23,16 @@ const FILES: [&str; 5] = [
     include_str!("../data/aequitas.yaml"),
 ];
 
-/// Experiments of the papers that no scenario repeats, and the reason.
+/// Experiments of the papers that no scenario covers, with the reason.
 pub const MISSING: [(&str, &str); 2] = [
     ("Chronos, §3.1", "memory of the controller"),
     ("Wisp, Figures 1 and 2", "measurements of Bing"),
 ];
 
-/// An error that leaves a scenario without a report.
+/// The reason why a scenario has no report.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
-    /// The data is invalid; a test reads all of it.
+    /// The data is invalid. A test reads all of it.
     #[error("the scenario's data: {0}")]
     Data(String),
     /// A run failed.
@@ -47,20 +46,20 @@ pub enum ScenarioError {
 pub struct Scenario {
     name: String,
     title: String,
-    /// Requests of a run at the paper's size, the base of smaller sizes.
+    /// The number of requests of a run at the paper's size, from which smaller sizes are scaled.
     requests: u64,
-    /// The smallest ratio of the paper's times that is run.
+    /// The smallest factor by which the paper's times are scaled.
     #[serde(default = "tenth")]
     least: f64,
-    /// Runs of each case in the paper.
+    /// The number of runs of each case in the paper.
     #[serde(default = "one")]
     seeds: u32,
     /// The size at which the claims are tested.
     #[serde(default)]
     check: CheckSize,
-    /// Names of the fields that identify a row's place.
+    /// Names of the fields that identify a row.
     fields: Fields,
-    /// Names and texts of the setup's entries.
+    /// Names and texts of the entries of the setup.
     #[serde(default)]
     setup: Vec<(String, String)>,
     model: Value,
@@ -72,7 +71,7 @@ pub struct Scenario {
     figures: Vec<FigureEntry>,
     #[serde(default)]
     claims: Vec<ClaimEntry>,
-    /// Names of the notes in the file.
+    /// The notes: their names in the file, replaced by their texts when it is read.
     #[serde(default)]
     notes: Vec<String>,
 }
@@ -92,7 +91,7 @@ struct CheckSize {
     seeds: Option<u32>,
 }
 
-/// A strategy, or another variant that is compared.
+/// A strategy, or another compared variant.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Series {
@@ -100,7 +99,7 @@ struct Series {
     /// A merge patch of the model.
     #[serde(default)]
     with: Value,
-    /// The places of this series, in place of the sweep's.
+    /// The points of this series, in place of the sweep's.
     values: Option<Vec<f64>>,
     /// The field that this series sweeps, in place of the sweep's.
     at: Option<String>,
@@ -110,18 +109,18 @@ struct Series {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Cross {
-    /// The field of the rows that names the variant.
+    /// The field of the rows with the variant's name.
     field: String,
     each: Vec<Series>,
 }
 
-/// The changes from one place to the next.
+/// A sweep: a field of the model and its values.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Sweep {
-    /// The model's field, as an RFC 6901 pointer.
+    /// The field, as an RFC 6901 pointer into the model.
     at: String,
-    /// Fields that change with it, and their offsets from its value.
+    /// Fields that change with it, as offsets from its value.
     #[serde(default)]
     with: Vec<(String, f64)>,
     values: Vec<f64>,
@@ -130,14 +129,14 @@ struct Sweep {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DataFile {
-    /// Anchors that scenarios share.
+    /// YAML anchors that scenarios share.
     #[serde(default, rename = "shared")]
     _shared: Value,
     notes: BTreeMap<String, String>,
     scenarios: Vec<Scenario>,
 }
 
-/// One combination of variants, run once for each seed.
+/// One combination of variants, run once per seed.
 struct Case {
     series: String,
     labels: Vec<(String, String)>,
@@ -181,7 +180,7 @@ impl Scenario {
         &self.name
     }
 
-    /// Returns one line: the paper and the caption.
+    /// Returns the title in one line: the paper and the caption.
     #[must_use]
     pub fn title(&self) -> &str {
         &self.title
@@ -290,7 +289,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Runs the scenario. The same `size`, with any number of threads, gives the same report.
+    /// Runs the scenario. The report depends only on `size`, not on its number of threads.
     ///
     /// # Errors
     /// [`ScenarioError`].
@@ -350,8 +349,8 @@ impl Scenario {
     }
 }
 
-/// Applies a merge patch to `target`: mappings field by field, any other value as a whole; null
-/// removes a field.
+/// Applies a merge patch to `target`: mappings are merged field by field, other values are
+/// replaced; null removes a field.
 fn merge(target: &mut Value, patch: &Value) {
     match (target, patch) {
         (_, Value::Null) => {}
@@ -359,7 +358,7 @@ fn merge(target: &mut Value, patch: &Value) {
             for (name, value) in patch {
                 match (value, target.get_mut(name)) {
                     (Value::Null, _) => _ = target.remove(name),
-                    // A choice of another type has other settings, so it replaces the old one.
+                    // A choice with another type has other settings, so it replaces the old choice.
                     (Value::Object(new), Some(Value::Object(old)))
                         if new
                             .get("type")

@@ -1,7 +1,7 @@
-//! A scenario's results as tables, figures and rows, as its data asks for them.
+//! The tables, figures and rows of a scenario's results, as its data specifies them.
 //!
-//! Every number has four coordinates: its series, its place of the sweep, its kind and its metric.
-//! A table chooses one of the first three for its rows, and another for its groups of rows; its
+//! Every number has four coordinates: its series, its point of the sweep, its kind and its metric.
+//! A table uses one of the first three for its rows, and another for its groups of rows; its
 //! columns fix the others.
 
 use headgate_simulator::report::{
@@ -15,7 +15,7 @@ use crate::measured::{ALL, Measured, Number};
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) series: String,
-    /// Fields that identify the series.
+    /// The fields that identify the series.
     pub(crate) labels: Vec<(String, String)>,
     pub(crate) x: Option<f64>,
     pub(crate) measured: Measured,
@@ -27,7 +27,7 @@ pub(crate) struct Results<'a> {
     pub(crate) found: &'a [Found],
 }
 
-/// Names of the fields of rows.
+/// The names of the rows' fields.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Fields {
@@ -50,11 +50,11 @@ pub(crate) enum Dimension {
 #[serde(deny_unknown_fields)]
 pub(crate) struct TableEntry {
     title: String,
-    /// Heading of the rows' labels.
+    /// The heading of the rows' labels.
     head: String,
     rows: Dimension,
     groups: Option<Dimension>,
-    /// The only series or kinds to show, in this order, if rows are series or kinds.
+    /// The series or kinds to show, in this order, if rows are series or kinds; `None` for all.
     only: Option<Vec<String>>,
     columns: Vec<Column>,
 }
@@ -75,12 +75,11 @@ pub(crate) struct Column {
     /// Whether confidence intervals are shown.
     #[serde(default)]
     interval: bool,
-    /// The paper's values: a text for each group, with a word for each row; `.` if the paper prints
-    /// none.
+    /// The paper's values: one text per group, with one word per row; `.` if the paper prints none.
     #[serde(default)]
     paper: Vec<String>,
-    /// The largest accepted distance from the paper's value. `-0-`, "not one in any run", allows
-    /// for none.
+    /// The largest accepted difference from the paper's value. `-0-` ("not one in any run") accepts
+    /// none.
     within: Option<f64>,
 }
 
@@ -92,7 +91,7 @@ pub(crate) struct FigureEntry {
     metric: String,
     x: String,
     y: String,
-    /// Whether the lines are over time, of the first run.
+    /// Whether the lines are over time, from the first run.
     #[serde(default)]
     time: bool,
     series: Option<Vec<String>>,
@@ -100,10 +99,10 @@ pub(crate) struct FigureEntry {
     /// Logarithmic axes: `x`, `y` or `xy`.
     #[serde(default)]
     log: String,
-    /// Limits of the vertical axis.
+    /// The limits of the vertical axis.
     from: Option<f64>,
     to: Option<f64>,
-    /// Values and names of horizontal lines.
+    /// The values and names of horizontal lines.
     #[serde(default)]
     levels: Vec<(f64, String)>,
     #[serde(default)]
@@ -211,8 +210,8 @@ impl TableEntry {
         }
     }
 
-    /// Returns the place of a cell. Coordinates that neither row nor group nor column gives are the
-    /// first series and all kinds.
+    /// Returns the coordinates of a cell. If neither row nor group nor column gives a coordinate,
+    /// it is the first series, or all kinds.
     fn place<'a>(
         &'a self,
         column: &'a Column,
@@ -272,7 +271,7 @@ impl Column {
     }
 }
 
-/// "Not one in any run"; 0.00 could be one in ten thousand.
+/// "Not one in any run"; 0.00 could also be one in ten thousand.
 const NONE: &str = "-0-";
 
 /// Parses a number as a paper prints it: `-0-`, `1.52`, `1.52±0.07`.
@@ -337,7 +336,7 @@ pub(crate) fn table(entry: &TableEntry, results: &Results<'_>) -> Table {
     }
 }
 
-/// Returns a figure of the lines that have a value other than 0; `None` if no line has.
+/// Returns a figure of the lines that have at least one value other than 0; `None` if no line has.
 pub(crate) fn figure(
     entry: &FigureEntry,
     tables: &[TableEntry],
@@ -505,7 +504,7 @@ fn papers(
     points
 }
 
-/// Returns rows for programs: one for each case and kind, then one for each case, kind and time.
+/// Returns machine-readable rows: one per case and kind, then one per case, kind and time.
 pub(crate) fn rows(fields: &Fields, tables: &[TableEntry], results: &Results<'_>) -> Vec<Record> {
     let mut rows = Vec::new();
     let columns = || tables.iter().flat_map(|table| &table.columns);
@@ -559,12 +558,12 @@ pub(crate) fn rows(fields: &Fields, tables: &[TableEntry], results: &Results<'_>
 
 #[cfg(test)]
 impl TableEntry {
-    /// Whether any of its cells has a bound.
+    /// Whether any of the table's cells has a bound.
     pub(crate) fn is_judged(&self) -> bool {
         self.columns.iter().any(|column| column.within.is_some())
     }
 
-    /// Returns a series that the table names and that is not run.
+    /// Returns a series that the table names but that isn't run.
     pub(crate) fn wrong(&self, series: &[&str]) -> Option<String> {
         let columns = self
             .columns

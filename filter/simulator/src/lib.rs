@@ -1,16 +1,16 @@
 //! Headgate's admission engine in simulated time.
 //!
 //! A model of the algorithm would only show its author's assumptions. So the simulator runs
-//! [`headgate_core::engine::Engine`], the engine that decides in Envoy, between a [`source`] of
-//! requests (open or closed loop) and a modelled [`backend`]. Both exist only as events: a run of
-//! two minutes takes a second, and the same seed gives the same result to the last digit.
+//! [`headgate_core::engine::Engine`], the same engine as in Envoy, between a [`source`] of requests
+//! (open or closed loop) and a modelled [`backend`]. Both consist only of events, so a run of two
+//! minutes takes a second, and the same seed gives the same result to the last digit.
 //!
 //! [`fabric`] is a network of hosts around a switch, for class admission, whose time scale is that
 //! of packets.
 //!
-//! [`simulation`] is one run, [`trial`] tries a policy under a [`workload`], [`mesh`] is many
-//! services that call each other, and their results go into a [`report`]. The experiments of the
-//! papers are a crate of their own, `headgate-scenarios`.
+//! [`simulation`] is one run, [`trial`] runs a policy under a [`workload`], and [`mesh`] simulates
+//! many services that call each other. Their results go into a [`report`]. The experiments of the
+//! papers are in a separate crate, `headgate-scenarios`.
 
 pub mod backend;
 pub mod clients;

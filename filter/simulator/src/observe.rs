@@ -1,10 +1,10 @@
-//! A source that reports progress while a run goes on, and records outcomes of requests over time.
+//! A source that reports the progress of a run, and records outcomes of requests over time.
 
 use crate::progress::Progress;
 use crate::source::{Answer, Ending, Request, Source};
 
-/// Requests between two progress reports: often enough for a smooth bar, seldom enough to cost
-/// nothing.
+/// The number of requests between two progress reports: small enough for a smooth bar, and large
+/// enough to cost nothing.
 const TELL_EVERY: u64 = 1 << 16;
 
 /// A source with progress reports and timelines.
@@ -25,13 +25,13 @@ impl<'a, S> Observed<'a, S> {
         }
     }
 
-    /// Also records the outcomes of requests.
+    /// Sets the timelines in which the outcomes of requests are recorded.
     pub(crate) fn over(mut self, timelines: [Option<Timeline>; 2]) -> Self {
         self.timelines = timelines;
         self
     }
 
-    /// Returns the recorded timelines.
+    /// Returns the recorded timelines, and removes them.
     pub(crate) fn timelines(&mut self) -> [Option<Timeline>; 2] {
         std::mem::take(&mut self.timelines)
     }
@@ -81,7 +81,7 @@ pub(crate) struct Timeline {
 #[derive(Debug, Clone, Default)]
 struct Bin {
     kinds: Vec<Tally>,
-    /// Busy time of servers, ns.
+    /// The busy time of all servers, ns.
     busy: u64,
 }
 
@@ -93,12 +93,12 @@ struct Tally {
     served: Vec<u32>,
 }
 
-/// The counts of a type, or of all of them, in a bin.
+/// The counts of one type, or of all types, in a bin.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Moment {
-    /// Requests.
+    /// The number of requests.
     pub(crate) offered: u64,
-    /// Requests refused or failed, percent.
+    /// The percentage of requests that were refused or failed.
     pub(crate) rejected_pct: f64,
 }
 
@@ -136,7 +136,7 @@ impl Timeline {
         }
     }
 
-    /// Adds a server's busy time.
+    /// Adds the busy time of a server.
     fn work(&mut self, from: u64, to: u64) {
         let first = self.edges.partition_point(|edge| *edge <= from);
         for bin in first.saturating_sub(1)..self.bins.len() {
@@ -163,7 +163,7 @@ impl Timeline {
         self.bins[bin].busy as f64 / ((to - from).max(1) as f64 * f64::from(servers))
     }
 
-    /// Returns the counts of one type in a bin; with `None`, of all types.
+    /// Returns the counts of type `kind` in a bin; if it is `None`, of all types.
     pub(crate) fn moment(&self, bin: usize, kind: Option<usize>) -> Moment {
         let (mut refused, mut served) = (0, 0);
         for tally in self.tallies(bin, kind) {
@@ -177,8 +177,8 @@ impl Timeline {
         }
     }
 
-    /// Returns the number of requests of one type in a bin served within `limit_us`, µs; without a
-    /// limit, of all that were served.
+    /// Returns the number of requests of one type in a bin that were served within `limit_us`, µs;
+    /// if it is `None`, the number of all that were served.
     pub(crate) fn within(&self, bin: usize, kind: usize, limit_us: Option<u64>) -> u64 {
         let is_within = |us: &&u32| limit_us.is_none_or(|limit| u64::from(**us) <= limit);
         let served = self
@@ -199,7 +199,7 @@ impl Timeline {
             .flat_map(|tally| tally.served.iter().copied())
             .collect();
         let mut at = |q: &f64| {
-            // The least time that at least the ratio q of the times doesn't exceed.
+            // The smallest time that at least the ratio q of the times doesn't exceed.
             let rank = (times.len() as f64 * q).ceil().max(1.0) as usize - 1;
             let rank = rank.min(times.len().checked_sub(1)?);
             Some(f64::from(*times.select_nth_unstable(rank).1) / 1e3)
@@ -224,7 +224,7 @@ mod tests {
     fn requests_count_where_they_arrived_and_work_where_it_was_done() {
         let mut timeline = Timeline::new(vec![100 * MS, 200 * MS, 300 * MS], 2);
         let request = |at: u64, kind, processing: u64| Request::new(at * MS, kind, processing * MS);
-        // The request arrives before the first bin, but its work reaches into it.
+        // The request arrives before the first bin, but its service extends into it.
         timeline.note(&request(50, 0, 60), 110 * MS, Ending::Served);
         timeline.note(&request(150, 0, 100), 270 * MS, Ending::Served);
         timeline.note(&request(199, 1, 1), 199 * MS, Ending::Refused);
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(timeline.moment(0, None).rejected_pct, 50.0);
         assert_eq!(timeline.quantiles(0, None, &[0.5, 0.9]), [Some(120.0); 2]);
         assert_eq!(timeline.quantiles(1, Some(0), &[0.5]), [None]);
-        // 10 ms of the first, 30 ms of the second; then 70 ms of the second.
+        // 10 ms of the first request and 30 ms of the second; then 70 ms of the second.
         assert!((timeline.utilization(0, 2) - 0.2).abs() < 1e-9);
         assert!((timeline.utilization(1, 2) - 0.35).abs() < 1e-9);
     }

@@ -1,4 +1,4 @@
-//! Many independent jobs on all cores.
+//! Independent jobs on several threads.
 
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
@@ -7,8 +7,8 @@ use std::thread;
 
 use crate::simulation::SimulationError;
 
-/// Runs jobs 0 to `jobs` and returns their results in this order, independent of threads and
-/// timing.
+/// Runs `jobs` jobs, numbered from 0, and returns their results in this order, independent of
+/// threads and timing.
 ///
 /// # Errors
 /// The error of the first failed job, in this order. After an error, jobs that have not begun may

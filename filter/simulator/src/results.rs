@@ -16,7 +16,7 @@ const MAX_RESPONSE_US: u64 = 3_600_000_000;
 pub struct TypeOutcome {
     /// Requests that arrived after the warm-up.
     pub offered: u64,
-    /// Requests refused, at arrival or because they waited too long.
+    /// Requests refused, on arrival or after a wait that was too long.
     pub rejected: u64,
     /// Response times of the other requests, µs.
     response_times: Histogram<u32>,
@@ -42,8 +42,8 @@ impl TypeOutcome {
         served.then(|| self.response_times.value_at_quantile(q) as f64 / 1e3)
     }
 
-    /// Returns the number of requests served within `limit_us`, µs; without a limit, of all that
-    /// were served.
+    /// Returns the number of requests served within `limit_us`, µs; if it is `None`, the number of
+    /// all served requests.
     #[must_use]
     pub fn within(&self, limit_us: Option<u64>) -> u64 {
         match limit_us {
@@ -52,7 +52,7 @@ impl TypeOutcome {
         }
     }
 
-    /// Returns the refused requests in percent of the offered.
+    /// Returns the percentage of offered requests that were refused.
     #[must_use]
     pub fn rejected_pct(&self) -> f64 {
         match self.offered {
@@ -65,27 +65,27 @@ impl TypeOutcome {
 /// The results of one run.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Results by the workload's types.
+    /// The results by type of the workload.
     pub types: Vec<TypeOutcome>,
-    /// Busy ratio of the backend's slots after the warm-up.
+    /// The busy ratio of the backend's slots after the warm-up.
     pub utilization: f64,
-    /// Measured time, s.
+    /// The measured time, s.
     pub seconds: f64,
-    /// Requests simulated, warm-up included.
+    /// The number of simulated requests, including the warm-up.
     pub simulated: u64,
-    /// The stage's slots at the end of each second, warm-up included.
+    /// The stage's slots at the end of each second, including the warm-up.
     pub parallelism: Vec<u32>,
 }
 
 impl Outcome {
-    /// Returns the requests per second that arrived after the warm-up.
+    /// Returns the rate of arrivals after the warm-up, requests per second.
     #[must_use]
     pub fn per_second(&self) -> f64 {
         let offered: u64 = self.types.iter().map(|kind| kind.offered).sum();
         offered as f64 / self.seconds.max(f64::MIN_POSITIVE)
     }
 
-    /// Returns the results of all types together; `None` without types.
+    /// Returns the results of all types together; `None` if there are no types.
     pub(crate) fn all(&self) -> Option<TypeOutcome> {
         let mut types = self.types.iter();
         let mut all = types.next()?.clone();
@@ -102,17 +102,17 @@ impl Outcome {
 /// The main numbers of one type in one run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// Name of the type, or [`ALL`].
+    /// The type's name, or [`ALL`].
     pub kind: String,
     /// Requests that arrived after the warm-up.
     pub offered: f64,
-    /// Percent of the offered requests that were refused.
+    /// The percentage of offered requests that were refused.
     pub rejected_pct: f64,
-    /// Median response time of served requests, ms.
+    /// The median response time of served requests, ms.
     pub rt_p50_ms: Option<f64>,
-    /// 90th percentile of response times, ms.
+    /// The 90th percentile of the response times of served requests, ms.
     pub rt_p90_ms: Option<f64>,
-    /// Busy ratio of the backend's slots; the same in all rows of a run.
+    /// The busy ratio of the backend's slots; the same in all rows of a run.
     pub utilization: f64,
 }
 
@@ -133,7 +133,7 @@ pub fn rows<'a>(names: impl IntoIterator<Item = &'a str>, run: &Outcome) -> Vec<
     rows
 }
 
-/// Returns the mean; `None` without values.
+/// Returns the mean; `None` if there are no values.
 #[must_use]
 pub fn mean(values: impl IntoIterator<Item: Borrow<f64>>) -> Option<f64> {
     let values = values.into_iter();

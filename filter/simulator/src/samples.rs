@@ -1,6 +1,6 @@
 //! The stage and the traffic of Bouncer §5.3, for tests.
 
-// Helpers of tests fail a test by panicking, as tests do.
+// Test helpers may panic, as tests do.
 #![allow(clippy::unwrap_used)]
 
 use headgate_core::config::StageConfig;

@@ -1,11 +1,11 @@
-//! One run: requests arrive, the engine decides, the backend works, until enough requests have
+//! One run: requests arrive, the engine decides and the backend works until enough requests have
 //! ended.
 //!
-//! Discrete events of three kinds are taken in the order of their times: the next arrival of a
+//! Three kinds of discrete events are processed in the order of their times: the next arrival of a
 //! [`Source`], the next end of service of a [`Backend`], and the engine's tick every 10 ms. At
 //! equal times, arrivals are last, because an end of service frees a slot.
 //!
-//! The model leaves out other workers (one decides for all) and the network.
+//! The model leaves out the network and multiple workers: one worker decides about all requests.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// An error that ends a run.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulationError {
-    /// The stage's configuration is invalid for the filter, too.
+    /// The stage's configuration is invalid; the filter would reject it, too.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The engine failed.
@@ -49,19 +49,19 @@ pub enum SimulationError {
     /// The histograms for the results can't be created.
     #[error("results can't be kept: {0}")]
     Results(String),
-    /// A thread ended early.
+    /// A thread of the simulation ended early.
     #[error("a run ended early; this is a fault of the simulator")]
     Lost,
 }
 
-/// The end of a run. A run also ends when no events are left.
+/// The condition that ends a run. A run also ends when no events are left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
-    /// After this number of requests that count.
+    /// This number of requests that count has ended.
     Requests(u64),
-    /// At this time after the start.
+    /// This time after the start has passed.
     Time(Duration),
-    /// When the source is exhausted.
+    /// The source is exhausted.
     Exhausted,
 }
 
@@ -70,7 +70,7 @@ pub enum Until {
 pub struct Run<'a> {
     /// The stage in front of the backend.
     pub stage: &'a StageConfig,
-    /// The stage's types of the source's types, by [`Request::kind`].
+    /// The stage's types for the source's types, by [`Request::kind`].
     pub kinds: &'a [TypeId],
     /// Time before results count.
     pub warm_up: Duration,
@@ -81,8 +81,8 @@ pub struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Makes the run, until all requests that are in the stage at its end have left it. The source
-    /// receives these last answers, too, but no further request is taken from it.
+    /// Runs until the end, and then until all requests in the stage have left it. The source still
+    /// receives their answers, but no further request is taken from it.
     ///
     /// # Errors
     /// [`SimulationError`].
@@ -130,7 +130,7 @@ pub struct Simulation<'a> {
     pub per_second: f64,
     /// Time before results count.
     pub warm_up: Duration,
-    /// Requests that count.
+    /// The number of requests that count.
     pub requests: u64,
     /// The seed of all random choices.
     pub seed: u64,
@@ -156,7 +156,7 @@ impl Simulation<'_> {
     }
 }
 
-/// A request that was not refused at its arrival.
+/// A request that was not refused on arrival.
 #[derive(Debug, Clone, Copy)]
 struct Job {
     request: Request,
@@ -220,8 +220,8 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
         })
     }
 
-    /// Runs all events before `until`, but at most `requests` arrivals. Ends when only ticks are
-    /// left.
+    /// Runs all events before `until`, with at most `requests` arrivals. Ends early when only ticks
+    /// are left.
     fn play(&mut self, until: u64, requests: u64) -> Result<(), SimulationError> {
         let mut left = requests;
         while left > 0 {
@@ -229,7 +229,7 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
             match arrival {
                 Some(at) if at < until => {
                     if self.step(at)? {
-                        // The event may have caused an earlier arrival.
+                        // The event may have caused an arrival before this one.
                         continue;
                     }
                     let Some(request) = self.source.take() else {
@@ -440,7 +440,7 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
             return stream;
         }
         self.jobs.push(job);
-        // 2^32 requests at once don't fit into memory.
+        // The index fits: 2^32 requests at once don't fit into memory.
         (self.jobs.len() - 1) as u32
     }
 }

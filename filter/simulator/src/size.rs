@@ -5,16 +5,16 @@ use std::num::NonZeroUsize;
 use crate::parallel::in_parallel;
 use crate::simulation::SimulationError;
 
-/// The size of a simulation. Fields that are `None` take the value of the plan or the paper.
+/// The size of a simulation. Fields that are `None` have the value of the plan or the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Size {
-    /// Requests of each run that count.
+    /// Requests of each run that count in its results.
     pub requests: Option<u64>,
-    /// Runs of each case, each with a seed of its own.
+    /// The number of runs of each case, each with its own seed.
     pub seeds: Option<u32>,
     /// The first seed, 1 by default; the next ones follow.
     pub seed: Option<u64>,
-    /// Threads; all cores by default.
+    /// The number of threads; all cores by default.
     pub threads: Option<NonZeroUsize>,
 }
 
@@ -25,9 +25,9 @@ impl Size {
         self.seed.unwrap_or(1)
     }
 
-    /// Runs each of `cases` cases once for each seed, on all cores, and returns the results by
-    /// case, then by seed. `seeds` is the default number of seeds. The results are the same with
-    /// any number of threads.
+    /// Runs each of `cases` cases once for each seed, on several threads. Returns the results by
+    /// case, then by seed. `seeds` is the default number of seeds. The results don't depend on the
+    /// number of threads.
     ///
     /// # Errors
     /// The error of the first failed run, in the order of cases and seeds.

@@ -1,5 +1,5 @@
-//! Each sender decides for itself, by an admit probability for each receiver and class (Aequitas,
-//! Algorithm 1).
+//! Class admission by each sender for itself, with an admit probability for each receiver and class
+//! (Aequitas, Algorithm 1).
 //!
 //! ```text
 //! a call asks for class q      runs in q with probability p[receiver, q], else in the lowest class
@@ -7,11 +7,11 @@
 //! ```
 //!
 //! Calls that ran in the lowest class carry no information about the class that they asked for, and
-//! change nothing. Senders are fair without talking to each other. Each lowers its probability at
-//! its own misses, and a sender with more calls sees more of them. So all end at the same rate of
-//! admitted calls, or at p = 1 with less.
+//! change nothing. Senders share fairly without communication. Each lowers its probability at its
+//! own misses, and a sender with more calls has more misses. So all end at the same rate of
+//! admitted calls, or below it at p = 1.
 //!
-//! Only channels with p < 1 take memory. A channel that [`Limits`] evicts is at p = 1 again.
+//! Only channels with p < 1 take memory. A channel that [`Limits`] evicts returns to p = 1.
 
 use std::hash::Hash;
 
@@ -23,7 +23,7 @@ use super::law::{Change, Law};
 use super::recent::Recent;
 use super::{Completion, Limits};
 
-/// Admit probabilities; a receiver is a `D`.
+/// Admit probabilities of one sender. `D` is a receiver.
 #[derive(Debug, Clone)]
 pub struct Distributed<D> {
     law: Law,
@@ -32,9 +32,9 @@ pub struct Distributed<D> {
 
 #[derive(Debug, Clone, Copy)]
 struct Channel {
-    /// Floor ≤ p < 1.
+    /// The admit probability, floor ≤ p < 1.
     probability: f64,
-    /// Begin of the window.
+    /// The start of the window.
     since: Instant,
 }
 
@@ -48,14 +48,14 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
         }
     }
 
-    /// The law that moves the probabilities.
+    /// Returns the law of the probabilities.
     #[must_use]
     pub fn law(&self) -> &Law {
         &self.law
     }
 
     /// Returns the class in which a call to `destination` that asks for class `wanted` must run:
-    /// this one or the lowest.
+    /// `wanted` or the lowest.
     pub fn class_for(
         &mut self,
         now: Instant,
@@ -68,8 +68,8 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
         }
         let channel = self.below_one.get(now, (destination, wanted));
         let probability = channel.map_or(1.0, |channel| channel.probability);
-        // Draws at p = 1 as well: the numbers that other channels draw don't depend on this one's
-        // state.
+        // It draws at p = 1 as well, so that this channel's state doesn't change the numbers that
+        // other channels draw.
         if rng.chance(probability) {
             wanted
         } else {
@@ -77,11 +77,11 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
         }
     }
 
-    /// Records a call to `destination` that completed.
+    /// Records a completed call to `destination`.
     pub fn completed(&mut self, now: Instant, destination: D, call: &Completion) {
         let key = (destination, call.class);
         let known = self.below_one.get(now, key).copied();
-        // At p = 1 the end of a window changes nothing.
+        // At p = 1 the end of a window changes nothing, so the window always begins now.
         let channel = known.unwrap_or(Channel {
             probability: 1.0,
             since: now,
@@ -100,8 +100,8 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
         }
     }
 
-    /// Probability with which a call to `destination` that asks for `class` runs in it; 1 in the
-    /// lowest class.
+    /// Returns the probability that a call to `destination` that asks for `class` runs in it; 1 for
+    /// the lowest class.
     #[must_use]
     pub fn probability(&self, now: Instant, destination: D, class: ClassId) -> f64 {
         let channel = self.below_one.peek(now, (destination, class));
@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    /// Rounded, as sums of hundredths are not exact.
+    /// The value is rounded, since sums of hundredths are not exact.
     fn percent(state: &Distributed<u32>, now: Instant, class: ClassId) -> u64 {
         (state.probability(now, 1, class) * 100.0).round() as u64
     }
@@ -156,7 +156,8 @@ mod tests {
         let p = |state: &Distributed<u32>, us| percent(state, at(us), HIGH);
         state.completed(at(0), 1, &call(HIGH, 15, 7));
         assert_eq!(p(&state, 0), 93);
-        // The miss started the window: 14 ms later it hasn't ended, a moment later it has.
+        // The miss started the window, which ends after 14 ms: not yet here, but a microsecond
+        // later.
         state.completed(at(14_000), 1, &call(HIGH, 14, 7));
         assert_eq!(p(&state, 14_000), 93);
         state.completed(at(14_001), 1, &call(HIGH, 14, 7));
@@ -165,15 +166,15 @@ mod tests {
         state.completed(at(28_000), 1, &call(HIGH, 15, 1));
         state.completed(at(28_002), 1, &call(HIGH, 14, 7));
         assert_eq!(p(&state, 28_002), 93);
-        // Other classes and receivers have their own; the lowest class moves nothing.
+        // Other classes and receivers have their own probabilities; the lowest class has no effect.
         assert_eq!(percent(&state, at(28_002), MEDIUM), 100);
         state.completed(at(28_003), 1, &call(LOW, 9_999, 7));
         state.completed(at(28_003), 2, &call(HIGH, 15, 7));
         assert_eq!(p(&state, 28_003), 93);
-        // Down to the floor, and no further.
+        // The probability stops at the floor.
         (0..50).for_each(|_| state.completed(at(28_004), 1, &call(HIGH, 15, 7)));
         assert_eq!(p(&state, 28_004), 10);
-        // An idle channel stays where it is, and is forgotten after a minute.
+        // An idle channel keeps its probability, and is forgotten after a minute.
         assert_eq!(p(&state, 60_028_003), 10);
         assert_eq!(p(&state, 60_028_004), 100);
     }
@@ -193,7 +194,7 @@ mod tests {
             .collect();
         assert!(ran.iter().all(|class| [HIGH, LOW].contains(class)));
         let kept = ran.iter().filter(|class| **class == HIGH).count();
-        // Standard deviation 145.
+        // The standard deviation is 145.
         assert!(kept.abs_diff(30_000) < 750, "{kept}");
         assert_eq!(state.class_for(at(1), 1, MEDIUM, &mut rng), MEDIUM);
         assert_eq!(state.class_for(at(1), 2, HIGH, &mut rng), HIGH);
@@ -224,8 +225,8 @@ mod tests {
     }
 
     proptest! {
-        /// The probabilities are those of the algorithm written down as it is published, with a
-        /// state for every channel from the start, and stay between the floor and 1.
+        /// The probabilities equal those of the algorithm as published, with a state for every
+        /// channel from the start, and stay between the floor and 1.
         #[test]
         fn follows_the_published_algorithm(
             calls in prop::collection::vec(

@@ -1,5 +1,5 @@
-//! A server decides by admit probabilities that follow the *average* delay of incast at each
-//! receiver (centralized Aequitas §3.2).
+//! Admit probabilities that follow the *average* incast delay at each receiver, decided by a server
+//! (centralized Aequitas §3.2).
 //!
 //! The latency of a call has two parts: the round trip, which belongs to the pair of sender and
 //! receiver, and the delay that all senders cause together at the receiver. The latter is the wait
@@ -11,18 +11,18 @@
 //! p[sender, receiver, class] moves by the law, with RTT + I in place of ℓ
 //! ```
 //!
-//! With w = 0 it is [`Distributed`] with one state for all senders. The closer w is to 1, the fewer
-//! single misses are left in I. The law then compares a mean with a target for the 99.9th
+//! With w = 0 it is [`Distributed`] with one average for all senders. The closer w is to 1, the
+//! less a single miss changes I. The law then compares a mean with a target for the 99.9th
 //! percentile, so a w near 1 admits everything and loses the target.
 //!
-//! Reports of many calls ([`Incast::completed_together`]) have a mean from the start: targets then
-//! hold for the mean, for any w. Their w is the weight that is left after a second. Weights per
-//! call would make the average as short as the last report: 0.5 to the power of the ten calls in
-//! it.
+//! Reports of many calls ([`Incast::completed_together`]) contain only their mean: targets then
+//! hold for the mean, for any w. For reports, w is the weight that is left after a second. A weight
+//! per call would reduce the average to the last report: ten calls at w = 0.5 leave 0.5¹⁰ of the
+//! past.
 //!
 //! The paper uses w twice, as the weight of the past and as a factor before the incast delay; only
-//! the former is meant here. It doesn't say how RTT is measured: it is given with each report, and
-//! is no longer than the latency.
+//! the former is meant here. It doesn't say how RTT is measured. Here each report contains it, and
+//! it counts as at most the latency.
 
 use std::hash::Hash;
 use std::num::NonZeroU32;
@@ -36,13 +36,13 @@ use super::law::Law;
 use super::recent::Recent;
 use super::{Completion, Distributed, Limits, Scope, SettingsError, class_of};
 
-/// Admit probabilities of all senders; a sender is an `S`, a receiver a `D`.
+/// Admit probabilities of all senders. `S` is a sender, `D` a receiver.
 #[derive(Debug, Clone)]
 pub struct Incast<S, D> {
     /// w, 0 ≤ w < 1.
     past: f64,
     scope: Scope,
-    /// I.
+    /// I, by receiver and class.
     delays: Recent<(D, ClassId), Average>,
     channels: Distributed<(S, D)>,
 }
@@ -50,14 +50,14 @@ pub struct Incast<S, D> {
 #[derive(Debug, Clone, Copy)]
 struct Average {
     delay_ns: f64,
-    /// The weight of the average at `at`, calls.
+    /// The weight of the average at `at`, in calls.
     calls: f64,
     at: Instant,
 }
 
 impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
-    /// Creates the state. `past` is the weight of the average before a call ([`Incast::completed`])
-    /// or of that of a second ago ([`Incast::completed_together`]), a ratio.
+    /// Creates the state. `past` is the ratio that the average keeps of its weight: per call for
+    /// [`Incast::completed`], per second for [`Incast::completed_together`].
     ///
     /// # Errors
     /// [`SettingsError::Smoothing`] unless 0 ≤ `past` < 1.
@@ -74,7 +74,7 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
     }
 
     /// Returns the class in which a call from `source` to `destination` that asks for class
-    /// `wanted` must run: this one or the lowest.
+    /// `wanted` must run: `wanted` or the lowest.
     pub fn class_for(
         &mut self,
         now: Instant,
@@ -87,8 +87,8 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
             .class_for(now, (source, destination), wanted, rng)
     }
 
-    /// Records a call from `source` to `destination` that completed. `round_trip` is the round trip
-    /// time between the two.
+    /// Records a completed call from `source` to `destination`. `round_trip` is the round-trip time
+    /// between the two.
     pub fn completed(
         &mut self,
         now: Instant,
@@ -101,10 +101,10 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         self.completed_by(now, source, destination, call, round_trip, average);
     }
 
-    /// Records `calls` from `source` to `destination` that completed since the last report. `mean`
-    /// has their mean latency and, as its size, the cost of those that missed their target. They
-    /// are `calls` samples of the average. They move the probability once, by the cost of the
-    /// misses, and only if the average misses as well.
+    /// Records the number `calls` of calls from `source` to `destination` that completed since the
+    /// last report. `mean` contains their mean latency and, as its size, the cost of those that
+    /// missed their target. They count as `calls` samples of the average. They move the probability
+    /// once, by the cost of the misses, and only if the average misses as well.
     ///
     /// ```text
     /// m = wᵗ · m                                     t seconds since the last report of any sender
@@ -122,7 +122,7 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
     ) {
         let calls = f64::from(calls.get());
         let average = |known: Average, past: f64| {
-            // With `past` = 0, earlier reports of the same moment must lose their weight too, but
+            // With `past` = 0, earlier reports of the same instant must lose their weight too, but
             // 0⁰ is 1.
             let seconds = now.since(known.at).as_secs_f64().max(f64::MIN_POSITIVE);
             let kept = known.calls * past.powf(seconds);
@@ -131,8 +131,8 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         self.completed_by(now, source, destination, mean, round_trip, average);
     }
 
-    /// `average` returns the weight of the known average and the new average's calls, from the
-    /// former and w.
+    /// Records calls of a known mean. `average` returns the weight of the known average and the new
+    /// average's number of calls, from the known average and w.
     fn completed_by(
         &mut self,
         now: Instant,
@@ -174,8 +174,8 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
     }
 
     /// Records calls from `source` to `destination` in `class`, of cost `size`, that were refused
-    /// for lack of room or not answered in time. They are misses without a known latency, so they
-    /// aren't in the average.
+    /// for lack of room or not answered in time. They are misses without a known latency, so the
+    /// average leaves them out.
     pub fn failed(&mut self, now: Instant, source: S, destination: D, class: ClassId, size: u32) {
         let miss = Completion {
             class,
@@ -185,14 +185,14 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         self.channels.completed(now, (source, destination), &miss);
     }
 
-    /// Probability with which a call from `source` to `destination` that asks for `class` runs in
-    /// it.
+    /// Returns the probability that a call from `source` to `destination` that asks for `class`
+    /// runs in it.
     #[must_use]
     pub fn probability(&self, now: Instant, source: S, destination: D, class: ClassId) -> f64 {
         self.channels.probability(now, (source, destination), class)
     }
 
-    /// The average incast delay at `destination` of calls in `class`.
+    /// Returns the average incast delay at `destination` of calls in `class`.
     #[must_use]
     pub fn delay(&self, now: Instant, destination: D, class: ClassId) -> Option<Duration> {
         let key = (destination, class_of(self.scope, class));
@@ -239,8 +239,8 @@ mod tests {
     #[test]
     fn averages_by_hand() {
         let mut state = incast(0.5, Scope::Destination);
-        // I = 2 µs, then (2 + 26)/2 = 14: with a round trip of 4 µs a miss, even for the sender
-        // that was fast.
+        // I = 2 µs, then (2 + 26)/2 = 14. With a round trip of 4 µs this is a miss, even for the
+        // sender that was fast.
         state.completed(at(1), 1, 9, &call(HIGH, 6), us(4));
         assert_eq!(state.delay(at(1), 9, HIGH), Some(us(2)));
         state.completed(at(2), 2, 9, &call(HIGH, 30), us(4));
@@ -253,11 +253,11 @@ mod tests {
         // or more.
         state.completed(at(2), 1, 9, &call(HIGH, 17), us(1));
         assert_eq!([p(&state, 1), p(&state, 2)], [93, 93]);
-        // And a slow one after fast ones isn't a miss: 7.5, 3.75, 1.875, then (1.875 + 16)/2.
+        // A slow call after fast ones isn't a miss: 7.5, 3.75, 1.875, then (1.875 + 16)/2.
         (0..3).for_each(|_| state.completed(at(2), 3, 9, &call(HIGH, 4), us(4)));
         state.completed(at(2), 3, 9, &call(HIGH, 20), us(4));
         assert_eq!(p(&state, 3), 100);
-        // The lowest class says nothing.
+        // Calls of the lowest class have no effect.
         state.completed(at(2), 3, 9, &call(ClassId(2), 9_999), us(4));
         assert_eq!(
             state.delay(at(2), 9, HIGH),
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(p(&state), 100.0);
         state.completed_together(at(3 * SECOND), 1, 9, &batch(18, 2), us(4), three);
         assert_eq!(p(&state), 98.0);
-        // Failed calls are misses for any average, and none of its samples.
+        // Failed calls are misses for any average, but not samples of it.
         let before = delay(&state);
         state.failed(at(4 * SECOND), 1, 9, HIGH, 5);
         state.failed(at(4 * SECOND), 1, 9, ClassId(2), 5);
@@ -306,8 +306,8 @@ mod tests {
         assert_eq!(delay(&state), before);
     }
 
-    /// Many small reports leave as much of the past as few large ones: a second's weight, not a
-    /// call's.
+    /// Many small reports leave as much of the past as few large ones, since the weight is per
+    /// second rather than per call.
     #[test]
     fn the_average_forgets_in_time() {
         let delay = |reports: u64, calls: u32| {
@@ -335,8 +335,8 @@ mod tests {
     }
 
     proptest! {
-        /// Without a past it is the distributed algorithm, to the last bit and draw, for any round
-        /// trip.
+        /// Without a past the algorithm equals the distributed one, to the last bit and draw, for
+        /// any round trip.
         #[test]
         fn without_a_past_it_is_the_distributed_algorithm(
             calls in prop::collection::vec(

@@ -1,7 +1,6 @@
-//! When an admit probability moves, and by how much (Aequitas, Algorithm 1).
+//! The law of an admit probability: the times and sizes of its changes (Aequitas, Algorithm 1).
 //!
-//! Additive increase, and additive decrease by the size of the calls that missed, for each channel
-//! by itself:
+//! Each channel has additive increase, and additive decrease by the size of the calls that missed:
 //!
 //! ```text
 //! W = L · 100 / (100 − π)                       a window
@@ -11,24 +10,25 @@
 //! ```
 //!
 //! With α = β = 0.01 and one miss a window, p rises by 0.01 and falls by 0.01 for each unit of
-//! size: large calls give way sooner. p moves with completions only. A channel without calls keeps
-//! its p until it is forgotten.
+//! size: large calls give way sooner. p changes only when calls complete. A channel without calls
+//! keeps its p until it is forgotten.
 //!
-//! p is in balance when misses take away as much as windows add. With x calls/s of one sender in
-//! the class, the share
+//! p is in balance when misses subtract as much as windows add. With x calls/s of one sender in the
+//! class, the ratio
 //!
 //! ```text
 //! m = α / (β·n·W·x)
 //! ```
 //!
 //! of them misses. It is (100 − π)/100 at x = α / (β·n·L), and larger for senders with fewer calls:
-//! π holds for those whose windows have (α/β·n) · 100/(100 − π) calls or more. The way back from
+//! π holds for those whose windows have (α/β·n) · 100/(100 − π) calls or more. The recovery from
 //! the floor takes (1 − floor)/α windows.
 //!
-//! A window of so many completed calls in place of W would let π hold at any rate, but senders
-//! would no longer be treated alike: with m the same for all, a sender's p would rise or fall with
-//! m whatever its x, so that the one with few calls gives way as the one with many does, and keeps
-//! what it lost. As p rises with time and falls with calls, each ends at the same x or at p = 1.
+//! With a window of a number of completed calls in place of W, π would hold at any rate, but
+//! senders would be treated unequally. m would be the same for all senders, so p would rise or fall
+//! with m, independent of x: a sender with few calls would give way like one with many, and not
+//! recover what it lost. Since p rises with time and falls with calls, all senders end at the same
+//! x or at p = 1.
 //!
 //! The SIGCOMM text counts the window from the last increase, its simulator from the last increase
 //! or miss. This follows the simulator: the published numbers are the simulator's.
@@ -44,18 +44,18 @@ use super::{Completion, Settings, SettingsError};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Law {
     settings: Settings,
-    /// W of each class but the lowest.
+    /// W of each class except the lowest.
     windows: Vec<Duration>,
 }
 
-/// The effect of a completed call on the admit probability of its channel.
+/// The effect of a completed call on its channel's admit probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Change {
-    /// Nothing: the window has not ended.
+    /// No change: the window has not ended.
     None,
-    /// Adds this much; the window starts over.
+    /// An increase by this much; the window starts over.
     Increase(f64),
-    /// Takes this much away; the window starts over.
+    /// A decrease by this much; the window starts over.
     Decrease(f64),
 }
 
@@ -65,7 +65,8 @@ impl TryFrom<Settings> for Law {
     fn try_from(settings: Settings) -> Result<Self, SettingsError> {
         settings.check()?;
         let targets_per_window = 100.0 / (100.0 - settings.percentile);
-        // The conversion saturates. Rounded, since 100 − 99.9 is a little more than 0.1.
+        // The conversion saturates. The value is rounded, since 100 − 99.9 is a little more than
+        // 0.1.
         let window = |target: &Duration| {
             Duration::from_nanos((nanos(*target) as f64 * targets_per_window).round() as u64)
         };
@@ -77,10 +78,10 @@ impl TryFrom<Settings> for Law {
 }
 
 impl Law {
-    /// The lowest class, which has no target. Classes beyond it are like it.
+    /// Returns the lowest class, which has no target. Classes beyond it are treated like it.
     #[must_use]
     pub fn lowest(&self) -> ClassId {
-        // At most 15 targets.
+        // It fits: there are at most 15 targets.
         ClassId(u8::try_from(self.windows.len()).unwrap_or(u8::MAX))
     }
 
@@ -90,7 +91,7 @@ impl Law {
         class < self.lowest()
     }
 
-    /// Whether `call` took longer than its class promises; never in the lowest class.
+    /// Whether `call` took longer than the target of its class; false in the lowest class.
     #[must_use]
     pub fn missed(&self, call: &Completion) -> bool {
         let Some(target) = self.settings.targets.get(usize::from(call.class.0)) else {
@@ -104,7 +105,8 @@ impl Law {
         nanos(call.latency) > nanos(*target).saturating_mul(units)
     }
 
-    /// The effect of `call`, completed at `now`, on its channel, whose window began at `since`.
+    /// Returns the effect of `call`, completed at `now`, on its channel, whose window began at
+    /// `since`.
     #[must_use]
     pub fn change(&self, since: Instant, now: Instant, call: &Completion) -> Change {
         let Some(window) = self.windows.get(usize::from(call.class.0)) else {
@@ -119,14 +121,14 @@ impl Law {
         }
     }
 
-    /// W of a class; zero in the lowest, which has none.
+    /// Returns W of a class; zero for the lowest, which has none.
     #[must_use]
     pub fn window(&self, class: ClassId) -> Duration {
         let window = self.windows.get(usize::from(class.0));
         window.copied().unwrap_or_default()
     }
 
-    /// The time from the least probability to 1 without a miss.
+    /// Returns the time in which p rises from its minimum to 1 without a miss.
     #[must_use]
     pub fn recovery(&self, class: ClassId) -> Duration {
         let steps = (1.0 - self.settings.min_probability) / self.settings.increase;
@@ -135,8 +137,8 @@ impl Law {
         Duration::from_nanos(recovery.round() as u64)
     }
 
-    /// The calls of size 1 in a window with which the target holds at the percentile; see the
-    /// module.
+    /// Returns the number of calls of size 1 in a window with which the target holds at the
+    /// percentile (see the module).
     #[must_use]
     pub fn calls_per_window(&self) -> f64 {
         let Settings {
@@ -148,15 +150,15 @@ impl Law {
         increase / decrease * 100.0 / (100.0 - percentile)
     }
 
-    /// The percentile, 0 ..= 100, at which the target holds for a sender with this many calls of
-    /// size 1 in a window.
+    /// Returns the percentile, 0 ..= 100, at which the target holds for a sender with this number
+    /// of calls of size 1 in a window.
     #[must_use]
     pub fn percentile(&self, calls_per_window: f64) -> f64 {
         let missed = self.settings.increase / self.settings.decrease / calls_per_window;
         100.0 * (1.0 - missed.min(1.0))
     }
 
-    /// Least admit probability.
+    /// Returns the minimum admit probability.
     #[must_use]
     pub fn min_probability(&self) -> f64 {
         self.settings.min_probability

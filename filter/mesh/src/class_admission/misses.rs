@@ -1,5 +1,5 @@
-//! A server grants every receiver K misses in each period, to all senders together (centralized
-//! Aequitas §3.1).
+//! Class admission by a server that allows K misses for each receiver in each period, for all
+//! senders together (centralized Aequitas §3.1).
 //!
 //! ```text
 //! period k = ⌊t / T⌋: when it changes, all counts are 0
@@ -9,12 +9,12 @@
 //!
 //! It is a bucket of K tokens for each receiver, filled at the beginning of each period; each miss
 //! takes one. It has no probability and no memory beyond the period. After the K-th miss *all*
-//! senders are downgraded until it ends, also those that send little. That settles at once, and the
-//! paper finds it too aggressive.
+//! senders are downgraded until the period ends, including those that send little. That takes
+//! effect at once, but the paper finds it too aggressive.
 //!
 //! The paper leaves T open. A target at percentile π allows K misses of T · λ calls, so T = K / ((1
-//! − π) · λ) with λ the calls/s to a receiver in the class. It says "fail to miss" where it must
-//! mean "fail to meet".
+//! − π) · λ) with λ the calls/s to a receiver in the class. Its "fail to miss" must mean "fail to
+//! meet".
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -27,25 +27,25 @@ use headgate_core::time::{Instant, nanos};
 use super::law::Law;
 use super::{Completion, Limits, Scope, class_of};
 
-/// Misses of the period; a receiver is a `D`.
+/// The misses of the current period. `D` is a receiver.
 #[derive(Debug, Clone)]
 pub struct Misses<D> {
     law: Law,
-    /// K.
+    /// K, the number of misses allowed in a period.
     allowed: NonZeroU32,
-    /// T, ns.
+    /// T, the period, ns.
     period: u64,
     scope: Scope,
-    /// Most counts.
+    /// The maximum number of counts.
     capacity: usize,
-    /// k.
+    /// k, the number of the current period.
     current: u64,
     missed: HashMap<(D, ClassId), u32>,
 }
 
 impl<D: Copy + Eq + Hash> Misses<D> {
-    /// Creates the state: `allowed` misses in each `period`, which is at least 1 ns. Of more
-    /// receivers than [`Limits::channels`] with misses in one period, the others are not counted.
+    /// Creates the state: `allowed` misses in each `period`, which is at least 1 ns. If more than
+    /// [`Limits::channels`] receivers have misses in one period, the rest isn't counted.
     #[must_use]
     pub fn new(
         law: Law,
@@ -66,8 +66,8 @@ impl<D: Copy + Eq + Hash> Misses<D> {
     }
 
     /// Returns the class in which a call to `destination` that asks for class `wanted` must run:
-    /// this one or the lowest. The answer may change at any miss, and does so at the end of the
-    /// period ([`Misses::period_end`]).
+    /// `wanted` or the lowest. The answer may change with any miss, and at the end of the period
+    /// ([`Misses::period_end`]).
     pub fn class_for(&mut self, now: Instant, destination: D, wanted: ClassId) -> ClassId {
         self.roll(now);
         let missed = self
@@ -80,14 +80,14 @@ impl<D: Copy + Eq + Hash> Misses<D> {
         }
     }
 
-    /// Records a call to `destination` that completed, of any sender.
+    /// Records a completed call of any sender to `destination`.
     pub fn completed(&mut self, now: Instant, destination: D, call: &Completion) {
         if self.law.missed(call) {
             self.missed(now, destination, call.class, 1);
         }
     }
 
-    /// Records `calls` to `destination` in `class` that missed its target.
+    /// Records the number `calls` of calls to `destination` in `class` that missed their target.
     pub fn missed(&mut self, now: Instant, destination: D, class: ClassId, calls: u32) {
         self.roll(now);
         if calls == 0 || !self.law.promises(class) {
@@ -101,7 +101,7 @@ impl<D: Copy + Eq + Hash> Misses<D> {
         }
     }
 
-    /// Returns the end of the period of `now`.
+    /// Returns the end of the period that contains `now`.
     #[must_use]
     pub fn period_end(&self, now: Instant) -> Instant {
         let next = now.as_nanos() / self.period + 1;
@@ -163,13 +163,13 @@ mod tests {
             assert_eq!(state.class_for(at(1), 1, HIGH), expected, "after {miss}");
             state.completed(at(1), 1, &call(HIGH, 15));
         }
-        // A call within its target and one of the lowest class are none.
+        // Neither a call within its target nor one of the lowest class is a miss.
         (0..9).for_each(|_| state.completed(at(1), 2, &call(HIGH, 14)));
         (0..9).for_each(|_| state.completed(at(1), 2, &call(LOW, 9_999)));
         assert_eq!(state.class_for(at(1), 2, HIGH), HIGH);
         assert_eq!(state.class_for(at(24), 1, HIGH), LOW);
         assert_eq!(state.period_end(at(24)), at(25));
-        // The next period begins with all of them, whichever receiver is read first.
+        // All receivers start the next period with K misses, whichever is read first.
         assert_eq!(state.class_for(at(25), 1, HIGH), HIGH);
         state.completed(at(50), 1, &call(HIGH, 15));
         assert_eq!(state.missed.len(), 1);
@@ -187,8 +187,8 @@ mod tests {
     }
 
     proptest! {
-        /// The number of downgraded calls is that by a list of all misses. The state is bounded,
-        /// and calls whose channel doesn't fit are admitted.
+        /// The number of downgraded calls equals that of a list of all misses. The state is
+        /// bounded, and calls whose channel doesn't fit are admitted.
         #[test]
         fn counts_every_period_by_itself(
             steps in prop::collection::vec((0_u32..4, 0_u8..3, 1_u64..40, 0_u64..9), 1..300),

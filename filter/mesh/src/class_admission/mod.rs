@@ -2,11 +2,11 @@
 //! its target.
 //!
 //! Weighted fair queues give each class a share of a receiver. Latency targets hold as long as the
-//! classes above the lowest stay within their shares, but no queue keeps them there: every sender
-//! may ask for the highest class. Refusing the excess would lose calls that the lowest class has
-//! room for. So admission *downgrades*: the call is always sent, in its own class or in the lowest
-//! one, which has no target. Classes in between are no fallback, since their targets are at stake
-//! as well.
+//! classes above the lowest stay within their shares, but no queue enforces that: every sender may
+//! ask for the highest class. Refusing the excess would lose calls for which the lowest class has
+//! room. So admission *downgrades*: the call is always sent, in its own class or in the lowest one,
+//! which has no target. Classes in between are no fallback, because calls of other classes could
+//! make them miss their targets.
 //!
 //! Each method learns from the latencies of the calls that ran in their class:
 //!
@@ -24,8 +24,8 @@
 //! A [`Server`] holds the state of the latter two for many services. Senders exchange batches of
 //! reports and decisions with it ([`protocol`]).
 //!
-//! All state is bounded ([`Limits`]). An entry that doesn't fit is forgotten, and its calls are
-//! then admitted.
+//! All state is bounded ([`Limits`]). An entry that doesn't fit is dropped, and its calls are then
+//! admitted.
 
 mod distributed;
 mod incast;
@@ -51,22 +51,22 @@ use headgate_core::request::ClassId;
 /// A call that was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
-    /// The class in which it ran, which may be lower than the one that it asked for.
+    /// The class in which the call ran, which may be lower than the one that it asked for.
     pub class: ClassId,
-    /// From the moment at which the sender handed it over to its last answer, without the time in
-    /// which the receiver worked on it: RPC network latency.
+    /// The RPC network latency: the time from the sender's handover to the last answer, without the
+    /// receiver's service time.
     pub latency: Duration,
-    /// Its size in the unit of costs (the paper's: packets); 0 counts as 1.
+    /// The size in the unit of costs (packets in the paper); 0 counts as 1.
     pub size: u32,
 }
 
-/// Bounds of the state.
+/// The bounds of the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Channels, which are a sender, a receiver and a class. The least recently used ones are
-    /// forgotten first.
+    /// The maximum number of channels. A channel is a sender, a receiver and a class. The least
+    /// recently used ones are dropped first.
     pub channels: usize,
-    /// A channel without a call for this long is forgotten.
+    /// The time without a call after which a channel is forgotten.
     pub idle: Duration,
 }
 

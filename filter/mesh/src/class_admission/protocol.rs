@@ -11,10 +11,10 @@
 //! {"services":[{"service":"shop/stock","classes":[{"admit":1}]}]}
 //! ```
 //!
-//! A report has the calls that completed since the last one, and asks for decisions at once.
-//! Classes are listed by place, the highest first. The rules travel with each report, so the server
-//! needs to know no policies, and one that has just started answers like any other. Different
-//! rules, as while a new policy is rolled out, have separate states.
+//! A report contains the calls that completed since the last one, and is also a request for
+//! decisions. Classes are listed in order, the highest first. Each report contains the rules, so
+//! the server needs no policies, and a replica that has just started can answer. Different rules
+//! have separate states, for example while a new policy is rolled out.
 //!
 //! Reports may be lost; they are never sent again. Readers skip unknown fields.
 
@@ -28,37 +28,37 @@ use serde::{Deserialize, Serialize};
 use super::{Law, Scope, Settings, SettingsError};
 use headgate_core::config::{MAX_CLASSES, ServiceAdmissionConfig};
 
-/// Path of the server's only resource.
+/// The path of the server's only resource.
 pub const PATH: &str = "/v1/admission";
-/// Envoy's name for the cluster of the server.
+/// Envoy's name of the server's cluster.
 pub const CLUSTER: &str = "headgate_admission";
-/// Most services in one report.
+/// The maximum number of services in one report.
 pub const MAX_SERVICES: usize = 256;
-/// Largest report and largest answer, bytes.
+/// The size of the largest report and the largest answer, bytes.
 pub const MAX_BYTES: usize = 1 << 20;
 
-/// A service's rules, as the server needs them. Targets are for a call, or for a unit of its cost:
-/// senders divide the latencies that they report.
+/// A service's rules, as the server needs them. Targets are per call. If the policy's are per unit
+/// of cost, senders divide the latencies that they report by the cost.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rules {
-    /// L: target of each class but the lowest, µs.
+    /// L: the target of each class except the lowest, µs.
     pub targets_us: Vec<u64>,
-    /// π.
+    /// π: the percentile of the targets.
     pub percentile: f64,
-    /// α.
+    /// α: the additive increase.
     pub increase: f64,
-    /// β.
+    /// β: the additive decrease, per unit of size.
     pub decrease: f64,
-    /// Least probability.
+    /// The minimum admit probability.
     pub min_probability: f64,
     /// The calls whose measurements share one state.
     pub scope: Scope,
-    /// The server's method of decision.
+    /// The server's method.
     pub method: Method,
 }
 
 impl Rules {
-    /// Returns the rules of a service; `None` if each sender decides by itself.
+    /// Returns the rules of a service; `None` if each sender decides for itself.
     #[must_use]
     pub fn of(config: &ServiceAdmissionConfig) -> Option<Self> {
         let central = config.central.as_ref()?;
@@ -73,12 +73,15 @@ impl Rules {
         })
     }
 
+    /// Returns the law of these rules.
+    ///
     /// # Errors
     /// [`SettingsError`] with the setting at fault.
     pub fn law(&self) -> Result<Law, SettingsError> {
         let targets = self.targets_us.iter().copied();
         Law::try_from(Settings {
-            // One more than there may be is as wrong as thousands.
+            // The limit of `take` is one more than the valid maximum, which is enough to detect an
+            // invalid number.
             targets: targets
                 .take(MAX_CLASSES)
                 .map(Duration::from_micros)
@@ -92,7 +95,7 @@ impl Rules {
     }
 }
 
-/// By the bits of numbers, since it only distinguishes rules.
+/// A hash over the bits of the numbers, since it only distinguishes rules.
 impl Hash for Rules {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Self {
@@ -120,41 +123,41 @@ impl Hash for Rules {
 pub struct Report<'a> {
     /// The sender's unique id.
     pub process: Cow<'a, str>,
-    /// The services that it calls.
+    /// The services that the sender calls.
     pub services: Vec<ServiceReport<'a>>,
 }
 
 /// The part of a report about one service.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServiceReport<'a> {
-    /// `namespace/name`.
+    /// The service's name, `namespace/name`.
     pub service: Cow<'a, str>,
     /// The rules by which the server decides.
     pub rules: Cow<'a, Rules>,
-    /// Each class but the lowest.
+    /// The reports on each class except the lowest.
     pub classes: Vec<ClassReport>,
 }
 
-/// Calls that ran in a class. Those of method 1 are `misses` only.
+/// Calls that ran in a class. Method 1 sets only `misses`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClassReport {
-    /// Calls that missed the target, those that failed among them.
+    /// Calls that missed the target, including those that failed.
     #[serde(skip_serializing_if = "is_zero")]
     pub misses: u64,
-    /// Calls whose latency is known.
+    /// Calls with a known latency.
     #[serde(skip_serializing_if = "is_zero")]
     pub calls: u64,
-    /// Sum of their waits at the service, µs: the incast delays.
+    /// The sum of their queue waits at the service, µs: the incast delays.
     #[serde(skip_serializing_if = "is_zero")]
     pub delay_us: u64,
-    /// Sum of their latencies without it, µs.
+    /// The sum of their latencies without these waits, µs.
     #[serde(skip_serializing_if = "is_zero")]
     pub round_trip_us: u64,
-    /// Cost of those of them that missed the target.
+    /// The cost of those of them that missed the target.
     #[serde(skip_serializing_if = "is_zero")]
     pub missed: u64,
-    /// Cost of calls that were refused for lack of room, or not answered in time.
+    /// The cost of calls that were refused for lack of room, or not answered in time.
     #[serde(skip_serializing_if = "is_zero")]
     pub failed: u64,
 }
@@ -167,25 +170,25 @@ fn is_zero(number: &u64) -> bool {
 /// The decisions for the sender until its next report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Answer<'a> {
-    /// As in the report.
+    /// The services of the report.
     pub services: Vec<ServiceAnswer<'a>>,
 }
 
 /// Decisions for the calls to one service.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServiceAnswer<'a> {
-    /// `namespace/name`.
+    /// The service's name, `namespace/name`.
     pub service: Cow<'a, str>,
-    /// Each class but the lowest.
+    /// The decisions for each class except the lowest.
     pub classes: Vec<Decision>,
 }
 
 /// The decision for the calls of a class.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
-    /// Part of them that runs in the class, 0 ..= 1.
+    /// The ratio of these calls that runs in the class, 0 ..= 1.
     pub admit: f64,
-    /// All of them do after this time, µs: the period is over.
+    /// The time after which all of them do, because the period is over, µs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_us: Option<u64>,
 }

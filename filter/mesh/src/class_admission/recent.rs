@@ -1,9 +1,9 @@
-//! A bounded map that forgets entries that were not used for long.
+//! A bounded map that drops entries that were not used for long.
 //!
-//! It has two generations. Entries go into the young one; when that is full, it becomes the old one
-//! and the former old one is dropped. An entry that is used moves to the young one. So an entry
-//! survives until a generation's capacity of other entries was used after it. Each step costs O(1)
-//! on average, and no list has to be maintained at every use.
+//! It has two generations. New entries are added to the young one. When that is full, it becomes
+//! the old one, and the previous old one is dropped. An entry that is used moves to the young one.
+//! So an entry stays until as many other entries as a generation holds were used after it. Each
+//! operation costs O(1) on average, and a use doesn't have to update a list.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -16,7 +16,7 @@ use super::Limits;
 /// A bounded map of two generations.
 #[derive(Debug, Clone)]
 pub(super) struct Recent<K, V> {
-    /// Entries of a generation.
+    /// The maximum number of entries of a generation.
     generation: usize,
     idle: Duration,
     young: HashMap<K, Entry<V>>,
@@ -39,7 +39,8 @@ impl<K: Copy + Eq + Hash, V> Recent<K, V> {
         }
     }
 
-    /// Returns the value of `key`, without using it; `None` if it was not used for too long.
+    /// Returns the value of `key` without marking it as used; `None` if it was not used for too
+    /// long.
     pub(super) fn peek(&self, now: Instant, key: K) -> Option<&V> {
         let entry = self.young.get(&key).or_else(|| self.old.get(&key))?;
         (now.since(entry.used) < self.idle).then_some(&entry.value)
@@ -91,7 +92,7 @@ mod tests {
 
     proptest! {
         /// A look-up returns the inserted value, unless it is too old. As many entries as a
-        /// generation holds are found whatever else was used, and the bound holds.
+        /// generation holds are found, whatever else was used, and the bound holds.
         #[test]
         fn keeps_what_is_used_and_nothing_beyond_its_bound(
             steps in prop::collection::vec((0_u8..12, any::<bool>(), 0_u64..4), 1..200),

@@ -1,18 +1,17 @@
-//! The server of centralized class admission: the state of all services, and the effect of reports
-//! on it.
+//! The server of centralized class admission: the state of all services, which reports change.
 //!
 //! ```text
 //! report of process s on service d          d's state changes by its method: Misses or Incast
 //! answer                                    for each class, the part of s' calls that runs in it
 //! ```
 //!
-//! In the paper, each sender asks before each call. Here a sender asks with its report, and draws
-//! by the answer until the next, so that no call waits for the server. Under method 1 the answer is
-//! 0 or 1, and ends with the period.
+//! In the paper, each sender asks the server before each call. Here each report is answered with
+//! probabilities, by which the sender draws until its next report, so that no call waits for the
+//! server. With method 1 the probability is 0 or 1, and holds until the end of the period.
 //!
-//! State is bounded, whatever is reported: [`SERVICES`] services, and of each the [`CHANNELS`]
-//! pairs of sender and class below p = 1 that were used last. Senders are trusted to report the
-//! truth; the server's TLS authenticates them.
+//! State is bounded, whatever is reported: [`SERVICES`] services, and for each the [`CHANNELS`]
+//! most recently used pairs of sender and class. The content of reports is trusted; the server's
+//! TLS authenticates the senders.
 
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
@@ -30,17 +29,18 @@ use super::protocol::{
 use super::recent::Recent;
 use super::{Completion, Limits};
 
-/// Most services.
+/// The maximum number of services.
 pub(super) const SERVICES: usize = 512;
-/// Most pairs of sender and class of a service.
+/// The maximum number of pairs of sender and class of a service.
 pub(super) const CHANNELS: usize = 32_768;
-/// Idle time after which a service is forgotten.
+/// The idle time after which a service is forgotten.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// The state of all services.
 #[derive(Debug)]
 pub struct Server {
-    /// By hash of name and rules. Hashes are keyed, so a sender can't construct a collision.
+    /// Services by the hash of name and rules. The hashes are keyed, so that a sender can't
+    /// construct a collision.
     services: Recent<u64, Service>,
     hashes: RandomState,
 }
@@ -48,20 +48,20 @@ pub struct Server {
 #[derive(Debug)]
 enum Service {
     Misses(Misses<()>),
-    /// A sender is the hash of its name.
+    /// Senders are identified by the hash of their name.
     Incast(Box<Incast<u64, ()>>),
 }
 
-/// The reason why a report can't be read.
+/// The reason why a report is invalid.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ReportError {
-    /// More than [`MAX_SERVICES`].
+    /// The report has more than [`MAX_SERVICES`] services.
     #[error("services: {0} of them; at most {MAX_SERVICES}")]
     Services(usize),
-    /// Invalid rules.
+    /// A service's rules are invalid.
     #[error("services[{at}].rules.{error}")]
     Rules {
-        /// Place of the service.
+        /// The index of the service.
         at: usize,
         /// The rule at fault.
         error: SettingsError,
@@ -82,10 +82,10 @@ impl Default for Server {
 }
 
 impl Server {
-    /// Takes a report, and decides.
+    /// Records a report, and returns the decisions for its sender.
     ///
     /// # Errors
-    /// [`ReportError`]; services before the one at fault have taken theirs.
+    /// [`ReportError`]; the reports on services before the one at fault are recorded.
     pub fn exchange<'a>(
         &mut self,
         now: Instant,
@@ -166,7 +166,7 @@ impl Service {
         match self {
             Self::Misses(state) => {
                 let is_admitted = state.class_for(now, (), class) == class;
-                // Up to the end of the last µs of the period.
+                // It ends with the last µs of the period.
                 let left = || nanos(state.period_end(now).since(now)).div_ceil(1_000);
                 Decision {
                     admit: f64::from(u8::from(is_admitted)),
@@ -234,7 +234,7 @@ mod tests {
         }
     }
 
-    /// Decisions for high and medium.
+    /// Returns the decisions for high and medium.
     fn ask(server: &mut Server, us: u64, report: &Report<'_>) -> [(f64, Option<u64>); 2] {
         let answer = server.exchange(at(us), report).unwrap();
         let classes = &answer.services[0].classes;
@@ -258,7 +258,7 @@ mod tests {
             "who caused none"
         );
         assert_eq!(say(&mut server, 25_000, "1", 0), [yes, yes]);
-        // Of another service, and by other rules, nothing was heard.
+        // Another service, and the same service under other rules, have no misses.
         for _ in 0..9 {
             say(&mut server, 25_001, "1", 9);
         }
@@ -314,7 +314,7 @@ mod tests {
             }
         }
 
-        /// No report makes the server panic, or decide a value that is no probability.
+        /// No report makes the server panic, or decide a value that isn't a probability.
         #[test]
         fn anything_may_be_reported(
             numbers in prop::collection::vec(any::<u64>(), 6),
@@ -353,7 +353,7 @@ mod tests {
         }
     }
 
-    /// Ten thousand senders report every 100 ms, one in ten of them a miss: each keeps its own
+    /// Ten thousand senders report every 100 ms, a tenth of them a miss; each keeps its own
     /// probability.
     #[test]
     fn ten_thousand_senders_have_each_their_own_state() {

@@ -1,21 +1,21 @@
 //! [`Distributed`](super::Distributed) for one receiver, with a state that all workers of a process
 //! share.
 //!
-//! Each class has two numbers of the host:
+//! Each class has two of the host's numbers:
 //!
 //! ```text
 //! missing   2²⁰ · (1 − p): a number that was never written is p = 1
 //! since     begin of the window, µs
 //! ```
 //!
-//! A record with compare-and-swap would be exact, but it would be read at each call and changed at
-//! each miss, and misses come in bursts. Numbers need no lock: a miss of any worker counts at the
-//! next call of every other. Simultaneous changes of two workers may leave p above 1 or below the
-//! floor by a step. It is clamped when it is read, and the next change corrects it. Two workers
-//! that see the same window end may both raise p for it.
+//! A record with compare-and-swap would be exact, but each call would read it and each miss change
+//! it, and misses come in bursts. Numbers need no lock, and a miss on one worker counts at the next
+//! call on any other. Simultaneous changes of two workers may leave p above 1 or below the floor by
+//! a step. It is clamped when it is read, and the next change corrects it. Two workers that see the
+//! same window end may both raise p for it.
 //!
 //! State is bounded by the configuration, so nothing is evicted. A channel that was not used for
-//! [`IDLE`] after its window ended is at p = 1 again; a channel with calls ends its windows.
+//! the idle time of [`Limits`] after its window ended returns to p = 1.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use headgate_core::time::Instant;
 use super::law::{Change, Law};
 use super::{Completion, Limits};
 
-/// Steps of a probability from 0 to 1.
+/// The number of steps of a probability from 0 to 1.
 const ONE: f64 = (1 << 20) as f64;
 
 /// The admit probabilities of one receiver.
@@ -35,7 +35,7 @@ const ONE: f64 = (1 << 20) as f64;
 pub struct SharedChannels {
     law: Law,
     idle: Duration,
-    /// By class, without the lowest.
+    /// Channels by class, without the lowest.
     channels: Vec<Channel>,
 }
 
@@ -45,7 +45,7 @@ struct Channel {
     since: Number,
 }
 
-/// A channel as it was read.
+/// The state of a channel when it was read.
 #[derive(Debug, Clone, Copy)]
 struct State {
     /// The number's raw value.
@@ -60,10 +60,10 @@ fn steps(probability: f64) -> i64 {
 }
 
 impl SharedChannels {
-    /// Creates the channels. Their numbers are named `name` of their class, with a suffix.
+    /// Creates the channels. `name` returns the prefix of the names of a class's numbers.
     ///
     /// # Errors
-    /// [`HostError`] when the host refuses a number.
+    /// [`HostError`] if the host refuses a number.
     pub fn new(
         host: &impl Shared,
         law: Law,
@@ -83,17 +83,17 @@ impl SharedChannels {
         })
     }
 
-    /// The law that moves the probabilities.
+    /// Returns the law of the probabilities.
     #[must_use]
     pub fn law(&self) -> &Law {
         &self.law
     }
 
-    /// Returns the class in which a call that asks for class `wanted` must run: this one or the
+    /// Returns the class in which a call that asks for class `wanted` must run: `wanted` or the
     /// lowest.
     ///
     /// # Errors
-    /// [`HostError`]; the call runs as it is.
+    /// [`HostError`]; the call goes on unchanged.
     pub fn class_for(
         &self,
         host: &impl Shared,
@@ -106,7 +106,7 @@ impl SharedChannels {
         Ok(if admitted { wanted } else { self.law.lowest() })
     }
 
-    /// Records a call that completed. Returns the probability of its class, if it changed.
+    /// Records a completed call. Returns the probability of its class, if it changed.
     ///
     /// # Errors
     /// [`HostError`]; the call doesn't count.
@@ -120,7 +120,7 @@ impl SharedChannels {
             return Ok(None);
         };
         let state = self.read(host, now, call.class, channel)?;
-        // At p = 1 the end of a window changes nothing.
+        // At p = 1 the end of a window changes nothing, so the window always begins now.
         let since = if state.missing == 0 { now } else { state.since };
         let missing = match self.law.change(since, now, call) {
             Change::None if state.raw == state.missing => return Ok(None),
@@ -133,7 +133,8 @@ impl SharedChannels {
         Ok(Some(probability(missing)))
     }
 
-    /// Probability with which a call that asks for `class` runs in it; 1 in the lowest class.
+    /// Returns the probability that a call that asks for `class` runs in it; 1 for the lowest
+    /// class.
     ///
     /// # Errors
     /// [`HostError`].
@@ -161,7 +162,7 @@ impl SharedChannels {
         channel: &Channel,
     ) -> Result<State, HostError> {
         let raw = host.get(channel.missing)?.cast_signed();
-        // Most calls find p = 1, and need no more.
+        // Most calls find p = 1, and need no second number.
         if raw <= 0 {
             return Ok(State {
                 raw,
@@ -217,7 +218,7 @@ mod tests {
     }
 
     proptest! {
-        /// Two workers that take turns have the same effect as one process of the simulator.
+        /// Two workers that alternate have the same effect as one process of the simulator.
         #[test]
         fn workers_together_are_one_sender(
             calls in prop::collection::vec(
@@ -267,12 +268,12 @@ mod tests {
         let state = channels(&host);
         let p = |us| state.probability(&host, at(us), HIGH).unwrap();
         let missing = host.number("s.0.missing").unwrap();
-        // Both saw the same window end: p would be above 1.
+        // Both workers saw the same window end, which would raise p above 1.
         host.add_to(missing, -5_000).unwrap();
         assert!((p(0) - 1.0).abs() < 1e-12);
         state.completed(&host, at(1), &call(0, 15, 7)).unwrap();
         assert!((p(1) - 0.93).abs() < 1e-5, "{}", p(1));
-        // Both took something away at the floor.
+        // Both workers subtracted at the floor.
         host.add_to(missing, 2 << 20).unwrap();
         assert!((p(2) - 0.1).abs() < 1e-5, "{}", p(2));
         state.completed(&host, at(14_002), &call(0, 1, 7)).unwrap();
@@ -289,7 +290,7 @@ mod tests {
         }
         assert!((p(60_013_999) - 0.1).abs() < 1e-5);
         assert!((p(60_014_000) - 1.0).abs() < 1e-12);
-        // The next call finds a new channel.
+        // The next call finds a new channel, because this one was idle.
         let now = at(60_014_000);
         assert_eq!(state.completed(&host, now, &call(0, 1, 7)), Ok(Some(1.0)));
         let changed = state.completed(&host, now, &call(0, 15, 7)).unwrap();

@@ -1,21 +1,21 @@
 //! Class admission of calls: the class in which each runs, and the effect of its answer
 //! ([`crate::class_admission`]).
 //!
-//! A call asks for the class that it names (header [`wire::CLASS`]), else for that of the request
-//! that it is part of, else for the one whose matches it meets. Classes are those of the called
-//! service's policy, so that both sides agree. A downgraded call carries its class to the called
-//! process in the same header, so that process must trust this one.
+//! A call asks for the class that it names (header [`wire::CLASS`]), else for the class of the
+//! request that caused it, else for the first class that it matches. Classes are those of the
+//! called service's policy, so that both sides agree. The same header tells the called process the
+//! class of a downgraded call, so that process must trust this one.
 //!
 //! ```text
 //! ℓ = time from the call to the begin of its answer − time in the slot of the called process
 //! ```
 //!
-//! A class's target excludes the time that the service works. The answer of a process that doesn't
-//! report that time is skipped. Two kinds of answers are misses without it, of any size: a refusal
-//! for lack of room, and no answer in time.
+//! A class's target excludes the service time. An answer that doesn't report that time is skipped.
+//! Two outcomes are misses without it, whatever the call's size: a refusal for lack of room, and no
+//! answer in time.
 //!
-//! If a server decides for all senders ([`super::central`]), this goes on learning, as the
-//! fallback for a silent server.
+//! If a server decides for all senders ([`super::central`]), this law is still updated: it is the
+//! fallback if the server is silent.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -34,17 +34,17 @@ use crate::class_admission::{Completion, Law, SharedChannels};
 use crate::workflows::wire::Spent;
 use crate::workflows::{stat_name, wire};
 
-/// The header of a call's size.
+/// The header with a call's size.
 const COST: &str = "x-headgate-cost";
 
-/// The services with targets for classes.
+/// The services whose classes have targets.
 #[derive(Debug)]
 pub(crate) struct Admission {
     services: Vec<Service>,
-    /// Places among the services, by name.
+    /// Indices into `services`, by name.
     names: HashMap<String, usize>,
     rng: Rng,
-    /// The reports, if a server decides for some service.
+    /// The reports, if a server decides for at least one service.
     pub(crate) reports: Option<Reports>,
 }
 
@@ -56,7 +56,7 @@ struct Service {
     /// The server's decisions, if a server decides.
     central: Option<Central>,
     enforced: bool,
-    /// By class, without the lowest.
+    /// Stats by class, without the lowest.
     stats: Vec<ClassStats>,
 }
 
@@ -64,29 +64,29 @@ struct Service {
 struct ClassStats {
     /// Calls that asked for the class.
     calls: MetricId,
-    /// Of those, in the lowest class instead.
+    /// Those of them that ran in the lowest class instead; in a dry run, those that would have.
     downgraded: MetricId,
-    /// Admit probability · 1000.
+    /// The admit probability · 1000.
     admit: MetricId,
 }
 
-/// A call to a service that promises something to classes.
+/// A call to a service whose classes have targets.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Admitted {
     service: usize,
     began: Instant,
-    /// The class that it asked for, if it is not the one in which it runs.
+    /// The class that the call asked for, if it runs in another one.
     wanted: Option<ClassId>,
     class: ClassId,
     size: u32,
 }
 
-/// The time of a call as its answer reports it.
+/// The outcome of a call, as its answer reports it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Heard {
-    /// It was refused for lack of room, or was not answered in time.
+    /// The call was refused for lack of room, or not answered in time.
     Failed,
-    /// Its queue wait and its time in the slot.
+    /// The queue wait and the time in the slot.
     Spent(Spent),
 }
 
@@ -157,7 +157,7 @@ impl Service {
         }
     }
 
-    /// The class of this name; `None` if it is no class here.
+    /// Returns the class of this name; `None` if the service has no such class.
     fn class_of(&self, name: &[u8]) -> Option<ClassId> {
         let at = self.names.iter().position(|n| n.as_bytes() == name)?;
         u8::try_from(at).ok().map(ClassId)
@@ -171,11 +171,11 @@ impl Service {
 }
 
 impl Admission {
-    /// Creates the admission for the services of `config` with class targets; `None` without any.
-    /// `seed` makes its random decisions repeatable.
+    /// Creates the admission for the services of `config` with class targets; `None` if there are
+    /// none. `seed` makes its random decisions repeatable.
     ///
     /// # Errors
-    /// [`ConfigError`] with the setting at fault, or that the host refuses a number.
+    /// [`ConfigError`] with the setting at fault, or with the host's refusal of a number.
     pub(crate) fn new(
         host: &impl Host,
         config: &OutboundConfig,
@@ -198,7 +198,7 @@ impl Admission {
         for (name, service) in &config.class_admission {
             let service = Service::new(host, (&config.policy, name), service)?;
             for (class, stats) in (0..).map(ClassId).zip(&service.stats) {
-                // As it is without calls; the next one in the class says more.
+                // The current value; the next call in the class updates it.
                 let admit = service
                     .channels
                     .probability(host, Instant::default(), class);
@@ -214,7 +214,7 @@ impl Admission {
         Ok((!this.services.is_empty()).then_some(this))
     }
 
-    /// Yields the exchange with the server for each service that it decides for.
+    /// Yields, for each service for which the server decides, the exchange with the server.
     pub(crate) fn centrals(&self) -> impl Iterator<Item = &Central> {
         self.services
             .iter()
@@ -226,11 +226,11 @@ impl Admission {
         self.names.get(name).copied()
     }
 
-    /// Decides in which class `call` runs. `inherited` is the name of the class of the request that
-    /// it is part of. Returns the call with the class for its header, if any.
+    /// Decides the class in which `call` runs. `inherited` is the name of the class of the request
+    /// that caused it. Returns the call, and the class for its header, if any.
     ///
     /// # Errors
-    /// [`HostError`]; the call goes on as it is.
+    /// [`HostError`]; the call goes on unchanged.
     pub(crate) fn admit(
         &mut self,
         host: &impl Host,
@@ -261,7 +261,7 @@ impl Admission {
             class: if is_downgraded { decided } else { wanted },
             size: call.header(COST).and_then(work::cost).unwrap_or(1),
         };
-        // By its matches it is known at the service, too.
+        // A class found by matches needs no header: the service finds it, too.
         let tells = is_downgraded || named.is_some();
         Ok(Some((admitted, tells.then(|| of.name(admitted.class)))))
     }
@@ -274,7 +274,7 @@ impl Admission {
     /// Records the answer to a call.
     ///
     /// # Errors
-    /// [`HostError`]; the call changes nothing.
+    /// [`HostError`]; the call may not count.
     pub(crate) fn answered(
         &mut self,
         host: &impl Host,

@@ -1,8 +1,8 @@
 //! The sender's side of centralized class admission ([`protocol`]): reports, and the server's
 //! decisions.
 //!
-//! Both are numbers that all workers share. A call reads the decision and adds to the report; it
-//! never waits for the server. One worker exchanges them for all:
+//! Both are kept in numbers that all workers share. A call reads the decision and adds to the
+//! report; it never waits for the server. One worker at a time exchanges them for all workers:
 //!
 //! ```text
 //! a worker's tick finds a report due   it takes and sends the sums; next report an interval later
@@ -34,21 +34,21 @@ use crate::class_admission::protocol::{
 use crate::shared;
 use crate::workflows::wire;
 
-/// Decisions are asked for as long after a call.
+/// The time after a service's last call for which reports include it.
 const KEEP: Duration = Duration::from_secs(10);
-/// Steps of a probability from 0 to 1.
+/// The number of steps of a probability from 0 to 1.
 const ONE: f64 = (1 << 20) as f64;
 
-/// A request that the host must send with `POST`; its answer goes to [`Mesh::reported`].
+/// A request that the host must send with `POST`. Pass its answer to [`Mesh::reported`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Callout {
-    /// Envoy's name for the cluster.
+    /// Envoy's name of the cluster.
     pub cluster: &'static str,
-    /// Path of the resource.
+    /// The path of the resource.
     pub path: &'static str,
-    /// JSON.
+    /// The body, JSON.
     pub body: Vec<u8>,
-    /// An answer that comes later is of no use.
+    /// The time after which an answer is of no use.
     pub timeout: Duration,
 }
 
@@ -62,9 +62,9 @@ pub(crate) struct Central {
     fallback: Fallback,
     /// The time of the last call, µs; 0 for none.
     called: Number,
-    /// Up to when decisions hold, µs; 0: there were none.
+    /// The time until which the server's decisions hold, µs; 0 if there were none.
     heard: Number,
-    /// The lowest not among them.
+    /// All classes except the lowest.
     classes: Vec<Class>,
 }
 
@@ -72,11 +72,11 @@ pub(crate) struct Central {
 struct Class {
     /// 2²⁰ · (1 − p), as the server decided.
     missing: Number,
-    /// p = 1 from then on, µs.
+    /// The time from which p = 1, µs.
     until: Number,
-    /// p · 1000.
+    /// The gauge with p · 1000.
     shown: MetricId,
-    /// The sums of the next report, by the names of [`ClassReport`].
+    /// The sums of the next report, named as in [`ClassReport`].
     misses: Number,
     calls: Number,
     delay: Number,
@@ -89,7 +89,7 @@ fn micros(span: Duration) -> u64 {
     nanos(span) / 1_000
 }
 
-/// `now` as numbers have it.
+/// Returns `now` in the unit of the shared numbers, µs.
 fn clock(now: Instant) -> u64 {
     now.as_nanos() / 1_000
 }
@@ -98,13 +98,13 @@ fn add(host: &impl Shared, number: Number, amount: u64) -> Result<(), HostError>
     host.add_to(number, i64::try_from(amount).unwrap_or(i64::MAX))
 }
 
-/// Takes the sum that was added to `number` since the last call.
+/// Returns the sum of the additions to `number` since the last call, and subtracts it.
 fn take(host: &impl Shared, number: Number) -> Result<u64, HostError> {
-    // Negative while a starting worker tests whether the host keeps the number
+    // It is negative while a starting worker tests whether the host keeps the number
     // (`host::unfiltered`).
     let amount = host.get(number)?.cast_signed().max(0);
     if amount > 0 {
-        // Other workers may have added meanwhile; their additions stay.
+        // Other workers may have added in the meantime; their additions stay.
         host.add_to(number, -amount)?;
     }
     Ok(amount.unsigned_abs())
@@ -153,8 +153,8 @@ impl Class {
 }
 
 impl Central {
-    /// `None` if no server decides. `prefix` is that of the service's numbers, `shown` are the
-    /// gauges of its classes' probabilities.
+    /// Returns the exchange for a service; `None` if its calls aren't decided by a server. `prefix`
+    /// is that of the service's numbers, `shown` are the gauges of its classes' probabilities.
     pub(crate) fn new(
         host: &impl Host,
         config: &ServiceAdmissionConfig,
@@ -179,13 +179,13 @@ impl Central {
         }))
     }
 
-    /// Whether a decision of the server holds.
+    /// Whether the server's decisions still hold.
     pub(crate) fn is_heard(&self, host: &impl Shared, now: Instant) -> Result<bool, HostError> {
         Ok(host.get(self.heard)? > clock(now))
     }
 
-    /// Returns the class in which a call that asks for `wanted` must run; `None` if the sender
-    /// decides.
+    /// Returns the class in which a call that asks for `wanted` must run; `None` if the sender's
+    /// own law decides.
     pub(crate) fn class_for(
         &self,
         host: &impl Shared,
@@ -212,8 +212,8 @@ impl Central {
         Ok(Some(if admitted { wanted } else { ClassId(lowest) }))
     }
 
-    /// Records a call that completed, and whether it `missed` its target. `waited` is its wait at
-    /// the service; `None` if it was refused there or not answered in time.
+    /// Records the end of a call, and whether it `missed` its target. `waited` is its queue wait at
+    /// the service; `None` if the call was refused there or not answered in time.
     pub(crate) fn completed(
         &self,
         host: &impl Shared,
@@ -249,7 +249,7 @@ impl Central {
         Ok(())
     }
 
-    /// Returns the service's report; `None` if the service wasn't called lately.
+    /// Returns the service's report; `None` if the service wasn't called within [`KEEP`].
     fn report(
         &self,
         host: &impl Shared,
@@ -302,12 +302,12 @@ impl Reports {
         })
     }
 
-    /// An interval, and the time to the next tick: the longest between two reports.
+    /// Returns the longest time between two reports: an interval and the time to the next tick.
     fn pace(&self) -> Duration {
         self.interval + SLOW_TICK
     }
 
-    /// Whether a report is due, and this worker's to send.
+    /// Whether a report is due. If it is, this worker claims it.
     fn claim(&self, host: &impl Shared, now: Instant) -> Result<bool, HostError> {
         let now = clock(now);
         let claimed = shared::change(host, &self.key, |due: &mut u64| {
@@ -319,7 +319,7 @@ impl Reports {
         });
         match claimed {
             Ok((_, claimed)) => Ok(claimed),
-            // Another worker was faster.
+            // Another worker claimed it.
             Err(HostError::Conflict) => Ok(false),
             Err(error) => Err(error),
         }
@@ -327,8 +327,7 @@ impl Reports {
 }
 
 impl Mesh {
-    /// Returns the report to the server of class admission that is due now, if any. Call it at each
-    /// tick.
+    /// Returns the report to the admission server, if one is due. Call it at each tick.
     ///
     /// # Errors
     /// [`HostError`]; the report may be lost.
@@ -367,15 +366,16 @@ impl Mesh {
         Ok(Some(Callout {
             cluster: protocol::CLUSTER,
             path: protocol::PATH,
-            // It has no maps and no numbers that JSON lacks.
+            // Serialization can't fail: the report has no maps, and only numbers that JSON can
+            // express.
             body: serde_json::to_vec(&report).unwrap_or_default(),
             timeout: 2 * reports.pace(),
         }))
     }
 
-    /// Records the server's answer to a report; `None` means that none came in time, or its status
-    /// was not 200. Returns whether its decisions are in force; `None` if admission by a server was
-    /// removed meanwhile.
+    /// Records the server's answer to a report. `None` means that none came in time, or that its
+    /// status was not 200. Returns whether the answer is valid and its decisions are now in force;
+    /// `None` if admission by a server was removed in the meantime.
     ///
     /// # Errors
     /// [`HostError`]; decisions may be in force in part.
@@ -403,7 +403,7 @@ impl Mesh {
         let holds = 3 * reports.pace();
         for central in admission.centrals() {
             let mut services = answer.services.iter();
-            // A configuration that is newer than the report may have other classes.
+            // The classes differ if the configuration is newer than the report.
             let own = services
                 .find(|s| s.service == central.service && s.classes.len() == central.classes.len());
             if let Some(own) = own {

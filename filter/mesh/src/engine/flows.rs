@@ -1,16 +1,16 @@
 //! The flows of a fair queue by workflow: the flow of a request, and its weight.
 //!
-//! Names come from clients and are unbounded. With a hash into a fixed number of flows, two names
-//! may share one, and a client that knows the hash finds a name that shares the flow of a chosen
-//! victim. So each name has an id of its own in a bounded directory that all workers share
-//! ([`Directory`]). Names beyond the bound share flow 0 with the requests that name no workflow,
-//! never the flow of another name. Where the policy has workflows, ids are theirs
+//! Names come from clients and are unbounded. A hash into a fixed number of flows would let two
+//! names share one, and a client that knows the hash could find a name that shares a victim's flow.
+//! So each name has its own id in a bounded directory that all workers share ([`Directory`]). Names
+//! beyond the bound share flow 0 with the requests that name no workflow, never the flow of another
+//! name. If the policy has workflows, their ids are used
 //! ([`crate::workflows::Workflows::identify`]).
 //!
-//! Without workflows, idle names aren't tracked. A full directory is then cleared once in
-//! [`RECLAIM`] of the names whose flows have no state. A flow that comes back starts as if it had
-//! never been away, which is correct for its queue. A client that floods a proxy with names can
-//! take the free places of a minute. Flows that wait or have a debt keep their places.
+//! Without workflows, idle names aren't tracked. Instead, names whose flows have no state are
+//! removed from a full directory, once in [`RECLAIM`]. A flow that returns later starts as a new
+//! one, which is correct for its queue. A client that floods a proxy with names can take the free
+//! ids of a minute. Flows with waiting requests or a debt keep their ids.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -26,25 +26,25 @@ use crate::workflow;
 use crate::workflows::OTHER_NAME;
 use crate::workflows::names::Directory;
 
-/// Between two clearances of a full directory.
+/// The time between two removals from a full directory.
 const RECLAIM: Duration = Duration::from_secs(60);
 
 /// The flows by workflow of one stage.
 #[derive(Debug)]
 pub(crate) struct Flows {
     weights: HashMap<Box<[u8]>, f64>,
-    /// Ids of names; `None` if the policy has workflows, which then keep the ids.
+    /// The ids of names; `None` if the policy has workflows, which then assign the ids.
     names: Option<Directory>,
     reclaimed: Option<Instant>,
-    /// Buffer reused by all requests, so that none allocates.
+    /// A buffer reused by all requests, so that none allocates.
     name: Vec<u8>,
 }
 
 impl Flows {
-    /// The flows of `stage`; `None` where its queue has none by workflow.
+    /// Creates the flows of `stage`; `None` if its queue has no flows by workflow.
     ///
     /// # Errors
-    /// [`HostError`] when the host refuses a metric or a blob.
+    /// [`HostError`] if the host refuses a metric or a blob.
     pub(crate) fn new(host: &impl Host, stage: &StageConfig) -> Result<Option<Self>, HostError> {
         let Some((Flow::Workflow, _, weights)) = stage.queue.discipline.fair() else {
             return Ok(None);
@@ -52,8 +52,8 @@ impl Flows {
         let names = match &stage.workflows {
             Some(_) => None,
             None => {
-                // The one that the policy's workflows would have, so that ids stay when it gets
-                // some.
+                // The policy's workflows would use the same directory, so ids stay if workflows are
+                // added.
                 let key = format!("headgate/workflows/{}/names", stage.policy);
                 let changes = format!("{}.names_changes", stats::prefix(&stage.policy));
                 let mut names = Directory::new(host, key, &changes, MAX_WORKFLOWS)?;
@@ -70,8 +70,8 @@ impl Flows {
         }))
     }
 
-    /// Flow and weight of `request`, where the policy has no workflows. A name that is known costs
-    /// no host call, nor does one beyond the bound.
+    /// Returns the flow and the weight of `request`; (0, 1) if the policy has workflows. Neither a
+    /// known name nor one beyond the bound costs a host call.
     pub(crate) fn find(
         &mut self,
         host: &impl Host,
@@ -89,13 +89,13 @@ impl Flows {
         }
     }
 
-    /// Weight of the workflow `name`; `None` for those without an id.
+    /// Returns the weight of the workflow `name`; `None` for requests without an id.
     pub(crate) fn weight(&self, name: Option<&[u8]>) -> f64 {
         let name = name.unwrap_or(OTHER_NAME.as_bytes());
         self.weights.get(name).copied().unwrap_or(1.0)
     }
 
-    /// Keeps names as the other workers have them, and clears a full directory.
+    /// Updates the names from the other workers' changes, and frees ids of a full directory.
     ///
     /// # Errors
     /// [`HostError`]; the next call continues.
@@ -178,7 +178,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(16))]
 
-        /// No name ever gets the flow of another, for any names sent to any worker.
+        /// No name ever gets the flow of another, whatever names are sent to whatever worker.
         #[test]
         fn no_name_shares_the_flow_of_another(
             chosen in prop::collection::vec(
@@ -224,7 +224,7 @@ mod tests {
         assert!(flows.find(&host, T, &named(b"late")).0 > 0);
         other.tick(&host, T, &mut stage).unwrap();
         assert_eq!(other.find(&host, T, &named(b"debtor")).0, debtor);
-        // Not again before its time, however many names come.
+        // The directory isn't cleared again before its time, however many names arrive.
         for n in 0..2_000 {
             flows.find(&host, T, &named(format!("again-{n}").as_bytes()));
         }

@@ -1,14 +1,14 @@
-//! Calls that are delayed while the called service refuses others ([`crate::smoothing`]).
+//! The delay of calls while the called service refuses others ([`crate::smoothing`]).
 //!
-//! A sidecar is the client of Chronos §3.2 for its application. It reads p from the answers of a
-//! service, and delays the next calls to it with that probability. The last p counts. Each answer
-//! has the p of its process, and the share of delayed calls is linear in p, so over many calls it
-//! is the mean of all processes' p, weighted by calls. Each worker uses the answers to its own
-//! calls.
+//! The sidecar acts as the client of Chronos §3.2 on behalf of its application. It reads the
+//! rejection rate p from the answers of a service, and delays the next calls to it with that
+//! probability. The latest p is used. Each answer has the p of its process, and the ratio of
+//! delayed calls is linear in p. So over many calls that ratio is the mean of all processes' p,
+//! weighted by calls. Each worker uses the answers to its own calls.
 //!
-//! A delayed call has no slot anywhere, and workflows and class admission don't know it before it
-//! is sent. It waits no longer than its own deadline allows, and the number of delayed calls is
-//! bounded.
+//! A delayed call holds no slot, and workflows and class admission don't count it before it is
+//! sent. A call whose deadline is shorter than the delay isn't delayed, and the number of delayed
+//! calls is bounded.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
@@ -28,21 +28,21 @@ use crate::smoothing::Smoothing;
 use crate::workflows::stat_name;
 use crate::{Engine, Mesh};
 
-/// Most calls that wait in a worker; those beyond are sent at once.
+/// The maximum number of delayed calls in a worker. Further calls are sent at once.
 const MAX_HELD: usize = 4096;
-/// After so long without an answer, a rejection rate is about other traffic: it covers the last two
-/// periods of the service, of 1 s unless set otherwise.
+/// The time without an answer after which a rejection rate is outdated. The rate covers the
+/// service's last two periods, of 1 s unless configured otherwise.
 const STALE: Duration = Duration::from_secs(10);
-/// Stats of services that have no name in the configuration.
+/// The name in stats of all services that the configuration doesn't name.
 const OTHER: &str = "_other";
 
-/// The services' last rejection rates, under one configuration.
+/// The last rejection rates of services, under one configuration.
 #[derive(Debug)]
 pub(crate) struct Smoother {
     law: Smoothing,
     enforced: bool,
     services: Vec<Service>,
-    /// Places among the services, by cluster.
+    /// Indices into `services`, by cluster.
     clusters: HashMap<String, usize>,
     stats: HashMap<String, ServiceStats>,
     other: ServiceStats,
@@ -53,7 +53,7 @@ pub(crate) struct Smoother {
 struct Service {
     name: String,
     stats: ServiceStats,
-    /// The last rejection rate, with its time.
+    /// The last announced rejection rate, and its time.
     told: Option<(f64, Instant)>,
 }
 
@@ -63,11 +63,11 @@ struct ServiceStats {
     delayed: MetricId,
     /// The sum of their delays, µs.
     delay_us: MetricId,
-    /// Rejection rate · 1000, as heard last.
+    /// The last announced rejection rate · 1000.
     rejection: MetricId,
 }
 
-/// Calls that wait, by the time at which they are sent.
+/// Delayed calls, by the time at which they are sent.
 #[derive(Debug, Default)]
 pub(crate) struct Held(BinaryHeap<Reverse<(Instant, u32)>>);
 
@@ -88,10 +88,11 @@ impl ServiceStats {
 }
 
 impl Smoother {
-    /// That of `config`; `None` without smoothing. `seed` makes its random decisions repeatable.
+    /// Returns the smoother of `config`; `None` if smoothing is off. `seed` makes its random
+    /// decisions repeatable.
     ///
     /// # Errors
-    /// [`ConfigError`]: the host refuses a stat.
+    /// [`ConfigError`] if the host refuses a stat.
     pub(crate) fn new(
         host: &impl Host,
         config: &OutboundConfig,
@@ -118,8 +119,8 @@ impl Smoother {
         }))
     }
 
-    /// Returns the index of the service of `cluster`, whose name `service` finds; `None` if there
-    /// are too many services.
+    /// Returns the index of the service of `cluster`; `service` returns its name. `None` if there
+    /// are too many clusters.
     pub(crate) fn place<'a>(
         &mut self,
         cluster: &str,
@@ -169,7 +170,7 @@ impl Smoother {
         }
     }
 
-    /// Returns a call's delay, if it is delayed, and the counters for it.
+    /// Returns a call's delay and the counters for it; `None` if the call isn't delayed.
     fn draw(&mut self, now: Instant, place: usize) -> Option<(Duration, ServiceStats)> {
         let service = self.services.get(place)?;
         let (rate, _) = service.told.filter(|(_, at)| now.since(*at) < STALE)?;
@@ -183,7 +184,7 @@ impl Held {
         self.0.is_empty()
     }
 
-    /// Sends the calls whose delay is over by `now`; all of them without a time.
+    /// Sends the calls whose delay has ended at `now`; if `now` is `None`, all of them.
     pub(crate) fn send(&mut self, now: Option<Instant>, actions: &mut Vec<Action>) {
         while let Some(Reverse((at, stream))) = self.0.peek().copied()
             && now.is_none_or(|now| at <= now)
@@ -201,7 +202,7 @@ impl Mesh {
         self.outbound.as_ref().is_some_and(|o| o.smoother.is_some())
     }
 
-    /// Whether calls are delayed, so that the application needn't do it.
+    /// Whether calls are delayed, so that the application needn't delay them.
     #[must_use]
     pub fn delays_calls(&self) -> bool {
         let outbound = self.outbound.as_ref();
@@ -209,7 +210,7 @@ impl Mesh {
         smoother.is_some_and(|smoother| smoother.enforced)
     }
 
-    /// Removes the call of `stream`, which may be delayed.
+    /// Removes the call of `stream`, if it is delayed.
     pub fn forget_call(&mut self, stream: u32) {
         self.held.0.retain(|Reverse((_, held))| *held != stream);
     }
@@ -229,7 +230,7 @@ pub fn delay(
     actions: &mut Vec<Action>,
 ) -> Result<bool, HostError> {
     if engine.is_idle() {
-        // Without stages no tick would send it.
+        // Without stages there are no ticks, so the call would never be sent.
         return Ok(false);
     }
     engine.be_member(host, now, actions)?;

@@ -1,5 +1,5 @@
-//! Workflows over several workers of a process, and between processes: rates, and their fate when
-//! workers die, pause and are reconfigured.
+//! Workflows over several workers of a process, and between processes: rates, also when workers
+//! die, pause and are reconfigured.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -45,13 +45,13 @@ struct Proxy {
     workers: Vec<Option<Engine>>,
     ms: u64,
     next: u32,
-    /// Held requests: the worker and the ticket of each, in the limiter or the queue.
+    /// Held requests, in the limiter or the queue: the worker and the ticket of each.
     held: BTreeMap<u32, (usize, Ticket)>,
     running: BTreeMap<u32, (usize, Ticket, u64)>,
     refused: Vec<Refusal>,
     /// The times at which requests went to the backend, ms.
     passed: Vec<u64>,
-    /// Time that the backend takes, ms.
+    /// The service time of the backend, ms.
     service: u64,
 }
 
@@ -126,7 +126,7 @@ impl Proxy {
                 self.held.insert(stream, (worker, pass));
             }
             Ok(Decision::Refuse(refusal)) => self.refused.push(refusal),
-            // Unmanaged.
+            // The policy doesn't manage the request.
             Ok(Decision::PassBy) | Err(_) => self.passed.push(self.ms),
         }
         stream
@@ -137,12 +137,12 @@ impl Proxy {
         let running = self.running.remove(&stream).map(|(w, pass, _)| (w, pass));
         if let Some((worker, pass)) = held.or(running) {
             let done = self.with(worker, |e, h, now, a| e.finish(h, now, pass, outcome, a));
-            // An injected fault; the next tick repairs its effects.
+            // The fault is injected; the next tick repairs its effects.
             let _ = done;
         }
     }
 
-    /// A millisecond passes.
+    /// Advances the time by a millisecond.
     fn step(&mut self) {
         self.ms += 1;
         let done = |(&stream, &(_, _, began)): (&u32, &(usize, Ticket, u64))| {
@@ -157,14 +157,14 @@ impl Proxy {
                 Some(engine) if engine.is_busy() => 10,
                 _ => 50,
             };
-            // Workers don't tick at the same moment.
+            // Workers don't tick at the same time.
             if (self.ms + worker as u64).is_multiple_of(period) {
                 let _ = self.with(worker, |e, h, now, a| e.tick(h, now, a));
             }
         }
     }
 
-    /// So many requests/s of `workflow` for a while, from all workers in turn.
+    /// Sends `rate` requests/s of `workflow` for `ms`, to varying workers.
     fn load(&mut self, workflow: &str, rate: u64, ms: u64) {
         for _ in 0..ms {
             self.step();
@@ -172,7 +172,7 @@ impl Proxy {
                 let alive: Vec<usize> = (0..self.workers.len())
                     .filter(|&w| self.workers[w].is_some())
                     .collect();
-                // In no step with the rate.
+                // A hash selects the worker, so that workers don't alternate in step with the rate.
                 let worker =
                     alive[(self.next.wrapping_mul(2_654_435_761) >> 16) as usize % alive.len()];
                 self.arrive(worker, &of(workflow), None);
@@ -186,7 +186,7 @@ impl Proxy {
         }
     }
 
-    /// Requests that went to the backend in the last `ms`.
+    /// Returns the number of requests that went to the backend in the last `ms`.
     fn passed_in(&self, ms: u64) -> usize {
         let since = self.ms - ms;
         self.passed.iter().filter(|&&at| at > since).count()
@@ -219,7 +219,7 @@ fn a_rate_holds_over_all_workers() {
     assert!((196..=205).contains(&passed), "{passed} of 200");
     assert_eq!(proxy.stat("workflow.a.rate_mhz"), 50_000);
     assert_eq!(proxy.stat("workflow.a.limited"), 1);
-    // 20 wait, and all others are refused with the time until a request would pass.
+    // 20 requests wait. All others are refused, with the time until a request would pass.
     let refusal = proxy.refused.last().unwrap();
     assert_eq!(refusal.reason, Reason::RateLimited);
     assert_eq!(
@@ -304,7 +304,7 @@ fn a_request_waits_only_if_its_deadline_can_be_met() {
         }
         (proxy.held.len() - before.0, proxy.refused.len() - before.1)
     };
-    // 20 ms between two, and 5 ms in the backend: 4 of them make it within 100 ms.
+    // 20 ms between two requests, and 5 ms in the backend: 4 of them meet the deadline of 100 ms.
     let (held, refused) = burst(&mut proxy, 100);
     assert!(
         (3..=5).contains(&held) && held + refused >= 14,
@@ -325,7 +325,7 @@ fn a_request_that_cannot_meet_its_deadline_takes_no_number_of_its_workflow() {
     proxy.idle(100);
     let refused = proxy.refused.len();
     for _ in 0..3 {
-        // It takes 5 ms.
+        // A request takes 5 ms, longer than the deadline.
         proxy.arrive(0, &of("a"), Some(Duration::from_millis(3)));
     }
     assert_eq!(proxy.refused.len(), refused + 3);
@@ -338,8 +338,8 @@ fn a_request_that_cannot_meet_its_deadline_takes_no_number_of_its_workflow() {
     proxy.assert_nothing_is_left();
 }
 
-/// Otherwise callers stop calling the processes that announce rates, before a client without a
-/// deadline gives up, and rates expire.
+/// Without that limit callers stop calling the processes that announce rates, before a client
+/// without a deadline gives up, and rates expire.
 #[test]
 fn without_a_deadline_nobody_waits_longer_than_a_rate_lives() {
     let mut proxy = Proxy::new(
@@ -354,11 +354,11 @@ fn without_a_deadline_nobody_waits_longer_than_a_rate_lives() {
     for _ in 0..20 {
         proxy.arrive(0, &of("a"), None);
     }
-    // 200 ms between two, and a second that a rate lives.
+    // 200 ms between two requests, and a rate lives for a second.
     assert!((4..=6).contains(&proxy.held.len()), "{}", proxy.held.len());
     let limited = |r: &Refusal| r.reason == Reason::RateLimited;
     assert!(proxy.refused.len() >= 13 && proxy.refused.iter().all(limited));
-    // A request's own deadline is believed.
+    // A request's own deadline is trusted.
     for _ in 0..10 {
         let deadline = Some(Duration::from_millis(2_500));
         proxy.arrive(0, &of("a"), deadline);
@@ -386,7 +386,7 @@ fn a_workflow_gives_its_deadline_to_requests_that_enter_here() {
         proxy.arrive(0, &of("a"), None);
     }
     assert!((3..=5).contains(&proxy.held.len()), "{}", proxy.held.len());
-    // A request of another process has the deadline that it came with, or none.
+    // A request of another process keeps the deadline with which it arrived, or has none.
     let inner = of("a").with(wire::PROCESS, "0000000000000007");
     let before = proxy.held.len();
     for _ in 0..10 {
@@ -407,7 +407,8 @@ fn a_dry_run_counts_and_holds_nobody() {
     let admitted = proxy.stat("workflow.a.rq_admitted");
     assert_eq!(limited + admitted, 900);
     assert_eq!(proxy.stat("workflow.a.rq_rejected_enforced"), 0);
-    // As if it were enforced: requests before the first rate, 50/s, and a queue that fills once.
+    // The counts are as in enforcement: requests before the first rate, 50/s, and a queue that
+    // fills once.
     assert!((150..=225).contains(&admitted), "{admitted}");
     proxy.assert_nothing_is_left();
 }
@@ -452,7 +453,7 @@ fn without_workflows_there_is_no_more_host_call() {
         (arrived, host.calls() - before - arrived)
     };
     cost(1, 2);
-    // Queue and slots, looked at and booked; then the slot given back and three times recorded.
+    // Reads and bookings of queue and slots; then the slot's return and three records.
     assert_eq!(cost(2, 3), (5, 6));
 }
 
@@ -471,7 +472,7 @@ fn names_that_are_too_long_are_counted() {
     proxy.assert_nothing_is_left();
 }
 
-/// SEDA §3.2: the controller measures since a request entered the system.
+/// SEDA §3.2: the controller measures from the time at which a request entered the system.
 #[test]
 fn response_times_begin_where_a_request_entered_the_mesh() {
     let controlled = |edge| {
@@ -488,7 +489,7 @@ fn response_times_begin_where_a_request_entered_the_mesh() {
     let aged = of("a")
         .with(wire::PROCESS, "0000000000000007")
         .with(wire::PROGRESS, "elapsed=1, age=2000");
-    // The backend takes 5 ms. A request that isn't trusted enters here.
+    // The backend takes 5 ms. An untrusted request enters the mesh here.
     for (edge, expected) in [(false, 2_005_000_u64), (true, 5_000)] {
         let mut proxy = Proxy::new(2, &controlled(edge));
         for n in 0..60 {
@@ -501,7 +502,7 @@ fn response_times_begin_where_a_request_entered_the_mesh() {
             measured.abs_diff(expected) <= expected / 50,
             "{edge}: {measured}"
         );
-        // Twice the rate: most wait for it, and that counts.
+        // At twice the rate most requests wait for the limiter, and that wait counts.
         proxy.load("a", 100, 3_000);
         let measured = proxy.stat("controlled_response_time_us");
         assert!(measured > 150_000, "{edge}: {measured}");

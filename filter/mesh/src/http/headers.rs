@@ -1,10 +1,10 @@
-//! Headgate's headers between sidecars, in the headers of a request.
+//! Headgate's headers between sidecars, in a request's headers.
 
 use headgate_core::http::{Headers, Stream};
 
 use crate::workflows::{baggage, wire};
 
-/// Headers between sidecars in requests, which no application needs to see.
+/// The headers between sidecars in requests, which applications don't need.
 const MESH: [&str; 6] = [
     wire::WORKFLOW,
     wire::PROCESS,
@@ -15,7 +15,7 @@ const MESH: [&str; 6] = [
 ];
 
 /// Yields the names of the headers to remove before the application sees the request: those between
-/// sidecars, or all of Headgate's own after [`Headers::disown`].
+/// sidecars, or all of Headgate's headers after [`Headers::disown`].
 pub(super) fn internal<'a>(
     headers: &'a Headers<'_, impl Stream>,
 ) -> impl Iterator<Item = &'a [u8]> {
@@ -31,13 +31,13 @@ pub(super) fn internal<'a>(
     headers.ours().take_while(move |_| all).chain(known)
 }
 
-/// The token in the baggage.
+/// Returns the token in the baggage.
 pub(super) fn token_in_baggage<'a>(headers: &'a Headers<'_, impl Stream>) -> Option<&'a [u8]> {
     baggage::token(headers.values(wire::BAGGAGE))
 }
 
-/// Writes the baggage with `token` to `out`. Without room for the token, returns false and writes
-/// the baggage without it.
+/// Writes the baggage with `token` to `out`. If there is no room for the token, writes the baggage
+/// without it and returns false.
 pub(super) fn baggage_with(
     headers: &Headers<'_, impl Stream>,
     token: &[u8],
@@ -46,7 +46,7 @@ pub(super) fn baggage_with(
     baggage::with_token(headers.values(wire::BAGGAGE), token, out)
 }
 
-/// Writes the baggage without tokens to `out`; it is empty if it had nothing but tokens.
+/// Writes the baggage without tokens to `out`. If it had only tokens, `out` is empty.
 pub(super) fn baggage_without(headers: &Headers<'_, impl Stream>, out: &mut Vec<u8>) {
     baggage::without_token(headers.values(wire::BAGGAGE), out);
 }

@@ -1,10 +1,11 @@
-//! One call that the process behind the proxy makes: from its headers to its answer's.
+//! One call of the process behind the proxy, from its request headers to its response headers.
 //!
-//! It counts as answered when the headers of its response come, when the called proxy has just
-//! written its announcement. A response that streams for minutes would bring an announcement that
-//! expired long ago. A call that Envoy retries is one call: only the last process answers.
+//! A call counts as answered at its response headers, because the called proxy has just written its
+//! announcement into them. At the end of a response that streams for minutes, the announcement
+//! would have expired. A call that Envoy retries is one call; only the answer of the last process
+//! counts.
 //!
-//! It may be delayed before it is sent.
+//! A call may be delayed before it is sent.
 
 use headgate_core::host::Host;
 use headgate_core::http::Stream;
@@ -16,28 +17,28 @@ use crate::engine::Calling;
 /// One call.
 #[derive(Debug, Default)]
 pub struct Outbound {
-    /// The call's state, until it is answered.
+    /// The call's state; `None` once it is answered.
     calling: Option<Calling>,
-    /// Whether it was or still is delayed; the filter then keeps its state until it is answered.
+    /// Whether the call was or is delayed. The filter then keeps its state until it is answered.
     held: bool,
 }
 
-/// The decision about a call at its headers.
+/// The decision about a call at its request headers.
 pub(super) enum Called {
-    /// It is sent.
+    /// The call is sent.
     Sent(Option<Calling>),
-    /// It waits.
+    /// The call is delayed.
     Held,
 }
 
 impl Outbound {
-    /// Whether it waits for its answer.
+    /// Whether the call is delayed or waits for its answer.
     #[must_use]
     pub fn is_pending(&self) -> bool {
         self.held || self.calling.is_some()
     }
 
-    /// Decides when the call's headers arrive. If false, the caller holds the call until its
+    /// Handles the call's request headers. If it returns false, the caller holds the call until its
     /// [`Action::Send`](headgate_core::decision::Action::Send), and then calls
     /// [`send`](super::send).
     #[must_use]
@@ -53,7 +54,7 @@ impl Outbound {
         !self.held
     }
 
-    /// Handles the response's headers.
+    /// Handles the call's response headers.
     pub fn response_headers(&mut self, filter: &mut Filter<impl Host>, stream: &impl Stream) {
         if let Some(calling) = self.calling.take() {
             answered(filter, stream, calling);
@@ -63,7 +64,7 @@ impl Outbound {
         }
     }
 
-    /// Records the end of the stream: a call that wasn't answered by then is lost.
+    /// Records the end of the stream. A call without an answer by then counts as unanswered.
     pub fn done(&mut self, filter: &mut Filter<impl Host>, stream: &impl Stream) {
         if let Some(calling) = self.calling.take() {
             unanswered(filter, stream, calling);

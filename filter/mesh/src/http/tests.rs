@@ -1,4 +1,4 @@
-//! Requests and calls from headers to end, as a host reports them, over proxies in memory.
+//! Requests and calls from headers to end, as a host reports them, with proxies in memory.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use proxy::{IN, MAX_QUEUE_LENGTH, Proxy, Request, VIA_UPSTREAM, stage};
 /// The configuration for calls.
 const OUT: u32 = 2;
 
-/// One workflow, `a`, by a header or by the sidecar that sent the request.
+/// One workflow, `a`, identified by a header or by the sidecar that sent the request.
 const WORKFLOWS: &str = r#""strategy":{"type":"MaxQueueLength"},
     "workflows":{"identify":[{"type":"Header","name":"x-tenant"},
                              {"type":"Header","name":"x-headgate-workflow"}],
@@ -33,7 +33,7 @@ const WORKFLOWS: &str = r#""strategy":{"type":"MaxQueueLength"},
 
 const OUTBOUND: &str = r#"{"policy":"ns/p","services":{"outbound|80||b.*":"b"}}"#;
 
-/// Headers between sidecars.
+/// The headers between sidecars.
 const FROM_MESH: [(&str, &str); 4] = [
     (wire::WORKFLOW, "a"),
     (wire::PROCESS, "00000000000000ff"),
@@ -58,7 +58,7 @@ fn the_application_sees_a_token_and_nothing_else_of_the_mesh() {
     }
     assert_eq!(seen(&stream, "baggage").as_deref(), Some("k=v"));
 
-    // It learns its token when it goes on, in the header and in the baggage.
+    // A held request gets its token when it goes on, in the header and in the baggage.
     let held = Request { stream, inbound };
     first.answered(&mut proxy.filter, "200", true);
     proxy.resume(&held);
@@ -135,7 +135,7 @@ fn a_call_says_what_it_belongs_to_and_its_answer_is_read() {
     assert_eq!(*call.response.borrow(), pairs(&[(":status", "200")]));
     outbound.done(&mut proxy.filter, &call);
 
-    // A call that is lost counts as well, once.
+    // A lost call counts once, too.
     let lost = proxy.stream(&[(wire::REQUEST, &token)]);
     let mut outbound = Outbound::default();
     assert!(outbound.request_headers(&mut proxy.filter, &lost));
@@ -162,7 +162,7 @@ fn at_a_gateway_a_request_is_its_own_call() {
     assert_eq!(second.stream.in_request(wire::WORKFLOW), None);
     announcement(&first.stream);
     first.answered(&mut proxy.filter, "200", true);
-    // Of the backend's announcement nothing reaches the client.
+    // The backend's announcement doesn't reach the client.
     assert_eq!(first.stream.in_response(wire::RATE), None);
     assert_eq!(first.stream.in_response(wire::PROGRESS), None);
     proxy.resume(&second);

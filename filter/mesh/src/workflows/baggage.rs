@@ -1,42 +1,43 @@
-//! The token in W3C Baggage, by which a call finds the request that it is made for.
+//! The token in W3C Baggage, with which a call finds the request that caused it.
 //!
-//! A proxy sees the requests of its application and the calls that the application makes, and
-//! nothing between them. Applications that propagate trace context copy the baggage of a request to
-//! its calls, so the inbound side puts a member `headgate=<token>` into it and the outbound side
-//! takes it out again. Other members are the application's: their bytes stay as they are. Written
-//! baggage stays within the recommendation's limits (§3.3.2): a token that would exceed them is
-//! left out, and only the header of its own carries it.
+//! A proxy sees its application's requests and calls, but not which request causes a call.
+//! Applications that propagate trace context copy the baggage of a request to its calls, so the
+//! inbound side adds a member `headgate=<token>`, and the outbound side removes it. Other members
+//! are the application's; their bytes don't change. Written baggage stays within the
+//! recommendation's limits (§3.3.2). A token that would exceed them isn't added; then only its
+//! header carries it.
 //!
-//! A request may have several `baggage` headers, which together are one list (RFC 9110 §5.3).
+//! A request may have several `baggage` headers, which together form one list (RFC 9110 §5.3).
 
-/// Key of the token.
+/// The token's key.
 const KEY: &[u8] = b"headgate";
-/// Limits of W3C Baggage §3.3.2.
+/// The limits of W3C Baggage §3.3.2.
 const MAX_BYTES: usize = 8192;
 const MAX_MEMBERS: usize = 64;
-/// Longest token that is read, bytes.
+/// The length of the longest token that is read, bytes.
 const MAX_TOKEN: usize = 64;
 
-/// Members of a list, however odd, with the white space around them.
+/// Yields the members of a list, even invalid ones, with the white space around them.
 fn members<'a>(values: impl Iterator<Item = &'a [u8]> + 'a) -> impl Iterator<Item = &'a [u8]> + 'a {
     values.flat_map(|value| value.split(|&b| b == b','))
 }
 
-/// The value of a member, without its properties, if its key is the token's.
+/// Returns the value of a member, without its properties, if its key is the token's.
 fn value(member: &[u8]) -> Option<&[u8]> {
     let pair = member.split(|&b| b == b';').next()?;
     let at = pair.iter().position(|&b| b == b'=')?;
     (pair[..at].trim_ascii() == KEY).then(|| pair[at + 1..].trim_ascii())
 }
 
-/// The first token in these `baggage` headers; none that is empty or longer than 64 bytes.
+/// Returns the first token in these `baggage` headers; `None` if it is empty or longer than 64
+/// bytes.
 pub fn token<'a>(values: impl Iterator<Item = &'a [u8]> + 'a) -> Option<&'a [u8]> {
     let token = members(values).find_map(value)?;
     (1..=MAX_TOKEN).contains(&token.len()).then_some(token)
 }
 
-/// Writes the members of these `baggage` headers to `out`, all but tokens. Baggage of tokens alone
-/// becomes empty.
+/// Writes all members of these `baggage` headers except tokens to `out`. If there are only tokens,
+/// `out` is empty.
 pub fn without_token<'a>(values: impl Iterator<Item = &'a [u8]> + 'a, out: &mut Vec<u8>) {
     out.clear();
     for member in members(values) {
@@ -50,8 +51,8 @@ pub fn without_token<'a>(values: impl Iterator<Item = &'a [u8]> + 'a, out: &mut 
     }
 }
 
-/// As [`without_token`], with `token` added. If that would exceed the limits, returns false and
-/// `out` is without it.
+/// Does the same as [`without_token`], and adds `token`. If that would exceed the limits, returns
+/// false, and `out` is without it.
 pub fn with_token<'a>(
     values: impl Iterator<Item = &'a [u8]> + 'a,
     token: &[u8],
@@ -107,7 +108,7 @@ mod tests {
         assert_eq!(both, "workflow=a;ttl=3, user=4711,k=v,headgate=t1");
         assert_eq!(of(&[&both]).unwrap(), b"t1");
         assert_eq!(without(&[&both]), "workflow=a;ttl=3, user=4711,k=v");
-        // The one of the hop before goes.
+        // The token of the previous hop is removed.
         assert_eq!(
             with(&["headgate=t0,k=v", " headgate = t00 ;p=1"], "t1").unwrap(),
             "k=v,headgate=t1"
@@ -147,8 +148,7 @@ mod tests {
     }
 
     proptest! {
-        /// For any baggage of an application, adding a token and taking it out again leaves the
-        /// members.
+        /// For any baggage of an application, adding and removing a token preserves the members.
         #[test]
         fn what_is_added_comes_out_again(
             values in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 0..4),

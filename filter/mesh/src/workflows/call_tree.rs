@@ -34,18 +34,18 @@ use serde::{Deserialize, Serialize};
 use super::{ProcessId, WorkflowId};
 use crate::shared;
 
-/// The most requests of one worker whose calls are summed at the same time.
+/// The maximum number of requests of one worker whose calls are summed at the same time.
 pub const MAX_BRANCHES: u32 = 4096;
 
-/// Digits of a token: 6 bits each, all of them allowed in headers and in a baggage.
+/// Digits of a token: 6 bits each, all allowed in headers and in baggage.
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 /// Largest age in a token, ms: 262 s.
 const OLD: u64 = (1 << 18) - 1;
 /// Largest span in a token, µs: 71 minutes. It also encodes an unknown duration.
 const UNKNOWN: u64 = (1 << 32) - 1;
 
-/// The token that the application copies from a request to each call that it makes for it: at most
-/// [`Token::MAX`] bytes. Only the engines of its process can read it.
+/// A request's token, which the application copies to each call that it makes for the request. It
+/// has at most [`Token::MAX`] bytes. Only engines of the same process can read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Token {
     bytes: [u8; Self::MAX],
@@ -53,10 +53,10 @@ pub struct Token {
 }
 
 impl Token {
-    /// Longest token, bytes.
+    /// The length of the longest token, bytes.
     pub const MAX: usize = 64;
 
-    /// Returns the token as it is written into a header.
+    /// Returns the token as a header value.
     #[must_use]
     pub fn as_str(&self) -> &str {
         let bytes = self.bytes.get(..usize::from(self.length));
@@ -65,21 +65,21 @@ impl Token {
             .unwrap_or("")
     }
 
-    /// As [`Token::as_str`].
+    /// Returns the bytes of [`Token::as_str`].
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         self.as_str().as_bytes()
     }
 }
 
-/// The sums over the calls of one request.
+/// The place of the sums over one request's calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Branch {
     /// The worker that has the request.
     pub(super) worker: WorkerId,
-    /// Below [`MAX_BRANCHES`].
+    /// The index among the worker's branches, below [`MAX_BRANCHES`].
     pub(super) slot: u32,
-    /// Number of the request.
+    /// The number of the request.
     pub(super) generation: u32,
 }
 
@@ -94,11 +94,11 @@ pub(super) struct Parent {
     /// The time at which the request went to the backend.
     pub(super) started: Instant,
     pub(super) deadline: Option<Instant>,
-    /// The progress from its caller; its age is that at `started`.
+    /// The progress that its caller sent; the age is that at `started`.
     pub(super) progress: Progress,
 }
 
-/// A number of up to 64 bits, by digits of 6.
+/// An encoder of numbers of up to 64 bits, 6 bits a digit.
 struct Digits {
     token: Token,
 }
@@ -138,9 +138,9 @@ fn micros(span: Duration) -> u64 {
 }
 
 impl Parent {
-    /// The token that says this: 3 digits of the process, 2 + 3 + 6 for the branch, 3 for the
-    /// workflow, 2 for the class, 9 each for points in time (µs, 571 years), but for times that
-    /// aren't known 6 each for spans, and 3 for the age.
+    /// Returns the token of this content. It has 3 digits of the process, 2 + 3 + 6 for the branch,
+    /// 3 for the workflow, 2 for the class, 9 each for the start and the deadline (µs, up to 571
+    /// years), 6 each for four spans that may be unknown, and 3 for the age.
     pub(super) fn token(&self) -> Token {
         let mut digits = Digits {
             token: Token {
@@ -148,7 +148,7 @@ impl Parent {
                 length: 0,
             },
         };
-        // A slot beyond the last means no branch.
+        // A slot beyond the last one encodes the absence of a branch.
         let (worker, slot, generation) = match self.branch {
             Some(branch) => (branch.worker, branch.slot, branch.generation),
             None => (0, MAX_BRANCHES, 0),
@@ -223,14 +223,14 @@ pub(crate) struct Children {
     generation: u32,
     /// The time at which the request went to the backend, µs.
     started: u64,
-    /// Under way.
+    /// The number of calls under way.
     outstanding: u64,
-    /// Since when some are.
+    /// The time since which at least one call is under way.
     since: Instant,
-    /// Time with some under way, those of now not counted.
+    /// The time with at least one call under way, up to the last time at which there was none.
     #[serde(with = "as_nanos")]
     covered: Duration,
-    /// Σ duration(child), of those that ended.
+    /// Σ duration(child) of ended calls.
     #[serde(with = "as_nanos")]
     durations: Duration,
     /// Σ elapsed(child).
@@ -257,7 +257,7 @@ impl Children {
     fn ended(&mut self, now: Instant, took: Duration, progress: Option<&Progress>) {
         self.durations = self.durations.saturating_add(took);
         let (elapsed, work) = progress.map_or((took, took), |p| (p.elapsed, p.work));
-        // It can't have been served for longer than it took.
+        // A child can't have been served for longer than its call took.
         self.elapsed = self.elapsed.saturating_add(elapsed.min(took));
         self.work = self.work.saturating_add(work);
         self.ended = self.ended.saturating_add(1);
@@ -267,7 +267,8 @@ impl Children {
         }
     }
 
-    /// Returns the progress until `now` of the request, which began at `started`, and its children.
+    /// Returns the progress until `now` of a request that began at `started`, with that of its
+    /// children.
     pub(super) fn progress(&self, started: Instant, now: Instant) -> Progress {
         let open = if self.outstanding > 0 {
             now.since(self.since.max(started))
@@ -289,7 +290,7 @@ impl Children {
     }
 }
 
-/// The branches of a process, seen from one worker.
+/// Access to the branches of a process, for one worker.
 #[derive(Debug)]
 pub(super) struct Branches {
     prefix: String,
@@ -325,9 +326,9 @@ impl Branches {
         Ok(Some(found).filter(|found| found.generation == branch.generation))
     }
 
-    /// Changes the sums over the calls of a request. `begins` is the time at which it went to the
-    /// backend, for its first call. Returns the previous sums; `None` if the place belongs to a
-    /// later request already.
+    /// Changes the sums over the calls of a request. `begins` is set for a begin of a call: the
+    /// time at which the request went to the backend. Returns the previous sums; `None` if a later
+    /// request already uses the branch.
     fn update(
         &mut self,
         host: &impl Host,
@@ -355,7 +356,7 @@ impl Branches {
         Ok(before)
     }
 
-    /// Records the begin of a call of the request that went to the backend at `started`. Returns
+    /// Records the start of a call of the request that went to the backend at `started`. Returns
     /// the sums over its earlier calls.
     ///
     /// # Errors

@@ -21,9 +21,9 @@ use super::{OTHER, Origin, ProcessId, ServiceId, Token, WorkflowId};
 /// [`super::wire::PROGRESS`]).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Answer {
-    /// This process, and the rate that it allows the caller.
+    /// This process's id, and the rate at which it accepts requests from the caller.
     pub announcement: Announcement,
-    /// Service time and work of the request and all calls below it.
+    /// The elapsed time and the work of the request and all calls below it.
     pub progress: Progress,
 }
 
@@ -36,14 +36,14 @@ pub struct Call {
     branch: Option<Branch>,
     /// The remaining time until the deadline.
     pub deadline: Option<Duration>,
-    /// Progress of the whole so far.
+    /// The request's progress so far, over all processes.
     pub progress: Progress,
-    /// The class of the request that it is part of.
+    /// The class of the request that caused it.
     pub class: Option<ClassId>,
 }
 
 impl Call {
-    /// The workflow that it is part of.
+    /// Returns the workflow of the call.
     #[must_use]
     pub fn workflow(&self) -> WorkflowId {
         self.workflow
@@ -60,7 +60,7 @@ impl Workflows {
         workflow: WorkflowId,
         started: Instant,
     ) -> Progress {
-        // Skip the look-up for workflows without calls.
+        // Workflows without calls need no look-up.
         let row = self.published.row(workflow);
         let calls = row.is_none_or(|row| row.calls);
         let branch = part.branch.filter(|_| calls);
@@ -73,8 +73,8 @@ impl Workflows {
         self.parts.of(requests, ticket).is_some()
     }
 
-    /// Returns the token that the application copies to its calls for a request; `None` before it
-    /// goes to the backend.
+    /// Returns the token of a request, which the application copies to its calls; `None` before the
+    /// request goes to the backend.
     #[must_use]
     pub(crate) fn token(&self, requests: &Requests, ticket: Ticket) -> Option<Token> {
         let (request, part) = self.parts.of(requests, ticket)?;
@@ -93,8 +93,8 @@ impl Workflows {
         Some(parent.token())
     }
 
-    /// Returns the announcement for the process that sent a request, when its response begins;
-    /// `None` for a client outside the mesh.
+    /// Returns the announcement for the sender of a request, when the response begins; `None` for a
+    /// client outside the mesh.
     pub(crate) fn answer(
         &mut self,
         host: &impl Host,
@@ -112,7 +112,7 @@ impl Workflows {
         })
     }
 
-    /// Sets a request's use of the second resource, in its units, as its response reports it.
+    /// Sets a request's use of the second resource, in its units, from its response.
     pub(crate) fn resource_used(&mut self, requests: &mut Requests, ticket: Ticket, amount: f64) {
         if let Some((_, part)) = self.parts.both_mut(requests, ticket)
             && amount.is_finite()
@@ -121,8 +121,8 @@ impl Workflows {
         }
     }
 
-    /// Returns the rate of the workflow that a request's sender may send, for answers that are no
-    /// backend's (refusals). A dry run announces no limit.
+    /// Returns the rate at which a request's sender may send its workflow, for answers that don't
+    /// come from the backend (refusals). A dry run announces no limit.
     #[must_use]
     pub fn announcement(&self, origin: Origin) -> Announcement {
         let sender = origin.upstream.unwrap_or(ProcessId::UNKNOWN);
@@ -134,15 +134,15 @@ impl Workflows {
         }
     }
 
-    /// Returns the deadline of the request of `token`; `None` if it has none, or the token isn't
-    /// ours.
+    /// Returns the deadline of the request of `token`; `None` if it has none, or if another process
+    /// made the token.
     #[must_use]
     pub(crate) fn deadline(&self, token: &[u8]) -> Option<Instant> {
         Parent::of_token(self.process, token)?.deadline
     }
 
-    /// Records a call to `service` for the request of `token`. Without a valid token the call
-    /// counts for `workflow` alone. The caller must report the end of every call to
+    /// Records a call to `service` for the request of `token`. Without a valid token the call is
+    /// only counted, for `workflow`. The caller must report the end of every call with
     /// [`Workflows::answered`].
     pub fn called(
         &mut self,
@@ -166,7 +166,7 @@ impl Workflows {
                 class: None,
             };
         };
-        // An id of before the cap was lowered is none now.
+        // The id may be from before the cap was lowered.
         let known = parent.workflow.0 <= self.config.max_workflows;
         let workflow = if known { parent.workflow } else { OTHER };
         self.stats.count(workflow, Count::Calls);
@@ -174,8 +174,7 @@ impl Workflows {
             let found = self.branches.began(host, now, branch, parent.started);
             (branch, found.ok().flatten())
         });
-        // A place that is another's already, or a host that fails: the call doesn't show in the
-        // progress.
+        // If the branch belongs to a later request, or the host fails, the progress lacks the call.
         let children = begun.and_then(|(_, children)| children);
         let branch = begun.and_then(|(branch, children)| children.map(|_| branch));
         let so_far = children.unwrap_or_default().progress(parent.started, now);
@@ -196,8 +195,8 @@ impl Workflows {
         }
     }
 
-    /// Records the end of a call. `heard` is the announcement in the answer, `progress` the
-    /// progress in it; both are `None` if the call was lost or the answer has none.
+    /// Records the end of a call. `heard` and `progress` are the announcement and the progress in
+    /// the answer; they are `None` if the call was lost or the answer has none.
     pub fn answered(
         &mut self,
         host: &impl Host,
@@ -211,7 +210,7 @@ impl Workflows {
         } = call;
         if let Some(branch) = call.branch {
             let took = now.since(call.began);
-            // On a host error, the call is missing in the progress.
+            // On a host error, the progress lacks the end of the call.
             self.branches
                 .ended(host, now, branch, took, progress)
                 .unwrap_or(());
@@ -220,7 +219,7 @@ impl Workflows {
         self.tally.called(workflow, service, process, 1);
         if let Some(heard) = heard {
             let ttl = Duration::from_micros(self.config.rate_ttl_us);
-            // A shorter time to live counts as an earlier announcement.
+            // A shorter time to live is recorded as an earlier announcement.
             let sooner = heard
                 .ttl
                 .map_or(Duration::ZERO, |own| ttl.saturating_sub(own));

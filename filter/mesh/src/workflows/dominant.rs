@@ -2,18 +2,18 @@
 //! NSDI '11, §4.1; Wisp §4.3 names it among its policies).
 //!
 //! A request of workflow i uses rᵢₖ of resource k, whose capacity is Cₖ a second. Its *dominant
-//! share* at x requests/s is the largest part of a resource that it uses, x · sᵢ with sᵢ = maxₖ rᵢₖ
-//! / Cₖ. Progressive filling raises the dominant shares of all together, in proportion to their
-//! weights, until a resource is used up. The workflows that use it stop there, and the others go on
-//! with the other one. With the level L of dominant share by weight that is, for each resource, the
-//! water filling of [`super::shares`] with growth wᵢ · rᵢₖ / sᵢ:
+//! share* at x requests/s is the largest ratio of a resource that it uses, x · sᵢ with sᵢ = maxₖ
+//! rᵢₖ / Cₖ. Progressive filling raises all dominant shares together, in proportion to their
+//! weights, until a resource is used up. The workflows that use it stop there; the others continue
+//! with the other resource. If the level L is dominant share divided by weight, this is, for each
+//! resource, the water filling of [`super::shares`] with growth wᵢ · rᵢₖ / sᵢ:
 //!
 //! ```text
 //! xᵢ(L) = clamp(L · wᵢ / sᵢ, guaranteeᵢ, λᵢ)        Fₖ(L) = Σ xᵢ(L) · rᵢₖ = Cₖ
 //! ```
 //!
 //! The resource with the lower level is used up first. The rest of the other resource is then
-//! filled again, for the workflows that use it alone.
+//! shared among the workflows that use only that one.
 
 use super::shares::{Claim, WaterFill};
 
@@ -25,34 +25,34 @@ pub const RESOURCES: usize = 2;
 pub struct DominantClaim {
     /// Its weight, above 0.
     pub weight: f64,
-    /// Guaranteed requests/s.
+    /// The guarantee, requests/s.
     pub floor: f64,
     /// Its demand, requests/s; infinite for as much as possible.
     pub demand: f64,
-    /// r: the cost of a request in each resource, 0 or more.
+    /// r: a request's cost in each resource, 0 or more.
     pub cost: [f64; RESOURCES],
 }
 
-/// Dominant shares; their memory is reused.
+/// The dominant shares of a number of claims. Its buffers are reused.
 #[derive(Debug, Default)]
 pub struct DominantShares {
     claims: Vec<DominantClaim>,
     capacity: [f64; RESOURCES],
-    /// Each resource by itself.
+    /// The filling of each resource by itself.
     fills: [WaterFill; RESOURCES],
-    /// Each resource for those that use no other, once the other is used up.
+    /// The filling of each resource by claims that use only this one, after the other is used up.
     rest: [WaterFill; RESOURCES],
 }
 
 impl DominantShares {
-    /// Shares `capacity` (units/s) out among `claims`. Numbers are finite and 0 or more, but for
+    /// Divides `capacity` (units/s) among `claims`. All numbers are 0 or more, and finite except
     /// demands.
     pub fn fill(
         &mut self,
         capacity: [f64; RESOURCES],
         claims: impl Iterator<Item = DominantClaim>,
     ) {
-        // Of a resource without capacity, any use is all of it.
+        // If a resource has no capacity, any use of it counts as an unlimited share.
         self.capacity = capacity.map(|c| c.max(f64::MIN_POSITIVE));
         self.claims.clear();
         self.claims.extend(claims);
@@ -84,15 +84,15 @@ impl DominantShares {
         }
     }
 
-    /// Requests/s of a claim, by its position.
+    /// Returns the rate of the claim at this index, requests/s.
     #[must_use]
     pub fn rate(&self, claim: usize) -> f64 {
         let level = self.level(claim, WaterFill::level, WaterFill::level);
         self.claims[claim].at(level, &self.capacity)
     }
 
-    /// Returns the requests/s of a claim with unlimited demand, beside the others' actual demands;
-    /// infinite if it uses nothing.
+    /// Returns the rate that the claim would have with unlimited demand, given the others' actual
+    /// demands, requests/s; infinite if it uses nothing.
     #[must_use]
     pub fn rate_if_unbounded(&self, claim: usize) -> f64 {
         let unbounded = |fill: &WaterFill| fill.level_if_unbounded(claim);
@@ -104,7 +104,7 @@ impl DominantShares {
         claim.at(level, &self.capacity)
     }
 
-    /// The level at which a claim stops, with the levels of resources that `of` and `of_rest` find.
+    /// Returns the level at which a claim stops. `of` and `of_rest` return the level of a filling.
     fn level(
         &self,
         claim: usize,
@@ -117,8 +117,8 @@ impl DominantShares {
             only => {
                 let k = usize::from(only[1]);
                 let level = of(&self.fills[k]);
-                // The other resource, which this claim has no part in, is used up before: its users
-                // leave something.
+                // The other resource, which this claim doesn't use, is used up first, so its users
+                // leave some of this one.
                 if level > self.fills[1 - k].level() {
                     of_rest(&self.rest[k])
                 } else {
@@ -136,20 +136,20 @@ const NOTHING: Claim = Claim {
 };
 
 impl DominantClaim {
-    /// s: the dominant share of one request a second.
+    /// Returns s: the dominant share of one request a second.
     fn dominant(&self, capacity: &[f64; RESOURCES]) -> f64 {
         (self.cost[0] / capacity[0]).max(self.cost[1] / capacity[1])
     }
 
-    /// x(L), requests/s.
+    /// Returns x(L), requests/s.
     fn at(&self, level: f64, capacity: &[f64; RESOURCES]) -> f64 {
         let grown = level * self.weight / self.dominant(capacity);
-        // Nothing out of nothing: neither level nor use.
+        // 0/0 means no growth: the level is 0 and the claim uses nothing.
         let grown = if grown.is_nan() { 0.0 } else { grown };
         grown.max(self.floor).min(self.demand)
     }
 
-    /// Its claim to resource `k`, in units of that.
+    /// Returns the claim to resource `k`, in units of that resource.
     fn of(&self, k: usize, capacity: &[f64; RESOURCES]) -> Claim {
         let cost = self.cost[k];
         if cost <= 0.0 {
@@ -207,7 +207,8 @@ mod tests {
             claim([1.0, 1.0], INF),
             claim([0.0, 1.0], 2.0),
         ];
-        // At a dominant share of 0.5 the first resource is full; the second has 4 left over for 2.
+        // At a dominant share of 0.5 the first resource is used up; 4 units of the second are left
+        // for claim 2.
         let found = rates([10.0, 10.0], &claims);
         assert_eq!(found, [5.0, 5.0, 2.0]);
         let found = rates([100.0, 10.0], &claims);
@@ -260,16 +261,16 @@ mod tests {
                 if rates[i] >= claim.demand {
                     continue;
                 }
-                // A workflow that wants more lacks a resource: Pareto efficiency.
+                // Pareto efficiency: a workflow with unmet demand lacks a resource.
                 prop_assert!((0..RESOURCES).any(|k| claim.cost[k] > 0.0 && full(k)), "{}", i);
                 let level = rates[i] * claim.dominant(&capacity) / claim.weight;
-                // The share guarantee (Ghodsi §3, sharing incentive): its weight's part of a
-                // resource at least.
+                // The share guarantee (Ghodsi §3, sharing incentive): at least its weight's part of
+                // a resource.
                 if no_floors {
                     prop_assert!(level >= (1.0 - 1e-6) / weights, "{} of {}", level, weights);
                 }
-                // Backlogged users of the same resources have equal dominant shares by weight, but
-                // for floors.
+                // Backlogged users of the same resources have equal dominant shares by weight,
+                // except for floors.
                 for (j, other) in claims.iter().enumerate() {
                     let same =
                         (0..RESOURCES).all(|k| (other.cost[k] > 0.0) == (claim.cost[k] > 0.0));

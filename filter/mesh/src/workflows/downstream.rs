@@ -7,24 +7,23 @@
 //! limit = min over services D of Q(σ_d (d ∈ D), q)
 //! ```
 //!
-//! Calls are those that the application makes and that were answered; Envoy's own retries behind
-//! the filter don't show.
+//! Calls are those that the application makes and that were answered. Envoy's own retries happen
+//! behind the filter and aren't counted.
 //!
 //! A rate that isn't renewed expires after its time to live. So a process that is gone, or a path
-//! on which announcements are lost, limits no workflow: the local limits remain. A sender with a
-//! rate of one request in ten seconds can't get announcements more often than that, so a low rate
-//! lives for [`RENEWALS`] of its requests, up to [`LONGEST`] times the configured time.
+//! that loses announcements, limits no workflow; the local limits remain. A sender with a rate of
+//! one request in ten seconds can't get announcements more often than that. A low rate therefore
+//! lives for the time of [`RENEWALS`] requests, up to [`LONGEST`] times the configured time.
 //!
 //! A process that was called recently and announces nothing counts as unlimited: it may not run
-//! Headgate. One that was not called for the time to live has vanished and doesn't count, unless
-//! another process of its service announced a rate low enough to live longer than that.
+//! Headgate. One that was not called for the time to live doesn't count, unless another process of
+//! its service announced a rate low enough to live longer than that.
 //!
-//! Calls without a process in the answer (it is lost, or the process runs no Headgate) count for
-//! the service. They are spread over the known processes, in proportion to the calls known to be
-//! theirs.
+//! Calls without a process in the answer (it was lost, or the process doesn't run Headgate) count
+//! for the service. They are attributed to the known processes in proportion to their known calls.
 //!
-//! Bounded: [`PER_WORKFLOW`] processes of a workflow, [`TOTAL`] pairs in all (see
-//! [`super::pairs`]). Those that find no room are skipped until they come again.
+//! Memory is bounded: [`PER_WORKFLOW`] processes of a workflow, [`TOTAL`] pairs in all (see
+//! [`super::pairs`]). A pair beyond these is skipped; it is tried again when it is next seen.
 
 use std::time::Duration;
 
@@ -36,17 +35,17 @@ use super::pairs::{Pair, Pairs};
 use super::quantile::quantile;
 use super::{ProcessId, ServiceId, WorkflowId};
 
-/// Most processes of one workflow.
+/// The maximum number of processes of one workflow.
 pub const PER_WORKFLOW: usize = 256;
-/// Most pairs of a workflow and a process.
+/// The maximum number of pairs of a workflow and a process.
 pub const TOTAL: usize = 8192;
-/// Requests at an announced rate that may pass without a renewal.
+/// The number of requests at an announced rate that may pass before the rate expires.
 pub const RENEWALS: f64 = 4.0;
-/// Times to live that a low rate may last.
+/// The longest lifetime of a low rate, in times to live.
 pub const LONGEST: u32 = 10;
-/// A process that was neither called nor heard for this is forgotten.
+/// The time after which a process that was neither called nor heard is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(60);
-/// Fewer calls than this, in the moving sum, are none.
+/// The number of calls, in the moving sum, up to which a process counts as not called.
 const NO_CALLS: f64 = 1e-6;
 
 type Key = (WorkflowId, ServiceId, ProcessId);
@@ -55,11 +54,11 @@ type Key = (WorkflowId, ServiceId, ProcessId);
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub(super) key: Key,
-    /// Calls that were answered, a moving sum beside that of requests completed.
+    /// Answered calls: a moving sum over the same window as that of completed requests.
     pub(super) calls: f64,
     /// The time at which the last call was counted.
     pub(super) called: Option<Instant>,
-    /// Its announced rate, requests/s from this process, infinite for no limit; and the time of the
+    /// The announced rate, requests/s from this process, infinite for no limit; and the time of the
     /// announcement.
     pub(super) heard: Option<(f64, Instant)>,
 }
@@ -101,27 +100,27 @@ pub struct Downstream {
     pub(super) entries: Pairs<Entry>,
     #[serde(skip)]
     expired: u64,
-    /// Rates of one service.
+    /// The rates of one service, a buffer.
     #[serde(skip)]
     rates: Vec<f64>,
 }
 
-/// The least Q of a workflow's downstream services.
+/// The limit by a workflow's downstream services: the smallest Q.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limit {
-    /// Requests/s of the workflow here.
+    /// The rate, requests/s of the workflow in this process.
     pub rate: f64,
     /// The service that limits.
     pub service: ServiceId,
 }
 
 impl Downstream {
-    /// Whether the bounds are kept, and the order that look-ups rely on.
+    /// Whether the entries keep to their bounds and to the order that look-ups rely on.
     pub(super) fn is_valid(&self) -> bool {
         self.entries.is_valid()
     }
 
-    /// Counts calls. To be called after [`Downstream::decay`].
+    /// Counts calls. Call it after [`Downstream::decay`].
     pub fn called(&mut self, key: Key, count: u64, now: Instant) {
         if count == 0 {
             return;
@@ -132,7 +131,7 @@ impl Downstream {
         }
     }
 
-    /// Takes a rate in, unless a newer one is known or it is none.
+    /// Records an announced rate. It is ignored if it is invalid or older than the known one.
     pub fn heard(&mut self, key: Key, rate: f64, at: Instant) {
         if rate.is_nan() || rate < 0.0 || key.2 == ProcessId::UNKNOWN {
             return;
@@ -152,7 +151,7 @@ impl Downstream {
         }
     }
 
-    /// Drops expired rates, and processes that were silent for long.
+    /// Drops expired rates, and processes without a rate that were not called for long.
     pub fn expire(&mut self, now: Instant, ttl: Duration) {
         for entry in self.entries.iter_mut() {
             if let Some((rate, at)) = entry.heard
@@ -170,7 +169,7 @@ impl Downstream {
         });
     }
 
-    /// Rates that ran out since the last call.
+    /// Returns the number of rates that expired since the last call, and resets it.
     pub fn take_expired(&mut self) -> u64 {
         std::mem::take(&mut self.expired)
     }
@@ -185,7 +184,7 @@ impl Downstream {
         self.entries.retain(|entry| entry.key.1 != service);
     }
 
-    /// Whether requests of the workflow made no calls so far.
+    /// Whether requests of the workflow have made no calls.
     #[must_use]
     pub fn is_leaf(&self, workflow: WorkflowId) -> bool {
         self.of(workflow)
@@ -193,8 +192,8 @@ impl Downstream {
             .all(|entry| entry.calls <= NO_CALLS)
     }
 
-    /// Runs lines 2 to 5: returns the least Q of the services that requests of `workflow` call, of
-    /// which `completed` count beside the calls. `None` if none of them has a known limit.
+    /// Returns the smallest Q of the services that requests of `workflow` call (lines 2 to 5).
+    /// `completed` is the moving sum of completed requests. `None` if no service has a known limit.
     pub fn limit(
         &mut self,
         workflow: WorkflowId,
@@ -218,8 +217,8 @@ impl Downstream {
             let all: f64 = processes.iter().map(|entry| entry.calls).sum();
             let known: f64 = processes.iter().filter(named).map(|e| e.calls).sum();
             // With a low rate this process rarely calls the others, and so rarely gets their
-            // announcements. Those that existed then must still count: alone, the low rate would be
-            // every quantile.
+            // announcements. Those that existed then must still count: if only the low rate were
+            // left, it would be every quantile.
             let lasts = |(rate, _): (f64, Instant)| lifetime(rate, ttl) > ttl;
             let lasting = processes.iter().filter_map(|p| p.heard).any(lasts);
             let there = if lasting { ttl * LONGEST } else { ttl };
@@ -230,7 +229,7 @@ impl Downstream {
                     continue;
                 }
                 if let Some((rate, _)) = process.heard {
-                    // Line 4. α, with this process's part of the calls whose answers named no
+                    // Line 4: α, with this process's part of the calls whose answers named no
                     // process.
                     let amplification = process.calls * (all / known) / completed;
                     rates.push(rate / amplification);
@@ -255,7 +254,7 @@ impl Downstream {
     }
 }
 
-/// Returns the time for which a rate counts without renewal.
+/// Returns the time for which a rate holds without renewal.
 fn lifetime(rate: f64, ttl: Duration) -> Duration {
     let longest = ttl * LONGEST;
     let renewals = RENEWALS / rate.max(f64::MIN_POSITIVE);
@@ -328,7 +327,7 @@ mod tests {
         down.heard(key(1, 1), 100.0, at(0));
         down.heard(key(1, 2), 200.0, at(0));
         assert_eq!(limit(&mut down, 1.0, at(1_000)), limited(200.0, 1));
-        // The second is called and says nothing more: no limit is known of it.
+        // The second process is called and announces nothing more: it has no known limit.
         down.called(key(1, 1), 100, at(1_500));
         down.called(key(1, 2), 100, at(1_500));
         down.heard(key(1, 1), 100.0, at(1_500));
@@ -336,11 +335,11 @@ mod tests {
         assert_eq!(limit(&mut down, 0.0, at(1_500)), limited(50.0, 1));
         assert_eq!(down.take_expired(), 1);
         assert_eq!(down.take_expired(), 0);
-        // It is called no more.
+        // It is no longer called.
         down.called(key(1, 1), 100, at(2_600));
         down.heard(key(1, 1), 150.0, at(2_600));
         assert_eq!(limit(&mut down, 1.0, at(2_600)), limited(50.0, 1));
-        // News that come late are none.
+        // An announcement that is older than the known one is ignored.
         down.heard(key(1, 1), 1.0, at(2_500));
         assert_eq!(limit(&mut down, 1.0, at(2_600)), limited(50.0, 1));
         assert_eq!(limit(&mut down, 1.0, at(3_700)), None);
@@ -397,7 +396,7 @@ mod tests {
         down.called((W, ServiceId(1), ProcessId::UNKNOWN), 10, at(0));
         down.heard(key(1, 1), 50.0, at(0));
         assert_eq!(limit(&mut down, 0.5, at(0)), limited(50.0, 1));
-        // No process there names itself: a hop without Headgate.
+        // No process of the service names itself, as at a hop without Headgate.
         down.called((W, ServiceId(2), ProcessId::UNKNOWN), 1_000, at(0));
         assert_eq!(limit(&mut down, 0.5, at(0)), limited(50.0, 1));
     }
@@ -423,7 +422,8 @@ mod tests {
             down.called((workflow, ServiceId(0), ProcessId(n)), 1, at(20_000 + n));
             assert!(down.entries.len() <= TOTAL);
         }
-        // In one interval only so many come and go, and none of the present ones is evicted.
+        // New processes take a limited number of places in an interval, and none of the present
+        // ones is evicted.
         let flood = |down: &mut Downstream, ms: u64, begin: u64| {
             let before: Vec<Key> = down.entries.iter().map(|e| e.key).collect();
             down.decay(|_| 1.0);

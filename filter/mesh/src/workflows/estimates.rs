@@ -1,17 +1,17 @@
 //! The inputs of Algorithm 1 (Wisp §5): arrival rates, calls per request, load per request and
 //! completion times, each an exponentially weighted moving average over control intervals.
 //!
-//! All of them are quotients: requests by seconds, slot-seconds by requests, calls by requests.
-//! Averaging the quotients of single intervals would be wrong where intervals hold few requests, or
+//! All of them are quotients: requests per second, slot-seconds per request, calls per request. An
+//! average of the quotients of single intervals would be wrong if intervals have few requests or
 //! none. So numerator and denominator are averaged, and then divided:
 //!
 //! ```text
 //! S ← S · keep + s        N ← N · keep + n        keep = e^(−Δt/τ)        estimate = S / N
 //! ```
 //!
-//! which is unbiased from the first interval on, and right for intervals of any length Δt.
+//! This is unbiased from the first interval on, and correct for intervals of any length Δt.
 //!
-//! Averages over requests cover a *least number* of requests, of any age. Otherwise a workflow of
+//! Averages over requests cover a *minimum number* of requests, of any age. Otherwise a workflow of
 //! one request in two seconds, whose requests make hundreds of calls in the intervals that follow,
 //! would seem to make none or thousands of calls per request, depending on the moment.
 
@@ -23,17 +23,17 @@ use serde::{Deserialize, Serialize};
 pub const DEMAND_INTERVALS: u32 = 5;
 /// τ of averages over requests, in control intervals.
 pub const COST_INTERVALS: u32 = 10;
-/// Requests that an average over requests remembers however old they are.
+/// The minimum number of requests, of any age, that an average over requests covers.
 const LEAST_REQUESTS: f64 = 10.0;
 
-/// e^(−elapsed/τ): the part of the past that is kept.
+/// Returns e^(−elapsed/τ), the ratio of the past that is kept.
 #[must_use]
 pub fn keep(elapsed: Duration, time_constant: Duration) -> f64 {
     (-elapsed.as_secs_f64() / time_constant.as_secs_f64().max(1e-6)).exp()
 }
 
-/// The same for an average over requests of which `requests` are remembered: no fewer than ten
-/// remain.
+/// Returns the ratio that an average over requests keeps. It covers `requests` now, and at least
+/// ten of them remain.
 #[must_use]
 pub fn keep_requests(keep: f64, requests: f64) -> f64 {
     if requests > LEAST_REQUESTS {
@@ -53,7 +53,7 @@ pub struct Quotient {
 }
 
 impl Quotient {
-    /// Takes another interval in.
+    /// Adds an interval.
     pub fn add(&mut self, keep: f64, sum: f64, count: f64) {
         self.sum = self.sum * keep + sum;
         self.count = self.count * keep + count;
@@ -69,48 +69,48 @@ impl Quotient {
 /// The estimates of one workflow.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Estimates {
-    /// Requests offered by seconds.
+    /// Arrivals: requests and seconds.
     pub offered: Quotient,
-    /// Requests admitted.
+    /// Admitted requests.
     pub admitted: f64,
-    /// Requests completed: the divisor of the next three, and of calls.
+    /// Completed requests: the divisor of the next three fields, and of calls.
     pub completed: f64,
-    /// Their slot-seconds.
+    /// Slot-seconds of completed requests.
     pub service: f64,
-    /// Units of the second resource.
+    /// Units of the second resource that completed requests used.
     pub resource: f64,
-    /// Seconds from admission to end.
+    /// Seconds from admission to end, of completed requests.
     pub completion: f64,
 }
 
-/// Sums of one interval, over all workers.
+/// The sums of one interval, over all workers.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Sums {
-    /// Requests.
+    /// Requests that arrived.
     pub offered: f64,
-    /// Requests.
+    /// Admitted requests.
     pub admitted: f64,
-    /// Requests.
+    /// Completed requests.
     pub completed: f64,
-    /// Slot-seconds.
+    /// Slot-seconds of completed requests.
     pub service: f64,
-    /// Units of the second resource.
+    /// Units of the second resource that completed requests used.
     pub resource: f64,
-    /// Seconds.
+    /// Seconds from admission to end, of completed requests.
     pub completion: f64,
 }
 
-/// The parts of the past that an interval keeps.
+/// The ratios of the past that an interval keeps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Keep {
-    /// Of arrival rates and utilization.
+    /// The ratio for arrival rates and utilization.
     pub demand: f64,
-    /// Of averages over requests.
+    /// The ratio for averages over requests.
     pub cost: f64,
 }
 
 impl Keep {
-    /// For an interval that took `elapsed` where `interval` is configured.
+    /// Returns the ratios for an interval that took `elapsed`; `interval` is the configured length.
     #[must_use]
     pub fn new(elapsed: Duration, interval: Duration) -> Self {
         Self {
@@ -121,7 +121,7 @@ impl Keep {
 }
 
 impl Estimates {
-    /// Takes an interval of `seconds` in. Returns the part of earlier calls to count on.
+    /// Adds an interval of `seconds`. Returns the ratio of earlier calls that still counts.
     pub fn add(&mut self, keep: Keep, seconds: f64, sums: &Sums) -> f64 {
         self.offered.add(keep.demand, sums.offered, seconds);
         let admitted = keep_requests(keep.cost, self.admitted + sums.admitted);
@@ -134,25 +134,26 @@ impl Estimates {
         kept
     }
 
-    /// λ, requests/s.
+    /// Returns λ, the arrival rate, requests/s.
     #[must_use]
     pub fn demand(&self) -> f64 {
         self.offered.value(0.0).unwrap_or(0.0)
     }
 
-    /// Slot-seconds of a request.
+    /// Returns the mean slot-seconds of a request; `None` as long as none has completed.
     #[must_use]
     pub fn cost(&self) -> Option<f64> {
         self.by_completed(self.service)
     }
 
-    /// Units of the second resource that a request uses.
+    /// Returns the mean units of the second resource that a request uses; `None` as long as none
+    /// has completed.
     #[must_use]
     pub fn resource_cost(&self) -> Option<f64> {
         self.by_completed(self.resource)
     }
 
-    /// Mean time from admission to end, s.
+    /// Returns the mean time from admission to end, s; `None` as long as none has completed.
     #[must_use]
     pub fn completion(&self) -> Option<f64> {
         self.by_completed(self.completion)
@@ -190,7 +191,7 @@ mod tests {
         for _ in 0..50 {
             estimates.add(keep, 0.1, &sums(10.0, 0.02));
         }
-        // After τ, 63 % of a step; after 3 τ, 95 %.
+        // After τ, 63% of a step; after 3 τ, 95%.
         for _ in 0..DEMAND_INTERVALS {
             estimates.add(keep, 0.1, &sums(20.0, 0.04));
         }
@@ -216,7 +217,7 @@ mod tests {
         let mut estimates = Estimates::default();
         let mut calls = 0.0;
         let mut worst: f64 = 0.0;
-        // One request in two seconds, whose 400 calls go out in the second after it.
+        // One request in two seconds, whose 400 calls follow in the next second.
         for interval in 0..4_000 {
             let sums = Sums {
                 offered: f64::from(interval % 20 == 0),
@@ -235,7 +236,7 @@ mod tests {
             }
         }
         assert!(worst < 50.0, "{worst}");
-        // Once idle, an average stays what it was.
+        // Without requests an average stays unchanged.
         estimates.completed = 3.0;
         estimates.service = 0.3;
         for _ in 0..100_000 {

@@ -1,5 +1,5 @@
-//! The work of [`Workflows`] between requests: it releases held requests, exchanges measurements
-//! with the other workers, runs Algorithm 1 if that is due, and takes over changes of its
+//! The work of [`Workflows`] between requests: releasing held requests, exchanging measurements
+//! with the other workers, running Algorithm 1 when it is due, and applying changes of the
 //! configuration.
 
 use std::time::Duration;
@@ -31,8 +31,8 @@ impl Workflows {
         format!("{}/record", self.key)
     }
 
-    /// Housekeeping on `worker`: releases held requests, exchanges measurements with the other
-    /// workers, and runs Algorithm 1 if that is due.
+    /// Does the periodic work on `worker`: releases held requests, exchanges measurements with the
+    /// other workers, and runs Algorithm 1 if it is due.
     ///
     /// # Errors
     /// [`HostError`]; the next tick continues.
@@ -62,7 +62,7 @@ impl Workflows {
         done.and(self.stats.flush(host))
     }
 
-    /// Takes over names that other workers added.
+    /// Updates the copies of the directories and all that depends on names.
     pub(super) fn learn_names(&mut self, host: &impl Host) -> Result<(), HostError> {
         self.names.sync(host)?;
         self.services.sync(host)?;
@@ -78,7 +78,7 @@ impl Workflows {
         Ok(())
     }
 
-    /// Deadlines by id.
+    /// Sets the deadlines by id.
     fn find_deadlines(&mut self) {
         let of = |name: &[u8]| {
             let name = std::str::from_utf8(name).ok()?;
@@ -94,7 +94,7 @@ impl Workflows {
         }
     }
 
-    /// Gives ids to the workflows that are configured, before others come.
+    /// Adds the configured workflows to the directory first, so that other names can't fill it.
     pub(super) fn reserve(&mut self, host: &impl Host, now: Instant) {
         for name in self.config.workflows.keys() {
             if name != super::OTHER_NAME {
@@ -104,8 +104,8 @@ impl Workflows {
         self.named = None;
     }
 
-    /// Adds this worker's measurements to the record. The first worker after the interval's end
-    /// runs Algorithm 1.
+    /// Adds this worker's measurements to the record. The first worker after the end of the
+    /// interval runs Algorithm 1.
     fn exchange(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
         let key = self.record();
         let (tally, adaptation, limiter) = (&self.tally, &mut self.adaptation, &mut self.limiter);
@@ -128,7 +128,7 @@ impl Workflows {
         };
         self.shown = true;
         self.apply(record.published);
-        // Others look when this moves.
+        // The gauge tells other workers that the record has changed.
         let mut done = host.add_to(self.sequence, 1);
         self.stats
             .count_process(ProcessCount::Expired, found.expired);
@@ -142,7 +142,7 @@ impl Workflows {
         done
     }
 
-    /// Takes over the rates that another worker published, if any.
+    /// Applies the rates that another worker published, if any.
     pub(super) fn learn_rates(&mut self, host: &impl Host) -> Result<(), HostError> {
         let sequence = host.get(self.sequence)?;
         if self.seen == Some(sequence) {
@@ -169,7 +169,7 @@ impl Workflows {
         self.published = published;
     }
 
-    /// Releases the held requests whose turn it is.
+    /// Releases the held requests whose turn it is, and refuses those that would wait too long.
     fn release(
         &mut self,
         host: &impl Host,
@@ -188,7 +188,7 @@ impl Workflows {
                 Fate::Pass(waited) => {
                     part.pass(request, now);
                     stats.count(workflow, Count::Admitted);
-                    // A distribution that could not be written lacks a value.
+                    // If the host fails, the histogram only lacks a value.
                     stats.waited(host, workflow, waited).unwrap_or(());
                     tally.row(workflow).measured.admitted += 1;
                     releases.push(Release::Admit { ticket, stream });
@@ -214,7 +214,7 @@ impl Workflows {
         });
     }
 
-    /// Releases all held requests.
+    /// Releases all held requests, and ends all limits.
     fn release_all(&mut self, now: Instant, requests: &mut Requests, releases: &mut Vec<Release>) {
         let (tally, parts) = (&mut self.tally, &mut self.parts);
         self.limiter.clear(now, |ticket, _| {
@@ -227,12 +227,12 @@ impl Workflows {
         });
     }
 
-    /// Sets P, which may be found rather than configured.
+    /// Sets P. The policy may have P found automatically.
     pub(crate) fn set_slots(&mut self, slots: u32) {
         self.slots = f64::from(slots);
     }
 
-    /// Takes over a new version of the stage's configuration; measurements and held requests stay.
+    /// Applies a new version of the stage's configuration. Measurements and held requests stay.
     ///
     /// # Errors
     /// [`HostError`]; the next tick continues.
@@ -264,7 +264,7 @@ impl Workflows {
         self.names.sync(host)?;
         self.reserve(host, now);
         self.adaptation.reconfigure(config);
-        // Levels of before: the next run sets those of now.
+        // These are the levels of the last run; the next run sets new ones.
         for row in &self.published.rows {
             self.limiter
                 .set(row.workflow, self.published.level(row.workflow));
@@ -272,8 +272,8 @@ impl Workflows {
         self.learn_names(host)
     }
 
-    /// Releases all held requests and ends all limits, since the policy was removed or has no
-    /// workflows any more.
+    /// Releases all held requests and ends all limits, because the policy was removed or no longer
+    /// has workflows.
     pub(crate) fn retire(
         &mut self,
         now: Instant,
@@ -284,26 +284,26 @@ impl Workflows {
         self.retired = true;
     }
 
-    /// Whether its policy was removed, or has no workflows any more.
+    /// Whether the policy was removed or no longer has workflows.
     #[must_use]
     pub fn is_retired(&self) -> bool {
         self.retired
     }
 
-    /// Whether it is retired, and no request has a workflow any more.
+    /// Whether it is retired, and no remaining request has a workflow.
     pub(crate) fn is_over(&self, requests: &Requests) -> bool {
         self.retired && !self.parts.any(requests)
     }
 
     /// Whether ticks should come soon: the limiter holds a request, or intervals are short and
-    /// requests are under way.
+    /// requests are in progress.
     #[must_use]
     pub(crate) fn is_busy(&self, requests: &Requests) -> bool {
         let short = interval(&self.config) < SLOW_TICK;
         self.limiter.held() > 0 || (short && !requests.is_empty())
     }
 
-    /// Shares this worker's measurements with the others now, since it is about to end.
+    /// Adds this worker's measurements to the record now, because the worker is about to end.
     ///
     /// # Errors
     /// [`HostError`].
@@ -319,7 +319,7 @@ impl Workflows {
         told.map(drop).and(self.stats.flush(host))
     }
 
-    /// The rate in force, requests/s; infinite where none is.
+    /// Returns the rate in force, requests/s; infinite for no limit.
     #[must_use]
     pub fn rate(&self, workflow: WorkflowId) -> f64 {
         let level = self.limiter.level(workflow);

@@ -2,7 +2,7 @@
 //! order of arrival, over all workers of a process.
 //!
 //! Requests draw *tickets*: consecutive numbers from one gauge of the process per workflow. The
-//! rate issues numbers, too, and a request may go when the rate has reached its number:
+//! rate advances a level, and a request may go when the level has reached its number:
 //!
 //! ```text
 //! level(t) = tickets(t0) + σ · (t − t0)          request n may go when n ≤ level(t)
@@ -11,17 +11,18 @@
 //!
 //! Each run of Algorithm 1 publishes (t0, tickets(t0), σ), so a new rate also holds for waiting
 //! requests. Since numbers are drawn process-wide, no more than σ·t requests go in the long run,
-//! and no worker has a share of its own that others could use better. A worker that dies only loses
-//! its waiters' numbers.
+//! and no worker holds a share that others could use. If a worker dies, only its waiters' numbers
+//! are lost.
 //!
-//! **Burst.** A workflow that sent less than its rate finds at most `max(1, σ · `[`BURST`]`)`
-//! numbers left over. So in any time t at most `σ·t + max(1, σ·BURST)` requests go, plus waiters of
-//! other ticks: ticks release them ([`FAST_TICK`]), up to a tick late and several at
-//! once. Two workers that find the workflow idle at the same instant may both fill it up again: one
-//! request more for each worker.
+//! **Burst.** A workflow that sent less than its rate has at most `max(1, σ · `[`BURST`]`)` unused
+//! numbers. So in any time t at most `σ·t + max(1, σ·BURST)` requests go, plus waiters that are
+//! released late: ticks ([`FAST_TICK`]) release them, up to a tick late and several at once. Two
+//! workers that see an idle workflow at the same instant may both reset its number: one more
+//! request for each worker.
 //!
-//! **Numbers aren't lost.** A request that leaves the queue leaves its number to those behind it on
-//! its worker, and the last number is kept for the next request, until it would exceed the burst.
+//! **Numbers aren't lost.** When a request leaves the queue, its number passes to the request
+//! behind it on its worker. The last number is kept for the next request until the burst no longer
+//! covers it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -43,32 +44,32 @@ const LONGEST: Duration = Duration::from_secs(60);
 pub struct Level {
     /// t0.
     pub at: Instant,
-    /// Numbers issued until then.
+    /// The number issued at `at`.
     pub tickets: f64,
     /// σ, requests/s: finite, 0 or more.
     pub rate: f64,
 }
 
 impl Level {
-    /// Numbers issued until `now`.
+    /// Returns the number issued until `now`.
     #[must_use]
     pub fn reached(&self, now: Instant) -> f64 {
         self.tickets + self.rate * now.since(self.at).as_secs_f64()
     }
 
-    /// Numbers that an idle workflow finds left over.
+    /// Returns the number of unused numbers that an idle workflow keeps.
     #[must_use]
     pub fn burst(&self) -> f64 {
         (self.rate * BURST.as_secs_f64()).max(1.0)
     }
 
-    /// Time from `now` until `ticket` is reached.
+    /// Returns the time from `now` until `ticket` is reached, at most [`LONGEST`].
     fn wait(&self, now: Instant, ticket: f64) -> Duration {
         let ahead = ticket - self.reached(now);
         if ahead <= 0.0 {
             return Duration::ZERO;
         }
-        // A rate of nothing never gets there.
+        // A rate of 0 never reaches it.
         Duration::try_from_secs_f64(ahead / self.rate).map_or(LONGEST, |wait| wait.min(LONGEST))
     }
 }
@@ -76,22 +77,24 @@ impl Level {
 /// The limiter's decision about a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may pass.
+    /// The request may pass.
     Pass,
-    /// It would wait this long: [`Limiter::hold`] it.
+    /// The request would wait this long. The caller must call [`Limiter::hold`] or
+    /// [`Limiter::use_up`].
     Wait(Duration),
-    /// So many wait already that it would wait this long.
+    /// Too many requests wait; this one would wait this long.
     Full(Duration),
-    /// It would wait this long, longer than it tolerates.
+    /// The request would wait this long, longer than it tolerates.
     Late(Duration),
 }
 
-/// The outcome of a request that was held.
+/// The outcome of a held request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It passes, after this wait.
+    /// The request passes, after this wait.
     Pass(Duration),
-    /// The rate fell: it would have to wait this much longer, which is too long.
+    /// The request leaves: the rate fell, and the wait would now be this much longer, beyond its
+    /// tolerance.
     Late(Duration),
 }
 
@@ -108,12 +111,12 @@ struct Line {
     level: Option<Level>,
     gauge: Option<Number>,
     waiters: VecDeque<Waiter>,
-    /// Numbers of the waiters, ascending, and behind them those that leavers left.
+    /// Numbers of the waiters, ascending, followed by those of requests that left.
     tickets: VecDeque<u64>,
 }
 
 impl Line {
-    /// Returns the first number that belongs to no waiter and is above `oldest`.
+    /// Returns the first number that belongs to no waiter and is above `oldest`; drops older ones.
     fn spare(&mut self, oldest: f64) -> Option<u64> {
         let at = self.waiters.len();
         while let Some(&ticket) = self.tickets.get(at) {
@@ -146,7 +149,7 @@ impl Limiter {
         }
     }
 
-    /// Requests that are held.
+    /// Returns the number of held requests.
     #[must_use]
     pub fn held(&self) -> usize {
         self.held
@@ -173,7 +176,7 @@ impl Limiter {
         self.lines.get(usize::from(workflow.0))?.level
     }
 
-    /// The last number that was drawn.
+    /// Returns the last number that was drawn.
     ///
     /// # Errors
     /// [`HostError`].
@@ -186,18 +189,18 @@ impl Limiter {
         if let Some(gauge) = self.line(workflow).gauge {
             return Ok(gauge);
         }
-        // By number: names come and go, and numbers are bounded.
+        // By id rather than name: names come and go, but ids are bounded.
         let name = format!("{}.limiter.{}.tickets", self.prefix, workflow.0);
         let gauge = host.number(&name)?;
         self.line(workflow).gauge = Some(gauge);
         Ok(gauge)
     }
 
-    /// Decides about a request that arrives. At most `longest` may wait, and this one for at most
-    /// `tolerance`. Without a limit for its workflow no host call is made.
+    /// Decides about a request that arrives. At most `longest` requests may wait, and this one for
+    /// at most `tolerance`. It calls the host only if the workflow has a limit.
     ///
     /// # Errors
-    /// [`HostError`]; let it pass.
+    /// [`HostError`]; the caller lets the request pass.
     pub fn arrive(
         &mut self,
         host: &impl Shared,
@@ -218,7 +221,7 @@ impl Limiter {
         };
         let wait = level.wait(now, ticket);
         let line = self.line(workflow);
-        // Behind the waiters, also when their turn has come.
+        // A new request queues behind waiters, even if their numbers have been reached.
         if line.waiters.is_empty() && ticket <= reached {
             if spare.is_some() {
                 line.tickets.pop_front();
@@ -262,7 +265,7 @@ impl Limiter {
         Ok(least)
     }
 
-    /// Holds the request to which [`Limiter::arrive`] just said [`Verdict::Wait`].
+    /// Holds the request for which [`Limiter::arrive`] just returned [`Verdict::Wait`].
     pub fn hold(
         &mut self,
         workflow: WorkflowId,
@@ -278,15 +281,15 @@ impl Limiter {
         });
     }
 
-    /// Uses up the number that [`Limiter::arrive`] gave to a request that is not held: it goes on
-    /// at once, and others wait for the rate that it uses.
+    /// Uses up the number that [`Limiter::arrive`] gave to a request that is not held. The request
+    /// goes on at once and uses the rate, so others wait for it.
     pub fn use_up(&mut self, workflow: WorkflowId) {
         let line = self.line(workflow);
         let at = line.waiters.len();
         line.tickets.remove(at);
     }
 
-    /// Removes a held request that leaves; false if it isn't held.
+    /// Removes a held request that leaves. Returns false if it isn't held.
     pub fn remove(&mut self, workflow: WorkflowId, request: Ticket) -> bool {
         let Some(line) = self.lines.get_mut(usize::from(workflow.0)) else {
             return false;
@@ -299,7 +302,8 @@ impl Limiter {
         true
     }
 
-    /// Releases the requests whose turn it is, and those that would come too late.
+    /// Releases the requests whose numbers are reached, and those that would wait beyond their
+    /// tolerance.
     pub fn release(&mut self, now: Instant, mut out: impl FnMut(Ticket, Fate)) {
         if self.held == 0 {
             return;
@@ -326,11 +330,11 @@ impl Limiter {
             }
             if let Some(level) = level {
                 let mut at = 0;
-                // Numbers stay: requests behind go earlier by it.
+                // The numbers stay, so the requests behind move forward.
                 waiters.retain(|waiter| {
                     let ticket = tickets.get(at).map_or(0.0, |&ticket| ticket as f64);
                     let wait = level.wait(now, ticket);
-                    // Requests that would make it but for a tick are kept.
+                    // A request is kept if it would exceed its tolerance by no more than a tick.
                     let kept = now + wait <= waiter.until + FAST_TICK;
                     if kept {
                         at += 1;
@@ -348,7 +352,7 @@ impl Limiter {
     pub fn clear(&mut self, now: Instant, out: impl FnMut(Ticket, Fate)) {
         for line in &mut self.lines {
             line.level = None;
-            // Left-over numbers are worth nothing under the next rate.
+            // Unused numbers are meaningless under the next rate.
             line.tickets.truncate(line.waiters.len());
         }
         self.release(now, out);

@@ -2,9 +2,9 @@
 //! the last.
 //!
 //! A *workflow* is a class of requests (a tenant, a feature) that crosses services. Each process
-//! finds a rate for each of its workflows from its own measurements and from the announcements of
-//! the processes that it calls, enforces it, and announces it to its callers (Algorithm 1). No
-//! process knows more than its neighbours.
+//! computes a rate for each of its workflows, from its own measurements and from the announcements
+//! of the processes that it calls. It enforces the rate and announces it to its callers (Algorithm
+//! 1). A process communicates only with its neighbours.
 
 pub mod adaptation;
 pub mod baggage;
@@ -38,19 +38,19 @@ pub(crate) use stats::stat_name;
 
 use serde::{Deserialize, Serialize};
 
-/// Index of a workflow among those that a process knows; [`OTHER`] for those beyond the cap.
+/// The index of a workflow in a process; [`OTHER`] for those beyond the cap.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct WorkflowId(pub u16);
 
-/// Workflows that have no rate of their own share this one, `_other`.
+/// The id `_other`, which all workflows without an id of their own share.
 pub const OTHER: WorkflowId = WorkflowId(0);
-/// Its name in the configuration and in stats.
+/// The name of [`OTHER`] in the configuration and in stats.
 pub const OTHER_NAME: &str = "_other";
 
-/// A process of the mesh, as it names itself: drawn at random when it starts, so that one that was
-/// restarted is another.
+/// The id of a process of the mesh. It is drawn at random at the start, so that a restarted process
+/// is a new one.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -61,16 +61,16 @@ impl crate::shared::Record for ProcessId {
 }
 
 impl ProcessId {
-    /// A process that didn't name itself. No process draws this id.
+    /// The id of processes that don't name themselves. No process draws it.
     pub const UNKNOWN: Self = Self(0);
 }
 
-/// The origin of a request. A refusal, too, announces a rate to the process that sent it.
+/// The origin of a request. Refusals announce a rate to it, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
-    /// Its workflow.
+    /// The workflow of the request.
     pub workflow: WorkflowId,
-    /// The process that sent it; `None`: it enters the mesh here.
+    /// The process that sent the request; `None` if the request enters the mesh here.
     pub upstream: Option<ProcessId>,
 }
 
@@ -100,6 +100,6 @@ impl From<Origin> for headgate_core::refusal::Origin {
     }
 }
 
-/// Index of a downstream service among those that a process calls.
+/// The index of a downstream service in a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ServiceId(pub u16);

@@ -1,16 +1,17 @@
-//! Names and their ids, one directory for a process: of workflows, and of the services that it
+//! A process's directories of names and their ids: one of workflows, one of the services that it
 //! calls.
 //!
-//! Names come from clients and are unbounded, so only so many get an id of their own. The others
+//! Names come from clients and are unbounded, so only a limited number get their own id. The others
 //! share id 0, and cost no host call once the directory is full. The directory is a record
-//! ([`crate::shared`]). Each worker keeps a copy, which a tick renews when a gauge shows a change.
+//! ([`crate::shared`]). Each worker keeps a copy. Its tick updates the copy if a gauge shows a
+//! change.
 //!
-//! An id that was idle for long may be freed and given to another name. Until their next tick other
-//! workers may then still take the old name for the new one: some milliseconds after minutes
-//! without a request.
+//! An id that was idle for long may be freed and assigned to another name. Until their next tick,
+//! other workers may still count requests of the old name for the new one. That lasts milliseconds,
+//! after minutes without a request of the old name.
 //!
 //! **Bound.** A name is at most [`MAX_NAME`] bytes; a longer one shares id 0. For n names a worker
-//! keeps at most [`bytes_for`]`(n)` bytes, and the blob has at most `8 + n · (MAX_NAME + 3)`.
+//! uses at most [`bytes_for`]`(n)` bytes, and the blob at most `8 + n · (MAX_NAME + 3)`.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,11 +23,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::shared;
 
-/// After a failure no name is added for this long, lest every request runs into it.
+/// The time after a failure during which no name is added, so that not every request causes a
+/// failing call.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Returns the most memory of a worker's copy of `names` names, bytes: each name twice, its places
-/// in both tables, and the tables' spare capacity.
+/// Returns the maximum memory of a worker's copy of `names` names, bytes: each name twice, its
+/// entries in both tables, and the tables' spare capacity.
 #[must_use]
 pub const fn bytes_for(names: usize) -> usize {
     1024 + names * (2 * MAX_NAME + 160)
@@ -35,11 +37,11 @@ pub const fn bytes_for(names: usize) -> usize {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Id {
     name: Option<Box<[u8]>>,
-    /// Whether it has or had a second name.
+    /// Whether the id was freed, so that its name, if any, is not its first.
     reused: bool,
 }
 
-/// The record of a directory: names by id less 1.
+/// The record of a directory: names by id − 1.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Ids(Vec<Id>);
@@ -57,12 +59,12 @@ pub struct Directory {
     seen: Option<u64>,
     cap: u16,
     retry_at: Instant,
-    /// Counts changes of the copy.
+    /// The number of changes of the copy.
     revision: u64,
-    /// By id less 1.
+    /// Names by id − 1.
     ids: Vec<Id>,
     by_name: HashMap<Box<[u8]>, u16>,
-    /// Ids that lost their names, until they are taken.
+    /// Ids that lost their names, until [`Directory::take_freed`].
     freed: Vec<u16>,
 }
 
@@ -71,7 +73,7 @@ impl Directory {
     /// changes.
     ///
     /// # Errors
-    /// [`HostError`] when the host refuses the gauge.
+    /// [`HostError`] if the host refuses the gauge.
     pub fn new(
         host: &impl Shared,
         key: String,
@@ -91,14 +93,15 @@ impl Directory {
         })
     }
 
-    /// Sets the most names from now on. Those with higher ids share id 0.
+    /// Sets the maximum number of names. Names with higher ids share id 0.
     pub fn set_cap(&mut self, cap: u16) {
         self.cap = cap;
         self.seen = None;
     }
 
-    /// Returns the id of `name`, 1..; `None` if it is empty, too long or beyond the cap, and for a
-    /// while after the host failed. A known name costs no host call.
+    /// Returns the id of `name`, from 1; adds the name if it is new. `None` if the name is empty,
+    /// too long or beyond the cap, and for a while after the host failed. A known name costs no
+    /// host call.
     pub fn id(&mut self, host: &impl Shared, now: Instant, name: &[u8]) -> Option<u16> {
         if let Some(&id) = self.by_name.get(name) {
             return Some(id);
@@ -113,13 +116,13 @@ impl Directory {
         added.ok().flatten()
     }
 
-    /// Name of an id.
+    /// Returns the name of an id.
     #[must_use]
     pub fn name(&self, id: u16) -> Option<&[u8]> {
         self.place(id)?.name.as_deref()
     }
 
-    /// Whether an id stood for another name before.
+    /// Whether the id belonged to another name before.
     #[must_use]
     pub fn is_reused(&self, id: u16) -> bool {
         self.place(id).is_some_and(|id| id.reused)
@@ -129,19 +132,19 @@ impl Directory {
         self.ids.get(usize::from(id).checked_sub(1)?)
     }
 
-    /// Returns the ids that lost their name since the last call. Each is free or has another name
-    /// now.
+    /// Returns the ids that lost their name since the last call, and clears the list. Each is now
+    /// free or has another name.
     pub fn take_freed(&mut self) -> Vec<u16> {
         std::mem::take(&mut self.freed)
     }
 
-    /// A number that changes whenever the copy does.
+    /// Returns a number that changes whenever the copy does.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// Names known.
+    /// Returns the number of known names.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_name.len()
@@ -159,18 +162,19 @@ impl Directory {
         self.by_name.len() >= usize::from(self.cap)
     }
 
-    /// Ids and names, ascending by id.
+    /// Yields ids and names, ascending by id.
     pub fn iter(&self) -> impl Iterator<Item = (u16, &[u8])> {
         let named = (1_u16..).zip(&self.ids);
         named.filter_map(|(id, place)| Some((id, place.name.as_deref()?)))
     }
 
-    /// Renews the copy if another worker changed the directory. Returns whether one did.
+    /// Updates the copy if another worker changed the directory. Returns whether it was changed.
     ///
     /// # Errors
     /// [`HostError`]; the next call tries again.
     pub fn sync(&mut self, host: &impl Shared) -> Result<bool, HostError> {
-        // Before the blob: a change in between is seen by the next call.
+        // The gauge is read before the blob, so that the next call notices a change between the
+        // two.
         let changes = host.get(self.changes)?;
         if self.seen == Some(changes) {
             return Ok(false);
@@ -184,7 +188,7 @@ impl Directory {
     /// Frees ids of idle names for other names.
     ///
     /// # Errors
-    /// [`HostError`]; nothing is freed then.
+    /// [`HostError`]; nothing is freed.
     pub fn free(&mut self, host: &impl Shared, idle: &[u16]) -> Result<(), HostError> {
         self.update(host, |ids| {
             let mut freed = false;
@@ -206,7 +210,7 @@ impl Directory {
         let cap = usize::from(self.cap);
         let added = self.update(host, |ids| {
             if let Some(at) = ids.iter().position(|id| id.name.as_deref() == Some(name)) {
-                // Another worker was first.
+                // Another worker has added it.
                 return (false, Some(at).filter(|at| *at < cap));
             }
             let free = ids.iter().position(|id| id.name.is_none());
@@ -221,7 +225,7 @@ impl Directory {
         Ok(added.and_then(|at| u16::try_from(at + 1).ok()))
     }
 
-    /// Changes the directory; `change` returns whether it did.
+    /// Changes the directory; `change` returns whether it changed anything.
     fn update<T>(
         &mut self,
         host: &impl Shared,
@@ -233,7 +237,7 @@ impl Directory {
         })?;
         self.learn(ids);
         if changed {
-            // Others learn of it with the next change, if not by this.
+            // On an error the other workers notice this change together with the next one.
             host.add_to(self.changes, 1).or(Ok(()))?;
         }
         Ok(result)
@@ -241,7 +245,7 @@ impl Directory {
 
     fn learn(&mut self, mut ids: Vec<Id>) {
         ids.truncate(usize::from(self.cap));
-        // Headgate stores no such name.
+        // Headgate stores no such names, but the record is not trusted.
         for id in &mut ids {
             id.name
                 .take_if(|name| !(1..=MAX_NAME).contains(&name.len()));
@@ -267,11 +271,11 @@ impl Directory {
         self.ids = ids;
     }
 
-    /// Memory of the copy, bytes.
+    /// Returns the memory of the copy, bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let names: usize = self.iter().map(|(_, name)| 2 * name.len()).sum();
-        // A hash table keeps a control byte beside each place.
+        // A hash table has a control byte for each entry.
         let table = self.by_name.capacity() * (size_of::<(Box<[u8]>, u16)>() + 1);
         names + table + self.ids.capacity() * size_of::<Id>()
     }

@@ -1,8 +1,8 @@
-//! Entries for pairs of a workflow and a process: sorted, found quickly, and bounded.
+//! A sorted, bounded set of entries for pairs of a workflow and a process.
 //!
 //! The number of processes of a workflow and of all pairs is bounded. Beyond the bound, the pair
-//! that was silent for longest gives way, up to [`EVICTIONS`] times an interval. No more than
-//! [`ARRIVALS`] come in an interval, since each moves others.
+//! that was silent for longest is evicted, up to [`EVICTIONS`] times an interval. At most
+//! [`ARRIVALS`] pairs are added in an interval, since each insertion moves others.
 
 use std::ops::{Deref, DerefMut};
 
@@ -11,18 +11,18 @@ use serde::{Deserialize, Serialize};
 
 use super::WorkflowId;
 
-/// Pairs that give way to others in one interval. It bounds the time of a run under any arrivals.
+/// The maximum number of evictions in one interval. It bounds the time of a run, whatever arrives.
 pub const EVICTIONS: u32 = 16;
-/// Pairs that are taken in in one interval.
+/// The maximum number of pairs that are added in one interval.
 pub const ARRIVALS: u32 = 512;
 
 /// An entry for a pair.
 pub(super) trait Pair {
-    /// Identifies the pair. Ordered by the workflow first.
+    /// The identity of the pair, ordered by the workflow first.
     type Key: Ord + Copy;
-    /// Most processes of one workflow.
+    /// The maximum number of processes of one workflow.
     const PER_WORKFLOW: usize;
-    /// Most pairs in all.
+    /// The maximum number of pairs.
     const TOTAL: usize;
 
     /// Creates the entry of `key`, first seen at `now`.
@@ -31,7 +31,7 @@ pub(super) trait Pair {
     fn workflow(key: Self::Key) -> WorkflowId;
     /// The time at which it was last seen; `None` for never.
     fn last_seen(&self) -> Option<Instant>;
-    /// Whether its numbers can be.
+    /// Whether its numbers are in their ranges.
     fn is_valid(&self) -> bool;
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Pairs<P> {
     evicted: u32,
     #[serde(skip)]
     arrived: u32,
-    /// The place of the last look-up: counts often come in order.
+    /// The index of the last look-up, because counts often come in order.
     #[serde(skip)]
     place: usize,
 }
@@ -80,7 +80,7 @@ impl<P: Pair> Pairs<P> {
         self.arrived = 0;
     }
 
-    /// Whether there are no more than may be, in their order.
+    /// Whether the set is within its bound and in order, and all its entries are valid.
     pub(super) fn is_valid(&self) -> bool {
         let ascend = |pair: &[P]| pair[0].key() < pair[1].key();
         self.len() <= P::TOTAL
@@ -92,14 +92,14 @@ impl<P: Pair> Pairs<P> {
         self.pairs.retain(keep);
     }
 
-    /// Returns the places of a workflow's pairs.
+    /// Returns the range of a workflow's pairs.
     pub(super) fn range(&self, workflow: WorkflowId) -> std::ops::Range<usize> {
         let of = |pair: &P| P::workflow(pair.key());
         let begin = self.partition_point(|pair| of(pair) < workflow);
         begin..self.partition_point(|pair| of(pair) <= workflow)
     }
 
-    /// Returns the pair of `key`, seen at `now`; `None` without room for it.
+    /// Returns the pair of `key`, seen at `now`; `None` if there is no room for it.
     pub(super) fn entry(&mut self, key: P::Key, now: Instant) -> Option<&mut P> {
         let next = self.place + 1;
         let at = if self.get(next).is_some_and(|pair| pair.key() == key) {
@@ -125,7 +125,8 @@ impl<P: Pair> Pairs<P> {
         Some(at)
     }
 
-    /// Evicts the longest silent pair if there are too many. A pair that was seen just now is kept.
+    /// Evicts the pair that was silent for longest if there are too many. A pair that was seen just
+    /// now is kept.
     fn make_room(&mut self, workflow: WorkflowId, now: Instant) -> Option<()> {
         let own = self.range(workflow);
         let range = if own.len() >= P::PER_WORKFLOW {

@@ -1,4 +1,4 @@
-//! The workflow's state of one request, from its arrival to its end.
+//! The workflow data of one request, from its arrival to its end.
 
 use headgate_core::decision::Ticket;
 use headgate_core::request::Progress;
@@ -8,28 +8,28 @@ use headgate_core::time::Instant;
 use super::Origin;
 use super::call_tree::Branch;
 
-/// The workflow's state of one request. The request's attributes are the stage's: those that it
-/// came with, the deadline of its workflow if it had none, and the totals of its workflow if it
-/// enters the mesh here.
+/// The workflow data of one request. The request's attributes are those with which it arrived. If
+/// it had no deadline, its workflow's was added; if it enters the mesh here, its workflow's totals
+/// were added, too.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
-    /// The time at which waiting becomes pointless.
+    /// The end-to-end deadline of the request.
     pub(super) deadline: Option<Instant>,
-    /// The time at which the limiter let it pass; `None` while it holds it.
+    /// The time at which the limiter let the request pass; `None` while the limiter holds it.
     pub(super) passed: Option<Instant>,
-    /// The time at which it went to the backend.
+    /// The time at which the request went to the backend.
     pub(super) started: Option<Instant>,
-    /// The place of the sums over its calls.
+    /// The place of the sums over the request's calls.
     pub(super) branch: Option<Branch>,
-    /// Its use of the second resource, in its unit.
+    /// The request's use of the second resource, in its unit.
     pub(super) resource: f64,
-    /// The progress of it and its calls, once its response began.
+    /// The progress of the request and its calls; `None` until its response begins.
     pub(super) done: Option<Progress>,
 }
 
 impl Part {
-    /// Records that the limiter lets `request` pass. The wait since its arrival is added to its
-    /// age, and its deadline becomes the remaining time.
+    /// Records that the limiter lets `request` pass. Adds the wait since its arrival to its age,
+    /// and sets its deadline to the remaining time.
     pub(super) fn pass(&mut self, request: &mut Request, now: Instant) {
         self.passed = Some(now);
         request.attributes.progress.age += now.since(request.arrived);
@@ -39,13 +39,13 @@ impl Part {
     }
 }
 
-/// Returns the origin of a request, which came with one if it has a part.
+/// Returns the origin of a request; a request with a part always has one.
 pub(super) fn origin(request: &Request) -> Origin {
     request.origin.map_or(Origin::UNKNOWN, Origin::from)
 }
 
-/// The parts of a worker's requests, by their place in the table. That of a request that is over
-/// stays until the place is reused.
+/// The parts of a worker's requests, by slot of the requests' table. The part of an ended request
+/// stays until the slot is reused.
 #[derive(Debug, Default)]
 pub(crate) struct Parts(Vec<Option<(Ticket, Part)>>);
 
@@ -66,7 +66,7 @@ impl Parts {
         ticket
     }
 
-    /// The request and its part; `None` if it is over, or has none.
+    /// Returns the request and its part; `None` if the request has ended, or has no part.
     pub(super) fn of<'a>(
         &'a self,
         requests: &'a Requests,
@@ -76,7 +76,7 @@ impl Parts {
         Some((requests.of(ticket)?, part)).filter(|_| *own == ticket)
     }
 
-    /// As [`Parts::of`], to change both.
+    /// Returns the same as [`Parts::of`], mutably.
     pub(super) fn both_mut<'a>(
         &'a mut self,
         requests: &'a mut Requests,

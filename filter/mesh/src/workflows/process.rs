@@ -26,20 +26,20 @@ use super::tally::Tally;
 use super::{OTHER, Origin, ProcessId, ServiceId, WorkflowId};
 use crate::shared;
 
-/// The most downstream services with an id of their own.
+/// The maximum number of downstream services with their own id.
 pub const MAX_SERVICES: u16 = 255;
 
 /// One worker's workflows of one stage: names, rate limiter, call trees, measurements and rates.
 #[derive(Debug)]
 pub struct Workflows {
     pub(super) config: WorkflowsConfig,
-    /// Whether requests are really held and refused. Otherwise decisions are only counted.
+    /// Whether requests are actually held and refused; if not, decisions are only counted.
     pub(super) enforced: bool,
     /// P.
     pub(super) slots: f64,
-    /// The longest wait of a request; its deadline can only shorten it.
+    /// The longest wait of a request; a deadline can only shorten it.
     pub(super) longest_wait: Duration,
-    /// The prefix of all blobs' names.
+    /// The prefix of the names of all blobs.
     pub(super) key: String,
     pub(super) process: ProcessId,
     pub(super) worker: WorkerId,
@@ -53,16 +53,16 @@ pub struct Workflows {
     /// The number of changes of [`Workflows::published`], over all workers.
     pub(super) sequence: Number,
     pub(super) seen: Option<u64>,
-    /// Algorithm 1. Its state is in the record of all workers.
+    /// Algorithm 1. Its state is in a record that the workers share.
     pub(super) adaptation: Adaptation,
     /// By workflow.
     pub(super) deadlines: Vec<Option<Duration>>,
-    /// The revision of the names in stats and deadlines.
+    /// The revision of the workflow names in stats and deadlines.
     pub(super) named: Option<u64>,
     /// The revision of the service names in stats.
     pub(super) served: Option<u64>,
     pub(super) exchanged: Instant,
-    /// Requests in the backend; their slot time is accounted for up to `accounted`.
+    /// The number of requests in the backend. Their slot time is accounted for until `accounted`.
     running: u32,
     accounted: Instant,
     /// The number of the last request that went to the backend.
@@ -73,8 +73,8 @@ pub struct Workflows {
     pub(super) parts: Parts,
 }
 
-/// Returns a well-mixed hash: inputs that differ in one bit give unrelated numbers (`splitmix64`,
-/// G. Steele et al., OOPSLA '14).
+/// Returns a well-mixed hash: inputs that differ in one bit have unrelated hashes (`splitmix64`, G.
+/// Steele et al., OOPSLA '14).
 fn mix(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -82,7 +82,7 @@ fn mix(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Returns this process's id, drawn by its first worker.
+/// Returns this process's id. The first worker that asks for it draws it.
 pub(crate) fn process(host: &impl Host, key: &str, seed: u64) -> Result<ProcessId, HostError> {
     let drawn = key
         .bytes()
@@ -99,11 +99,11 @@ pub(crate) fn process(host: &impl Host, key: &str, seed: u64) -> Result<ProcessI
 
 impl Workflows {
     /// Creates the workflows of `stage` on the worker of `membership`; `None` if none are
-    /// configured. `seed` must differ between processes: the first worker of each draws the
-    /// process's id from it.
+    /// configured. `seed` must differ between processes, because the process's id is drawn from its
+    /// first worker's seed.
     ///
     /// # Errors
-    /// [`HostError`] when the host refuses a metric or a blob.
+    /// [`HostError`] if the host refuses a metric or a blob.
     pub fn new(
         stage: &StageConfig,
         membership: &Membership,
@@ -169,21 +169,21 @@ impl Workflows {
     }
 
     /// Returns the id of the workflow `name`; [`OTHER`] if the name is empty, too long, or beyond
-    /// the cap. A known name costs no host call, nor does one beyond the cap.
+    /// the cap. Neither a known name nor one beyond the cap costs a host call.
     pub fn identify(&mut self, host: &impl Host, now: Instant, name: &[u8]) -> WorkflowId {
         self.names.id(host, now, name).map_or(OTHER, WorkflowId)
     }
 
     /// Counts a request whose workflow name is too long; it shares [`OTHER`].
     pub(crate) fn name_too_long(&mut self) {
-        // With a full directory, `arrive` counts each request of `OTHER`.
+        // If the directory is full, `arrive` counts each request of `OTHER`.
         if !self.names.is_full() {
             self.stats.count_process(ProcessCount::Folded, 1);
         }
     }
 
-    /// Returns the ids that lost their workflow since the last call. Each is free or has another
-    /// workflow now.
+    /// Returns the ids that lost their workflow since the last call, and clears the list. Each is
+    /// now free or has another workflow.
     pub(crate) fn take_freed(&mut self) -> Vec<u16> {
         self.names.take_freed()
     }
@@ -193,7 +193,8 @@ impl Workflows {
         ServiceId(self.services.id(host, now, name).unwrap_or(0))
     }
 
-    /// Fills in deadline and totals of its workflow for a request that enters the mesh here.
+    /// Sets a request's deadline and totals from its workflow, if it enters the mesh here and has
+    /// none.
     pub(crate) fn complete(&self, request: &mut Arrival) {
         let Origin { workflow, upstream } = request.origin.into();
         if upstream.is_some() {
@@ -209,13 +210,13 @@ impl Workflows {
         }
     }
 
-    /// Decides about a request that arrives. With [`Passage::Forward`] and [`Passage::Hold`] it is
-    /// in the table, and the caller must report its end to [`Workflows::ended`].
+    /// Decides about a request that arrives. After [`Passage::Forward`] and [`Passage::Hold`] it is
+    /// in the table, and the caller must report its end with [`Workflows::ended`].
     ///
     /// The drop policy (§4.3): a request waits only if its remaining deadline, less its workflow's
-    /// mean completion time from here on, exceeds the expected wait. A `hopeless` request has
-    /// little chance even without a wait ([`headgate_core::stage::Stage::is_hopeless`]), and takes
-    /// no number of the limiter.
+    /// mean completion time from here on, exceeds the expected wait. A `hopeless` request would
+    /// miss its deadline even without a wait ([`headgate_core::stage::Stage::is_hopeless`]). It is
+    /// rejected and takes no number of the limiter.
     pub(crate) fn arrive(
         &mut self,
         host: &impl Host,
@@ -237,9 +238,10 @@ impl Workflows {
         let attributes = request.attributes;
         let ahead = row.and_then(|row| row.completion).unwrap_or_default();
         let own = attributes.own_deadline.map(|own| own.saturating_sub(ahead));
-        // A client without a deadline may give up long before the queue's timeout. Then no client
-        // receives the rates in the answers, they expire upstream, and every request is admitted
-        // that is lost further down.
+        // A client without a deadline may give up long before the queue's timeout. If all did, no
+        // client would receive the rates in the answers. The rates would expire upstream, which
+        // then admits all requests, to be lost further down. So the wait is limited to the rates'
+        // time to live.
         let patience = own.unwrap_or(Duration::from_micros(self.config.rate_ttl_us));
         let tolerance = patience.min(self.longest_wait);
         let hasty = own.is_some_and(|own| own < self.longest_wait);
@@ -249,7 +251,7 @@ impl Workflows {
             Verdict::Late(Duration::ZERO)
         } else {
             let verdict = self.limiter.arrive(host, now, workflow, longest, tolerance);
-            // On a host error, don't limit.
+            // On a host error, the limiter admits the request.
             verdict.unwrap_or(Verdict::Pass)
         };
         let refused = match verdict {
@@ -314,15 +316,15 @@ impl Workflows {
         });
     }
 
-    /// Adds the slot time up to now.
+    /// Adds the slot time since the last call.
     pub(super) fn account(&mut self, now: Instant) {
         let used = now.since(self.accounted).saturating_mul(self.running);
         self.tally.busy = self.tally.busy.saturating_add(used);
         self.accounted = self.accounted.max(now);
     }
 
-    /// Records the end of the request of `ticket`. It was served if it is `answered` and entered
-    /// the stage.
+    /// Records the end of the request of `ticket`. It counts as served if it is `answered` and
+    /// entered the stage.
     pub(crate) fn ended(
         &mut self,
         host: &impl Host,

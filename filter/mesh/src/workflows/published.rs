@@ -12,15 +12,15 @@ use super::{ProcessId, WorkflowId};
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Row {
     pub(super) workflow: WorkflowId,
-    /// σ and numbers issued at [`Published::at`]; `None`: no limit.
+    /// σ, and the number issued at [`Published::at`]; `None` for no limit.
     pub(super) limit: Option<(f64, f64)>,
-    /// Mean time from admission to end.
+    /// The mean time from admission to end.
     pub(super) completion: Option<Duration>,
-    /// Mean service time and work of requests that enter the mesh here, with all calls below.
+    /// The mean elapsed time and work of requests that enter the mesh here, with all calls below.
     pub(super) totals: Option<(Duration, Duration)>,
     /// Whether its requests call other processes.
     pub(super) calls: bool,
-    /// The rate that an unknown upstream process may send, requests/s.
+    /// The rate that an unknown upstream process may send, requests/s; `None` for no limit.
     pub(super) newcomers: Option<f64>,
 }
 
@@ -28,9 +28,9 @@ pub(super) struct Row {
 #[derive(Debug, Default, PartialEq, Clone, Serialize, Deserialize)]
 pub(super) struct Published {
     pub(super) at: Instant,
-    /// Ascending by workflow.
+    /// Results by workflow, ascending.
     pub(super) rows: Vec<Row>,
-    /// The rates that upstream processes may send, requests/s; ascending.
+    /// The rates that upstream processes may send, requests/s; ascending by workflow and process.
     pub(super) announced: Vec<(WorkflowId, ProcessId, f64)>,
 }
 

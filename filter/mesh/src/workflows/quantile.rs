@@ -1,4 +1,4 @@
-//! Q: one rate out of those of all processes of a downstream service (Wisp Alg. 1 line 5).
+//! Q: one rate from the rates of all processes of a downstream service (Wisp Alg. 1 line 5).
 //!
 //! With the rates in ascending order, x₀ ≤ … ≤ xₙ₋₁, the q-quantile lies at position `h = q · (n −
 //! 1)` and is interpolated between its neighbours (definition 7 of R. Hyndman and Y. Fan, "Sample
@@ -8,15 +8,16 @@
 //! Q(x, q) = x[⌊h⌋] + (h − ⌊h⌋) · (x[⌊h⌋ + 1] − x[⌊h⌋])
 //! ```
 //!
-//! q = 0 is the minimum, q = 1 the maximum, q = 0.5 the median. Unlike definitions that pick one of
-//! the rates, it moves continuously when a rate or q does: a process whose rate crosses its
-//! neighbour's doesn't make the caller jump. It never falls when q rises (§4.1.3 rests on that).
+//! q = 0 is the minimum, q = 1 the maximum, q = 0.5 the median. Unlike definitions that select one
+//! of the rates, it is continuous in the rates and in q: when a process's rate crosses its
+//! neighbour's, the caller's rate doesn't jump. It never decreases when q increases (§4.1.3 depends
+//! on that).
 //!
-//! Infinite rates, of processes without a limit, can't be interpolated with. Between a finite rate
-//! and an infinite one the finite one counts: the result is infinite only from the position on at
-//! which the quantile meets an infinite rate.
+//! Infinite rates, of processes without a limit, can't be interpolated. Between a finite rate and
+//! an infinite one the result is the finite one. It is infinite only from the position of the first
+//! infinite rate on.
 
-/// Returns the q-quantile of `rates`, which it sorts; `None` if there are no rates. Rates are 0 or
+/// Returns the q-quantile of `rates`, and sorts them; `None` if there are no rates. Rates are 0 or
 /// more, or infinite; a `q` outside of 0..=1 counts as the nearer end.
 #[must_use]
 pub fn quantile(rates: &mut [f64], q: f64) -> Option<f64> {
@@ -30,7 +31,7 @@ pub fn quantile(rates: &mut [f64], q: f64) -> Option<f64> {
     if part <= 0.0 || high.is_infinite() {
         return Some(low);
     }
-    // Rounding must not carry the sum past its neighbour.
+    // Rounding must not move the sum beyond its neighbour.
     Some((low + part * (high - low)).clamp(low, high))
 }
 

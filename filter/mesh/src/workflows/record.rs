@@ -1,8 +1,8 @@
 //! The record of a process's workflows that all workers share ([`crate::shared`]).
 //!
-//! Each worker adds its measurements once an interval. The one that comes first after the
-//! interval's end runs Algorithm 1 on the sums, and leaves the rates and its state for the others
-//! and for the next run. Without a leader, the death of one need not be noticed.
+//! Each worker adds its measurements once an interval. The first worker to do so after the end of
+//! the interval runs Algorithm 1 on the sums. It stores the rates for the others, and the state for
+//! the next run. There is no leader whose death would have to be detected.
 
 use std::time::Duration;
 
@@ -20,27 +20,28 @@ use super::published::{Published, Row};
 use super::tally::{Entered, MAX_PAIRS, Tally};
 use super::{ServiceId, WorkflowId};
 
-/// Part of the mean of a new interval in an average over intervals.
+/// The weight of a new interval's mean in an average over intervals.
 const SMOOTHING: f64 = 0.3;
-/// An id that no request had for this long is given to another name, if one is waiting for it.
+/// The time without a request after which an id may be assigned to another name, if one is waiting
+/// for an id.
 pub(super) const IDLE: Duration = Duration::from_secs(600);
-/// Numbers that may be drawn beyond the queue by workers that are about to give them back.
+/// The number of tickets beyond the queue that workers may have drawn and are about to give back.
 const ON_THE_WAY: f64 = 256.0;
 
 /// Averages of a workflow that Algorithm 1 doesn't need.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 struct Averages {
-    /// Service time and work of a request that enters the mesh here, with all calls below, s.
+    /// Mean elapsed time and work of a request that enters the mesh here, with all calls below, s.
     totals: Option<(f64, f64)>,
     calls: bool,
-    /// Its last request, or when it was first looked for.
+    /// The time of the last request, or of the first check if there was none.
     used: Option<Instant>,
 }
 
-/// The shared record.
+/// The record that the workers share.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Record {
-    /// Slot time in use since the last run; so are the next five.
+    /// Slot time in use since the last run. The next five fields are also since the last run.
     busy: Duration,
     measured: Vec<Measured>,
     entered: Vec<(WorkflowId, Entered)>,
@@ -48,7 +49,7 @@ pub(crate) struct Record {
     heard: Vec<Heard>,
     upstream: Vec<UpstreamDemand>,
     state: State,
-    /// By workflow.
+    /// Averages by workflow.
     averages: Vec<Averages>,
     /// The results of the last run.
     pub(super) published: Published,
@@ -71,11 +72,11 @@ pub(super) struct Run<'a> {
 /// The results of a run, for stats and names.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// Workflows, and the number of waiting requests of each.
+    /// The workflows, with the number of waiting requests of each.
     pub(super) workflows: Vec<(Snapshot, u64)>,
     /// The number of downstream processes' rates that expired.
     pub(super) expired: u64,
-    /// Unused ids, while new names wait for one.
+    /// Idle ids, if new names are waiting for an id.
     pub(super) idle: Vec<u16>,
 }
 
@@ -92,7 +93,7 @@ impl Record {
         append(&mut self.upstream, tally.upstream());
     }
 
-    /// Closes the interval that ends now.
+    /// Ends the interval at `run.now`: runs Algorithm 1 and publishes its results.
     pub(super) fn run(
         &mut self,
         host: &impl Host,
@@ -148,7 +149,7 @@ impl Record {
         &mut self.averages[at]
     }
 
-    /// Moves the sums into the averages, and resets them.
+    /// Updates the averages from the sums, and resets the sums.
     fn average(&mut self, now: Instant) {
         self.busy = Duration::ZERO;
         self.heard.clear();
@@ -189,7 +190,7 @@ impl Record {
             let averages = *self.averages(workflow);
             let mut waiting = 0;
             let limit = found.rate.is_finite().then(|| {
-                // On a host error, numbers continue from those of the rate so far.
+                // On a host error, numbers continue from those of the previous rate.
                 let drawn = limiter.drawn(host, workflow).ok();
                 let before = self.published.level(workflow);
                 let rate = found.rate.max(0.0);
@@ -216,7 +217,7 @@ impl Record {
         all
     }
 
-    /// Returns the unused ids and resets their state, while new names wait for one.
+    /// Returns the idle ids and resets their state, if new names are waiting for an id.
     fn idle(&mut self, adaptation: &mut Adaptation, run: &Run<'_>) -> Vec<u16> {
         let mut idle = Vec::new();
         if !run.names.is_full() {
@@ -236,16 +237,17 @@ impl Record {
     }
 }
 
-/// Adds to other workers' measurements, up to the bound of one worker: of a flood, a part carries
-/// the same information.
+/// Adds to other workers' measurements, up to the bound of one worker. In a flood, a part of the
+/// pairs carries the same information.
 fn append<T>(sum: &mut Vec<T>, more: impl Iterator<Item = T>) {
     let room = MAX_PAIRS.saturating_sub(sum.len());
     sum.extend(more.take(room));
 }
 
-/// Returns the numbers that count as issued at `now`: those that the previous rate issued. Without
-/// a previous rate, they are the drawn numbers and those left over for an idle workflow. They are
-/// never so few that more numbers were drawn than can wait, as when a gauge outlived its record.
+/// Returns the number that counts as issued at `now`: the one that the previous rate reached.
+/// Without a previous rate, it is the last drawn number plus the burst of an idle workflow. It is
+/// at least so high that no more requests than the queue allows wait for it, even if the gauge has
+/// outlived its record.
 fn tickets(
     before: Option<Level>,
     now: Instant,
@@ -283,7 +285,7 @@ mod tests {
         assert_eq!(tickets(Some(before), at(3), Some(125.0), 1.0, 50.0), 120.0);
         assert_eq!(tickets(None, at(3), Some(125.0), 100.0, 50.0), 127.0);
         assert_eq!(tickets(None, at(3), None, 1.0, 50.0), 1.0);
-        // Workers that give numbers back at the same time must not make it negative.
+        // Simultaneous returns of numbers by several workers must not make it negative.
         assert_eq!(tickets(None, at(3), Some(-2.0), 1.0, 50.0), 0.0);
         let far = tickets(Some(before), at(3), Some(1e6), 1.0, 50.0);
         assert!(1e6 - far <= 50.0 + ON_THE_WAY);
@@ -362,7 +364,7 @@ mod tests {
         assert_eq!(record.published.at, run.now);
         let mean = Duration::from_micros(7_500);
         assert_eq!((row.calls, row.totals), (true, Some((mean, mean))));
-        // It is empty now, and has all that the next run needs.
+        // The record is now empty except for the state that the next run needs.
         assert_eq!(record.busy, Duration::ZERO);
         assert!(record.measured.is_empty() && record.entered.is_empty());
         assert!(record.calls.is_empty() && record.heard.is_empty() && record.upstream.is_empty());

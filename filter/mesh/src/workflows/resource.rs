@@ -1,6 +1,6 @@
 //! A request's use of a second resource, as the backend reports it in its response.
 //!
-//! Two conventions that backends speak already:
+//! Two existing conventions are read:
 //!
 //! - An ORCA load report for one request (Open Request Cost Aggregation): header
 //!   `endpoint-load-metrics`, as `TEXT request_cost.cpu=0.25, cpu_utilization=0.4` or `JSON
@@ -9,20 +9,20 @@
 //!
 //! A report that can't be read, or that is negative or not finite, is ignored.
 
-/// Header of an ORCA load report.
+/// The header of an ORCA load report.
 pub const ORCA: &str = "endpoint-load-metrics";
-/// Header of timings.
+/// The header of timings.
 pub const SERVER_TIMING: &str = "server-timing";
-/// Longest header that is read, bytes.
+/// The length of the longest header that is read, bytes.
 const MAX_VALUE: usize = 4096;
 
-/// The cost `metric` of the request in an ORCA load report, in the backend's unit.
+/// Returns the cost `metric` of the request from an ORCA load report, in the backend's unit.
 #[must_use]
 pub fn orca(header: &[u8], metric: &str) -> Option<f64> {
     let header = text(header)?;
     if let Some(json) = header.strip_prefix("JSON ") {
         let report: serde_json::Value = serde_json::from_str(json).ok()?;
-        // Protobuf's JSON form writes names in either way.
+        // The name has either form in Protobuf's JSON.
         let costs = report
             .get("request_cost")
             .or_else(|| report.get("requestCost"))?;
@@ -40,7 +40,7 @@ pub fn orca(header: &[u8], metric: &str) -> Option<f64> {
     amount(costs.next()?.parse().ok())
 }
 
-/// The duration of `metric` in a `server-timing`, ms.
+/// Returns the duration of `metric` from a `server-timing` header, ms.
 #[must_use]
 pub fn server_timing(header: &[u8], metric: &str) -> Option<f64> {
     let mut metrics = unquoted(text(header)?, ',');
@@ -67,7 +67,7 @@ fn amount(value: Option<f64>) -> Option<f64> {
     value.filter(|v| v.is_finite() && *v >= 0.0)
 }
 
-/// `text` in pieces between `separator`s that stand in no quoted string.
+/// Yields the pieces of `text` between `separator`s outside of quoted strings.
 fn unquoted(text: &str, separator: char) -> impl Iterator<Item = &str> {
     let (mut quoted, mut escaped) = (false, false);
     text.split(move |c| {

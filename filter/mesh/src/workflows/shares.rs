@@ -1,36 +1,36 @@
 //! Weighted max-min fair shares of one resource (Wisp §4.3), by water filling.
 //!
-//! All shares grow together, each in proportion to its weight, until their owner's demand is met or
-//! the resource is used up (D. Bertsekas and R. Gallager, Data Networks, 2nd ed., §6.5.2). With the
-//! level L of the water:
+//! All shares grow together, each in proportion to its weight, until the claimant's demand is met
+//! or the resource is used up (D. Bertsekas and R. Gallager, Data Networks, 2nd ed., §6.5.2). With
+//! the water level L:
 //!
 //! ```text
 //! xᵢ(L) = clamp(L · gᵢ, fᵢ, dᵢ)        F(L) = Σ xᵢ(L) = capacity
 //! ```
 //!
 //! gᵢ is the *growth*, the weight for max-min fairness, fᵢ a *floor* (a guarantee, capped at the
-//! demand), dᵢ the *demand*. F is piecewise linear, so with its corners in ascending order the
-//! level is found by bisection. The same table gives each claimant's share under unlimited demand
-//! beside the others' actual demands. A process announces that share to its callers, which may send
-//! more: O(log n) each, after O(n log n) for the table.
+//! demand), dᵢ the *demand*. F is piecewise linear, so bisection over its sorted corners finds the
+//! level. The same table gives the share that a claimant would have with unlimited demand, given
+//! the others' actual demands. A process announces that share to its callers, which may then send
+//! more. A look-up takes O(log n), the table O(n log n).
 //!
-//! If the floors alone exceed the capacity, all get their floors.
+//! If the floors alone exceed the capacity, all claimants get their floors.
 
 /// One claimant's claim.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Claim {
-    /// The growth of its share with the level: 0 or more.
+    /// The growth of the share with the level, 0 or more.
     pub growth: f64,
-    /// Its guaranteed share, as far as it asks for it, however small the capacity.
+    /// The guaranteed share, whatever the capacity; limited by the demand.
     pub floor: f64,
-    /// Its demand; infinite for as much as possible.
+    /// The demand; infinite for as much as possible.
     pub demand: f64,
 }
 
 impl Claim {
-    /// xᵢ(L).
+    /// Returns xᵢ(L).
     fn at(&self, level: f64) -> f64 {
-        // A level without end times no growth is no number.
+        // Without this case, an infinite level times a growth of 0 would be NaN.
         let grown = if self.growth > 0.0 {
             level * self.growth
         } else {
@@ -39,7 +39,7 @@ impl Claim {
         grown.max(self.floor).min(self.demand)
     }
 
-    /// Returns its share at `level` under unlimited demand.
+    /// Returns the share at `level` with unlimited demand.
     #[must_use]
     pub fn unbounded_at(&self, level: f64) -> f64 {
         Self {
@@ -49,7 +49,7 @@ impl Claim {
         .at(level)
     }
 
-    /// Levels between which it grows; empty for a claim that never does.
+    /// Returns the levels between which the share grows; `None` if it never does.
     fn grows(&self) -> Option<(f64, f64)> {
         let (begin, end) = (self.floor / self.growth, self.demand / self.growth);
         (self.growth > 0.0 && begin < end && begin.is_finite()).then_some((begin, end))
@@ -60,13 +60,13 @@ impl Claim {
 #[derive(Debug, Clone, Copy, Default)]
 struct Corner {
     level: f64,
-    /// F at the level.
+    /// F at this level.
     used: f64,
-    /// The slope of F from there on; the change of the slope while the table is built.
+    /// The slope of F from here on; the change of the slope while the table is built.
     slope: f64,
 }
 
-/// The table; its memory is reused by the next one.
+/// The table of corners and its level. Its buffers are reused.
 #[derive(Debug, Default)]
 pub struct WaterFill {
     capacity: f64,
@@ -76,13 +76,13 @@ pub struct WaterFill {
 }
 
 impl WaterFill {
-    /// Shares `capacity` out among `claims`. Numbers are finite and 0 or more, but for demands.
+    /// Divides `capacity` among `claims`. All numbers are 0 or more, and finite except demands.
     pub fn fill(&mut self, capacity: f64, claims: impl Iterator<Item = Claim>) {
         self.capacity = capacity;
         self.claims.clear();
         self.claims.extend(claims);
         self.corners.clear();
-        // The floors are used at any level.
+        // Any level uses the floors.
         let floors = self.claims.iter().map(|claim| claim.at(0.0)).sum();
         self.corners.push(Corner::default());
         for claim in &self.claims {
@@ -115,44 +115,44 @@ impl WaterFill {
         self.level = self.solve(None);
     }
 
-    /// Returns the level of the water; infinite if all demands are met.
+    /// Returns the water level; infinite if all demands are met.
     #[must_use]
     pub fn level(&self) -> f64 {
         self.level
     }
 
-    /// The share of a claim, by its position.
+    /// Returns the share of the claim at this index.
     #[must_use]
     pub fn share(&self, claim: usize) -> f64 {
         self.claims[claim].at(self.level)
     }
 
-    /// Returns the level under unlimited demand of this claim.
+    /// Returns the level if this claim had unlimited demand.
     #[must_use]
     pub fn level_if_unbounded(&self, claim: usize) -> f64 {
         self.solve(Some(&self.claims[claim]))
     }
 
-    /// Returns the share of a claim with unlimited demand, beside the others' actual demands: at
-    /// least its share.
+    /// Returns the share that a claim would have with unlimited demand, given the others' actual
+    /// demands. It is at least the claim's share.
     #[must_use]
     pub fn share_if_unbounded(&self, claim: usize) -> f64 {
         let claim = &self.claims[claim];
         claim.unbounded_at(self.solve(Some(claim)))
     }
 
-    /// Returns the level at which everything is used, with unlimited demand of `free`.
+    /// Returns the level at which the capacity is used up. `free` is a claim to treat as unlimited.
     fn solve(&self, free: Option<&Claim>) -> f64 {
         let extra =
             |level: f64| free.map_or(0.0, |claim| claim.unbounded_at(level) - claim.at(level));
         let passed = self
             .corners
             .partition_point(|corner| corner.used + extra(corner.level) <= self.capacity);
-        // F exceeds the capacity with the floors alone.
+        // The floors alone exceed the capacity.
         let Some(corner) = passed.checked_sub(1).map(|at| self.corners[at]) else {
             return 0.0;
         };
-        // Beyond this corner all but the free claim grow along one line.
+        // Beyond this corner all claims except `free` grow along one line.
         let (used, slope, growth) = free.map_or((corner.used, corner.slope, 0.0), |claim| {
             let grows = claim
                 .grows()
@@ -163,12 +163,13 @@ impl WaterFill {
         });
         let left = self.capacity - used + slope * corner.level;
         let level = left / (slope + growth);
-        // The free claim is still at its floor there: so much less is left to the others.
+        // `free` is still at its floor there, which is more than its growth, so the others get
+        // less.
         let level = match free {
             Some(claim) if level * growth < claim.floor => (left - claim.floor) / slope,
             _ => level,
         };
-        // Rounding. Without any growth the level is unbounded: x / 0.
+        // NaN comes from rounding. Without growth the level is infinite: x / 0.
         if level.is_nan() {
             return f64::INFINITY;
         }
@@ -255,7 +256,7 @@ mod tests {
                 prop_assert!(share >= 0.0 && share <= claim.demand, "capped by its demand");
                 prop_assert!(share >= claim.floor.min(claim.demand), "never below its floor");
             }
-            // Work conserving: all is used, or all demands are met.
+            // Work conservation: the capacity is used up, or all demands are met.
             let satisfied = |i: usize| shares[i] >= claims[i].demand;
             let all = (0..claims.len()).all(satisfied);
             prop_assert!(
@@ -264,8 +265,8 @@ mod tests {
                 used,
                 capacity
             );
-            // No claimant with unmet demand is below another by weight, except for that one's
-            // floor: so none can gain unless another loses that has no more.
+            // Max-min fairness: a claimant with unmet demand has no less by weight than any other
+            // that is above its floor. So it can only gain if one loses that has no more.
             for i in (0..claims.len()).filter(|&i| !satisfied(i)) {
                 for j in 0..claims.len() {
                     let levels = (shares[i] / claims[i].growth, shares[j] / claims[j].growth);

@@ -31,12 +31,11 @@
 //! ```
 //!
 //!
-//! Beside these the policy has gauges that only engines read: `{names,services,rates}_changes`, by
-//! which workers notice other workers' changes, and `limiter.<id>.tickets` (see
-//! [`super::limiter`]).
+//! The policy also has gauges that only engines read: `{names,services,rates}_changes`, which show
+//! workers the changes of other workers, and `limiter.<id>.tickets` (see [`super::limiter`]).
 //!
-//! A defined metric stays for the life of the process. So the number of names never exceeds that of
-//! simultaneous ids: an id that was given to a second name counts as `_other`.
+//! A defined metric stays for the life of the process. An id that is reused for a second name is
+//! counted as `_other`, so that the number of names never exceeds that of ids.
 
 use std::time::Duration;
 
@@ -46,25 +45,25 @@ use super::adaptation::{Bottleneck, Snapshot};
 use super::names::Directory;
 use super::{OTHER, OTHER_NAME, WorkflowId};
 
-/// Longest name in a stat; longer names are cut.
+/// The longest name in a stat; longer names are cut.
 const MAX_NAME: usize = 63;
 
 /// Counters of a workflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Count {
-    /// Arrived.
+    /// Requests that arrived.
     Offered,
-    /// Let through by the limiter.
+    /// Requests that the limiter admitted.
     Admitted,
-    /// Rejected by the limiter, enforced or not: too many wait.
+    /// Requests rejected by the limiter, enforced or not, because too many wait.
     RateLimited,
-    /// Rejected by the limiter, enforced or not: its deadline would pass.
+    /// Requests rejected by the limiter, enforced or not, because their deadline would pass.
     Deadline,
-    /// Rejected by the limiter and refused (not in `DryRun`).
+    /// Requests rejected by the limiter and refused (not in `DryRun`).
     RejectedEnforced,
-    /// Answered by the backend.
+    /// Requests that the backend answered.
     Completed,
-    /// Calls of the process.
+    /// Calls that the process made.
     Calls,
 }
 
@@ -97,7 +96,7 @@ struct Defined {
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Row {
-    /// `None` until the name of the id is known.
+    /// `None` until the id's name is known.
     metrics: Option<Defined>,
     pending: [u32; COUNTERS.len()],
     dirty: bool,
@@ -180,7 +179,7 @@ impl WorkflowStats {
         &mut self.rows[at]
     }
 
-    /// Takes the names of ids from the directory.
+    /// Defines the stats of new names, and counts reused ids with [`OTHER`].
     pub(super) fn rename(
         &mut self,
         host: &impl Metrics,
@@ -198,8 +197,8 @@ impl WorkflowStats {
         Ok(())
     }
 
-    /// Publishes the value of `bottleneck` for each downstream service. A service whose id went to
-    /// another is no longer named.
+    /// Publishes the value of `bottleneck` for each downstream service. The gauge of a service
+    /// whose id was reused is reset to 0.
     pub(super) fn name_services(
         &mut self,
         host: &impl Metrics,
@@ -239,7 +238,7 @@ impl WorkflowStats {
         *pending = pending.saturating_add(n);
     }
 
-    /// Records how long a request waited in the limiter.
+    /// Records a request's wait in the limiter.
     pub(super) fn waited(
         &mut self,
         host: &impl Metrics,
@@ -253,7 +252,7 @@ impl WorkflowStats {
         }
     }
 
-    /// Publishes the results of a run for a workflow. Ids that share stats aren't shown.
+    /// Publishes the results of a run for a workflow, unless its id shares the stats of [`OTHER`].
     pub(super) fn found(
         &mut self,
         host: &impl Metrics,
@@ -315,7 +314,7 @@ impl WorkflowStats {
         while let Some(&id) = self.dirty.last() {
             let row = &mut self.rows[usize::from(id)];
             let Some(metrics) = row.metrics else {
-                // Its name comes with the next look into the directory.
+                // The counts wait here until the directory has the name.
                 row.dirty = false;
                 self.dirty.pop();
                 continue;

@@ -1,8 +1,8 @@
 //! A worker's measurements since it last added them to the record of all workers
 //! ([`super::record`]).
 //!
-//! Pairs with other processes are bounded ([`MAX_PAIRS`]); further ones count for
-//! [`ProcessId::UNKNOWN`].
+//! Pairs with other processes are bounded ([`MAX_PAIRS`]). Requests and calls of further ones count
+//! for [`ProcessId::UNKNOWN`]; their rates are dropped.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use super::adaptation::{Calls, Heard, Measured, UpstreamDemand};
 use super::{ProcessId, ServiceId, WorkflowId};
 
-/// Pairs of workflow and other process of which a worker keeps count, in each direction.
+/// The maximum number of pairs of a workflow and another process that a worker counts, in each
+/// direction.
 pub(super) const MAX_PAIRS: usize = 4096;
 
 /// Requests of a workflow that entered the mesh here and were served.
@@ -22,9 +23,9 @@ pub(super) const MAX_PAIRS: usize = 4096;
 pub(super) struct Entered {
     /// The number of requests.
     pub(super) requests: u64,
-    /// Service time of them and all calls below, added up.
+    /// The sum of their elapsed times, including all calls below.
     pub(super) service: Duration,
-    /// Work of them and all calls below, added up.
+    /// The sum of their work, including all calls below.
     pub(super) work: Duration,
 }
 
@@ -37,7 +38,7 @@ pub(super) struct Row {
 /// A worker's measurements since the last exchange.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// By workflow.
+    /// Measurements by workflow.
     rows: Vec<Row>,
     /// Workflows with measurements.
     dirty: Vec<u16>,
@@ -48,7 +49,7 @@ pub(super) struct Tally {
     pub(super) busy: Duration,
 }
 
-/// Adds to one of a bounded number of sums.
+/// Adds `n` to the sum of `key`; to that of `otherwise` if `key` is new and the map is full.
 fn count<K: Eq + Hash>(sums: &mut HashMap<K, u64>, key: K, otherwise: K, n: u64) {
     let full = sums.len() >= MAX_PAIRS;
     let key = if full && !sums.contains_key(&key) {
@@ -61,7 +62,7 @@ fn count<K: Eq + Hash>(sums: &mut HashMap<K, u64>, key: K, otherwise: K, n: u64)
 }
 
 impl Tally {
-    /// The row of a workflow, to be added to.
+    /// Returns the row of a workflow, for adding to it.
     pub(super) fn row(&mut self, workflow: WorkflowId) -> &mut Row {
         let at = usize::from(workflow.0);
         if at >= self.rows.len() {

@@ -1,23 +1,23 @@
 //! The split of an announced rate over the callers (Wisp §4.1.1: in proportion to their demands).
 //!
-//! The demand, min(σ, λ), is split in proportion to the measured demand of each process. Up to σ,
-//! the unused rest is split evenly, so that each has the same room to grow:
+//! The demand, min(σ, λ), is split in proportion to the measured demand of each process. The unused
+//! rest of σ is split evenly, so that all have the same room to grow:
 //!
 //! ```text
 //! σᵢ = min(σ, λ) · ((1 − ε) · dᵢ / Σd + ε / n) + max(0, σ − λ) / n        Σ σᵢ = σ
 //! ```
 //!
-//! Proportion alone would keep a throttled process at its previous part: its demand is measured
-//! after its own limiter has cut it, so any split would confirm itself, and a new process would
-//! stay at nothing. The part ε that all get evenly lets the splits of processes that want more meet
-//! in the middle.
+//! A purely proportional split would keep a throttled process at its previous share: its demand is
+//! measured after its own limiter has cut it, so any split would confirm itself, and a new process
+//! would stay at 0. With the part ε, which is split evenly, the shares of backlogged processes
+//! converge.
 //!
-//! An unknown process gets σ / (n + 1), until the next interval. Requests that name no process
-//! count as one process, [`super::ProcessId::UNKNOWN`]: clients that know nothing of rates have a
-//! part in the demand.
+//! An unknown process gets σ / (n + 1) until the next interval. Requests that name no process count
+//! as one process, [`super::ProcessId::UNKNOWN`]: clients that don't use rates are a part of the
+//! demand, too.
 //!
-//! Bounded: [`PER_WORKFLOW`] processes of a workflow, [`TOTAL`] pairs in all (see
-//! [`super::pairs`]). Processes without room get the rate of unknown ones.
+//! Memory is bounded: [`PER_WORKFLOW`] processes of a workflow, [`TOTAL`] pairs in all (see
+//! [`super::pairs`]). Processes beyond these get the rate of unknown ones.
 
 use std::time::Duration;
 
@@ -29,13 +29,13 @@ use super::estimates::keep_requests;
 use super::pairs::{Pair, Pairs};
 use super::{ProcessId, WorkflowId};
 
-/// Most processes of one workflow.
+/// The maximum number of processes of one workflow.
 pub const PER_WORKFLOW: usize = 1024;
-/// Most pairs of a workflow and a process.
+/// The maximum number of pairs of a workflow and a process.
 pub const TOTAL: usize = 8192;
-/// ε: the part of the demand that is split evenly.
+/// ε: the ratio of the demand that is split evenly.
 pub const EVEN: f64 = 0.05;
-/// The time without requests after which a process has no part.
+/// The time without requests after which a process gets no share.
 pub const SILENT: Duration = Duration::from_secs(10);
 
 type Key = (WorkflowId, ProcessId);
@@ -44,11 +44,11 @@ type Key = (WorkflowId, ProcessId);
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub(super) key: Key,
-    /// Requests it sent, a moving sum.
+    /// Requests that the process sent, a moving sum.
     pub(super) sent: f64,
     /// The time at which the last request was counted.
     pub(super) last: Instant,
-    /// The rate that it may send, requests/s.
+    /// The rate at which the process may send, requests/s.
     pub(super) rate: f64,
 }
 
@@ -90,7 +90,7 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Whether the bounds are kept, and the order that look-ups rely on.
+    /// Whether the entries keep to their bounds and to the order that look-ups rely on.
     pub(super) fn is_valid(&self) -> bool {
         self.entries.is_valid()
     }
@@ -141,8 +141,8 @@ impl Upstream {
         }
     }
 
-    /// Returns the rate that a process may send, requests/s, infinite without limit, of a workflow
-    /// whose rate is `rate`.
+    /// Returns the rate at which a process may send requests of a workflow with rate `rate`,
+    /// requests/s; infinite for no limit.
     #[must_use]
     pub fn announced(&self, workflow: WorkflowId, process: ProcessId, rate: f64) -> f64 {
         let key = (workflow, process);
@@ -152,14 +152,14 @@ impl Upstream {
         }
     }
 
-    /// Returns the rate that an unknown process may send, requests/s, of a workflow whose rate is
-    /// `rate`.
+    /// Returns the rate at which an unknown process may send requests of a workflow with rate
+    /// `rate`, requests/s.
     #[must_use]
     pub fn newcomer(&self, workflow: WorkflowId, rate: f64) -> f64 {
         rate / (self.entries.range(workflow).len() + 1) as f64
     }
 
-    /// Yields the processes and the rates that they may send, requests/s.
+    /// Yields the processes and the rates at which they may send, requests/s.
     pub fn iter(&self) -> impl Iterator<Item = (WorkflowId, ProcessId, f64)> + '_ {
         self.entries.iter().map(|e| (e.key.0, e.key.1, e.rate))
     }
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(up.newcomer(W, f64::INFINITY), f64::INFINITY);
     }
 
-    /// Processes that send at their rates, up to their demands, end up with fair parts.
+    /// Processes that send at their rates, up to their demands, converge to fair shares.
     #[test]
     fn throttled_processes_meet_in_the_middle() {
         let mut up = Upstream::default();

@@ -11,12 +11,12 @@
 //! response   x-headgate-downgraded: gold                 the class that the call asked for
 //! ```
 //!
-//! `wait` and `slot` are set with class admission only, and `x-headgate-downgraded` is set for the
+//! `wait` and `slot` are set with class admission only. `x-headgate-downgraded` is set for the
 //! application.
 //!
-//! Dictionaries are those of RFC 9651. Unknown members are skipped, for later versions. A value
-//! that is invalid, or longer than [`MAX_VALUE`], is ignored. Encoding appends to a buffer of the
-//! caller, decoding allocates nothing.
+//! Dictionaries follow RFC 9651. Unknown members are skipped; later versions may add some. A value
+//! that is invalid, or longer than [`MAX_VALUE`], is ignored. Encoding appends to the caller's
+//! buffer; decoding allocates nothing.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -28,41 +28,40 @@ use headgate_core::request::Progress;
 pub use crate::workflow::{BAGGAGE, HEADER as WORKFLOW};
 pub use headgate_core::progress::HEADER as PROGRESS;
 
-/// The process that calls, 16 hexadecimal digits.
+/// The calling process, 16 hexadecimal digits.
 pub const PROCESS: &str = "x-headgate-process";
 /// The rate that a process allows its caller.
 pub const RATE: &str = "x-headgate-rate";
 /// The class in which a request must run, by name: that of its parent, or the one that class
 /// admission gave it.
 pub const CLASS: &str = "x-headgate-class";
-/// The class that a call asked for and didn't get from class admission; in the answer that the
-/// application gets.
+/// The class that a call asked for and that class admission denied, in the answer to the
+/// application.
 pub const DOWNGRADED: &str = "x-headgate-downgraded";
 /// The remaining time until the deadline, ms.
 pub use headgate_core::deadline::HEADER as TIMEOUT;
-/// The token by which an outgoing call finds the request that it is part of.
+/// The token with which an outgoing call finds the request that caused it.
 pub const REQUEST: &str = "x-headgate-request";
-/// Longest value that is read, bytes.
+/// The length of the longest value that is read, bytes.
 pub const MAX_VALUE: usize = 256;
 
-/// Largest decimal that RFC 9651 can write.
+/// The largest decimal that RFC 9651 can write.
 const MAX_DECIMAL: f64 = 999_999_999_999.0;
 
-/// A request's times at the process that answered it. Members of the header in responses:
+/// A request's times at the process that answered it, members of the header in responses:
 ///
 /// ```text
 /// x-headgate-progress: elapsed=12.5, work=12.5, wait=40.2, slot=12.5
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spent {
-    /// Time in the queue of its stage.
+    /// The queue wait at the stage.
     pub wait: Duration,
-    /// Time from its slot to its answer.
+    /// The time from the slot to the answer.
     pub slot: Duration,
 }
 
-/// Reads the members of [`Spent`] from a value of [`PROGRESS`]; `None` where one of them is
-/// missing.
+/// Reads the members of [`Spent`] from a value of [`PROGRESS`]; `None` if one of them is missing.
 pub fn spent(dictionary: &str) -> Option<Spent> {
     let of = |key: &str| {
         let mut members = dictionary.split(',').map(|m| m.trim_matches([' ', '\t']));
@@ -78,7 +77,7 @@ pub fn spent(dictionary: &str) -> Option<Spent> {
 /// A process's announcement to its caller.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Announcement {
-    /// The process that announces.
+    /// The announcing process.
     pub process: ProcessId,
     /// Requests/s of the workflow that the receiver may send to it; `None` for no limit.
     pub rate: Option<f64>,
@@ -91,7 +90,7 @@ fn put(out: &mut String, what: std::fmt::Arguments<'_>) {
     out.write_fmt(what).unwrap_or(());
 }
 
-/// A decimal with at most three digits behind the point, none of them a trailing zero.
+/// Appends a decimal with at most three digits after the point and no trailing zeros.
 fn put_decimal(out: &mut String, value: f64) {
     // Negative values and NaN become zero.
     let value = if value > 0.0 {
@@ -133,9 +132,9 @@ pub fn parse_rate(value: &[u8]) -> Option<Announcement> {
         if member.is_empty() {
             return None;
         }
-        // A key alone is true, which ours never are.
+        // A key without a value means true; none of our members is a boolean.
         let (key, value) = member.split_once('=').unwrap_or((member, ""));
-        // Parameters of a member are none of ours.
+        // None of our members has parameters.
         let value = value.split_once(';').map_or(value, |(value, _)| value);
         match key {
             "process" => {
@@ -167,7 +166,7 @@ pub fn parse_process(value: &[u8]) -> Option<ProcessId> {
     u64::from_str_radix(digits, 16).ok().map(ProcessId)
 }
 
-/// Appends the value of [`PROGRESS`]; members that say nothing are left out.
+/// Appends the value of [`PROGRESS`]; unknown totals and an age of 0 are left out.
 pub fn put_progress(out: &mut String, progress: &Progress) {
     out.push_str("elapsed=");
     put_millis(out, progress.elapsed);
@@ -200,7 +199,7 @@ pub fn put_timeout(out: &mut String, left: Duration) {
     put(out, format_args!("{}", left.as_millis().max(1)));
 }
 
-/// Appends `name` with all bytes percent-encoded that a header or a member of a baggage can't hold.
+/// Appends `name`. Bytes that a header or a baggage member can't hold are percent-encoded.
 pub fn put_name(out: &mut String, name: &[u8]) {
     for &byte in name {
         let plain =
@@ -213,8 +212,8 @@ pub fn put_name(out: &mut String, name: &[u8]) {
     }
 }
 
-/// Writes the name that `value` encodes to `out`, which is emptied before; false when it is empty
-/// or too long.
+/// Decodes `value` into `out`, which is cleared first. Returns false if the name is empty or too
+/// long.
 pub fn parse_name(value: &[u8], out: &mut Vec<u8>) -> bool {
     out.clear();
     let value = value.trim_ascii();
@@ -225,14 +224,14 @@ pub fn parse_name(value: &[u8], out: &mut Vec<u8>) -> bool {
     !out.is_empty() && out.len() <= MAX_VALUE
 }
 
-/// The value of the first member `key` of a W3C Baggage, still percent-encoded; `None` where there
-/// is none, or no baggage.
+/// Returns the value of the first member `key` of a W3C Baggage, still percent-encoded; `None` if
+/// the baggage is invalid or has no such member.
 #[must_use]
 pub fn member<'a>(baggage: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     crate::workflow::member(baggage, key)
 }
 
-/// Visible ASCII, blanks and tabs, and not too much of it.
+/// Returns a value as text, if it is visible ASCII, blanks and tabs, at most [`MAX_VALUE`] bytes.
 fn text(value: &[u8]) -> Option<&str> {
     let valid = value.len() <= MAX_VALUE
         && value
@@ -241,7 +240,7 @@ fn text(value: &[u8]) -> Option<&str> {
     std::str::from_utf8(value).ok().filter(|_| valid)
 }
 
-/// A decimal or integer of RFC 9651 that is not negative.
+/// Reads a nonnegative decimal or integer of RFC 9651.
 fn decimal(value: &str) -> Option<f64> {
     let digits = |s: &str, most| {
         (1..=most).contains(&s.len()) && s.bytes().all(|byte| byte.is_ascii_digit())

@@ -1,6 +1,6 @@
-//! The common behaviour of all queue disciplines, and the differences between them.
+//! The common behaviour of all queue disciplines, and their differences.
 
-// Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
+// Clippy doesn't recognize helpers outside of `#[test]` functions as test code.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod edits;

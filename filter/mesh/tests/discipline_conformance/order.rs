@@ -1,11 +1,11 @@
-//! Ranks decide the order, each discipline its own, on one worker and on several.
+//! The order of service by rank under each discipline, on one worker and on several.
 
 use headgate_core::config::{Discipline, Flow};
 use headgate_core::stage::Outcome;
 
 use super::process::{A, B, Process, Sent, all, config, ms};
 
-/// Requests that every discipline orders differently.
+/// Returns requests that every discipline orders differently.
 fn five() -> [Sent; 5] {
     [
         Sent {
@@ -41,13 +41,14 @@ fn five() -> [Sent; 5] {
     ]
 }
 
-/// In which order they are served, worked out by hand from the definitions in `discipline`.
+/// Returns the order in which they are served, derived by hand from the definitions in
+/// `discipline`.
 fn expected(discipline: &Discipline) -> [usize; 5] {
     match discipline {
         Discipline::Fifo => [0, 1, 2, 3, 4],
         // Deadlines at 100, 92, 104, 98 and 158 ms.
         Discipline::Edf => [1, 3, 0, 2, 4],
-        // Less the remaining work: 25, 70, 10, 1 and 55 ms.
+        // Deadlines less the remaining work: 25, 70, 10, 1 and 55 ms.
         Discipline::Lstf => [1, 0, 2, 3, 4],
         // Total work 80, 50, 10, 1 and 25 ms.
         Discipline::Sjf => [3, 2, 4, 1, 0],
@@ -60,15 +61,15 @@ fn expected(discipline: &Discipline) -> [usize; 5] {
         // Only the fourth is of the lower class.
         Discipline::Priority => [0, 1, 2, 4, 3],
         Discipline::Drr { by, .. } => match by {
-            // b pays 10 ms a round, a 1 ms: rounds 1, 1, 2, 1, 3.
+            // `b` costs 10 ms, a round each, `a` 1 ms: rounds 1, 1, 2, 1, 3.
             Flow::Type => [0, 1, 3, 2, 4],
-            // high asks for 10, 11, 21 and 31 ms, low for 1: rounds 1, 2, 3, 1, 4.
+            // Σ of `high`: 10, 11, 21 and 31 ms; of `low`: 1. Rounds 1, 2, 3, 1, 4.
             Flow::Class => [0, 3, 1, 2, 4],
-            // y for 10 and 11, z for 10, x for 1 and 11: rounds 1, 2, 1, 1, 2.
+            // Σ of y: 10 and 11; of z: 10; of x: 1 and 11. Rounds 1, 2, 1, 1, 2.
             Flow::Workflow => [0, 2, 3, 1, 4],
         },
         Discipline::Wfq { by, .. } => match by {
-            // b asks for 10 ms each, a for 1 ms at a weight of 0.04: tags 10, 25, 20, 50, 30.
+            // `b` costs 10 ms each, `a` 1 ms at a weight of 0.04: tags 10, 25, 20, 50, 30.
             Flow::Type => [0, 2, 1, 4, 3],
             // Tags 10, 11, 21, 1, 31.
             Flow::Class => [3, 0, 1, 2, 4],
@@ -112,8 +113,8 @@ fn every_discipline_has_an_order_of_its_own_on_any_number_of_workers() {
     assert_eq!(orders.len(), all().len(), "all are told apart");
 }
 
-/// Short and urgent requests keep coming, beyond the capacity. Returns the wait of a long one with
-/// much time; `None` if longer than two seconds.
+/// Short and urgent requests arrive continuously, beyond the capacity. Returns the wait of a long
+/// request with a late deadline; `None` if it is longer than two seconds.
 fn wait_of_the_patient(discipline: &Discipline, workers: usize) -> Option<u128> {
     let mut process = Process::new(workers, &config(1, discipline));
     let mut running = process.arrive(0, A);
@@ -157,13 +158,14 @@ fn nobody_starves_where_the_discipline_promises_it() {
             let wait = wait_of_the_patient(&discipline, workers);
             let most = match &discipline {
                 Discipline::Fifo => Some(2),
-                // It has 100 ms by its type's objective; the others are too many and have 50.
+                // It has 100 ms by its type's objective; the others exceed the capacity and have
+                // 50.
                 Discipline::Edf => Some(100),
-                // 100 less 95 ms, the others 49.
+                // 100 ms less 95 ms; the others have 49.
                 Discipline::Lstf => Some(2),
-                // Latest start after 2 ms.
+                // Its latest start is after 2 ms.
                 Discipline::Slack => Some(3),
-                // Its flow's first quantum is enough: the others of this round come first.
+                // Its flow's first quantum suffices; the other requests of this round come first.
                 Discipline::Drr { .. } | Discipline::Wfq { .. } => Some(13),
                 Discipline::Sjf | Discipline::Srtf | Discipline::Lasf | Discipline::Priority => {
                     None

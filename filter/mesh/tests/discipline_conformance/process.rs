@@ -1,4 +1,4 @@
-//! A process of several workers in deterministic time, as its clients and its backend see it.
+//! A process of several workers in deterministic time, with its clients and its backend.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(crate) const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Every discipline; fair queues by each kind of flow.
+/// Returns all disciplines, and for fair queues all kinds of flows.
 pub(crate) fn all() -> Vec<Discipline> {
     let drr = |by| Discipline::Drr {
         by,
@@ -57,7 +57,7 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// Returns the service time of requests of its type.
+    /// Returns the service time of the request.
     pub(crate) fn takes(&self) -> Duration {
         ms(if self.path == "/a" { 1 } else { 10 })
     }
@@ -93,8 +93,8 @@ impl RequestView for Sent {
     }
 }
 
-/// P slots; `a` has 19 ms of slack by its objectives and 200 ms to its deadline, `b` 2 ms and 100
-/// ms.
+/// Returns a configuration with P slots. `a` has 19 ms of slack by its objectives and 200 ms to its
+/// deadline, `b` 2 ms and 100 ms.
 pub(crate) fn config(parallelism: u32, discipline: &Discipline) -> FilterConfig {
     let discipline = serde_json::to_string(discipline).unwrap();
     let json = format!(
@@ -137,7 +137,7 @@ pub(crate) struct Process {
     pub(crate) now: Instant,
     workers: Vec<Engine>,
     requests: BTreeMap<u32, Held>,
-    /// All requests that got a slot, in that order.
+    /// All requests that got a slot, in order.
     pub(crate) started: Vec<u32>,
     ever_started: BTreeSet<u32>,
     pub(crate) refused: Vec<(u32, Reason)>,
@@ -146,7 +146,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Workers that know each other and how long `a` and `b` take.
+    /// Creates workers that have announced themselves to each other, and that have measured `a` and
+    /// `b`.
     pub(crate) fn new(workers: usize, config: &FilterConfig) -> Self {
         let mut this = Self {
             host: MemoryHost::new(),
@@ -181,7 +182,7 @@ impl Process {
         self.act();
     }
 
-    /// Sends a request to `worker`; returns its stream.
+    /// Sends a request to `worker`. Returns its stream.
     pub(crate) fn arrive(&mut self, worker: usize, sent: Sent) -> u32 {
         let stream = self.next_stream;
         self.next_stream += 1;
@@ -242,7 +243,7 @@ impl Process {
         }
     }
 
-    /// The request ended, or its client left.
+    /// Ends a request, or lets its client leave.
     pub(crate) fn finish(&mut self, stream: u32, outcome: Outcome) {
         let Some(held) = self.requests.remove(&stream) else {
             return;
@@ -255,7 +256,7 @@ impl Process {
         self.act();
     }
 
-    /// Delivers wake-ups until none is left.
+    /// Delivers wake-ups until there are none.
     pub(crate) fn settle(&mut self) {
         while (0..self.workers.len()).any(|worker| self.wake(worker)) {}
     }
@@ -285,7 +286,7 @@ impl Process {
         self.act();
     }
 
-    /// Time passes in ticks of 10 ms.
+    /// Advances the time in ticks of 10 ms.
     pub(crate) fn run_for(&mut self, span: Duration) {
         for _ in 0..span.as_millis() / 10 {
             self.pass(ms(10));
@@ -325,7 +326,7 @@ impl Process {
         self.host.value(&name).unwrap_or(0)
     }
 
-    /// Requests and µs of work in the queue, as decisions see them.
+    /// Returns the booked requests and µs of work in the queue, on which decisions are based.
     pub(crate) fn booked_queue(&self) -> (u64, u64) {
         let packed = self.gauge("queue_packed");
         (packed >> 44, packed & ((1 << 44) - 1))
@@ -337,8 +338,8 @@ impl Process {
         assert!(self.workers.iter().all(|engine| engine.pending() == 0));
     }
 
-    /// Serves the requests in the backend one after the other, each for its time. Returns those
-    /// that start, in order.
+    /// Serves the requests in the backend one after the other, each for its service time. Returns
+    /// those that start, in order.
     pub(crate) fn drain(&mut self) -> Vec<u32> {
         let before = self.started.len();
         while let Some(stream) = self.in_backend().first().copied() {

@@ -1,5 +1,6 @@
-//! In any order: slots are conserved and never idle beside a waiter, no request is lost, served
-//! twice or too late, and no worker's waiter overtakes another's by more than the tolerance.
+//! Invariants in any order of events: slots are conserved and never idle while a request waits, no
+//! request is lost, served twice or too late, and no worker's waiter overtakes another's by more
+//! than the tolerance.
 
 use headgate_core::config::{Discipline, QueueMode};
 use headgate_core::stage::{ORDER_TOLERANCE, Outcome};
@@ -49,7 +50,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..100)
 }
 
-/// [`ORDER_TOLERANCE`] in ranks: ns, or the arrival's units above the order's number.
+/// Returns [`ORDER_TOLERANCE`] in ranks: ns, or the arrival's units above the order's number.
 fn tolerance(discipline: &Discipline) -> u64 {
     let nanos = ORDER_TOLERANCE.as_nanos() as u64;
     match discipline {
@@ -61,7 +62,8 @@ fn tolerance(discipline: &Discipline) -> u64 {
     }
 }
 
-/// If exactly one waiter started and none was refused: it was first, within the tolerance.
+/// Asserts that the waiter that started was the first, within the tolerance, if exactly one started
+/// and none was refused.
 fn assert_in_order(
     process: &Process,
     heads: &[Option<u64>],
@@ -153,8 +155,8 @@ proptest! {
     }
 }
 
-/// Deadlines of requests that are not first pass, too: they leave at the next tick and never get a
-/// slot.
+/// Deadlines of requests that are not first expire, too. Such requests leave at the next tick and
+/// never get a slot.
 #[test]
 fn the_late_leave_wherever_they_stand() {
     for discipline in all() {
@@ -202,7 +204,7 @@ fn a_slot_that_gets_free_goes_to_nobody_who_is_late() {
             .collect();
         process.pass(ms(500));
         process.finish(running, Outcome::Completed);
-        // `Process` refuses to see a late one start.
+        // `Process` fails the test if a late request starts.
         let mut served = process.drain();
         served.extend(process.started.iter().filter(|s| alive.contains(s)));
         served.sort_unstable();
@@ -214,7 +216,7 @@ fn a_slot_that_gets_free_goes_to_nobody_who_is_late() {
     }
 }
 
-/// A queue that is only watched is in the backend, which has an order of its own.
+/// A queue that is only observed is in the backend, which has its own order.
 #[test]
 fn a_watched_queue_is_a_fifo_whatever_is_configured() {
     for discipline in all() {

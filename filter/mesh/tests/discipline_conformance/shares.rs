@@ -1,5 +1,5 @@
-//! The shares of fair queues over several workers, which clients that give up and expensive
-//! requests can't change.
+//! The shares of fair queues over several workers. Neither clients that give up nor expensive
+//! requests can change them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,8 +22,8 @@ fn drr(quantum_us: u64, weight_of_a: f64) -> Discipline {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Two flows that always wait, on any workers: their service, divided by their weights, differs
-    /// by at most a quantum and the largest cost over the smaller weight.
+    /// For two flows that always wait, on any workers, the services divided by the weights differ
+    /// by at most a quantum and the largest cost, divided by the smaller weight.
     #[test]
     fn backlogged_flows_share_by_weight_over_all_workers(
         workers in 1_usize..=4,
@@ -33,7 +33,7 @@ proptest! {
     ) {
         let mut process = Process::new(workers, &config(1, &drr(quantum_us, weight)));
         let mut running = process.arrive(0, A);
-        // By stream: its flow.
+        // The flow of each stream.
         let mut flows: BTreeMap<u32, usize> = BTreeMap::new();
         for (n, (a, b)) in at.iter().cycle().take(80).enumerate() {
             process.pass(ms(u64::from(n % 2 == 0)));
@@ -50,7 +50,7 @@ proptest! {
             let flow = flows[&running];
             takes = if flow == 0 { ms(1) } else { ms(10) };
             served[flow] += if flow == 0 { 1.0 / weight } else { 10.0 };
-            // A flow that was served sends again.
+            // The flow that was served sends again.
             let (a, b) = at[n % at.len()];
             let (sent, worker) = if flow == 0 { (A, a) } else { (B, b) };
             flows.insert(process.arrive(worker % workers, sent), flow);
@@ -62,8 +62,8 @@ proptest! {
     }
 }
 
-/// A type sends twenty times its share, and most of its clients give up before their turn. At all
-/// times it gets its share, and the other type gets its own.
+/// A type sends twenty times its share, and most of its clients give up before their turn. It gets
+/// its share at all times, and the other type gets its share, too.
 #[test]
 fn a_flow_whose_clients_give_up_keeps_its_share() {
     for workers in [1, 2] {
@@ -75,7 +75,7 @@ fn a_flow_whose_clients_give_up_keeps_its_share() {
         for now in 1..=4_000_u64 {
             process.pass(ms(1));
             let worker = now as usize % workers;
-            // 10 slots' worth of a, two of b; a waits 50 ms at most.
+            // The load is 10 slots of `a` and two of `b`; `a` waits for at most 50 ms.
             for _ in 0..10 {
                 let stream = process.arrive(worker, A);
                 flows.insert(stream, 0);
@@ -117,7 +117,8 @@ fn a_flow_whose_clients_give_up_keeps_its_share() {
     }
 }
 
-/// Host calls of an arrival, of the end that gives its slot to the next, and of leaving the queue.
+/// Returns the number of host calls of an arrival, of the end that gives its slot to the next
+/// request, and of leaving the queue.
 fn calls(discipline: &Discipline) -> [u64; 3] {
     let mut process = Process::new(1, &config(1, discipline));
     let running = process.arrive(0, A);
@@ -128,7 +129,7 @@ fn calls(discipline: &Discipline) -> [u64; 3] {
         process.host.calls() - before
     };
     let mut last = 0;
-    // The first of its type defines its flow's gauge.
+    // The first request of its type defines its flow's gauge.
     process.arrive(0, A);
     let arrives = counted(&mut process, &mut |process| last = process.arrive(0, A));
     let leaves = counted(&mut process, &mut |p| p.finish(last, Outcome::Unmeasured));
@@ -159,11 +160,12 @@ fn a_request_that_finds_a_slot_free_takes_no_turn() {
     assert_eq!(calls(&drr(10_000, 1.0)), calls(&Discipline::Fifo));
 }
 
-/// Senders of requests of one type: tenant 0's take a hundred times as long as those of the others.
+/// Senders of requests of one type. Tenant 0's requests take a hundred times as long as those of
+/// the others.
 const TENANTS: [Sent; 3] = [
     tenant("high", "workflow=dear"),
     tenant("low", "workflow=tenant-1397"),
-    // FNV-1a, folded to 1,024, is the same for both.
+    // The FNV-1a hashes of both names, folded to 1,024 values, are equal.
     tenant("low", "workflow=tenant-3561"),
 ];
 
@@ -175,7 +177,7 @@ const fn tenant(class: &'static str, baggage: &'static str) -> Sent {
     }
 }
 
-/// A backend with four slots, and tenants that each keep a number of requests under way.
+/// A backend with four slots, and tenants that each keep a number of requests in progress.
 struct Backend {
     process: Process,
     workers: usize,
@@ -185,10 +187,10 @@ struct Backend {
     tenants: BTreeMap<u32, usize>,
     seen: usize,
     next_tick: Instant,
-    /// The time that a wake-up takes, and that at which the next one arrives.
+    /// The time that a wake-up takes, and the time at which the next one arrives.
     wake_up: Duration,
     next_wake_up: Option<Instant>,
-    /// By tenant.
+    /// Service time by tenant.
     served_us: [u64; 3],
 }
 
@@ -218,14 +220,14 @@ impl Backend {
 
     fn arrive(&mut self, tenant: usize) {
         self.arrivals += 1;
-        // Connections are not spread evenly.
+        // Connections are distributed unevenly.
         let worker = self.arrivals * self.arrivals / 7 % self.workers;
         let stream = self.process.arrive(worker, TENANTS[tenant]);
         self.tenants.insert(stream, tenant);
     }
 
-    /// Runs for `span`, with requests that take `us` by tenant; each tenant's part of the slots'
-    /// time.
+    /// Runs for `span` with requests that take `us`, by tenant. Returns the ratio of the slots'
+    /// time of each tenant.
     fn run(&mut self, span: Duration, us: [u64; 3]) -> [f64; 3] {
         let until = self.process.now + span;
         self.served_us = [0; 3];
@@ -292,7 +294,7 @@ fn a_tenant_whose_requests_are_dear_gets_its_share_of_the_slots_time_and_no_more
     for (discipline, share) in by_class.into_iter().chain(by_workflow).chain(alike) {
         for workers in [1, 3] {
             let mut backend = Backend::new(workers, &discipline, 2);
-            // Requests that came before anything was known of the tenant are paid back first.
+            // First the tenants pay for requests that were served before their costs were known.
             backend.run(ms(10_000), [100_000, 1_000, 0]);
             for _ in 0..3 {
                 let [dear, ..] = backend.run(ms(4_000), [100_000, 1_000, 0]);
@@ -306,7 +308,7 @@ fn a_tenant_whose_requests_are_dear_gets_its_share_of_the_slots_time_and_no_more
     }
 }
 
-/// Nor does it get more for long by requests that were cheap until now.
+/// A tenant whose requests become expensive doesn't gain from their earlier low cost for long.
 #[test]
 fn a_tenant_whose_requests_turn_dear_pays_for_them() {
     for discipline in fair(Flow::Workflow, &[]) {
@@ -324,7 +326,7 @@ fn a_tenant_whose_requests_turn_dear_pays_for_them() {
     }
 }
 
-/// A worker that doesn't answer its wake-up is skipped, for a request whose turn is ten rounds
+/// A worker that doesn't answer its wake-up is skipped for a request whose turn is ten rounds
 /// later. The rounds between still belong to the waiting flows.
 #[test]
 fn a_request_that_is_served_before_its_turn_moves_no_round() {
@@ -340,8 +342,9 @@ fn a_request_that_is_served_before_its_turn_moves_no_round() {
     assert!(round <= 2, "in round {round}");
 }
 
-/// A worker that is woken takes a while. If several slots get free meanwhile, or it takes too long,
-/// others serve their own waiters before their turn. That must not cost the turns of the others.
+/// A worker takes a while to wake up. If several slots become free in the meantime, or if it takes
+/// too long, others serve their own waiters before their turn. That must not cost the other flows
+/// their turns.
 #[test]
 fn shares_are_kept_where_workers_are_slow_to_wake_up() {
     for discipline in fair(Flow::Workflow, &[]) {
@@ -361,7 +364,7 @@ fn shares_are_kept_where_workers_are_slow_to_wake_up() {
 }
 
 /// Three workflows are three flows, whatever their names. With a hash of names into 1,024 flows, a
-/// client that knows it could choose a name that shares the flow of another's.
+/// client that knows the hash could choose a name that shares another's flow.
 #[test]
 fn no_workflow_shares_anothers_turn() {
     for discipline in fair(Flow::Workflow, &[]) {

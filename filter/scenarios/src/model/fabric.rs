@@ -12,9 +12,9 @@ use serde::Deserialize;
 use super::Amount;
 use crate::measured::{ALL, Measured, mean};
 
-/// The largest distance of a settled curve from its mean, ratio.
+/// The largest relative distance of a settled curve from its mean.
 const SETTLED_WITHIN: f64 = 0.03;
-/// Hosts that the report shows.
+/// The hosts that the report shows.
 const HOSTS: [&str; 2] = ["host 1", "host 2"];
 
 /// The parameters of an Aequitas experiment.
@@ -24,7 +24,7 @@ pub(crate) struct Fabric {
     hosts: u16,
     pattern: PatternEntry,
     call_bytes: u32,
-    /// Names and shares of the classes, the highest first.
+    /// The names and shares of the classes, the highest first.
     classes: Vec<(String, u32)>,
     /// Percent of calls that ask for each class, by sender; the last entry holds for all further
     /// senders.
@@ -32,12 +32,12 @@ pub(crate) struct Fabric {
     buffer_bytes: u32,
     targets_us: Vec<u64>,
     percentile: f64,
-    /// ms.
+    /// The length of an interval, ms.
     interval: u64,
-    /// s.
+    /// The length of the run, s.
     length: f64,
     method: MethodEntry,
-    /// Whether results over time are measured, too.
+    /// Whether to measure results over time, too.
     #[serde(default)]
     curves: bool,
 }
@@ -54,14 +54,14 @@ enum PatternEntry {
 enum MethodEntry {
     None,
     Distributed,
-    /// T, ms, and K, of a receiver or of each sender at a receiver.
+    /// T, ms, and K, for each receiver or for each sender at a receiver.
     Misses {
         period: f64,
         allowed: NonZeroU32,
         #[serde(default)]
         by_sender: bool,
     },
-    /// w.
+    /// w, the weight of the past.
     Incast {
         past: f64,
     },
@@ -175,7 +175,7 @@ fn after_first_third(curve: &[Option<f64>]) -> impl Iterator<Item = f64> {
     curve.iter().skip(curve.len() / 3).flatten().copied()
 }
 
-/// Returns the first interval from which the curve stays near its mean over the last third.
+/// Returns the first interval from which on the curve stays near its mean over the last third.
 fn settled(curve: &[Option<f64>]) -> Option<usize> {
     let level = mean(last_third(curve).iter().flatten().copied())?;
     let near = |value: &Option<f64>| value.is_some_and(|v| (v - level).abs() <= SETTLED_WITHIN);

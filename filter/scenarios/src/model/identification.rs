@@ -1,5 +1,5 @@
 //! System identification (Chronos §4, Eq. 4 to 8): the model of the database, the closed-loop poles
-//! that the paper's gains give, and gains for the loop that Headgate runs.
+//! of the paper's gains, and gains for Headgate's loop.
 
 use headgate_simulator::SimulationError;
 use headgate_simulator::clients::threads::Sample;
@@ -14,13 +14,13 @@ use super::Amount;
 use super::threads::{self, Threads};
 use crate::measured::{ALL, Measured, mean};
 
-/// Table 1: S_v = 2.5 s for S_t = 2 s.
+/// The allowed overshoot, ratio. Table 1: S_v = 2.5 s for S_t = 2 s.
 const OVERSHOOT: f64 = 0.25;
 /// S_t, s.
 const TARGET_S: f64 = 2.0;
 /// T_v and the values tried if it can't be reached, in periods.
 const SETTLING: [f64; 8] = [10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0];
-/// Periods whose delay is shown beside its prediction.
+/// The number of periods whose delay is shown with its prediction.
 const SHOWN: usize = 120;
 
 /// The parameters of a system identification.
@@ -29,7 +29,7 @@ const SHOWN: usize = 120;
 pub(crate) struct Identification {
     /// The clients and the database.
     threads: Threads,
-    /// Time before samples count, s.
+    /// The time before samples count, s.
     warm_up: usize,
     /// The paper's K_P and K_I.
     gains: [f64; 2],
@@ -101,8 +101,8 @@ impl Identification {
         segment
     }
 
-    /// Measures the closed loop of the paper's gains, with Eq. 5 as printed and with the other sign
-    /// of a₂.
+    /// Measures the closed loop of the paper's gains, with Eq. 5 as printed and with the opposite
+    /// sign of a₂.
     fn papers_gains(&self, measured: &mut Measured) {
         let [a, b] = &self.plant;
         let gains = Gains {

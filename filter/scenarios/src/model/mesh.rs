@@ -25,30 +25,31 @@ use crate::measured::{ALL, Measured, Points, mean};
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Mesh {
     services: Services,
-    /// The control of every process. Deadlines travel with calls if it has workflows.
+    /// The control of every process. Calls carry deadlines if it has workflows.
     #[serde(default)]
     control: Control,
-    /// The policies in place of `control`, by the names of services in a file.
+    /// The policies of services in a file, by name, in place of `control`.
     #[serde(default)]
     policies: BTreeMap<String, StageConfig>,
-    /// The factor by which the rates of clients in a file are multiplied.
+    /// The factor for the rates of clients in a file.
     #[serde(default = "second")]
     times: f64,
-    /// s.
+    /// The length of the run, s.
     length: f64,
-    /// Whether a smaller size makes the run shorter.
+    /// Whether a smaller size shortens the run.
     #[serde(default = "yes")]
     scales: bool,
     /// The spans of time that the numbers cover, s.
     spans: Vec<Span>,
-    /// A prefix of workflow names; these workflows together are measured as one more kind.
+    /// A prefix of workflow names. The workflows with it are also measured together, as one more
+    /// kind.
     group: Option<String>,
-    /// Length of the spans of curves, s; without it no curves are drawn.
+    /// The length of the spans of curves, s; `None` for no curves.
     curves: Option<f64>,
     /// Time between two samples of the rates, s.
     #[serde(default = "second")]
     sample: f64,
-    /// The latest time by which rates at the entry have settled, s. With it, the way there is
+    /// The latest time by which rates at the entry have settled, s. If set, the settling is
     /// measured, too.
     settled: Option<f64>,
     #[serde(default)]
@@ -70,7 +71,7 @@ enum Services {
     Storage(Storage),
     /// A chain.
     Chain(Chain),
-    /// Services as a mesh file describes them.
+    /// The services of a mesh file.
     File(Box<MeshFile>),
 }
 
@@ -91,19 +92,19 @@ struct Span {
     until: f64,
 }
 
-/// Services that each call the next one. The last one can serve less than the load asks for.
+/// A chain of services, each calling the next one. The last one has less capacity than the load.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Chain {
     hops: usize,
-    /// Processes of each service.
+    /// The number of processes of each service.
     processes: usize,
-    /// Slots of each process of the last service, and its mean service time, ms.
+    /// The slots of each process of the last service, and its mean service time, ms.
     slots: u32,
     service: f64,
-    /// Ratio of responses that never arrive.
+    /// The ratio of responses that are lost.
     lost: f64,
-    /// Time after which a caller gives up, s.
+    /// The time after which a caller gives up, s.
     timeout: f64,
     loads: Vec<LoadEntry>,
 }
@@ -119,7 +120,7 @@ impl Chain {
             },
             ..Graph::default()
         };
-        // From the last to the first.
+        // The last service is built first, since calls refer to built tasks.
         for service in (0..=self.hops).rev() {
             let last = service == self.hops;
             let ms = if last { self.service } else { 1.0 };
@@ -279,7 +280,7 @@ impl Mesh {
         measured
     }
 
-    /// Returns the capacity of the last service of a chain, requests/s.
+    /// Returns the capacity of a chain's last service, requests/s.
     fn capacity(&self) -> f64 {
         match &self.services {
             Services::Chain(chain) => {
@@ -353,7 +354,7 @@ fn clients(
         values
     };
     let latencies = sorted(Ended::latency_s);
-    // Latency normalized by the deadline.
+    // The latency normalized by the deadline.
     let lnd = sorted(|ended| ended.latency_s() * 1e9 / ended.within as f64);
     let late = lnd.iter().filter(|lnd| **lnd > 1.0).count() as f64 / lnd.len() as f64;
     let mut note =
@@ -388,8 +389,8 @@ fn clients(
     );
 }
 
-/// Returns the sum of a workflow's rates in force over a service's processes, requests/s, at the
-/// times that have one.
+/// Returns a workflow's rates in force at each time that has one, summed over a service's
+/// processes, requests/s.
 fn rates(seen: &Seen, service: usize, workflow: usize, time: &Range<f64>) -> Vec<f64> {
     let rates = seen.rates(service, workflow).into_iter();
     rates
@@ -398,7 +399,7 @@ fn rates(seen: &Seen, service: usize, workflow: usize, time: &Range<f64>) -> Vec
         .collect()
 }
 
-/// Returns the coefficient of variation: standard deviation by mean, ratio.
+/// Returns the coefficient of variation: the standard deviation divided by the mean.
 fn spread(values: &[f64]) -> Option<f64> {
     let mean = mean(values)?;
     let squares = values
@@ -408,19 +409,19 @@ fn spread(values: &[f64]) -> Option<f64> {
     Some((squares / values.len() as f64).sqrt() / mean.max(1e-9))
 }
 
-/// Rates have converged when they stay within this part of their later mean.
+/// The largest relative distance from the later mean at which rates count as converged.
 const BAND: f64 = 0.2;
-/// Samples in the moving mean of the rates that is compared with the band.
+/// The number of samples in the moving mean of the rates that is compared with the band.
 const MEAN_OVER: usize = 10;
 
-/// Measures how soon the rates at the entry of a chain settle, and how steady they stay.
+/// Measures the settling time of the rates at the entry of a chain, and their steadiness after it.
 fn settling(measured: &mut Measured, seen: &Seen, settled: f64, end: f64, capacity: f64) {
     let late = rates(seen, 0, 0, &(settled..f64::INFINITY));
     let level = mean(&late).unwrap_or(f64::INFINITY);
     let smoothed = smoothed(&seen.rates(0, 0));
     let off = |rate: Option<f64>| rate.map_or(f64::INFINITY, |rate| (rate / level - 1.0).abs());
     let last = smoothed.iter().rposition(|(_, rate)| off(*rate) > BAND);
-    // Rates outside the band in the last tenth have not settled.
+    // Rates that are outside the band in the last tenth have not settled.
     let reached = match last {
         None => Some(0.0),
         Some(at) => smoothed

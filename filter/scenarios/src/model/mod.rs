@@ -13,12 +13,12 @@ use serde::Deserialize;
 
 use crate::measured::Measured;
 
-/// The part of the paper's size that is run.
+/// The size of a run, relative to the paper's.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Amount {
-    /// Requests of a run.
+    /// The number of requests of a run.
     pub(crate) requests: u64,
-    /// Ratio of the paper's times.
+    /// The ratio of the run's times to the paper's.
     pub(crate) part: f64,
 }
 
@@ -28,9 +28,9 @@ pub(crate) struct Amount {
 pub(crate) enum Model {
     /// Open traffic before a stage with P servers (Bouncer §5.3).
     Stage(Box<stage::Stage>),
-    /// Users of a service, page after page (SEDA §4).
+    /// Users of a service, who request page after page (SEDA §4).
     Users(Box<users::Users>),
-    /// Threads of a database's clients (Chronos §5.1).
+    /// Client threads of a database (Chronos §5.1).
     Threads(Box<threads::Threads>),
     /// System identification (Chronos §4).
     Identification(Box<identification::Identification>),

@@ -19,7 +19,7 @@ pub(crate) struct Stage {
     stage: StageConfig,
     /// The workload, with one load.
     workload: WorkloadFile,
-    /// Time before results count, s.
+    /// The time before results count, s.
     warm_up: f64,
 }
 

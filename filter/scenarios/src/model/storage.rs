@@ -1,11 +1,11 @@
 //! The storage service of Wisp §6: front ends (FE), authentication (AUTH), partition service (PS),
 //! extent nodes (EN).
 //!
-//! From the paper: the tiers and the number of processes of each, the order of the calls between
-//! them, requests that go to the PS of their partition and from there to blocks that are spread
-//! evenly over the ENs, exponential service times, and the RPC library's timeout. The paper doesn't
-//! give slots, service times except those of workflow G, the network, partitions and blocks; they
-//! are chosen here or in the data.
+//! The paper gives the tiers and the number of processes of each, the order of the calls between
+//! them, exponential service times, and the RPC library's timeout. It also says that requests go to
+//! the PS of their partition, and from there to blocks that are spread evenly over the ENs. It
+//! doesn't give the slots, the network, the partitions, the blocks, nor service times except those
+//! of workflow G. They are chosen here or in the data.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use headgate_simulator::mesh::{
 use headgate_simulator::{ServiceTime, SimulationError};
 use serde::Deserialize;
 
-/// Services, their processes, and the default number of slots of a process.
+/// The services, their processes, and the default number of slots of a process.
 const TIERS: [(&str, usize, u32); 4] = [
     ("FE", 10, 128),
     ("AUTH", 5, 32),
@@ -31,26 +31,26 @@ const PS: usize = 2;
 const EN: usize = 3;
 /// The RPC library's timeout.
 const RPC_TIMEOUT: Duration = Duration::from_secs(10);
-/// Blocks per partition.
+/// The number of blocks per partition.
 const BLOCKS: u32 = 20;
-/// Mean times of the steps that are the same for all workflows, ms.
+/// The mean times of the steps that are the same for all workflows, ms.
 const FE_MS: f64 = 0.5;
 const AUTH_MS: f64 = 1.0;
-/// Longest run, s.
+/// The longest run, s.
 const LONGEST: u64 = 1_200;
 
 /// The parameters of the storage service.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Storage {
-    /// Slots of a process, by service.
+    /// The slots of a process, by service.
     #[serde(default)]
     slots: BTreeMap<String, u32>,
-    /// Constant instead of exponential service times.
+    /// Whether service times are constant instead of exponential.
     #[serde(default)]
     constant: bool,
     workflows: Vec<WorkflowEntry>,
-    /// Requests that are replayed in place of the workflows' own loads.
+    /// Requests that are replayed in place of the workflows' loads.
     trace: Option<Trace>,
 }
 
@@ -60,9 +60,9 @@ struct WorkflowEntry {
     name: String,
     /// The steps of a request at its PS.
     steps: Vec<PsStep>,
-    /// PSs that hold its partitions: from the first to before the second; without it, all of them.
+    /// The range of PSs that hold its partitions, without its end; `None` for all of them.
     partitions: Option<(usize, usize)>,
-    /// Deadline, s; without it, the RPC timeout.
+    /// The deadline, s; `None` for the RPC timeout.
     deadline: Option<f64>,
     #[serde(default)]
     loads: Vec<LoadEntry>,
@@ -71,22 +71,23 @@ struct WorkflowEntry {
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum PsStep {
-    /// Computes; mean time, ms.
+    /// Computes: mean time, ms.
     Compute(f64),
-    /// Calls ENs: number of calls, calls at once, and mean time of each there, ms.
+    /// Calls ENs: the number of calls, calls at once, and mean time of each there, ms.
     Calls(u32, u32, f64),
-    /// Calls ENs as often as the request's size: calls at once, and mean time of each there, ms.
+    /// Calls ENs, as many times as the request's size: calls at once, and mean time of each there,
+    /// ms.
     Sized(u32, f64),
 }
 
-/// Clients: requests/s at random or evenly, or a number of clients in a closed loop.
+/// Clients: random or evenly spaced requests/s, or a number of closed-loop clients.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LoadEntry {
     rate: Option<f64>,
     even: Option<f64>,
     clients: Option<u32>,
-    /// Start, s.
+    /// The start, s.
     #[serde(default)]
     from: f64,
 }
@@ -106,10 +107,10 @@ fn closed(clients: u32) -> Arrivals {
     Arrivals::Closed(clients, ServiceTime::Constant(0.0))
 }
 
-/// Random requests of the workflows, replayed by clients in a closed loop.
+/// Random requests of the workflows, replayed by closed-loop clients.
 ///
-/// Each request's deadline is a multiple of its latency without other load, which is measured
-/// first.
+/// Each request's deadline is a multiple of its latency in an otherwise idle mesh, which is
+/// measured first.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Trace {
@@ -237,7 +238,7 @@ impl Trace {
         Ok((0..requests).map(|_| draw()).collect())
     }
 
-    /// Measures the latency of each kind of request without other load.
+    /// Measures the latency of each kind of request in an otherwise idle mesh.
     fn alone(&self, graph: &Graph, seed: u64) -> Result<Vec<(Item, Duration)>, SimulationError> {
         let item = |workflow, size: &u32| Item {
             workflow,

@@ -1,24 +1,24 @@
 //! The stock trading database of Chronos §5.1 and its clients, a closed loop of 1200 threads.
 //!
 //! The paper gives the clients (1200 threads, 60% stock queries, inter-request times and the times
-//! of their changes), the formulas of §3.1, the sampling period, S_t, and the data accesses that
-//! FC-D made in 900 s: 18.68 M. It gives neither the sizes in the formulas nor the capacity of the
-//! database. Chosen here:
+//! of their changes), the formulas of §3.1, the sampling period, S_t, and the number of data
+//! accesses of FC-D in 900 s: 18.68 M. It gives neither the sizes in the formulas nor the capacity
+//! of the database. They are chosen here:
 //!
 //! - 1 to 30 companies in a stock query, portfolios of 1 to 119 items, rows of size 1 (§3.1: "the
 //!   row size is considered uniform"): 59 data accesses a request on average.
 //! - 4 worker threads, which are the slots of Headgate's stage (its queue is the ready queue), on
-//!   two cores (the paper's laptop) that they share. An access takes 83.5 µs, and 12% more with all
-//!   threads at work: locks, aborts and cache misses in one number. That is 21,400 accesses/s, so
-//!   that FC-D makes those 18.7 M; 1200 threads at the low rate ask for 18,900, in the burst for up
-//!   to 236,000.
-//! - A refusal takes the work of one access: the server parses the request, looks up its size, and
+//!   two cores (the paper's laptop) that they share. An access takes 83.5 µs, and 12% more if all
+//!   threads work, a number for locks, aborts and cache misses together. That is 21,400 accesses/s,
+//!   so that FC-D makes those 18.7 M; 1200 threads ask for 18,900 at the low rate, and for up to
+//!   236,000 in the burst.
+//! - A refusal costs the work of one access: the server parses the request, looks up its size, and
 //!   answers.
 //! - The stock quotes' updates are part of the accesses' time.
 //!
-//! The model lacks contention that grows with the number of waiting requests, by which the paper
-//! explains its differences in *total* data (Figure 6). Here a database that is always busy makes
-//! as many accesses under any policy.
+//! The paper explains its differences in *total* data (Figure 6) by contention that grows with the
+//! number of waiting requests. The model lacks that contention, so a database that is always busy
+//! makes equally many accesses under any policy.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -42,11 +42,11 @@ const MS: u64 = SECOND / 1_000;
 const COMPANIES: u32 = 30;
 const PORTFOLIO: u32 = 119;
 const CORES: u32 = 2;
-/// Work of a data access, ns.
+/// The work of a data access, ns.
 const ACCESS: f64 = 83_500.0;
 /// κ of [`SharedProcessor`].
 const CONTENTION: f64 = 0.04;
-/// Sampling period, ns.
+/// The sampling period, ns.
 const PERIOD: u64 = SECOND;
 /// S_t, ns.
 const TARGET: u64 = 2 * SECOND;
@@ -63,11 +63,11 @@ pub(crate) struct Threads {
     phases: Vec<(u64, [u64; 2])>,
     /// t_a and t_b of FC-TS (§3.2), ms.
     smoothing: Option<[u64; 2]>,
-    /// s.
+    /// The length of the run, s.
     length: u64,
-    /// Start of the results shown, s. Before it, the database starts (§5.1).
+    /// The start of the results shown, s; the database starts before it (§5.1).
     shown: u64,
-    /// Whether results over time are measured, too.
+    /// Whether to measure results over time, too.
     #[serde(default)]
     curves: bool,
 }
@@ -82,7 +82,7 @@ impl Threads {
             .phases
             .get(1)
             .map_or(end, |(from, _)| scaled(*from) as usize);
-        // The range in which the law has settled.
+        // The periods in which the control loop has settled.
         let late = burst + end.saturating_sub(burst) / 6;
         let mut note = |metric: &str, value: Option<f64>| measured.note(ALL, metric, value);
         note("delay_s", mean(delays(&samples, shown..end)));
@@ -166,7 +166,7 @@ impl Threads {
     }
 }
 
-/// Draws the delay s(k) and its inputs over time: a trace that `headgate sysid` reads.
+/// Adds the delay s(k) and its inputs over time to the curves: a trace that `headgate sysid` reads.
 pub(super) fn draw(measured: &mut Measured, samples: &[Sample]) {
     let mut draw = |metric: &str, value: fn(&Sample) -> Option<f64>| {
         let points = (0_u32..).map(f64::from).zip(samples.iter().map(value));
@@ -178,14 +178,15 @@ pub(super) fn draw(measured: &mut Measured, samples: &[Sample]) {
     draw("refused", |sample| Some(f64::from(sample.refused)));
 }
 
-/// Returns s(k) of the periods in which something was served, s.
+/// Yields s(k) of the periods in which requests were served, s.
 pub(super) fn delays(samples: &[Sample], periods: Range<usize>) -> impl Iterator<Item = f64> {
     within(samples, periods)
         .iter()
         .filter_map(Sample::mean_delay)
 }
 
-/// Returns the longest run of periods, within a range, with s(k) above `limit`.
+/// Returns the length of the longest run of consecutive periods, within a range, with s(k) above
+/// `limit`.
 pub(super) fn longest_above(samples: &[Sample], periods: Range<usize>, limit: f64) -> usize {
     let (mut longest, mut current) = (0, 0);
     for sample in within(samples, periods) {

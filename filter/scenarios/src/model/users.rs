@@ -1,10 +1,10 @@
 //! Users of a service who go from page to page in a closed loop: the experiments of SEDA (§4).
 //!
-//! A stage of SEDA has an admission controller and a queue of its own. Here the service has the
+//! Each of SEDA's stages has its own admission controller and queue. Here the service has the
 //! queues ([`Staged`]: a thread pool for each request type over one processor). Headgate's stage
 //! has enough slots that it never holds a request; it only runs SEDA's admission controllers, one
 //! for each type (per-stage control) or one for all (single-stage control). Times in the data are
-//! s, and results are by intervals of 5 s, as the paper plots them.
+//! in s, and results are in intervals of 5 s, as in the paper's figures.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -30,16 +30,16 @@ const INTERVAL_S: u64 = 5;
 pub(crate) struct Users {
     stage: StageConfig,
     service: Service,
-    /// Think times after an answer and after a refusal, ms.
+    /// The think times after an answer and after a refusal, ms.
     think: (u64, u64),
-    /// The limit on connections; without it, no limit.
+    /// The limit on connections; `None` for no limit.
     connections: Option<u32>,
     stays: Vec<Stay>,
-    /// Names of the users' classes, the highest first; empty if users have no classes.
+    /// The names of the users' classes, the highest first; empty if users have no classes.
     #[serde(default)]
     classes: Vec<String>,
     length: u64,
-    /// Whether results over time are measured, too.
+    /// Whether to measure results over time, too.
     #[serde(default)]
     curves: bool,
     /// The spans of time that the numbers cover.
@@ -52,13 +52,13 @@ pub(crate) struct Users {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Service {
     pages: Vec<Page>,
-    /// Mean by median of the work of each page, ratio.
+    /// The ratio of mean to median of the work of each page.
     mean_to_median: f64,
-    /// Threads of each page's pool.
+    /// The number of threads in each page's pool.
     threads: u32,
     /// κ of [`SharedProcessor`].
     contention: f64,
-    /// Whether an answer of less quality is less work.
+    /// Whether an answer of lower quality needs less work.
     #[serde(default)]
     degrades: bool,
 }
@@ -67,9 +67,9 @@ struct Service {
 #[serde(deny_unknown_fields)]
 struct Page {
     name: String,
-    /// Mean work, ms.
+    /// The mean work, ms.
     work: f64,
-    /// Probability of each page to be next, percent.
+    /// The probability of each page to be the next one, percent.
     next: Vec<f64>,
 }
 

@@ -78,7 +78,7 @@ fn table_3_holds_with_the_histograms_that_are_shipped() {
     assert!(!scenario.run(&size, &Silent).unwrap().verdict().holds());
 }
 
-/// Claims and columns must name series and places that are run. Otherwise a claim could never hold,
+/// Claims and columns must name series and points that are run. Otherwise a claim could never hold,
 /// or a column would be empty.
 #[test]
 fn claims_and_columns_name_series_and_places_that_are_run() {

@@ -1,24 +1,25 @@
-//! Endpoints of a cluster, which the proxy takes by turns for requests that the stage has admitted.
+//! Endpoints of a cluster, to which the proxy sends admitted requests round robin.
 //!
-//! With outlier detection an endpoint is ejected after so many failures in a row, including the
-//! route's timeout, as by Envoy's `consecutive_gateway_failure`. Its requests stay there.
+//! With outlier detection, an endpoint is ejected after a number of consecutive failures, as with
+//! Envoy's `consecutive_gateway_failure`. The route's timeout is one of these failures. The
+//! endpoint keeps the requests that it has.
 
 use super::{Backend, Faulty};
 use crate::source::Request;
 
-/// An endpoint, and its failures in a row.
+/// An endpoint, and the number of its consecutive failures.
 #[derive(Debug)]
 struct Endpoint {
     backend: Faulty,
     failures: u32,
 }
 
-/// The endpoints of a cluster, taken by turns.
+/// The endpoints of a cluster, used round robin.
 #[derive(Debug)]
 pub struct Endpoints {
     endpoints: Vec<Endpoint>,
-    /// Failures in a row after which an endpoint is ejected for the rest of the run; `None` for
-    /// never.
+    /// The number of consecutive failures after which an endpoint is ejected for the rest of the
+    /// run; `None` for never.
     ejects: Option<u32>,
     next: usize,
     failed: bool,
@@ -27,8 +28,8 @@ pub struct Endpoints {
 }
 
 impl Endpoints {
-    /// Returns these endpoints. `ejects` failures in a row eject one; `None` is without outlier
-    /// detection.
+    /// Returns these endpoints. An endpoint is ejected after `ejects` consecutive failures; `None`
+    /// means no outlier detection.
     #[must_use]
     pub fn new(endpoints: impl IntoIterator<Item = Faulty>, ejects: Option<u32>) -> Self {
         let endpoint = |backend| Endpoint {
@@ -53,7 +54,7 @@ impl Backend for Endpoints {
     fn take(&mut self, now: u64, job: u32, request: &Request) {
         let count = self.endpoints.len();
         let mut turns = (self.next..self.next + count).map(|turn| turn % count);
-        // If all are ejected, the proxy takes them all, as below Envoy's panic threshold.
+        // If all are ejected, the proxy uses all of them, as below Envoy's panic threshold.
         let at = turns
             .find(|at| !self.is_ejected(&self.endpoints[*at]))
             .unwrap_or(self.next);

@@ -1,8 +1,8 @@
-//! Workers with a FIFO queue of their own, some of whose requests break.
+//! A backend of workers with a FIFO queue, in which some requests fail.
 //!
 //! A [`Fault`] defines the effect on requests of one type that start within a span of time. A
-//! request without an answer within the route's timeout fails, whether it waits or is in service,
-//! and frees its worker: the proxy resets the stream, and the service notices.
+//! request without an answer within the route's timeout fails, whether it waits or is in service.
+//! It frees its worker, because the proxy resets the stream and the service cancels the request.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -23,14 +23,14 @@ pub enum Effect {
     Errors(Duration),
 }
 
-/// Requests that break.
+/// A fault of the backend.
 #[derive(Debug, Clone, Copy)]
 pub struct Fault {
     /// Index into the workload's types; `None` for all types.
     pub kind: Option<usize>,
-    /// One in this many requests breaks; 1 breaks all of them.
+    /// One in this many requests is affected; 1 affects all of them.
     pub one_in: u64,
-    /// The start and the end of the fault, ns. Requests that start in between break.
+    /// The start and the end of the fault, ns. It affects requests that start in between.
     pub span: (u64, u64),
     /// The effect on these requests.
     pub effect: Effect,
@@ -45,7 +45,7 @@ struct Job {
     expires: u64,
     /// Whether its answer is an error.
     errs: bool,
-    /// Work, ns.
+    /// Its work, ns.
     work: u64,
 }
 
@@ -55,7 +55,7 @@ impl Job {
     }
 }
 
-/// Workers with a FIFO queue of their own, and faults.
+/// Workers with a FIFO queue, and the faults.
 #[derive(Debug)]
 pub struct Faulty {
     workers: usize,
@@ -144,7 +144,7 @@ impl Backend for Faulty {
     }
 
     fn busy(&self) -> u32 {
-        // At most `workers` jobs run.
+        // The number fits: at most `workers` jobs run.
         self.running.len() as u32
     }
 

@@ -1,10 +1,10 @@
-//! Models of the service behind the stage, reduced to events: jobs go in, and each comes out at
-//! some time.
+//! Models of the service behind the stage, reduced to events: the start and the end of jobs.
 //!
-//! [`Servers`] is the backend that Bouncer assumes: P servers, a request each. [`SharedProcessor`]
-//! is one whose requests share its capacity and hinder each other, such as a database. [`Staged`]
-//! puts thread pools before it. [`Network`] is a service of workers, pools and cores, [`Paced`] one
-//! that changes, [`Faulty`] one that breaks, and [`Endpoints`] several of these.
+//! [`Servers`] is the backend that Bouncer assumes: P servers with one request each. In a
+//! [`SharedProcessor`], such as a database, requests share the capacity and slow each other down.
+//! [`Staged`] has thread pools in front of it. [`Network`] is a service of workers, pools and
+//! cores; [`Paced`] is one whose speed changes. [`Faulty`] has faults, and [`Endpoints`] consists
+//! of several of these.
 
 mod endpoints;
 mod faulty;
@@ -24,32 +24,32 @@ pub use servers::Servers;
 pub use shared::SharedProcessor;
 pub use staged::Staged;
 
-/// A modelled service. Times are ns since the start and never go back.
+/// A model of a service. Times are ns since the start and never decrease.
 pub trait Backend {
-    /// Takes a job, to work on now or later. `job` can be reused once [`Backend::end`] has returned
-    /// it.
+    /// Takes a job, to run now or later. `job` can be reused once [`Backend::end`] has returned it.
     fn take(&mut self, now: u64, job: u32, request: &Request);
 
-    /// Returns the work of a request that is to be answered in this quality, ratio. A service
+    /// Returns the work of a request that is to be answered with this quality, ratio. A service
     /// without qualities ignores it.
     fn work(&self, request: &Request, _quality: f64) -> u64 {
         request.processing
     }
 
-    /// Returns the time at which the next job ends if no other arrives before; `u64::MAX` without
-    /// jobs.
+    /// Returns the time at which the next job ends if no other arrives before; `u64::MAX` if there
+    /// are no jobs.
     fn next_end(&self) -> u64;
 
-    /// Ends the job of [`Backend::next_end`], at that time.
+    /// Ends the job of [`Backend::next_end`], at that time. `None` if that event was not the end of
+    /// a job.
     fn end(&mut self, now: u64) -> Option<u32>;
 
-    /// Whether the job that [`Backend::end`] returned last failed.
+    /// Whether the job that [`Backend::end`] last returned failed.
     fn failed(&self) -> bool {
         false
     }
 
-    /// Returns the number of the endpoint that has this job, or had it until now; `None` of a
-    /// service that is one.
+    /// Returns the index of the endpoint that has this job, or had it until now; `None` if the
+    /// service has no endpoints.
     fn endpoint(&self, _job: u32) -> Option<u32> {
         None
     }
@@ -60,6 +60,7 @@ pub trait Backend {
     /// Returns the number of servers, for utilization.
     fn servers(&self) -> u32;
 
-    /// Notes a refused request. A service that refuses requests itself spends work on the refusal.
+    /// Records a refused request. A service that refuses requests itself spends work on the
+    /// refusal.
     fn refused(&mut self, _now: u64) {}
 }

@@ -1,16 +1,17 @@
-//! A service as people run them: workers, and the steps of a request that holds one.
+//! A backend of workers, in which a request passes through several steps while it holds a worker.
 //!
-//! A request waits in a FIFO for one of W workers, holds it, and passes through steps, each of
-//! which is a part of its work:
+//! A request waits in a FIFO for one of W workers. It holds the worker while it passes through
+//! steps, each of which is a part of its work:
 //!
-//! - [`Step::Sleep`]: takes its time, independent of other requests (a call to another service);
-//! - [`Step::Servers`]: one of K, with a FIFO (a pool of connections; a lock with K = 1);
-//! - [`Step::Cores`]: shares c cores with the others. With n at work each advances at
+//! - [`Step::Sleep`]: takes a time independent of other requests (a call to another service);
+//! - [`Step::Servers`]: needs one of K servers, with a FIFO (a pool of connections; with K = 1 a
+//!   lock);
+//! - [`Step::Cores`]: shares c cores with other requests. Each of n requests advances at
 //!   `min(1, c/n) / (1 + σ (n − 1) + κ n (n − 1))` of full speed: processor sharing, slowed down by
 //!   serial work and by crosstalk between requests (Gunther's universal scalability law).
 //!
-//! So N workers that sleep are N servers; workers without end over cores are a web server; three
-//! workers over one core are SQLite behind an async server. Capacity can change at any time
+//! So N workers that sleep model N servers, unlimited workers over cores a web server, and three
+//! workers over one core SQLite behind an async server. Capacity can change at any time
 //! ([`Network::scale`]).
 
 use std::cmp::Reverse;
@@ -22,7 +23,7 @@ use crate::source::Request;
 /// The resource that a part of a request's work needs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Step {
-    /// Time only.
+    /// Only time.
     Sleep,
     /// One of this number of servers.
     Servers(u32),
@@ -38,7 +39,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Returns a step over this number of cores whose requests don't hinder each other.
+    /// Returns a step over this number of cores, without serial work or crosstalk.
     #[must_use]
     pub const fn cores(cores: f64) -> Self {
         Self::Cores {
@@ -49,7 +50,7 @@ impl Step {
     }
 }
 
-/// A time in ns that can be ordered.
+/// A time in ns with a total order.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct At(f64);
 
@@ -73,14 +74,14 @@ struct Job {
     step: usize,
 }
 
-/// A step's part of the work and its current state.
+/// A step's ratio of the work, and its current state.
 #[derive(Debug)]
 struct Station {
     part: f64,
     step: Step,
     busy: u32,
     queue: VecDeque<u32>,
-    /// Ends of jobs that share cores, as the work given to each since the beginning.
+    /// The jobs that share cores. A job ends when `attained` reaches its number.
     shared: BinaryHeap<Reverse<(At, u32)>>,
     attained: f64,
 }
@@ -96,13 +97,13 @@ pub struct Network {
     ends: BinaryHeap<Reverse<(At, u32)>>,
     now: f64,
     capacity: u32,
-    /// Jobs that have left, for [`Backend::end`].
+    /// Jobs that have left, until [`Backend::end`] returns them.
     done: VecDeque<u32>,
 }
 
 impl Network {
-    /// Returns a network with this number of workers (`u32::MAX`: one for every request) and steps
-    /// with their parts of the work, ratios. `capacity` is the work that it can do per time, for
+    /// Returns a network with this number of workers (`u32::MAX`: one for every request) and these
+    /// steps, each with its ratio of the work. `capacity` is the work that it can do per time, for
     /// utilization.
     #[must_use]
     pub fn new(workers: u32, steps: &[(f64, Step)], capacity: u32) -> Self {
@@ -127,8 +128,8 @@ impl Network {
         }
     }
 
-    /// Multiplies workers, servers and cores by `factor`, rounded, to at least one. Jobs in service
-    /// stay.
+    /// Multiplies workers, servers and cores by `factor`, rounded, at least one of each. Jobs in
+    /// service continue.
     pub fn scale(&mut self, now: f64, factor: f64) {
         self.pass_to(now);
         let scaled = |number: u32| ((f64::from(number) * factor).round() as u32).max(1);
@@ -145,7 +146,7 @@ impl Network {
         self.fill(now);
     }
 
-    /// Takes a job of this work, ns.
+    /// Adds a job with this work, ns.
     pub fn start(&mut self, now: f64, job: u32, work: f64) {
         self.pass_to(now);
         let at = job as usize;
@@ -174,7 +175,7 @@ impl Network {
         shared.fold(slept, f64::min)
     }
 
-    /// Runs the next event and returns the job that leaves, if one does.
+    /// Runs the next event. Returns the job that leaves, if one does.
     pub fn advance(&mut self) -> Option<u32> {
         let now = self.next();
         if now.is_infinite() {
@@ -215,7 +216,7 @@ impl Network {
         for station in &mut self.stations {
             station.attained += passed * station.speed();
             if station.shared.is_empty() {
-                // Resetting preserves precision.
+                // A reset when the cores are idle preserves precision.
                 station.attained = 0.0;
             }
         }
@@ -261,7 +262,7 @@ impl Network {
 }
 
 impl Station {
-    /// Returns the work per time that each job at the cores gets.
+    /// Returns the work per time of each job at the cores.
     fn speed(&self) -> f64 {
         let Step::Cores {
             cores,
@@ -291,7 +292,8 @@ impl Backend for Network {
     }
 
     fn end(&mut self, now: u64) -> Option<u32> {
-        // Runs the events up to now. A job that left before others keeps its own call of `end`.
+        // Runs the events until now. If several jobs leave, each is returned by its own call of
+        // `end`.
         while self.done.is_empty() && self.next() <= now as f64 {
             if let Some(job) = self.advance() {
                 self.done.push_back(job);
@@ -349,10 +351,11 @@ mod tests {
 
     #[test]
     fn cores_are_shared_by_those_who_have_a_worker() {
-        // Alone for 100 ns, two at half speed for 400, the rest alone.
+        // The first job runs alone for 100 ns, both at half speed for 400, the second alone for the
+        // rest.
         let one = Network::new(u32::MAX, &[(1.0, Step::cores(1.0))], 1);
         assert_eq!(ends(one, &[(0, 300), (100, 500)]), [500, 800]);
-        // The third waits for a worker.
+        // The third job waits for a worker.
         let sqlite = Network::new(2, &[(1.0, Step::cores(1.0))], 1);
         assert_eq!(
             ends(sqlite, &[(0, 100), (0, 100), (0, 100)]),

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A pause of the garbage collector is v = 0 for 100 ms; a noisy neighbour or a slow disk is v = ½
-//! for some seconds. A leak is a v that falls for minutes, a cold cache one that rises.
+//! for some seconds. With a leak, v decreases over minutes; with a cold cache, it increases.
 
 use super::{Backend, Network};
 use crate::source::Request;
@@ -13,7 +13,7 @@ use crate::source::Request;
 /// The speed from a time on.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
-    /// ns.
+    /// The time, ns.
     from: f64,
     /// The backend's own time at `from`, ns.
     own: f64,
@@ -25,13 +25,13 @@ struct Piece {
 pub struct Paced {
     network: Network,
     pieces: Vec<Piece>,
-    /// Times of capacity changes, ns, and their factors; the next one last.
+    /// The times of capacity changes, ns, and their factors; the next one is last.
     changes: Vec<(u64, f64)>,
 }
 
 impl Paced {
-    /// Returns a backend with these speeds, each from its time on, ns, ascending; before the first,
-    /// the speed is 1. Changes of capacity have the same form.
+    /// Returns a backend with these changes of speed: the time, ns, ascending, and the speed from
+    /// then on. Before the first change, the speed is 1. Changes of capacity have the same form.
     #[must_use]
     pub fn new(network: Network, speeds: &[(u64, f64)], changes: &[(u64, f64)]) -> Self {
         let mut pieces = vec![Piece {
@@ -45,7 +45,7 @@ impl Paced {
                 pieces.push(Piece {
                     from,
                     own: last.own + (from - last.from) * last.speed,
-                    // A speed above 0 maps every own time to a time.
+                    // With a speed above 0, every own time corresponds to a time.
                     speed: speed.max(1e-9),
                 });
             }
@@ -90,13 +90,13 @@ impl Backend for Paced {
         let at = self.pieces.partition_point(|piece| piece.own <= own);
         let piece = self.pieces[at.saturating_sub(1)];
         let end = (piece.from + (own - piece.own) / piece.speed).ceil() as u64;
-        // A change of capacity is an event, too, without a job that ends.
+        // A change of capacity is an event, too, in which no job ends.
         self.changes.last().map_or(end, |&(at, _)| end.min(at))
     }
 
     fn end(&mut self, now: u64) -> Option<u32> {
         self.change(now);
-        // Tolerates one ns of rounding.
+        // Up to one ns of rounding is tolerated.
         while self.network.next() <= self.own(now) + 1.0 {
             if let Some(job) = self.network.advance() {
                 return Some(job);

@@ -1,4 +1,4 @@
-//! P servers with a FIFO queue of their own.
+//! P servers with a FIFO queue.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -6,14 +6,14 @@ use std::collections::{BinaryHeap, VecDeque};
 use super::Backend;
 use crate::source::Request;
 
-/// P servers with a FIFO queue of their own. The queue stays empty as long as the stage holds its
-/// requests back (`queue.mode: Hold`), and is the only queue otherwise.
+/// P servers with a FIFO queue. The queue stays empty if the stage holds requests (`queue.mode:
+/// Hold`); otherwise it is the only queue.
 #[derive(Debug)]
 pub struct Servers {
     servers: u32,
-    /// Ends of service: ns and job.
+    /// The ends of service, ns, with the jobs.
     ends: BinaryHeap<Reverse<(u64, u32)>>,
-    /// Waiting jobs, with their work in ns.
+    /// The waiting jobs, with their work, ns.
     waiting: VecDeque<(u32, u64)>,
 }
 
@@ -53,7 +53,7 @@ impl Backend for Servers {
     }
 
     fn busy(&self) -> u32 {
-        // At most `servers` jobs run.
+        // The number fits: at most `servers` jobs run.
         self.ends.len() as u32
     }
 

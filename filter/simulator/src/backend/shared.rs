@@ -1,12 +1,12 @@
-//! A processor that all requests share: the back end of a service, such as its database.
+//! A processor that all requests share, such as that of a service's database.
 //!
-//! With n requests at work on c cores, each advances at min(1, c/n) / (1 + κ (n − 1)) of full
-//! speed: egalitarian processor sharing, slowed down by contention (locks, aborts, cache misses) in
-//! proportion κ to the number of other requests.
+//! Each of n requests on c cores advances at min(1, c/n) / (1 + κ (n − 1)) of full speed. This is
+//! egalitarian processor sharing, slowed down by contention (locks, aborts, cache misses), which is
+//! κ times the number of other requests.
 //!
-//! All requests advance at the same speed. So one number, the work given to each since the
-//! beginning, is enough: a request ends when that number has grown by its own work. An event costs
-//! O(log n); a list of the work left to each request would cost O(n).
+//! All requests advance at the same speed. So one number is enough, the work done for each since
+//! the beginning: a request ends when that number has grown by its work. An event costs O(log n); a
+//! list of each request's remaining work would cost O(n).
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -19,11 +19,11 @@ use crate::source::Request;
 pub struct SharedProcessor {
     cores: u32,
     contention: f64,
-    /// Work of a refusal, ns.
+    /// The work of a refusal, ns.
     refusal: f64,
-    /// Work that precedes that of the requests, ns.
+    /// Pending work with priority over the requests', ns.
     overhead: f64,
-    /// Work given to each request that was present from the beginning, ns.
+    /// The work done so far for a request present from the beginning, ns.
     attained: f64,
     /// The time of `attained`, ns.
     now: u64,
@@ -60,7 +60,7 @@ impl PartialEq for Job {
 impl Eq for Job {}
 
 impl SharedProcessor {
-    /// Returns a processor with this number of cores, and κ.
+    /// Returns a processor with this number of cores and this κ.
     #[must_use]
     pub fn new(cores: u32, contention: f64) -> Self {
         Self {
@@ -74,8 +74,8 @@ impl SharedProcessor {
         }
     }
 
-    /// Returns a service that refuses requests itself: each refusal takes this work, ns, before all
-    /// other.
+    /// Returns a service that refuses requests itself: each refusal costs this work, ns, which is
+    /// done before all other work.
     #[must_use]
     pub fn refusing_at(self, work: f64) -> Self {
         Self {
@@ -84,7 +84,7 @@ impl SharedProcessor {
         }
     }
 
-    /// Returns the work per time that each request gets.
+    /// Returns the work per time of each request.
     fn speed(&self) -> f64 {
         let n = self.jobs.len().max(1) as f64;
         let share = (f64::from(self.cores) / n).min(1.0);
@@ -98,12 +98,12 @@ impl SharedProcessor {
         self.attained += (passed - overhead) * self.speed();
         self.now = self.now.max(now);
         if self.jobs.is_empty() {
-            // Resetting preserves precision.
+            // A reset when the processor is idle preserves precision.
             self.attained = 0.0;
         }
     }
 
-    /// Starts a job of this work, ns.
+    /// Starts a job with this work, ns.
     pub fn start(&mut self, now: u64, job: u32, work: u64) {
         self.pass_to(now);
         let end = self.attained + work as f64;
@@ -170,7 +170,8 @@ mod tests {
 
     #[test]
     fn those_who_are_there_share_alike() {
-        // Alone for 100 ns, two at half speed for 400, the rest alone.
+        // The first job runs alone for 100 ns, both at half speed for 400, the second alone for the
+        // rest.
         let found = ends(SharedProcessor::new(1, 0.0), &[(0, 300), (100, 500)]);
         assert_eq!(found, [500, 800]);
         let two_cores = ends(SharedProcessor::new(2, 0.0), &[(0, 300), (100, 500)]);
@@ -198,8 +199,8 @@ mod tests {
         let total: u64 = jobs.iter().map(|j| j.1).sum();
         let found = ends(SharedProcessor::new(1, 0.0), &jobs);
         let last = found.iter().max().unwrap();
-        // The processor is busy without a pause from some time on, so the end includes all rounding
-        // on the way.
+        // The processor is busy without a pause from some time on, so the last end includes all
+        // accumulated rounding.
         assert!(
             *last >= total && *last < total + 2_000_000,
             "{last} {total}"

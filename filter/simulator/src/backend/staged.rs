@@ -1,30 +1,30 @@
-//! A service of stages (SEDA §2): each request type has a thread pool with a queue of its own, and
-//! all threads share one back end.
+//! A service of stages (SEDA §2): each request type has a thread pool with its own queue, and all
+//! threads share one processor.
 //!
-//! These queues make one kind of request slow while another is quick: a queue grows only in front
-//! of the stage whose threads can't keep up. The model leaves out the stages that read and write
-//! packets, which are never the bottleneck, and pools that grow and shrink.
+//! With these queues one type of request can be slow while others are quick, because a queue only
+//! grows in front of a stage whose threads are too slow. The model leaves out the stages that read
+//! and write packets, which are never the bottleneck, and pools whose size changes.
 
 use std::collections::VecDeque;
 
 use super::{Backend, SharedProcessor};
 use crate::source::Request;
 
-/// A service of stages: one thread pool for each request type, over one back end.
+/// A service of stages: one thread pool for each request type, over one processor.
 #[derive(Debug)]
 pub struct Staged {
     processor: SharedProcessor,
     pools: Vec<Pool>,
-    /// The pool of each job at work.
+    /// The pool of each running job.
     pool_of: Vec<u16>,
     degrades: bool,
 }
 
 #[derive(Debug)]
 struct Pool {
-    /// Idle threads.
+    /// The number of idle threads.
     idle: u32,
-    /// Jobs and their work, ns.
+    /// The waiting jobs, with their work, ns.
     queue: VecDeque<(u32, u64)>,
 }
 
@@ -113,7 +113,7 @@ mod tests {
         service.take(0, 0, &request(0, 100));
         service.take(0, 1, &request(0, 100));
         service.take(0, 2, &request(1, 100));
-        // Jobs 0 and 2 share; then 1 alone.
+        // Jobs 0 and 2 share the processor; then 1 runs alone.
         let mut order = Vec::new();
         while service.next_end() < u64::MAX {
             let at = service.next_end();

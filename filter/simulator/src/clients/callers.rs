@@ -1,7 +1,7 @@
 //! Clients of a workload: each waits for its answer, thinks, and sends the next request of the mix.
 //!
-//! With smoothing, a client does what Chronos' clients do (§3.2, [`headgate_mesh::smoothing`]), or
-//! a client's sidecar in its place: it follows the rejection rate that came with its last answer.
+//! With smoothing, a client acts like Chronos' clients (§3.2, [`headgate_mesh::smoothing`]), or
+//! like a sidecar on its behalf: it delays requests by the rejection rate of its last answer.
 
 use headgate_core::time::nanos;
 use headgate_mesh::smoothing::Smoothing;

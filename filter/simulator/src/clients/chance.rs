@@ -8,7 +8,7 @@ use headgate_mesh::smoothing::Smoothing;
 
 use crate::workload::LogNormal;
 
-/// The engine's generator, for clients.
+/// The generator of the engine, for clients.
 #[derive(Debug)]
 pub(super) struct Chance(Rng);
 
@@ -17,12 +17,12 @@ impl Chance {
         Self(Rng::new(seed))
     }
 
-    /// Returns a random ratio, 0..1.
+    /// Returns a random ratio, at least 0 and below 1.
     pub(super) fn ratio(&mut self) -> f64 {
         self.0.next_f64()
     }
 
-    /// Returns a time drawn evenly between two times, ns.
+    /// Returns a time drawn uniformly between two times, ns.
     pub(super) fn between(&mut self, (low, high): (u64, u64)) -> u64 {
         low + ((high.saturating_sub(low)) as f64 * self.ratio()) as u64
     }
@@ -33,12 +33,12 @@ impl Chance {
         delay.map_or(0, nanos)
     }
 
-    /// Returns one of 1..=most.
+    /// Returns a random number from 1 to `most`.
     pub(super) fn up_to(&mut self, most: u32) -> u32 {
         1 + (f64::from(most) * self.ratio()) as u32
     }
 
-    /// Returns an index drawn by weights that sum up to 1.
+    /// Returns a random index; `weights` are the probabilities, with a sum of 1.
     pub(super) fn index(&mut self, weights: &[f64]) -> usize {
         let mut left = self.ratio();
         let taken = weights.iter().position(|weight| {
@@ -50,7 +50,7 @@ impl Chance {
 
     /// Returns a time drawn from this distribution, ns.
     pub(super) fn time(&mut self, times: &LogNormal) -> u64 {
-        // Box and Muller; 1 − u is never 0.
+        // The Box–Muller method; 1 − u is never 0.
         let radius = (-2.0 * (1.0 - self.ratio()).ln()).sqrt();
         let normal = radius * (TAU * self.ratio()).cos();
         let sigma = (2.0 * (times.mean_ms() / times.median_ms()).ln()).sqrt();

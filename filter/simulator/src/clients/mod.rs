@@ -1,10 +1,10 @@
-//! Closed loops: a fixed number of clients, each of which waits for its answer, thinks, and goes
-//! on.
+//! Closed loops: a fixed number of clients, each of which waits for its answer, thinks, and sends
+//! its next request.
 //!
-//! The papers load their services this way, and it decides the effect of overload: a slow service
-//! receives fewer requests, and a refused client comes back. [`ClosedLoop`] keeps the clients'
-//! times. A [`Behaviour`] decides their requests and their think times: [`users::Users`] as in SEDA
-//! §4.1, [`threads::Threads`] as in Chronos §5.1, [`callers::Callers`] as a workload has them.
+//! The papers load their services this way, and it changes the effect of overload: a slow service
+//! receives fewer requests, and a refused client returns. [`ClosedLoop`] keeps the clients' times.
+//! A [`Behaviour`] decides their requests and their think times: [`users::Users`] as in SEDA §4.1,
+//! [`threads::Threads`] as in Chronos §5.1, [`callers::Callers`] as in a workload file.
 
 pub(crate) mod callers;
 mod chance;
@@ -22,7 +22,7 @@ use crate::source::{Answer, Request, Source};
 pub enum Wake {
     /// The client sends a request and waits for the answer.
     Send(Request),
-    /// The client waits until this time, ns since the start; later than now.
+    /// The client waits until this time, ns since the start, which is later than now.
     Later(u64),
     /// The client leaves for good.
     Leave,
@@ -33,11 +33,10 @@ pub trait Behaviour {
     /// Returns the action of `client`, which wakes up at `at`, ns since the start.
     fn wake(&mut self, client: u32, at: u64) -> Wake;
 
-    /// Notes that the request has left the stage's queue for the backend.
+    /// Called when the request leaves the stage's queue for the backend.
     fn forwarded(&mut self, _request: &Request, _at: u64) {}
 
-    /// Takes the answer that came at `at`, and returns the client's next wake-up time, not before
-    /// `at`.
+    /// Handles the answer at `at`. Returns the client's next wake-up time, not before `at`.
     fn answered(&mut self, request: &Request, at: u64, answer: Answer) -> u64;
 }
 
@@ -45,14 +44,14 @@ pub trait Behaviour {
 #[derive(Debug)]
 pub struct ClosedLoop<B> {
     behaviour: B,
-    /// Thinking clients: the end of the think time, ns, and the client.
+    /// The thinking clients: the end of the think time, ns, and the client.
     thinking: BinaryHeap<Reverse<(u64, u32)>>,
     waiting: u32,
     gone: u32,
 }
 
 impl<B: Behaviour> ClosedLoop<B> {
-    /// Returns clients 0, 1, … that wake up first at these times, ns.
+    /// Returns clients 0, 1, … with these first wake-up times, ns.
     pub fn new(behaviour: B, starts: impl IntoIterator<Item = u64>) -> Self {
         let first = starts.into_iter().zip(0..).map(Reverse);
         Self {
@@ -63,7 +62,7 @@ impl<B: Behaviour> ClosedLoop<B> {
         }
     }
 
-    /// The clients.
+    /// Returns the behaviour of the clients, with its results.
     pub fn behaviour(&self) -> &B {
         &self.behaviour
     }

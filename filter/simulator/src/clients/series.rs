@@ -1,20 +1,20 @@
-//! Answers to clients, interval by interval, as the papers plot them.
+//! Answers to clients by intervals, as in the papers' figures.
 
 use crate::source::{Answer, Ending};
 
-/// Answers of one interval.
+/// The answers of one interval.
 #[derive(Debug, Clone, Default)]
 struct Interval {
-    /// Response times of the requests served, µs.
+    /// The response times of served requests, µs.
     response_times: Vec<u32>,
     refused: u32,
-    /// Σ of the qualities asked for, of the requests served.
+    /// The sum of the requested qualities of served requests.
     quality: f64,
-    /// The rate that was last in force, requests/s.
+    /// The last rate in force, requests/s.
     admission_rate: Option<f64>,
 }
 
-/// Answers by the interval in which they came.
+/// Answers by the interval in which they arrived.
 #[derive(Debug, Clone)]
 pub struct Series {
     length: u64,
@@ -31,7 +31,7 @@ impl Series {
         }
     }
 
-    /// Adds the answer that came at `at`, ns, to a client whose first attempt was at `begun`, ns.
+    /// Adds the answer at `at`, ns, to a client whose first attempt was at `begun`, ns.
     pub fn add(&mut self, begun: u64, at: u64, answer: Answer) {
         let interval = (at / self.length) as usize;
         if self.intervals.len() <= interval {
@@ -57,7 +57,7 @@ impl Series {
         self.intervals.len()
     }
 
-    /// Whether there was no answer.
+    /// Whether there were no answers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.intervals.is_empty()
@@ -76,8 +76,8 @@ impl Series {
             .sum()
     }
 
-    /// Returns the percentage of refusals among the answers of these intervals; `None` without
-    /// answers.
+    /// Returns the percentage of refusals among the answers of these intervals; `None` if there are
+    /// none.
     #[must_use]
     pub fn refused_pct(&self, intervals: std::ops::Range<usize>) -> Option<f64> {
         let refused: u64 = self
@@ -96,7 +96,7 @@ impl Series {
             .of(intervals)
             .flat_map(|i| i.response_times.iter().copied())
             .collect();
-        // The least value that at least a ratio q of all don't exceed.
+        // The smallest value that at least the ratio q of all values doesn't exceed.
         let rank = ((all.len() as f64 * q).ceil() as usize).max(1) - 1;
         if rank >= all.len() {
             return None;
@@ -105,7 +105,7 @@ impl Series {
         Some(f64::from(*value) / 1e6)
     }
 
-    /// Returns the mean quality that was asked for, ratio; `None` if no request was served.
+    /// Returns the mean requested quality, ratio; `None` if no request was served.
     #[must_use]
     pub fn quality(&self, intervals: std::ops::Range<usize>) -> Option<f64> {
         let served = self.served(intervals.clone());
@@ -113,15 +113,13 @@ impl Series {
         (served > 0).then(|| sum / served as f64)
     }
 
-    /// Returns the admission rate at the end of the last of these intervals in which one was in
-    /// force, requests/s.
+    /// Returns the last admission rate in force in these intervals, requests/s.
     #[must_use]
     pub fn admission_rate(&self, intervals: std::ops::Range<usize>) -> Option<f64> {
         self.of(intervals).filter_map(|i| i.admission_rate).last()
     }
 
-    /// Returns a point for each of the first `intervals` intervals: its beginning, s, and its
-    /// `value`.
+    /// Returns a point for each of the first `intervals` intervals: its start, s, and its `value`.
     pub fn curve<T>(
         &self,
         intervals: usize,

@@ -151,8 +151,8 @@ fn who_gets_no_connection_tries_again_and_again_and_gives_up() {
         tries.push(users.peek().unwrap() / SECOND);
         assert_eq!(users.take(), None);
     }
-    // Waits of 3 s, doubled each time; the attempts end after 189 s, and the user starts again 5 s
-    // later.
+    // The timeouts are 3 s, doubled each time. The attempts end after 189 s, and the user starts
+    // again 5 s later.
     assert_eq!(tries, [0, 3, 9, 21, 45, 93, 194, 197]);
     assert_eq!(users.behaviour().timed_out(), 1);
 }
@@ -235,7 +235,7 @@ fn smoothing_delays_as_often_as_the_hint_says_and_counts_as_delay() {
         at = next;
     }
     assert!((delayed as f64 / 2_000.0 - 0.25).abs() < 0.03, "{delayed}");
-    // Answers come at once, so all of the delay is the clients' own.
+    // Answers are immediate, so all of the delay is the clients' own.
     let delay: f64 = threads.samples().iter().map(|s| s.delay).sum();
     assert!(
         (delay - f64::from(delayed) / 5.0).abs() < 0.5,

@@ -1,13 +1,13 @@
-//! Client threads of a database, as they load Chronos (§5.1), and the samples of the server's
+//! The client threads that load the database in Chronos (§5.1), and the samples of the server's
 //! monitor.
 //!
-//! Each of m threads sends a request, waits for the answer or for the busy message, and sends the
-//! next one after an inter-request time. The range of inter-request times changes during the
+//! Each of m threads sends a request, waits for the answer or the busy message, and sends the next
+//! request after an inter-request time. The range of inter-request times changes during the
 //! experiment. A request's size in data accesses follows §3.1. With smoothing (§3.2, FC-TS), a
 //! thread that received the rejection rate p waits longer, with probability p, and that time counts
 //! as delay.
 //!
-//! The portfolios keep their sizes: purchases and sales balance over an experiment.
+//! Portfolios have constant sizes, because purchases and sales balance over an experiment.
 
 use headgate_mesh::smoothing::Smoothing;
 
@@ -17,36 +17,36 @@ use crate::source::{Answer, Ending, Request};
 
 /// Transactions, in the order of [`Request::kind`].
 pub const TRANSACTIONS: [&str; 4] = ["view-stock", "view-portfolio", "purchase", "sale"];
-/// Ratios of the transactions (§5.1): 60% stock prices, else one of the others.
+/// The ratios of the transactions (§5.1): 60% stock prices; the others are equally frequent.
 const SHARES: [f64; 4] = [0.6, 0.4 / 3.0, 0.4 / 3.0, 0.4 / 3.0];
 
-/// The inter-request times from a time on.
+/// The range of inter-request times from a time on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Phase {
-    /// ns since the start.
+    /// The start, ns since the start of the run.
     pub from: u64,
-    /// Shortest and longest inter-request time, ns.
+    /// The shortest and the longest inter-request time, ns.
     pub think: (u64, u64),
 }
 
-/// The behaviour of threads.
+/// The parameters of the threads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Habits {
     /// m, the number of threads.
     pub threads: u32,
-    /// Phases in ascending order; the first starts at 0.
+    /// The phases in ascending order; the first starts at 0.
     pub phases: Vec<Phase>,
-    /// Range of the delay for smoothing (t_a, t_b); `None` without smoothing.
+    /// The range of the delay for smoothing (t_a, t_b); `None` for no smoothing.
     pub smoothing: Option<Smoothing>,
-    /// Most companies in a stock query (n_c is 1 to this).
+    /// The maximum number of companies in a stock query; n_c is between 1 and this number.
     pub companies: u32,
-    /// Most items in a portfolio (1 to this).
+    /// The maximum number of items in a portfolio; the minimum is 1.
     pub portfolio: u32,
-    /// Work of one data access, ns.
+    /// The work of one data access, ns.
     pub access: f64,
 }
 
-/// One sampling period.
+/// The measurements of one sampling period.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Sample {
     /// Requests served.
@@ -64,7 +64,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// s(k), s; `None` if nothing was served.
+    /// Returns s(k), s; `None` if no request was served.
     #[must_use]
     pub fn mean_delay(&self) -> Option<f64> {
         (self.served > 0).then(|| self.delay / f64::from(self.served))
@@ -75,7 +75,7 @@ impl Sample {
 #[derive(Debug)]
 pub struct Threads<'a> {
     habits: &'a Habits,
-    /// Items of each thread's portfolio.
+    /// The number of items in each thread's portfolio.
     portfolios: Vec<u32>,
     /// The time at which each thread would have sent its request without smoothing.
     begun: Vec<u64>,
@@ -87,7 +87,7 @@ pub struct Threads<'a> {
 }
 
 impl<'a> Threads<'a> {
-    /// Returns threads that are sampled every `period` ns, whose answers are timely within
+    /// Returns threads that are sampled every `period` ns. An answer is timely within
     /// `timely_within` ns.
     #[must_use]
     pub fn new(habits: &'a Habits, period: u64, timely_within: u64, seed: u64) -> Self {
@@ -107,7 +107,7 @@ impl<'a> Threads<'a> {
         }
     }
 
-    /// Returns the times at which the threads begin, spread over their first inter-request time.
+    /// Returns the start times of the threads, spread over their first inter-request time.
     #[must_use]
     pub fn starts(&mut self) -> Vec<u64> {
         let longest = self.think(0).1;

@@ -1,13 +1,13 @@
-//! Users of a service, page after page (SEDA §4.1).
+//! Users of a service, who request page after page (SEDA §4.1).
 //!
-//! A user's next request depends on the last one (a Markov chain) and comes after a short think
-//! time. A refused user waits for a while and then begins again with the first request, the login.
-//! Users come and go, alone or all at once, and belong to classes.
+//! A user's next request depends on the last one (a Markov chain) and follows after a short think
+//! time. A refused user waits for a while and then starts over with the first request, the login.
+//! Users arrive and leave, one by one or all at once, and belong to classes.
 //!
-//! With a limit on connections, as servers of processes have one, a request needs a connection of
-//! its own. A user without one gets no answer; its TCP tries again after 3 s and then twice as long
-//! each time, and gives up after five times, 189 s in all (Linux 2.4: `tcp_syn_retries` 5, first
-//! timeout 3 s).
+//! If connections are limited, as in servers with one process per connection, each request needs
+//! its own connection. A user without one gets no answer. Its TCP retries after 3 s and doubles the
+//! timeout each time. It gives up after five retries, 189 s in all (Linux 2.4: `tcp_syn_retries` 5,
+//! first timeout 3 s).
 
 use super::chance::Chance;
 use super::series::Series;
@@ -18,25 +18,25 @@ use crate::workload::LogNormal;
 const SYN_TIMEOUT: u64 = 3_000_000_000;
 const SYN_RETRIES: u32 = 5;
 
-/// A request type, from the users' point of view.
+/// A page, which is a request type.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page {
     /// The name of the page.
     pub name: String,
-    /// The work of a request for it.
+    /// The work of one request for the page.
     pub work: LogNormal,
-    /// Probabilities of each page to be the next one; they sum up to 1.
+    /// The probabilities of each page to be the next one; their sum is 1.
     pub next: Vec<f64>,
 }
 
-/// The behaviour of users.
+/// The parameters of users.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Habits {
-    /// Pages; users begin with the first.
+    /// The pages; users begin with the first.
     pub pages: Vec<Page>,
-    /// Time between an answer and the next request, ns.
+    /// The time between an answer and the next request, ns.
     pub think: u64,
-    /// Time between a refusal and the next attempt, ns.
+    /// The time between a refusal and the next attempt, ns.
     pub after_refusal: u64,
     /// The limit on connections; `None` for no limit.
     pub connections: Option<u32>,
@@ -45,9 +45,9 @@ pub struct Habits {
 /// A user's stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stay {
-    /// Start, ns since the start of the run.
+    /// The start, ns since the start of the run.
     pub from: u64,
-    /// End, ns since the start of the run; the user still waits for a request in flight.
+    /// The end, ns since the start of the run; the user still waits for a request in flight.
     pub until: u64,
     /// The user's class, 0 for the highest.
     pub class: u8,
@@ -57,13 +57,13 @@ pub struct Stay {
 struct User {
     stay: Stay,
     page: usize,
-    /// The time of the first attempt at the current page, ns.
+    /// The time of the first attempt for the current page, ns.
     begun: u64,
     attempts: u32,
     timed_out: bool,
 }
 
-/// The users of a service, and the answers that they got.
+/// The users of a service, and the answers that they received.
 #[derive(Debug)]
 pub struct Users<'a> {
     habits: &'a Habits,
@@ -116,7 +116,7 @@ impl<'a> Users<'a> {
         self.users.iter().filter(|user| user.timed_out).count()
     }
 
-    /// Handles an attempt without a free connection, and returns the time of the next one.
+    /// Handles an attempt without a free connection. Returns the time of the next attempt.
     fn again(&mut self, client: usize, at: u64) -> u64 {
         let user = &mut self.users[client];
         user.attempts += 1;

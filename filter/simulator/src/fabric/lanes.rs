@@ -1,8 +1,8 @@
-//! Queues of events that come a fixed time after their cause.
+//! Queues of events that occur a fixed time after their cause.
 //!
-//! Nearly all events of a network do: propagation, transmission of a packet of one of a few sizes,
-//! timeouts. Events with the same delay come in the order of their causes, so a queue for each
-//! delay keeps them sorted without the comparisons of a heap.
+//! Nearly all events of a network are of this kind: propagation, transmission of a packet of one of
+//! a few sizes, timeouts. Events with the same delay occur in the order of their causes, so one
+//! queue per delay keeps them sorted without the comparisons of a heap.
 
 use std::collections::VecDeque;
 
@@ -36,8 +36,8 @@ impl<E> Lanes<E> {
         });
     }
 
-    /// Returns the next event and its time. Events at the same time come in an arbitrary order, the
-    /// same in every run.
+    /// Returns the next event and its time. The order of events at the same time is arbitrary, but
+    /// the same in every run.
     pub(super) fn next(&mut self) -> Option<(u64, E)> {
         let first = |lane: &Lane<E>| lane.events.front().map_or(u64::MAX, |(at, _)| *at);
         let lane = self.lanes.iter_mut().min_by_key(|lane| first(lane))?;

@@ -1,7 +1,7 @@
-//! Hosts around one switch, packet by packet: the network on which Aequitas was evaluated.
+//! A packet-level model of hosts around one switch, the network on which Aequitas was evaluated.
 //!
-//! Requests through a proxy take milliseconds, calls through a network microseconds, and Aequitas
-//! controls the queue in front of a switch's port. So its experiments need a network: senders with
+//! Aequitas controls the queue in front of a switch's port, in which calls wait for microseconds;
+//! requests through a proxy take milliseconds. So its experiments need a network: senders with
 //! congestion windows (`transport`), a weighted fair queue in front of each host ([`port`]), and
 //! calls of several classes (`traffic`). [`run`] lets one of the class admission algorithms of the
 //! engine decide the class in which each call runs.
@@ -29,47 +29,48 @@ pub use world::run;
 /// ps in a µs.
 const MICROSECOND: u64 = 1_000_000;
 
-/// Hosts, their calls, and the targets of their classes.
+/// The hosts, their calls, and the targets of the classes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setup {
-    /// Hosts at the switch.
+    /// The number of hosts at the switch.
     pub hosts: u16,
     /// The pairs of hosts that call each other, and the times of the calls.
     pub pattern: Pattern,
-    /// Bytes of a call, without headers.
+    /// The size of a call, bytes, without headers.
     pub call_bytes: u32,
-    /// Shares of a port by class, the highest class first.
+    /// The weights of a port's classes, the highest class first.
     pub weights: Vec<u32>,
     /// Percent of calls that ask for each class, by sender; the last entry holds for all further
     /// senders.
     pub mixes: Vec<Vec<f64>>,
-    /// Buffer of a port, bytes.
+    /// The size of a port's buffer, bytes.
     pub buffer_bytes: u32,
-    /// Targets of all classes but the lowest, µs.
+    /// The targets of all classes except the lowest, µs.
     pub targets_us: Vec<u64>,
-    /// Percentile at which the targets are to hold.
+    /// The percentile at which the targets should hold.
     pub percentile: f64,
-    /// Length of the intervals in which calls are counted.
+    /// The length of the intervals in which calls are counted.
     pub interval: Duration,
 }
 
 /// A traffic pattern: the pairs of hosts that call each other, and the times of the calls.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pattern {
-    /// Every host calls every other: Poisson arrivals at `burst` times a link's bandwidth for
-    /// `calls` calls of a pair, then nothing for `idle` times the duration of these.
+    /// Every host calls every other. In a burst, `calls` calls of each pair arrive as a Poisson
+    /// process at `burst` times a link's bandwidth. Then nothing arrives for `idle` times the
+    /// burst's duration.
     AllToAll {
-        /// Load in a burst, ratio of the bandwidth over all receivers of a sender.
+        /// The load of a sender in a burst, over all its receivers, as a ratio of the bandwidth.
         burst: f64,
-        /// Calls of a pair in a burst.
+        /// The number of calls of a pair in a burst.
         calls: u32,
-        /// Idle time, ratio of the burst's.
+        /// The idle time, as a ratio of the burst's duration.
         idle: f64,
     },
-    /// All hosts but the last call the last: Poisson arrivals, each sender at `load` times a link's
-    /// bandwidth.
+    /// All hosts except the last call the last. Each sender's calls arrive as a Poisson process at
+    /// `load` times a link's bandwidth.
     Incast {
-        /// Load of each sender, ratio.
+        /// The load of each sender, as a ratio of the bandwidth.
         load: f64,
     },
 }
@@ -83,25 +84,25 @@ pub enum Method {
     Distributed,
     /// [`headgate_mesh::class_admission::Misses`].
     Misses {
-        /// T.
+        /// T, the period.
         period: Duration,
-        /// K.
+        /// K, the number of misses allowed in a period.
         allowed: NonZeroU32,
         /// The calls whose misses are counted together.
         scope: Scope,
-        /// Whether each sender has K misses of its own at a receiver.
+        /// Whether K holds for each sender at a receiver rather than for all of them together.
         by_sender: bool,
     },
     /// [`headgate_mesh::class_admission::Incast`].
     Incast {
-        /// w.
+        /// w, the weight of the past.
         past: f64,
         /// The calls whose delays are averaged together.
         scope: Scope,
     },
 }
 
-/// The setups of the experiments, for tests of their parts.
+/// The setups of experiments, for tests.
 #[cfg(test)]
 mod setups {
     use super::{Duration, Pattern, Setup};

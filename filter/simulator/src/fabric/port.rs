@@ -1,21 +1,21 @@
-//! The queue in front of a switch's port: weighted fair, with a bounded buffer.
+//! The weighted fair queue in front of a switch's port, with a bounded buffer.
 //!
 //! ```text
 //! F = max(now, F of the class's last packet) + size / (rate · w_class / Σw)        least F first
 //! ```
 //!
-//! With the real time in the maximum this is Virtual Clock (L. Zhang, 1990) rather than a weighted
-//! fair queue with a virtual time: a class that used the idle capacity of others is behind when
-//! they come back. The simulator of Aequitas works this way, so the paper's numbers hold for it.
-//! Packets that don't fit into the buffer, which all classes share, are lost.
+//! The maximum uses the real time, so this is Virtual Clock (L. Zhang, 1990) rather than a weighted
+//! fair queue with a virtual time: a class that used the idle capacity of others is at a
+//! disadvantage when they return. The simulator of Aequitas works this way, so the paper's numbers
+//! are for this queue. All classes share the buffer; packets that don't fit into it are lost.
 
 use std::collections::VecDeque;
 
 /// The properties of a packet that a port needs.
 pub trait Packet {
-    /// Returns its class, below the number of weights.
+    /// Returns the packet's class, below the number of weights.
     fn class(&self) -> usize;
-    /// Returns its bytes, with headers.
+    /// Returns the packet's size with headers, bytes.
     fn bytes(&self) -> u32;
 }
 
@@ -31,10 +31,10 @@ pub struct Port<P> {
 
 #[derive(Debug, Clone)]
 struct Class<P> {
-    /// Packets with their tags.
+    /// Packets with their F.
     packets: VecDeque<(u64, P)>,
     last: u64,
-    /// ps of virtual service for a byte.
+    /// The virtual service time of a byte, ps.
     ps_per_byte: u64,
 }
 
@@ -80,7 +80,7 @@ impl<P: Packet> Port<P> {
         Ok(())
     }
 
-    /// Starts to send the next packet, unless the port is busy. Returns its transmission time and
+    /// Starts sending the next packet, unless the port is busy. Returns the transmission time and
     /// the packet. [`Port::sent`] marks the end.
     pub fn send(&mut self) -> Option<(u64, P)> {
         if self.sending {
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn what_used_idle_capacity_is_behind_afterwards() {
         let mut port = Port::new(80, &[4, 1], 1_000_000);
-        // The class is alone for 100 packets of 80 ns each; its tags advance five times as fast.
+        // The class alone sends 100 packets of 80 ns each, while its F advances five times as fast.
         let mut now = 0;
         for _ in 0..100 {
             port.enqueue(now, (1, 1_000)).unwrap();

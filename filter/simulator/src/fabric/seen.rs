@@ -8,14 +8,14 @@ use crate::simulation::SimulationError;
 /// The longest latency that the histograms distinguish, ns: a minute.
 const LONGEST: u64 = 60_000_000_000;
 
-/// Calls of one sender in one interval that asked for the highest class.
+/// The calls of one sender in one interval that asked for the highest class.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// All of these calls.
+    /// The number of these calls.
     pub asked: u64,
-    /// Calls that were not downgraded.
+    /// The number of them that were not downgraded.
     pub admitted: u64,
-    /// Bytes of calls that ended in the highest class.
+    /// The bytes of calls that ended in the highest class in this interval.
     pub bytes: u64,
 }
 
@@ -28,19 +28,19 @@ pub struct Seen {
     pub samples: Vec<Vec<Sample>>,
     /// Latencies by the class in which calls ran, ns.
     latencies: Vec<Histogram<u32>>,
-    /// Calls that were made.
+    /// The number of calls made.
     pub issued: u64,
-    /// Calls that ended.
+    /// The number of calls completed.
     pub completed: u64,
-    /// Packets that found a full buffer.
+    /// The number of packets lost because the buffer was full.
     pub lost: u64,
     interval_ps: u64,
     counts_from: u64,
 }
 
 impl Seen {
-    /// Returns empty measurements of `senders` hosts that call in `classes` for `length`. Latencies
-    /// count from `counts_from` on. Times are ps.
+    /// Returns empty measurements of `senders` hosts that call in `classes` for `length`. Only the
+    /// latencies of calls made from `counts_from` on are recorded. Times are ps.
     pub(super) fn new(
         senders: usize,
         classes: usize,

@@ -10,7 +10,7 @@ use super::{Pattern, Setup};
 /// A call that a host makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Arrival {
-    /// ps.
+    /// The time of the call, ps.
     pub(super) at: u64,
     pub(super) source: u16,
     pub(super) destination: u16,
@@ -36,7 +36,7 @@ struct Burst {
 struct Pair {
     source: u16,
     destination: u16,
-    /// Mean time between calls, ps; if there are bursts, within a burst.
+    /// The mean time between calls, ps; with bursts, the mean within a burst.
     mean: f64,
     /// Cumulative probabilities of the classes.
     up_to: Vec<f64>,
@@ -46,7 +46,7 @@ struct Pair {
 }
 
 impl Traffic {
-    /// Returns the calls of `setup`. `call` is the time that a call's packets take on a link, ps.
+    /// Returns the calls of `setup`. `call` is the time of a call's packets on a link, ps.
     pub(super) fn new(setup: &Setup, call: u64, seed: u64) -> Self {
         let hosts = setup.hosts;
         let mut seeds = Rng::new(seed);
@@ -107,7 +107,7 @@ impl Traffic {
 }
 
 impl Pair {
-    /// Returns an exponential time, ps.
+    /// Draws an exponential time, ps.
     fn gap(&mut self) -> u64 {
         (-(1.0 - self.rng.next_f64()).ln() * self.mean) as u64
     }
@@ -119,7 +119,7 @@ impl Pair {
         class.unwrap_or(classes) as u8
     }
 
-    /// Returns the time of the call after the one at `at`.
+    /// Returns the time of the call that follows the one at `at`.
     fn after(&mut self, at: u64, burst: Option<Burst>) -> u64 {
         let next = at + self.gap();
         let Some(burst) = burst else {
@@ -155,7 +155,7 @@ mod tests {
     fn rates_and_mixes_are_those_of_the_setups() {
         let (ms, class) = (1_000_000_000, |n| move |call: &&Arrival| call.wanted == n);
         let all = calls(&all_to_all(), 20 * ms);
-        // Calls of a host at 0.8 of 100 Gb/s: 302.6 calls/ms.
+        // Each host's calls have a load of 0.8 of 100 Gb/s: 302.6 calls/ms.
         is_about(all.len(), 20.0 * 302.6 * f64::from(all_to_all().hosts));
         is_about(all.iter().filter(class(0)).count(), 0.6 * all.len() as f64);
         is_about(all.iter().filter(class(1)).count(), 0.3 * all.len() as f64);

@@ -1,9 +1,9 @@
-//! A sender's congestion window, controlled by delay, which keeps queues at receivers small (as
-//! Swift does).
+//! A sender's congestion window. It is controlled by delay, as in Swift, which keeps queues at
+//! receivers small.
 //!
-//! One window for each channel, which is a sender, a receiver and a class. Packets of a channel are
-//! sent first come, first served. For each acknowledgement after a round trip of R µs, with a
-//! target of 10 µs:
+//! Each channel, which is a sender, a receiver and a class, has one window. Its packets are sent
+//! first come, first served. For each acknowledgement after a round trip of R µs, with a target of
+//! 10 µs:
 //!
 //! ```text
 //! R < 10    window += 1 / window, at most 30 packets
@@ -22,7 +22,7 @@ const MOST: f64 = 30.0;
 const TARGET: f64 = 10.0 * MICROSECOND as f64;
 const DECREASE: f64 = 0.8;
 const MOST_DECREASE: f64 = 0.5;
-/// Time after which a packet is taken for lost, ps.
+/// The time after which a packet counts as lost, ps.
 pub(super) const TIMEOUT: u64 = 450 * MICROSECOND;
 
 /// The sender's side of a channel. Times are ps.
@@ -34,11 +34,11 @@ pub(super) struct Channel {
     last_round_trip: u64,
     /// Calls that have not ended, the oldest first.
     calls: VecDeque<Call>,
-    /// Number of the oldest call.
+    /// The number of the oldest call.
     oldest: u64,
-    /// Number of the first call with unsent packets.
+    /// The number of the first call with unsent packets.
     sending: u64,
-    /// Packets to send again: number of the call, and whether the packet is its last.
+    /// Packets to send again: the number of the call, and whether the packet is its last.
     lost: VecDeque<(u64, bool)>,
 }
 
@@ -63,7 +63,7 @@ impl Channel {
         }
     }
 
-    /// Adds a call of this number of packets.
+    /// Adds a call with this number of packets.
     pub(super) fn issue(&mut self, now: u64, packets: u32) {
         self.calls.push_back(Call {
             issued: now,
@@ -91,8 +91,8 @@ impl Channel {
         Some(packet)
     }
 
-    /// Acknowledges a packet of this call after `round_trip`. Returns the time at which the call
-    /// was issued, if this ends it.
+    /// Handles the acknowledgement of a packet of this call after `round_trip`. Returns the time at
+    /// which the call was issued, if this ends it.
     pub(super) fn acknowledged(&mut self, now: u64, number: u64, round_trip: u64) -> Option<u64> {
         self.in_flight -= 1;
         let took = round_trip as f64;
@@ -120,7 +120,7 @@ impl Channel {
         issued
     }
 
-    /// Handles the loss of a packet that was sent [`TIMEOUT`] ago, or a little less.
+    /// Handles the loss of a packet that was sent about [`TIMEOUT`] ago.
     pub(super) fn timed_out(&mut self, now: u64, packet: (u64, bool)) {
         self.in_flight -= 1;
         self.lost.push_back(packet);
@@ -155,7 +155,7 @@ mod tests {
             channel.acknowledged(US, 0, 4 * US);
         }
         assert_eq!(sent(&mut channel).len(), 3);
-        // 1 − 0.8 · 10/20 = 0.6, and once only in a round trip.
+        // 1 − 0.8 · 10/20 = 0.6, and at most one decrease in a round trip.
         channel.acknowledged(30 * US, 0, 20 * US);
         channel.acknowledged(31 * US, 0, 20 * US);
         assert!((channel.window - 1.8).abs() < 1e-9);

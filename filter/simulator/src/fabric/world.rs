@@ -1,5 +1,5 @@
-//! One run of the network: calls are made, admitted to a class, cut into packets, queued, sent,
-//! acknowledged.
+//! One run of the network: calls are made, admitted to a class and cut into packets, which are
+//! queued, sent and acknowledged.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,19 +20,19 @@ use super::transport::{Channel, TIMEOUT};
 use super::{MICROSECOND, Method, Setup};
 use crate::simulation::SimulationError;
 
-/// 100 Gb/s.
+/// The time per byte of a 100 Gb/s link, ps.
 const PS_PER_BYTE: u64 = 80;
-/// Propagation delay of a link, ps.
+/// The propagation delay of a link, ps.
 const PROPAGATION: u64 = MICROSECOND / 5;
-/// Bytes of a packet, and of the header in it. An acknowledgement is a header.
+/// The sizes of a packet and of the header in it, bytes. An acknowledgement is a header.
 const PACKET: u32 = 5_120;
 const HEADER: u32 = 40;
 
-/// Runs `setup` for `length` with `method`. Latencies of calls made before `counts_from` don't
-/// count.
+/// Runs `setup` for `length` with `method`. Calls made before `counts_from` have no effect on the
+/// latencies.
 ///
 /// # Errors
-/// [`SimulationError`] for targets or a weight that the algorithm can't take.
+/// [`SimulationError`] if targets or a weight are invalid for the algorithm.
 pub fn run(
     setup: &Setup,
     method: Method,
@@ -52,7 +52,7 @@ struct InFlight {
     destination: u16,
     class: u8,
     acknowledges: bool,
-    /// The call's number in its channel, and whether the packet is its last.
+    /// The number of the call in its channel, and whether the packet is the call's last.
     call: (u64, bool),
     sent: u64,
     bytes: u32,
@@ -94,7 +94,7 @@ struct World {
     hosts: usize,
     classes: usize,
     call_bytes: u32,
-    /// Packets of a call, and bytes of the last one.
+    /// The number of packets of a call, and the size of the last one, bytes.
     packets: u32,
     last_bytes: u32,
     traffic: Traffic,
@@ -103,7 +103,7 @@ struct World {
     channels: Vec<Channel>,
     /// Ports by destination.
     ports: Vec<Port<InFlight>>,
-    /// The ends of the ports' transmissions, and the ports.
+    /// The ends of the ports' transmissions, with the ports.
     sending: BinaryHeap<Reverse<(u64, u16)>>,
     on_the_wire: Vec<Option<InFlight>>,
     events: Lanes<Event>,
@@ -192,7 +192,7 @@ impl World {
         self.send(at, source, destination, class);
     }
 
-    /// Sends the packets that the window has room for.
+    /// Sends the packets for which the window has room.
     fn send(&mut self, now: u64, source: u16, destination: u16, class: u8) {
         let channel = self.channel(source, destination, class);
         while let Some(call) = self.channels[channel].send() {
@@ -232,7 +232,7 @@ impl World {
         }
     }
 
-    /// Starts a port's next transmission, if a packet waits and the port is free.
+    /// Starts a port's next transmission, if the port is free and a packet waits.
     fn start(&mut self, now: u64, port: u16) {
         if let Some((takes, packet)) = self.ports[usize::from(port)].send() {
             self.on_the_wire[usize::from(port)] = Some(packet);
@@ -240,7 +240,7 @@ impl World {
         }
     }
 
-    /// Ends a port's transmission: the packet reaches the host, which reads it at the speed of the
+    /// Ends a port's transmission. The packet reaches the host, which reads it at the speed of the
     /// link.
     fn sent(&mut self, now: u64, port: u16) {
         self.ports[usize::from(port)].sent();
@@ -328,7 +328,7 @@ impl Admission {
     }
 
     fn completed(&mut self, now: u64, pair: (u16, u16), call: &Completion) {
-        // The time of a packet and its acknowledgement through an empty network.
+        // The round-trip time of a packet and its acknowledgement in an empty network.
         const ROUND_TRIP: u64 = 4 * PROPAGATION + 2 * (PACKET + HEADER) as u64 * PS_PER_BYTE;
         let now = instant(now);
         match self {
@@ -394,9 +394,9 @@ mod tests {
             ..incast()
         };
         let seen = run_for(&seldom, Method::None, 200);
-        // The latency once the window is open: a link, six full packets at the port, a link, the
-        // time in which the host reads the sixth (the seventh is smaller and was read before), and
-        // back with 3.2 ns twice.
+        // The latency with an open window: a link, six full packets at the port, a link, the time
+        // in which the host reads the sixth (the seventh is smaller and was read before), and the
+        // way back with 3.2 ns twice.
         let least = 4.0 * 0.2 + 7.0 * 0.409_6 + 2.0 * 0.003_2;
         let median = seen.latency_us(0, 0.5).unwrap();
         assert!((median - least).abs() < 0.01, "{median} instead of {least}");

@@ -1,9 +1,9 @@
-//! Clocks of hosts, which never show the same time.
+//! The clocks of hosts, which never show the same time.
 //!
 //! A proxy reads the monotonic clock of its host: it starts at the host's boot, and its speed
-//! depends on the host's crystal and its time synchronization. Processes only exchange spans of
-//! time. So a run with clocks that are years apart has to equal the run with one clock, and a run
-//! whose clocks drift has to be close to it.
+//! depends on the host's crystal and its time synchronization. Processes only exchange durations.
+//! So a run with clocks that are years apart must equal the run with one clock, and a run with
+//! drifting clocks must be close to it.
 
 use std::time::Duration;
 
@@ -11,12 +11,13 @@ use headgate_core::time::{Instant, nanos};
 
 use crate::workload::dice::Dice;
 
-/// The differences between the processes' clocks. By default all show the time of the run.
+/// The differences between the processes' clocks. By default all show the run's time.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Clocks {
-    /// The largest offset of a clock ahead of the run's time.
+    /// The largest lead of a clock over the run's time.
     pub ahead: Duration,
-    /// The largest drift of a clock, fast or slow, ratio; time synchronization allows for 0.0005.
+    /// The largest drift of a clock, fast or slow, ratio; time synchronization can cause up to
+    /// 0.0005.
     pub drift: f64,
 }
 
@@ -38,7 +39,7 @@ impl Clocks {
 }
 
 impl Clock {
-    /// Returns the clock's time when `now` ns of the run have passed.
+    /// Returns the clock's time after `now` ns of the run.
     pub(super) fn at(self, now: u64) -> Instant {
         let gained = (now as f64 * self.drift) as i64;
         Instant::from_nanos(now.saturating_add_signed(gained).saturating_add(self.ahead))

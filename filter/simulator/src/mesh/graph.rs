@@ -17,17 +17,17 @@ pub struct Graph {
     pub network: Network,
 }
 
-/// A service: processes that are alike.
+/// A service: a number of identical processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
     /// Its name.
     pub name: String,
     /// The number of processes, 1 or more.
     pub processes: usize,
-    /// Requests that a process works on at once (the stage's P).
+    /// The number of requests that a process works on at once (the stage's P).
     pub slots: u32,
     /// The number of these requests that compute at once, such as behind a semaphore; the others
-    /// wait first come, first served. `None`: all.
+    /// wait first come, first served. `None` for all.
     pub threads: Option<u32>,
 }
 
@@ -65,19 +65,18 @@ pub struct Task {
 pub enum Step {
     /// Work of the process itself.
     Compute(ServiceTime),
-    /// Calls of another service; the step ends when all have been answered. A failed call fails the
-    /// task.
+    /// Calls to another service. The step ends when all are answered; a failed call fails the task.
     Call(Calls),
 }
 
-/// Calls of one step.
+/// The calls of one step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calls {
     /// Index of the task that is called.
     pub task: usize,
     /// The number of calls.
     pub count: Count,
-    /// The number of calls at once; 1 is one after the other.
+    /// The number of calls at once; 1 means one after the other.
     pub at_once: u32,
     /// The rule that selects the called process.
     pub route: Route,
@@ -114,7 +113,7 @@ pub enum Count {
 /// The rule that selects the process of a service for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
-    /// Round robin, counted by each calling process for itself.
+    /// Round robin, counted separately by each calling process.
     RoundRobin,
     /// Round robin within the calling request, from the first process on, independent of other
     /// requests.
@@ -124,7 +123,7 @@ pub enum Route {
     /// One of this many blocks of the request's partition, drawn at random; blocks are spread
     /// evenly over the service's processes.
     Block(u32),
-    /// Always this process.
+    /// Always the process of this index.
     Fixed(usize),
 }
 
@@ -133,15 +132,15 @@ pub enum Route {
 pub struct Workflow {
     /// Its name.
     pub name: String,
-    /// Index of the task with which its requests begin; the processes of that service receive them
-    /// in turn.
+    /// Index of the task with which its requests begin. The processes of that service receive them
+    /// round robin.
     pub entry: usize,
-    /// Processes that hold its partitions; each request belongs to one of them, drawn at random.
-    /// Empty: one partition, on process 0.
+    /// Processes that hold its partitions. Each request belongs to one of them, drawn at random. If
+    /// empty, the only partition is on process 0.
     pub partitions: Vec<usize>,
-    /// The time after which a client gives up; `None`: never.
+    /// The time after which a client gives up; `None` for never.
     pub timeout: Option<Duration>,
-    /// End-to-end deadline, which travels with requests if the run's setup says so.
+    /// The end-to-end deadline, which requests carry if the run's setup enables it.
     pub deadline: Option<Duration>,
 }
 
@@ -164,14 +163,14 @@ impl Workflow {
 pub struct Network {
     /// One-way delay.
     pub delay: Duration,
-    /// Ratio of the responses between processes that never arrive; only with a `timeout`.
+    /// The ratio of responses between processes that are lost; only with a `timeout`.
     pub lost: f64,
-    /// The time after which a process gives up a call of its own; `None`: never.
+    /// The time after which a process gives up a call that it made; `None` for never.
     pub timeout: Option<Duration>,
 }
 
 impl Default for Network {
-    /// Returns the typical network between virtual machines of one data centre.
+    /// Returns a typical network between virtual machines of one data centre.
     fn default() -> Self {
         Self {
             delay: Duration::from_micros(250),

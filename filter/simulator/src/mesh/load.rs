@@ -7,16 +7,16 @@ use crate::workload::dice::Dice;
 
 use super::graph::Graph;
 
-/// Requests from clients of the same behaviour.
+/// Requests of clients with the same behaviour.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Load {
-    /// The requests, in turn and over again, as in the replay of a trace; not empty.
+    /// The requests, sent in this order and repeated, as in the replay of a trace; not empty.
     pub trace: Vec<Item>,
     /// The arrival process of the requests.
     pub arrivals: Arrivals,
-    /// The first time, ns since the start.
+    /// The start, ns since the start of the run.
     pub from: u64,
-    /// The last time, ns since the start.
+    /// The end, ns since the start of the run.
     pub until: u64,
 }
 
@@ -25,9 +25,9 @@ pub struct Load {
 pub struct Item {
     /// Index of its workflow.
     pub workflow: usize,
-    /// Its size, if the workflow's tasks use one.
+    /// Its size, if the workflow's tasks depend on one.
     pub size: u32,
-    /// Its end-to-end deadline; without one, the workflow's.
+    /// Its end-to-end deadline; `None` for the workflow's.
     pub deadline: Option<Duration>,
 }
 
@@ -38,8 +38,8 @@ pub enum Arrivals {
     Poisson(f64),
     /// Evenly spaced arrivals at this rate, requests/s.
     Even(f64),
-    /// A closed loop of this number of clients. Each thinks (a time of this distribution) after
-    /// each answer, refusal or timeout, and sends the next request.
+    /// A closed loop of this number of clients. After each answer, refusal or timeout, a client
+    /// thinks for a time of this distribution, then sends the next request.
     Closed(u32, ServiceTime),
 }
 
@@ -81,8 +81,8 @@ impl Load {
         }
     }
 
-    /// Returns the time of a sender's first request. Clients of a closed loop don't all begin at
-    /// the same time.
+    /// Returns the time of a sender's first request. The clients of a closed loop start at
+    /// different times.
     pub(super) fn first(&self, dice: &mut Dice) -> u64 {
         match &self.arrivals {
             Arrivals::Poisson(_) | Arrivals::Even(_) => self.next(self.from, dice),
@@ -93,8 +93,8 @@ impl Load {
         }
     }
 
-    /// Returns the time of the request after one at `at`; in a closed loop, after the answer at
-    /// `at`.
+    /// Returns the time of the next request: after the request at `at`, or in a closed loop after
+    /// the answer at `at`.
     pub(super) fn next(&self, at: u64, dice: &mut Dice) -> u64 {
         let gap = match &self.arrivals {
             Arrivals::Poisson(rate) => (-(1.0 - dice.unit()).ln() / rate * 1e9) as u64,
@@ -117,7 +117,7 @@ pub(super) fn partition(graph: &Graph, workflow: usize, dice: &mut Dice) -> usiz
     }
 }
 
-/// Returns one of 0..n, drawn at random.
+/// Returns a random number below `n`.
 pub(super) fn below(n: usize, dice: &mut Dice) -> usize {
     ((dice.unit() * n as f64) as usize).min(n - 1)
 }

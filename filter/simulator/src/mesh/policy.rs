@@ -14,24 +14,26 @@ use super::file::Plan;
 use super::graph::{Graph, Service};
 use crate::workload::request::{Place, SampleRequest, place};
 
-/// Longest wait in a queue of requests without a deadline: longer than any run.
+/// The longest queue wait of requests without a deadline, µs: longer than any run.
 const FOREVER_US: u64 = 36_000_000_000;
 
 /// The setup of the processes of a mesh.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Setup {
-    /// Policies by service. The processes of a service without one only have slots and a queue.
+    /// Policies by service. The processes of a service without a policy only have slots and a
+    /// queue.
     pub policies: Vec<Option<Policy>>,
-    /// Whether deadlines travel with requests; otherwise only clients know them.
+    /// Whether requests carry deadlines; if not, only clients use them.
     pub deadlines: bool,
     /// The processes' clocks.
     pub clocks: Clocks,
 }
 
 impl Setup {
-    /// Returns a setup in which every process refuses requests only because of a rate or a
-    /// deadline, with its queue in this order and these workflows. With workflows, deadlines
-    /// travel. Each workflow is a type of its own, so that its processing times are known.
+    /// Returns a setup in which every process has a queue in this order and these workflows, and
+    /// only refuses requests because of a rate or a deadline. With workflows, requests carry
+    /// deadlines. Each workflow is a separate type, so that its processing times are estimated
+    /// separately.
     #[must_use]
     pub fn alike(
         graph: &Graph,
@@ -63,12 +65,12 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Returns `stage`, as a policy has it, in front of a service of `plan`. The policy's own rules
-    /// classify requests by the sample requests of the service's operations. The number of slots is
-    /// that of the mesh, unless the policy has P found automatically.
+    /// Returns the policy with `stage` in front of a service of `plan`. The policy's own rules
+    /// classify requests, by the sample requests of the service's operations. The number of slots
+    /// is that of the mesh, unless the policy has P found automatically.
     ///
     /// # Errors
-    /// [`ConfigError`] of invalid rules.
+    /// [`ConfigError`] if the rules are invalid.
     pub fn new(mut stage: StageConfig, plan: &Plan, service: usize) -> Result<Self, ConfigError> {
         let classifier = Classifier::new(&stage)?;
         let place = |(task, request): (usize, &SampleRequest), name: &str| {
@@ -163,7 +165,7 @@ fn by_workflow(name: &str) -> Match {
     }
 }
 
-/// Returns a header as the source of workflows: the mesh names a request's workflow in this header,
+/// Returns a header as the source of workflows. The mesh names a request's workflow in this header,
 /// whatever source the policy uses.
 fn by_header() -> Vec<WorkflowSource> {
     vec![WorkflowSource::Header {

@@ -25,7 +25,7 @@ use crate::workload::request::Place;
 /// The only policy of a process.
 const POLICY: PolicyId = PolicyId(0);
 
-/// A process.
+/// A process and its engine.
 #[derive(Debug)]
 pub(super) struct Process {
     host: Local<()>,
@@ -38,9 +38,9 @@ pub(super) struct Process {
     services: Vec<String>,
     threads: Option<u32>,
     computing: u32,
-    /// Requests with a slot that wait for a thread, and the time that they will compute, ns.
+    /// Requests with a slot that wait for a thread, and the time for which they will compute, ns.
     waiting: VecDeque<(u32, u64)>,
-    /// Requests that hold a slot.
+    /// The number of requests that hold a slot.
     running: u32,
     /// Σ held slots × ns, until `since`.
     busy: u128,
@@ -81,7 +81,7 @@ impl Process {
             names: graph.workflows.iter().map(|w| w.name.clone()).collect(),
             services: graph.services.iter().map(|s| s.name.clone()).collect(),
             // If P is found automatically, the service computes as many requests at once as the
-            // mesh says, however many are admitted.
+            // mesh specifies, however many are admitted.
             threads: threads.or(is_found.then_some(slots)),
             computing: 0,
             waiting: VecDeque::new(),
@@ -112,7 +112,7 @@ impl Process {
             return Ok(Decision::PassBy);
         };
         let attributes = Attributes {
-            // With rate control, the engine replaces this by its own id.
+            // If the process has workflows, the engine replaces this by its own id.
             flow: span.workflow + 1,
             class: ClassId(place.class),
             cost: (place.cost > 0).then_some(place.cost),
@@ -140,15 +140,14 @@ impl Process {
         workflows.map_or(OTHER, |workflows| workflows.identify(&self.host, now, name))
     }
 
-    /// Notes that a request got its slot, and returns the token that it passes on with its calls.
+    /// Records that a request got its slot. Returns the token for its calls.
     pub(super) fn began(&mut self, now: u64, ticket: Option<Ticket>) -> Option<Token> {
         self.pass_to(now);
         self.running += 1;
         engine::token(&self.engine, ticket?)
     }
 
-    /// Notes the answer of a request that held a slot, and returns the workflow data that the
-    /// answer carries.
+    /// Records the answer of a request that held a slot. Returns the answer's workflow data.
     pub(super) fn ended(
         &mut self,
         now: u64,
@@ -169,7 +168,7 @@ impl Process {
         Ok(answer.map(|answer| (answer.announcement, answer.progress)))
     }
 
-    /// Notes the refusal of a request, and returns the workflow data that it carries.
+    /// Records the refusal of a request. Returns the refusal's workflow data.
     pub(super) fn refused(&mut self, span: &Span, refusal: &Refusal) -> Option<Said> {
         self.refused[usize::from(span.workflow)] += 1;
         let workflows = self.engine.beside().workflows(POLICY)?;
@@ -179,8 +178,8 @@ impl Process {
         ))
     }
 
-    /// Notes a call of this process to a service, and returns this process's id and the call's
-    /// record.
+    /// Records a call of this process to a service. Returns this process's id and the state of the
+    /// call.
     pub(super) fn calls(
         &mut self,
         now: u64,
@@ -198,7 +197,8 @@ impl Process {
         Some((workflows.process(), call))
     }
 
-    /// Notes the end of a call of this process. Without workflow data, the call was given up.
+    /// Records the end of a call of this process. `said` is `None` if the call was given up, or if
+    /// the answer has no workflow data.
     pub(super) fn heard(&mut self, now: u64, call: Call, said: Option<Said>) {
         let Some(workflows) = self.engine.beside_mut().workflows_mut(POLICY) else {
             return;
@@ -214,7 +214,7 @@ impl Process {
         );
     }
 
-    /// Returns whether a request may begin to compute at once.
+    /// Whether a request may begin to compute at once; if not, it waits for a thread.
     pub(super) fn compute(&mut self, stream: u32, time: u64) -> bool {
         if self
             .threads
@@ -227,14 +227,15 @@ impl Process {
         true
     }
 
-    /// Frees a thread, and returns the request that computes next, and its time, if one waits.
+    /// Frees a thread. Returns the next request that waited for it, and the time for which it
+    /// computes.
     pub(super) fn computed(&mut self) -> Option<(u32, u64)> {
         let next = self.waiting.pop_front();
         self.computing -= u32::from(next.is_none());
         next
     }
 
-    /// Returns the next process, in turn, of a service with `of` processes.
+    /// Returns the next process, in round-robin order, of a service with `of` processes.
     pub(super) fn turn(&mut self, service: usize, of: usize) -> usize {
         let turn = &mut self.turns[service];
         *turn = (*turn + 1) % of;

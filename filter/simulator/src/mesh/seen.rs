@@ -9,7 +9,7 @@ pub enum Ending {
     Served,
     /// The process that the request entered refused it.
     Refused,
-    /// A call that it needed further down was refused or given up.
+    /// A call that it depends on was refused or given up.
     Failed,
     /// The client gave up.
     TimedOut,
@@ -24,11 +24,11 @@ pub struct Ended {
     pub size: u32,
     /// The time at which the client sent it, ns since the start.
     pub sent: u64,
-    /// The time at which the client had an answer or gave up, ns since the start.
+    /// The time at which the client received an answer or gave up, ns since the start.
     pub at: u64,
-    /// The time that it held its slot at the entry, ns; only valid for answered requests.
+    /// The time in its slot at the entry, ns; only valid for answered requests.
     pub held: u64,
-    /// Its deadline after `sent`, ns; `u64::MAX` without one.
+    /// Its deadline, ns after `sent`; `u64::MAX` if it has none.
     pub within: u64,
     /// Its outcome.
     pub ending: Ending,
@@ -48,29 +48,29 @@ impl Ended {
     }
 }
 
-/// A process at one time. Counts are since the start, by workflow.
+/// A process's state at one time. Counts are since the start, by workflow.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ProcessSample {
-    /// Time of held slots, slot-seconds.
+    /// Total time in slots, slot-seconds.
     pub busy: f64,
-    /// Requests that hold a slot.
+    /// The number of requests that hold a slot.
     pub running: u32,
-    /// Requests that wait for a slot, in the queue of the stage.
+    /// The number of requests in the stage's queue.
     pub queued: u32,
     /// Requests that arrived.
     pub offered: Vec<u64>,
-    /// Requests refused, at once or because they waited too long.
+    /// Requests refused, on arrival or after a wait.
     pub refused: Vec<u64>,
     /// Requests answered successfully.
     pub completed: Vec<u64>,
-    /// Rate in force, requests/s; infinite without one.
+    /// The rate in force, requests/s; infinite if there is none.
     pub rates: Vec<f64>,
 }
 
-/// All processes at one time.
+/// The state of all processes at one time.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Sample {
-    /// ns since the start.
+    /// The time, ns since the start.
     pub at: u64,
     /// Samples by process.
     pub processes: Vec<ProcessSample>,
@@ -79,18 +79,18 @@ pub struct Sample {
 /// The measurements of a run.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Seen {
-    /// Requests of clients, in the order in which they ended.
+    /// Clients' requests that ended, in the order of their ends.
     pub ended: Vec<Ended>,
     /// Clients' requests that were sent, by workflow.
     pub sent: Vec<u64>,
-    /// Samples, one each interval, the first at 0.
+    /// Samples, one per interval, the first at 0.
     pub samples: Vec<Sample>,
     /// Processes of each service, as indices into [`Sample::processes`].
     pub services: Vec<Range<usize>>,
 }
 
 impl Seen {
-    /// Returns the requests of a workflow that were sent in a span of time, s. `None`: of all
+    /// Yields the requests of a workflow that were sent within a span of time, s; `None` for all
     /// workflows.
     pub fn sent_in(
         &self,
@@ -116,8 +116,8 @@ impl Seen {
         served.count() as f64 / (time.end - time.start)
     }
 
-    /// Returns the ratio of a workflow's requests, sent in this time, that ended like this; `None`
-    /// without requests.
+    /// Returns the ratio of a workflow's requests sent in this time that ended with `ending`;
+    /// `None` if there are no requests.
     #[must_use]
     pub fn part(&self, workflow: Option<usize>, time: Range<f64>, ending: Ending) -> Option<f64> {
         let (mut all, mut some) = (0_u64, 0_u64);
@@ -128,7 +128,7 @@ impl Seen {
         (all > 0).then(|| some as f64 / all as f64)
     }
 
-    /// Returns the latencies of successful requests that were sent in this time, s; sorted.
+    /// Returns the latencies of successful requests that were sent in this time, s, ascending.
     #[must_use]
     pub fn latencies(&self, workflow: Option<usize>, time: Range<f64>) -> Vec<f64> {
         let served = self.sent_in(workflow, time).filter(|e| e.is_served());
@@ -137,8 +137,8 @@ impl Seen {
         latencies
     }
 
-    /// Returns the median latency of requests that ended successfully or by a timeout, by spans of
-    /// `step` s: points of the span's end and the median, as in a smoothed time series.
+    /// Returns the median latency of requests that were answered or timed out, for each span of
+    /// `step` s: the end of the span and the median, as in a smoothed time series.
     #[must_use]
     pub fn medians(&self, workflow: usize, length: f64, step: f64) -> Vec<(f64, Option<f64>)> {
         let spans = (length / step).round() as usize;
@@ -157,8 +157,8 @@ impl Seen {
         by_span.iter_mut().enumerate().map(median).collect()
     }
 
-    /// Returns the sum over a service's processes of the increase of a value between two samples,
-    /// per second. The samples are the first at or after these times, s.
+    /// Returns the increase of a value per second between two samples, summed over a service's
+    /// processes. The samples are the first at or after these times, s.
     #[must_use]
     pub fn per_second(
         &self,
@@ -169,7 +169,7 @@ impl Seen {
         self.per_second_of(self.services[service].clone(), time, value)
     }
 
-    /// Returns the same for a range of processes.
+    /// Returns the same as [`Seen::per_second`] for a range of processes.
     #[must_use]
     pub fn per_second_of(
         &self,
@@ -202,8 +202,8 @@ impl Seen {
         busy / (self.services[service].len() as f64 * f64::from(slots))
     }
 
-    /// Returns the sum over a service's processes of a workflow's rates in force, requests/s, at
-    /// each sample; `None` if one of them has none.
+    /// Returns a workflow's rates in force at each sample, summed over a service's processes,
+    /// requests/s; `None` if a process has no rate.
     #[must_use]
     pub fn rates(&self, service: usize, workflow: usize) -> Vec<(f64, Option<f64>)> {
         let sum = |sample: &Sample| {
@@ -217,7 +217,8 @@ impl Seen {
     }
 }
 
-/// Returns the least of the sorted values that at least the ratio `q` of them doesn't exceed.
+/// Returns the quantile `q` of sorted values: the smallest value that at least this ratio of them
+/// doesn't exceed.
 #[must_use]
 pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     let rank = (sorted.len() as f64 * q).ceil().max(1.0) as usize - 1;

@@ -7,7 +7,7 @@ use headgate_mesh::workflows::{Call, ProcessId, Token};
 
 use super::seen::Ending;
 
-/// The workflow data that an answer carries.
+/// The workflow data of an answer.
 pub(super) type Said = (Announcement, Progress);
 
 /// The recipient of the answer.
@@ -17,11 +17,11 @@ pub(super) enum Caller {
     Client(u32),
     /// A request of another process.
     Span(SpanId),
-    /// The caller has gone.
+    /// The caller no longer waits.
     Gone,
 }
 
-/// The id of a span. Its generation detects that the index was reused.
+/// The id of a span. Its generation detects a reused index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SpanId {
     pub(super) index: u32,
@@ -33,11 +33,11 @@ pub(super) struct SpanId {
 pub(super) enum State {
     /// The index is free.
     Free,
-    /// On the way to its process, in one of its queues, or at work.
+    /// The request is on its way to the process, in one of its queues, or in service.
     Open,
-    /// Ended, with its answer on the way back.
+    /// The request has ended; its answer is on the way back.
     Answered(Ending),
-    /// Ended, and its answer was lost.
+    /// The request has ended; its answer was lost.
     Lost,
 }
 
@@ -50,29 +50,29 @@ pub(super) struct Span {
     pub(super) workflow: u16,
     pub(super) task: u16,
     pub(super) process: u32,
-    /// The process that called; for a client's request, its own process.
+    /// The calling process; for a client's request, the process itself.
     pub(super) called_by: u32,
     pub(super) partition: u32,
     pub(super) size: u32,
-    /// End-to-end deadline, ns since the start; `u64::MAX`: none.
+    /// The end-to-end deadline, ns since the start; `u64::MAX` for none.
     pub(super) deadline: u64,
-    /// The time at which it was sent, ns.
+    /// The time at which the request was sent, ns.
     pub(super) sent: u64,
-    /// The time at which it got its slot, ns.
+    /// The time at which the request got its slot, ns.
     pub(super) began: u64,
     pub(super) ticket: Option<Ticket>,
-    /// The token that it passes on with its calls.
+    /// The token that the request passes to its calls.
     pub(super) token: Option<Token>,
-    /// The process that called, if it identifies itself.
+    /// The calling process, if it identifies itself.
     pub(super) upstream: Option<ProcessId>,
-    /// That process's record of the call.
+    /// The calling process's record of the call.
     pub(super) call: Option<Call>,
-    /// The workflow data that the answer carries.
+    /// The workflow data of the answer.
     pub(super) said: Option<Said>,
     pub(super) step: u16,
-    /// Calls of the step that are still to be made.
+    /// The number of calls of the step that are still to be made.
     pub(super) left: u32,
-    /// Calls of the step that were made and not answered.
+    /// The number of calls of the step that were made and not answered.
     pub(super) outstanding: u32,
 }
 
@@ -87,7 +87,7 @@ impl Spans {
     pub(super) fn insert(&mut self, span: Span) -> SpanId {
         let Some(index) = self.free.pop() else {
             self.spans.push(span);
-            // 2^32 requests at once don't fit into memory.
+            // The index fits: 2^32 requests at once don't fit into memory.
             return self.id((self.spans.len() - 1) as u32);
         };
         let place = &mut self.spans[index as usize];

@@ -1,5 +1,5 @@
-//! The effect of policies on a mesh: the same clients without any, and with each service's own
-//! policy in front of its processes.
+//! The effect of policies on a mesh, with the same clients: without policies, and with each
+//! service's policy in front of its processes.
 
 use std::iter::once;
 use std::ops::Range;
@@ -29,16 +29,16 @@ pub struct MeshStudy {
     notes: Vec<String>,
 }
 
-/// A service's policy, compiled.
+/// A service's compiled policy.
 #[derive(Debug, Clone)]
 pub struct Applied {
-    /// `namespace/name` of the policy.
+    /// The policy's `namespace/name`.
     pub name: String,
-    /// The stage that it compiles to.
+    /// The compiled stage.
     pub stage: StageConfig,
 }
 
-/// A column of results: its heading, its name in rows for programs, and whether it is a ratio,
+/// A column of results: its heading, its name in machine-readable rows, and whether it is a ratio,
 /// which the table shows in percent.
 type Column = (&'static str, &'static str, bool);
 
@@ -65,16 +65,16 @@ struct Results<'a> {
     kind: &'static str,
     columns: &'static [Column],
     names: Vec<&'a str>,
-    /// By setup and name.
+    /// Values by setup, then by workflow or service, then by column.
     values: Vec<Vec<Vec<Option<f64>>>>,
 }
 
 impl MeshStudy {
-    /// Returns the study of `plan`, which comes from the file `file`, with the policy of each of
-    /// its services, in their order.
+    /// Returns the study of `plan`, from the file `file`. `policies` has an entry for each service,
+    /// in their order.
     ///
     /// # Errors
-    /// [`SimulationError::Config`] of invalid rules.
+    /// [`SimulationError::Config`] if a policy's rules are invalid.
     pub fn new(
         policies: &[Option<Applied>],
         plan: Plan,
@@ -120,7 +120,7 @@ impl MeshStudy {
         let seeds = plan.seeds.unwrap_or(1);
         let without = Setup::default();
         let setups = [&without, &self.setup];
-        // The number of requests of closed loops isn't known in advance; the progress bar counts
+        // The number of a closed loop's requests isn't known in advance, so the progress bar counts
         // simulated seconds.
         let seconds = plan.duration as u64;
         progress.expect(2 * seconds * u64::from(size.seeds.unwrap_or(seeds).max(1)));
@@ -251,8 +251,8 @@ impl MeshStudy {
         ]
     }
 
-    /// Returns a figure of the rates at the entries, of the first run with the policy; `None` if no
-    /// workflow was limited.
+    /// Returns a figure of the rates at the entries, from the first run with the policies; `None`
+    /// if no workflow was limited.
     fn rates(&self, runs: &[Vec<Seen>]) -> Option<Figure> {
         let graph = &self.plan.graph;
         let seen = runs.get(1)?.first()?;
@@ -276,7 +276,7 @@ impl MeshStudy {
     }
 }
 
-/// Returns notes about settings of a policy that have no meaning in the mesh.
+/// Returns notes about settings of a policy that have no effect in the simulation.
 fn remarks(name: &str, stage: &StageConfig, plan: &Plan) -> Vec<String> {
     let mut notes = Vec::new();
     if stage.mode == Mode::DryRun {
@@ -331,7 +331,7 @@ impl Results<'_> {
         }
     }
 
-    /// Returns the rows for programs of a setup.
+    /// Returns a setup's machine-readable rows.
     fn records(&self, setup: usize, variant: &str) -> impl Iterator<Item = Record> {
         let rows = self.values.get(setup).into_iter().flatten();
         self.names.iter().zip(rows).map(move |(name, values)| {

@@ -22,7 +22,7 @@ use crate::workload::dice::Dice;
 /// The same tick period as in Envoy.
 const TICK_NS: u64 = 10_000_000;
 
-/// A run to make.
+/// The parameters of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Run<'a> {
     /// Services and workflows.
@@ -35,14 +35,14 @@ pub struct Run<'a> {
     pub until: Duration,
     /// Time between two samples of the processes.
     pub sample_every: Duration,
-    /// The run ends earlier when this number of clients' requests has ended.
+    /// The number of clients' requests after which the run ends early.
     pub requests: u64,
     /// The seed of all random choices.
     pub seed: u64,
 }
 
 impl Run<'_> {
-    /// Makes the run.
+    /// Runs the mesh.
     ///
     /// # Errors
     /// [`SimulationError`].
@@ -59,7 +59,7 @@ enum Event {
     Send(u32),
     /// A request reaches its process.
     Arrive(u32),
-    /// A request has computed.
+    /// A request has finished a computation.
     Computed(u32),
     /// An answer reaches its caller.
     Answer(u32),
@@ -75,22 +75,22 @@ struct World<'a> {
     run: &'a Run<'a>,
     graph: &'a Graph,
     now: u64,
-    /// Events by time; events of the same time in the order in which they were made.
+    /// Events by time; events at the same time in the order of their creation.
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     made: u64,
     processes: Vec<Process>,
-    /// The first process of each service.
+    /// The index of the first process of each service.
     first: Vec<usize>,
     spans: Spans,
-    /// Actions that processes asked for.
+    /// Actions that processes returned and that are still to be carried out.
     asked: Vec<Action>,
-    /// Random numbers by load.
+    /// Random numbers for each load.
     dice: Vec<Dice>,
-    /// Requests of each load's trace that were sent.
+    /// The number of requests sent from each load's trace.
     replayed: Vec<usize>,
-    /// Random numbers of the network.
+    /// Random numbers for the network.
     network: Dice,
-    /// Turns of entry processes, by service.
+    /// The next process that receives a client's request, by service.
     entries: Vec<usize>,
     seen: Seen,
 }
@@ -102,7 +102,7 @@ impl<'a> World<'a> {
         let mut seed = move || seeds.seed();
         let dice: Vec<Dice> = run.loads.iter().map(|_| Dice::new(seed())).collect();
         let network = Dice::new(seed());
-        // Clocks draw from their own generator, so that all else is the same with any clocks.
+        // Clocks have their own generator, so that the rest of the run is the same with any clocks.
         let mut clocks = Dice::new(!run.seed);
         let mut processes = Vec::new();
         let mut services = Vec::new();
@@ -256,7 +256,7 @@ impl<'a> World<'a> {
             _ => span.deadline,
         };
         let own = (self.run.setup.deadlines && expires < u64::MAX)
-            // The deadline's header can't be 0.
+            // The deadline's header must not be 0.
             .then(|| Duration::from_nanos(expires.saturating_sub(self.now).max(1_000)));
         let process = &mut self.processes[span.process as usize];
         match process.arrive(self.now, at, &span, own, &mut self.asked)? {
@@ -268,16 +268,16 @@ impl<'a> World<'a> {
         self.carry_out()
     }
 
-    /// Carries out the actions that processes asked for, and their consequences.
+    /// Carries out the actions that processes returned, and their consequences.
     fn carry_out(&mut self) -> Result<(), SimulationError> {
         while !self.asked.is_empty() {
-            // Each action may ask for more.
+            // Each action may cause further ones.
             let mut asked = std::mem::take(&mut self.asked);
             for asked in asked.drain(..) {
                 match asked {
                     Action::Resume { stream, ticket } => self.begin(stream, Some(ticket))?,
                     Action::Refuse { stream, refusal } => self.refused(stream, &refusal),
-                    // No service of a mesh delays its calls.
+                    // No service of a mesh uses smoothing.
                     Action::Send { .. } => {}
                 }
             }
@@ -296,7 +296,7 @@ impl<'a> World<'a> {
         self.reply(at, Ending::Refused);
     }
 
-    /// Starts a request that has got its slot.
+    /// Starts a request that was assigned its slot.
     fn begin(&mut self, at: u32, ticket: Option<Ticket>) -> Result<(), SimulationError> {
         let span = self.spans.at_mut(at);
         span.ticket = ticket;
@@ -338,7 +338,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Handles the end of computing; the freed thread goes to another request.
+    /// Handles the end of a computation. The freed thread goes to the next waiting request.
     fn computed(&mut self, at: u32) -> Result<(), SimulationError> {
         let span = self.spans.at_mut(at);
         span.step += 1;
@@ -349,7 +349,7 @@ impl<'a> World<'a> {
         self.step(at)
     }
 
-    /// Ends a request that is done with all its steps, or has failed.
+    /// Ends a request that has finished all its steps, or failed.
     fn end(&mut self, at: u32, ending: Ending) -> Result<(), SimulationError> {
         let span = self.spans.at_mut(at);
         let process = &mut self.processes[span.process as usize];

@@ -1,9 +1,9 @@
-//! Figures: the data to draw, without the drawing.
+//! The data of figures, independent of their drawing.
 
 /// Curves or points over two axes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Figure {
-    /// Its title, with the paper's figure if one exists.
+    /// Its title, with the number of the paper's figure if one exists.
     pub title: String,
     /// The horizontal axis.
     pub x: Axis,
@@ -15,27 +15,27 @@ pub struct Figure {
     pub levels: Vec<Level>,
     /// Vertical reference lines, such as the start of a burst.
     pub events: Vec<Level>,
-    /// An explanation of a sentence or two; may be empty.
+    /// An explanation in one or two sentences; may be empty.
     pub caption: String,
 }
 
 /// An axis.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Axis {
-    /// Its quantity, with the unit: `time, s`.
+    /// Its quantity and unit: `time, s`.
     pub label: String,
     /// The mapping of values to positions.
     pub scale: Scale,
-    /// The least value; `None` derives it from the data (a vertical axis begins at 0).
+    /// The smallest value; `None` derives it from the data (a vertical axis begins at 0).
     pub from: Option<f64>,
-    /// The greatest value; `None` derives it from the data.
+    /// The largest value; `None` derives it from the data.
     pub to: Option<f64>,
 }
 
 /// The mapping of values to positions on an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scale {
-    /// Evenly.
+    /// Linear.
     #[default]
     Linear,
     /// Logarithmic; only values above 0 are drawn.
@@ -49,8 +49,8 @@ pub struct Series {
     pub name: String,
     /// The drawing style.
     pub style: Style,
-    /// Index of its colour; series with the same index share it, as ours and the paper's of one
-    /// strategy do. `None` gives each its own.
+    /// The index of its colour. Series with the same index share it, such as our curve and the
+    /// paper's of one strategy. `None` gives the series its own colour.
     pub colour: Option<usize>,
     /// Its points, in ascending order of `x` for all but [`Style::Points`] and [`Style::Paper`].
     pub points: Vec<Point>,
@@ -64,7 +64,7 @@ pub enum Style {
     Line,
     /// A dashed line.
     Dashed,
-    /// A value that holds until the next point.
+    /// A horizontal line from each point to the next.
     Steps,
     /// Dots.
     Points,

@@ -1,4 +1,5 @@
-//! A report as a page: one file, readable without network or scripts, light and dark.
+//! A report as an HTML page: one file, without network access or scripts, with a light and a dark
+//! theme.
 
 use std::fmt::Write as _;
 

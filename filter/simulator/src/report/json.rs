@@ -1,11 +1,11 @@
-//! A report for programs.
+//! A report as JSON.
 
 use serde::ser::{Serialize, SerializeStruct as _, Serializer};
 
 use super::{Claim, Record, Report, Subject};
 
-/// Returns the report as JSON, ending with a line break: the subject, `rows` with one object for
-/// each result, and the `claims`, if the report has any; `holds` is null for a claim that is not
+/// Returns the report as JSON, ending with a line break. It has the subject, `rows` with one object
+/// for each result, and the `claims`, if there are any. `holds` is null for a claim that is not
 /// judged.
 ///
 /// # Errors

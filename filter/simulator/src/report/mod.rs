@@ -1,20 +1,20 @@
-//! The results of a simulation, in a form that every kind of experiment can fill and every output
-//! can show.
+//! The results of a simulation, in a form that all kinds of experiments produce and all outputs can
+//! show.
 //!
 //! Experiments differ: a table of a paper, curves over a load, a time series, a fitted model.
-//! Outputs differ, too: a terminal, a program, a page. Without a form between the two, each
-//! experiment would print its own results, and each new output would change all of them. So an
-//! experiment makes a [`Report`], and doesn't depend on its appearance:
+//! Outputs differ, too: a terminal, a program, a page. Without a common form, each experiment would
+//! print its own results, and each new output would change all experiments. So an experiment
+//! produces a [`Report`], independent of the output:
 //!
-//! - [`Table`]s with the expected number beside the measured one, and their largest accepted
-//!   distance ([`Compared`]);
+//! - [`Table`]s with the measured number, the expected one, and the largest accepted difference
+//!   ([`Compared`]);
 //! - [`Figure`]s: curves, steps or points over named axes, with reference levels and the paper's
 //!   values;
 //! - [`Claim`]s: the paper's statement, its value, the measured value, and whether the claim holds;
-//! - [`Record`]s: the rows for programs, with the experiment's own fields.
+//! - [`Record`]s: machine-readable rows, with the experiment's own fields.
 //!
-//! [`text`], [`json`] and [`html`] show it. A report contains nothing about the machine or the
-//! time, so that one seed gives one report, byte for byte.
+//! [`text`], [`json`] and [`html`] are the outputs. A report contains nothing about the machine or
+//! the time, so that one seed gives one report, byte for byte.
 
 pub mod chart;
 mod figure;
@@ -34,9 +34,9 @@ pub use table::{Cell, Compared, Group, Limited, Table, TableRow};
 pub struct Report {
     /// The simulated experiment.
     pub subject: Subject,
-    /// One line: the paper and the caption, or the policy.
+    /// The title in one line: the paper and the caption, or the policy.
     pub title: String,
-    /// Names and values that are necessary to repeat it, in reading order.
+    /// Names and values that are needed to repeat the run, in reading order.
     pub setup: Vec<(String, String)>,
     /// The tables.
     pub tables: Vec<Table>,
@@ -44,9 +44,9 @@ pub struct Report {
     pub figures: Vec<Figure>,
     /// The claims.
     pub claims: Vec<Claim>,
-    /// Caveats about the numbers, a sentence each.
+    /// Caveats about the numbers, one sentence each.
     pub notes: Vec<String>,
-    /// The rows for programs.
+    /// The machine-readable rows.
     pub rows: Vec<Record>,
 }
 
@@ -57,39 +57,39 @@ pub enum Subject {
     Scenario(String),
     /// A policy under a workload.
     Policy {
-        /// `namespace/name`.
+        /// The policy, `namespace/name`.
         policy: String,
         /// The workload's file, as given by the user.
         workload: String,
     },
 }
 
-/// A statement of the paper, compared with the results.
+/// A statement of the paper and the measured result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Claim {
-    /// The sentence.
+    /// The statement.
     pub text: String,
     /// The paper's number, or another expectation, with its unit; may be empty.
     pub paper: String,
     /// The measured value, with its unit.
     pub ours: String,
-    /// Whether it holds here; `None` for a claim that is shown and not judged, such as one that the
-    /// model was fitted to.
+    /// Whether the claim holds here; `None` if it is shown but not judged, such as one to which the
+    /// model was fitted.
     pub holds: Option<bool>,
 }
 
-/// The number of results that are as expected.
+/// The counts of results that were compared with an expectation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Cells that were compared with the paper's.
+    /// The number of cells that were compared with the paper's values.
     pub cells: usize,
-    /// Cells that have a limit.
+    /// The number of cells with a limit.
     pub limits: usize,
-    /// Claims that are judged.
+    /// The number of judged claims.
     pub claims: usize,
-    /// Cells beside the paper's values and claims that are only shown.
+    /// The number of claims and of cells with a paper's value that are only shown.
     pub unjudged: usize,
-    /// Cells outside their bounds and claims that don't hold, in words.
+    /// Descriptions of cells outside their bounds and of claims that don't hold.
     pub failures: Vec<String>,
 }
 
@@ -109,7 +109,7 @@ impl Report {
         }
     }
 
-    /// Adds a line of the setup.
+    /// Adds an entry to the setup.
     pub fn setup(&mut self, name: impl Into<String>, value: impl Into<String>) {
         self.setup.push((name.into(), value.into()));
     }
@@ -141,7 +141,7 @@ impl Verdict {
         self.failures.is_empty()
     }
 
-    /// Returns the verdict in one line; `None` without any expectation.
+    /// Returns the verdict in one line; `None` if the report has no expectations.
     #[must_use]
     pub fn summary(&self) -> Option<String> {
         let failed = self.failures.len();
@@ -170,7 +170,7 @@ impl Verdict {
 }
 
 impl Claim {
-    /// Returns the statement, our number and the expected one.
+    /// Returns the statement with our value and the expected one.
     #[must_use]
     pub fn describe(&self) -> String {
         match self.paper.as_str() {

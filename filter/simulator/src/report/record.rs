@@ -1,17 +1,17 @@
-//! Rows for programs: named values in a fixed order.
+//! Machine-readable rows: named values in a fixed order.
 
 use std::borrow::Cow;
 
 use serde::ser::{Serialize, Serializer};
 use serde_json::Value;
 
-/// A row: names and values, written in this order. A number that is not finite is null, as is a
-/// missing value, such as the response time of a type without served requests.
+/// A row: names and values in a fixed order. A number that is not finite is written as null, as is
+/// a missing value, such as the response time of a type without served requests.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Record(Vec<(Cow<'static, str>, Value)>);
 
-/// Precision of numbers with a fraction: one rejection in ten million requests, in percent, still
-/// differs from none.
+/// The precision of numbers with a fraction. One rejection in ten million requests, in percent,
+/// must still differ from none.
 const DECIMALS: f64 = 1e6;
 
 impl Record {
@@ -21,7 +21,7 @@ impl Record {
         Self::default()
     }
 
-    /// Returns this row with one more value at its end.
+    /// Returns this row with one more value at the end.
     #[must_use]
     pub fn with(mut self, name: impl Into<Cow<'static, str>>, value: impl Into<Value>) -> Self {
         let mut value = value.into();

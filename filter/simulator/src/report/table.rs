@@ -1,22 +1,22 @@
-//! Tables: measured values, with expected ones beside them.
+//! Tables of measured and expected values.
 
 use super::Verdict;
 
 /// A table.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Table {
-    /// Its title, with the unit.
+    /// The title, with the unit.
     pub title: String,
-    /// Headings of the columns; the first is that of the rows' labels.
+    /// The headings of the columns; the first is that of the rows' labels.
     pub columns: Vec<String>,
-    /// Its rows, in groups.
+    /// The rows, in groups.
     pub groups: Vec<Group>,
 }
 
-/// Rows that belong together.
+/// A group of rows.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Group {
-    /// Its name, such as a strategy's; empty for the only group of a table.
+    /// The group's name, such as a strategy's; empty for the only group of a table.
     pub title: String,
     /// The rows.
     pub rows: Vec<TableRow>,
@@ -25,9 +25,9 @@ pub struct Group {
 /// A row.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TableRow {
-    /// Its name, or its place on an axis.
+    /// The row's name, or its value on an axis.
     pub label: String,
-    /// The cells, one for each column but the first.
+    /// The cells, one for each column except the first.
     pub cells: Vec<Cell>,
 }
 
@@ -40,18 +40,18 @@ pub enum Cell {
     Text(String),
     /// A number with this many decimals.
     Number(f64, usize),
-    /// A number beside the expected one.
+    /// A measured number and the expected one.
     Compared(Compared),
-    /// A number that has a limit.
+    /// A number with a limit.
     Limited(Limited),
 }
 
-/// A number that has a limit, such as a response time with an objective.
+/// A number with a limit, such as a response time with an objective.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limited {
     /// The measured value.
     pub ours: f64,
-    /// Decimals of `ours`.
+    /// The number of decimals of `ours`.
     pub decimals: usize,
     /// The limit.
     pub limit: f64,
@@ -65,23 +65,23 @@ impl Limited {
     }
 }
 
-/// A number beside the expected one.
+/// A measured number and the expected one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compared {
     /// The measured value.
     pub ours: Option<f64>,
-    /// Decimals of `ours`.
+    /// The number of decimals of `ours`.
     pub decimals: usize,
     /// The expected value.
     pub expected: f64,
     /// The expected value as the paper prints it.
     pub printed: String,
-    /// The largest accepted distance of the two; `None` for numbers that are only shown.
+    /// The largest accepted difference between the two; `None` for numbers that are only shown.
     pub within: Option<f64>,
 }
 
 impl Compared {
-    /// Whether the value is within its bound; `None` without a bound.
+    /// Whether the value is within its bound; `None` if it has no bound.
     #[must_use]
     pub fn holds(&self) -> Option<bool> {
         let within = self.within?;
@@ -103,13 +103,13 @@ impl Compared {
 }
 
 impl Cell {
-    /// Returns a number with `decimals`, or an empty cell.
+    /// Returns a cell with this number and `decimals`; an empty cell for `None`.
     #[must_use]
     pub fn number(number: Option<f64>, decimals: usize) -> Self {
         number.map_or(Self::Empty, |number| Self::Number(number, decimals))
     }
 
-    /// Returns the measured value, as text.
+    /// Returns the text of the measured value.
     #[must_use]
     pub fn ours(&self) -> String {
         match self {
@@ -120,7 +120,7 @@ impl Cell {
             Self::Compared(cell) => cell.ours.map_or_else(
                 || "–".to_owned(),
                 |ours| match ours {
-                    // 0.00 could be one in ten thousand.
+                    // An exact 0 is "0", since 0.00 could also be one in ten thousand.
                     0.0 => "0".to_owned(),
                     ours => format!("{ours:.*}", cell.decimals),
                 },
@@ -130,7 +130,7 @@ impl Cell {
 }
 
 impl Table {
-    /// Judges its cells by their bounds.
+    /// Adds the verdicts on the table's cells.
     pub(super) fn judge(&self, verdict: &mut Verdict) {
         for group in &self.groups {
             for row in &group.rows {

@@ -1,13 +1,13 @@
-//! A report for a terminal: tables with aligned columns, and unexpected results in words.
+//! A report for a terminal: tables with aligned columns, and descriptions of unexpected results.
 
 use std::fmt::Write as _;
 
 use super::{Cell, Report, Table};
 
-/// Mark of a cell outside of its bound or limit.
+/// The mark of a cell outside its bound or limit.
 const OUTSIDE: &str = " !";
 
-/// Returns the report as text. Figures are left to pages; their numbers are in the tables or in the
+/// Returns the report as text. Figures are only in pages; their numbers are in the tables or in the
 /// JSON.
 #[must_use]
 pub fn text(report: &Report) -> String {

@@ -19,17 +19,17 @@ use num_complex::Complex64;
 use super::plant::Plant;
 use super::polynomial::Polynomial;
 
-/// Ratio of a step within which the response has settled.
+/// The ratio of the step within which the response counts as settled.
 const WITHIN: f64 = 0.02;
 
 /// The meaning of the output of Eq. 7.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Law {
-    /// The bound on the backlog itself: the loop of Figure 2, Eq. 8, to which the paper's poles
-    /// belong.
+    /// The bound on the backlog itself. This is the loop of Figure 2 and Eq. 8, to which the
+    /// paper's poles belong.
     #[default]
     Bound,
-    /// The adjustment of the bound, which Eq. 1 sums up once more.
+    /// The adjustment of the bound, which Eq. 1 integrates once more.
     Adjustment,
 }
 
@@ -71,8 +71,8 @@ pub struct Goal {
 }
 
 impl Goal {
-    /// Returns the pole with the positive imaginary part of the pair that a system of the second
-    /// order needs for this goal.
+    /// Returns the pole with positive imaginary part of the pair that a second-order system needs
+    /// for this goal.
     #[must_use]
     pub fn pole(&self) -> Complex64 {
         let ln_r = -4.0 / self.settling;
@@ -85,7 +85,8 @@ impl Goal {
 pub struct Response {
     /// Overshoot, ratio of the step.
     pub overshoot: f64,
-    /// Periods until it stays within 2% of the target; `None` if it doesn't within a thousand.
+    /// The number of periods until the response stays within 2% of the target; `None` if that takes
+    /// more than a thousand.
     pub settling: Option<usize>,
 }
 
@@ -175,7 +176,7 @@ pub fn closed_loop(plant: &Plant, law: Law, gains: Gains) -> Polynomial {
     open.plus(&plant.numerator().times(&zero).times(&controller))
 }
 
-/// Returns the factors beside x z − y in the controller: denominator and numerator.
+/// Returns the factors of the controller beside x z − y: denominator and numerator.
 fn parts(law: Law) -> (Polynomial, Polynomial) {
     let once = Polynomial::new([1.0, -1.0]);
     match law {
@@ -184,8 +185,8 @@ fn parts(law: Law) -> (Polynomial, Polynomial) {
     }
 }
 
-/// Returns the gains that make `poles` poles of the closed loop: two real ones, or one complex one
-/// and its conjugate. `None` if no gains do. The gains may be negative, or other poles unstable.
+/// Returns the gains that place `poles` in the closed loop: two real poles, or a complex one and
+/// its conjugate. `None` if no gains do. The gains may be negative, or other poles unstable.
 #[must_use]
 pub fn place(plant: &Plant, law: Law, poles: [Complex64; 2]) -> Option<Gains> {
     let (integrator, zero) = parts(law);
@@ -211,9 +212,9 @@ pub fn place(plant: &Plant, law: Law, poles: [Complex64; 2]) -> Option<Gains> {
     (gains.proportional.is_finite() && gains.integral.is_finite()).then_some(gains)
 }
 
-/// Returns gains for a goal: those of the pair of poles that the goal requires, if the closed loop
-/// then meets it, else those of the fastest pair that does. Zeros and the other poles affect the
-/// response, too, so the response is simulated.
+/// Returns gains for a goal. They place the pair of poles that the goal requires, if the closed
+/// loop then meets it, else the fastest pair with which it does. Zeros and the other poles affect
+/// the response, too, so the response is simulated.
 ///
 /// # Errors
 /// [`DesignError`].
@@ -245,7 +246,7 @@ pub fn design(plant: &Plant, law: Law, goal: Goal) -> Result<Design, DesignError
         })
 }
 
-/// Returns pairs of poles, the fastest first: complex ones, and real ones of which one is faster.
+/// Returns pairs of poles, the fastest first: complex pairs, and pairs of two different real poles.
 fn pairs() -> impl Iterator<Item = [Complex64; 2]> {
     const RADII: u32 = 97;
     const SHAPES: u32 = 12;

@@ -2,29 +2,29 @@
 //! quality of their predictions (§4).
 //!
 //! s(k) = Σᵢ aᵢ s(k−i) + bᵢ d(k−i). Eq. 4 has no constant term, so it holds only around an
-//! operating point. A constant is fitted beside the coefficients and left out of the model. The
-//! paper fits the square roots of delays and backlogs; [`Transform::SquareRoot`] does so for
-//! comparison. Gains from such a model are for square roots, too, and a controller that uses the
-//! delays themselves can't use them.
+//! operating point. A constant is fitted together with the coefficients and left out of the model.
+//! The paper fits the square roots of delays and backlogs; [`Transform::SquareRoot`] does so for
+//! comparison. Gains from such a model apply to square roots, too, so a controller of the delays
+//! themselves can't use them.
 
 use super::plant::Plant;
 use super::qr::least_squares;
 
-/// Highest order.
+/// The highest order.
 pub const MAX_ORDER: usize = 4;
-/// The number of coefficients, and the constant.
+/// The maximum number of columns: the coefficients and the constant.
 const MAX_COLUMNS: usize = 2 * MAX_ORDER + 1;
 /// The gain in R² that justifies a higher order.
 const WORTH: f64 = 0.01;
-/// Samples per coefficient.
+/// The minimum number of samples per coefficient.
 const SAMPLES_A_COEFFICIENT: usize = 5;
 
 /// Samples without a gap, one per period.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Segment {
-    /// Mean service delay in each period, s.
+    /// The mean service delay of each period, s.
     pub delays: Vec<f64>,
-    /// Backlog in each period.
+    /// The backlog at the end of each period.
     pub backlogs: Vec<f64>,
 }
 
@@ -34,7 +34,7 @@ pub enum Transform {
     /// No transformation.
     #[default]
     None,
-    /// The square root of both, as in the paper.
+    /// The square roots of delays and backlogs, as in the paper.
     SquareRoot,
 }
 
@@ -56,9 +56,9 @@ pub struct Fit {
     pub r_squared: f64,
     /// The number of predictions.
     pub samples: usize,
-    /// Mean delay, s (of square roots, if those were fitted).
+    /// The mean delay, s; of square roots, if those were fitted.
     pub mean_delay: f64,
-    /// Mean backlog.
+    /// The mean backlog; of square roots, if those were fitted.
     pub mean_backlog: f64,
 }
 
@@ -151,8 +151,8 @@ pub fn identify(
     })
 }
 
-/// Returns the fit to use, of fits by ascending order: the first that no fit of higher order
-/// exceeds by more than a hundredth of R². The paper chose the second order this way.
+/// Returns the fit to use, from fits in ascending order: the first whose R² is within a hundredth
+/// of the best. The paper chose the second order this way.
 #[must_use]
 pub fn choose_order(fits: &[Fit]) -> Option<&Fit> {
     let best = fits.iter().map(|f| f.r_squared).fold(f64::MIN, f64::max);

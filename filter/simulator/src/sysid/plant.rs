@@ -1,4 +1,5 @@
-//! The identified system: delay as a function of past delays and backlogs (Chronos Eq. 4 and 6).
+//! The identified system, with the delay as a function of past delays and backlogs (Chronos Eq. 4
+//! and 6).
 
 use std::fmt;
 
@@ -6,8 +7,8 @@ use num_complex::Complex64;
 
 use super::polynomial::Polynomial;
 
-/// s(k) = Σᵢ aᵢ s(k−i) + bᵢ d(k−i), i = 1..n (Eq. 4), with s in seconds and d in the backlog's
-/// unit, both around the operating point.
+/// The model s(k) = Σᵢ aᵢ s(k−i) + bᵢ d(k−i), i = 1..n (Eq. 4), with s in seconds and d in the
+/// backlog's unit, both around the operating point.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plant {
     a: Vec<f64>,
@@ -16,14 +17,14 @@ pub struct Plant {
 
 impl Plant {
     /// Returns the plant with these coefficients, a₁ and b₁ first; `None` unless both have the same
-    /// number, at least one, and all are finite.
+    /// length, at least one, and all are finite.
     #[must_use]
     pub fn new(a: Vec<f64>, b: Vec<f64>) -> Option<Self> {
         let finite = a.iter().chain(&b).all(|c| c.is_finite());
         (finite && !a.is_empty() && a.len() == b.len()).then_some(Self { a, b })
     }
 
-    /// Returns n.
+    /// Returns n, the order.
     #[must_use]
     pub fn order(&self) -> usize {
         self.a.len()
@@ -60,8 +61,8 @@ impl Plant {
         self.denominator().roots()
     }
 
-    /// Returns the change of the delay, s, after a lasting change of the backlog by 1: Eq. 6 at z =
-    /// 1.
+    /// Returns the change of the delay, s, after a permanent change of the backlog by 1: Eq. 6 at z
+    /// = 1.
     #[must_use]
     pub fn gain(&self) -> f64 {
         self.b.iter().sum::<f64>() / (1.0 - self.a.iter().sum::<f64>())
@@ -85,7 +86,7 @@ fn short(value: f64) -> String {
 }
 
 impl fmt::Display for Plant {
-    /// Writes Eq. 4 with its numbers.
+    /// Writes Eq. 4 with its coefficients.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let terms = |c: &[f64], name: &'static str| -> Vec<(f64, String)> {
             (1..)

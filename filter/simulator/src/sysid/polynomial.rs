@@ -4,13 +4,13 @@ use std::f64::consts::TAU;
 
 use num_complex::Complex64;
 
-/// The largest number of steps of Aberth's method; simple roots take about ten, double ones about
+/// The maximum number of steps of Aberth's method; simple roots take about ten, double ones about
 /// fifty.
 const MAX_STEPS: usize = 500;
 /// The relative step below which a root has converged.
 const SMALL_STEP: f64 = 1e-15;
 
-/// A polynomial by its coefficients, that of the highest power first.
+/// A polynomial, as its coefficients, that of the highest power first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Polynomial(Vec<f64>);
 
@@ -25,8 +25,8 @@ impl Polynomial {
         Self(all)
     }
 
-    /// Returns the polynomial with these roots and the leading coefficient 1; complex roots must
-    /// come with their conjugates.
+    /// Returns the polynomial with these roots and the leading coefficient 1. Complex roots must be
+    /// given with their conjugates.
     #[must_use]
     pub fn from_roots(roots: &[Complex64]) -> Self {
         let mut product = vec![Complex64::new(1.0, 0.0)];
@@ -105,7 +105,8 @@ impl Polynomial {
             .map(|(c, power)| c * power as f64)
             .collect();
         let derivative = Self(derivative);
-        // The start is neither real nor symmetric; otherwise pairs would move alike for ever.
+        // The start is neither real nor symmetric; otherwise pairs would move in the same way
+        // forever.
         let mut roots: Vec<Complex64> = (0..n)
             .map(|k| Complex64::from_polar(bound / 2.0, TAU * (k as f64 + 0.3) / n as f64))
             .collect();

@@ -1,14 +1,14 @@
 //! Linear least squares: the x that minimizes |A x − y|₂.
 //!
-//! The method is Householder reflections rather than normal equations, which square the condition
-//! number of A: delays of seconds beside backlogs of ten thousands would lose half of their digits.
-//! Columns are first scaled to length one, so that their units don't affect the rank, either.
+//! The method is Householder reflections. Normal equations would square the condition number of A:
+//! with delays of seconds and backlogs of ten thousands, half of the digits would be lost. Columns
+//! are first scaled to length one, so that their units don't affect the rank, either.
 
-/// The remaining length of a scaled column below which it counts as a combination of the others.
+/// The remaining length below which a scaled column counts as a linear combination of the others.
 const DEPENDENT: f64 = 1e-9;
 
-/// Solves for x; `rows` are the rows of A, all of the same length. `None` if A has fewer rows than
-/// columns, or columns are linearly dependent.
+/// Returns x; `rows` are the rows of A, all of the same length. `None` if A has fewer rows than
+/// columns, or if its columns are linearly dependent.
 #[must_use]
 pub fn least_squares<const N: usize>(
     rows: &[[f64; N]],
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn fits_a_line_through_noise_as_the_textbook_does() {
-        // The least squares line of (0,1), (1,3), (2,4), (3,4) is 1.5 + 1 x.
+        // The least-squares line of (0,1), (1,3), (2,4), (3,4) is 1.5 + 1 x.
         let rows = [[1.0, 0.0], [1.0, 1.0], [1.0, 2.0], [1.0, 3.0]];
         let x = least_squares(&rows, 2, &[1.0, 3.0, 4.0, 4.0]).unwrap();
         assert!(

@@ -8,7 +8,7 @@ use crate::progress::Silent;
 use crate::samples;
 use crate::workload::{LogNormal, TypeLoad};
 
-/// Requests of size 1, and a fifth of size 100. The scatter of their times is small.
+/// Returns requests of size 1, and a fifth of size 100. Their service times vary little.
 fn workload() -> Workload {
     let of = |(name, share, size): (&str, f64, u32)| {
         let mean = 2.0 + f64::from(size);
@@ -64,8 +64,8 @@ fn report(stage: StageConfig, load: f64) -> Report {
     trial.run(&Size::default(), &Silent).unwrap()
 }
 
-/// Returns the percent of all requests answered within the objective, with and without `cost`, and
-/// the percents of small and large requests that are refused with it.
+/// Returns the percentage of all requests answered within the objective, with and without `cost`,
+/// and the percentages of small and large requests that are refused with it.
 fn compare(objective_ms: u64, shed_by_value: bool, load: f64) -> ([f64; 2], [f64; 2]) {
     let [with, without] =
         [true, false].map(|by_size| report(stage(objective_ms, shed_by_value, by_size), load));
@@ -88,8 +88,8 @@ fn more_requests_are_answered_in_time_by_value_too() {
     assert!(within[0] >= 1.3 * within[1], "{within:?}");
 }
 
-/// Large requests take longer than the objective even on an idle backend. They get slots that are
-/// free, and no small one is late for it.
+/// Large requests take longer than the objective even on an idle backend. They only get slots that
+/// are free, and don't delay small requests beyond the objective.
 #[test]
 fn requests_that_are_late_in_any_case_take_no_slots_from_others() {
     let (within, refused) = compare(50, false, 1.5);

@@ -1,10 +1,10 @@
-//! A trial's results as curves: over the load, or over time.
+//! The results of a trial as curves over the load or over time.
 
 use super::rows::{CaseRows, TypeRow, average};
 use super::{CaseOutcome, Offered, Trial};
 use crate::report::{Axis, Figure, Level, Series, Style};
 
-/// The number of a type's results that a curve shows.
+/// A value of a type's results, which a curve shows.
 type Value = fn(&TypeRow) -> Option<f64>;
 
 pub(super) fn figures(
@@ -78,7 +78,7 @@ fn by_type(trial: &Trial, x: &Axis, points: &[(f64, &[TypeRow])]) -> Vec<Figure>
     figures
 }
 
-/// Returns one curve for each type, and a dashed one over all.
+/// Returns one curve for each type, and a dashed one for all types together.
 fn curves(points: &[(f64, &[TypeRow])], value: Value) -> Vec<Series> {
     let rows = points.first().map_or(&[][..], |(_, rows)| rows);
     let curve = |(at, row): (usize, &TypeRow)| {
@@ -94,7 +94,7 @@ fn curves(points: &[(f64, &[TypeRow])], value: Value) -> Vec<Series> {
     rows.iter().enumerate().map(curve).collect()
 }
 
-/// Returns a line for each objective, named by its types if the types' objectives differ.
+/// Returns a line for each objective, with the names of its types if the types' objectives differ.
 fn objectives(trial: &Trial, points: &[(f64, &[TypeRow])], percentile: f64) -> Vec<Level> {
     let rows = points.first().map_or(&[][..], |(_, rows)| rows);
     let mut levels: Vec<(f64, Vec<&str>)> = Vec::new();
@@ -154,7 +154,7 @@ fn over_time(
     all
 }
 
-/// Returns the middles of the bins, s since the warm-up, and the results in them.
+/// Returns the middles of the bins, s since the warm-up, with the results of each bin.
 fn curve(trial: &Trial, run: &CaseOutcome) -> Option<Vec<(f64, Vec<TypeRow>)>> {
     let timeline = run.curve.as_ref()?;
     let (begin, _) = timeline.span(0);
@@ -186,7 +186,7 @@ fn offered(points: &[(f64, &[TypeRow])]) -> Figure {
     }
 }
 
-/// Returns the starts of all phases but the first.
+/// Returns the starts of all phases except the first.
 fn phases(trial: &Trial) -> Vec<Level> {
     let Offered::Phases { phases, .. } = &trial.plan.offered else {
         return Vec::new();

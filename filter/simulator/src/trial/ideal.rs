@@ -1,8 +1,8 @@
-//! The answers of an oracle, the yardstick of a trial.
+//! The answers of an oracle, with which a trial is compared.
 //!
-//! The oracle knows all future arrivals and has no queue, so slot time is its only limit. The value
-//! of its answers is maximal if slots are filled in order of value per slot time (the fractional
-//! knapsack):
+//! The oracle knows all future arrivals and needs no queue, so slot time is its only limit. The
+//! value of its answers is maximal if the slots are filled in the order of value per slot time (the
+//! fractional knapsack):
 //!
 //! ```text
 //! w_k = λ_k m_k      f_k = min(1, (P − Σ_j<k w_j) / w_k)      k in descending order of v_k / m_k
@@ -11,7 +11,7 @@
 /// The arriving requests of a type.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Demand {
-    /// Value of one answer.
+    /// The value of one answer.
     pub(super) value: f64,
     /// Requests per second.
     pub(super) per_second: f64,
@@ -19,7 +19,7 @@ pub(super) struct Demand {
     pub(super) mean_ms: f64,
 }
 
-/// Returns the ratio of each type's requests that is answered. Types of the same value per slot
+/// Returns the ratio of each type's requests that is answered. Types with the same value per slot
 /// time have the same ratio.
 pub(super) fn ideal(types: &[Demand], slots: u32) -> Vec<f64> {
     let density = |at: usize| types[at].value / types[at].mean_ms;

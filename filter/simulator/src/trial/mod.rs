@@ -1,4 +1,4 @@
-//! A policy under a workload: its simulated effect on this traffic.
+//! A trial: the simulated effect of a policy on a workload.
 
 mod figures;
 mod ideal;
@@ -29,7 +29,7 @@ use rows::CaseRows;
 const REQUESTS: u64 = 200_000;
 /// Default number of runs.
 const SEEDS: u32 = 3;
-/// Default warm-up: the engine learns the service times of all types.
+/// Default warm-up, in which the engine learns the service times of all types.
 const WARM_UP: Duration = Duration::from_secs(5);
 /// Default warm-up if P is found automatically.
 const WARM_UP_TO_FIND: Duration = Duration::from_secs(15);
@@ -47,7 +47,7 @@ pub struct Plan {
     pub offered: Offered,
     /// The backend's parallelism. It is also P, unless the policy has P found automatically.
     pub parallelism: Option<u32>,
-    /// Requests of each run that count.
+    /// Requests of each run that count in its results.
     pub requests: Option<u64>,
     /// The number of runs of each case.
     pub seeds: Option<u32>,
@@ -60,37 +60,37 @@ pub struct Plan {
 /// The arriving requests.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Offered {
-    /// One load after the other, each in runs of its own.
+    /// Several loads, one after the other, each in its own runs.
     Loads {
-        /// The mix.
+        /// The mix of types.
         workload: Workload,
         /// The rates.
         loads: Vec<Rate>,
     },
     /// A load that changes over time.
     Phases {
-        /// The mix.
+        /// The mix of types.
         workload: Workload,
         /// The rates and their durations.
         phases: Vec<Phase>,
     },
-    /// Requests of clients that wait for their answers.
+    /// Requests of closed-loop clients.
     Clients {
-        /// The mix.
+        /// The mix of types.
         workload: Workload,
         /// The clients.
         clients: Clients,
     },
     /// Recorded requests.
     Recorded {
-        /// The requests.
+        /// The recorded requests.
         recording: Recording,
         /// Speeds, in multiples of the recorded one.
         speeds: Vec<f64>,
     },
 }
 
-/// Clients that wait for their answers, and think before they send again.
+/// Closed-loop clients, which think before they send again.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Clients {
     /// The number of clients.
@@ -154,9 +154,9 @@ pub struct Trial {
 /// Traffic that is simulated once per seed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Case {
-    /// Requests per second; the mean, if the rate changes.
+    /// Requests per second; the mean if the rate changes.
     per_second: f64,
-    /// Multiples of full load; for a recording, of its rate.
+    /// The load in multiples of full load; for a recording, of its rate.
     factor: f64,
 }
 
@@ -170,8 +170,8 @@ struct CaseOutcome {
 }
 
 impl Trial {
-    /// Returns the trial of `stage`, from the policy `policy`, under `plan`, from the file
-    /// `workload`.
+    /// Returns the trial of `stage` under `plan`. `policy` and `workload` are the names of their
+    /// files or objects, for the report.
     #[must_use]
     pub fn new(mut stage: StageConfig, policy: &str, plan: Plan, workload: &str) -> Self {
         let mut notes = Vec::new();
@@ -250,7 +250,7 @@ impl Trial {
         let plan = &self.plan;
         let default_seeds = match &plan.offered {
             Offered::Loads { .. } | Offered::Phases { .. } | Offered::Clients { .. } => SEEDS,
-            // Recorded traffic is not random; only the strategy is.
+            // Recorded traffic is not random, only the strategy is.
             Offered::Recorded { .. } => 1,
         };
         let warm_up = match self.stage.auto_parallelism {
@@ -291,7 +291,7 @@ impl Trial {
                 }]
             }
             Offered::Clients { workload, clients } => {
-                // The rate if all requests were answered at once. The actual rate is measured.
+                // The rate if answers took no time. The actual rate is measured.
                 let per_second = f64::from(clients.count) / clients.think.as_secs_f64();
                 let full = workload.per_second(Rate::Factor(1.0), slots);
                 vec![Case {
@@ -351,8 +351,8 @@ impl Trial {
             warm_up: amount.warm_up,
             until: match &self.plan.offered {
                 Offered::Loads { .. } | Offered::Clients { .. } => Until::Requests(amount.requests),
-                // The run doesn't wait until the source is exhausted: requests served after its end
-                // belong to no phase.
+                // The run ends at a time, not when the source is exhausted, because requests served
+                // after the last phase belong to no phase.
                 Offered::Phases { phases, .. } => Until::Time(
                     phases.iter().map(|p| p.duration).sum::<Duration>() + amount.warm_up,
                 ),
@@ -447,7 +447,7 @@ struct Amount {
     warm_up: Duration,
 }
 
-/// Returns the edges of bins of a round length.
+/// Returns the edges of bins whose length is a round number.
 fn bins(begin: u64, end: u64) -> Vec<u64> {
     let least = ((end - begin) / MOST_BINS).max(SHORTEST_BIN);
     let power = 10_u64.pow(least.ilog10());

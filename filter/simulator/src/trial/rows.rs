@@ -1,4 +1,4 @@
-//! Results of a trial by type: averages over its runs.
+//! The results of a trial by type, averaged over its runs.
 
 use headgate_core::strategy::TypeId;
 
@@ -9,29 +9,29 @@ use crate::report::Record;
 use crate::results::{ALL, mean};
 use crate::workload::Workload;
 
-/// Percentiles that every table shows.
+/// The percentiles that every table shows.
 const USUAL: [f64; 2] = [50.0, 90.0];
 
-/// Results of a load, or of a phase.
+/// The results of a load, or of a phase.
 pub(super) struct CaseRows {
     pub(super) span: Span,
-    /// Requests per second.
+    /// The offered rate, requests per second.
     pub(super) per_second: f64,
-    /// Multiples of full load; for a recording, of its rate.
+    /// The load in multiples of full load; for a recording, of its rate.
     pub(super) factor: f64,
     /// One row for each type, then one for all types together.
     pub(super) rows: Vec<TypeRow>,
 }
 
-/// The span of a run that results cover.
+/// The part of a run that the results cover.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Span {
     Whole,
-    /// The phase's number, from 1; start and end, s.
+    /// A phase: its number, from 1, and its start and end, s.
     Phase(usize, f64, f64),
 }
 
-/// Results of a type.
+/// The results of a type.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TypeRow {
     pub(super) name: String,
@@ -40,13 +40,13 @@ pub(super) struct TypeRow {
     /// Requests per second.
     pub(super) offered: f64,
     pub(super) rejected_pct: f64,
-    /// Percent of the offered requests that were answered within the objective at the type's
-    /// highest percentile; without an objective, that were answered at all. For all types together,
-    /// percent of the value.
+    /// The percentage of the offered requests that were answered within the objective at the type's
+    /// highest percentile; without an objective, the percentage that were answered. For all types
+    /// together, the percentage of the value.
     pub(super) within_pct: f64,
-    /// The same for an [`ideal`] admission; `None` if mean service times are not known.
+    /// The same percentage for an [`ideal`] admission; `None` if mean service times are unknown.
     pub(super) ideal_pct: Option<f64>,
-    /// Percentiles and the response times of served requests at them, ms.
+    /// Percentiles, with the response times of served requests at them, ms.
     pub(super) times: Vec<(f64, Option<f64>)>,
     pub(super) utilization: f64,
 }
@@ -60,7 +60,7 @@ impl TypeRow {
 }
 
 impl CaseRows {
-    /// Returns the rows for programs.
+    /// Returns the machine-readable rows.
     pub(super) fn records(&self, trial: &Trial) -> Vec<Record> {
         let strategy = trial.strategy();
         let record = |row: &TypeRow| {
@@ -117,7 +117,7 @@ impl Trial {
         kind.slo.last().map(|objective| objective.objective_us)
     }
 
-    /// Returns the value of an answer, by type of the traffic.
+    /// Returns the value of an answer, for each type of the traffic.
     fn values(&self) -> Vec<f64> {
         let types = self.plan.offered.workload().map(Workload::types);
         let class_of = |at: usize| types?.get(at).map(|kind| kind.class);
@@ -132,7 +132,7 @@ impl Trial {
             .collect()
     }
 
-    /// Adds the answers of an ideal admission at `per_second`, and weighs the row of all types by
+    /// Adds the results of an ideal admission at `per_second`, and weights the row of all types by
     /// value.
     fn against_ideal(&self, mut rows: Vec<TypeRow>, per_second: f64) -> Vec<TypeRow> {
         let values = self.values();
@@ -168,7 +168,7 @@ impl Trial {
         rows
     }
 
-    /// Returns the results of a case from its runs: phase by phase, if it has phases.
+    /// Returns the results of a case from its runs, phase by phase if it has phases.
     pub(super) fn rows_of(&self, case: &Case, runs: &[CaseOutcome]) -> Vec<CaseRows> {
         let Offered::Phases { workload, phases } = &self.plan.offered else {
             // The rate of a closed loop is only known after the run.
@@ -270,7 +270,7 @@ fn percent(part: u64, of: u64) -> f64 {
     100.0 * part as f64 / of.max(1) as f64
 }
 
-/// Returns the averages over runs, all of which have the same rows.
+/// Returns the averages over runs; all runs have the same rows.
 pub(super) fn average(runs: &[Vec<TypeRow>]) -> Vec<TypeRow> {
     let Some(first) = runs.first() else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! A trial's setup and results as tables.
+//! The setup and the results of a trial as tables.
 
 use std::time::Duration;
 
@@ -38,15 +38,15 @@ pub(super) fn table(trial: &Trial, results: &[CaseRows]) -> Table {
     }
 }
 
-/// Percent of rejections above which a type's objectives are not meaningful: the few served
-/// requests found free slots.
+/// The percentage of rejections above which a type's objectives are not meaningful, because its few
+/// served requests found free slots.
 const HARDLY_ANSWERED_PCT: f64 = 90.0;
 
 fn is_hardly_answered(row: &TypeRow) -> bool {
     row.rejected_pct > HARDLY_ANSWERED_PCT
 }
 
-/// Returns a sentence for each type that is hardly answered.
+/// Returns a sentence for each type of which hardly any request is answered.
 pub(super) fn hardly_answered(trial: &Trial, results: &[CaseRows]) -> Vec<String> {
     let named = |row: &&TypeRow| row.kind.is_some() && is_hardly_answered(row);
     let notes = |case: &CaseRows| {
@@ -109,9 +109,9 @@ fn table_row(trial: &Trial, row: &TypeRow, percentiles: &[f64]) -> TableRow {
 }
 
 impl Trial {
-    /// Returns the strategy's name and that of its wrapper, as in a policy.
+    /// Returns the names of the strategy and of its wrapper, as in a policy.
     pub(super) fn strategy(&self) -> String {
-        // Both are tagged with their names.
+        // Both serialize with their name as the tag.
         let name = |value: Result<serde_json::Value, serde_json::Error>| {
             let value = value.ok()?;
             Some(value.get("type")?.as_str()?.to_owned())
@@ -182,7 +182,7 @@ fn recorded(report: &mut Report, recording: &Recording, slots: u32) {
     );
 }
 
-/// Describes clients in words.
+/// Returns a description of the clients.
 fn waiting(clients: &Clients) -> String {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let mut text = format!(

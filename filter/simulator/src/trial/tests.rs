@@ -10,7 +10,7 @@ use crate::source::{Request, Source as _};
 use crate::workload::{Bursts, Process, ServiceTime, TypeLoad};
 use serde_json::Value;
 
-/// Returns Bouncer's basic policy, and the paper's mix.
+/// Returns Bouncer's basic policy and the paper's mix.
 fn stage_and_workload() -> (StageConfig, Workload) {
     (samples::stage(), samples::workload())
 }
@@ -98,8 +98,8 @@ fn log(workload: &Workload, per_second: f64, seed: u64, requests: usize) -> Stri
     let mut traffic = Traffic::steady(workload, per_second, seed);
     let taken: Vec<Request> = (0..requests).filter_map(|_| traffic.take()).collect();
     let mut log = String::new();
-    // Envoy writes a line at the end of a request; any order other than that of arrivals is a valid
-    // test.
+    // Envoy writes lines in the order of requests' ends. Any order other than that of arrivals
+    // tests the sorting.
     for request in taken.iter().rev() {
         let (us, ms) = (request.at / 1_000, request.processing as f64 / 1e6);
         let (minute, second, us) = (us / 60_000_000, us / 1_000_000 % 60, us % 1_000_000);
@@ -122,7 +122,7 @@ fn a_recorded_poisson_process_gives_what_the_modelled_one_gives() {
     assert_eq!((recording.len(), recording.notes().len()), (150_000, 0));
     assert!((recording.per_second() / per_second - 1.0).abs() < 0.01);
 
-    // The requests are the same, so that chance has little influence.
+    // The requests are the same in both, so chance has little influence.
     let modelled = Plan {
         requests: Some(150_000),
         ..plan(Offered::Loads {
@@ -268,8 +268,8 @@ fn clients_that_are_told_of_refusals_send_less_as_equation_3_predicts() {
             number(all, "rejected_pct") / 100.0,
         )
     };
-    // Full load is 500/s. Clients that are hardly ever refused send one request per think and
-    // response time.
+    // Full load is 500/s. Clients that are hardly ever refused send one request per sum of think
+    // time and response time.
     let (rate, refused) = rows(100, Some(smoothing));
     assert_eq!(refused, 0.0);
     assert!((rate / (100.0 / 0.32) - 1.0).abs() < 0.05, "{rate}");

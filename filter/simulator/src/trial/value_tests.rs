@@ -1,5 +1,5 @@
-//! Tests of the ratio of an oracle's value that Bouncer's defaults answer. The cases are objectives
-//! that differ by type, heavy tails, and costs that differ a hundredfold.
+//! Tests of the ratio of an oracle's value that Bouncer reaches with its defaults. The cases are
+//! objectives that differ by type, heavy tails, and costs that differ a hundredfold.
 
 use headgate_core::config::{
     DEFAULT_TYPE, Discipline, Logic, Match, Objective, PathMatch, StarvationAvoidance,
@@ -20,7 +20,7 @@ fn log_normal(mean: f64, median: f64) -> ServiceTime {
     LogNormal::new(mean, median).unwrap().into()
 }
 
-/// Returns cheap types with tight objectives, and an expensive one with loose ones.
+/// Returns cheap types with tight objectives, and an expensive type with a loose objective.
 fn natural() -> Vec<Kind> {
     vec![
         (0.6, log_normal(2.5, 2.266), [50, 150]),
@@ -38,7 +38,7 @@ fn rare() -> Vec<Kind> {
     ]
 }
 
-/// Returns types of which the longest tenth of the requests is most of the work.
+/// Returns types for which the longest tenth of the requests is most of the work.
 fn heavy_tails() -> Vec<Kind> {
     let pareto = |mean| ServiceTime::Pareto(Pareto::new(mean, 2.2).unwrap());
     vec![
@@ -111,12 +111,12 @@ fn alg_1_alone() -> StrategyConfig {
     }
 }
 
-/// Returns the report of 15 s, and of at least 15,000 requests, after 10 s of warm-up.
+/// Returns the report of 15 s with at least 15,000 requests, after 10 s of warm-up.
 fn report(stage: StageConfig, kinds: &[Kind], load: f64) -> Report {
     mean_report(stage, kinds, load, 1)
 }
 
-/// Returns the mean of such reports over so many seeds.
+/// Returns the mean of such reports over this number of seeds.
 fn mean_report(stage: StageConfig, kinds: &[Kind], load: f64, seeds: u32) -> Report {
     let types = (0..).zip(kinds).map(|(i, (share, time, _))| {
         TypeLoad::new(format!("t{i}"), TypeId(i), *share, time.clone())
@@ -147,13 +147,13 @@ pub(super) fn row<'a>(report: &'a Report, kind: &str) -> &'a Record {
     report.rows.iter().find(of_kind).unwrap()
 }
 
-/// Returns the value answered within objectives ÷ that of the ideal.
+/// Returns the ratio of the value answered within objectives to that of the ideal.
 fn part_of_ideal(report: &Report) -> f64 {
     let all = row(report, "ALL");
     number(all, "within_pct") / number(all, "ideal_pct")
 }
 
-/// Whether every type that is answered keeps its objectives.
+/// Whether every type with answered requests meets its objectives.
 fn kept(report: &Report, kinds: &[Kind]) -> bool {
     (0..).zip(kinds).all(|(i, (_, _, [p50, p90]))| {
         let row = row(report, &format!("t{i}"));
@@ -162,7 +162,7 @@ fn kept(report: &Report, kinds: &[Kind]) -> bool {
     })
 }
 
-/// Checks the ratio of the ideal. `bounds` are P, load and the least ratio.
+/// Checks the ratio of the ideal. `bounds` are P, load and the minimum ratio.
 fn check(name: &str, kinds: &[Kind], bounds: &[(u32, f64, f64)]) {
     let mut missed = Vec::new();
     for &(slots, load, least) in bounds {
@@ -214,8 +214,8 @@ fn rare_and_heavy_requests_come_near_the_ideal() {
     check("heavy tails", &heavy_tails(), &bounds);
 }
 
-/// With one objective for all types Alg. 1 alone is close to the ideal: 0.97 to 0.98 with 20 slots,
-/// 0.98 to 0.99 with 100. The cut is as close, within 1.5% of that.
+/// With one objective for all types, Alg. 1 alone is close to the ideal: 0.97 to 0.98 with 20
+/// slots, 0.98 to 0.99 with 100. The cut is as close, within 1.5% of that.
 #[test]
 fn one_objective_for_all_types_is_kept_as_by_bouncer_alone() {
     for (slots, scale) in [(20, 4), (100, 1)] {
@@ -233,8 +233,8 @@ fn one_objective_for_all_types_is_kept_as_by_bouncer_alone() {
     }
 }
 
-/// Types that are answered in any case once had a ceiling, too: it refused up to 3% of them, the
-/// budget fell for it, and 4% of the slots were idle.
+/// A regression: types that are answered in any case had a ceiling, too. It refused up to 3% of
+/// them, which reduced the budget, and 4% of the slots were idle.
 #[test]
 fn few_slots_idle_while_requests_are_refused() {
     let kinds = paper(4);

@@ -1,10 +1,10 @@
 //! Arrival processes of requests.
 //!
-//! All processes count in their own time, in which one request arrives per unit on average. A rate
-//! that may change maps that time to seconds. So a Poisson process under a changing rate is exact;
-//! drawing the next gap at the old rate would carry a long gap of a calm into the burst after it.
-//! The rate is piecewise constant: a plain number, phases one after another, or the two states of a
-//! Markov-modulated process, each of whose stays is exponential.
+//! All processes run in a virtual time, in which one request arrives per unit on average. The rate,
+//! which may change, maps that time to seconds. So a Poisson process with a changing rate is exact.
+//! A gap drawn at the old rate would instead extend from a calm phase into the burst after it. The
+//! rate is piecewise constant: a constant, a sequence of phases, or the two states of a
+//! Markov-modulated process, with exponential times in each state.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::dice::Dice;
 /// The distribution of the gaps between requests.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Process {
-    /// Exponential gaps: many independent clients.
+    /// Exponential gaps, as from many independent clients.
     #[default]
     Poisson,
     /// Equal gaps.
@@ -28,11 +28,11 @@ pub enum Process {
 /// A two-state Markov-modulated Poisson process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bursts {
-    /// Rate in a burst over the rate outside, above 1.
+    /// The rate in a burst divided by the rate outside, above 1.
     pub ratio: f64,
-    /// Ratio of the time in bursts, between 0 and 1.
+    /// The ratio of the time in bursts, between 0 and 1.
     pub share: f64,
-    /// Mean length of a burst.
+    /// The mean length of a burst.
     pub length: Duration,
 }
 
@@ -56,24 +56,25 @@ impl Bursts {
 /// A rate over time.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Pace {
-    /// Requests per second, without an end.
+    /// A constant rate, requests per second, without an end.
     Steady(f64),
-    /// Lengths, ns, and requests per second; then no more.
+    /// The lengths of phases, ns, and their rates, requests per second. No requests arrive after
+    /// the last phase.
     Phases(Vec<(u64, f64)>),
 }
 
-/// The clock of a process, which yields the arrival times.
+/// The state of an arrival process, which yields the arrival times.
 #[derive(Debug)]
 pub(super) struct Clock {
     process: Process,
     pace: Pace,
-    /// ns.
+    /// The current time, ns.
     now: f64,
     phase: usize,
-    /// End of the phase, ns.
+    /// The end of the phase, ns.
     phase_end: f64,
     in_burst: bool,
-    /// End of the burst or of the calm, ns.
+    /// The end of the burst or of the time between bursts, ns.
     state_end: f64,
     /// The current rate, requests per ns.
     rate: f64,
@@ -95,7 +96,7 @@ impl Clock {
             rate: 0.0,
         };
         if let Process::Bursty(bursts) = clock.process {
-            // The initial state is stationary: in a burst with the probability of its share.
+            // The initial state is stationary: in a burst with the probability `share`.
             clock.in_burst = dice.0.chance(bursts.share);
             clock.stay(&bursts, dice);
         }
@@ -103,7 +104,7 @@ impl Clock {
         clock
     }
 
-    /// Returns the next arrival, ns since the start; `None` after the last phase.
+    /// Returns the next arrival time, ns since the start; `None` after the last phase.
     pub(super) fn next(&mut self, dice: &mut Dice) -> Option<u64> {
         let mut left: f64 = match self.process {
             Process::Constant => 1.0,
@@ -124,7 +125,7 @@ impl Clock {
         }
     }
 
-    /// Replaces the state or the phase that ends now by the next one; returns false after the last
+    /// Replaces the state or the phase that ends now by the next one. Returns false after the last
     /// phase.
     fn change(&mut self, dice: &mut Dice) -> bool {
         if self.now >= self.state_end
@@ -194,7 +195,7 @@ mod tests {
         counts
     }
 
-    /// Returns the variance of counts over their mean: 1 for a Poisson process.
+    /// Returns the ratio of the counts' variance to their mean: 1 for a Poisson process.
     fn dispersion(counts: &[f64]) -> f64 {
         let mean = counts.iter().sum::<f64>() / counts.len() as f64;
         let variance = counts.iter().map(|c| (c - mean).powi(2)).sum::<f64>();
@@ -251,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_change_of_rate_takes_effect_at_once() {
-        // At the first phase's rate the next request would come after a day.
+        // At the first phase's rate the next request would arrive after a day.
         let pace = Pace::Phases(vec![(S, 1e-5), (S, 1_000.0)]);
         let times = arrivals(Process::Poisson, pace, u64::MAX);
         assert!((times.len() as f64 - 1_000.0).abs() < 100.0);

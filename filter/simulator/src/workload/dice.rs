@@ -3,7 +3,7 @@
 use headgate_core::rng::Rng;
 use rand::TryRng;
 
-/// The engine's generator, with the interface of the distributions.
+/// The engine's generator, with the interface that distributions need.
 #[derive(Debug, Clone)]
 pub(crate) struct Dice(pub(crate) Rng);
 
@@ -27,7 +27,7 @@ impl TryRng for Dice {
     type Error = std::convert::Infallible;
 
     fn try_next_u32(&mut self) -> Result<u32, Self::Error> {
-        // The upper half is as good as the lower.
+        // The upper half is as random as the lower half.
         Ok((self.0.next_u64() >> 32) as u32)
     }
 

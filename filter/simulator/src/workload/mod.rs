@@ -3,8 +3,8 @@
 //!
 //! A workload comes from a [`file`](mod@file) or is [`recorded`].
 //!
-//! All properties of a request are drawn at its arrival, independent of its outcome, so every
-//! strategy under one seed meets the same traffic.
+//! All properties of a request are drawn at its arrival, independent of its outcome, so that one
+//! seed gives every strategy the same traffic.
 
 mod arrivals;
 pub(crate) mod dice;
@@ -28,13 +28,13 @@ use crate::source::{Request, Source};
 /// The reason why a mix is invalid.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum WorkloadError {
-    /// No type, or only types without a share.
+    /// There is no type with a share above 0.
     #[error("no type has a share of the requests; at least one above 0")]
     Empty,
-    /// A share that is negative or not finite.
+    /// A share is negative or not finite.
     #[error("share {0}; a number of at least 0")]
     Share(f64),
-    /// An invalid distribution.
+    /// A distribution is invalid.
     #[error(transparent)]
     ServiceTime(#[from] ServiceTimeError),
 }
@@ -42,24 +42,24 @@ pub enum WorkloadError {
 /// A request type.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TypeLoad {
-    /// Its name in results.
+    /// The type's name in results.
     pub name: String,
-    /// The stage's type of its requests.
+    /// The stage's type for its requests.
     pub kind: TypeId,
     /// Its weight among the requests, relative to the other types.
     pub share: f64,
-    /// The time that the backend works on one request.
+    /// The backend's service time for one request.
     pub service_time: ServiceTime,
     /// The class of its requests, 0 for the highest.
     pub class: u8,
     /// The cost in the header of its requests; 0 without one.
     pub cost: u32,
-    /// The deadline of its requests.
+    /// The deadline of its requests; `None` for none.
     pub timeout: Option<Duration>,
 }
 
 impl TypeLoad {
-    /// Returns a type whose requests have no class, cost or deadline of their own.
+    /// Returns a type whose requests have no class, cost or deadline.
     #[must_use]
     pub fn new(
         name: impl Into<String>,
@@ -82,24 +82,24 @@ impl TypeLoad {
 /// The arrival rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rate {
-    /// Multiples of the rate that keeps every slot busy, P / mean service time.
+    /// Multiples of full load: the rate that keeps every slot busy, P / mean service time.
     Factor(f64),
     /// Requests per second.
     PerSecond(f64),
 }
 
-/// A mix of types that arrive by one process.
+/// A mix of types with a common arrival process.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
     types: Vec<TypeLoad>,
-    /// Cumulative shares of the types, ending with 1.
+    /// The cumulative shares of the types; the last is 1.
     cumulative: Vec<f64>,
     mean_ms: f64,
     process: Process,
 }
 
 impl Workload {
-    /// Returns a mix of these types, by a Poisson process.
+    /// Returns a mix of these types that arrive as a Poisson process.
     ///
     /// # Errors
     /// [`WorkloadError::Share`], [`WorkloadError::Empty`].
@@ -130,7 +130,7 @@ impl Workload {
         })
     }
 
-    /// Returns this mix by another process.
+    /// Returns this mix with another arrival process.
     #[must_use]
     pub fn by(mut self, process: Process) -> Self {
         self.process = process;
@@ -143,13 +143,13 @@ impl Workload {
         self.process
     }
 
-    /// The types.
+    /// Returns the types.
     #[must_use]
     pub fn types(&self) -> &[TypeLoad] {
         &self.types
     }
 
-    /// Returns the ratio of the requests that are of `kind`.
+    /// Returns the ratio of requests that are of type `kind`.
     #[must_use]
     pub fn share_of(&self, kind: &TypeLoad) -> f64 {
         let total: f64 = self.types.iter().map(|kind| kind.share).sum();
@@ -162,7 +162,7 @@ impl Workload {
         self.mean_ms
     }
 
-    /// Returns one of its requests, which arrives at `at`, ns.
+    /// Returns a random request that arrives at `at`, ns.
     pub(crate) fn request(&self, at: u64, dice: &mut dice::Dice) -> Request {
         let share = dice.unit();
         let mut upto = self.cumulative.iter();
@@ -177,13 +177,13 @@ impl Workload {
         }
     }
 
-    /// Returns an endless stream of its requests.
+    /// Returns an endless stream of requests.
     #[must_use]
     pub fn steady(&self, per_second: f64, seed: u64) -> impl Source + '_ {
         Traffic::steady(self, per_second, seed)
     }
 
-    /// Returns the requests per second of `rate` for `parallelism` slots.
+    /// Returns `rate` in requests per second, for `parallelism` slots.
     #[must_use]
     pub fn per_second(&self, rate: Rate, parallelism: u32) -> f64 {
         match rate {

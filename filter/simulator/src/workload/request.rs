@@ -1,4 +1,4 @@
-//! Requests for the policy's rules: the same classifier as in Envoy derives their type.
+//! Sample requests, whose type the policy's rules derive with the same classifier as in Envoy.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use headgate_core::strategy::TypeId;
 
 use super::file::RequestEntry;
 
-/// The header of a request's cost.
+/// The header with a request's cost.
 const COST: &str = "x-headgate-cost";
 
 /// A sample request.
@@ -17,7 +17,7 @@ const COST: &str = "x-headgate-cost";
 pub(crate) struct SampleRequest {
     pub(crate) method: Option<String>,
     pub(crate) path: Option<String>,
-    /// Headers by lower case name.
+    /// The headers, with names in lower case.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) route: Option<String>,
 }
@@ -58,13 +58,14 @@ impl RequestView for SampleRequest {
 pub(crate) struct Place {
     pub(crate) kind: TypeId,
     pub(crate) class: u8,
-    /// 0 without a cost.
+    /// The cost; 0 for none.
     pub(crate) cost: u32,
     pub(crate) deadline: Option<Duration>,
 }
 
 impl Place {
-    /// Returns a request of this type without further properties: of the lowest class.
+    /// Returns the classification of a request of this type, of the lowest class, without cost or
+    /// deadline.
     pub(crate) fn of(kind: TypeId, stage: &StageConfig) -> Self {
         let lowest = stage.classes.len().saturating_sub(1);
         Self {

@@ -1,4 +1,4 @@
-//! Routes that break: the other routes' part of the backend, and the recovery of the broken one.
+//! Routes that fail: the other routes' share of the backend, and the recovery of the failing route.
 
 // Clippy doesn't recognize helpers outside of `#[test]` functions as test code.
 #![allow(clippy::unwrap_used)]
@@ -19,7 +19,7 @@ use service::{Found, Kind, SECOND, Service, UNFILTERED};
 const SLEEP: &[(f64, Step)] = &[(1.0, Step::Sleep)];
 const WORKERS: u32 = 8;
 
-/// 220 requests/s of 20 ms, the work of 4.4 workers, and 4/s of the route that breaks.
+/// 220 requests/s of 20 ms, the work of 4.4 workers, and 4/s of the route that fails.
 const HALF: &[Kind] = &[
     ("fast", 220.0 / 224.0, 20.0, 19.0, [50, 150]),
     ("other", 4.0 / 224.0, 20.0, 19.0, [200, 500]),
@@ -29,7 +29,7 @@ const LESS: &[Kind] = &[
     ("fast", 200.0 / 205.0, 20.0, 19.0, [50, 150]),
     ("other", 5.0 / 205.0, 20.0, 19.0, [200, 500]),
 ];
-/// 100 requests/s of 20 ms each of two types, and 20/s of the one that breaks.
+/// 100 requests/s of 20 ms for each of two types, and 20/s of the type that fails.
 const ONE_OF_THREE: &[Kind] = &[
     ("fast", 100.0 / 220.0, 20.0, 20.0, [50, 150]),
     ("other", 100.0 / 220.0, 20.0, 20.0, [50, 150]),
@@ -37,8 +37,8 @@ const ONE_OF_THREE: &[Kind] = &[
 ];
 /// 200 requests/s of 20 ms.
 const ONE: &[Kind] = &[("fast", 1.0, 20.0, 20.0, [50, 150])];
-/// The same mean, with service times that scatter a little, and as an exponential distribution
-/// does.
+/// The same mean, with a small variation of service times, and with that of an exponential
+/// distribution.
 const SPREAD: &[Kind] = &[("fast", 1.0, 20.0, 19.0, [50, 150])];
 const TAIL: &[Kind] = &[("fast", 1.0, 20.0, 13.9, [50, 150])];
 const THREE: &[Kind] = &[
@@ -71,7 +71,7 @@ fn constant(kinds: &'static [Kind], rate: f64, seed: u64) -> Service {
     Service { load, ..service }
 }
 
-/// Returns a run behind a route with a timeout of `timeout` seconds.
+/// Runs the service behind a route with a timeout of `timeout` seconds.
 fn run(service: &Service, slots: Option<u32>, timeout: u64, faults: &[Fault]) -> Found {
     let backend = Faulty::new(WORKERS, Duration::from_secs(timeout), faults);
     service.run_on(slots, backend)
@@ -92,7 +92,7 @@ fn a_route_that_hangs_from_the_start_leaves_the_other_its_slots() {
     for (kinds, rate, timeout, from, least) in [
         (HALF, 224.0, 3, 4, 0.99),
         (LESS, 205.0, 2, 0, 0.98),
-        // The route has no timeout: clients give up.
+        // The route has no timeout; the clients give up.
         (LESS, 205.0, 10, 0, 0.98),
     ] {
         for slots in [Some(WORKERS), None] {
@@ -111,8 +111,8 @@ fn a_route_that_hangs_from_the_start_leaves_the_other_its_slots() {
     }
 }
 
-/// The route's timeout, 3 s, ends the hung requests in the seventh second. Until then, the slots
-/// that they leave are too few for the other types.
+/// The route's timeout of 3 s ends the hung requests in the seventh second. Until then, they leave
+/// too few slots for the other types.
 #[test]
 fn a_route_that_hangs_later_is_found_before_it_holds_all_slots() {
     for (slots, least) in [(Some(WORKERS), [0.6, 0.97]), (None, [0.4, 0.95])] {
@@ -135,8 +135,8 @@ fn a_route_that_hangs_later_is_found_before_it_holds_all_slots() {
     }
 }
 
-/// Returns the ratio of the requests that arrive in these seconds that is answered in time, while
-/// one endpoint of four hangs from the fourth second on.
+/// Returns the ratio of requests arriving in these seconds that are answered in time. One endpoint
+/// of four hangs from the fourth second on.
 fn behind_a_hung_endpoint(
     kinds: &'static [Kind],
     slots: Option<u32>,
@@ -157,8 +157,8 @@ fn behind_a_hung_endpoint(
     parts
 }
 
-/// A quarter of the requests goes to the hung endpoint. The others are answered, as the requests of
-/// a host give their slots back that answers nothing.
+/// A quarter of the requests goes to the hung endpoint. The others are answered, because requests
+/// of a host that answers nothing give their slots back.
 #[test]
 fn an_endpoint_that_hangs_holds_slots_for_a_moment() {
     for kinds in [ONE, SPREAD, TAIL] {
@@ -172,7 +172,7 @@ fn an_endpoint_that_hangs_holds_slots_for_a_moment() {
     }
 }
 
-/// Endpoints, with the most requests that they had at once.
+/// Endpoints, with the maximum number of requests that they had at once.
 struct Counted<'a> {
     inner: Endpoints,
     count: u32,
@@ -208,7 +208,7 @@ impl Backend for Counted<'_> {
     }
 }
 
-/// Slow requests of endpoints that answer keep their slots, also in an overload.
+/// Slow requests of endpoints that answer keep their slots, even under overload.
 #[test]
 fn endpoints_that_answer_never_have_more_than_p_requests() {
     for (kinds, load) in [(TAIL, 0.9), (TAIL, 1.3), (THREE, 1.3)] {
@@ -230,8 +230,7 @@ fn endpoints_that_answer_never_have_more_than_p_requests() {
     }
 }
 
-/// Outlier detection ejects the endpoint at the fifth timeout, and the others have what is left of
-/// the slots.
+/// Outlier detection ejects the endpoint at the fifth timeout; the others get the remaining slots.
 #[test]
 fn an_endpoint_that_hangs_is_ejected() {
     for slots in [Some(WORKERS), None] {
@@ -241,8 +240,8 @@ fn an_endpoint_that_hangs_is_ejected() {
     }
 }
 
-/// The fault lasts from the eighth second to the twentieth, and the timeout of the route is 3 s.
-/// Until the first timeout, the earliest requests hold the workers.
+/// The fault lasts from the eighth to the twentieth second, and the route's timeout is 3 s. Until
+/// the first timeout, the earliest requests hold the workers.
 #[test]
 fn a_route_that_breaks_is_contained_and_comes_back() {
     let (begin, end) = (8, 20);
@@ -303,7 +302,7 @@ fn a_backend_that_hangs_as_a_whole_is_used_again_once_it_answers() {
     }
 }
 
-/// A type that only fails has no value, however cheap it is: under overload its slots go to other
+/// A type that only fails has no value, however cheap it is. Under overload its slots go to other
 /// types.
 #[test]
 fn under_overload_a_type_that_only_fails_comes_last() {

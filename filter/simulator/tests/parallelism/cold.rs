@@ -24,21 +24,21 @@ const ROWS: &[Row] = &[
 ];
 const SEEDS: std::ops::Range<u64> = 7..11;
 
-/// The least ratio of answers in time, relative to no filter, of a cold start above the capacity.
+/// The minimum ratio of answers in time, relative to no filter, of a cold start above the capacity.
 const LEAST: f64 = 0.95;
 
 /// A cold start, with P found and without a filter, over all seeds.
 struct Start {
-    /// Ratio of the requests that were refused.
+    /// The ratio of requests that were refused.
     refused: f64,
     /// Answers in time until the end of each second, with P found and without a filter.
     good: [Vec<f64>; 2],
-    /// By type: the 90th percentiles of the response time, ms, means over the seeds.
+    /// The 90th percentiles of the response time by type, ms, means over the seeds.
     p90: Vec<[f64; 2]>,
-    /// By type: with P found, the percentiles that have objectives, from the third second on, as
+    /// By type, the percentiles that have objectives, with P found and from the third second on, as
     /// ratios of the objectives.
     late: Vec<[f64; 2]>,
-    /// By seed: P after each second.
+    /// P after each second, by seed.
     slots: Vec<Vec<u32>>,
 }
 
@@ -84,15 +84,15 @@ impl Start {
         start
     }
 
-    /// Returns the answers in time until the end of this number of seconds, as ratio of those
+    /// Returns the answers in time until the end of this number of seconds, as a ratio of those
     /// without a filter.
     fn until(&self, seconds: usize) -> f64 {
         self.good[0][seconds - 1] / self.good[1][seconds - 1]
     }
 }
 
-/// Returns the rows of the table with which the backend itself keeps the objectives up to 0.95 of
-/// its capacity.
+/// Yields the rows of the table for which the backend itself meets the objectives up to 0.95 of its
+/// capacity.
 fn natural() -> impl Iterator<Item = &'static Row> {
     ROWS.iter().filter(|row| row.0.ends_with("natural"))
 }

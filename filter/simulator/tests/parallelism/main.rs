@@ -1,7 +1,7 @@
-//! `parallelism: auto` in front of services as people run them.
+//! `parallelism: auto` in front of typical services.
 //!
-//! The yardstick is the best fixed P of a sweep in front of the same service, with the same
-//! requests.
+//! Its results are compared with those of the best fixed P of a sweep, for the same service and the
+//! same requests.
 
 // Clippy doesn't recognize helpers outside of `#[test]` functions as test code.
 #![allow(clippy::unwrap_used)]
@@ -39,27 +39,27 @@ fn median(found: &Found, seconds: std::ops::Range<usize>) -> u32 {
     slots[slots.len() / 2]
 }
 
-/// The ratio of the best fixed P's goodput that is required.
+/// The required ratio of the best fixed P's goodput.
 const NEARLY_ALL: f64 = 0.95;
-/// The same on one core, which answers so few requests that chance decides how soon the slots are
-/// known.
+/// The required ratio on one core, which answers so few requests that the time until the slots are
+/// known is random.
 const MOST: f64 = 0.9;
 
 /// The seeds of most comparisons.
 const SEEDS: [u64; 4] = [7, 8, 9, 10];
 
-/// Asserts that, with the slots that are found, the goodput reaches `part` of that of the best of
-/// these P, on average over [`SEEDS`].
+/// Asserts that the goodput with P found reaches `part` of that of the best of these P, averaged
+/// over [`SEEDS`].
 fn as_good_as_the_best(name: &str, service: &Service, fixed: &[u32], part: f64) {
     as_good_over(&SEEDS, name, service, fixed, part);
 }
 
-/// Returns seeds for services where four of them reach a bound by chance.
+/// Returns many seeds, for services for which four seeds reach a bound by chance.
 fn many_seeds() -> Vec<u64> {
     (7..11).chain(100..116).chain(200..216).collect()
 }
 
-/// Asserts the same on average over these seeds.
+/// Asserts the same as [`as_good_as_the_best`], averaged over these seeds.
 fn as_good_over(seeds: &[u64], name: &str, service: &Service, fixed: &[u32], part: f64) {
     let goodput = |slots: Option<u32>| {
         let run = |&seed: &u64| Service { seed, ..*service }.run(slots).goodput;
@@ -199,7 +199,7 @@ fn goodput_by_value_is_that_of_the_best_number() {
     );
 }
 
-/// One worker at twice its capacity. The bound of four seeds above holds by chance: 36 seeds reach
+/// One worker at twice its capacity. Four seeds reach the bound above by chance. 36 seeds reach
 /// 0.896 of P = 1, because the search leaves many slots for few only slowly.
 #[test]
 fn goodput_by_value_of_one_worker_over_many_seeds() {
@@ -217,9 +217,9 @@ fn goodput_by_value_of_one_worker_over_many_seeds() {
     );
 }
 
-/// The demo, with its load and the span that it counts: 13 s, from two seconds after the overload
-/// begins. The mean is 0.956 of P = 20. The rest is lost to the time that the schedule spends below
-/// P while the law searches, and to a P that is found too low.
+/// The demo, with its load and the 13 s that it measures, which start two seconds after the
+/// overload. The mean is 0.956 of P = 20. The rest is lost while the search is at values below P,
+/// and to a P that is found too low.
 #[test]
 fn goodput_of_the_demo() {
     let service = Service {
@@ -232,7 +232,7 @@ fn goodput_of_the_demo() {
     as_good_over(&many_seeds(), "demo", &service, &[20], 0.95);
 }
 
-/// The load of the demo: service times scatter widely, and slots are few until the overload comes.
+/// The load of the demo: service times vary widely, and P is low until the overload.
 #[test]
 fn from_calm_to_overload_in_seven_seconds() {
     let part = |seed| {
@@ -255,9 +255,9 @@ fn from_calm_to_overload_in_seven_seconds() {
     assert!(parts.iter().all(|part| *part >= 0.85), "{parts:?}");
 }
 
-/// With slots to spare, reports that share a core slow each other down until they miss their
-/// objective by themselves, and reports in a queue of the backend do the same to short requests.
-/// Neither reverses the order of value.
+/// Reports that share a core slow each other down until they miss their objective, even with free
+/// slots. Reports in the backend's queue do the same to short requests. Neither reverses the order
+/// by value.
 #[test]
 fn what_misses_its_objective_by_itself_does_not_keep_the_slots() {
     for (kinds, workers, steps, slots, least) in [
@@ -351,12 +351,12 @@ fn what_changes_by_itself_is_not_taken_for_the_slots() {
     let tenth = SECOND / 10;
     let seconds = |ns: u64| ns as f64 / SECOND as f64;
     let changes: [(&str, Vec<(u64, f64)>); 4] = [
-        // 100 ms of every 2 s.
+        // A pause of 100 ms in every 2 s.
         (
             "GC pauses",
             every(tenth, &|at| f64::from(at / tenth % 20 != 7)),
         ),
-        // 4 s of every 9 s at half of the speed.
+        // Half of the speed for 4 s in every 9 s.
         (
             "a noisy neighbour",
             every(SECOND, &|at| if at / SECOND % 9 < 4 { 0.5 } else { 1.0 }),

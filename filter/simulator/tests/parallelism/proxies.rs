@@ -29,7 +29,7 @@ struct Job {
     ticket: Option<Ticket>,
 }
 
-/// The results of the run.
+/// The results of a run.
 pub(crate) struct Shared {
     /// P after each second, by proxy.
     pub(crate) slots: Vec<Vec<u32>>,

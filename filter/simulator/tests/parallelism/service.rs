@@ -14,7 +14,7 @@ use headgate_simulator::{
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
-/// Name, share, mean and median of the service time, ms, objectives at p50 and p90, ms.
+/// Name, share, mean and median of the service time, ms, and objectives at p50 and p90, ms.
 pub(crate) type Kind = (&'static str, f64, f64, f64, [u64; 2]);
 
 /// Bouncer's Table 1, with its one objective.
@@ -25,21 +25,22 @@ pub(crate) const PAPER: &[Kind] = &[
     ("slow", 0.1, 20.05, 12.51, [18, 50]),
 ];
 
-/// Objectives as people set them: each type has its own.
+/// Typical objectives, which are looser for expensive types.
 pub(crate) const NATURAL: &[Kind] = &[
     ("fast", 0.6, 2.5, 2.0, [50, 150]),
     ("search", 0.3, 4.0, 3.2, [50, 150]),
     ("report", 0.1, 60.0, 48.0, [200, 500]),
 ];
 
-/// The same, with reports that miss their objective as soon as three of them share a core.
+/// The same, with an objective for reports that they miss as soon as three of them share a core.
 pub(crate) const TIGHT: &[Kind] = &[
     ("fast", 0.6, 2.5, 2.0, [50, 150]),
     ("search", 0.3, 4.0, 3.2, [50, 150]),
     ("report", 0.1, 60.0, 48.0, [120, 500]),
 ];
 
-/// Bouncer's Table 1, four times as long, with its own objectives.
+/// Bouncer's Table 1 with four times its service times, and with objectives that are looser for
+/// expensive types.
 pub(crate) const PAPER_NATURAL: &[Kind] = &[
     ("fast", 0.4, 4.64, 1.52, [50, 150]),
     ("mediumfast", 0.2, 10.12, 4.56, [50, 150]),
@@ -47,7 +48,7 @@ pub(crate) const PAPER_NATURAL: &[Kind] = &[
     ("slow", 0.1, 80.2, 50.04, [200, 500]),
 ];
 
-/// A fixed number of slots that admits every request.
+/// A number of slots at which every request is admitted.
 pub(crate) const UNFILTERED: u32 = 1_000_000;
 
 /// A service and its load.
@@ -56,14 +57,14 @@ pub(crate) struct Service {
     pub(crate) kinds: &'static [Kind],
     pub(crate) workers: u32,
     pub(crate) steps: &'static [(f64, Step)],
-    /// Work per time at its maximum.
+    /// The maximum work per time.
     pub(crate) capacity: f64,
     /// Load, in multiples of the capacity.
     pub(crate) load: f64,
-    /// Seconds at 0.6 of the capacity before the load.
+    /// The number of seconds at 0.6 of the capacity before the load.
     pub(crate) calm: u64,
     pub(crate) seconds: u64,
-    /// Seconds that don't count.
+    /// The number of seconds before results count.
     pub(crate) warm_up: u64,
     pub(crate) seed: u64,
     /// Bouncer's `shedByValue`.
@@ -76,19 +77,20 @@ pub(crate) struct Found {
     pub(crate) slots: Vec<u32>,
     /// Answers within the objective at p90, by the second of the answer.
     pub(crate) good: Vec<u32>,
-    /// Ratio of the requests that ended after the warm-up that were refused.
+    /// The ratio of requests that were refused, of those that ended after the warm-up.
     pub(crate) refused: f64,
     /// Answers within the objective at p90 per second after the warm-up.
     pub(crate) goodput: f64,
-    /// Requests, and those answered within the objective at p90, by type and second of arrival.
+    /// The requests, and those of them answered within the objective at p90, by type and second of
+    /// arrival.
     pub(crate) kinds: Vec<Vec<(u32, u32)>>,
-    /// Arrivals and response times of the answers, ns, by type.
+    /// The arrival and response times of answered requests, ns, by type.
     pub(crate) times: Vec<Vec<(u64, u64)>>,
 }
 
 impl Found {
-    /// Returns a percentile of the response times of a type's requests that arrived from this
-    /// second on, ms.
+    /// Returns a percentile of the response times, ms, of a type's requests that arrived from this
+    /// second on.
     pub(crate) fn percentile(&self, kind: usize, percentile: usize, from: u64) -> f64 {
         let times = self.times[kind]
             .iter()
@@ -100,7 +102,7 @@ impl Found {
             .map_or(0.0, |time| *time as f64 / 1e6)
     }
 
-    /// Returns the ratio of a type's requests of these seconds that was answered within the
+    /// Returns the ratio of a type's requests in these seconds that were answered within the
     /// objective at p90.
     pub(crate) fn in_time(&self, kind: usize, seconds: std::ops::Range<usize>) -> f64 {
         let counts = self.kinds[kind]
@@ -271,11 +273,11 @@ impl Service {
     }
 }
 
-/// A source that counts answers within their limits, by the second.
+/// A source that counts answers within their objectives, by second.
 struct Counting<S> {
     inner: S,
-    /// The end of the calm, ns, the ratio of the requests kept in it, and the accumulated fraction
-    /// of a request.
+    /// The end of the calm phase, ns, the ratio of the requests kept in it, and the accumulated
+    /// fraction of a request.
     calm: u64,
     kept: f64,
     part: f64,
@@ -283,7 +285,7 @@ struct Counting<S> {
     good: Vec<u32>,
     by_kind: Vec<Vec<(u32, u32)>>,
     times: Vec<Vec<(u64, u64)>>,
-    /// The start of the count, ns, the requests that ended after it, and those refused.
+    /// The start of counting, ns, the number of requests that ended after it, and of those refused.
     from: u64,
     ended: u32,
     refused: u32,

@@ -88,8 +88,8 @@ fn found_against_fixed() {
     }
 }
 
-/// Ratios of offered requests in time and refused: without a filter, with P found, and with P
-/// fixed.
+/// Shows the ratios of offered requests answered in time and refused: without a filter, with P
+/// found, and with P fixed.
 #[test]
 #[ignore = "prints a table"]
 fn below_capacity() {

@@ -37,7 +37,7 @@ fn simulate_with(
     run.make().unwrap()
 }
 
-/// Returns a graph in which `front` makes `calls` calls of `back`, `at_once` at once.
+/// Returns a graph in which `front` makes `calls` calls to `back`, `at_once` of them at once.
 fn two_tiers(calls: u32, at_once: u32, time: ServiceTime, network: Network) -> Graph {
     let several = Calls::several(0, calls, at_once, Route::RoundRobin);
     Graph {
@@ -148,7 +148,7 @@ fn rates_by(graph: &Graph, clocks: Clocks) -> Setup {
     }
 }
 
-/// Runs `front` for 30 s at one and a half times the capacity of `back`.
+/// Runs `front` for 30 s at 1.5 times the capacity of `back`.
 fn overloaded(clocks: Clocks) -> Seen {
     let mut graph = two_tiers(1, 1, ServiceTime::Exponential(100.0), Network::default());
     graph.workflows[0].deadline = Some(Duration::from_secs(2));
@@ -184,7 +184,7 @@ fn clocks_that_run_unevenly_change_little() {
         assert!(late < 0.01, "{late}");
         seen.throughput(0, 10.0..29.0)
     };
-    // The drift that time synchronization allows for, and a hundred times as much.
+    // The drift that time synchronization can cause, and a hundred times as much.
     let even = served(0.0);
     for drift in [0.0005, 0.05] {
         let uneven = served(drift);
@@ -221,7 +221,7 @@ fn two_operations() -> MeshFile {
     serde_json::from_value(file).unwrap()
 }
 
-/// Returns a stage with two types by path, and the fields of `more`.
+/// Returns a stage with two types by path, and with the fields of `more`.
 fn stage(more: &serde_json::Value) -> StageConfig {
     let kind = |name: &str| {
         let path = json!({"type": "PathPrefix", "value": format!("/api/{name}")});
@@ -276,11 +276,10 @@ fn failed(seen: &Seen) -> [f64; 2] {
 
 #[test]
 fn each_service_decides_by_its_own_policy() {
-    // A read waits for at most 200 ms, a write for five seconds: the refused requests are
-    // reads.
+    // A read waits for at most 200 ms, a write for five seconds, so the refused requests are reads.
     let [reads, writes] = failed(&behind(stage(&json!({}))));
     assert!(reads > 0.4 && writes < 0.1, "{reads} {writes}");
-    // With the objectives exchanged, they are writes.
+    // With the objectives exchanged, the refused requests are writes.
     let mut other = stage(&json!({}));
     (other.types[0].slo, other.types[1].slo) =
         (other.types[1].slo.clone(), other.types[0].slo.clone());
@@ -291,7 +290,7 @@ fn each_service_decides_by_its_own_policy() {
 #[test]
 fn a_service_orders_its_queue_by_objectives_and_by_classes() {
     let full = json!({"type": "MaxQueueLength"});
-    // Requests are served by slack, the least first: reads wait for less than writes.
+    // Requests are served in order of slack, so reads wait for less time than writes.
     let slack = stage(&json!({
         "strategy": full,
         "queue": {
@@ -309,7 +308,7 @@ fn a_service_orders_its_queue_by_objectives_and_by_classes() {
         median(&seen, 0),
         median(&seen, 1)
     );
-    // Three of four turns are those of reads, whose class is derived from the path.
+    // Three of four turns go to reads, whose class is derived from the path.
     let path = json!({"type": "PathPrefix", "value": "/api/read"});
     let weighted = stage(&json!({
         "strategy": full,

@@ -31,7 +31,7 @@ fn trace(plant: &Plant, samples: usize, noise: f64, seed: u64) -> Segment {
     trace
 }
 
-/// Returns a stable plant of this order, two of whose poles are a complex pair.
+/// Returns a stable plant of this order with a complex pair of poles.
 fn plant(radius: f64, angle: f64, third: f64, b: [f64; 3], order: usize) -> Plant {
     let pole = Complex64::from_polar(radius, angle);
     let poles = [Complex64::new(third, 0.0), pole, pole.conj()];

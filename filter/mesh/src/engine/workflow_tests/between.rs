@@ -1,4 +1,4 @@
-//! Two processes that call each other, by their headers alone.
+//! Two processes that call each other, connected only by headers.
 
 use headgate_core::config::{Direction, OutboundConfig};
 
@@ -18,7 +18,7 @@ fn outbound() -> FilterConfig {
     }
 }
 
-/// The front may send anything, its backend takes 50/s of `a`.
+/// Returns the front's configuration, without limits; its backend accepts 50/s of `a`.
 fn front() -> FilterConfig {
     config(|stage| {
         let workflows = stage.workflows.as_mut().unwrap();
@@ -28,8 +28,8 @@ fn front() -> FilterConfig {
     })
 }
 
-/// A request of the front that calls the back `calls` times, one after the other, each from any
-/// worker. Whether all of it went well.
+/// Sends a request to the front, which calls the back `calls` times, one after the other, each from
+/// any worker. Returns whether all of them succeeded.
 fn request(front: &mut Proxy, back: &mut Proxy, calls: usize) -> bool {
     let (inbound, away) = (front.next as usize % 2, (front.next as usize + 1) % 2);
     let stream = front.arrive(inbound, &of("a"), Some(Duration::from_secs(1)));
@@ -59,7 +59,7 @@ fn request(front: &mut Proxy, back: &mut Proxy, calls: usize) -> bool {
         let calling = calling.unwrap().unwrap().unwrap();
         assert_eq!(headers[wire::WORKFLOW], b"a");
         assert_eq!(headers[wire::TIMEOUT], b"1000");
-        // It takes the back 4 ms.
+        // The service time of the back is 4 ms.
         let request = Request {
             headers: headers.into_iter().collect(),
             ..Request::get("/")
@@ -124,7 +124,7 @@ fn a_rate_is_announced_and_adopted_with_its_amplification() {
             refused += 1;
         }
     }
-    // Two calls each: 25 of 100 requests/s get through the front, and few of their calls are
+    // With two calls each, 25 of 100 requests/s get through the front, and few of their calls are
     // refused.
     let rate = a.stat("workflow.a.rate_mhz");
     assert!((23_000..=28_000).contains(&rate), "{rate}");
@@ -151,7 +151,7 @@ fn progress_comes_up_and_goes_down_the_tree() {
             assert!(request(&mut a, &mut b, 2), "after {ms} ms");
         }
     }
-    // Known from the requests before: 10 ms in the slot of a, of which the calls took 4 each.
+    // From earlier requests: 10 ms in the slot of `a`, of which the calls took 4 each.
     let stream = a.arrive(0, &of("a"), None);
     let told = told(&mut a, stream);
     assert_eq!(told.elapsed, Duration::from_millis(3));
@@ -163,7 +163,7 @@ fn progress_comes_up_and_goes_down_the_tree() {
     assert!(told.total_work.unwrap() >= total, "{told:?}");
 }
 
-/// The progress that a call says which `a` makes for `stream` 3 ms later, on its second worker.
+/// Returns the progress in a call that `a` makes for `stream` 3 ms later, on its second worker.
 fn told(a: &mut Proxy, stream: u32) -> Progress {
     let (worker, pass, _) = a.running[&stream];
     let engine = a.workers[worker].as_ref().unwrap();
@@ -279,8 +279,8 @@ fn a_gateway_learns_from_the_answers_to_its_own_requests() {
     assert!((23_000..=27_000).contains(&rate), "{rate}");
     let passed = gateway.passed_in(2_000);
     assert!((45..=55).contains(&passed), "{passed} of 50");
-    // A policy that has no workflows any more takes the calls along; an outbound listener's stay
-    // its own.
+    // A configuration without `outbound` ends a gateway's handling of calls. The configuration of
+    // an outbound listener stays.
     gateway.configure(&front());
     assert!(!gateway.workers[0].as_ref().unwrap().beside().has_outbound());
     gateway.configure(&outbound());

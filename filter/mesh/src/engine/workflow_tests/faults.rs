@@ -1,4 +1,4 @@
-//! Workers that die, stand still or fail, and edits at bad moments.
+//! Workers that die, stop or fail, and edits at unfavourable times.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn a_worker_dies_with_those_it_holds() {
     proxy.running.retain(|_, (worker, ..)| *worker != dead);
     proxy.load("a", 300, 1_000);
     let passed = proxy.passed_in(1_000);
-    // Only its held requests are lost to the rate: a third of the queue, more or less.
+    // The rate only loses the worker's held requests: about a third of the queue.
     assert!((34..=52).contains(&passed), "{passed}");
     proxy.load("a", 300, 5_000);
     let passed = proxy.passed_in(3_000);
@@ -30,7 +30,7 @@ fn another_worker_runs_algorithm_1_when_the_first_dies() {
     proxy.workers[0] = None;
     proxy.held.retain(|_, (worker, _)| *worker != 0);
     proxy.running.retain(|_, (worker, ..)| *worker != 0);
-    // The rate holds all the time.
+    // The rate is kept all the time.
     for _ in 0..8 {
         proxy.load("a", 300, 1_000);
         let passed = proxy.passed_in(1_000);
@@ -81,7 +81,7 @@ fn an_edit_keeps_rates_and_those_who_wait() {
     proxy.load("a", 300, 2_000);
     let passed = proxy.passed_in(2_000);
     assert!((96..=104).contains(&passed), "{passed}");
-    // Another rate, also for waiting requests.
+    // Another rate applies to waiting requests, too.
     proxy.configure(&config(|stage| {
         let workflows = &mut stage.workflows.as_mut().unwrap().workflows;
         workflows.get_mut("a").unwrap().guarantee = Some(100.0);
@@ -167,7 +167,7 @@ fn a_client_that_leaves_the_limiter_leaves_its_turn() {
     proxy.assert_nothing_is_left();
 }
 
-/// Whichever call fails, requests go through the limiter or past it, and no state is left.
+/// Whichever call fails, requests go through the limiter or bypass it, and no state is left.
 #[test]
 fn a_failing_host_blocks_nobody() {
     for fault in [

@@ -1,4 +1,4 @@
-//! Class admission by a server: a proxy's reports, and the effect of the answers.
+//! Class admission by a server: a proxy's reports, and the effect of the server's answers.
 
 use super::classes::{HIGH, IN_TIME, LATE, PROMISE, outbound};
 use super::*;
@@ -9,7 +9,7 @@ use crate::engine::Callout;
 const MISSES: &str = r#"{"type":"Misses","allowed":2,"period_us":10000000}"#;
 const INCAST: &str = r#"{"type":"Incast","smoothing":0.5}"#;
 
-/// A proxy for whose calls a server decides, a second after the clock's start.
+/// Returns a proxy for whose calls a server decides, a second after the clock's start.
 fn sender(method: &str, fallback: &str) -> Proxy {
     let central = format!(
         r#""enforced":true,"central":{{"service":"ns/stock","method":{method},"scope":"Class",
@@ -28,20 +28,20 @@ impl Proxy {
         report(&mut self.filter, &tick)
     }
 
-    /// The server's answer comes, or none; returns what is logged about it.
+    /// Handles the server's answer, or its absence. Returns the number of log lines about it.
     fn hears(&mut self, answer: Option<&[u8]>) -> usize {
         let callback = self.stream(&[]);
         super::reported(&mut self.filter, &callback, answer);
         callback.log.take().len()
     }
 
-    /// A call that asks for `high`: whether it runs in another class.
+    /// Whether a call that asks for `high` runs in another class.
     fn is_downgraded(&mut self) -> bool {
         let call = self.call(&HIGH);
         call.0.in_request(wire::CLASS).as_deref() == Some("low")
     }
 
-    /// A call that asks for `high` and is answered after `ms`.
+    /// Makes a call that asks for `high` and is answered after `ms`.
     fn completes(&mut self, ms: u64, answer: &[(&str, &str)]) {
         let mut call = self.call(&HIGH);
         self.answer(&mut call, ms, answer);
@@ -71,7 +71,8 @@ fn a_proxy_does_as_the_server_says_while_it_says_something() {
         assert_eq!(sender.reports(), None, "nobody called");
         sender.ms += 100;
         sender.completes(100, &LATE);
-        // The fallback decides until the server answers: this policy allows a sender only one miss.
+        // The fallback decides until the server answers. Alone, this policy allows a sender only
+        // one miss.
         assert_eq!(sender.is_downgraded(), alone);
         let first = sender.reports().unwrap();
         assert_eq!(
@@ -81,7 +82,7 @@ fn a_proxy_does_as_the_server_says_while_it_says_something() {
         assert_eq!(reported(&first).misses, 1);
         assert_eq!(sender.reports(), None, "the next is not due");
         assert_eq!(sender.hears(Some(&answer(&mut server, 0, &first))), 0);
-        // The server allows two.
+        // The server allows two misses.
         assert!(!sender.is_downgraded());
         assert_eq!(sender.of_class("admit_permille"), 1_000);
         sender.completes(100, &LATE);
@@ -95,13 +96,13 @@ fn a_proxy_does_as_the_server_says_while_it_says_something() {
         assert!(sender.is_downgraded());
         assert_eq!(sender.of_class("admit_permille"), 0);
 
-        // One exchange gets lost: decisions hold.
+        // One exchange is lost, but decisions still hold.
         sender.ms += 150;
         assert!(sender.reports().is_some());
         assert_eq!(sender.hears(None), 1, "it is told once");
         assert_eq!(sender.hears(Some(b"{}")), 0);
         assert!(sender.is_downgraded());
-        // Then it is silent.
+        // The server stays silent.
         sender.ms += 300;
         assert_eq!(sender.is_downgraded(), alone);
         assert!(sender.reports().is_some());
@@ -112,7 +113,7 @@ fn a_proxy_does_as_the_server_says_while_it_says_something() {
             ),
             (4, 2)
         );
-        // Another period, and it answers.
+        // In the next period the server answers.
         sender.ms += 100;
         let last = sender.reports().unwrap();
         assert_eq!(sender.hears(Some(&answer(&mut server, 10_000, &last))), 1);
@@ -139,7 +140,8 @@ fn a_decision_ends_with_its_period() {
 #[test]
 fn waits_are_reported_apart_from_the_rest_of_the_latency() {
     let (mut sender, mut server) = (sender(INCAST, "Admit"), Server::default());
-    // 40 ms of wait and 5 ms on the way; then 91 ms of wait, which is a miss; then a refusal.
+    // 40 ms of queue wait and 5 ms on the way; then 91 ms of queue wait, which is a miss; then a
+    // refusal.
     sender.completes(105, &IN_TIME);
     sender.completes(100, &LATE);
     let full = "policy=ns/p; type=default; reason=queue_full";
@@ -165,7 +167,7 @@ fn answers_that_make_no_sense_change_nothing() {
     for answer in [
         r#"{"services":[{"service":"ns/stock","classes":[{"admit":-1}]}]}"#,
         r#"{"services":[{"service":"ns/stock","classes":[{"admit":2}]}]}"#,
-        // Of another service, and of another number of classes.
+        // Answers about another service, and with another number of classes.
         r#"{"services":[{"service":"ns/other","classes":[{"admit":0}]}]}"#,
         r#"{"services":[{"service":"ns/stock","classes":[{"admit":0},{"admit":0}]}]}"#,
         "",

@@ -2,14 +2,16 @@
 
 use super::*;
 
-/// The target of `stock`: 50 ms for `high`. One miss takes all of the probability.
+/// The configuration for calls to `stock`: a target of 50 ms for `high`. One miss reduces the
+/// probability to 0.
 pub(super) const PROMISE: &str = r#""stock":{
     "classes":[{"name":"high","matches":[{"headers":[{"name":"x-class","value":"high"}]}]},
                {"name":"low"}],
     "targets_us":[50000],"percentile":99,"per_cost":false,"increase":0.01,"decrease":1.0,
     "min_probability":0.000001,"enforced":true}"#;
 
-/// One slot behind a queue that has shares for classes, and believes peers of the mesh.
+/// Returns a stage that trusts peers of the mesh, with one slot and a queue with shares for
+/// classes.
 fn receiver() -> String {
     stage(
         r#""strategy":{"type":"MaxQueueLength"},"classes":[
@@ -51,7 +53,7 @@ impl Proxy {
         (call, outbound)
     }
 
-    /// The answer to a call comes after `ms`.
+    /// Answers a call after `ms`.
     pub(super) fn answer(
         &mut self,
         (call, outbound): &mut (MemoryStream, Outbound),
@@ -70,7 +72,7 @@ impl Proxy {
         self.filter.host().value(&name).unwrap()
     }
 
-    /// The call of another proxy arrives.
+    /// Handles the arrival of another proxy's call.
     fn arrives(&mut self, call: &MemoryStream, peer: &str) -> (Request, Decision) {
         let said = call.request.borrow().clone();
         let said: Vec<_> = said.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
@@ -82,7 +84,7 @@ impl Proxy {
 }
 
 pub(super) const HIGH: [(&str, &str); 1] = [("x-class", "high")];
-/// In time, and late, without the service's own time.
+/// Responses to calls in time and late, without the service time.
 pub(super) const IN_TIME: [(&str, &str); 2] = [
     (":status", "200"),
     (wire::PROGRESS, "elapsed=60, wait=40, slot=60"),
@@ -108,7 +110,7 @@ fn a_downgraded_call_is_served_by_the_share_of_its_new_class() {
     let (mut waiting, decision) = receiver.arrives(&other.0, peer);
     assert!(matches!(decision, Decision::Hold(_)), "{decision:?}");
 
-    // The receiver reports the times: 7 ms in the slot, then 30 ms of wait for the next one.
+    // The receiver reports the times: 7 ms in the slot, then 30 ms of wait for the next call.
     receiver.ms += 7;
     let now = Instant::default() + Duration::from_millis(receiver.ms);
     running.stream.now.set(Some(now));
@@ -121,7 +123,7 @@ fn a_downgraded_call_is_served_by_the_share_of_its_new_class() {
     let said = waiting.stream.in_response(wire::PROGRESS);
     assert_eq!(said.as_deref(), Some("elapsed=5, work=5, wait=7, slot=5"));
 
-    // A miss: from now on calls run in the lowest class.
+    // It is a miss, so further calls run in the lowest class.
     sender.answer(&mut first, 100, &LATE);
     assert_eq!(first.0.in_response(wire::PROGRESS), None);
     assert_eq!(first.0.in_response(wire::DOWNGRADED), None);
@@ -137,11 +139,12 @@ fn a_downgraded_call_is_served_by_the_share_of_its_new_class() {
     );
     let mut blocker = blocker;
     receiver.done(&mut blocker);
-    // It came later, and has the greater share.
+    // `high` arrived later, but has the greater share.
     receiver.resume(&high_there);
     receiver.done(&mut low_there);
 
-    // The application is informed; a call that ran in the lowest class changes no other class.
+    // The application is informed. A call that ran in the lowest class doesn't change another
+    // class.
     let copied = [&IN_TIME[..], &[(wire::DOWNGRADED, "what its own call got")]].concat();
     sender.answer(&mut low, 100, &copied);
     assert_eq!(low.0.in_response(wire::DOWNGRADED).as_deref(), Some("high"));
@@ -153,7 +156,7 @@ fn a_downgraded_call_is_served_by_the_share_of_its_new_class() {
         ),
         (2, 1)
     );
-    // A header that an application copies from a call of its own is ignored.
+    // A header that an application copied from a call that it made is ignored.
     let mut third = sender.call(&[("x-class", "other")]);
     sender.answer(&mut third, 1, &copied);
     assert_eq!(third.0.in_response(wire::DOWNGRADED), None);
@@ -171,7 +174,7 @@ fn misses_are_late_answers_refusals_for_lack_of_room_and_timeouts() {
     for (answer, details, missed) in [
         (&IN_TIME[..], VIA_UPSTREAM, false),
         (&LATE[..], VIA_UPSTREAM, true),
-        // The service's own time is unknown.
+        // The service time is unknown.
         (&[(":status", "200")], VIA_UPSTREAM, false),
         (
             &[(wire::PROGRESS, "elapsed=9, work=9")],
@@ -197,7 +200,7 @@ fn misses_are_late_answers_refusals_for_lack_of_room_and_timeouts() {
             "{answer:?} {details}"
         );
     }
-    // A client that leaves is no miss, and a call to others is none of ours.
+    // A client that leaves is no miss, and calls to other services aren't handled.
     let mut proxy = Proxy::new("");
     proxy.configure(&outbound(PROMISE));
     let (call, mut lost) = proxy.call(&HIGH);
@@ -226,7 +229,7 @@ fn a_strangers_class_counts_for_nothing() {
     );
     stranger.answered(&mut proxy.filter, "200", true);
     assert_eq!(stranger.stream.in_response(wire::PROGRESS), None);
-    // A peer's class stays visible to the application, which copies it to its calls; a client
+    // A peer's class stays visible to the application, which copies it to its calls. A client
     // without a process gets no progress.
     let (mut peer, _) = proxy.arrives(&says, "spiffe://mesh/front");
     assert_eq!(peer.stream.in_request(wire::CLASS).as_deref(), Some("high"));

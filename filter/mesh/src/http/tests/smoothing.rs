@@ -1,4 +1,4 @@
-//! Calls that wait as the called service refuses others.
+//! Calls that are delayed because the called service refuses others.
 
 use headgate_core::strategy::hint;
 
@@ -112,7 +112,7 @@ fn a_call_waits_as_long_as_drawn_and_wakes_without_traffic() {
         "{delay_ms} {waited_ms}"
     );
 
-    // A delayed call that was sent is a call like any other: its answer counts.
+    // A delayed call that was sent is like any other call: its answer counts.
     let call = held.iter_mut().find(|call| call.stream.id == sent[0].1);
     let call = call.unwrap();
     send(&mut proxy.filter, &call.stream);
@@ -150,7 +150,7 @@ fn who_is_no_peer_delays_nobody_and_a_rate_is_forgotten() {
     proxy.ms += 1;
     assert!(proxy.calls("stock.svc", &[]).sent);
 
-    // A call whose application hung up leaves no state.
+    // A delayed call leaves no state if its application ends it.
     waits.outbound.done(&mut proxy.filter, &waits.stream);
     assert!(!waits.outbound.is_pending());
     assert_eq!(proxy.sent_within(400), []);
@@ -165,7 +165,7 @@ fn a_call_that_has_no_time_does_not_wait() {
     assert!(!proxy.calls("stock.svc", &[("grpc-timeout", "301m")]).sent);
     assert_eq!(proxy.of_stock("calls_delayed"), 1);
 
-    // No more than the bound wait; the rest is sent at once.
+    // At most `MAX_HELD` calls are delayed; further ones are sent at once.
     let calls = 5_000;
     let waiting = (0..calls).filter(|_| !proxy.calls("stock.svc", &[]).sent);
     assert_eq!(waiting.count(), 4_095);
@@ -195,7 +195,7 @@ fn the_deadline_of_the_request_is_that_of_its_calls() {
         let call = proxy.calls("stock.svc", &[(wire::REQUEST, &token)]);
         assert_eq!(!call.sent, waits, "{timeout}");
         if waits {
-            // The workflows set the headers when it is sent.
+            // The workflows' headers are set when the call is sent.
             assert_eq!(call.stream.in_request(wire::WORKFLOW), None);
             proxy.ms += 200;
             let now = Instant::default() + Duration::from_millis(proxy.ms);

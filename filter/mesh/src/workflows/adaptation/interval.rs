@@ -7,27 +7,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::workflows::{ProcessId, ServiceId, WorkflowId};
 
-/// The input of [`super::Adaptation::run`]. In each slice an id may appear more than once, as when
-/// several workers measured: sums add up, and of several rates of a process the latest counts.
+/// The input of [`super::Adaptation::run`]. An id may appear more than once in a slice, as when
+/// several workers measured it. Sums are added up; of several rates of a process the latest counts.
 #[derive(Debug, Clone, Copy)]
 pub struct Interval<'a> {
     /// The end of the interval.
     pub now: Instant,
     /// The length of the interval: the time since the previous run.
     pub elapsed: Duration,
-    /// P: slots of the process.
+    /// P: the slots of the process.
     pub slots: f64,
-    /// Slot time in use, slot-seconds: at most `slots · elapsed`.
+    /// Slot time in use, slot-seconds; at most `slots · elapsed`.
     pub busy: f64,
-    /// Used amount of the second resource, in its units; 0 without one.
+    /// The used amount of the second resource, in its units; 0 if the policy has none.
     pub resource_used: f64,
-    /// By workflow.
+    /// Measurements by workflow.
     pub workflows: &'a [Measured],
     /// Calls to downstream processes.
     pub calls: &'a [Calls],
     /// Rates that downstream processes announced.
     pub heard: &'a [Heard],
-    /// Arrivals by upstream process. Those that name none count as one, [`ProcessId::UNKNOWN`].
+    /// Arrivals by upstream process. Requests that name no process count as one,
+    /// [`ProcessId::UNKNOWN`].
     pub upstream: &'a [UpstreamDemand],
 }
 
@@ -36,17 +37,17 @@ pub struct Interval<'a> {
 pub struct Measured {
     /// The workflow.
     pub workflow: WorkflowId,
-    /// Requests that arrived, those that were refused included: λ.
+    /// Requests that arrived, including refused ones: λ.
     pub offered: u64,
-    /// Of these, requests that went on to the backend.
+    /// Those of them that went on to the backend.
     pub admitted: u64,
-    /// Requests that ended in the interval after they had been in a slot.
+    /// Requests that ended in the interval after holding a slot.
     pub completed: u64,
-    /// Sum of their service times.
+    /// The sum of their service times.
     pub service: Duration,
-    /// Sum of their times from admission by the rate limiter to the end.
+    /// The sum of their times from admission by the rate limiter to the end.
     pub completion: Duration,
-    /// Sum of their use of the second resource, in its units.
+    /// The sum of their use of the second resource, in its units.
     pub resource: f64,
 }
 
@@ -55,9 +56,9 @@ pub struct Measured {
 pub struct Calls {
     /// The workflow.
     pub workflow: WorkflowId,
-    /// The service that the process belongs to.
+    /// The service to which the process belongs.
     pub service: ServiceId,
-    /// The process called; [`ProcessId::UNKNOWN`] if no answer named it.
+    /// The called process; [`ProcessId::UNKNOWN`] if no answer named it.
     pub process: ProcessId,
     /// The number of calls.
     pub count: u64,
@@ -68,12 +69,12 @@ pub struct Calls {
 pub struct Heard {
     /// The workflow.
     pub workflow: WorkflowId,
-    /// The service that the process belongs to.
+    /// The service to which the process belongs.
     pub service: ServiceId,
-    /// The process that announced it.
+    /// The announcing process.
     pub process: ProcessId,
-    /// Requests/s of the workflow that it takes from this process; infinite for no limit. Other
-    /// values (negative, not a number) are skipped.
+    /// The rate of the workflow that it accepts from this process, requests/s; infinite for no
+    /// limit. Other values (negative, not a number) are skipped.
     pub rate: f64,
     /// The time of the announcement.
     pub at: Instant,
@@ -86,6 +87,6 @@ pub struct UpstreamDemand {
     pub workflow: WorkflowId,
     /// The upstream process.
     pub process: ProcessId,
-    /// The number of arrivals, refused ones included.
+    /// The number of arrivals, including refused ones.
     pub offered: u64,
 }

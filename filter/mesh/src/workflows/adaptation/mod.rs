@@ -34,32 +34,33 @@ use super::{OTHER, OTHER_NAME, ProcessId, ServiceId, WorkflowId};
 use headgate_core::config::{MAX_WORKFLOWS, SharingConfig, WorkflowConfig, WorkflowsConfig};
 use headgate_core::time::Instant;
 
-/// Most downstream services; those with higher ids have no quantile of their own.
+/// The maximum number of downstream services; those with higher ids have no quantile of their own.
 pub const MAX_SERVICES: usize = 1024;
-/// Intervals shorter than this count as this long: clocks that stand still divide nothing by zero.
+/// The shortest interval; shorter ones count as this long, so that a clock that stands still causes
+/// no division by zero.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// The bottleneck of a workflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Bottleneck {
-    /// This process: its rate is the local policy's.
+    /// This process: the rate is the local policy's.
     Local,
-    /// A downstream service: its Q was the least.
+    /// A downstream service: its Q is the smallest.
     Service(ServiceId),
 }
 
-/// A workflow as a process sees it, for people and stats.
+/// A workflow's state in a process, for stats and people.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Snapshot {
     /// The workflow.
     pub workflow: WorkflowId,
-    /// σ: the rate in force, requests/s; infinite: none.
+    /// σ: the rate in force, requests/s; infinite for no limit.
     pub rate: f64,
-    /// The rate that the local policy alone would set (line 1), requests/s; infinite: none.
+    /// The rate that the local policy alone would set (line 1), requests/s; infinite for no limit.
     pub local_rate: f64,
-    /// λ: arrivals, requests/s.
+    /// λ: the arrival rate, requests/s.
     pub demand: f64,
-    /// Slot-seconds of a request; `None` as long as none has completed.
+    /// Mean slot time of a request, slot-seconds; `None` as long as none has completed.
     pub cost: Option<f64>,
     /// The bottleneck that sets the rate; `None` without a rate.
     pub bottleneck: Option<Bottleneck>,
@@ -72,7 +73,8 @@ pub struct Snapshot {
 struct Name {
     #[serde(skip)]
     text: String,
-    /// Of the text, or of the one that another worker assigned; `None`: not assigned yet.
+    /// The hash of the text, or of a text that another worker assigned; `None` if none is assigned
+    /// yet.
     hash: Option<u64>,
 }
 
@@ -91,7 +93,7 @@ impl Name {
     }
 }
 
-/// FNV-1a: the same in all workers and versions.
+/// Returns the FNV-1a hash, which is the same in all workers and versions.
 fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -108,12 +110,12 @@ struct Workflow {
     guarantee: f64,
     #[serde(skip)]
     quantile: Option<f64>,
-    /// Something was measured.
+    /// Whether anything was measured.
     seen: bool,
     #[serde(skip)]
     sums: Sums,
     estimates: Estimates,
-    /// The part of calls of earlier intervals that still counts.
+    /// The ratio of earlier intervals' calls that still counts.
     #[serde(skip, default = "one")]
     keep_calls: f64,
     local: f64,
@@ -170,7 +172,7 @@ impl Workflow {
         self.quantile = config.quantile;
     }
 
-    /// Resets the measurements, which are another workflow's.
+    /// Resets the measurements, which belong to another workflow.
     fn forget(&mut self) {
         *self = Self {
             name: std::mem::take(&mut self.name),
@@ -203,16 +205,17 @@ pub struct State {
     services: Vec<Service>,
     downstream: Downstream,
     upstream: Upstream,
-    /// The policy's state, by id.
+    /// The sharing policy's state, by id.
     memory: Vec<Memory>,
-    /// The utilization of each resource: used units by available units.
+    /// The utilization of each resource: used units divided by available units.
     utilization: [Quotient; 2],
     /// The time of the last run.
     now: Instant,
 }
 
 impl State {
-    /// Whether it keeps to the bounds that are relied on, and its numbers to their ranges.
+    /// Whether the state keeps to the bounds that the code relies on, and its numbers to their
+    /// ranges.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         let quotients = self.utilization.iter().flat_map(|q| [q.sum, q.count]);
@@ -227,7 +230,7 @@ impl State {
     }
 }
 
-/// The rates of a process, with the state that they are found from.
+/// The rates of a process and the state from which they are computed.
 #[derive(Debug)]
 pub struct Adaptation {
     config: WorkflowsConfig,
@@ -265,8 +268,8 @@ impl Adaptation {
         before
     }
 
-    /// Continues with another configuration. Estimates stay; a change of the sharing policy
-    /// restarts the policy.
+    /// Continues with another configuration. Estimates stay; a change of the sharing policy resets
+    /// that policy's state.
     pub fn reconfigure(&mut self, config: &WorkflowsConfig) {
         if self.config == *config {
             return;
@@ -323,8 +326,8 @@ impl Adaptation {
         }
     }
 
-    /// Runs Algorithm 1, once an interval. Allocates nothing once it has seen as many workflows and
-    /// processes before.
+    /// Runs Algorithm 1 for one interval. It allocates only for more workflows or processes than
+    /// before.
     pub fn run(&mut self, interval: &Interval<'_>) {
         let elapsed = interval.elapsed.max(SHORTEST);
         let configured = Duration::from_micros(self.config.interval_us);
@@ -346,8 +349,8 @@ impl Adaptation {
                 let service = services.get(usize::from(service.0));
                 service.and_then(|known| known.quantile).unwrap_or(own)
             };
-            // Calls are counted when they are answered, so they are those of requests that have
-            // ended. By admitted requests, α would be too small, and rates too high, as long as
+            // Calls are counted when they are answered, so they belong to completed requests.
+            // Divided by admitted requests, α would be too small, and rates too high, as long as
             // latencies grow.
             let completed = workflow.estimates.completed;
             let limit = self
@@ -376,7 +379,7 @@ impl Adaptation {
     }
 
     /// Returns the rate of `workflow` that `upstream` may send, requests/s; `None` for no limit. An
-    /// unknown process gets an even part.
+    /// unknown process gets an equal share.
     #[must_use]
     pub fn announced(&self, workflow: WorkflowId, upstream: ProcessId) -> Option<f64> {
         let rate = self.rate(workflow);
@@ -421,8 +424,8 @@ impl Adaptation {
         })
     }
 
-    /// Takes the number of downstream processes' rates that expired since the last call without a
-    /// newer one.
+    /// Returns the number of announced rates that expired since the last call without a newer one,
+    /// and resets it.
     pub fn take_expired(&mut self) -> u64 {
         self.state.downstream.take_expired()
     }
@@ -523,7 +526,7 @@ impl Adaptation {
         }
     }
 
-    /// Returns the place of an id; `None` for one beyond all caps.
+    /// Returns the state of an id, created if it is new; `None` for an id beyond the cap.
     fn workflow(&mut self, workflow: WorkflowId) -> Option<&mut Workflow> {
         if !is_known(workflow) {
             return None;
@@ -558,7 +561,7 @@ fn settings(config: &WorkflowsConfig, name: &str) -> WorkflowConfig {
     config.workflows.get(name).cloned().unwrap_or_default()
 }
 
-/// Returns a measured amount; invalid values count as none.
+/// Returns `x`, or 0 if it is not a valid amount.
 fn amount(x: f64) -> f64 {
     if is_amount(x) { x } else { 0.0 }
 }

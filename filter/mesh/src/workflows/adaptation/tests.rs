@@ -1,4 +1,4 @@
-//! Whole processes in memory: Figure 3 of the paper in lockstep, hand-over, and invariants under
+//! Complete processes in memory: Figure 3 of the paper in lockstep, hand-over, and invariants for
 //! any measurements.
 
 use headgate_core::config::{ResourceConfig, ResourceReport, WorkflowSource};
@@ -42,8 +42,8 @@ fn at(interval: u64) -> Instant {
     Instant::from_nanos(7_000_000 + interval * 100_000_000)
 }
 
-/// One workflow of `rps` that takes 2 ms of one slot, from `upstream`, and calls `process` of
-/// service 1 twice.
+/// Runs an interval with one workflow of `rps` from `upstream`. Its requests take 2 ms of one slot,
+/// and call `process` of service 1 twice.
 fn step(adaptation: &mut Adaptation, now: Instant, workflow: u16, rps: u64, heard: Option<f64>) {
     let workflow = WorkflowId(workflow);
     let (service, process) = (ServiceId(1), ProcessId(77));
@@ -110,7 +110,7 @@ fn adopts_what_is_announced_downstream_until_it_runs_out() {
     assert_eq!(seen[0].bottleneck, Some(Bottleneck::Service(ServiceId(1))));
     assert!((seen[0].local_rate - 450.0).abs() < 1e-6);
     assert!((seen[0].demand - 100.0).abs() < 1e-6);
-    // No announcement any more: the local limit remains.
+    // Announcements have stopped, so only the local limit remains.
     for n in 20..31 {
         step(&mut adaptation, at(n), 1, 100, None);
     }
@@ -177,7 +177,7 @@ fn settings_belong_to_names() {
     let seen = run(&mut adaptation);
     assert!((seen.rate - 1.0).abs() < 1e-9);
     assert!((seen.local_rate - 123.0).abs() < 1e-9);
-    // The service's goes before the workflow's.
+    // The service's quantile has precedence over the workflow's.
     adaptation.assign_service(ServiceId(1), "extent-node");
     assert!((run(&mut adaptation).rate - 2.0).abs() < 1e-9);
     adaptation.assign(w, "named");
@@ -286,7 +286,7 @@ fn another_worker_goes_on_where_one_stopped() {
             assert!((one.demand - two.demand).abs() < 1e-3 * (1.0 + one.demand));
         }
     }
-    // An id that got another name meanwhile begins anew.
+    // An id that got another name in the meantime starts anew.
     let mut third = going_on(&state);
     third.assign(WorkflowId(1), "one");
     third.assign(WorkflowId(2), "three");
@@ -310,7 +310,7 @@ fn what_is_no_state_is_refused() {
     }
     bytes.push(0);
     assert_eq!(read(&bytes), None);
-    // Memory of other workflows, and pairs out of order.
+    // The memory of other workflows, and pairs out of order.
     let mut other = adaptation.state.clone();
     other.memory.pop();
     assert!(!other.is_valid());
@@ -473,14 +473,14 @@ proptest! {
         }
     }
 
-    /// §4.1.3: announced rates do not fall when q rises.
+    /// §4.1.3: announced rates don't decrease when q increases.
     #[test]
     fn rates_never_fall_as_q_rises(
         rounds in prop::collection::vec(round(), 1..10),
         qs in [0.0..=1.0_f64, 0.0..=1.0_f64],
     ) {
         let run = |q: f64| {
-            // A policy without memory: the runs differ in Q alone.
+            // The policy has no memory, so the runs differ only in Q.
             let mut adaptation = Adaptation::new(&config(q, SharingConfig::StaticGuarantees));
             let mut now = at(0);
             for round in &rounds {
@@ -505,7 +505,7 @@ proptest! {
         }
     }
 
-    /// One byte of a good state changed: read or refused, and still rates.
+    /// A valid state with one changed byte is read or refused, and rates stay valid.
     #[test]
     fn damaged_bytes_are_read_or_refused(
         flip in any::<prop::sample::Index>(),

@@ -34,7 +34,7 @@ fn calls_one_after_the_other_add_up() {
     let (host, mut branches) = (MemoryHost::new(), branches());
     for (begin, end) in [(10, 30), (40, 80)] {
         branches.began(&host, at(begin), BRANCH, at(0)).unwrap();
-        // Half of the time they waited.
+        // The child reports half of the time that the caller waited.
         let half = told((end - begin) / 2, 7);
         let done = branches.ended(&host, at(end), BRANCH, ms(end - begin), Some(&half));
         done.unwrap();
@@ -47,7 +47,7 @@ fn calls_one_after_the_other_add_up() {
 
 #[test]
 fn calls_side_by_side_count_by_their_parallelism() {
-    // On another worker than the request, and on two.
+    // Calls on another worker than the request's, and on two workers.
     let (host, mut workers) = (MemoryHost::new(), [branches(), branches()]);
     for n in 0..4 {
         workers[n % 2].began(&host, at(10), BRANCH, at(0)).unwrap();
@@ -89,7 +89,7 @@ fn a_branch_belongs_to_one_request() {
     };
     assert_eq!(branches.load(&host, next).unwrap(), None);
     assert!(branches.began(&host, at(5), next, at(5)).unwrap().is_some());
-    // A late answer of the one before, and a late call of it.
+    // A late answer to a call of the previous request, and a late call of it.
     branches.ended(&host, at(9), BRANCH, ms(9), None).unwrap();
     assert_eq!(branches.began(&host, at(9), BRANCH, at(0)).unwrap(), None);
     let children = branches.load(&host, next).unwrap().unwrap();

@@ -22,7 +22,7 @@ fn level(rate: f64) -> Level {
     }
 }
 
-/// The ticket of the request in place `n` of a table.
+/// Returns the ticket of the request in slot `n` of a table.
 fn request(n: usize) -> Ticket {
     static TICKETS: LazyLock<Vec<Ticket>> = LazyLock::new(|| {
         let mut requests = Requests::default();
@@ -38,7 +38,7 @@ fn limiter(rate: f64) -> Limiter {
     limiter
 }
 
-/// Returns the decision about one request; it is held if it has to wait.
+/// Returns the decision about one request, and holds the request if it has to wait.
 fn arrive(limiter: &mut Limiter, host: &MemoryHost, ms: u64, n: usize, longest: u32) -> Verdict {
     let verdict = limiter.arrive(host, at(ms), W, longest, FOREVER).unwrap();
     if let Verdict::Wait(_) = verdict {
@@ -113,7 +113,7 @@ fn who_cannot_wait_is_told_when_it_would_pass() {
     let tolerance = Duration::from_millis(150);
     let late = limiter.arrive(&host, at(0), W, 9, tolerance).unwrap();
     assert_eq!(late, Verdict::Late(Duration::from_millis(200)));
-    // A refused request has not taken another's turn.
+    // A refused request doesn't use up a number.
     assert_eq!(
         arrive(&mut limiter, &host, 0, 2, 9),
         Verdict::Wait(Duration::from_millis(200))
@@ -129,7 +129,7 @@ fn a_leaver_leaves_its_turn_to_those_behind() {
     }
     assert!(limiter.remove(W, request(1)) && !limiter.remove(W, request(1)));
     assert_eq!(release(&mut limiter, 31), [(0, true), (2, true), (3, true)]);
-    // The last turn is the next one's.
+    // The last unused number goes to the next request.
     assert_eq!(
         arrive(&mut limiter, &host, 31, 9, 9),
         Verdict::Wait(Duration::from_millis(9))
@@ -188,7 +188,7 @@ fn a_dead_workers_waiters_take_their_turns_along_and_nothing_else() {
     let [survivor, dead] = &mut workers;
     *dead = limiter(100.0);
     assert_eq!(release(survivor, 101).len(), 5);
-    // Nothing of it is left: the next ones go at the rate.
+    // No unused number is left: the next requests go at the rate.
     for n in 10..20 {
         assert!(matches!(
             arrive(survivor, &host, 1_000 + 10 * n as u64, n, 0),
@@ -229,9 +229,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Over three workers: in no stretch of time do more requests go than σ·t + burst, plus waiters
-    /// of a late tick; waiters of one worker go in their order; and the used numbers are all
-    /// different.
+    /// Over three workers: in any time no more requests go than σ·t + burst, plus waiters of a late
+    /// tick. Waiters of one worker go in order, and all used numbers are different.
     #[test]
     fn never_above_the_rate_and_in_order(
         steps in steps(),
@@ -269,7 +268,7 @@ proptest! {
                 Step::Pass(more) => ms += more,
             }
         }
-        // Nothing was left over at first.
+        // At first there were no unused numbers.
         for (n, end) in gone.iter().enumerate() {
             prop_assert!(n as f64 + 1.0 <= rate * end + 1e-6, "{} by {}", n + 1, end);
         }
@@ -282,7 +281,7 @@ proptest! {
         }
     }
 
-    /// While a request always waits, nothing of the rate is lost, whichever leaves.
+    /// While at least one request waits, the whole rate is used, whichever requests leave.
     #[test]
     fn all_of_the_rate_is_used(
         rate in 5.0..500.0_f64,

@@ -1,7 +1,7 @@
 //! Bottleneck fairness over the slots (Wisp §4.3, after J. Mace et al., "Retro", NSDI '15).
 //!
-//! With capacity P · u, of which u is the part of slot time that may be in use, and c slot-seconds
-//! a request:
+//! The capacity is P · u, where u is the allowed ratio of slot time in use. A request costs c
+//! slot-seconds.
 //!
 //! ```text
 //! fair = max-min share of P · u / c, with unlimited demand beside the others' actual demands
@@ -10,15 +10,16 @@
 //! ```
 //!
 //! The paper has a load for each local resource (thread pools, connections, locks). Here slots are
-//! the only one; the time that a request holds one while it waits for calls of its own counts.
+//! the only resource. The time in which a request holds one while it waits for its own calls
+//! counts.
 //!
-//! For throttled workflows, σ is their max-min share. The others keep room to grow: a rate of
-//! exactly their current demand would throttle them at once, and turn a measurement into a limit.
-//! If several of them grow at the same time, they are over the limit for an interval, and then
-//! share again.
+//! For throttled workflows, σ is their max-min share. The others have room to grow: a rate of
+//! exactly their current demand would throttle them at the first growth, and turn a measurement
+//! into a limit. If several of them grow at the same time, they exceed the capacity for an
+//! interval, and are then given shares again.
 //!
-//! P · u rather than P is shared: at P itself the queue in front of the slots grows without end.
-//! The paper's example (§4.1.2), which has no queues, has u = 1.
+//! P · u rather than P is shared, because at full utilization the queue in front of the slots grows
+//! without limit. The paper's example (§4.1.2), which has no queues, has u = 1.
 
 use super::probing::{Probing, cost, weight};
 use super::{Capacity, Load, Memory, number};
@@ -32,8 +33,9 @@ pub struct BottleneckFairness {
 }
 
 impl BottleneckFairness {
-    /// Creates the policy. `probe` is β, the requests/s by which a rate rises in an interval when
-    /// everything is spare, and `max_utilization` the part of slot time that may be in use.
+    /// Creates the policy. `probe` is β, the increase of a rate in an interval if all of the
+    /// capacity is spare, requests/s. `max_utilization` is u, the allowed ratio of slot time in
+    /// use.
     #[must_use]
     pub fn new(probe: f64, max_utilization: f64) -> Self {
         Self {
@@ -51,7 +53,7 @@ impl BottleneckFairness {
     ) {
         let state = self.probing.state(capacity, [capacity.slots], loads);
         let claims = loads.iter().map(|load| {
-            // While the cost of requests is unknown, it counts as 0.
+            // An unknown cost of requests counts as 0.
             let cost = cost(load).map_or(0.0, |[slots, _]| slots);
             let demand = state.demand(load, &mut memory[usize::from(load.workflow.0)]);
             Claim {

@@ -1,8 +1,9 @@
 //! Dominant resource fairness over the slots and a second resource that the backend reports (Wisp
 //! §4.3; Ghodsi et al., NSDI '11).
 //!
-//! As [`super::BottleneckFairness`], with shares by [`crate::workflows::dominant`]. The process is
-//! overloaded when one of the two resources is. The spare part is that of the scarcer one.
+//! It works like [`super::BottleneckFairness`], with the shares of [`crate::workflows::dominant`].
+//! The process is overloaded if one of the two resources is. The spare part is that of the scarcer
+//! resource.
 
 use super::probing::{Probing, cost, weight};
 use super::{Capacity, Load, Memory, number};
@@ -12,15 +13,15 @@ use crate::workflows::dominant::{DominantClaim, DominantShares, RESOURCES};
 #[derive(Debug)]
 pub struct DominantResource {
     probing: Probing,
-    /// Units/s of the second resource.
+    /// The capacity of the second resource, units/s.
     resource: f64,
     shares: DominantShares,
 }
 
 impl DominantResource {
-    /// Creates the policy. `probe` is β, the requests/s by which a rate rises in an interval when
-    /// everything is spare, `max_utilization` the part of each resource that may be in use, and
-    /// `resource` the capacity of the second one, units/s.
+    /// Creates the policy. `probe` is β, the increase of a rate in an interval if all of the
+    /// capacity is spare, requests/s. `max_utilization` is the allowed ratio of each resource in
+    /// use, and `resource` the capacity of the second resource, units/s.
     #[must_use]
     pub fn new(probe: f64, max_utilization: f64, resource: f64) -> Self {
         Self {

@@ -1,10 +1,10 @@
 //! The local policy: the sharing of a process's resources among workflows (Wisp Alg. 1 line 1,
 //! §4.3).
 //!
-//! Once an interval, a policy gets the demand of each workflow and the cost of its requests. It
-//! returns the requests/s that the process can take of it: σ, before the limits of downstream
-//! processes. For any input, a rate is never negative or not a number, and never below the
-//! workflow's guarantee. While the cost of requests is unknown, they have no limit.
+//! In each interval, a policy gets the demand of each workflow and the cost of its requests. It
+//! returns the rate at which the process can serve the workflow, in requests/s: σ, before the
+//! limits of downstream processes. For any input, a rate is a number, not negative, and not below
+//! the workflow's guarantee. While the cost of its requests is unknown, a workflow has no limit.
 
 mod bottleneck_fairness;
 mod dominant_resource;
@@ -23,14 +23,14 @@ use super::WorkflowId;
 use super::dominant::RESOURCES;
 use headgate_core::config::SharingConfig;
 
-/// The capacity of a process: slots, and units/s of a second resource if any.
+/// The capacity of a process: slots, and units/s of a second resource if the policy has one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Capacity {
     /// P.
     pub slots: f64,
-    /// The part in use of each resource: a moving average, ratio 0..=1.
+    /// The utilization of each resource: a moving average, ratio 0..=1.
     pub utilization: [f64; RESOURCES],
-    /// Configured intervals that passed since the policy ran last.
+    /// The number of configured intervals since the policy last ran.
     pub intervals: f64,
 }
 
@@ -39,30 +39,30 @@ pub struct Capacity {
 pub struct Load {
     /// The workflow.
     pub workflow: WorkflowId,
-    /// λ: the arrival rate, requests/s, refused ones included.
+    /// λ: the arrival rate, requests/s, including refused requests.
     pub demand: f64,
-    /// Requests/s that the processes it calls take, as of the last run; infinite for no limit. More
-    /// than that is not admitted here.
+    /// The rate that the called processes accept, requests/s, as of the last run; infinite for no
+    /// limit. This process admits no more than that.
     pub downstream: f64,
-    /// Slot-seconds of a request, and units of the second resource; `None` as long as nothing at
-    /// all was measured.
+    /// The cost of a request: slot-seconds, and units of the second resource; `None` as long as
+    /// nothing was measured for any workflow.
     pub cost: Option<[f64; RESOURCES]>,
-    /// Whether its requests make no calls.
+    /// Whether the workflow's requests make no calls.
     pub leaf: bool,
-    /// Its weight in fair shares, above 0.
+    /// The workflow's weight in fair shares, above 0.
     pub weight: f64,
-    /// Requests/s that are always admitted.
+    /// The rate that is always admitted, requests/s.
     pub guarantee: f64,
 }
 
 impl Load {
-    /// Returns its use if all admissible requests were admitted, requests/s.
+    /// Returns the rate if all admissible requests were admitted, requests/s.
     fn admissible(&self) -> f64 {
         number(self.demand.min(self.downstream))
     }
 }
 
-/// A cost below this is measured as nothing, s or units: rates stay finite.
+/// The minimum cost of a request, s or units, which keeps rates finite.
 const LEAST_COST: f64 = 1e-6;
 
 /// Returns `x` as a finite number; a negative value or NaN counts as 0.
@@ -70,28 +70,28 @@ fn number(x: f64) -> f64 {
     if x > 0.0 { x.min(1e15) } else { 0.0 }
 }
 
-/// One of the policies.
+/// A local policy.
 #[derive(Debug)]
 pub enum Sharing {
-    /// See [`StaticGuarantees`].
+    /// Static throughput guarantees.
     StaticGuarantees(StaticGuarantees),
-    /// See [`BottleneckFairness`].
+    /// Bottleneck fairness over the slots.
     BottleneckFairness(BottleneckFairness),
-    /// See [`DominantResource`].
+    /// Dominant resource fairness over two resources.
     DominantResource(Box<DominantResource>),
 }
 
-/// A policy's state of a workflow from one run to the next.
+/// A policy's state for a workflow from one run to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Memory {
-    /// Its rate, requests/s; `None` if it is new.
+    /// The workflow's rate, requests/s; `None` if it is new.
     pub rate: Option<f64>,
-    /// Whether it asked for about its rate or more, and so may want any amount.
+    /// Whether the demand was about the rate or more, so that the real demand may be any amount.
     pub wants_more: bool,
 }
 
 impl Sharing {
-    /// The policy of `config`.
+    /// Creates the policy of `config`.
     #[must_use]
     pub fn new(config: &SharingConfig) -> Self {
         match *config {
@@ -111,8 +111,8 @@ impl Sharing {
         }
     }
 
-    /// Line 1: sets `rates[i]`, requests/s, of `loads[i]`; infinite: no limit. `memory` is indexed
-    /// by workflow, and has a place for each of `loads`.
+    /// Runs line 1: sets `rates[i]`, requests/s, for `loads[i]`; infinite for no limit. `memory` is
+    /// indexed by workflow, and has an entry for each of `loads`.
     pub fn run(
         &mut self,
         capacity: &Capacity,
@@ -129,8 +129,8 @@ impl Sharing {
     }
 }
 
-/// Intervals that passed, as a policy counts them: a long pause is no reason to raise rates by a
-/// leap.
+/// Returns the number of intervals that passed, at most 10, so that rates don't jump after a long
+/// pause.
 #[must_use]
 pub fn intervals(elapsed: Duration, interval: Duration) -> f64 {
     (elapsed.as_secs_f64() / interval.as_secs_f64().max(1e-6)).min(10.0)

@@ -1,17 +1,17 @@
 //! The common part of bottleneck fairness and dominant resource fairness: the conditions for
-//! overload and for unmet demand, and the rise of rates (Wisp §4.3).
+//! overload and unmet demand, and the increase of rates (Wisp §4.3).
 
 use super::{Capacity, LEAST_COST, Load, Memory, number};
 
-/// The part of its rate from which on a workflow may want more: its upstream may have cut its
-/// requests to the rate.
+/// The ratio of its rate from which a workflow's demand counts as unmet: its upstream may have
+/// limited the requests to the rate.
 const WANTS_MORE: f64 = 0.95;
-/// The part of its rate below which a workflow wants no more. In between its state stays, so that
-/// noise in λ doesn't change the set of throttled workflows, and thereby all shares, from one
-/// interval to the next.
+/// The ratio of its rate below which its demand no longer counts as unmet. Between the two the
+/// state stays, so that noise in λ doesn't change the set of throttled workflows, and thereby all
+/// shares, from one interval to the next.
 const WANTS_NO_MORE: f64 = 0.8;
 
-/// The rule, over N resources.
+/// The probing rule.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Probing {
     probe: f64,
@@ -21,11 +21,11 @@ pub(super) struct Probing {
 /// The state of the process in an interval.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct State<const N: usize> {
-    /// Units of each resource that may be in use.
+    /// The allowed use of each resource, units.
     pub(super) usable: [f64; N],
-    /// Whether the demand or the use exceeds that.
+    /// Whether the demand or the use exceeds the allowed use.
     pub(super) overloaded: bool,
-    /// The rise of rates, requests/s.
+    /// The increase of rates in this interval, requests/s.
     rise: f64,
 }
 
@@ -37,9 +37,9 @@ impl Probing {
         }
     }
 
-    /// Computes the state. A process is overloaded if the use of or the demand for a resource
-    /// exceeds the allowed use: refused requests use nothing, and yet show overload. A rate rises
-    /// by β for each part of the allowed use that is spare, of the resource with the least to
+    /// Computes the state. A process is overloaded if the use of a resource, or the demand for it,
+    /// exceeds the allowed use. The demand counts because refused requests use nothing. Rates
+    /// increase by β times the spare ratio of the allowed use, of the resource with the least to
     /// spare.
     pub(super) fn state<const N: usize>(
         &self,
@@ -58,7 +58,7 @@ impl Probing {
             let utilization = number(capacity.utilization[k]);
             overloaded |= utilization >= self.max_utilization || asked > usable;
             let used = (utilization / self.max_utilization).max(asked / usable);
-            // Of a resource without capacity, nothing is spare.
+            // A resource without capacity has nothing to spare.
             spare = spare.min(if used.is_nan() { 0.0 } else { 1.0 - used });
         }
         State {
@@ -70,9 +70,9 @@ impl Probing {
 }
 
 impl<const N: usize> State<N> {
-    /// Returns the requests/s that count as the demand of `load` in fair shares. Under overload, a
-    /// workflow that was cut to its rate may want any amount: its current demand is cut as well,
-    /// and shares by it would swing between cutting and probing.
+    /// Returns the demand of `load` in fair shares, requests/s. Under overload, it is unlimited for
+    /// a workflow that was limited to its rate. Its measured demand is limited as well, and shares
+    /// based on that would oscillate between cutting and probing.
     pub(super) fn demand(&self, load: &Load, memory: &mut Memory) -> f64 {
         let demand = load.admissible();
         if let Some(rate) = memory.rate {
@@ -88,12 +88,12 @@ impl<const N: usize> State<N> {
 
     /// Returns the rate of a workflow whose fair share under unlimited demand is `fair` requests/s.
     ///
-    /// The rate of a leaf rises towards that step by step, so that upstream processes have time to
-    /// follow, and the effect of a step is seen before the next. It doesn't rise beyond (the paper
-    /// names no bound). Otherwise a process with spare capacity would announce all of it to every
+    /// The rate of a leaf increases to the fair share step by step. So upstream processes have time
+    /// to follow, and the effect of a step shows before the next. The fair share is the limit (the
+    /// paper gives none). Otherwise a process with spare capacity would announce all of it to every
     /// caller, and with q above 0 attract requests for processes without any. The rate of other
-    /// workflows is the fair share at once: downstream processes probe for them, and two ramps
-    /// after each other would only take longer.
+    /// workflows is the fair share at once: downstream processes probe for them, and two ramps in
+    /// sequence would only take longer.
     pub(super) fn rate(&self, load: &Load, memory: &mut Memory, fair: f64) -> f64 {
         let Some(cost) = cost(load) else {
             memory.rate = None;
@@ -111,13 +111,13 @@ impl<const N: usize> State<N> {
     }
 }
 
-/// Returns the cost of a request, if known.
+/// Returns the cost of a request; `None` if it is unknown.
 pub(super) fn cost(load: &Load) -> Option<[f64; super::RESOURCES]> {
     let [slots, resource] = load.cost?;
     Some([number(slots).max(LEAST_COST), number(resource)])
 }
 
-/// A weight to calculate with.
+/// Returns the weight of a workflow, limited to a range that is safe to calculate with.
 pub(super) fn weight(load: &Load) -> f64 {
     if load.weight.is_nan() {
         1.0

@@ -1,23 +1,23 @@
 //! Static throughput guarantees (Wisp §4.3; §3.1: some users have a minimum, the others best
 //! effort).
 //!
-//! A workflow that has a guarantee gets that rate, no more and no less, whether it is asked for or
-//! not. Those without share the slot time that the guarantees leave, in proportion to their weights
-//! among those that send anything:
+//! A workflow with a guarantee gets exactly that rate, whatever its demand. Workflows without a
+//! guarantee share the slot time that the guarantees leave, in proportion to their weights. The sum
+//! of weights is over those that send requests:
 //!
 //! ```text
 //! σ = guarantee        or        σ = (P − Σ guarantee · c) · w / Σ w / c
 //! ```
 //!
-//! Guarantees that take up all of the slots leave the others [`BEST_EFFORT`] of them, so that they
-//! are never shut out for good.
+//! Even if the guarantees need all slots, the others get [`BEST_EFFORT`] of them, so that they are
+//! never excluded completely.
 
 use super::probing::{cost, weight};
 use super::{Capacity, Load, number};
 
-/// The least part of the slots for workflows without a guarantee.
+/// The minimum ratio of the slots for workflows without a guarantee.
 const BEST_EFFORT: f64 = 0.01;
-/// A workflow with a lower arrival rate, requests/s, leaves its part to the others.
+/// The arrival rate, requests/s, up to which a workflow doesn't count in the others' shares.
 const SENDS: f64 = 0.01;
 
 /// The policy of static guarantees.

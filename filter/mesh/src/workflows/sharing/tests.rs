@@ -81,18 +81,18 @@ fn overload_shares_the_slots_and_leaves_the_others_room() {
             assert!((rate - expected).abs() < 1e-6, "{rates:?}");
         }
     }
-    // The throttled workflow sends at its rate from now on, and keeps its share.
+    // The throttled workflow now sends at its rate, and keeps its share.
     let cut = [load(1, 300.0, 0.002), loads[1], loads[2]];
     for _ in 0..10 {
         let rates = process.run(&capacity(1.0, 1.0), &cut);
         assert!((rates[0] - 300.0).abs() < 1e-6, "{rates:?}");
         assert!((rates[1] - 200.0).abs() < 1e-6, "{rates:?}");
     }
-    // It wants less for good: the others may have it.
+    // Its demand stays lower, so the others may use the rest.
     let less = [load(1, 50.0, 0.002), loads[1], loads[2]];
     let rates = process.run(&capacity(1.0, 1.0), &less);
     assert!((rates[1] - 350.0).abs() < 1e-6, "{rates:?}");
-    // Slots, not requests, are shared.
+    // Shares are of slots, not of requests.
     let dear = [load(1, 400.0, 0.004), load(2, 400.0, 0.001)];
     let rates = Process::new(bottleneck(0.8)).run(&capacity(1.0, 0.5), &dear);
     assert!((rates[0] - 100.0).abs() < 1e-6, "{rates:?}");
@@ -105,7 +105,7 @@ fn leaves_probe_by_what_is_spare_and_others_go_ahead() {
     let throttled = [load(1, 800.0, 0.002), load(2, 800.0, 0.002)];
     let before = process.run(&capacity(1.0, 1.0), &throttled);
     assert!((before[0] - 225.0).abs() < 1e-9);
-    // A third of the allowed use is in use: two thirds of β.
+    // A third of the allowed use is in use, so rates increase by two thirds of β.
     let inner = Load {
         leaf: false,
         ..load(2, 75.0, 0.002)
@@ -124,7 +124,7 @@ fn leaves_probe_by_what_is_spare_and_others_go_ahead() {
         (process.rates[0] - 375.0).abs() < 1e-9,
         "never above its share"
     );
-    // A new one begins with its share.
+    // A new workflow starts with its share.
     let three = [calm[0], calm[1], load(3, 1.0, 0.002)];
     let rates = process.run(&capacity(1.0, 0.3), &three);
     assert!((rates[2] - 300.0).abs() < 1e-9, "{rates:?}");
@@ -203,9 +203,10 @@ fn the_scarcer_resource_decides() {
         ..load(2, 300.0, 0.0)
     };
     let rates = process.run(&capacity(1.0, 0.5), &[reads, metadata]);
-    // The slots have room for both; of the resource there is enough for half of the reads.
+    // The slots suffice for both workflows; the resource suffices for half of the reads.
     assert!((rates[0] - 100.0).abs() < 1e-6, "{rates:?}");
-    // If it wanted more, equal dominant shares: 10/11 of the slots, and 10/11 of the resource.
+    // With more demand it would have equal dominant shares: 10/11 of the slots, and 10/11 of the
+    // resource.
     assert!((rates[1] - 10_000.0 / 11.0).abs() < 1e-6, "{rates:?}");
 }
 
@@ -298,8 +299,8 @@ proptest! {
         }
     }
 
-    /// Workflows send at their rates, up to their demands: the slots are used as allowed, and
-    /// shared fairly.
+    /// Workflows that send at their rates, up to their demands, use the slots as allowed, and share
+    /// them fairly.
     #[test]
     fn closed_loop_settles_on_fair_shares(
         wanted in prop::collection::vec(10.0..1_000.0_f64, 2..8), max_utilization in 0.5..1.0_f64,

@@ -1,4 +1,4 @@
-//! Operations of services as tasks whose calls must not form a cycle.
+//! The operations of services as tasks, whose calls must not form a cycle.
 
 use super::{CallEntry, RouteName, ServiceEntry, StepEntry};
 use crate::mesh::{Calls, Count, Route, Step, Task};
@@ -7,10 +7,10 @@ use crate::workload::file::problem::At;
 
 const MOST_OPERATIONS: usize = 100;
 const MOST_CALLS: i64 = 10_000;
-/// The largest number of calls that one request may cause, over all hops.
+/// The maximum number of calls that one request may cause, over all hops.
 const MOST_BELOW: u64 = 100_000;
 
-/// The service, the name and the place in the file of a task.
+/// The service, the name and the path in the file of a task's operation.
 #[derive(Debug)]
 struct Operation<'p> {
     service: String,
@@ -26,7 +26,7 @@ pub(super) struct Tasks<'p> {
 }
 
 impl<'p> Tasks<'p> {
-    /// Returns the tasks of these services, and notes problems.
+    /// Returns the tasks of these services, and records problems.
     pub(super) fn of(services: &[ServiceEntry], at: &At<'p>) -> Self {
         let mut operations: Vec<Operation<'p>> = Vec::new();
         for (s, service) in services.iter().enumerate() {
@@ -97,7 +97,7 @@ impl<'p> Tasks<'p> {
         }
     }
 
-    /// Returns the task of the operation that the fields `service` and `operation` at `at` name.
+    /// Returns the task of the operation named by the fields `service` and `operation` at `at`.
     pub(super) fn find(&self, at: &At<'_>, service: &str, operation: &str) -> Option<usize> {
         let of_service: Vec<usize> = (0..self.operations.len())
             .filter(|&i| self.operations[i].service == service)
@@ -142,10 +142,10 @@ impl<'p> Tasks<'p> {
         Some(Calls::several(task?, count?, at_once, route))
     }
 
-    /// Whether every chain of calls ends: operations that call each other in a cycle would never
+    /// Whether every chain of calls ends. Operations that call each other in a cycle would never
     /// finish.
     fn come_to_an_end(&self) -> bool {
-        // Whether all calls below a task are known to end.
+        // Whether all calls below each task are known to end.
         let mut ends = vec![false; self.tasks.len()];
         for start in 0..self.tasks.len() {
             let mut way = Vec::new();
@@ -167,7 +167,7 @@ impl<'p> Tasks<'p> {
         true
     }
 
-    /// Notes a problem if a request causes too many calls. Calls may multiply from hop to hop.
+    /// Records a problem if a request causes too many calls. Calls may multiply from hop to hop.
     fn refuse_floods(&self) {
         let mut below_task: Vec<Option<u64>> = vec![None; self.tasks.len()];
         for task in 0..self.tasks.len() {
@@ -198,7 +198,7 @@ impl<'p> Tasks<'p> {
         sum
     }
 
-    /// Returns a cycle below `task`, to which `way` leads.
+    /// Returns a cycle below `task`. `way` is the chain of calls to it.
     fn circle(&self, task: usize, way: &mut Vec<usize>, ends: &mut [bool]) -> Option<Vec<usize>> {
         if ends[task] {
             return None;

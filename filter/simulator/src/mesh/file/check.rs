@@ -19,18 +19,18 @@ const MOST_PROCESSES: i64 = 100;
 const MOST_WORKFLOWS: usize = 100;
 const HIGHEST_RATE: f64 = 1_000_000.0;
 const MOST_SEEDS: i64 = 1_000;
-/// Default length of a run, ms.
+/// The default length of a run, ms.
 const DURATION_MS: f64 = 60_000.0;
-/// Default time after which a process gives up a call.
+/// The default time after which a process gives up a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest name, bytes.
+/// The length of the longest name, bytes.
 const MOST_NAME: usize = 256;
 
 impl MeshFile {
     /// Returns the plan that the file describes.
     ///
     /// # Errors
-    /// All problems of the file.
+    /// All problems found in the file.
     pub fn plan(&self) -> Result<Plan, Vec<Problem>> {
         checked(|at| {
             let duration = optional(&at.field("duration"), self.duration.as_ref(), 1.0);
@@ -77,8 +77,8 @@ impl OperationEntry {
     }
 }
 
-/// Returns a time of at least `min` ms. It is `None` if the field is missing or invalid; an invalid
-/// one is noted.
+/// Returns a time of at least `min` ms; `None` if the field is missing or invalid. An invalid time
+/// is recorded as a problem.
 fn optional(at: &At<'_>, time: Option<&Time>, min: f64) -> Option<f64> {
     at.time(time?, min, HOUR_MS)
 }
@@ -87,7 +87,7 @@ fn duration(ms: f64) -> Duration {
     Duration::from_secs_f64(ms / 1e3)
 }
 
-/// Notes names that are too long, missing or duplicate.
+/// Records names that are too long, missing or duplicate as problems.
 fn names<'a>(at: &At<'_>, names: impl Iterator<Item = &'a str>) {
     let mut known: Vec<&str> = Vec::new();
     for (i, name) in names.enumerate() {
@@ -184,7 +184,8 @@ fn load(workflow: usize, at: &At<'_>, entry: &ClientsEntry, run_ms: f64) -> Opti
         (None, count @ Some(_)) => {
             let count = at.field("count").whole(count, MOST_CLIENTS);
             let think = optional(&at_think, entry.think.as_ref(), 1.0);
-            // A refused client that asked again at once would loop without end in no time.
+            // Without think time, a refused client would send requests in an infinite loop at one
+            // instant.
             let think = ServiceTime::Constant(think.unwrap_or(1.0));
             count.map(|count| Arrivals::Closed(count, think))
         }

@@ -1,4 +1,4 @@
-//! A mesh as people write it: services that call each other, and the clients of its workflows.
+//! The file format of a mesh: services that call each other, and the clients of its workflows.
 //!
 //! As in [`crate::workload::file`], these types accept the fields of a file and refuse unknown
 //! ones. [`MeshFile::plan`] turns them into a valid [`Plan`], or returns a problem for every
@@ -48,13 +48,13 @@ pub struct MeshFile {
     pub duration: Option<Time>,
     /// Time before results count; a quarter of the duration by default.
     pub warm_up: Option<Time>,
-    /// Runs, each with a seed of its own; 1 by default.
+    /// The number of runs, each with its own seed; 1 by default.
     pub seeds: Option<i64>,
     /// Seed of the first run.
     pub seed: Option<i64>,
 }
 
-/// A service: processes that are alike, each with a proxy.
+/// A service: identical processes, each with a proxy.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServiceEntry {
@@ -65,7 +65,7 @@ pub struct ServiceEntry {
     pub processes: Option<i64>,
     /// Slots of each process.
     pub parallelism: i64,
-    /// Requests that compute at once in each process, if fewer than its slots.
+    /// The number of requests that compute at once in each process, if fewer than its slots.
     #[serde(default)]
     pub threads: Option<i64>,
     /// The service's operations.
@@ -93,11 +93,11 @@ pub struct OperationEntry {
 pub struct StepEntry {
     /// Work of the process itself.
     pub compute: Option<ServiceTimeEntry>,
-    /// Calls of another service.
+    /// Calls to another service.
     pub call: Option<CallEntry>,
 }
 
-/// Calls of a service.
+/// Calls to a service.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CallEntry {
@@ -126,8 +126,8 @@ pub enum RouteName {
     /// Round robin over the processes, for each caller.
     #[default]
     RoundRobin,
-    /// Round robin from the first process within a request: a request with as many calls as
-    /// processes reaches all of them.
+    /// Round robin that starts at the first process for each request, so that a request with as
+    /// many calls as processes reaches all of them.
     Each,
 }
 
@@ -164,9 +164,9 @@ pub struct ClientsEntry {
     pub count: Option<i64>,
     /// Think time; 0 by default, 1ms at least.
     pub think: Option<Time>,
-    /// Start; at once by default.
+    /// The start; the start of the run by default.
     pub from: Option<Time>,
-    /// End; the end of the run by default.
+    /// The end; the end of the run by default.
     pub until: Option<Time>,
 }
 
@@ -176,8 +176,8 @@ pub struct ClientsEntry {
 pub struct NetworkEntry {
     /// One-way delay; 250us by default.
     pub delay: Option<Time>,
-    /// Time after which a process gives up a call of its own; 5s by default.
+    /// The time after which a process gives up a call that it made; 5s by default.
     pub timeout: Option<Time>,
-    /// Ratio of responses that never arrive; 0 by default.
+    /// The ratio of responses that are lost; 0 by default.
     pub lost: Option<f64>,
 }

@@ -28,7 +28,7 @@ fn mesh(services: &[String], workflows: &str, more: &str) -> MeshFile {
 
 const CLIENTS: &str = r#"{"name": "w", "service": "a", "clients": [{"rate": 5}]}"#;
 
-/// Returns the problems as `field: what was found; what would be right`.
+/// Returns the problems as `field: value found; valid value`.
 fn problems(file: &MeshFile) -> Vec<String> {
     let say = |problem: crate::workload::file::Problem| {
         let at = problem.at;

@@ -1,4 +1,4 @@
-//! Calls between processes: their destinations and their ends, by an answer or because the caller
+//! Calls between processes: their destinations, and their ends by an answer or because the caller
 //! gives up.
 
 use headgate_core::request::Progress;
@@ -90,7 +90,7 @@ impl World<'_> {
         self.after_delay(Event::Answer(at));
     }
 
-    /// Handles an answer that reaches its caller.
+    /// Handles the arrival of an answer at its caller.
     pub(super) fn answered(&mut self, at: u32) -> Result<(), SimulationError> {
         let span = *self.spans.at(at);
         self.spans.remove(at);
@@ -110,14 +110,14 @@ impl World<'_> {
         }
     }
 
-    /// Reports the end of a call to the calling process, even if the calling request is gone.
+    /// Reports the end of a call to the calling process, even if the calling request has ended.
     fn hear(&mut self, call: &Span, said: Option<(Announcement, Progress)>) {
         if let Some(noted) = call.call {
             self.processes[call.called_by as usize].heard(self.now, noted, said);
         }
     }
 
-    /// Handles the timeout of the caller, or of the client, that waits for this request.
+    /// Handles the timeout of the caller or client that waits for this request.
     pub(super) fn give_up(&mut self, id: SpanId) -> Result<(), SimulationError> {
         let Some(span) = self.spans.get_mut(id) else {
             return Ok(());
@@ -147,7 +147,7 @@ impl World<'_> {
             return Ok(());
         };
         if span.state != State::Open {
-            // The request has failed already, because of another call.
+            // The request has already failed because of another call.
             return Ok(());
         }
         span.outstanding -= 1;

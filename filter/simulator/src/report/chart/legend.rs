@@ -1,4 +1,4 @@
-//! Names of series above the plot, in as many lines as necessary.
+//! The names of series above the plot, in as many lines as needed.
 
 use std::fmt::Write as _;
 
@@ -6,9 +6,9 @@ use super::{CHARACTER, colour, escape};
 use crate::report::{Figure, Style};
 
 const LINE: f64 = 18.0;
-/// Width of the sample before a name, including the gap.
+/// The width of the sample before a name, including the gap.
 const SAMPLE: f64 = 30.0;
-/// Distance to the next name.
+/// The distance to the next name.
 const GAP: f64 = 16.0;
 
 /// Draws the legend and returns its height. A single named series needs no legend.

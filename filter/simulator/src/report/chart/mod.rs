@@ -1,8 +1,8 @@
-//! Figures as SVG, drawn here rather than by a library. A page must be one file without network or
-//! scripts, and the code for it (two scales, ticks, lines with gaps, steps, dots, a legend) is
+//! Figures as SVG, drawn without a library. A page must be one file without network access or
+//! scripts, and the code for that (two scales, ticks, lines with gaps, steps, dots, a legend) is
 //! smaller than a dependency.
 //!
-//! Colours come from CSS ([`theme`]), so one drawing serves a light and a dark page.
+//! Colours come from CSS ([`theme`]), so one drawing fits light and dark pages.
 
 mod legend;
 mod scale;
@@ -15,21 +15,21 @@ use scale::Ruler;
 
 const WIDTH: f64 = 640.0;
 const PLOT_HEIGHT: f64 = 280.0;
-/// Room for the numbers at the vertical axis and its label.
+/// The space for the vertical axis's numbers and label.
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 18.0;
-/// Room for the numbers at the horizontal axis and its label.
+/// The space for the horizontal axis's numbers and label.
 const BOTTOM: f64 = 46.0;
-/// Room for names of vertical reference lines.
+/// The space for the names of vertical reference lines.
 const TOP: f64 = 20.0;
-/// The margin around the plot that curves may use.
+/// The margin around the plot into which curves may extend.
 const EDGE: f64 = 5.0;
-/// The largest number of points of a line that is drawn with dots.
+/// The largest number of points with which a line is drawn with dots.
 const MOST_DOTS: usize = 32;
 /// The approximate width of a character of the small text, px.
 const CHARACTER: f64 = 6.3;
 
-/// Returns the figure as an element for a page that has the rules of [`theme::CSS`].
+/// Returns the figure as an SVG element for a page with the rules of [`theme::CSS`].
 #[must_use]
 pub fn svg(figure: &Figure) -> String {
     let mut body = String::new();
@@ -64,7 +64,7 @@ pub fn svg(figure: &Figure) -> String {
     )
 }
 
-/// Returns the figure as a file of its own.
+/// Returns the figure as a standalone SVG file.
 #[must_use]
 pub fn file(figure: &Figure) -> String {
     let inner = svg(figure);
@@ -76,7 +76,7 @@ pub fn file(figure: &Figure) -> String {
     )
 }
 
-/// Returns the figure in words, for screen readers.
+/// Returns a textual summary of the figure, for screen readers.
 fn summary(figure: &Figure) -> String {
     let names: Vec<&str> = figure.series.iter().map(|s| s.name.as_str()).collect();
     format!(
@@ -157,11 +157,11 @@ impl<'a> Plot<'a> {
         );
     }
 
-    /// Draws the series in a nested drawing, which cuts everything beyond the axes.
+    /// Draws the series in a nested SVG element, which clips everything beyond the axes.
     fn all_series(&self, out: &mut String) {
         let (left, right) = self.x.ends();
         let (bottom, top) = self.y.ends();
-        // The margin keeps dots on the edge whole.
+        // With the margin, dots on the edge aren't clipped.
         let (x, y) = (left - EDGE, top - EDGE);
         let (width, height) = (right - left + 2.0 * EDGE, bottom - top + 2.0 * EDGE);
         let _ = write!(
@@ -210,7 +210,7 @@ impl<'a> Plot<'a> {
             top - 4.0
         );
         if !event.label.is_empty() {
-            // A name at the right edge would be cut.
+            // A name at the right edge would be clipped.
             let width = event.label.chars().count() as f64 * CHARACTER;
             let centre = x.min(WIDTH - width / 2.0);
             let _ = write!(
@@ -281,7 +281,7 @@ impl<'a> Plot<'a> {
         }
     }
 
-    /// Draws the names of points beside them.
+    /// Draws the names of points next to them.
     fn names(&self, out: &mut String, series: &Series) {
         for point in series.points.iter().filter(|point| !point.label.is_empty()) {
             let Some((x, y)) = self.place(point) else {
@@ -312,7 +312,7 @@ fn path(runs: &[Vec<(f64, f64)>], style: Style) -> String {
     for run in runs {
         for (i, (x, y)) in run.iter().enumerate() {
             let _ = match (i, style) {
-                // A single point between two gaps shows as a dot, because of round caps.
+                // Round caps draw a single point between two gaps as a dot.
                 (0, _) => write!(path, "M{x:.1} {y:.1}h0"),
                 (_, Style::Steps) => write!(path, "H{x:.1}V{y:.1}"),
                 _ => write!(path, "L{x:.1} {y:.1}"),

@@ -2,8 +2,8 @@
 
 use crate::report::{Axis, Scale};
 
-/// The approximate number of ticks of a linear axis: numbers side by side need more room than
-/// stacked ones.
+/// The approximate number of ticks of a linear axis. A horizontal axis needs more room for each
+/// number than a vertical one.
 const HORIZONTAL_TICKS: f64 = 8.0;
 const VERTICAL_TICKS: f64 = 5.0;
 /// The distance beyond its ends up to which an axis maps values, in lengths of the axis.
@@ -68,7 +68,7 @@ impl Ruler {
         .mended()
     }
 
-    /// Gives an axis without length a valid range.
+    /// Returns the axis, with a valid range if its range was empty.
     fn mended(mut self) -> Self {
         let sound = self.from.is_finite() && self.to.is_finite();
         let sound = sound && (self.scale == Scale::Linear || self.from > 0.0);
@@ -96,12 +96,12 @@ impl Ruler {
         value > self.to * (1.0 + 1e-9) || value < self.from * (1.0 - 1e-9)
     }
 
-    /// Whether a value has a position, possibly beyond the ends.
+    /// Whether the axis can map a value; the position may be beyond the ends.
     pub(super) fn holds(&self, value: f64) -> bool {
         value.is_finite() && (self.scale == Scale::Linear || value > 0.0)
     }
 
-    /// Returns the position of a value; for values beyond the ends, beyond the ends.
+    /// Returns the position of a value, which for values beyond the ends is beyond the ends.
     pub(super) fn at(&self, value: f64) -> f64 {
         let share = match self.scale {
             Scale::Linear => (value - self.from) / (self.to - self.from),
@@ -125,7 +125,7 @@ impl Ruler {
             }
             Scale::Log => {
                 let decades = self.from.log10().floor() as i32..=self.to.log10().ceil() as i32;
-                // With few decades, values between them fit.
+                // With few decades, there is room for values between them.
                 let within: &[f64] = match decades.clone().count() {
                     ..=4 => &[1.0, 2.0, 5.0],
                     _ => &[1.0],
@@ -138,7 +138,7 @@ impl Ruler {
     }
 }
 
-/// Returns the least and the greatest of the values that can be drawn.
+/// Returns the smallest and the largest of the values that can be drawn.
 fn span(scale: Scale, values: impl Iterator<Item = f64>) -> (f64, f64) {
     let drawn = values.filter(|v| v.is_finite() && (scale == Scale::Linear || *v > 0.0));
     drawn.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| {
@@ -162,7 +162,7 @@ pub(super) fn nice_step(step: f64) -> f64 {
     factor.unwrap_or(10.0) * power
 }
 
-/// Formats a number in few characters: three significant digits.
+/// Formats a number with three significant digits.
 pub(super) fn short(value: f64) -> String {
     let magnitude = value.abs();
     if magnitude == 0.0 {

@@ -5,7 +5,7 @@
 /// The number of colours of series; further series reuse them.
 pub const COLOURS: usize = 8;
 
-/// The CSS rules that any page or picture with figures needs.
+/// The CSS rules for any page or file with figures.
 pub const CSS: &str = r"
 :root{--bg:#fff;--panel:#f6f8fa;--fg:#1f2328;--muted:#59636e;--grid:#dfe3e8;--edge:#d1d9e0;--good:#00805d;--bad:#c0305f;
 --c0:#0072b2;--c1:#c24e00;--c2:#00805d;--c3:#a8558a;--c4:#a86f00;--c5:#5b5bd6;--c6:#5f6873;--c7:#8a5a3c}

@@ -47,9 +47,9 @@ fn poles_of_the_paper_belong_to_the_other_sign_of_a_2() {
     );
 }
 
-/// With one more integration the gains of the paper hardly damp: a step overshoots by 100% and
-/// rings for minutes, but Table 1 requires 25% and 10 s. So the paper's controller can't integrate
-/// twice.
+/// With one more integration, the paper's gains hardly damp: a step overshoots by 100% and
+/// oscillates for minutes, but Table 1 requires 25% and 10 s. So the paper's controller can't
+/// integrate twice.
 #[test]
 fn taken_by_the_letter_equation_1_integrates_once_more_and_rings() {
     let (plant, gains) = of_the_paper();

@@ -14,7 +14,7 @@ use crate::trial::{Clients, Offered, Phase, Plan};
 use crate::workload::recorded::Recording;
 use crate::workload::{Bursts, Process, Rate, Workload};
 
-/// Default loads, × full load.
+/// The default loads, multiples of full load.
 const LOADS: [f64; 5] = [0.8, 1.0, 1.2, 1.5, 2.0];
 const HIGHEST_LOAD: f64 = 100.0;
 const HIGHEST_RATE: f64 = 10_000_000.0;
@@ -27,7 +27,7 @@ impl WorkloadFile {
     /// `recorded.accessLog`.
     ///
     /// # Errors
-    /// All problems of the file.
+    /// All problems found in the file.
     pub fn plan(
         &self,
         stage: &StageConfig,
@@ -88,7 +88,7 @@ impl WorkloadFile {
         })
     }
 
-    /// Returns the settings of the arriving requests, and whether they are given.
+    /// Returns the settings that determine the arriving requests, and whether they are set.
     fn arriving(&self) -> [(&'static str, bool); 4] {
         [
             ("arrivals", self.arrivals != Arrivals::default()),
@@ -135,7 +135,8 @@ impl WorkloadFile {
         let at = at.field("clients");
         let count = at.field("count").whole(Some(entry.count), MOST_CLIENTS);
         let think = entry.think.clone().unwrap_or(Time("1ms".to_owned()));
-        // A refused client that asked again at once would loop without end in no time.
+        // Without think time, a refused client would send requests in an infinite loop at one
+        // instant.
         let think = at.field("think").time(&think, 1.0, HOUR_MS);
         let smoothing = entry.smoothing.as_ref();
         let smoothing = smoothing.map(|entry| smoothed(entry, &at.field("smoothing")));
@@ -149,7 +150,7 @@ impl WorkloadFile {
         })
     }
 
-    /// Returns the arrival process; `at` is the place of the settings of `Bursty`.
+    /// Returns the arrival process. `at` is the path of the settings of `Bursty`.
     fn process(&self, at: &At<'_>) -> Option<Process> {
         match (self.arrivals.process, &self.arrivals.bursty) {
             (ProcessName::Poisson, None) => Some(Process::Poisson),

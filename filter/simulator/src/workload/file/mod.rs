@@ -1,9 +1,10 @@
-//! A workload as people write it.
+//! The file format of a workload.
 //!
-//! These types accept the fields of a file, refuse unknown ones, and keep texts as texts.
+//! These types accept the fields of a file, refuse unknown ones, and keep text fields unparsed.
 //! [`WorkloadFile::plan`] turns them into a valid [`Plan`](crate::trial::Plan), or returns a
-//! problem for every invalid field: the value found and a valid example. Choices are a name beside
-//! optional settings rather than untagged unions, so that messages can name the invalid field.
+//! problem for every invalid field: the value found and a valid example. A choice is a name with
+//! optional settings beside it rather than an untagged union, so that messages can name the invalid
+//! field.
 
 mod check;
 pub(crate) mod problem;
@@ -31,9 +32,9 @@ pub struct WorkloadFile {
     pub load: Numbers,
     /// The same loads in requests per second.
     pub rate: Numbers,
-    /// A load that changes over time, in place of both.
+    /// A load that changes over time, in place of `load` and `rate`.
     pub phases: Vec<PhaseEntry>,
-    /// Clients that wait for their answers, in place of all of these.
+    /// Closed-loop clients, in place of `load`, `rate` and `phases`.
     pub clients: Option<ClientsEntry>,
     /// Request types; with a recording, the default is all types of the policy.
     pub types: Vec<TypeEntry>,
@@ -41,7 +42,7 @@ pub struct WorkloadFile {
     pub recorded: Option<RecordedEntry>,
     /// Slots of the backend, in place of the policy's.
     pub parallelism: Option<i64>,
-    /// Requests of each run that count.
+    /// Requests of each run that count in its results.
     pub requests: Option<i64>,
     /// The number of runs of each load.
     pub seeds: Option<i64>,
@@ -99,7 +100,7 @@ pub struct PhaseEntry {
     pub rate: Option<f64>,
 }
 
-/// Clients that wait for their answers.
+/// Clients of a closed loop: each waits for its answer before it sends again.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClientsEntry {
@@ -118,9 +119,9 @@ pub struct ClientsEntry {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SmoothingEntry {
-    /// Shortest delay.
+    /// The shortest delay.
     pub least: Time,
-    /// Longest delay.
+    /// The longest delay.
     pub most: Time,
 }
 
@@ -128,7 +129,7 @@ pub struct SmoothingEntry {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TypeEntry {
-    /// Its name in results; without `request`, that of a type of the policy.
+    /// The type's name in results. Without `request`, it is the name of a type of the policy.
     pub name: String,
     /// Its weight among the requests, relative to the other types; 1 by default.
     #[serde(default)]
@@ -136,12 +137,12 @@ pub struct TypeEntry {
     /// A sample request; the policy's own rules derive its type.
     #[serde(default)]
     pub request: Option<RequestEntry>,
-    /// The time that the backend works on one request.
+    /// The backend's service time for one request.
     pub service_time: ServiceTimeEntry,
-    /// The deadline of its requests, in place of their headers'.
+    /// The deadline of the type's requests, in place of their headers'.
     #[serde(default)]
     pub timeout: Option<Time>,
-    /// The cost in the header of its requests.
+    /// The cost in the header of the type's requests.
     #[serde(default)]
     pub cost: Option<i64>,
 }
@@ -192,17 +193,17 @@ pub struct ServiceTimeEntry {
 /// The name of a family of distributions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum DistributionName {
-    /// By two of mean, median and p90.
+    /// Set by two of mean, median and p90.
     LogNormal,
-    /// By mean.
+    /// Set by its mean.
     Exponential,
     /// Always the mean.
     Constant,
-    /// By branches.
+    /// Set by its branches.
     Hyperexponential,
-    /// By mean and shape.
+    /// Set by mean and shape.
     Pareto,
-    /// By values or histogram.
+    /// Set by values or a histogram.
     Empirical,
     /// The service times of the recorded requests of the same type.
     Recorded,
@@ -214,7 +215,7 @@ pub enum DistributionName {
 pub struct BranchEntry {
     /// Its weight, relative to the other branches.
     pub share: f64,
-    /// Mean of its times.
+    /// The mean of the branch's times.
     pub mean: Time,
 }
 
@@ -222,7 +223,7 @@ pub struct BranchEntry {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BucketEntry {
-    /// Upper bound; the lower is that of the bucket before, or 0.
+    /// The upper bound. The lower bound is the upper bound of the bucket before, or 0.
     pub up_to: Time,
     /// Its weight, relative to the other buckets.
     pub share: f64,

@@ -1,11 +1,11 @@
-//! Problems of a workload: the field, the value found, and a valid value.
+//! Problems of a file: the field, the value found, and a valid value.
 
 use std::cell::RefCell;
 
 use super::Time;
 
 pub(crate) const HOUR_MS: f64 = 3_600_000.0;
-/// The largest number of clients of a closed loop.
+/// The maximum number of clients of a closed loop.
 pub(crate) const MOST_CLIENTS: i64 = 100_000;
 
 /// An invalid field.
@@ -22,23 +22,23 @@ pub struct Problem {
 /// A description of valid values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Right {
-    /// In words.
+    /// A text.
     Text(String),
-    /// The names of the policy's types; the value found is the name that was written.
+    /// The names of the policy's types; the value found is the invalid name.
     TypeOfPolicy(Vec<String>),
 }
 
-/// A field of a file that is checked, with the problems found so far.
+/// A field of a file to check, with the problems found so far.
 #[derive(Debug, Clone)]
 pub(crate) struct At<'p> {
     path: String,
     problems: &'p RefCell<Vec<Problem>>,
 }
 
-/// Returns the result of `checks`, which begin at the whole file.
+/// Runs `checks` on the whole file.
 ///
 /// # Errors
-/// All problems that they noted.
+/// All problems found.
 pub(crate) fn checked<T>(checks: impl FnOnce(&At<'_>) -> Option<T>) -> Result<T, Vec<Problem>> {
     let problems = RefCell::default();
     let result = checks(&At {
@@ -88,12 +88,12 @@ impl<'p> At<'p> {
         });
     }
 
-    /// Notes that this field is invalid.
+    /// Records that this field is invalid.
     pub(crate) fn note(&self, found: impl Into<String>, right: impl Into<String>) {
         self.problem(found, Right::Text(right.into()));
     }
 
-    /// Notes that this field is invalid; returns `None`.
+    /// Records that this field is invalid, and returns `None`.
     pub(crate) fn refuse<T>(
         &self,
         found: impl Into<String>,
@@ -103,7 +103,8 @@ impl<'p> At<'p> {
         None
     }
 
-    /// Returns what was made of this field, or notes the error.
+    /// Returns the value made from this field; records its error and returns `None` if there is
+    /// one.
     pub(crate) fn made<T>(&self, made: Result<T, impl ToString>) -> Option<T> {
         let note = |error: String| {
             let (found, right) = error.split_once("; ").unwrap_or((&error, "other settings"));
@@ -112,7 +113,7 @@ impl<'p> At<'p> {
         made.map_or_else(|error| note(error.to_string()), Some)
     }
 
-    /// Returns the length of `time`, ms, if it is within bounds.
+    /// Returns the length of `time`, ms, if it is within the bounds; otherwise records a problem.
     pub(crate) fn time(&self, time: &Time, min: f64, max: f64) -> Option<f64> {
         match time.ms() {
             Ok(ms) if (min..=max).contains(&ms) => Some(ms),
@@ -121,7 +122,7 @@ impl<'p> At<'p> {
         }
     }
 
-    /// Returns the number if it `is_right`.
+    /// Returns the number if `is_right`; otherwise records a problem.
     pub(crate) fn number(&self, n: f64, is_right: bool, right: impl Into<String>) -> Option<f64> {
         match is_right {
             true => Some(n),
@@ -137,12 +138,13 @@ impl<'p> At<'p> {
         self.number(n, n >= 0.0 && n.is_finite(), "a number of at least 0")
     }
 
-    /// Returns a number if it is above 0 and at most `max`.
+    /// Returns the number if it is above 0 and at most `max`; otherwise records a problem.
     pub(crate) fn within(&self, n: f64, max: f64) -> Option<f64> {
         self.number(n, n > 0.0 && n <= max, format!("above 0, up to {max}"))
     }
 
-    /// Returns a whole number if it is given, and from 1 to `max`.
+    /// Returns the number if it is from 1 to `max`; otherwise records a problem. `None` if it isn't
+    /// set.
     pub(crate) fn whole<T: TryFrom<i64>>(&self, n: Option<i64>, max: i64) -> Option<T> {
         let n = n?;
         match (1..=max).contains(&n) {
@@ -151,7 +153,7 @@ impl<'p> At<'p> {
         }
     }
 
-    /// Returns the seed of the first run, if it is given.
+    /// Returns the seed of the first run; `None` if it isn't set.
     pub(crate) fn seed(&self, n: Option<i64>) -> Option<u64> {
         let n = n?;
         let wrong = || self.refuse(n.to_string(), "a whole number of at least 0");

@@ -5,7 +5,7 @@ use super::{BranchEntry, BucketEntry, DistributionName as Name, ServiceTimeEntry
 use crate::workload::{Branches, Empirical, LogNormal, Pareto, ServiceTime};
 
 impl ServiceTimeEntry {
-    /// Returns the distribution; `None` if a problem was noted, or for the recorded distribution.
+    /// Returns the distribution; `None` if a problem was recorded, or for `Recorded`.
     pub(crate) fn check(&self, at: &At<'_>) -> Option<ServiceTime> {
         self.refuse_settings_of_others(at);
         let time =
@@ -32,7 +32,7 @@ impl ServiceTimeEntry {
                     (Some(mean), Some(median), _) => LogNormal::new(mean, median),
                     (Some(mean), _, Some(p90)) => LogNormal::by_mean_and_p90(mean, p90),
                     (_, Some(median), Some(p90)) => LogNormal::by_median_and_p90(median, p90),
-                    // One of the two is invalid, which was noted.
+                    // One of the two is invalid; its problem is already recorded.
                     _ => return None,
                 };
                 at.made(made.map(ServiceTime::LogNormal))
@@ -81,8 +81,8 @@ impl ServiceTimeEntry {
         at.made(made.map(ServiceTime::Empirical))
     }
 
-    /// Returns a value that the family requires. A value that is given and invalid was noted
-    /// before.
+    /// Returns a value that the family requires. If it is missing, a problem is recorded. The
+    /// problem of an invalid value was recorded before.
     fn need<T>(&self, name: &str, value: Option<T>, right: &str, at: &At<'_>) -> Option<T> {
         match self.settings().contains(&name) {
             true => value,
@@ -90,7 +90,7 @@ impl ServiceTimeEntry {
         }
     }
 
-    /// Returns the names of the settings that are given.
+    /// Returns the names of the settings that are set.
     fn settings(&self) -> Vec<&'static str> {
         let all = [
             ("mean", self.mean.is_some()),

@@ -1,14 +1,14 @@
-//! Times as people write them: `1.16ms`, `380us`, `2s`, `1m30s`.
+//! Times in files: `1.16ms`, `380us`, `2s`, `1m30s`.
 //!
-//! A policy's durations have no fractions (GEP-2257). Service times have fractions: a mean is
-//! measured, not chosen.
+//! A policy's durations have no fractions (GEP-2257). Service times may have fractions, because a
+//! mean is measured rather than chosen.
 
 use std::fmt;
 
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// A time as it was written; [`Time::ms`] parses it.
+/// The text of a time; [`Time::ms`] parses it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Time(pub String);
 
@@ -18,13 +18,13 @@ pub enum TimeError {
     /// The text is empty, or doesn't begin with a number.
     #[error("a time such as 1.16ms, 2s or 1m30s")]
     NoNumber,
-    /// A number without a unit.
+    /// A number has no unit.
     #[error("no unit after {0}; write {0}ms or {0}s")]
     NoUnit(String),
-    /// A unit that does not exist.
+    /// A unit doesn't exist.
     #[error("unknown unit {0:?}; units are h, m, s, ms and us")]
     UnknownUnit(String),
-    /// A sign.
+    /// The text has a sign.
     #[error("times have no sign")]
     Sign,
 }
@@ -33,7 +33,7 @@ impl Time {
     /// Returns the time in ms.
     ///
     /// # Errors
-    /// The problem of the text, with a valid form.
+    /// [`TimeError`], whose text names a valid form.
     pub fn ms(&self) -> Result<f64, TimeError> {
         let mut rest = self.0.as_str();
         let mut total = 0.0;
@@ -65,7 +65,7 @@ impl Time {
     }
 }
 
-/// Splits `text` before the first character that is not `belongs`.
+/// Splits `text` before the first character for which `belongs` is false.
 fn split(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at(text.find(|c| !belongs(c)).unwrap_or(text.len()))
 }

@@ -1,4 +1,4 @@
-//! The types of a workload, and the policy's types of their requests.
+//! The types of a workload, and the policy's types for their requests.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::workload::recorded::Recording;
 use crate::workload::request::{Place, SampleRequest, place};
 use crate::workload::{Empirical, ServiceTime, TypeLoad};
 
-/// Returns the types of a workload under `stage`; `None` if problems were noted.
+/// Returns the types of a workload under `stage`; `None` if problems were recorded.
 pub(super) fn types(
     entries: &[TypeEntry],
     stage: &StageConfig,
@@ -83,7 +83,7 @@ fn kind(
     })
 }
 
-/// Returns the classification of a type that only names one of the policy's.
+/// Returns the classification of a type that only names one of the policy's types.
 fn named(entry: &TypeEntry, at: &At<'_>, stage: &StageConfig) -> Option<Place> {
     let found = stage.types.iter().position(|kind| kind.name == entry.name);
     let Some(found) = found.and_then(|at| u16::try_from(at).ok()) else {
@@ -94,7 +94,7 @@ fn named(entry: &TypeEntry, at: &At<'_>, stage: &StageConfig) -> Option<Place> {
     Some(Place::of(TypeId(found), stage))
 }
 
-/// Returns the service times of recorded requests of the same type of the policy.
+/// Returns the service times of recorded requests with the same type of the policy.
 fn recorded(
     recording: Option<&Recording>,
     place: Option<&Place>,

@@ -8,20 +8,20 @@ const ABSENT: &str = "-";
 /// The fields of a line.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Fields {
-    /// Start of the request, ns since the Unix epoch.
+    /// The start of the request, ns since the Unix epoch.
     pub(super) start_ns: Option<u64>,
     /// `DURATION`, ms.
     pub(super) duration_ms: Option<f64>,
     /// `x-envoy-upstream-service-time`, ms.
     pub(super) upstream_ms: Option<f64>,
-    /// Whether the request reached the backend, if the line says so.
+    /// Whether the request reached the backend; `None` if the line doesn't contain that.
     pub(super) reached_upstream: Option<bool>,
     /// The request.
     pub(super) request: SampleRequest,
 }
 
 impl Fields {
-    /// Returns the time that the backend worked on the request, ns.
+    /// Returns the service time of the request, ns.
     pub(super) fn service_ns(&self) -> Option<u64> {
         let ms = self.upstream_ms.or(self.duration_ms)?;
         // Envoy truncates to whole milliseconds, so half a millisecond is added.

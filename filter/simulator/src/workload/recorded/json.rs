@@ -1,6 +1,7 @@
-//! Lines of an access log in JSON (`json_format`). Users choose their names; the known ones are
-//! Istio's, those of Envoy's command operators, and similar ones. Variants differ in case and
-//! punctuation only, so both are ignored; an unknown name is treated as a request header.
+//! JSON lines of an access log (`json_format`). Users choose the fields' names. The known ones are
+//! Istio's, those of Envoy's command operators, and similar ones. Case and punctuation are ignored,
+//! because variants often differ only in them. An unknown name is treated as that of a request
+//! header.
 
 use serde_json::{Map, Value};
 
@@ -41,13 +42,14 @@ fn field(name: &str, text: &str, fields: &mut Fields) {
             fields.upstream_ms = millis(text);
         }
         "upstreamhost" => fields.reached_upstream = Some(present(text).is_some()),
-        // This is less reliable than the host, because Envoy may replace an answer of the upstream.
+        // This is less reliable than the upstream host, because Envoy may replace the upstream's
+        // answer.
         "responsecodedetails" => {
             let via_upstream = text == "via_upstream";
             fields.reached_upstream.get_or_insert(via_upstream);
         }
         "method" | "requestmethod" => fields.request.method = present(text).map(str::to_owned),
-        // The path that the client sent; the filter sees it before the router rewrites it.
+        // The path that the client sent, which the filter sees before the router rewrites it.
         "xenvoyoriginalpath" => fields.request.path = present(text).map(str::to_owned),
         "path" | "requestpath" | "urlpath" => {
             let path = present(text).map(str::to_owned);
@@ -64,7 +66,7 @@ fn field(name: &str, text: &str, fields: &mut Fields) {
     }
 }
 
-/// Returns the lower case letters and digits only.
+/// Returns the letters and digits of `name`, in lower case.
 fn plain(name: &str) -> String {
     let kept = name.chars().filter(char::is_ascii_alphanumeric);
     kept.map(|c| c.to_ascii_lowercase()).collect()
@@ -74,7 +76,7 @@ fn text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
-        // Envoy writes null for a missing value; a missing upstream host is information.
+        // Envoy writes null for a missing value, and a missing upstream host carries information.
         Value::Null => Some(String::new()),
         Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
     }

@@ -1,14 +1,14 @@
 //! Recorded traffic: an access log of Envoy.
 //!
-//! A log contains effects that a model leaves out: types that come in clumps, varying load, retries
-//! of a client after its refusals. Requests arrive at their recorded times with their recorded
-//! service times; the policy's own rules derive their types. A log is untrusted data: lines that
-//! are not requests are skipped, and their number is reported.
+//! A log contains effects that a model leaves out: bursts of one type, varying load, retries after
+//! refusals. Requests arrive at their recorded times with their recorded service times; the
+//! policy's own rules derive their types. A log is untrusted data: lines that are not requests are
+//! skipped and counted.
 //!
 //! The service time of a request is its `x-envoy-upstream-service-time`, else its `DURATION`. Both
-//! are truncated to whole milliseconds: half a millisecond is added, which is right on average.
-//! Both include the queue wait in the backend itself. A request that Envoy answered itself, such as
-//! a refused one, has no service time; it gets that of another request of its type.
+//! are truncated to whole milliseconds, so half a millisecond is added, the mean of what is cut
+//! off. Both include the queue wait in the backend itself. A request that Envoy answered itself,
+//! such as a refused one, has no service time; it gets that of another request of its type.
 
 mod fields;
 mod json;
@@ -26,11 +26,11 @@ use super::request::place;
 use crate::source::{Request, Source};
 use fields::Fields;
 
-/// Longest recording: a month.
+/// The longest recording: a month.
 const LONGEST_HOURS: u64 = 31 * 24;
-/// Longest line, bytes.
+/// The longest line, bytes.
 const LONGEST_LINE: usize = 1 << 20;
-/// Examples of skipped lines.
+/// The maximum number of skipped lines that a caveat names.
 const EXAMPLES: usize = 3;
 
 /// The reason why a log can't be replayed.
@@ -41,13 +41,13 @@ pub enum RecordingError {
     Read {
         /// The line, from 1.
         line: u64,
-        /// The error of the system.
+        /// The operating system's error.
         error: std::io::Error,
     },
     /// The log has no request to replay.
     #[error("no request: {0}")]
     Empty(String),
-    /// Its requests are too far apart, as in a log joined from two.
+    /// The first and last requests are too far apart, as in two logs joined into one.
     #[error("{0:.0} hours from the first request to the last; at most {LONGEST_HOURS}, so cut it")]
     TooLong(f64),
     /// The policy's rules can't be compiled.
@@ -58,7 +58,7 @@ pub enum RecordingError {
 /// The reason why a line is skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Passed {
-    /// The line is not that of an access log.
+    /// The line is not from an access log.
     #[error("neither a JSON object nor Envoy's text format")]
     Unknown,
     /// The line has no start time.
@@ -75,12 +75,12 @@ pub enum Passed {
     Bypasses,
 }
 
-/// Requests of an access log, as a stage sees them.
+/// Requests of an access log, as a stage receives them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recording {
     /// Names and ids of the types that occur, in the policy's order.
     types: Vec<(String, TypeId)>,
-    /// Requests by arrival.
+    /// Requests in order of arrival.
     requests: Vec<Request>,
     /// Requests that Envoy answered itself.
     unserved: u64,
@@ -90,7 +90,7 @@ pub struct Recording {
 /// Skipped lines: reason, count, and the first line numbers.
 type PassedLines = Vec<(Passed, u64, Vec<u64>)>;
 
-/// Whether `head`, the start of a file, is that of an access log rather than of YAML.
+/// Whether `head`, the start of a file, is from an access log rather than from YAML.
 #[must_use]
 pub fn is_access_log(head: &[u8]) -> bool {
     let text = String::from_utf8_lossy(head);
@@ -107,7 +107,7 @@ fn fields(line: &str) -> Result<Fields, Passed> {
 }
 
 impl Recording {
-    /// Reads a log, JSON lines or text, of requests to the stage.
+    /// Reads the requests to the stage from a log, JSON lines or text.
     ///
     /// # Errors
     /// [`RecordingError`].
@@ -182,7 +182,7 @@ impl Recording {
         of_kind.map(|r| r.processing as f64 / 1e6).collect()
     }
 
-    /// Returns caveats about the recording, a sentence each.
+    /// Returns caveats about the recording, one sentence each.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = self.passed.iter().map(say).collect();
@@ -365,9 +365,10 @@ impl Reader {
         })
     }
 
-    /// Assigns requests without a service time that of another one, of the same type if possible.
+    /// Assigns each request without a service time that of another request, of the same type if
+    /// possible.
     fn fill_in(&mut self) {
-        // The same log is the same traffic, with any seed of a run.
+        // A fixed seed: the same log is the same traffic in all runs.
         let mut rng = Rng::new(0);
         let known: Vec<(usize, u64)> = self
             .requests
@@ -398,12 +399,12 @@ pub struct Logged<'a> {
     pub method: Option<&'a str>,
     /// The path, with its query.
     pub path: Option<&'a str>,
-    /// The time that the backend worked on it, ns; `None` if Envoy answered it itself.
+    /// The backend's service time, ns; `None` if Envoy answered the request itself.
     pub service_ns: Option<u64>,
 }
 
 /// Passes each request of a log, JSON lines or text, to `take`. Returns caveats about the other
-/// lines, a sentence each.
+/// lines, one sentence each.
 ///
 /// # Errors
 /// [`RecordingError::Read`].
@@ -452,9 +453,9 @@ fn raw(fields: &Fields, classifier: &Classifier) -> Result<Raw, Passed> {
 
 /// A recording as a source, repeated until the run is long enough.
 ///
-/// At ten times the speed, a recording of a minute would end after six seconds, before percentiles
-/// mean anything. A run that began with its first request would meet an engine that has learned
-/// nothing.
+/// At ten times the speed, a recording of a minute would end after six seconds, too early for
+/// percentiles to mean anything. And a run that began with the first request would start with an
+/// engine that has no estimates.
 #[derive(Debug)]
 pub(crate) struct Replay<'a> {
     requests: &'a [Request],
@@ -464,7 +465,7 @@ pub(crate) struct Replay<'a> {
     period: f64,
     /// Start of this round, ns; negative for the first ones.
     round: f64,
-    /// ns.
+    /// The end of the run, ns.
     end: u64,
 }
 

@@ -29,8 +29,8 @@ fn envoys_default_format_is_read() {
         .iter()
         .map(|r| (r.at / 1_000_000, r.kind, r.processing))
         .collect();
-    // Requests are in order of their starts; the refused one gets the service time of the other one
-    // of its type.
+    // Requests are in the order of their starts. The refused one gets the service time of the other
+    // request of its type.
     assert_eq!(
         requests,
         [(0, 0, 2_500_000), (150, 1, 30_500_000), (300, 0, 2_500_000)]

@@ -1,16 +1,15 @@
-//! Lines of an access log as text: Envoy's default format, Istio's, and that of `headgate
-//! bootstrap`.
+//! Text lines of an access log: Envoy's default format, Istio's, and that of `headgate bootstrap`.
 //!
 //! All begin with `[START_TIME] "METHOD PATH PROTOCOL" CODE FLAGS`. Envoy's continues with bytes
 //! received, bytes sent, duration and upstream service time; Istio's has details before these four.
-//! So three whole numbers in a row and a fourth number or `-` are found in either. Then both quote
+//! So both have three whole numbers in a row, followed by a number or `-`. Then both quote
 //! `X-Forwarded-For`, `User-Agent`, `X-Request-Id`, `:authority` and the upstream host. Headgate's
 //! writes its times with their unit.
 
 use super::fields::{Fields, millis, present};
 use super::{Passed, timestamp};
 
-/// Headers that follow the numbers, in order; the upstream host is next.
+/// The quoted headers that follow the numbers, in order; the upstream host is next.
 const QUOTED: [&str; 4] = ["x-forwarded-for", "user-agent", "x-request-id", "host"];
 
 /// Reads a line.
@@ -24,7 +23,7 @@ pub(super) fn fields(line: &str) -> Result<Fields, Passed> {
     else {
         return Err(Passed::Unknown);
     };
-    // All three are absent for a connection that broke before its request was complete.
+    // All three are missing if a connection broke before its request was complete.
     if !protocol.starts_with("HTTP/") && present(protocol).is_some() {
         return Err(Passed::Unknown);
     }
@@ -40,10 +39,11 @@ pub(super) fn fields(line: &str) -> Result<Fields, Passed> {
     Ok(fields)
 }
 
-/// Finds bytes, bytes, duration and upstream service time, and reads the fields after them.
+/// Finds the bytes received, the bytes sent, the duration and the upstream service time, and reads
+/// the fields after them.
 fn numbers_of_envoy(rest: &[String], fields: &mut Fields) -> bool {
     let whole = |token: &String| !token.is_empty() && token.bytes().all(|b| b.is_ascii_digit());
-    // Code and flags are first.
+    // The first two are code and flags.
     let four = rest.windows(4).skip(2).position(|four| {
         four[..3].iter().all(whole) && (whole(&four[3]) || present(&four[3]).is_none())
     });
@@ -63,7 +63,7 @@ fn numbers_of_envoy(rest: &[String], fields: &mut Fields) -> bool {
     true
 }
 
-/// `CODE FLAGS DETAILS 12ms refused="…" retry_after=… upstream=11ms`.
+/// Reads `CODE FLAGS DETAILS 12ms refused="…" retry_after=… upstream=11ms`.
 fn times_of_headgate(rest: &[String], fields: &mut Fields) {
     let upstream = rest
         .iter()
@@ -74,7 +74,7 @@ fn times_of_headgate(rest: &[String], fields: &mut Fields) {
     fields.reached_upstream = rest.get(2).map(|details| details == "via_upstream");
 }
 
-/// Returns the texts between spaces, brackets or quotes.
+/// Returns the tokens between spaces, brackets or quotes.
 fn tokens(line: &str) -> Vec<String> {
     let mut tokens = Vec::new();
     let mut token = String::new();

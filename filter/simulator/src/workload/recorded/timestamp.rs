@@ -2,28 +2,29 @@
 
 use jiff::Timestamp;
 
-/// Returns ns since the Unix epoch; `None` for a text that is not a time after it.
+/// Returns ns since the Unix epoch; `None` if the text is not a time after the epoch.
 pub(super) fn nanos(text: &str) -> Option<u64> {
     let text = text.trim();
     rfc3339(text).or_else(|| epoch(text))
 }
 
-/// Parses `%START_TIME(%s.%3f)%`: seconds, or milliseconds, which other logs use.
+/// Parses `%START_TIME(%s.%3f)%`: seconds, or milliseconds as in other logs.
 fn epoch(text: &str) -> Option<u64> {
     let number: f64 = text.parse().ok()?;
-    // This is the year 5138 in seconds, or 1973 in milliseconds.
+    // The limit is the year 5138 in seconds, or 1973 in milliseconds.
     let micros = if number >= 1e11 {
         number * 1e3
     } else {
         number * 1e6
     };
-    // A double represents today's times to microseconds, and ns of 584 years fit into the result.
+    // A double represents today's times with a precision of microseconds, and the result can hold
+    // 584 years in ns.
     let fits = number > 0.0 && micros < 1.8e16;
     fits.then(|| micros.round() as u64 * 1_000)
 }
 
 fn rfc3339(text: &str) -> Option<u64> {
-    // With seconds: shorter forms of ISO 8601 are not those of a log.
+    // The seconds are required: logs don't use shorter forms of ISO 8601.
     let text = Some(text).filter(|text| text.as_bytes().get(16) == Some(&b':'))?;
     // Some formats omit the zone.
     let utc = || format!("{text}Z").parse().ok();

@@ -1,12 +1,12 @@
-//! Measured service times.
+//! Service times drawn from measured ones.
 
 use super::ServiceTimeError;
 use crate::workload::dice::Dice;
 
-/// Measured times, or a histogram of them.
+/// A distribution of measured times, or of a histogram of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Empirical {
-    /// Ranges of times with their cumulative shares, ending with 1.
+    /// Ranges of times with their cumulative shares, of which the last is 1.
     steps: Vec<Step>,
     mean_ms: f64,
 }
@@ -22,17 +22,17 @@ impl Empirical {
     /// Returns a distribution of exactly these times, ms, each as often as it occurs.
     ///
     /// # Errors
-    /// If no time is above 0, or one is below.
+    /// If no time is above 0, or a time is negative.
     pub fn of_values(values: &[f64]) -> Result<Self, ServiceTimeError> {
         let steps: Vec<(f64, f64, f64)> = values.iter().map(|v| (*v, *v, 1.0)).collect();
         Self::new(&steps)
     }
 
-    /// Returns a distribution by buckets in ascending order: upper bound, ms, and share. A bucket
-    /// begins at the end of the one before, the first at 0, and its times are spread evenly.
+    /// Returns a distribution from buckets in ascending order: upper bound, ms, and share. A bucket
+    /// begins at the end of the one before, the first at 0; its times are distributed uniformly.
     ///
     /// # Errors
-    /// If bounds don't ascend, or no bucket has a share.
+    /// If bounds don't ascend, or if no bucket has a share above 0.
     pub fn of_histogram(buckets: &[(f64, f64)]) -> Result<Self, ServiceTimeError> {
         let mut from = 0.0;
         let mut steps = Vec::with_capacity(buckets.len());

@@ -5,7 +5,7 @@ use rand_distr::{Distribution as _, StandardNormal};
 use super::{LONGEST_MS, ServiceTime, ServiceTimeError};
 use crate::workload::dice::Dice;
 
-/// Standard normal quantile at 0.9.
+/// The standard normal quantile at 0.9.
 const Z_90: f64 = 1.281_551_565_544_6;
 
 /// A lognormal distribution.
@@ -17,11 +17,11 @@ pub struct LogNormal {
 }
 
 impl LogNormal {
-    /// Returns the distribution of this mean and median, ms: μ = ln median, σ² = 2 ln(mean /
+    /// Returns the distribution with this mean and median, ms: μ = ln median, σ² = 2 ln(mean /
     /// median). If mean and median are equal, all times are the same.
     ///
     /// # Errors
-    /// If no lognormal distribution has them.
+    /// If no lognormal distribution has this mean and median.
     pub fn new(mean_ms: f64, median_ms: f64) -> Result<Self, ServiceTimeError> {
         let possible = median_ms > 0.0 && mean_ms >= median_ms && mean_ms.is_finite();
         if !possible {
@@ -37,11 +37,12 @@ impl LogNormal {
         })
     }
 
-    /// Returns the distribution of this mean and 90th percentile, ms. ln(p90 / mean) = zσ − σ²/2
+    /// Returns the distribution with this mean and 90th percentile, ms. ln(p90 / mean) = zσ − σ²/2
     /// with z = 1.28; of its two solutions, the one with the lighter tail is used.
     ///
     /// # Errors
-    /// If no lognormal distribution has them: p90 is at most e^(z²/2) = 2.27 times the mean.
+    /// If no lognormal distribution has this mean and p90: p90 is at most e^(z²/2) = 2.27 times the
+    /// mean.
     pub fn by_mean_and_p90(mean_ms: f64, p90_ms: f64) -> Result<Self, ServiceTimeError> {
         let (highest, ratio) = ((Z_90 * Z_90 / 2.0).exp(), p90_ms / mean_ms);
         let possible = mean_ms > 0.0 && (1.0..=highest).contains(&ratio);
@@ -59,10 +60,10 @@ impl LogNormal {
         })
     }
 
-    /// Returns the distribution of this median and 90th percentile, ms: σ = ln(p90 / median) / z.
+    /// Returns the distribution with this median and 90th percentile, ms: σ = ln(p90 / median) / z.
     ///
     /// # Errors
-    /// If no lognormal distribution has them.
+    /// If no lognormal distribution has this median and p90.
     pub fn by_median_and_p90(median_ms: f64, p90_ms: f64) -> Result<Self, ServiceTimeError> {
         let sigma = (p90_ms / median_ms).ln() / Z_90;
         let mean_ms = median_ms * (sigma * sigma / 2.0).exp();

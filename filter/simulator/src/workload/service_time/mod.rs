@@ -1,8 +1,9 @@
 //! Service times: the time that the backend works on a request.
 //!
 //! The effect of overload depends on the tail of these times as much as on their mean, so a
-//! workload can have any measured shape: the usual families by numbers that people know (a mean and
-//! a percentile rather than μ and σ), or the measured times themselves.
+//! workload can have any measured shape. A distribution is one of the usual families, given by
+//! familiar numbers (a mean and a percentile rather than μ and σ), or the measured times
+//! themselves.
 
 mod empirical;
 mod log_normal;
@@ -36,13 +37,13 @@ impl ServiceTimeError {
 pub enum ServiceTime {
     /// A constant time.
     Constant(f64),
-    /// Exponential with this mean: M/M/P in textbooks.
+    /// Exponential with this mean: the service times of M/M/P.
     Exponential(f64),
     /// Lognormal, "which approximates those of real production queries" (Bouncer §5.3).
     LogNormal(LogNormal),
-    /// One of several exponential distributions: hits and misses of a cache.
+    /// One of several exponential distributions, such as hits and misses of a cache.
     Hyperexponential(Branches),
-    /// Pareto: a heavy tail.
+    /// Pareto, with a heavy tail.
     Pareto(Pareto),
     /// Measured times.
     Empirical(Empirical),
@@ -66,7 +67,7 @@ impl ServiceTime {
         let ms = match self {
             Self::Constant(mean) => *mean,
             Self::Exponential(mean) => exponential(*mean, dice),
-            // The most frequent case; its times always fit.
+            // Lognormal is the most frequent case; its times always fit.
             Self::LogNormal(times) => return times.draw(dice),
             Self::Hyperexponential(times) => times.draw(dice),
             Self::Pareto(times) => times.draw(dice),
@@ -108,7 +109,7 @@ impl fmt::Display for ServiceTime {
     }
 }
 
-/// A time with its significant decimals.
+/// A time, displayed with its significant decimals.
 struct Ms(f64);
 
 impl fmt::Display for Ms {
@@ -120,7 +121,7 @@ impl fmt::Display for Ms {
 /// Branches of a hyperexponential distribution.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Branches {
-    /// Cumulative shares, ending with 1, and means, ms.
+    /// The cumulative shares, of which the last is 1, and the means, ms.
     branches: Vec<(f64, f64)>,
     mean_ms: f64,
 }
@@ -129,7 +130,7 @@ impl Branches {
     /// Returns branches by shares, relative to each other, and means, ms.
     ///
     /// # Errors
-    /// Without a branch, or if a branch has no share or no mean above 0.
+    /// If there are no branches, or if a branch's share or mean is not above 0.
     pub fn new(branches: &[(f64, f64)]) -> Result<Self, ServiceTimeError> {
         let positive = |x: f64| x > 0.0 && x.is_finite();
         if branches.is_empty() || !branches.iter().all(|(s, m)| positive(*s) && positive(*m)) {
@@ -166,8 +167,8 @@ pub struct Pareto {
 }
 
 impl Pareto {
-    /// Returns the distribution of this mean, ms, and shape; a shape of 2 or less has no variance,
-    /// of 1 or less no mean.
+    /// Returns the distribution with this mean, ms, and shape. With a shape of 2 or less the
+    /// variance is infinite, with 1 or less also the mean.
     ///
     /// # Errors
     /// If the mean is not above 0, or the shape not above 1.

@@ -1,35 +1,34 @@
 //! The paper's example (§4.1.2, Figure 3): three workflows of 100 requests/s each enter at a₁; of
-//! w₁, 400 requests/s reach each of e₁ and e₂, of w₂ 100 each, of w₃ 100 at e₂ alone. Every process
-//! takes 500 requests/s.
+//! w₁, 400 requests/s reach each of e₁ and e₂, of w₂ 100 each, of w₃ 100 only e₂. Every process can
+//! serve 500 requests/s.
 //!
 //! ```text
 //! w₁: a₁ ─2→ b₁ ─1→ c₁, c₂ ─1→ e₁, e₂        w₂: a₁ ─1→ b₁ ─1→ e₁, e₂        w₃: a₁ ─1→ b₁ ─1→ e₂
 //! ```
 //!
-//! Processes run in lockstep, and requests flow as fluid: whole requests are sent on, fractions are
-//! kept for the next interval. Each process limits its admissions to its σ exactly, and refuses the
-//! rest.
+//! Processes run in lockstep. Each process limits its admissions to exactly its σ, keeping
+//! fractions of requests for the next interval, and refuses the rest.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// Requests/s of a process: 1 slot, 2 ms each.
+/// The service time of a request: 2 ms, so that one slot serves 500 requests/s.
 const COST: Duration = Duration::from_millis(2);
 const SOURCE: usize = usize::MAX;
-/// Services of a₁, b₁, c₁, c₂, e₁ and e₂.
+/// The services of a₁, b₁, c₁, c₂, e₁ and e₂.
 const SERVICES: [u16; 6] = [0, 1, 2, 2, 3, 3];
 const E1: usize = 4;
 const E2: usize = 5;
 
 struct Process {
     adaptation: Adaptation,
-    /// Calls of a request of each workflow: process and number.
+    /// The calls of a request of each workflow: process and number.
     calls: [Vec<(usize, u64)>; 3],
     /// Requests that arrived in this interval, by workflow and sender.
     inbox: BTreeMap<(usize, usize), u64>,
     heard: Vec<Heard>,
-    /// Parts of requests that may be admitted from earlier intervals on.
+    /// Fractions of requests that may be admitted, from earlier intervals.
     tokens: [f64; 3],
     admitted: [u64; 3],
     refused: [u64; 3],
@@ -69,14 +68,14 @@ impl Mesh {
         }
     }
 
-    /// One interval: requests flow from a₁ to the leaves, then every process adapts.
+    /// Runs one interval: requests flow from a₁ to the leaves, then every process adapts.
     fn step(&mut self, demand: [u64; 3]) {
         let now = at(self.interval);
         self.interval += 1;
         for (w, rps) in demand.into_iter().enumerate() {
             self.processes[0].inbox.insert((w, SOURCE), rps / 10);
         }
-        // Processes are in the order in which requests flow.
+        // The processes are in the order in which requests flow.
         for p in 0..self.processes.len() {
             self.serve(p, now);
         }
@@ -94,8 +93,8 @@ impl Mesh {
             let offered: u64 = of_w().map(|(_, count)| count).sum();
             let process = &mut self.processes[p];
             let rate = process.adaptation.rate(workflow);
-            // The unused rate of an interval may be used in the next: 7 or 8 requests are 75 a
-            // second.
+            // The unused rate of an interval may be used in the next: 7 and 8 requests in turn are
+            // 75 a second.
             let tokens = (process.tokens[w] + rate / 10.0).min(rate / 5.0 + 1.0);
             let admitted = offered.min(tokens as u64);
             process.tokens[w] = tokens - admitted as f64;
@@ -128,7 +127,7 @@ impl Mesh {
                     count,
                 });
                 *self.processes[d].inbox.entry((w, p)).or_default() += count;
-                // Its answers carry the announcement of the last interval.
+                // Its answers have the announcement of the last interval.
                 if let Some(rate) = self.processes[d].adaptation.announced(workflow, id(p)) {
                     self.processes[p].heard.push(Heard {
                         workflow,
@@ -201,8 +200,8 @@ fn observe(mesh: &mut Mesh, intervals: u64, demand: [u64; 3]) -> Seen {
 fn the_quantile_trades_utilization_for_dropped_requests() {
     for (q, sigma, dropped, spare) in [
         (0.0, 75.0, 0.0, 100.0),
-        // Q interpolates between the 75 that c₁ and c₂ would have of e₂ and the 100 that they have
-        // of e₁.
+        // Q interpolates between the 75 that c₁ and c₂ would get from e₂ and the 100 that they get
+        // from e₁.
         (0.5, 87.5, 50.0, 50.0),
         (1.0, 100.0, 100.0, 0.0),
     ] {
@@ -230,7 +229,7 @@ fn the_quantile_trades_utilization_for_dropped_requests() {
 fn a_change_at_the_last_hop_reaches_the_first() {
     let mut mesh = Mesh::new(0.0);
     observe(&mut mesh, 200, [100; 3]);
-    // w₂ and w₃ go: all of e₂ is w₁'s.
+    // w₂ and w₃ stop, so e₂ can serve only w₁.
     let mut intervals = 0;
     while mesh.rate(0, 1) < 99.0 {
         mesh.step([100, 0, 0]);
