@@ -50,7 +50,10 @@ fn field(name: &str, text: &str, fields: &mut Fields) {
         }
         "method" | "requestmethod" => fields.request.method = present(text).map(str::to_owned),
         // The path that the client sent, which the filter sees before the router rewrites it.
-        "xenvoyoriginalpath" => fields.request.path = present(text).map(str::to_owned),
+        "xenvoyoriginalpath" => {
+            let path = present(text).map(str::to_owned);
+            fields.request.path = path.or(fields.request.path.take());
+        }
         "path" | "requestpath" | "urlpath" => {
             let path = present(text).map(str::to_owned);
             fields.request.path = fields.request.path.take().or(path);

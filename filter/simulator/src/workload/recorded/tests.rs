@@ -62,7 +62,7 @@ fn istios_and_headgates_formats_are_read() {
 
 #[test]
 fn json_lines_are_read_by_the_names_that_are_in_use() {
-    let log = r#"{"start_time":"2026-01-05T10:00:00.000Z","method":"GET","path":"/q/slow","duration":12,"upstream_service_time":"11","upstream_host":"10.0.0.2:80","response_code":200}
+    let log = r#"{"start_time":"2026-01-05T10:00:00.000Z","method":"GET","path":"/q/slow","x-envoy-original-path":null,"duration":12,"upstream_service_time":"11","upstream_host":"10.0.0.2:80","response_code":200}
 {"startTime":"2026-01-05T10:00:00.010Z",":method":"GET",":path":"/x","x-envoy-original-path":"/q/fast","DURATION":7.25,"x-envoy-upstream-service-time":null}
 {"@timestamp":1767607200.02,"request_method":"GET","requestPath":"/q/mediumfast","duration_ms":5,"x-headgate-timeout-ms":"40","request_headers":{"x-headgate-cost":"17"}}
 {"start_time":"2026-01-05T10:00:00.030Z","method":"GET","path":"/q/slow","duration":0,"upstream_host":null}
