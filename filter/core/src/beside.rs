@@ -41,12 +41,12 @@ pub enum Release {
     Admit {
         /// The request.
         ticket: Ticket,
-        /// The caller's name for it.
+        /// The caller's id for it.
         stream: u32,
     },
     /// It is refused; its ticket is void.
     Refuse {
-        /// The caller's name for it.
+        /// The caller's id for it.
         stream: u32,
         /// Its origin.
         origin: Origin,

@@ -42,7 +42,7 @@ const OVERLOADED: f64 = 0.05;
 const BACK_OFF: (f64, f64) = (5e9, 60e9);
 /// Shortest and longest slot of the schedule, ns.
 const SLOT: (f64, f64) = (20e6, 1e9);
-/// The number of requests in a slot of the schedule, at least.
+/// The number of requests that a slot of the schedule should contain.
 const REQUESTS_PER_SLOT: f64 = 8.0;
 
 /// A worker's measurements since it last shared them.
