@@ -1,5 +1,5 @@
-//! The settings of the law of class admission: the steps of admit probabilities, and the method of
-//! a server that decides for all senders (Aequitas and its centralized form).
+//! The settings of the law of class admission (Aequitas and its centralized form): the steps of
+//! admit probabilities, and the method of a server that decides for all senders.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::MAX_CLASSES;
 pub struct Settings {
     /// L: the target of each class but the lowest, the highest class first.
     pub targets: Vec<Duration>,
-    /// π: percentile at which the targets are to hold, 0 ≤ π < 100.
+    /// π: percentile at which the targets apply, 0 ≤ π < 100.
     pub percentile: f64,
     /// Whether targets apply to each unit of a call's size instead of to the call.
     pub per_cost: bool,
@@ -21,12 +21,14 @@ pub struct Settings {
     pub increase: f64,
     /// β: the decrease after a miss, for each unit of size.
     pub decrease: f64,
-    /// Least probability, above 0: the recovery of a class without calls would never be measured.
+    /// Least probability, above 0, because the recovery of a class without calls would never be
+    /// measured.
     pub min_probability: f64,
 }
 
 impl Settings {
-    /// The paper's constants with these targets: 99.9th percentile, α = β = 0.01, at least 0.1.
+    /// Returns the paper's constants with these targets: 99.9th percentile, α = β = 0.01, least
+    /// probability 0.1.
     #[must_use]
     pub fn new(targets: Vec<Duration>) -> Self {
         Self {
@@ -39,7 +41,7 @@ impl Settings {
         }
     }
 
-    /// Checks that a law can be made of these settings.
+    /// Checks that these settings are valid for a law.
     ///
     /// # Errors
     /// [`SettingsError`] with the setting at fault.
@@ -68,7 +70,7 @@ impl Settings {
     }
 }
 
-/// The reason why [`Settings`] make no law, or a weight no average of incast delays.
+/// The reason why [`Settings`], or the weight of the average of incast delays, are invalid.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum SettingsError {
     /// Not 1 to 15 targets.
