@@ -7,11 +7,11 @@ use crate::{
     ConfigError, ControlScope, DegradationConfig, ResponseTimeControllerConfig, StageConfig,
 };
 
-/// Most controllers of one stage: the workers share their state and rewrite it at their ticks.
+/// Most controllers of one stage, because workers rewrite their shared state at every tick.
 const MAX_CONTROLLERS: usize = 256;
-/// Most requests between two runs: each controller keeps as many samples.
+/// Most requests between two runs, because each controller stores as many samples.
 const MAX_REQUESTS: u32 = 10_000;
-/// Greatest rate, requests/s.
+/// Highest rate, requests/s.
 const MAX_RATE: f64 = 1e6;
 
 impl ResponseTimeControllerConfig {
