@@ -161,7 +161,7 @@ mod tests {
         assert!(demand.mean_processing() > Some(Duration::from_millis(100)));
         demand.add(at(10_000), 0, 0, 0);
         assert_eq!(demand.mean_processing(), Some(Duration::from_millis(1)));
-        // Ten requests in the nine seconds that the window holds, of 1 ms each.
+        // Ten requests of 1 ms each in the nine seconds that the window covers.
         assert!((demand.slots(at(10_000)) - 0.01 / 9.0).abs() < 1e-9);
         assert_eq!(demand.slots(at(15_000)), 0.0);
         assert_eq!(demand.slots(at(1_000_000_000)), 0.0);

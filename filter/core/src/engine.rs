@@ -603,8 +603,8 @@ impl<B: Beside> Engine<B> {
         Ok(())
     }
 
-    /// Does the periodic work, every [`FAST_TICK`] or [`SLOW_TICK`]. Before the first request it
-    /// only sends calls.
+    /// Does the periodic work, every [`FAST_TICK`] or [`SLOW_TICK`]. Before this worker has joined,
+    /// it only sends outbound calls.
     ///
     /// # Errors
     /// [`HostError`]; the next tick continues.

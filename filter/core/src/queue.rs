@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against the obvious model: a vector, sorted by rank and then arrival.
+        /// Compares with the obvious model: a vector, sorted by rank and then arrival.
         #[test]
         fn behaves_like_a_sorted_list(
             steps in prop::collection::vec((0u8..4, 0u32..24, 0u64..6), 1..200),
@@ -311,8 +311,8 @@ mod tests {
             }
         }
 
-        /// Against the obvious model: for each line, waiters in their order of arrival and turns in
-        /// theirs.
+        /// Compares with the obvious model: for each line, a list of waiters and a list of turns,
+        /// each in order of arrival.
         #[test]
         fn a_line_passes_its_turns_on(
             steps in prop::collection::vec((0_u8..5, 0_u32..24, 0_u64..9), 1..200),

@@ -205,8 +205,8 @@ mod tests {
     use crate::memory::{Fault, MemoryHost};
 
     fn every_worker_learns_what_the_others_counted_once(memory: &MemoryHost) {
-        // A host of its own for each: so each tests whether the number is kept, if nothing was
-        // counted yet.
+        // Each has its own host, so each tests whether the number is kept, if nothing was counted
+        // yet.
         let worker = || {
             let host = Unfiltered::new(memory);
             (Counter::new(&host, "c").unwrap(), host, 0)
@@ -230,7 +230,7 @@ mod tests {
             }
         }
         assert_eq!(workers.map(|(_, _, known)| known), [90; 3]);
-        // Counts from before a worker came are no growth.
+        // Counts from before a worker existed are ignored.
         let (mut late, host, _) = worker();
         assert_eq!(late.others(&host), Ok(0));
     }

@@ -297,7 +297,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the obvious model: a list of everything that ever arrived.
+        /// Compares with the obvious model: a list of all arrivals.
         #[test]
         fn counts_what_a_list_counts(
             events in prop::collection::vec(

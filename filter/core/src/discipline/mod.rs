@@ -157,8 +157,8 @@ impl Order {
         }
     }
 
-    /// Whether requests are admitted by the time in which the queue drains, rather than by each
-    /// one's own expected wait.
+    /// Whether requests are admitted by the time in which the queue drains, rather than by the wait
+    /// that each request can expect.
     ///
     /// Orders by deadline or slack bring all requests equally close to their limits: one with time
     /// left waits for one without. So under overload *every* type's own wait ends near its limit,

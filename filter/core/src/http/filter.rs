@@ -494,7 +494,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
         }
     }
 
-    /// Logs a failed host call, at most once in [`COMPLAIN`].
+    /// Logs a failed host call, at most once in 10 s.
     pub fn complain(&mut self, proxy: &impl Proxy, error: &HostError) {
         let now = proxy.now().unwrap_or_default();
         if self.complained.is_none_or(|at| now.since(at) >= COMPLAIN) {

@@ -36,7 +36,7 @@ mod tests {
         assert_eq!(number(0.5), None);
         assert_eq!(number(f64::NAN), None);
         assert_eq!(of(b""), None);
-        // A truth value, and a message.
+        // A boolean, and a message.
         assert_eq!(of(b"\x01"), None);
         assert_eq!(of(b"\x0a\x03abc"), None);
     }

@@ -370,7 +370,7 @@ impl Stage {
         }
     }
 
-    /// [`crate::engine::Engine::admission_rate`].
+    /// Returns the rate of [`crate::engine::Engine::admission_rate`].
     #[must_use]
     pub fn admission_rate(&self, kind: TypeId, class: ClassId) -> Option<f64> {
         self.strategy.base.admission_rate(kind, class)
@@ -518,7 +518,7 @@ impl Stage {
         }
     }
 
-    /// [`crate::engine::Engine::first_byte`].
+    /// Ends a request's processing time; see [`crate::engine::Engine::first_byte`].
     ///
     /// # Errors
     /// [`HostError`].

@@ -43,7 +43,8 @@ impl Output {
             Self::Bound => return Some(strategy.controlled_bound()?.value),
             Self::ServiceDelay => return Some(micros(strategy.controlled_bound()?.service_delay)),
             Self::Admitted(kind) => strategy.value_cut()?.admitted(kind),
-            // 0 means that the type has no rank yet, so a small density must not be rounded to 0.
+            // A gauge of 0 means that the type has no rank yet, or for the budget, that nothing is
+            // shed by value. So any other value is at least 0.001.
             Self::Density(kind) => match strategy.value_cut()?.density(kind) {
                 0.0 => 0.0,
                 density => density.max(1e-3),

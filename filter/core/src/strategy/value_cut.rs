@@ -240,7 +240,7 @@ pub struct ValueCut {
     count: f64,
     /// The time of the last refusal of a request that the cut admitted.
     missed_at: Instant,
-    /// Whether Alg. 1 has refused more than is tolerated of late.
+    /// Whether Alg. 1 has recently refused more than is tolerated.
     is_short: bool,
     synced: Instant,
     /// Time of the record's step that was adopted last, s.
@@ -291,7 +291,7 @@ pub enum Admitted {
     No,
     /// It is admitted as far as objectives allow.
     Yes,
-    /// It is admitted whatever its objectives, to see whether its broken type is well again.
+    /// It is admitted whatever its objectives, as a test whether its broken type is well again.
     Probe,
     /// It is refused, because its type is broken and probes are under way.
     Broken,

@@ -46,7 +46,7 @@ use crate::time::Instant;
 const GAIN: f64 = 1.0 / 32.0;
 /// `late` above which the law closes, and below which it may open.
 const LATE: (f64, f64) = (1.0, 0.4);
-/// Part of P that is asked for below which the law opens.
+/// The law opens if less than this part of P is asked for.
 const ROOM: f64 = 0.85;
 /// Part of the slot time asked for that may be refused, unless the law was open for this long, s.
 const SHED: f64 = 0.1;
