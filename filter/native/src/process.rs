@@ -425,7 +425,7 @@ pub(crate) fn reported(answer: Option<&[u8]>) {
 mod tests {
     use crate::abi::fake::{self, Became, Listener, Stream};
 
-    /// One slot, and a queue in which requests wait for at most a second.
+    /// A configuration with one slot, and a queue in which requests wait for at most a second.
     const ONE_SLOT: &str = r#"{"stages":[{"policy":"ns/one","parallelism":1,
         "queue":{"max_length":10,"timeout_us":1000000},
         "strategy":{"type":"MaxQueueLength"},"types":[{"name":"default"}]}]}"#;

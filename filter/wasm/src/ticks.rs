@@ -36,7 +36,7 @@ impl Ticks {
 mod tests {
     use super::*;
 
-    /// Requests every 100 µs, each of which finds the queue in another state.
+    /// There is a request every 100 µs, and the queue changes between empty and not empty.
     #[test]
     fn a_queue_that_comes_and_goes_postpones_no_tick() {
         let mut ticks = Ticks::default();

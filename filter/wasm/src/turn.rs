@@ -99,8 +99,8 @@ impl<A> Turn<A> {
 mod tests {
     use super::*;
 
-    /// Carries out the actions of a turn. As in Envoy, each action ends in a callback that may
-    /// cause more.
+    /// Executes the actions of a turn. As in Envoy, each action ends in a callback that may cause
+    /// more.
     fn nest(turn: &mut Turn<u32>, caused: &mut u32, depth: u32, done: &mut Vec<u32>) -> u32 {
         let mut deepest = depth;
         while let Some(stream) = turn.next() {

@@ -185,7 +185,7 @@ mod tests {
             ("/requests", json!(0)),
             ("/requests", json!(10_001)),
             ("/timeout_us", json!(9_999)),
-            // As the paper's table is printed.
+            // The value as printed in the paper's table.
             ("/increase_below", json!(0.5)),
             ("/increase_below", json!(-1)),
             ("/decrease_above", json!(-0.6)),
@@ -203,7 +203,7 @@ mod tests {
             let mut stage = stage();
             *stage["strategy"].pointer_mut(field).unwrap() = value.clone();
             let error = checked(&stage).unwrap_err();
-            // The rule between the three errors is the lowest's.
+            // The error for the rule between the three fields names the lowest one.
             let named = match field {
                 "/decrease_above" | "/increase_offset" => "increase_below".to_owned(),
                 field => field[1..].replace('/', "."),

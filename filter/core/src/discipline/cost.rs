@@ -73,7 +73,7 @@ mod tests {
             cost.learn(1_000, 100_000);
         }
         assert!((95_000..=100_000).contains(&cost.of(1_000)));
-        // Of a type that takes three times as long.
+        // Requests of a type that takes three times as long.
         assert!((285_000..=300_000).contains(&cost.of(3_000)));
         for _ in 0..600 {
             cost.learn(1_000, 10);

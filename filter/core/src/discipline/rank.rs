@@ -120,7 +120,7 @@ mod tests {
             assert_eq!(layout.measure(layout.rank(3, later)), 3);
             let most = layout.max_measure();
             assert_eq!(layout.measure(layout.rank(u64::MAX, later)), most);
-            // Five milliseconds of tolerance are hardly more or less than so many of arrival.
+            // A tolerance of 5 ms differs little from a difference of 5 ms in arrival.
             let rank = |us: u64| layout.rank(3, at(us));
             let tolerance = layout.tolerance(Duration::from_millis(5));
             assert!(rank(3_900) <= rank(0) + tolerance && rank(6_200) > rank(0) + tolerance);

@@ -275,7 +275,7 @@ mod tests {
         let mut moments = Moments::default();
         for block in 0..40 {
             let mut sums = Sums::default();
-            // The backend slows down all the time, and the share of time above grows with it.
+            // The backend becomes slower, and the share of time above the base grows meanwhile.
             for n in 0..100 {
                 let u = f64::from(n < 20 + block);
                 sums.add(u, 0.0, f64::from(block) + 0.1 * (rng.next_f64() - 0.5));

@@ -490,7 +490,7 @@ mod tests {
         })
     }
 
-    /// An exchange with the record with so many requests in flight.
+    /// Exchanges with the record while `in_flight` requests are in flight.
     fn look(auto: &mut Auto, record: &mut Vec<u8>, now: Instant, in_flight: u32) {
         auto.look(now, true, Duration::ZERO, in_flight, &times(), |_| false);
         if auto.sync(now, record) {
@@ -498,7 +498,7 @@ mod tests {
         }
     }
 
-    /// Serves 100 requests in this second, one every ms, of `ms` each beside so many others.
+    /// Serves 100 requests in this second, one every ms, of `ms` each, with `beside` slots in use.
     fn serve(auto: &mut Auto, second: u64, ms: u64, beside: u32) {
         for n in 0..100 {
             let (started, ended) = (at(1_000 * second + n), at(1_000 * second + n + ms));
@@ -539,8 +539,8 @@ mod tests {
     #[test]
     fn late_answers_close_it_at_the_slots_that_work() {
         let (auto, _) = closed();
-        // Of work of 1 s and of 3 s, half of the first is forgotten: 3.5 s in 0.76 s, and the root
-        // of that.
+        // Of 1 s of work and 3 s after it, half of the first has decayed: 3.5 s in 0.76 s, plus the
+        // root of that.
         assert!((7..=8).contains(&auto.slots()), "{}", auto.slots());
     }
 
@@ -556,7 +556,7 @@ mod tests {
         let mut seen = vec![auto.slots()];
         for round in 2..30 {
             let slots = u64::from(auto.slots());
-            // 12 of the slots work: more requests than that wait in the backend.
+            // The backend works on 12 requests at once; further ones wait in it.
             let took = 10 * slots.div_ceil(12);
             for _ in 0..slots * 10 / took.div_ceil(10) {
                 let (started, ended) = (at(100 * round + 50), at(100 * round + 50 + took));

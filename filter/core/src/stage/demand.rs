@@ -120,7 +120,7 @@ mod tests {
             // Two requests a millisecond, two milliseconds each.
             assert!((demand.slots(at(2_000)) - 4.0).abs() < 0.05);
         }
-        // A worker that joins later knows the earlier mean, and no arrivals.
+        // A worker that joins later gets the earlier mean, but no arrivals.
         let mut late = exchange(&host);
         let mut demand = window();
         late.run(&host, at(2_000), &mut demand).unwrap();

@@ -568,7 +568,8 @@ mod tests {
         assert_eq!(corrected, [drift(1)]);
     }
 
-    /// 16 workers at 10,000 requests a second each: every audit meets bookings that are half done.
+    /// With 16 workers at 10,000 requests a second each, there are half done bookings at every
+    /// audit.
     #[test]
     fn a_drift_is_found_while_bookings_go_on() {
         let mut rng = Rng::new(7);

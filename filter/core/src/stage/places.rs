@@ -162,7 +162,8 @@ mod tests {
         found.abs_diff(expected) < expected / 20 + ms(1)
     }
 
-    /// A place learned from FIFO waits of 50 to 150 ms, of which each becomes `wait`.
+    /// Returns places measured with FIFO waits of 50 to 150 ms, for which the actual wait is
+    /// `wait`.
     fn learned(wait: impl Fn(u64) -> u64) -> Places {
         let mut places = Places::new(1, f64::INFINITY);
         for n in 0..200 {

@@ -94,7 +94,7 @@ mod tests {
             }
         }
         assert_eq!(rare_measured, 1_000);
-        // All but those that wait for the next sample.
+        // All answers count, except those since the last sample.
         assert!((49_900..=50_000).contains(&stood_for), "{stood_for}");
         assert!(
             (8_000..=8_800).contains(&measured),

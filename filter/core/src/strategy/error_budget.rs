@@ -91,8 +91,8 @@ mod tests {
     fn a_part_of_the_requests_may_exceed_an_objective_and_no_more() {
         let mut budget = ErrorBudget::new(2, 2);
         let mut admitted = [0, 0];
-        // Every request would exceed both; those that are not covered are refused, and others come
-        // in their place.
+        // Every request would exceed both. Those that are not covered are refused, and others
+        // follow.
         for _ in 0..10_000 {
             let covered = [budget.covers(KIND, 0, 50.0), budget.covers(KIND, 1, 90.0)];
             for (count, covered) in admitted.iter_mut().zip(covered) {

@@ -141,8 +141,8 @@ mod tests {
 
     const TARGET: f64 = 2.0;
 
-    /// Delays in a loop of s(k) = g d_t(k − m), `factor` being the true gain by the one assumed.
-    /// The bound starts where the delay is `start`.
+    /// Returns the delays in a loop of s(k) = g d_t(k − m), with the true gain `gain`. The bound
+    /// starts where the delay is `start`.
     fn close(gains: Gains, gain: f64, dead_time: usize, start: f64, periods: usize) -> Vec<f64> {
         let mut control = Control {
             bound: start / gain,
@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    /// Eq. 5, with the sign of its second term that the published poles belong to.
+    /// Eq. 5, with the sign of its second term to which the published poles belong.
     fn chronos(mut next: impl FnMut(f64) -> f64, periods: usize) -> Vec<f64> {
         let (mut s, mut d) = ([0.5, 0.5], [22.0, 22.0]);
         let mut delays = Vec::new();
@@ -222,7 +222,7 @@ mod tests {
             proportional: 2.77,
             integral: 5.28,
         };
-        // Eq. 7 alone, its output taken for the bound itself.
+        // Eq. 7 alone, with its output as the bound itself.
         let (mut bound, mut previous) = (22.0, 1.5);
         let one = |error: f64| {
             bound += PAPER.proportional * ((PAPER.integral + 1.0) * error - previous);
@@ -274,7 +274,7 @@ mod tests {
             control = control.next(-5.0, GAINS, 1e6, true, 3.0);
         }
         assert_eq!((control.bound, control.step), (0.0, 0.0));
-        // The first period without an error of that sign moves it.
+        // The first period with an error of the other sign moves it.
         control = control.next(0.5, GAINS, 1e6, true, 3.0);
         assert!(control.bound > 0.0);
         for _ in 0..1_000 {
@@ -298,7 +298,7 @@ mod tests {
             control = control.next(1.9, GAINS, 1e6, false, 3.0);
         }
         assert_eq!((control.bound, control.step), (100.0, 0.0));
-        // The load is back; it takes m periods until the delay is the bound's doing.
+        // The load is back. It takes m periods until the bound determines the delay.
         for _ in 0..2 {
             control = control.next(1.5, GAINS, 1e6, true, 3.0);
             assert_eq!(control.bound, 100.0);

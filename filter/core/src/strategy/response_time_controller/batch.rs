@@ -141,7 +141,7 @@ mod tests {
         assert!(batch.complete().is_empty());
         batch.add(ms(20), 50);
         assert_eq!(batch.complete(), [0.018]);
-        // Unless a smaller batch is configured.
+        // A smaller batch may be configured.
         let mut small = Batch::new(90.0, 3);
         (1..=6).for_each(|n| small.add(ms(n), 9));
         assert_eq!(small.complete(), [0.003, 0.006]);
