@@ -125,7 +125,7 @@ impl Stream for Attached<'_> {
 
 /// Panics in the hook that a request header names, in builds that test panics.
 #[cfg(feature = "trap")]
-#[allow(clippy::panic)] // what the feature is for
+#[allow(clippy::panic)] // the purpose of the feature
 fn trap(envoy: Envoy, hook: &str) {
     let wanted = envoy.header(Map::Request, "x-headgate-trap");
     if wanted.is_some_and(|wanted| wanted == hook.as_bytes()) {

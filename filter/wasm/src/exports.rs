@@ -120,7 +120,7 @@ extern "C" fn proxy_on_delete(context: u32) {
 }
 
 #[cfg(feature = "trap")]
-#[allow(clippy::panic)] // what the feature is for
+#[allow(clippy::panic)] // the purpose of the feature
 fn trap() {
     let headers = ffi::request_headers();
     let wanted = b"x-headgate-trap";

@@ -1,5 +1,5 @@
 //! Stages for tests and benchmarks of strategies.
-#![allow(dead_code)] // nobody needs all of it
+#![allow(dead_code)] // no test uses all of it
 
 use headgate_core::config::{
     BacklogControlConfig, BacklogSignal, ClassConfig, ControlScope, CostConfig, DegradationConfig,

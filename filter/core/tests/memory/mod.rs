@@ -2,7 +2,7 @@
 //! request.
 //!
 //! They are not part of the library. A crate includes this file by its path.
-#![allow(dead_code, unused_imports)] // no crate needs all of it
+#![allow(dead_code, unused_imports)] // no crate uses all of it
 
 mod host;
 mod request;
