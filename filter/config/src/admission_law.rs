@@ -73,7 +73,7 @@ impl Settings {
 /// The reason why [`Settings`], or the weight of the average of incast delays, are invalid.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum SettingsError {
-    /// Not 1 to 15 targets.
+    /// There are not 1 to 15 targets.
     #[error(
         "targets: {0} targets; give 1 to {most}, one for each class but the lowest",
         most = MAX_CLASSES - 1
@@ -82,19 +82,19 @@ pub enum SettingsError {
     /// The target of this class is 0.
     #[error("targets[{0}]: 0; must be more than 0")]
     Target(usize),
-    /// Not 0 ≤ π < 100.
+    /// π is not in 0 ≤ π < 100.
     #[error("percentile: {0}; must be at least 0 and less than 100")]
     Percentile(f64),
-    /// Not 0 < α ≤ 1.
+    /// α is not in 0 < α ≤ 1.
     #[error("increase: {0}; must be more than 0 and at most 1")]
     Increase(f64),
-    /// Not 0 < β ≤ 1.
+    /// β is not in 0 < β ≤ 1.
     #[error("decrease: {0}; must be more than 0 and at most 1")]
     Decrease(f64),
-    /// Not 0 < p ≤ 1.
+    /// The least probability p is not in 0 < p ≤ 1.
     #[error("minProbability: {0}; must be more than 0 and at most 1")]
     MinProbability(f64),
-    /// Not 0 ≤ w < 1.
+    /// w is not in 0 ≤ w < 1.
     #[error("smoothing: {0}; must be at least 0 and less than 1")]
     Smoothing(f64),
 }

@@ -61,11 +61,11 @@ pub struct CentralConfig {
     pub scope: Scope,
     /// Time between reports, µs.
     pub report_us: u64,
-    /// The decision while the server doesn't answer.
+    /// The decision while the server does not answer.
     pub fallback: Fallback,
 }
 
-/// The decision while the server doesn't answer.
+/// The decision while the server does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Fallback {
     /// Each sender decides by its own measurements.

@@ -267,7 +267,7 @@ pub enum Discipline {
     Wfq {
         /// The flows that take turns.
         by: Flow,
-        /// As with [`Discipline::Drr`].
+        /// Weights of flows, as with [`Discipline::Drr`].
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         weights: BTreeMap<String, f64>,
     },

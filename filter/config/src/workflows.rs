@@ -124,12 +124,13 @@ pub enum SharingConfig {
         /// Utilization of the slots above which the process counts as overloaded, ratio 0 < u <= 1.
         max_utilization: f64,
     },
-    /// As bottleneck fairness, with dominant resource fairness over the slots and a second resource
+    /// Bottleneck fairness, with dominant resource fairness over the slots and a second resource
     /// that the backend reports.
     DominantResource {
-        /// As above.
+        /// β, as with bottleneck fairness, requests/s.
         probe: f64,
-        /// As above, of each resource.
+        /// Utilization of either resource above which the process counts as overloaded, ratio 0 < u
+        /// <= 1.
         max_utilization: f64,
         /// The second resource.
         resource: ResourceConfig,

@@ -354,7 +354,7 @@ impl Ledger {
     }
 
     /// Returns the time at which worker `id` was woken, if it has not reacted since; `None` when no
-    /// wake-up is under way.
+    /// wake-up is pending.
     ///
     /// # Errors
     /// [`HostError`].

@@ -27,7 +27,7 @@ pub enum Phase {
 /// The way in which a request counts in the strategy's measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counts {
-    /// As it was served.
+    /// With its actual times.
     Real,
     /// In a dry run: with the queue wait that it would have had.
     Modelled(Duration),

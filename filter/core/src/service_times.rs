@@ -26,7 +26,7 @@
 //!
 //! **Where this adds to Appendix A.** A retained histogram can shut a type out. If it misses an
 //! objective even without any queue wait, then every request of its type is refused, nothing is
-//! measured, and the type stays refused for good, however idle the backend. A slow phase is enough,
+//! measured, and the type is refused permanently, however idle the backend. A slow phase is enough,
 //! or an unlucky sample of a type that is close to its objective. Such an estimate is marked
 //! [`Estimate::condemned`]. Bouncer then admits requests that find no queue, for which §2 has a
 //! reason, too ("Bouncer should not prevent the system from processing queries at its full

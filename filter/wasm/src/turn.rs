@@ -8,7 +8,7 @@
 //! expires after a pause of the process would overflow the worker's stack.
 //!
 //! A refusal also stops the stream of the callback that requests it: proxy-wasm treats any local
-//! reply as one to that stream, and holds the current part of its response for good. So the
+//! reply as one to that stream, and holds the current part of its response permanently. So the
 //! callbacks of streams don't refuse other requests.
 //!
 //! Hence the number of actions in a turn is bounded. Further ones wait for the next turn, for which

@@ -725,8 +725,7 @@ fn dry_run_refuses_and_holds_nothing_but_counts_what_it_would() {
         process.finish(stream, Outcome::Completed);
     }
     process.run_for(Duration::from_millis(20));
-    // Service 20 ms, objective 55 ms: one in service, then waits of 0 and 20 ms meet it, 40 ms
-    // doesn't.
+    // Service time 20 ms, objective 55 ms: waits of 0 and 20 ms meet it, and 40 ms does not.
     assert_eq!(process.gauge("type.slow.rq_rejected"), 17);
     assert_eq!(process.gauge("type.slow.rq_rejected_enforced"), 0);
     assert_eq!(process.gauge("type.slow.rq_total"), 50);
@@ -758,8 +757,7 @@ fn a_burst_spends_the_error_budget_of_its_type_and_no_more() {
         }
         process
     };
-    // Service 20 ms, objective 55 ms: one in service, then waits of 0 and 20 ms meet it, 40 ms
-    // doesn't.
+    // Service time 20 ms, objective 55 ms: waits of 0 and 20 ms meet it, and 40 ms does not.
     assert_eq!(process(false).refused.len(), 17);
     // 3.3% of the latest 100 may exceed it.
     assert_eq!(process(true).refused.len(), 13);

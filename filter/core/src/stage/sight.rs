@@ -162,7 +162,7 @@ impl Stage {
     ///
     /// Refused requests are not measured. So one in [`PROBED`] passes, chosen by its stream, so
     /// that all callers choose the same one. Otherwise a type that was slow once, and whose
-    /// requests all have deadlines, would be refused for good.
+    /// requests all have deadlines, would be refused permanently.
     #[must_use]
     pub fn is_hopeless(&self, stream: u32, request: &Attributes) -> bool {
         let least = self.service_times.at_least(request);

@@ -12,14 +12,14 @@ use crate::strategy::Admission;
 /// A number that a strategy computes.
 #[derive(Debug, Clone, Copy)]
 enum Output {
-    /// Of the response time controller.
+    /// The outputs of the response time controller.
     Rate(TypeId, ClassId),
     ResponseTime(TypeId, ClassId),
     Quality(TypeId, ClassId),
-    /// Of backlog control.
+    /// The outputs of backlog control.
     Bound,
     ServiceDelay,
-    /// Of the value cut.
+    /// The outputs of the value cut.
     Admitted(TypeId),
     Density(TypeId),
     Asked(TypeId),

@@ -19,10 +19,10 @@
 //! An estimate equal to its objective meets it: a request is refused if it is "expected to surpass"
 //! it.
 //!
-//! With one exception to Alg. 1, a type is not refused for good because of its own old histogram.
-//! If that misses an objective [by itself](crate::service_times::Estimate::condemned), a request
-//! that finds no queue is admitted. No request waits for it, and nothing else can refresh the
-//! histogram.
+//! With one exception to Alg. 1, a type is not refused permanently because of its own old
+//! histogram. If that misses an objective [by itself](crate::service_times::Estimate::condemned), a
+//! request that finds no queue is admitted. No request waits for it, and nothing else can refresh
+//! the histogram.
 //!
 //! A request of a type whose cost depends on the size is judged by its own estimate. If that misses
 //! an objective by itself, other requests of its type keep the histogram fresh. So the exception is

@@ -293,7 +293,7 @@ pub enum Admitted {
     Yes,
     /// It is admitted whatever its objectives, as a test whether its broken type is well again.
     Probe,
-    /// It is refused, because its type is broken and probes are under way.
+    /// It is refused, because its type is broken and has enough probes.
     Broken,
 }
 

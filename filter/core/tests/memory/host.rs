@@ -1,5 +1,5 @@
-//! A [`Host`](headgate_core::host::Host) in memory: several workers, which may be threads, share it through an
-//! `Arc`.
+//! A [`Host`](headgate_core::host::Host) in memory. Several workers, which may be threads, share it
+//! through an `Arc`.
 //!
 //! It behaves like Envoy, even in details: gauges wrap below zero, counters refuse negative deltas,
 //! histograms can't be read, and every store gives a blob a new version. For tests of faults it

@@ -91,7 +91,7 @@ impl Law {
             ..up
         };
         let both = mean(bounded, down);
-        // Not at rest: at the knee, the estimate above it would bias the one below.
+        // Exclude P at rest, because at the knee the estimate above it would bias the one below.
         let far_above =
             self.resting <= 0.0 && both.value - 1.5 * z * both.error > 0.7 && down.value > 0.5;
         let shrinks =

@@ -54,16 +54,16 @@ pub struct Fresh {
     pub requests: f64,
     /// The number of refused requests.
     pub refused: f64,
-    /// Of requests that started under this schedule: samples, Σ pt and Σ reference pt, s, Σ of the
-    /// references' standard errors, s, Σ pt², s².
+    /// Sums over requests that started under this schedule: samples, Σ pt and Σ reference pt, s, Σ
+    /// of the references' standard errors, s, Σ pt², s².
     pub times: [f64; 5],
     /// The number of answers, and their lateness ([`open`]).
     pub late: [f64; 2],
     /// Slot time that refused requests would have taken, s.
     pub shed: f64,
-    /// Of requests that had waited: the regression's sums.
+    /// The regression's sums, over requests that had waited.
     pub sums: Sums,
-    /// Of requests that had waited, of short and of long types: n, Σx, Σy, Σx², Σxy.
+    /// Sums over requests that had waited, of short and of long types: n, Σx, Σy, Σx², Σxy.
     pub by_length: [[f64; 5]; 2],
 }
 
@@ -139,7 +139,7 @@ pub struct Law {
     refused: f64,
     stretch: f64,
     stretched_blocks: f64,
-    /// Of `times`, the sums over these blocks, without samples.
+    /// The sums of `times` over the stretched blocks, without samples.
     run_times: [f64; 4],
     /// The base before a jump, 0 for none; S at the jump; and the number of blocks until the jump
     /// is judged.

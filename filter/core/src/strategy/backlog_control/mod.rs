@@ -24,7 +24,7 @@
 //! **Where the paper leaves something open.**
 //! - The backlog is the ready queue. A request that finds an empty queue and a free slot doesn't
 //!   wait, so it is admitted under any bound. Otherwise a bound of 0, or below the cost of every
-//!   request, would stay for good: nothing would be served or measured, so nothing would raise it.
+//!   request, would stay forever: nothing would be served or measured, so nothing would raise it.
 //! - A period without served requests has no information about the delay: e and the bound stay. The
 //!   rule above ensures that this doesn't last.
 //! - d_t(0) is "a small positive integer", of an unknown unit. If it is too small, a cold start
@@ -320,7 +320,7 @@ impl Admission for BacklogControl {
     fn completed(&mut self, served: &Served, _now: Instant) {
         let weight = f64::from(served.weight);
         // Only served requests count: a cost that a client merely claims must not raise the limit
-        // for good.
+        // permanently.
         self.largest = self.largest.max(served.work as f64);
         let sums = &mut self.fresh;
         sums.served += weight;
