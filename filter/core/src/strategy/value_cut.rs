@@ -64,9 +64,9 @@
 //!
 //! *A bound of utilization.* `acceptFraction` bounds the slots in use. If that bound is below P,
 //! the law uses it in place of P, and ρ is at most 1; otherwise ρ is at most bound/P. So the bound,
-//! whose refusals are at random, finds little to refuse. The refusals that remain don't change ρ:
-//! the bound follows averages of a minute, and ρ would swing. They close free slots to requests
-//! below the cut.
+//! whose refusals are at random, finds little to refuse. The refusals that remain don't change ρ,
+//! because the bound follows averages of a minute and would make ρ swing. They close free slots to
+//! requests below the cut.
 //!
 //! **Measurements** (model of the engine; fraction answered within objectives ÷ optimum at 1.2, 1.5
 //! and 2 times the full load; 60% × 2.5 ms and 30% × 4 ms with p50/p90 objectives 50/150 ms, 10% ×
