@@ -1,5 +1,5 @@
-//! The settings of the law of class admission: the steps of admit probabilities, and the method of
-//! a server that decides for all senders (Aequitas and its centralized form).
+//! The settings of the law of class admission (Aequitas and its centralized form): the steps of
+//! admit probabilities, and the method of a server that decides for all senders.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::MAX_CLASSES;
 pub struct Settings {
     /// L: the target of each class but the lowest, the highest class first.
     pub targets: Vec<Duration>,
-    /// π: percentile at which the targets are to hold, 0 ≤ π < 100.
+    /// π: percentile at which the targets apply, 0 ≤ π < 100.
     pub percentile: f64,
     /// Whether targets apply to each unit of a call's size instead of to the call.
     pub per_cost: bool,
@@ -21,12 +21,14 @@ pub struct Settings {
     pub increase: f64,
     /// β: the decrease after a miss, for each unit of size.
     pub decrease: f64,
-    /// Least probability, above 0: the recovery of a class without calls would never be measured.
+    /// Least probability, above 0, because the recovery of a class without calls would never be
+    /// measured.
     pub min_probability: f64,
 }
 
 impl Settings {
-    /// The paper's constants with these targets: 99.9th percentile, α = β = 0.01, at least 0.1.
+    /// Returns the paper's constants with these targets: 99.9th percentile, α = β = 0.01, least
+    /// probability 0.1.
     #[must_use]
     pub fn new(targets: Vec<Duration>) -> Self {
         Self {
@@ -39,7 +41,7 @@ impl Settings {
         }
     }
 
-    /// Checks that a law can be made of these settings.
+    /// Checks that these settings are valid for a law.
     ///
     /// # Errors
     /// [`SettingsError`] with the setting at fault.
@@ -68,10 +70,10 @@ impl Settings {
     }
 }
 
-/// The reason why [`Settings`] make no law, or a weight no average of incast delays.
+/// The reason why [`Settings`], or the weight of the average of incast delays, are invalid.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum SettingsError {
-    /// Not 1 to 15 targets.
+    /// There are not 1 to 15 targets.
     #[error(
         "targets: {0} targets; give 1 to {most}, one for each class but the lowest",
         most = MAX_CLASSES - 1
@@ -80,19 +82,19 @@ pub enum SettingsError {
     /// The target of this class is 0.
     #[error("targets[{0}]: 0; must be more than 0")]
     Target(usize),
-    /// Not 0 ≤ π < 100.
+    /// π is not in 0 ≤ π < 100.
     #[error("percentile: {0}; must be at least 0 and less than 100")]
     Percentile(f64),
-    /// Not 0 < α ≤ 1.
+    /// α is not in 0 < α ≤ 1.
     #[error("increase: {0}; must be more than 0 and at most 1")]
     Increase(f64),
-    /// Not 0 < β ≤ 1.
+    /// β is not in 0 < β ≤ 1.
     #[error("decrease: {0}; must be more than 0 and at most 1")]
     Decrease(f64),
-    /// Not 0 < p ≤ 1.
+    /// The least probability p is not in 0 < p ≤ 1.
     #[error("minProbability: {0}; must be more than 0 and at most 1")]
     MinProbability(f64),
-    /// Not 0 ≤ w < 1.
+    /// w is not in 0 ≤ w < 1.
     #[error("smoothing: {0}; must be at least 0 and less than 1")]
     Smoothing(f64),
 }

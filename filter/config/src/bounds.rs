@@ -1,4 +1,4 @@
-//! Checks of single numbers, with messages for those out of bounds.
+//! Checks of single values, with messages for invalid ones.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -25,7 +25,7 @@ pub(super) fn positive(field: impl Display, number: f64, most: f64) -> Result<()
     })
 }
 
-/// Checks that there are at most `most` of something.
+/// Checks that `count` is at most `most`.
 pub(super) fn at_most(field: impl Display, count: usize, most: usize) -> Result<(), ConfigError> {
     ensure(count <= most, field, || format!("{count}; at most {most}"))
 }

@@ -1,5 +1,5 @@
-//! Checks behind [`FilterConfig::from_json`], which keep the data path safe whatever configuration
-//! arrives. The operator explains the mistakes of users earlier, in terms of their YAML. A
+//! The checks of [`FilterConfig::from_json`], which keep the data path safe, whatever configuration
+//! arrives. The operator explains users' mistakes earlier, in terms of their YAML. So a
 //! configuration that fails here was not compiled by the operator.
 
 mod class_admission;
@@ -18,11 +18,11 @@ use super::{
     MAX_WORKFLOW_NAME, Measure, StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig,
 };
 
-/// Values of types and classes.
+/// The range of the values of types and classes.
 const VALUES: RangeInclusive<f64> = 0.001..=1000.0;
 
 impl FilterConfig {
-    /// Reads a configuration; an empty input is the empty configuration.
+    /// Parses and checks a configuration. An empty input is the empty configuration.
     ///
     /// # Errors
     /// Returns the first problem found, with the path of its field. Nothing is applied partially.
@@ -36,8 +36,8 @@ impl FilterConfig {
         Ok(config)
     }
 
-    /// Returns the direction of a configuration, also of one that has mistakes elsewhere; inbound
-    /// if that can't be read.
+    /// Returns the direction of a configuration, even if other parts are invalid; inbound if it
+    /// can't be read.
     #[must_use]
     pub fn direction_of(json: &[u8]) -> Direction {
         #[derive(Default, Deserialize)]
@@ -82,7 +82,8 @@ impl StageConfig {
         if self.policy.is_empty() {
             return err("policy", "empty; namespace/name of the policy".into());
         }
-        // The name is part of stats' names, where a dot becomes `_`, and of a response header.
+        // The name is part of the names of stats, in which a dot becomes `_`, and of a response
+        // header.
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '/');
         if let Some(odd) = self.policy.chars().find(|&c| !plain(c)) {
             return err(

@@ -1,4 +1,4 @@
-//! Shapes of the configuration of class admission (Aequitas): trusted peers, and the targets of
+//! The types of the configuration of class admission (Aequitas): trusted peers, and the targets of
 //! services.
 
 use std::time::Duration;
@@ -8,31 +8,31 @@ use serde::{Deserialize, Serialize};
 use super::ClassConfig;
 use super::admission_law::{Method, Scope, Settings};
 
-/// Class admission of a stage. Its queue orders requests by class; this says whose classes are
-/// trusted.
+/// Class admission of a stage. The stage's queue orders requests by class, and this selects the
+/// senders whose classes are trusted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClassAdmissionConfig {
-    /// Whether classes have targets here: senders name the class of their requests, and responses
-    /// carry the queue wait.
+    /// Whether classes have targets at this stage: senders name the class of their requests, and
+    /// responses carry the queue wait.
     pub receives: bool,
     /// SPIFFE ids of the trusted senders, as in
-    /// [`WorkflowsConfig::peers`](super::WorkflowsConfig::peers), whose `edge` and `peers` take
-    /// precedence where the stage has workflows.
+    /// [`WorkflowsConfig::peers`](super::WorkflowsConfig::peers). If the stage has workflows, their
+    /// `edge` and `peers` take precedence.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<String>,
 }
 
-/// The targets of a service's classes, and the law by which its callers keep within them.
+/// The targets of a service's classes, and the law by which its callers keep them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceAdmissionConfig {
-    /// The service's classes, the highest first, 2 to 16; a call belongs to the first that it
+    /// The service's classes, the highest first, 2 to 16. A call belongs to the first class that it
     /// matches.
     pub classes: Vec<ClassConfig>,
     /// L: target of each class but the last, µs.
     pub targets_us: Vec<u64>,
-    /// π: percentile at which the targets are to hold, 0 ≤ π < 100.
+    /// π: percentile at which the targets apply, 0 ≤ π < 100.
     pub percentile: f64,
     /// Whether targets apply to each unit of a call's cost instead of to the call.
     pub per_cost: bool,
@@ -42,14 +42,14 @@ pub struct ServiceAdmissionConfig {
     pub decrease: f64,
     /// Least probability, above 0, at most 1.
     pub min_probability: f64,
-    /// Whether calls are downgraded, or only counted.
+    /// Whether calls are downgraded; otherwise they are only counted.
     pub enforced: bool,
-    /// The server that decides; without, each sender does.
+    /// The server that decides. Absent: each sender decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub central: Option<CentralConfig>,
 }
 
-/// The settings of the server that decides; absent: each sender decides.
+/// The settings of the server that decides for all senders.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CentralConfig {
@@ -61,22 +61,22 @@ pub struct CentralConfig {
     pub scope: Scope,
     /// Time between reports, µs.
     pub report_us: u64,
-    /// The decision while the server doesn't answer.
+    /// The decision while the server does not answer.
     pub fallback: Fallback,
 }
 
-/// The decision while the server doesn't answer.
+/// The decision while the server does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Fallback {
     /// Each sender decides by its own measurements.
     #[default]
     Distributed,
-    /// Calls run in the class that they ask for.
+    /// Calls keep the class that they ask for.
     Admit,
 }
 
 impl ServiceAdmissionConfig {
-    /// Returns the settings of the law by which the probabilities move.
+    /// Returns the settings of the law that moves the probabilities.
     #[must_use]
     pub fn settings(&self) -> Settings {
         let targets = self.targets_us.iter().copied();

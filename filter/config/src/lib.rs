@@ -1,10 +1,10 @@
 //! The filter's configuration, into which the operator compiles policies.
 //!
-//! One [`FilterConfig`] holds every policy of one workload, because Envoy makes a VM per
-//! configuration and worker. It travels as JSON (a protobuf `Struct` in the plugin's
-//! configuration), so all numbers are plain and carry their unit in the field's name. Users never
-//! write this: they write `AdmissionPolicy`, whose mistakes the operator explains in terms of their
-//! YAML. The checks here keep the data path safe whatever configuration arrives.
+//! One [`FilterConfig`] has all policies of one workload, because Envoy creates a VM per
+//! configuration and worker. Its form is JSON (a protobuf `Struct` in the plugin's configuration),
+//! so all numbers are plain and have their unit in the field's name. Users never write this: they
+//! write `AdmissionPolicy`, whose mistakes the operator explains in terms of their YAML. The checks
+//! here keep the data path safe, whatever configuration arrives.
 
 pub mod admission_law;
 mod bounds;
@@ -32,18 +32,19 @@ pub use workflows::{
     WorkflowConfig, WorkflowSource, WorkflowsConfig,
 };
 
-/// The reason why a configuration was refused, in one line: the field, the value, a right value.
+/// The reason why a configuration was refused, in one line: the field, the value, and a valid
+/// value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct ConfigError {
     /// Path of the field at fault, e.g. `stages[0].parallelism`.
     pub field: String,
-    /// The value found and a right value.
+    /// The value found, and a valid value.
     pub problem: String,
 }
 
 impl ConfigError {
-    /// A problem at `field`.
+    /// Creates an error for a problem at `field`.
     #[must_use]
     pub fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
         Self {
@@ -67,7 +68,7 @@ pub const MAX_CLASSES: usize = 16;
 pub const MAX_HISTOGRAM_STEPS: usize = 100;
 /// Most slots one stage may have.
 pub const MAX_PARALLELISM: u32 = 1_000_000;
-/// Largest cost of a request: 2^20 of them fit into the gauge of the queue.
+/// Largest cost of a request. The gauge of the queue has room for 2^20 of these.
 pub const MAX_COST: u32 = 1 << 24;
 /// Most workflows with a rate of their own.
 pub const MAX_WORKFLOWS: u16 = 1000;
@@ -76,7 +77,7 @@ pub const MAX_WORKFLOW_SOURCES: usize = 8;
 /// Longest id of a workflow and longest name of a service, bytes. A request with a longer id shares
 /// `_other`.
 pub const MAX_WORKFLOW_NAME: usize = 128;
-/// Most requests of one workflow that wait for its rate.
+/// Most requests of one workflow that the rate limiter queues.
 pub const MAX_WORKFLOW_QUEUE: u32 = 10_000;
 /// Most downstream services with settings or names of their own.
 pub const MAX_WORKFLOW_SERVICES: usize = 256;
@@ -86,7 +87,7 @@ pub const MAX_WORKFLOW_PEERS: usize = 64;
 pub const MAX_SMOOTHING_US: u64 = 10_000_000;
 /// Longest queue.
 pub const MAX_QUEUE_LENGTH: u32 = 1_000_000;
-/// Headers that number attempts for every policy, with the number of a first attempt.
+/// Headers that number attempts, under any policy, with the number of a first attempt.
 pub const ATTEMPT_HEADERS: [(&str, u32); 2] = [
     ("x-envoy-attempt-count", 1),
     ("grpc-previous-rpc-attempts", 0),

@@ -1,19 +1,19 @@
-//! Settings of the estimates of processing times: shape and bounds.
+//! The settings of the estimates of processing times, and their checks.
 
 use serde::{Deserialize, Serialize};
 
 use super::bounds::within;
 use super::{ConfigError, MAX_HISTOGRAM_STEPS};
 
-/// Settings of the estimates of processing times.
+/// The settings of the estimates of processing times.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceTimesConfig {
     /// Length of the window of the estimates, µs. 10 ms to 1 h.
     pub interval_us: u64,
-    /// Samples that a histogram needs before it replaces the general one.
+    /// The number of samples from which on a histogram replaces the general one.
     pub min_samples: u32,
-    /// The way the window moves.
+    /// The kind of the window.
     #[serde(default)]
     pub window: HistogramWindow,
 }
@@ -28,14 +28,15 @@ impl Default for ServiceTimesConfig {
     }
 }
 
-/// The way the window of processing times moves.
+/// The kind of the window of processing times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(tag = "type", deny_unknown_fields)]
 pub enum HistogramWindow {
-    /// By its whole length: one histogram is read while the next is populated (Bouncer §3).
+    /// The window advances by its whole length: one histogram is read while the next is populated
+    /// (Bouncer §3).
     #[default]
     DualBuffer,
-    /// By a step at a time (Bouncer §7).
+    /// The window advances by a step at a time (Bouncer §7).
     Sliding {
         /// Length of a step, µs: at least 10 ms, and `interval_us` is 2 to
         /// [`MAX_HISTOGRAM_STEPS`] of them.

@@ -1,4 +1,4 @@
-//! Shapes of the filter's configuration: admission strategies. `check.rs` checks their values.
+//! The types of the filter's configuration: admission strategies. `check.rs` checks values.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 pub enum StrategyConfig {
     /// Bouncer Alg. 1.
     Bouncer {
-        /// The objectives of a type whose miss refuses a request.
+        /// Whether one missed objective refuses a request, or only all of its type's.
         #[serde(default)]
         logic: Logic,
-        /// Refuses the requests that are worth least per slot time first, ahead of Alg. 1
+        /// Whether, before Alg. 1, requests of the least value per slot time are refused first
         /// (`strategy::value_cut`).
         #[serde(default, skip_serializing_if = "is_false")]
         shed_by_value: bool,
-        /// Bounds the utilization that Bouncer's admissions ask for (Bouncer §2).
+        /// A bound of the utilization by requests that Bouncer admits (Bouncer §2).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         capacity: Option<AcceptFractionConfig>,
     },
@@ -27,7 +27,7 @@ pub enum StrategyConfig {
     MaxQueueWait {
         /// T, µs.
         limit_us: u64,
-        /// T of single types, µs.
+        /// T of types that have their own, µs.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         type_limits_us: BTreeMap<String, u64>,
         /// D, µs.
@@ -44,7 +44,7 @@ pub enum StrategyConfig {
 }
 
 impl StrategyConfig {
-    /// The bound of utilization: the strategy itself, or the one that follows Bouncer.
+    /// Returns the bound of utilization: the strategy itself, or the bound that follows Bouncer.
     #[must_use]
     pub fn accept_fraction(&self) -> Option<&AcceptFractionConfig> {
         match self {
@@ -54,7 +54,7 @@ impl StrategyConfig {
         }
     }
 
-    /// [`StrategyConfig::accept_fraction`], to divide it among proxies.
+    /// Returns [`StrategyConfig::accept_fraction`] mutably, to divide it among proxies.
     pub fn accept_fraction_mut(&mut self) -> Option<&mut AcceptFractionConfig> {
         match self {
             Self::AcceptFraction(fraction) => Some(fraction),
@@ -63,8 +63,8 @@ impl StrategyConfig {
         }
     }
 
-    /// Whether a strategy that runs by `other` goes on by this one, with its state: they differ at
-    /// most in the processing units, which change with the endpoints.
+    /// Whether a strategy with the settings `other` can continue with these and keep its state:
+    /// they differ at most in the processing units, which change with the endpoints.
     #[must_use]
     pub fn continues(&self, other: &Self) -> bool {
         let mut known = other.clone();
@@ -108,10 +108,10 @@ pub enum Logic {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResponseTimeControllerConfig {
-    /// Percentile of response times that is held at the target, 0 < p < 100.
+    /// Percentile of response times that the controller keeps at the target, 0 < p < 100.
     pub percentile: f64,
-    /// The target, µs: for each type (under [`ControlScope::Policy`] one row for all), one for each
-    /// class. Without classes there is one class.
+    /// The targets, µs: a row for each type (with [`ControlScope::Policy`] one row for all), with
+    /// one target for each class. Without classes there is one class.
     pub targets_us: Vec<Vec<u64>>,
     /// The scope of a controller.
     pub scope: ControlScope,
@@ -140,7 +140,7 @@ pub struct ResponseTimeControllerConfig {
     /// Runs in which all lower classes must be at their least rate before the class itself is
     /// decreased (lc_thresh).
     pub lower_class_patience: u32,
-    /// Lets the application lower its quality first.
+    /// Service degradation, which comes before refusals.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub degradation: Option<DegradationConfig>,
 }
@@ -156,7 +156,7 @@ impl ResponseTimeControllerConfig {
             smoothing: 0.7,
             requests: 100,
             timeout_us: 1_000_000,
-            // The sign is lost in the text; see the strategy.
+            // The paper's text lost the sign; see the strategy.
             increase_below: -0.5,
             decrease_above: 0.0,
             increase: 2.0,
@@ -174,10 +174,10 @@ impl ResponseTimeControllerConfig {
 /// The scope of a controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum ControlScope {
-    /// Each type, as each stage of SEDA.
+    /// One controller for each type, like one for each stage of SEDA.
     #[default]
     Type,
-    /// All types together.
+    /// One controller for all types together.
     Policy,
 }
 
@@ -208,14 +208,14 @@ pub struct BacklogControlConfig {
     pub cost: CostConfig,
     /// P, the sampling period, µs.
     pub period_us: u64,
-    /// K_P, cost per second of error (requests for FC-Q; for AC probability per relative error);
-    /// derived from measurements where it is absent.
+    /// K_P, cost per second of error (requests for FC-Q; for AC probability per relative error).
+    /// Absent: derived from measurements.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proportional_gain: Option<f64>,
-    /// K_I; derived where it is absent.
+    /// K_I. Absent: derived from measurements.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub integral_gain: Option<f64>,
-    /// max-data: the largest bound, in cost; derived from `queue.max_length` where it is absent.
+    /// max-data: the largest bound, in cost. Absent: derived from `queue.max_length`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_backlog: Option<f64>,
     /// Whether responses carry the rejection rate (§3.2).
@@ -231,7 +231,7 @@ pub enum BacklogSignal {
     Backlog,
     /// The number of queued requests (FC-Q).
     QueueLength,
-    /// Refuses in proportion to the error (AC).
+    /// The probability of refusal, in proportion to the error (AC).
     Proportional,
 }
 
@@ -253,7 +253,7 @@ pub enum CostConfig {
     },
 }
 
-/// Wraps the strategy so that no type starves.
+/// A strategy against the starvation of types, which wraps the admission strategy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", deny_unknown_fields)]
 pub enum StarvationAvoidance {

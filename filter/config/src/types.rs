@@ -1,4 +1,4 @@
-//! Shapes of the filter's configuration: stages, queues, types. `check.rs` checks their values.
+//! The types of the filter's configuration: stages, queues, query types. `check.rs` checks values.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ pub struct FilterConfig {
     /// The listener that the configuration is for. Outbound ones have no stages.
     #[serde(default, skip_serializing_if = "is_default")]
     pub direction: Direction,
-    /// Workflows and classes of the process's calls to others. With direction `Inbound` this is a
-    /// gateway, whose requests are its calls as well: they come and go through one listener.
+    /// Workflows and classes of the process's outbound calls. With direction `Inbound` the proxy is
+    /// a gateway: its requests are also its calls, because one listener receives and forwards them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outbound: Option<OutboundConfig>,
     /// Admission stages, first match wins. Empty: every request passes untouched.
@@ -41,7 +41,7 @@ pub struct StageConfig {
     /// `metadata.generation` of the policy.
     #[serde(default)]
     pub generation: i64,
-    /// Names of the Envoy routes that this stage is for. A name that ends in `*` matches all names
+    /// Names of the Envoy routes that this stage covers. A name that ends in `*` matches all names
     /// with the prefix before it. Empty means every request. At most
     /// [`MAX_ROUTES`](super::MAX_ROUTES).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -49,10 +49,10 @@ pub struct StageConfig {
     /// Whether decisions take effect.
     #[serde(default)]
     pub mode: Mode,
-    /// P: requests that the backend may work on at once, by this proxy. 1 ..= 1,000,000. With
-    /// `auto_parallelism`, the initial value.
+    /// P: the number of requests from this proxy that may be in the backend at once, 1 ..=
+    /// 1,000,000. With `auto_parallelism`, the initial value.
     pub parallelism: u32,
-    /// Bounds within which P is found. Absent: P is fixed.
+    /// Bounds between which control moves P. Absent: P is fixed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auto_parallelism: Option<AutoParallelism>,
     /// The queue in front of the slots.
@@ -74,19 +74,21 @@ pub struct StageConfig {
     pub service_times: ServiceTimesConfig,
     /// The strategy that decides which requests may enter the queue.
     pub strategy: StrategyConfig,
-    /// Wraps the strategy so that no type starves.
+    /// Starvation avoidance, which wraps the strategy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starvation_avoidance: Option<StarvationAvoidance>,
     /// Query types in matching order; the last is `default` and matches everything.
     pub types: Vec<TypeConfig>,
-    /// Classes of requests, the highest priority first; the last takes what no other matches.
-    /// Empty: all requests are of one class.
+    /// Classes of requests, the highest priority first. The last one takes requests that no other
+    /// matches. Empty: all requests are of one class.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<ClassConfig>,
-    /// Workflows that cross this stage and others. Absent: workflow ids only order the queue.
+    /// Settings of workflows that cross this stage and others. Absent: workflow ids only order the
+    /// queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workflows: Option<WorkflowsConfig>,
-    /// Senders name the classes of their requests. Absent: only a stage with workflows trusts them.
+    /// Class admission, by classes that senders name in their requests. Absent: only a stage with
+    /// workflows trusts these names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class_admission: Option<ClassAdmissionConfig>,
     /// Requests that bypass the stage altogether (health checks).
@@ -114,7 +116,8 @@ pub enum Mode {
     DryRun,
 }
 
-/// A moment of a response. Headers are none: streaming servers send them before they work.
+/// A moment in a response. The headers are no choice, because streaming servers send them before
+/// they do the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Measure {
     /// The end of the response: of its headers, body or trailers, whichever comes last.
@@ -125,13 +128,13 @@ pub enum Measure {
 }
 
 impl StageConfig {
-    /// The most workflows that have ids of their own; `None` without workflows.
+    /// Returns the largest number of workflows with ids of their own; `None` without workflows.
     #[must_use]
     pub fn max_flows(&self) -> Option<u16> {
         self.workflows.as_ref().map(|w| w.max_workflows)
     }
 
-    /// Whether slots are held for longer than the processing time that is measured.
+    /// Whether a request holds its slot for longer than its measured processing time.
     #[must_use]
     pub fn holds_streams(&self) -> bool {
         self.measure == Measure::FirstByte && self.release_slot == Measure::LastByte
@@ -251,10 +254,10 @@ pub enum Discipline {
     Drr {
         /// The flows that take turns.
         by: Flow,
-        /// Processing time that a flow of weight 1 may spend in a round, µs.
+        /// Processing time that a flow of weight 1 may use in a round, µs.
         quantum_us: u64,
-        /// Weights of flows by name of the type or class or by id of the workflow; 1 for the
-        /// others.
+        /// Weights of flows, by the name of the type or class or by the id of the workflow; 1 for
+        /// all others.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         weights: BTreeMap<String, f64>,
     },
@@ -264,21 +267,20 @@ pub enum Discipline {
     Wfq {
         /// The flows that take turns.
         by: Flow,
-        /// As with [`Discipline::Drr`].
+        /// Weights of flows, as with [`Discipline::Drr`].
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         weights: BTreeMap<String, f64>,
     },
     /// Strict priority: requests of a class wait for those of all higher ones, first in, first out
     /// within a class (Wisp §3.1).
     Priority,
-    /// By latest start time: the arrival plus the least that any objective of the type leaves for
-    /// waiting.
+    /// By latest start time: the arrival plus the shortest wait that the type's objectives allow.
     Slack,
 }
 
 impl Discipline {
-    /// Returns the flows, the quantum (µs, of deficit round robin) and the weights of a fair queue;
-    /// `None` of other orders.
+    /// Returns the flows, the quantum (µs, with deficit round robin) and the weights of a fair
+    /// queue; `None` for other disciplines.
     #[must_use]
     pub fn fair(&self) -> Option<(Flow, Option<u64>, &BTreeMap<String, f64>)> {
         match self {
@@ -310,13 +312,13 @@ pub enum Flow {
 pub struct TypeConfig {
     /// Its name in stats, headers and access logs: `[A-Za-z0-9_-]{1,63}`.
     pub name: String,
-    /// Any of these; empty only for `default`.
+    /// Requests that meet any of these are of this type; empty only for `default`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<Match>,
-    /// Response time objectives, ascending by percentile; may be empty for strategies without any.
+    /// Response time objectives, ascending by percentile; may be empty if the strategy needs none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slo: Vec<Objective>,
-    /// Worth of one response within the objectives, relative to that of other types: 0.001 to 1000.
+    /// Value of one response within the objectives, relative to that of other types: 0.001 to 1000.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub value: f64,
     /// The cost of a request by its size. Absent: all requests of the type are expected to cost the
@@ -349,13 +351,13 @@ fn is_one(value: &f64) -> bool {
     value.to_bits() == 1.0_f64.to_bits()
 }
 
-/// A class: requests of the same worth.
+/// A class: requests of the same value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClassConfig {
     /// Its name in stats: `[A-Za-z0-9_-]{1,63}`.
     pub name: String,
-    /// Any of these; empty only for the last.
+    /// Requests that meet any of these are in this class; empty only for the last class.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<Match>,
     /// Factor of the types' values for requests of this class: 0.001 to 1000.
@@ -406,7 +408,7 @@ pub enum PathMatch {
     RegularExpression(String),
 }
 
-/// How a string is compared.
+/// The comparison of a string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum StringMatchKind {
     /// Equal.
@@ -420,7 +422,7 @@ pub enum StringMatchKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeaderMatch {
-    /// How `value` is compared.
+    /// The comparison of `value`.
     #[serde(default, rename = "type")]
     pub kind: StringMatchKind,
     /// Lower case name.
@@ -433,7 +435,7 @@ pub struct HeaderMatch {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GrpcMatch {
-    /// How `service` and `method` are compared.
+    /// The comparison of `service` and `method`.
     #[serde(default, rename = "type")]
     pub kind: StringMatchKind,
     /// Fully qualified service, e.g. `search.v1.Search`.

@@ -1,4 +1,5 @@
-//! Shapes of the configuration of workflows (Wisp): their ids, their rates, and the trusted peers.
+//! The types of the configuration of workflows (Wisp): their ids, their rates, and the trusted
+//! peers.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ pub enum Direction {
     /// Requests to the proxy's own process.
     #[default]
     Inbound,
-    /// Requests of the proxy's process to others.
+    /// Requests from the proxy's process to others.
     Outbound,
 }
 
@@ -20,19 +21,19 @@ pub enum Direction {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkflowsConfig {
-    /// The places where a request may name its workflow; the first that does counts. 1 to 8.
+    /// The places where a request may name its workflow, 1 to 8. The first one with a name counts.
     pub identify: Vec<WorkflowSource>,
     /// q, ratio 0..=1: 0 adopts the rate of the slowest process of a downstream service, 1 that of
     /// the fastest.
     pub quantile: f64,
-    /// q by downstream service, which takes precedence over a workflow's own.
+    /// q by downstream service. It takes precedence over that of a workflow.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub service_quantiles: BTreeMap<String, f64>,
     /// Time between two runs of Algorithm 1, µs: 10,000 ..= 10,000,000.
     pub interval_us: u64,
-    /// Time after which an announced rate expires unless it is renewed, µs: 2 intervals at least.
+    /// Time after which an announced rate expires unless it is renewed, µs; at least 2 intervals.
     pub rate_ttl_us: u64,
-    /// The way the process shares its capacity among workflows (Alg. 1 line 1).
+    /// The policy by which the process shares its capacity among workflows (Alg. 1 line 1).
     pub sharing: SharingConfig,
     /// The number of workflows with rates of their own; later ones share `_other`. 1 ..= 1000.
     pub max_workflows: u16,
@@ -58,12 +59,12 @@ pub struct WorkflowsConfig {
 pub enum WorkflowSource {
     /// A member of W3C Baggage.
     Baggage {
-        /// Its key.
+        /// The member's key.
         key: String,
     },
     /// A request header.
     Header {
-        /// Its lower case name.
+        /// The header's name, in lower case.
         name: String,
     },
     /// A value in Envoy's dynamic metadata, such as a claim of a verified JWT.
@@ -83,13 +84,13 @@ pub struct WorkflowConfig {
     /// q of this workflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantile: Option<f64>,
-    /// Requests/s that this process always admits of it, whatever its fair share.
+    /// The rate that this process always admits, whatever the fair share, requests/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guarantee: Option<f64>,
-    /// Its part in fair shares, relative to the others'; above 0.
+    /// Weight in fair shares, relative to other workflows; above 0.
     #[serde(default = "one")]
     pub weight: f64,
-    /// End-to-end deadline of requests that carry none, from the entry point on, µs.
+    /// End-to-end deadline of requests without one, from the entry point on, µs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_us: Option<u64>,
 }
@@ -109,27 +110,27 @@ impl Default for WorkflowConfig {
     }
 }
 
-/// The local policy: the way a process shares its capacity among workflows (Wisp §4.3).
+/// The local policy, by which a process shares its capacity among workflows (Wisp §4.3).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", deny_unknown_fields)]
 pub enum SharingConfig {
-    /// Each workflow has its guarantee, and those without share the rest in proportion to their
+    /// Workflows get their guarantees, and those without share the rest in proportion to their
     /// weights.
     StaticGuarantees,
     /// Rates rise by a probe while there is spare capacity; max-min fair shares when there is none.
     BottleneckFairness {
         /// β: the increase of a rate in an interval in which all capacity is free, requests/s.
         probe: f64,
-        /// Part of the slots' time that may be in use before the process counts as overloaded,
-        /// ratio 0 < u <= 1.
+        /// Utilization of the slots above which the process counts as overloaded, ratio 0 < u <= 1.
         max_utilization: f64,
     },
-    /// As bottleneck fairness, with dominant resource fairness over the slots and a second resource
+    /// Bottleneck fairness, with dominant resource fairness over the slots and a second resource
     /// that the backend reports.
     DominantResource {
-        /// As above.
+        /// β, as with bottleneck fairness, requests/s.
         probe: f64,
-        /// As above, of each resource.
+        /// Utilization of either resource above which the process counts as overloaded, ratio 0 < u
+        /// <= 1.
         max_utilization: f64,
         /// The second resource.
         resource: ResourceConfig,
@@ -140,13 +141,13 @@ pub enum SharingConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResourceConfig {
-    /// The capacity, in units a second.
+    /// The capacity, units/s.
     pub capacity: f64,
-    /// The place of a request's use in the response.
+    /// The place in the response where the backend reports the request's use.
     pub report: ResourceReport,
 }
 
-/// The place in a response of the use of a resource by its request.
+/// The place in a response where the backend reports the request's use of a resource.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", deny_unknown_fields)]
 pub enum ResourceReport {
@@ -170,30 +171,29 @@ pub struct OutboundConfig {
     /// `namespace/name` of the policy of the inbound stage to which these calls and their workflows
     /// belong.
     pub policy: String,
-    /// Names of downstream services by Envoy cluster; a pattern may end in `*`. The default name of
-    /// a service is that of its cluster.
+    /// Names of downstream services by Envoy cluster; a pattern may end in `*`. By default a
+    /// service has the name of its cluster.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub services: BTreeMap<String, String>,
     /// SPIFFE ids of the processes whose rates are trusted, as in [`WorkflowsConfig::peers`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<String>,
-    /// Targets of the classes of services, by name of the service. Calls to other services keep
-    /// their class.
+    /// Class admission by name of the called service. Calls to other services keep their class.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub class_admission: BTreeMap<String, ServiceAdmissionConfig>,
-    /// Delays of calls by the rejection rate of the called service. None by default.
+    /// Delays of calls by the rejection rate of the called service. Absent: no delays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub smoothing: Option<SmoothingConfig>,
 }
 
-/// The range of the delays of calls while the called service refuses others (Chronos §3.2).
+/// The range of the delays of calls while the called service refuses requests (Chronos §3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SmoothingConfig {
-    /// t_a, µs: 0 ..= most.
+    /// t_a, µs: 0 ..= `most_us`.
     pub least_us: u64,
     /// t_b, µs: 1 ..= [`MAX_SMOOTHING_US`](super::MAX_SMOOTHING_US).
     pub most_us: u64,
-    /// Whether calls are delayed, or only counted.
+    /// Whether calls are delayed; otherwise they are only counted.
     pub enforced: bool,
 }

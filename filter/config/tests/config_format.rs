@@ -2,10 +2,10 @@
 //! promises.
 //!
 //! `config_format/VERSION.json` is the output of the operator of that minor version: a stage for
-//! each example policy, and one with every field of its time. The files are never edited; each
+//! each example policy, and one with every field of its time. The files are never edited. Each
 //! minor version adds one.
 
-// Helpers of tests fail a test by panicking, as tests do.
+// Helpers fail a test by a panic, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;

@@ -108,7 +108,7 @@ fn controllers(c: &mut Criterion) {
 }
 
 /// A decision of a controller, and its tick with as many measurements as it adopts. Requests wait
-/// in turn as long as `waits`, ms.
+/// for the times in `waits`, ms, in turn.
 fn control(
     c: &mut Criterion,
     name: &str,
@@ -153,7 +153,7 @@ fn control(
                 };
                 strategy.completed(&served, now);
             }
-            // A tick in 10 ms.
+            // One tick every 10 ms.
             if !(ticks || n.is_multiple_of(200)) {
                 return;
             }
@@ -163,7 +163,7 @@ fn control(
                 controlled.stored();
             }
         };
-        // Until requests are refused.
+        // Run until requests are refused.
         (0..2_000_000).for_each(|_| step(&mut strategy, false));
         let mut group = c.benchmark_group(name);
         group.bench_function(BenchmarkId::new("decide", types), |b| {
@@ -176,7 +176,7 @@ fn control(
     }
 }
 
-/// A measurement, with its share of the exchange that a tick makes for 1,000 of them.
+/// A measurement, with its share of a tick's exchange of 1,000 of them.
 fn record(c: &mut Criterion) {
     let mut group = c.benchmark_group("record+share");
     for types in SIZES {

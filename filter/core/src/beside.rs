@@ -1,12 +1,12 @@
-//! The seam for behaviour beside the stages of an engine: a type that implements [`Beside`] is a
-//! parameter of [`Engine`](crate::engine::Engine) and [`Filter`].
+//! The extension point for behaviour beside the stages of an engine: a type that implements
+//! [`Beside`] is a parameter of [`Engine`](crate::engine::Engine) and [`Filter`].
 //!
 //! ```text
 //! request ─► Beside::arrive (may hold or refuse it) ─► stage (strategy, queue, slots) ─► backend
 //! ```
 //!
-//! Both know a request by the same [`Ticket`]: the table of requests is the stage's. Every method
-//! but [`Beside::new`] does nothing by default. `()` is an engine with stages only.
+//! Both identify a request by the same [`Ticket`], of the stage's table of requests. Every method
+//! but [`Beside::new`] does nothing by default. With `()` an engine has stages only.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub enum Passage {
     Forward(Ticket),
     /// It is held until a [`Release`] names it. It is in the table of requests.
     Hold(Ticket),
-    /// It is refused, for this reason; a request would pass after this time.
+    /// It is refused, for this reason; after this time a request would pass.
     Refuse(Reason, Duration),
 }
 
@@ -41,12 +41,12 @@ pub enum Release {
     Admit {
         /// The request.
         ticket: Ticket,
-        /// The caller's name for it.
+        /// The caller's id for it.
         stream: u32,
     },
     /// It is refused; its ticket is void.
     Refuse {
-        /// The caller's name for it.
+        /// The caller's id for it.
         stream: u32,
         /// Its origin.
         origin: Origin,
@@ -59,7 +59,7 @@ pub enum Release {
     },
 }
 
-/// The policy of [`Beside::reconfigure`].
+/// A policy in force, for [`Beside::reconfigure`].
 #[derive(Debug)]
 pub struct InForce<'a> {
     /// The policy's number.
@@ -68,16 +68,16 @@ pub struct InForce<'a> {
     pub config: &'a StageConfig,
     /// Whether the configuration is new.
     pub changed: bool,
-    /// This worker.
+    /// The membership of this worker.
     pub membership: &'a Membership,
 }
 
-/// The trust in Headgate's headers of a request.
+/// The trust in a request's Headgate headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Standing {
     /// Whether [`Beside::strip`] must remove headers before the application sees the request.
     pub strip: bool,
-    /// Whether the sender is a trusted proxy that needs to know the request's times.
+    /// Whether the sender is a trusted proxy, which gets the request's times in the response.
     pub by_peer: bool,
 }
 
@@ -87,10 +87,11 @@ pub struct Standing {
 /// [`Filter`] instead of `self`.
 #[allow(unused_variables)]
 pub trait Beside: Debug + Sized {
-    /// Creates the state without configuration. `seed` differs between the engines of a process.
+    /// Creates the state without configuration. `seed` must differ between the engines of a
+    /// process.
     fn new(seed: u64) -> Self;
 
-    /// Takes the configurations for requests over, newest first; on error nothing.
+    /// Adopts the inbound configurations, newest first; on error, nothing changes.
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.
@@ -102,7 +103,7 @@ pub trait Beside: Debug + Sized {
         Ok(())
     }
 
-    /// Takes the configuration for calls of the process over; on error nothing.
+    /// Adopts the configuration for the process's outbound calls; on error, nothing changes.
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.
@@ -110,13 +111,13 @@ pub trait Beside: Debug + Sized {
         Ok(())
     }
 
-    /// Removes the configuration for calls.
+    /// Removes the configuration for outbound calls.
     fn forget_calls(&mut self) {}
 
-    /// Takes a policy over that is new, changed, or in force again after [`Beside::retire`].
+    /// Adopts a policy that is new, changed, or in force again after [`Beside::retire`].
     ///
     /// # Errors
-    /// [`HostError`]; a policy that is new is not in force then.
+    /// [`HostError`]; a new policy is then not in force.
     fn reconfigure(
         &mut self,
         host: &impl Host,
@@ -141,7 +142,7 @@ pub trait Beside: Debug + Sized {
     /// Removes a policy without requests.
     fn forget(&mut self, policy: PolicyId) {}
 
-    /// Publishes pending counts of a policy, since the worker is about to end.
+    /// Publishes pending counts of a policy, because the worker is about to end.
     ///
     /// # Errors
     /// [`HostError`].
@@ -149,7 +150,7 @@ pub trait Beside: Debug + Sized {
         Ok(())
     }
 
-    /// Adds to a request's attributes and origin by its headers.
+    /// Adds to a request's attributes and origin what its headers contain.
     fn describe(
         &mut self,
         host: &impl Host,
@@ -186,7 +187,7 @@ pub trait Beside: Debug + Sized {
     ) {
     }
 
-    /// Housekeeping of a policy on this `worker`, after that of its stage.
+    /// Does the periodic work for a policy on this `worker`, after that of its stage.
     ///
     /// # Errors
     /// [`HostError`]; the next tick continues.
@@ -201,24 +202,25 @@ pub trait Beside: Debug + Sized {
         Ok(())
     }
 
-    /// Whether a policy needs ticks soon.
+    /// Whether a policy needs fast ticks.
     fn is_busy(&self, policy: PolicyId, requests: &Requests) -> bool {
         false
     }
 
-    /// Whether calls of the process are held.
+    /// Whether outbound calls of the process are held.
     fn holds_calls(&self) -> bool {
         false
     }
 
-    /// Sends the held calls that are due by `now`; all of them without a time, because ticks end.
+    /// Sends the held calls that are due by `now`. Without a time it sends all of them, because
+    /// there are no further ticks.
     fn send_calls(&mut self, now: Option<Instant>, actions: &mut Vec<Action>) {}
 
     /// Sets headers on a refusal.
     fn announce(&mut self, refusal: &Refusal, set: impl FnMut(&'static str, &str)) {}
 
-    /// Returns the trust in Headgate's headers of a request that arrives, and hides from all rules
-    /// those that are not to be trusted.
+    /// Returns the trust in an arriving request's Headgate headers, and hides untrusted ones from
+    /// all rules.
     fn standing<H: Host>(
         filter: &Filter<H, Self>,
         headers: &mut Headers<'_, impl Stream>,
@@ -234,8 +236,8 @@ pub trait Beside: Debug + Sized {
     ) {
     }
 
-    /// Sets headers of a request that goes to the backend. Those of a request that was held are
-    /// gone: `headers` is `None`.
+    /// Sets headers of a request that goes to the backend. `headers` is `None` for a request that
+    /// was held, because its copy of the headers is gone.
     fn goes_on<H: Host, S: Stream>(
         filter: &mut Filter<H, Self>,
         stream: &S,

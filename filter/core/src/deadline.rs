@@ -1,6 +1,6 @@
-//! A request's own deadline, from the headers in which clients and proxies state it.
+//! A request's own deadline, from headers in which clients and proxies state it.
 //!
-//! Always relative to now, so that clocks needn't agree. Where several are stated the shortest
+//! It is always relative to now, so that clocks needn't agree. If there are several, the shortest
 //! counts.
 
 use std::time::Duration;
@@ -12,7 +12,7 @@ pub const HEADER: &str = "x-headgate-timeout-ms";
 /// Headers in which a request states its own deadline.
 pub const HEADERS: [&str; 3] = [HEADER, "grpc-timeout", "x-envoy-expected-rq-timeout-ms"];
 
-/// Returns the deadline that the request names, as a time from now; `None` without a readable one.
+/// Returns the deadline that the request states, as a time from now; `None` without a readable one.
 #[must_use]
 pub fn own_deadline(request: &impl RequestView) -> Option<Duration> {
     let millis = |name| {
@@ -28,8 +28,8 @@ pub fn own_deadline(request: &impl RequestView) -> Option<Duration> {
     ]
     .into_iter()
     .flatten()
-    // Both of Envoy's and gRPC's conventions use 0 for "no limit" or an already spent one; neither
-    // is a deadline that could still be met or missed here.
+    // In the conventions of Envoy and gRPC 0 means "no limit", or an expired one. Neither is a
+    // deadline that this stage can keep.
     .filter(|deadline| !deadline.is_zero())
     .min()
 }
@@ -41,7 +41,7 @@ fn number(digits: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// gRPC over HTTP/2: at most 8 digits and a unit, e.g. `100m`.
+/// Returns a timeout of gRPC over HTTP/2: at most 8 digits and a unit, e.g. `100m`.
 fn grpc_timeout(value: &[u8]) -> Option<Duration> {
     let (&unit, digits) = value.split_last()?;
     let count = number(digits).filter(|_| digits.len() <= 8)?;

@@ -1,4 +1,4 @@
-//! The decision about a request, in the types that strategies, stages, engines and the proxy's glue
+//! The types of decisions about requests, which strategies, stages, engines and the proxy's glue
 //! share.
 
 use crate::refusal::{Origin, Refusal};
@@ -8,8 +8,8 @@ use crate::request::Attributes;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PolicyId(pub u32);
 
-/// A request's place in the table of its policy, from its arrival to its end. Once that is over the
-/// ticket is void: its slot is reused under another generation.
+/// A request's place in the table of its policy, from its arrival to its end. After that the ticket
+/// is void: its slot is reused with another generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {
     /// The policy that decided.
@@ -19,7 +19,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// The request's place in the table of its policy.
+    /// Returns the request's place in the table of its policy.
     #[must_use]
     pub fn slot(self) -> u32 {
         self.slot
@@ -29,7 +29,7 @@ impl Ticket {
 /// A request that arrives at a policy.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Arrival {
-    /// The caller's name for it, unique among those that are under way.
+    /// The caller's id for it, unique among the unfinished requests.
     pub stream: u32,
     /// The request's attributes, with its type and class.
     pub attributes: Attributes,
@@ -50,32 +50,32 @@ pub enum Decision {
     Refuse(Refusal),
 }
 
-/// An action that the caller must carry out for a request or a call that it holds.
+/// An action that the caller must execute for a request or an outbound call that it holds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Action {
     /// Send it to the backend: it has a slot, or its policy was removed.
     Resume {
-        /// The caller's name for the request.
+        /// The caller's id for the request.
         stream: u32,
-        /// The one that it was held with.
+        /// The ticket with which it was held.
         ticket: Ticket,
     },
     /// Answer it; its ticket is void.
     Refuse {
-        /// The caller's name for the request.
+        /// The caller's id for the request.
         stream: u32,
         /// The answer.
         refusal: Refusal,
     },
-    /// Send it: a call of the process, whose delay is over.
+    /// Send it: it is an outbound call of the process whose delay is over.
     Send {
-        /// The caller's name for the call.
+        /// The caller's id for the call.
         stream: u32,
     },
 }
 
 impl Action {
-    /// The caller's name for the request.
+    /// The caller's id for the request.
     #[must_use]
     pub fn stream(&self) -> u32 {
         match *self {

@@ -1,12 +1,12 @@
 //! The demand on the backend: arrival rate and mean processing time in a sliding window.
 //!
-//! The "moving averages" of Bouncer §5.2.2 and §5.2.3, over a window of duration D that slides by Δ
-//! (60 s and 1 s there). Sums in D/Δ buckets of 24 bytes: counting and reading cost the same for
-//! any number of requests in the window.
+//! These are the "moving averages" of Bouncer §5.2.2 and §5.2.3, over a window of duration D that
+//! slides by Δ (60 s and 1 s in the paper). Sums are in D/Δ buckets of 24 bytes, so counting and
+//! reading cost the same for any number of requests in the window.
 //!
-//! Averages are over the part of the window that has passed since the first request. Dividing by
-//! all of D from the start would see a sixtieth of the demand in the first second, and let a queue
-//! build up that takes minutes to drain.
+//! Averages are over the part of the window since the first request. Dividing by all of D from the
+//! start would yield a sixtieth of the demand in the first second, and let a queue build up that
+//! takes minutes to drain.
 
 use std::time::Duration;
 
@@ -40,15 +40,14 @@ pub struct Demand {
     step_nanos: u64,
     buckets: Box<[Bucket]>,
     sum: Bucket,
-    /// The first request; steps are counted from here.
+    /// The time of the first request, from which steps are counted.
     origin: Option<Instant>,
     /// Number of the current step.
     step: u64,
 }
 
 impl Demand {
-    /// A window of `duration` in steps of `step`. Zero arguments count as the least that makes
-    /// sense.
+    /// Creates a window of `duration` in steps of `step`. Zero arguments count as the minimum.
     #[must_use]
     pub fn new(duration: Duration, step: Duration) -> Self {
         let step_nanos = nanos(step).max(1);
@@ -63,8 +62,7 @@ impl Demand {
         }
     }
 
-    /// Counts `received` arrivals, and `completed` ends of service that took `processing_us`
-    /// together.
+    /// Counts `received` arrivals, and `completed` requests that took `processing_us` in total.
     pub fn add(&mut self, now: Instant, received: u64, completed: u64, processing_us: u64) {
         self.advance(now);
         let more = Bucket {
@@ -84,15 +82,16 @@ impl Demand {
         self.add(now, 0, weight, micros.saturating_mul(weight));
     }
 
-    /// `pt_mavg`: mean processing time in the window; `None` when nothing was completed.
+    /// Returns `pt_mavg`, the mean processing time in the window; `None` when nothing was
+    /// completed.
     #[must_use]
     pub fn mean_processing(&self) -> Option<Duration> {
         let micros = self.sum.processing_us.checked_div(self.sum.completed)?;
         Some(Duration::from_micros(micros))
     }
 
-    /// `qps_mavg × pt_mavg`: slots that the arrivals of the window keep busy (dpc of §5.2.3); 0
-    /// when nothing arrived or nothing was completed.
+    /// Returns `qps_mavg × pt_mavg`, the slots that the arrivals of the window keep busy (dpc of
+    /// §5.2.3); 0 when nothing arrived or nothing was completed.
     pub fn slots(&mut self, now: Instant) -> f64 {
         self.advance(now);
         let Some(origin) = self.origin else {
@@ -108,7 +107,7 @@ impl Demand {
         per_second * seconds
     }
 
-    /// Moves on to `now` and drops buckets older than D. A clock that stepped back changes nothing.
+    /// Advances to `now` and drops buckets older than D. A clock that stepped back has no effect.
     fn advance(&mut self, now: Instant) {
         let origin = *self.origin.get_or_insert(now);
         let step = nanos(now.since(origin)) / self.step_nanos;
@@ -162,7 +161,7 @@ mod tests {
         assert!(demand.mean_processing() > Some(Duration::from_millis(100)));
         demand.add(at(10_000), 0, 0, 0);
         assert_eq!(demand.mean_processing(), Some(Duration::from_millis(1)));
-        // Ten requests in the nine seconds that the window holds, of 1 ms each.
+        // Ten requests of 1 ms each in the nine seconds that the window covers.
         assert!((demand.slots(at(10_000)) - 0.01 / 9.0).abs() < 1e-9);
         assert_eq!(demand.slots(at(15_000)), 0.0);
         assert_eq!(demand.slots(at(1_000_000_000)), 0.0);

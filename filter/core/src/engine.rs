@@ -35,10 +35,10 @@ pub use prepared::Prepared;
 /// The time between ticks while a request waits: ticks expire deadlines and repair lost wake-ups.
 /// Nothing in the normal course of a request waits for a tick.
 pub const FAST_TICK: Duration = Duration::from_millis(10);
-/// Between ticks otherwise; well below a lease.
+/// The time between ticks otherwise; well below a lease.
 pub const SLOW_TICK: Duration = Duration::from_millis(50);
 
-/// A refusal in words.
+/// The names of a refusal's policy and request type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Words<'a> {
     /// `namespace/name`.
@@ -47,21 +47,20 @@ pub struct Words<'a> {
     pub kind: &'a str,
 }
 
-/// The stages for the requests of one listener, in matching order. Their policies may be another
-/// listener's newer ones.
+/// The stages for the requests of one listener, in matching order. The policy that runs may have
+/// newer settings, from another listener's configuration.
 #[derive(Debug)]
 struct Listener {
     name: String,
     stages: Vec<Arc<Compiled>>,
 }
 
-/// One worker's engine: all listeners' stages, and the behaviour `B` beside them.
+/// One worker's engine: the stages of all listeners, and the behaviour `B` beside them.
 #[derive(Debug)]
 pub struct Engine<B = ()> {
     seed: u64,
     revision: String,
     membership: Option<Membership>,
-    /// The stages of each listener.
     listeners: Vec<Listener>,
     /// Policies of the current configurations, before the first request.
     compiled: Vec<Arc<Compiled>>,
@@ -71,15 +70,15 @@ pub struct Engine<B = ()> {
     next_policy: u32,
     /// Whether any stage degrades service.
     degrades: bool,
-    /// Requests whose hosts the caller is to report, with their streams.
+    /// Requests, with their streams, for which the caller is to report the upstream host.
     suspects: Vec<(Ticket, u32)>,
     beside: B,
 }
 
 impl<B: Beside> Engine<B> {
     /// Creates an engine without configuration: every request passes by. `seed` must differ between
-    /// the workers of a process; it names them in the list of members and makes their random
-    /// decisions repeatable.
+    /// the workers of a process. It identifies the worker in the list of members, and makes its
+    /// random decisions repeatable.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -97,13 +96,13 @@ impl<B: Beside> Engine<B> {
         }
     }
 
-    /// The behaviour beside the stages.
+    /// Returns the behaviour beside the stages.
     #[must_use]
     pub fn beside(&self) -> &B {
         &self.beside
     }
 
-    /// As [`Engine::beside`], to change it.
+    /// Returns the behaviour beside the stages, mutably.
     pub fn beside_mut(&mut self) -> &mut B {
         &mut self.beside
     }
@@ -126,19 +125,19 @@ impl<B: Beside> Engine<B> {
         Some(self.policy(policy)?.stage.config())
     }
 
-    /// The revision of the newest configuration in force.
+    /// Returns the revision of the newest configuration in force.
     #[must_use]
     pub fn revision(&self) -> &str {
         &self.revision
     }
 
-    /// This worker's number, once it has joined.
+    /// Returns this worker's number; `None` before it has joined.
     #[must_use]
     pub fn worker(&self) -> Option<WorkerId> {
         self.membership.as_ref().map(Membership::id)
     }
 
-    /// Requests that wait or run in this worker.
+    /// Returns the number of requests that wait or run on this worker.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.running
@@ -148,7 +147,7 @@ impl<B: Beside> Engine<B> {
             .sum()
     }
 
-    /// Takes a configuration over. All of it or, on error, nothing: the last good one stays.
+    /// Adopts a configuration. An invalid one changes nothing: the last good one stays.
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.
@@ -166,7 +165,7 @@ impl<B: Beside> Engine<B> {
         self.listen(host, now, &[("", &prepared)], actions)
     }
 
-    /// Takes an outbound configuration over, or on error nothing.
+    /// Adopts an outbound configuration; on error, nothing changes.
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.
@@ -179,10 +178,11 @@ impl<B: Beside> Engine<B> {
         self.beside.forget_calls();
     }
 
-    /// Takes the inbound configurations of all listeners over, each with its listener's name,
-    /// oldest first. A request is decided by that of its own ([`RequestView::listener`]). A policy
-    /// that several have is one, with the settings that it has in the newest and the routes that it
-    /// has in each. All or, on error, nothing, as with [`Engine::configure`].
+    /// Adopts the inbound configurations of all listeners, each with its listener's name, oldest
+    /// first. The configuration of a request's own listener ([`RequestView::listener`]) decides
+    /// about it. A policy that several of them contain runs once, with its settings from the newest
+    /// and its routes from each. An invalid configuration changes nothing. If the host fails while
+    /// the running stages change, stages that can't change stay as they were.
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.
@@ -219,8 +219,8 @@ impl<B: Beside> Engine<B> {
         Ok(())
     }
 
-    /// Makes the running stages those of the configuration, keeping the ones that stay. A stage
-    /// that can't be changed stays as it was.
+    /// Brings the running stages in line with the configuration, and keeps those that it still has.
+    /// A stage that can't be changed stays as it was.
     fn build(
         &mut self,
         host: &impl Host,
@@ -261,13 +261,13 @@ impl<B: Beside> Engine<B> {
         done
     }
 
-    /// Yields the policies of requests here, also those that were removed but still have requests.
+    /// Yields the names of the running policies, and of removed ones that still have requests.
     pub(crate) fn policies(&self) -> impl Iterator<Item = &str> {
         let policies = self.running.iter().chain(&self.retired);
         policies.map(|policy| policy.stage.config().policy.as_str())
     }
 
-    /// Joins the process now rather than with the first request.
+    /// Joins the process now, without waiting for the first request.
     ///
     /// # Errors
     /// [`HostError`]; the next request tries again.
@@ -280,7 +280,8 @@ impl<B: Beside> Engine<B> {
         let membership = Membership::join(now, self.seed, host)?;
         self.membership = Some(membership);
         self.build(host, now, actions)?;
-        // Learned times of other workers, or of the VM before us, serve the first request already.
+        // The first request is decided by the times that other workers, or the VM before this one,
+        // have learned.
         self.tick_stages(host, now, &Changes::default(), actions)
     }
 
@@ -313,7 +314,7 @@ impl<B: Beside> Engine<B> {
     /// Decides about a request that arrives. `own_deadline` is its deadline, as a time from now.
     ///
     /// # Errors
-    /// [`HostError`]: Headgate's state is out of reach; let the request through.
+    /// [`HostError`]: the shared state can't be read or written; let the request through.
     pub fn arrive(
         &mut self,
         host: &impl Host,
@@ -379,7 +380,7 @@ impl<B: Beside> Engine<B> {
         decision
     }
 
-    /// Decides about a request whose attributes the caller knows, as the simulator does;
+    /// Decides about a request whose attributes the caller supplies, as the simulator does;
     /// [`Engine::arrive`] finds them itself.
     ///
     /// # Errors
@@ -399,7 +400,8 @@ impl<B: Beside> Engine<B> {
         }
     }
 
-    /// Joins the process with the first request, or renews the lease.
+    /// Joins the process on the first request. Later it renews the membership if the lease may have
+    /// run out.
     ///
     /// # Errors
     /// [`HostError`]; the next request tries again.
@@ -454,8 +456,8 @@ impl<B: Beside> Engine<B> {
         Some((policy, &mut self.beside))
     }
 
-    /// Renews our membership before anything is booked, if our lease ran out while the thread stood
-    /// still.
+    /// Renews this worker's membership, before anything is booked, if its lease may have run out
+    /// because the thread was suspended.
     fn resume_lease(
         &mut self,
         host: &impl Host,
@@ -468,13 +470,13 @@ impl<B: Beside> Engine<B> {
         }
     }
 
-    /// Returns the requests, with their streams, whose hosts the last tick asks for. The caller
-    /// takes them out and calls [`Engine::at_host`] for those that have a host.
+    /// Returns the requests, with their streams, whose upstream hosts the last tick needs. The
+    /// caller drains the list, and calls [`Engine::at_host`] for those that have a host.
     pub fn suspects(&mut self) -> &mut Vec<(Ticket, u32)> {
         &mut self.suspects
     }
 
-    /// Reports the host of a request that is in the backend.
+    /// Reports the upstream host of a request that is in the backend.
     ///
     /// # Errors
     /// [`HostError`].
@@ -499,7 +501,7 @@ impl<B: Beside> Engine<B> {
         policy.is_some_and(|policy| policy.stage.watches_hosts())
     }
 
-    /// Reports the host that answered a request, before its end.
+    /// Reports the upstream host that answered a request, before the request's end.
     ///
     /// # Errors
     /// [`HostError`].
@@ -564,7 +566,8 @@ impl<B: Beside> Engine<B> {
         self.policy(ticket.policy)?.stage.quality(ticket)
     }
 
-    /// Whether applications get qualities, which then only Headgate may set.
+    /// Whether any stage passes a quality to its application. Then only Headgate may set its
+    /// header.
     #[must_use]
     pub fn degrades(&self) -> bool {
         self.degrades
@@ -600,7 +603,8 @@ impl<B: Beside> Engine<B> {
         Ok(())
     }
 
-    /// Housekeeping, every [`FAST_TICK`] or [`SLOW_TICK`]; does nothing before the first request.
+    /// Does the periodic work, every [`FAST_TICK`] or [`SLOW_TICK`]. Before this worker has joined,
+    /// it only sends outbound calls.
     ///
     /// # Errors
     /// [`HostError`]; the next tick continues.
@@ -634,8 +638,8 @@ impl<B: Beside> Engine<B> {
         Ok(())
     }
 
-    /// Gives back at once all bookings of `dead`, a worker that will certainly never report again.
-    /// The bookings of other dead workers are given back at the end of their leases.
+    /// Releases all bookings of `dead` at once; the caller is certain that this worker has ended.
+    /// The bookings of other dead workers are released when their leases run out.
     ///
     /// # Errors
     /// [`HostError`]; the lease then runs out instead.
@@ -677,13 +681,14 @@ impl<B: Beside> Engine<B> {
         self.suspects.clear();
         for policy in self.running.iter_mut().chain(&mut self.retired) {
             policy.stage.find_suspects(now, &mut self.suspects);
-            // One policy's trouble is not the others'.
+            // An error of one policy must not stop the ticks of the others.
             done = done.and(policy.tick(&mut self.beside, host, now, membership, changes, actions));
         }
         done
     }
 
-    /// Publishes pending counts when the VM ends, and leaves if no request is under way.
+    /// Publishes pending counts when the VM ends, and leaves the process if no request waits or
+    /// runs.
     ///
     /// # Errors
     /// [`HostError`]; the lease then runs out instead.
@@ -698,7 +703,7 @@ impl<B: Beside> Engine<B> {
             self.beside.forget(gone.id);
         }
         self.retired.clear();
-        // Back to the state before the first request, so that a new root context can start over.
+        // Return to the state before the first request, so that a new root context can start over.
         self.compiled = std::mem::take(&mut self.running)
             .into_iter()
             .map(|r| r.compiled)
@@ -708,8 +713,8 @@ impl<B: Beside> Engine<B> {
             .map_or(Ok(()), |membership| membership.leave(host))
     }
 
-    /// Returns the part of the requests that was refused lately, ratio 0..=1; `None` if the policy
-    /// doesn't announce it to clients.
+    /// Returns the recent ratio of refused requests, 0..=1; `None` if the policy doesn't announce
+    /// it to clients.
     #[must_use]
     pub fn rejection_rate(&self, policy: PolicyId) -> Option<f64> {
         self.policy(policy)?.stage.rejection_rate()
@@ -722,13 +727,13 @@ impl<B: Beside> Engine<B> {
         self.policy(policy)?.stage.admission_rate(kind, class)
     }
 
-    /// The slots of this policy, as configured or as found.
+    /// Returns the number of slots of this policy, configured or found by control.
     #[must_use]
     pub fn parallelism(&self, policy: PolicyId) -> Option<u32> {
         Some(self.policy(policy)?.stage.parallelism())
     }
 
-    /// The name of a request's type; `None` when its policy was removed.
+    /// Returns the name of a request's type; `None` when its policy was removed.
     #[must_use]
     pub fn type_name(&self, ticket: Ticket) -> Option<&str> {
         let stage = &self.policy(ticket.policy)?.stage;
@@ -737,7 +742,8 @@ impl<B: Beside> Engine<B> {
         types.get(usize::from(kind.0)).map(|kind| &*kind.name)
     }
 
-    /// A refusal in words; [`crate::refusal::Reason`] has those for the reason.
+    /// Returns the names of a refusal's policy and type; [`crate::refusal::Reason`] has the text
+    /// for the reason.
     #[must_use]
     pub fn words(&self, refusal: &Refusal) -> Words<'_> {
         let config = self.policy(refusal.policy).map(|p| p.stage.config());

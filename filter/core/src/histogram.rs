@@ -1,10 +1,10 @@
 //! Histograms of durations with a bounded relative error and bounded memory.
 //!
-//! Decisions need a mean and a few percentiles. They must be mergeable over workers, and a policy
-//! edit may ask later for percentiles that no configuration named during recording. Sampling loses
-//! the tail, fixed buckets need to know the range, and quantile sketches such as P² don't merge.
-//! So: log-linear integer buckets as in `HdrHistogram`, 64 per power of two, of which only the
-//! occupied ones are stored, sorted.
+//! Decisions need a mean and a few percentiles. These must be mergeable over workers, and a later
+//! policy edit may need other percentiles than those configured during recording. Sampling loses
+//! the tail, fixed buckets need a known range, and quantile sketches such as P² don't merge. So:
+//! log-linear integer buckets as in `HdrHistogram`, 64 per power of two, of which only the occupied
+//! ones are stored, sorted.
 //!
 //! - Resolution: a value is reported as its bucket's midpoint, at most 1/128 = 0.79% off (values
 //!   under 1.024 µs: at most 8 ns off).
@@ -21,12 +21,12 @@ use crate::time::nanos;
 
 /// log2 of the buckets per power of two.
 const PRECISION: u32 = 6;
-/// log2 of the unit in ns: 16 ns, below the resolution of the clocks that are measured with.
+/// log2 of the unit in ns: 16 ns, below the resolution of the clocks in use.
 const UNIT: u32 = 4;
-/// Values have fewer bits than this, in units.
+/// The number of bits of the largest value, in units.
 const BITS: u32 = 38;
 
-/// Number of different buckets.
+/// The number of different buckets.
 pub const BUCKETS: usize = (1 << PRECISION) * (BITS - PRECISION + 1) as usize;
 
 fn bucket_of(nanos: u64) -> u16 {
@@ -36,7 +36,7 @@ fn bucket_of(nanos: u64) -> u16 {
     ((octave << PRECISION) as u64 + (units >> octave)) as u16
 }
 
-/// Midpoint of a bucket, ns.
+/// Returns the midpoint of a bucket, ns.
 fn midpoint(bucket: u16) -> u64 {
     let bucket = u64::from(bucket);
     let octave = (bucket >> PRECISION).saturating_sub(1);
@@ -54,7 +54,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Number of recorded values.
+    /// Returns the number of recorded values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
@@ -66,7 +66,7 @@ impl Histogram {
         self.count == 0
     }
 
-    /// Forgets everything and keeps the memory.
+    /// Removes all values, but keeps the memory.
     pub fn clear(&mut self) {
         self.count = 0;
         self.sum_nanos = 0;
@@ -78,7 +78,7 @@ impl Histogram {
         self.record_n(value, 1);
     }
 
-    /// Adds the same value `n` times, at the cost of once.
+    /// Adds the same value `n` times, at the cost of one.
     pub fn record_n(&mut self, value: Duration, n: u32) {
         if n == 0 {
             return;
@@ -122,7 +122,7 @@ impl Histogram {
         self.buckets.extend_from_slice(b);
     }
 
-    /// The mean; `None` when nothing was recorded.
+    /// Returns the mean; `None` when nothing was recorded.
     #[must_use]
     pub fn mean(&self) -> Option<Duration> {
         self.sum_nanos
@@ -130,8 +130,8 @@ impl Histogram {
             .map(Duration::from_nanos)
     }
 
-    /// The smallest value that at least `percentile` percent of the values don't exceed (nearest
-    /// rank); `None` when nothing was recorded.
+    /// Returns the smallest value that at least `percentile` percent of the values don't exceed
+    /// (nearest rank); `None` when nothing was recorded.
     #[must_use]
     pub fn quantile(&self, percentile: f64) -> Option<Duration> {
         let rank = rank(percentile, self.count);
@@ -140,7 +140,7 @@ impl Histogram {
             seen += u64::from(*n);
             seen >= rank
         });
-        // Counts that saturated sum up to less than `count`: then the largest value it is.
+        // If counts saturated, their sum is less than `count`. Then return the largest value.
         at.or(self.buckets.last())
             .map(|&(bucket, _)| Duration::from_nanos(midpoint(bucket)))
     }
@@ -205,7 +205,7 @@ impl Histogram {
     }
 }
 
-/// In the form of [`Histogram::encode`].
+/// Serializes in the form of [`Histogram::encode`].
 impl Serialize for Histogram {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut bytes = Vec::new();
@@ -222,7 +222,7 @@ impl<'a> Deserialize<'a> for Histogram {
     }
 }
 
-/// Nearest rank: ⌈p/100 · n⌉, 1 ..= n.
+/// Returns the nearest rank: ⌈p/100 · n⌉, 1 ..= n.
 fn rank(percentile: f64, count: u64) -> u64 {
     // 99.9% of 1,000 must be 999, despite rounding in the product.
     let exact = percentile * count as f64 / 100.0;

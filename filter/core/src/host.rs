@@ -1,11 +1,11 @@
-//! The engine's interface to its process: [`Metrics`] for dashboards, and [`Shared`] state that
-//! decisions depend on.
+//! The engine's interface to its process: [`Metrics`] for dashboards, and [`Shared`] state on which
+//! decisions depend.
 //!
 //! Envoy runs one WebAssembly VM per worker thread, and every decision needs the state of the whole
 //! process. Three facilities cross threads: numbers (Envoy's gauges are process-wide atomics),
 //! blobs with compare-and-swap (shared data), and a wake-up of another worker (shared queues).
-//! `Shared` is all of them and nothing more. With one engine for the whole process, the same state
-//! lives in plain cells: [`Local`].
+//! `Shared` has these three and nothing more. With one engine for the whole process, plain cells
+//! hold the same state: [`Local`].
 
 mod local;
 #[cfg(test)]
@@ -32,7 +32,7 @@ pub enum MetricKind {
     Histogram,
 }
 
-/// A number of [`Shared::number`].
+/// The id of a number, from [`Shared::number`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Number(pub u32);
 
@@ -56,13 +56,13 @@ impl From<Option<Version>> for Expected {
     }
 }
 
-/// The reason why a host call failed.
+/// The reason for the failure of a host call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HostError {
     /// The blob changed since it was loaded; load again and retry.
     #[error("shared data changed since it was read")]
     Conflict,
-    /// Gauges hold another process's values beside this one's.
+    /// Gauges include another process's values.
     #[error(
         "gauges include the values of the Envoy process before this one: start Envoy with \
          --skip-hot-restart-parent-stats or --disable-hot-restart"
@@ -102,12 +102,12 @@ pub trait Metrics {
 
 /// State shared by all workers of one process. Every call is `Result`-checked and none panics.
 pub trait Shared {
-    /// Returns the duration to add to this process's clock to get one that other processes agree
-    /// with; zero without such a clock.
+    /// Returns the duration to add to this process's clock to get a time that all processes share;
+    /// zero without such a clock.
     fn wall_clock_offset(&self) -> Duration;
 
-    /// Returns the number `name`, which decisions depend on; 0 at first. The same name gives the
-    /// same number in every worker.
+    /// Returns the id of the number `name`, which is 0 at first. The same name gives the same
+    /// number in every worker.
     ///
     /// # Errors
     /// [`HostError::Call`] when the host refuses the name.
@@ -137,28 +137,27 @@ pub trait Shared {
     /// [`HostError::Call`] when the host refuses.
     fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError>;
 
-    /// Stores a blob if it is still as expected: at the version that [`Shared::load`] gave, or
-    /// absent. An unconditional store isn't offered, since it would overwrite another worker's
-    /// value.
+    /// Stores a blob if it is still as expected: at the version that [`Shared::load`] returned, or
+    /// absent. There is no unconditional store, since it would overwrite another worker's value.
     ///
     /// # Errors
     /// [`HostError::Conflict`] when it is not, [`HostError::Call`] when the host refuses.
     fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError>;
 
     /// Wakes worker `worker` (see [`crate::workers`]): its [`crate::stage::Stage::dispatch`] will
-    /// run soon. A lost wake-up is repaired by the next tick.
+    /// run soon. The next tick repairs a lost wake-up.
     ///
     /// # Errors
     /// [`HostError::Call`] when that worker has ended.
     fn wake(&self, worker: u32) -> Result<(), HostError>;
 }
 
-/// The engine's whole interface to its process.
+/// The complete interface of the engine to its process.
 pub trait Host: Metrics + Shared {}
 
 impl<H: Metrics + Shared> Host for H {}
 
-/// Metrics that are discarded.
+/// Discards all metrics.
 impl Metrics for () {
     fn define(&self, _kind: MetricKind, _name: &str) -> Result<MetricId, HostError> {
         Ok(MetricId(0))

@@ -1,4 +1,5 @@
-//! The numbers that decide: slots and queued work of one stage, over all workers of the process.
+//! The shared numbers behind decisions: slots in use and queued work of one stage, over all workers
+//! of the process.
 //!
 //! Decisions read two atomic gauges of the host per stage: the slots in use, and the queue. The
 //! queue's length and work share one gauge (length in the upper 20 bits, work in the lower 44),
@@ -7,10 +8,10 @@
 //! ([`Ledger::give_back`]).
 //!
 //! **Never above P.** [`Ledger::try_acquire`] first adds one and then reads. A worker that reads a
-//! total of at most P owns a slot; any other takes its one back. Every owner's addition precedes
-//! its own read, so the last of them to add has seen all others; hence owners never exceed P. Two
-//! workers that add at the same moment for the last slot may both step back; each then checks
-//! whether one is free, and tries again.
+//! total of at most P owns a slot; any other subtracts its one again. Every owner's addition
+//! precedes its own read, so the last of them to add has seen all others. Hence owners never exceed
+//! P. Two workers that add at the same moment for the last slot may both step back. Each then
+//! checks whether a slot is free, and tries again.
 //!
 //! **No slot idles beside a waiter.** A waiter announces itself before it looks for a free slot; a
 //! releaser frees the slot before it looks for waiters. One of the two sees the other.
@@ -21,17 +22,17 @@ use crate::workers::WorkerId;
 
 /// Bits of the queue gauge that hold the work.
 const WORK_BITS: u32 = 44;
-/// Largest work of one request, more counts as this; as µs, 71 minutes, about as long as a
-/// histogram measures.
+/// Largest work of one request; more counts as this. In µs it is 71 minutes, about the longest time
+/// that a histogram measures.
 pub const MAX_WORK: u64 = 1 << 32;
-/// Work of a queue to which no request adds any; as µs, 101 days. Each of
-/// [`crate::workers::MAX_WORKERS`] may have read the queue before the others added theirs, and
-/// still the sum fits into [`WORK_BITS`].
+/// Work of a queue at which a request's own work is no longer added; in µs, 101 days. Even if each
+/// of [`crate::workers::MAX_WORKERS`] reads the queue before the others add their work, the sum
+/// fits into [`WORK_BITS`].
 const FULL: u64 = 1 << (WORK_BITS - 1);
 const _: () = assert!(FULL + MAX_WORK * crate::workers::MAX_WORKERS as u64 <= 1 << WORK_BITS);
 
-/// A length from here on up is below zero: an audit corrected too much, and the next one makes up
-/// for it.
+/// A length from here on up is a negative one: an audit corrected too much, and the next audit
+/// repairs it.
 const NEGATIVE: u32 = (1 << 20) - (1 << 14);
 const _: () = assert!(crate::config::MAX_QUEUE_LENGTH < NEGATIVE);
 
@@ -41,15 +42,15 @@ const ATTEMPTS: u32 = 8;
 /// The queue over all workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QueueState {
-    /// Requests.
+    /// The number of requests.
     pub length: u32,
-    /// Their work as estimated when they were enqueued, in the unit of [`crate::work::Work`]: the
-    /// sum in Bouncer's Eq. 2, and in Chronos' Eq. 2.
+    /// The sum of their work, estimated when they were enqueued, in the unit of
+    /// [`crate::work::Work`]: the sum in Bouncer's Eq. 2, and in Chronos' Eq. 2.
     pub work: u64,
 }
 
 impl QueueState {
-    /// The work that one more request may add.
+    /// Returns the work that one more request may add.
     #[must_use]
     pub fn room(&self) -> u64 {
         FULL.saturating_sub(self.work).min(MAX_WORK)
@@ -80,7 +81,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// Length and work as one number to add. Work is never negative where length isn't.
+    /// Returns length and work as one number to add.
     fn queue(self) -> i64 {
         (self.queued << WORK_BITS) + self.work
     }
@@ -121,8 +122,8 @@ impl Gauges {
         }
     }
 
-    /// Writes the parts of `booked` that `changed` touched. For gauges with one writer: a write
-    /// that failed is repaired by the next.
+    /// Writes the parts of `booked` that `changed` touched. Only for gauges with one writer: the
+    /// next write repairs one that failed.
     fn set(&self, host: &impl Shared, booked: Share, changed: Share) -> Result<(), HostError> {
         if changed.slots != 0 {
             host.set(self.slots, booked.slots.cast_unsigned())?;
@@ -145,7 +146,7 @@ struct WorkerGauges {
     woken_at: Number,
 }
 
-/// One stage's shared numbers, seen from one worker.
+/// One worker's access to a stage's shared numbers.
 #[derive(Debug)]
 pub struct Ledger {
     prefix: String,
@@ -159,7 +160,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// The ledger of the stage whose stats start with `prefix`.
+    /// Returns the ledger of the stage whose stats start with `prefix`.
     ///
     /// # Errors
     /// [`HostError`] when a gauge can't be defined.
@@ -197,10 +198,10 @@ impl Ledger {
         self.booked.slots += share.slots;
         self.booked.queued += share.queued;
         self.booked.work += share.work;
-        // Should the VM die between the two, the total is too high (a slot idles until the drift is
-        // corrected), never too low (more than P in the backend). A share that could not be written
-        // is right again after the next booking, a total that could not be lowered after the next
-        // audit.
+        // If the VM dies between the two writes, the total is too high (a slot idles until the
+        // drift is corrected), never too low (more than P in the backend). The next booking repairs
+        // a share that could not be written; the next audit repairs a total that could not be
+        // lowered.
         if share.slots + share.queued > 0 {
             if let Err(error) = self.total.book(host, share) {
                 self.booked.slots -= share.slots;
@@ -215,7 +216,7 @@ impl Ledger {
         }
     }
 
-    /// Slots in use, over all workers.
+    /// Returns the number of slots in use, over all workers.
     ///
     /// # Errors
     /// [`HostError`].
@@ -223,7 +224,7 @@ impl Ledger {
         host.get(self.total.slots).map(u64::cast_signed)
     }
 
-    /// The queue, over all workers.
+    /// Returns the queue's state, over all workers.
     ///
     /// # Errors
     /// [`HostError`].
@@ -305,7 +306,7 @@ impl Ledger {
         )
     }
 
-    /// Takes back the announcement of [`Ledger::enqueue`].
+    /// Removes a request that [`Ledger::enqueue`] announced.
     ///
     /// # Errors
     /// [`HostError`].
@@ -343,7 +344,7 @@ impl Ledger {
         host.set(self.own.head, rank.map_or(0, |rank| rank.saturating_add(1)))
     }
 
-    /// The rank of worker `id`'s first waiter.
+    /// Returns the rank of worker `id`'s first waiter; `None` without a waiter.
     ///
     /// # Errors
     /// [`HostError`].
@@ -353,7 +354,7 @@ impl Ledger {
     }
 
     /// Returns the time at which worker `id` was woken, if it has not reacted since; `None` when no
-    /// wake-up is under way.
+    /// wake-up is pending.
     ///
     /// # Errors
     /// [`HostError`].
@@ -366,7 +367,7 @@ impl Ledger {
         Ok((woken_at != 0).then(|| Instant::from_nanos(woken_at)))
     }
 
-    /// Notes that worker `id` is being woken.
+    /// Records that worker `id` is being woken.
     ///
     /// # Errors
     /// [`HostError`].
@@ -379,7 +380,8 @@ impl Ledger {
         host.set(self.worker(host, id)?.woken_at, now.as_nanos())
     }
 
-    /// This worker reacts to its wake-up, if there was one: when it was sent.
+    /// Clears this worker's wake-up, and returns the time at which it was sent; `None` if there was
+    /// none.
     ///
     /// # Errors
     /// [`HostError`].
@@ -392,7 +394,7 @@ impl Ledger {
         Ok(Some(Instant::from_nanos(woken_at)))
     }
 
-    /// Gives back all bookings of worker `dead`.
+    /// Releases all bookings of worker `dead`, and returns them.
     ///
     /// # Errors
     /// [`HostError`].
@@ -411,8 +413,8 @@ impl Ledger {
         Ok(share)
     }
 
-    /// This worker has a new number because its lease ran out and its share was given back: books
-    /// the share again.
+    /// Books this worker's share again, under its new number `own_id`. The share under the old one
+    /// was given back when the lease ran out.
     ///
     /// # Errors
     /// [`HostError`].
@@ -420,10 +422,10 @@ impl Ledger {
         let new = self.worker(host, own_id)?;
         let old = std::mem::replace(&mut self.own, new);
         self.own_id = own_id;
-        // A worker that still sees us under the old number must not wait for our first waiter
-        // there.
+        // A worker that still finds this one under the old number must not defer to its first
+        // waiter.
         host.set(old.head, 0)?;
-        // Bookings that we made under this number after it was taken from us, or that its last
+        // Release bookings that this worker made under the number after losing it, or that its last
         // owner left.
         self.give_back(host, own_id)?;
         self.own.share.set(host, self.booked, self.booked)?;
@@ -454,7 +456,7 @@ impl Ledger {
         Ok(drift)
     }
 
-    /// Takes a lasting `drift` out of the totals.
+    /// Subtracts a lasting `drift` from the totals.
     ///
     /// # Errors
     /// [`HostError`].

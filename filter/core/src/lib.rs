@@ -1,10 +1,10 @@
-//! Headgate's admission engine: everything that decides, nothing that talks.
+//! Headgate's admission engine: all decisions, but no input and output.
 //!
 //! The same code runs inside Envoy (one instance per worker thread, compiled to WebAssembly), in
-//! the simulator and in the tests. It therefore reads no clock, draws no randomness of its own and
-//! knows neither proxy-wasm nor Kubernetes. Time and random numbers are arguments, state that
+//! the simulator and in the tests. It therefore reads no clock, has no randomness of its own, and
+//! depends on neither proxy-wasm nor Kubernetes. Time and random numbers are arguments, state that
 //! several workers share is behind [`host::Host`], and a stream of the proxy is behind
-//! [`http::Stream`]. Behaviour between processes is another crate's, behind [`beside::Beside`].
+//! [`http::Stream`]. Behaviour between processes is in another crate, behind [`beside::Beside`].
 //!
 //! Points 1, 2 and 3 of Bouncer's Figure 1 are [`stage::Stage::arrive`],
 //! [`decision::Action::Resume`] and [`stage::Stage::finish`].
@@ -43,6 +43,6 @@ pub mod workers;
 
 pub use headgate_config as config;
 
-/// The name of this crate in files that other crates include, too.
+/// The name of this crate in files that other crates also include.
 #[cfg(test)]
 extern crate self as headgate_core;

@@ -1,27 +1,27 @@
-//! The progress of the work that a request is part of, as its callers report it (Wisp §4.2, Table
-//! 2).
+//! The progress of the tree of calls to which a request belongs, as its callers report it (Wisp
+//! §4.2, Table 2).
 //!
-//! One header, a dictionary of RFC 9651 whose numbers are milliseconds:
+//! It is in one header, a dictionary of RFC 9651 whose numbers are milliseconds:
 //!
 //! ```text
 //! x-headgate-progress: elapsed=12.5, total=40, work=12.5, total-work=55, age=20
 //! ```
 //!
-//! Unknown members are skipped, for later versions. A header that is no dictionary is ignored:
-//! progress is a hint about order, never a reason to refuse.
+//! Unknown members are skipped, because later versions may have them. An invalid header is ignored,
+//! because progress only affects order and is never a reason to refuse.
 
 use std::time::Duration;
 
 use crate::classify::RequestView;
 use crate::request::Progress;
 
-/// Name of the header.
+/// The name of the header.
 pub const HEADER: &str = "x-headgate-progress";
 
-/// Members that are numbers here.
+/// The members with numbers.
 const KEYS: [&str; 5] = ["elapsed", "total", "work", "total-work", "age"];
 
-/// Returns the progress that `request` carries.
+/// Returns the progress in the header of `request`; unknown if there is none.
 #[must_use]
 pub fn progress(request: &impl RequestView) -> Progress {
     request
@@ -31,20 +31,20 @@ pub fn progress(request: &impl RequestView) -> Progress {
         .unwrap_or_default()
 }
 
-/// Reads the header's value.
+/// Parses the header's value; `None` if it is invalid.
 #[must_use]
 pub fn parse(dictionary: &str) -> Option<Progress> {
     let mut progress = Progress::default();
     for member in dictionary.split(',') {
         let member = member.trim_matches([' ', '\t']);
         let Some((key, value)) = member.split_once('=') else {
-            // A key alone is true, which ours never are.
+            // A key without a value is a boolean, which none of these members is.
             if member.is_empty() || KEYS.contains(&member) {
                 return None;
             }
             continue;
         };
-        // Parameters of a member are none of ours.
+        // Ignore parameters of a member.
         let value = value.split_once(';').map_or(value, |(value, _)| value);
         match key {
             "elapsed" => progress.elapsed = millis(value)?,
@@ -58,7 +58,8 @@ pub fn parse(dictionary: &str) -> Option<Progress> {
     Some(progress)
 }
 
-/// A decimal of RFC 9651: at most 12 digits before the point and 3 behind; not negative here.
+/// Returns a decimal of RFC 9651, as milliseconds: at most 12 digits before the point and 3 after
+/// it, not negative.
 #[must_use]
 pub fn millis(decimal: &str) -> Option<Duration> {
     let digits = |s: &str, most| {
@@ -72,7 +73,7 @@ pub fn millis(decimal: &str) -> Option<Duration> {
     Some(Duration::from_millis(whole.parse().ok()?) + Duration::from_micros(micros))
 }
 
-/// Up to three digits behind the point, as thousandths.
+/// Returns up to three digits after the point as thousandths.
 fn thousandths(fraction: &str) -> Option<u64> {
     let missing = 3_u32.checked_sub(u32::try_from(fraction.len()).ok()?)?;
     Some(fraction.parse::<u64>().ok()? * 10_u64.pow(missing))

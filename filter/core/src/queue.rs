@@ -4,16 +4,16 @@
 //! goes first (FIFO's rank is the arrival). The process-wide order then needs no shared queue: each
 //! worker publishes the rank of its first waiter, and the smallest of those goes first.
 //!
-//! An indexed binary heap, because clients leave from anywhere in the queue and must not linger in
-//! it. Equal ranks keep their order of arrival.
+//! It is an indexed binary heap, because clients leave from anywhere in the queue, and their
+//! requests must be removed at once. Equal ranks keep their order of arrival.
 //!
-//! Waiters may stand in *lines* (the flows of a fair queue). A line is served first come, first
-//! served, and only its first waiter is in the heap. Turns belong to the line and not to its
-//! waiters: a waiter that leaves a line gives its turn to the one behind, and the last turn is
-//! void. Otherwise early turns would be lost with clients that give up, and a flow of such clients
-//! would not be served until all others have used as many rounds as it has waiters. The rank of a
-//! turn is only known when it comes up: the caller ranks the next of a line when the one before it
-//! is served.
+//! Waiters may be in *lines* (the flows of a fair queue). A line is first in, first out, and only
+//! its first waiter is in the heap. Turns belong to the line and not to its waiters: a waiter that
+//! leaves early gives its turn to the one behind, and the line's last turn is dropped. Otherwise
+//! early turns would be lost with clients that give up, and a flow of such clients would not be
+//! served until all others have used as many rounds as it has waiters. The rank of a turn is only
+//! known when it is the line's first: the caller ranks the next waiter of a line when the one
+//! before it is served.
 
 use std::collections::VecDeque;
 
@@ -33,7 +33,7 @@ struct Waiter {
 struct Line {
     first: Slot,
     last: Slot,
-    /// Ascending; as many as waiters.
+    /// Ascending, one for each waiter.
     turns: VecDeque<i64>,
 }
 
@@ -45,14 +45,15 @@ struct Link {
     behind: Slot,
 }
 
-/// The first waiter, as [`Queue::pop`] takes it out.
+/// The first waiter, which [`Queue::pop`] removes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct First {
-    /// Its slot.
+    /// The waiter's slot.
     pub slot: Slot,
-    /// Its rank.
+    /// The waiter's rank.
     pub rank: u64,
-    /// The request that is now the first of its line, and its turn, to rank with [`Queue::push`].
+    /// The request that is now the first of the line, and its turn. The caller ranks it with
+    /// [`Queue::push`].
     pub next: Option<(Slot, i64)>,
 }
 
@@ -64,14 +65,14 @@ pub struct Queue {
     positions: Vec<u32>,
     sequence: u64,
     lines: Vec<Line>,
-    /// By slot; `None` for those that stand in no line.
+    /// By slot; `None` for waiters without a line.
     links: Vec<Option<Link>>,
-    /// Waiters in lines that are not the first.
+    /// The number of waiters behind the first ones of their lines.
     behind: usize,
 }
 
 impl Queue {
-    /// Number of waiters.
+    /// Returns the number of waiters.
     #[must_use]
     pub fn len(&self) -> usize {
         self.heap.len() + self.behind
@@ -83,13 +84,13 @@ impl Queue {
         self.heap.is_empty()
     }
 
-    /// The first waiter and its rank.
+    /// Returns the first waiter and its rank.
     #[must_use]
     pub fn head(&self) -> Option<(Slot, u64)> {
         self.heap.first().map(|w| (w.slot, w.rank))
     }
 
-    /// Slots of all waiters, in no particular order.
+    /// Yields the slots of all waiters, in no particular order.
     pub fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
         self.heap
             .iter()
@@ -139,7 +140,8 @@ impl Queue {
         }
         debug_assert!(self.link(slot).is_none(), "slot waits twice");
         let Line { first, last, turns } = &mut self.lines[line as usize];
-        // Turns fall where another worker took a cost back; within the line they can't.
+        // A turn may be lower than the last one if another worker took a cost back. Within the line
+        // turns must not fall.
         turns.push_back(turns.back().map_or(turn, |last| turn.max(*last)));
         let before = std::mem::replace(last, slot);
         self.links[slot as usize] = Some(Link {
@@ -158,13 +160,13 @@ impl Queue {
         false
     }
 
-    /// Removes the first waiter.
+    /// Removes and returns the first waiter.
     pub fn pop(&mut self) -> Option<First> {
         let (slot, rank) = self.head()?;
         self.take(slot);
         let next = self.link(slot).and_then(|link| {
             let next = self.leave_line(slot, link);
-            // Served: this turn is used, not passed on.
+            // The waiter is served, so its turn is used and not passed on.
             let turns = &mut self.lines[link.line as usize].turns;
             turns.pop_front();
             next.zip(turns.front().copied())
@@ -172,7 +174,7 @@ impl Queue {
         Some(First { slot, rank, next })
     }
 
-    /// Removes a waiter wherever it stands; false if it doesn't wait.
+    /// Removes a waiter anywhere in the queue; returns false if it doesn't wait.
     pub fn remove(&mut self, slot: Slot) -> bool {
         let rank = self.take(slot);
         let Some(link) = self.link(slot) else {
@@ -186,8 +188,7 @@ impl Queue {
         true
     }
 
-    /// Closes the gap that `slot` leaves in its line. If `slot` was the first there, returns the
-    /// new first one.
+    /// Removes `slot` from its line. If `slot` was the first there, returns the new first one.
     fn leave_line(&mut self, slot: Slot, link: Link) -> Option<Slot> {
         let Link {
             line,
@@ -212,7 +213,7 @@ impl Queue {
         next
     }
 
-    /// Takes `slot` out of the heap; its rank, if it was there.
+    /// Removes `slot` from the heap; returns its rank if it was there.
     fn take(&mut self, slot: Slot) -> Option<u64> {
         let at = match self.positions.get(slot as usize) {
             Some(&at) if at != NOWHERE => at as usize,
@@ -221,7 +222,7 @@ impl Queue {
         self.positions[slot as usize] = NOWHERE;
         let taken = self.heap.swap_remove(at);
         if at < self.heap.len() {
-            // The one that came from the end may belong above or below.
+            // The waiter from the end of the heap may belong above or below.
             self.rise(at);
             self.sink(at);
         }
@@ -274,7 +275,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against the obvious model: a vector, sorted by rank and then arrival.
+        /// Compares with the obvious model: a vector, sorted by rank and then arrival.
         #[test]
         fn behaves_like_a_sorted_list(
             steps in prop::collection::vec((0u8..4, 0u32..24, 0u64..6), 1..200),
@@ -310,8 +311,8 @@ mod tests {
             }
         }
 
-        /// Against the obvious model: for each line, waiters in their order of arrival and turns in
-        /// theirs.
+        /// Compares with the obvious model: for each line, a list of waiters and a list of turns,
+        /// each in order of arrival.
         #[test]
         fn a_line_passes_its_turns_on(
             steps in prop::collection::vec((0_u8..5, 0_u32..24, 0_u64..9), 1..200),

@@ -1,7 +1,7 @@
 //! A refusal's reason and the time after which a retry is worthwhile.
 //!
-//! That is the time that the queue needs to drain until the same request would be admitted, with
-//! jitter so that refused clients don't return together.
+//! That is the time until the queue has drained so far that the same request would be admitted,
+//! with jitter so that refused clients don't return together.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::request::TypeId;
 use crate::rng::Rng;
 use crate::stats::percentile_name;
 
-/// Defines [`Reason`] and, from the same list, the answer for each reason.
+/// Defines [`Reason`] and the answer for each reason, from one list.
 macro_rules! reasons {
     ($($(#[$doc:meta])+ $reason:ident { $($field:ident: $value:expr,)+ })+) => {
         /// The reason why a request was refused.
@@ -44,14 +44,14 @@ macro_rules! reasons {
 pub struct Answer {
     /// Name in headers, response code details and stats.
     pub name: &'static str,
-    /// Completes the sentence "refused: …".
+    /// The end of the sentence "refused: …".
     pub text: &'static str,
     /// HTTP status code.
     pub http: u32,
     /// gRPC status code.
     pub grpc: i32,
-    /// Whether it is about response times rather than lack of room, so that starvation avoidance
-    /// may override it.
+    /// Whether the reason is about response times, not about a lack of room. Starvation avoidance
+    /// may override only such reasons.
     pub about_objectives: bool,
 }
 
@@ -67,7 +67,7 @@ const RESOURCE_EXHAUSTED: i32 = 8;
 const UNAVAILABLE: i32 = 14;
 
 reasons! {
-    /// Other requests are worth more per slot time (`strategy::value_cut`).
+    /// Other requests have more value per slot time (`strategy::value_cut`).
     Value {
         name: "value",
         text: "the slots are needed for requests that are worth more of their time",
@@ -75,7 +75,7 @@ reasons! {
         grpc: UNAVAILABLE,
         about_objectives: true,
     }
-    /// Requests of its type hold their slots and aren't answered in time (`strategy::value_cut`).
+    /// Requests of its type hold slots and are not answered in time (`strategy::value_cut`).
     Unresponsive {
         name: "unresponsive",
         text: "requests of its type aren't answered in time and hold slots that others need",
@@ -115,7 +115,7 @@ reasons! {
         grpc: UNAVAILABLE,
         about_objectives: true,
     }
-    /// More is asked of the backend than the utilization it may have (Bouncer §5.2.3).
+    /// The offered work exceeds the backend's allowed utilization (Bouncer §5.2.3).
     Utilization {
         name: "utilization",
         text: "the backend has more to do than it should have",
@@ -123,7 +123,7 @@ reasons! {
         grpc: UNAVAILABLE,
         about_objectives: false,
     }
-    /// The backlog with it would exceed the bound of the mean service delay (Chronos Eq. 2).
+    /// With the request the backlog would exceed its bound (Chronos Eq. 2).
     Backlog {
         name: "backlog",
         text: "with it, more would wait than the target of response times allows",
@@ -131,7 +131,7 @@ reasons! {
         grpc: UNAVAILABLE,
         about_objectives: true,
     }
-    /// Measured response times allow for no more requests a second (SEDA §3.2).
+    /// The request exceeds the rate that measured response times allow (SEDA §3.2).
     ResponseTime {
         name: "response_time",
         text: "response times allow for no more requests at the moment",
@@ -147,7 +147,7 @@ reasons! {
         grpc: UNAVAILABLE,
         about_objectives: false,
     }
-    /// Its workflow exceeds its rate, here or at a process further down (Wisp §4.1).
+    /// Its workflow exceeds its rate, at this process or at one downstream (Wisp §4.1).
     RateLimited {
         name: "rate_limit",
         text: "its workflow sends more than it may at the moment",
@@ -157,7 +157,7 @@ reasons! {
     }
 }
 
-/// The reason as headers, response code details and stats have it: `slo_p50`, `queue_full`.
+/// Formats the reason as in headers, response code details and stats: `slo_p50`, `queue_full`.
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.answer().name;
@@ -171,9 +171,9 @@ impl fmt::Display for Reason {
 /// The origin of a request, in ids of [`Beside`](crate::beside::Beside).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
-    /// The id of its flow; 0 for those without one.
+    /// The id of its flow; 0 without one.
     pub flow: u16,
-    /// The id of the process that sent it; `None` if it isn't known.
+    /// The id of the process that sent it; `None` if unknown.
     pub sender: Option<u64>,
 }
 
@@ -190,18 +190,18 @@ impl Origin {
 pub struct Refusal {
     /// The policy that refused it.
     pub policy: PolicyId,
-    /// Its type.
+    /// The request's type.
     pub kind: TypeId,
     /// The reason.
     pub reason: Reason,
-    /// The time after which a retry is worthwhile; jitter included, never zero.
+    /// The time after which a retry is worthwhile, with jitter; never zero.
     pub retry_after: Duration,
-    /// The request's origin, if [`Beside`](crate::beside::Beside) knows it.
+    /// The request's origin, if [`Beside`](crate::beside::Beside) has set it.
     pub origin: Option<Origin>,
 }
 
 impl Refusal {
-    /// `drain` is the time after which the same request would be admitted.
+    /// Creates a refusal. `drain` is the time after which the same request would be admitted.
     #[must_use]
     pub fn new(
         policy: PolicyId,
@@ -229,7 +229,7 @@ impl Refusal {
         (secs + (rng.next_f64() * (secs + 1.0)).floor()) as u64
     }
 
-    /// For `grpc-retry-pushback-ms`: at least 1.
+    /// Returns the value for `grpc-retry-pushback-ms`, at least 1.
     #[must_use]
     pub fn pushback_ms(&self) -> u64 {
         u64::try_from(self.retry_after.as_millis())

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-/// A query type of a stage, as index into its configured types. Index 0..n; the last is `default`.
+/// A query type of a stage: an index into its configured types, of which the last is `default`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TypeId(pub u16);
 
-/// A class of a stage, as index into its configured classes: 0 is the highest priority, and the
-/// only class where none are configured.
+/// A class of a stage: an index into its configured classes. 0 is the highest priority, and the
+/// only class if none are configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ClassId(pub u8);
 
-/// A request, as it arrives.
+/// The attributes of a request at its arrival.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Attributes {
     /// Its query type.
@@ -20,23 +20,23 @@ pub struct Attributes {
     pub class: ClassId,
     /// Its own deadline, as a time from now.
     pub own_deadline: Option<Duration>,
-    /// Its flow in fair queues whose flows aren't types or classes: the flow's own id, or 0 without
-    /// one, and where no flow is needed.
+    /// Its flow in fair queues whose flows are neither types nor classes: the flow's id; 0 without
+    /// one, and if no flow is needed.
     pub flow: u16,
     /// Weight of that flow, above 0.
     pub weight: f64,
-    /// The cost that it states.
+    /// The cost that the request states.
     pub cost: Option<u32>,
-    /// Its size, if the cost of its type depends on it and the request names it.
+    /// Its size, if the cost of its type depends on it and the request states it.
     pub size: Option<u32>,
-    /// Whether it repeats an earlier attempt ([`crate::retries`]).
+    /// Whether it is a retry ([`crate::retries`]).
     pub is_retry: bool,
-    /// The progress of the work that it is part of.
+    /// The progress of the tree of calls to which it belongs.
     pub progress: Progress,
 }
 
 impl Attributes {
-    /// Returns the attributes of a request that names only its type.
+    /// Returns the attributes of a request of which only the type is known.
     #[must_use]
     pub const fn of(kind: TypeId) -> Self {
         Self {
@@ -53,8 +53,8 @@ impl Attributes {
     }
 }
 
-/// Progress metrics of the tree of calls that a request is part of (Wisp §4.2, Table 2). Processing
-/// times and work, without waiting, but for the age.
+/// Progress metrics of the tree of calls to which a request belongs (Wisp §4.2, Table 2):
+/// processing times and work. Only the age includes waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
     /// Service time so far.
@@ -65,8 +65,8 @@ pub struct Progress {
     pub work: Duration,
     /// Expected work of the whole tree.
     pub total_work: Option<Duration>,
-    /// Time since it entered the mesh, waits included, without the time between proxies (SEDA
-    /// §3.2). Zero if it enters here, or carries no trusted age.
+    /// Time since it entered the mesh, with waits, but without the time between proxies (SEDA
+    /// §3.2). Zero if it enters at this proxy, or carries no trusted age.
     pub age: Duration,
 }
 
@@ -88,23 +88,23 @@ pub struct Served {
     pub kind: TypeId,
     /// Its class.
     pub class: ClassId,
-    /// From where it entered the system to its arrival at the stage ([`Progress::age`]).
+    /// Time from its entry into the system to its arrival at the stage ([`Progress::age`]).
     pub age: Duration,
-    /// From its arrival to its slot.
+    /// Time from its arrival to its slot.
     pub queue_wait: Duration,
-    /// From its slot to the end of its processing time, which `measure` says.
+    /// Time from its slot to the moment that `measure` selects as the end.
     pub processing: Duration,
-    /// Time for which it holds its slot: as measured, or as expected of a stream that goes on.
+    /// Time for which it holds its slot: measured, or for a stream that continues, estimated.
     pub slot: Duration,
-    /// The number of answers of its type that this sample counts for, itself included: not every
-    /// answer is measured.
+    /// The number of answers of its type for which this sample counts, because not every answer is
+    /// measured.
     pub weight: u32,
     /// Its work in the queue, in the unit of [`crate::work::Work`].
     pub work: u64,
 }
 
 impl Served {
-    /// Queue wait and processing time.
+    /// Returns the sum of queue wait and processing time.
     #[must_use]
     pub fn response_time(&self) -> Duration {
         self.queue_wait + self.processing

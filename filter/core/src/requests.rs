@@ -12,14 +12,14 @@ use crate::time::Instant;
 /// The phase of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Not in the stage yet: [`Beside`](crate::beside::Beside) holds it, or a decision about it is
-    /// under way.
+    /// Not in the stage yet: [`Beside`](crate::beside::Beside) holds it, or it is being decided
+    /// about.
     Arriving,
     /// Waits for a slot.
     Queued,
     /// Holds a slot.
     Running {
-        /// The time at which it got the slot; `None` if unknown, so that it can't be measured.
+        /// The time at which it got the slot; `None` if unknown, so that it is not measured.
         dequeued: Option<Instant>,
     },
 }
@@ -27,41 +27,41 @@ pub enum Phase {
 /// The way in which a request counts in the strategy's measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counts {
-    /// As it was served.
+    /// With its actual times.
     Real,
     /// In a dry run: with the queue wait that it would have had.
     Modelled(Duration),
-    /// In a dry run that would have refused it: it doesn't count.
+    /// Not at all, because an enforced decision would have refused it.
     Refused,
 }
 
-/// A request, as the stage sees it.
+/// A request in the stage's table.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
-    /// The caller's name for it.
+    /// The caller's id for it.
     pub stream: u32,
-    /// Its attributes at its arrival, with its type and class of today.
+    /// Its attributes at its arrival, except that type and class follow the current configuration.
     pub attributes: Attributes,
     /// Its origin, which a refusal repeats; `None` if it entered the stage at once.
     pub origin: Option<Origin>,
-    /// The time at which it came to the stage.
+    /// The time at which it entered the stage.
     pub arrived: Instant,
-    /// The time at which waiting becomes pointless.
+    /// The end of its longest queue wait.
     pub(crate) deadline: Instant,
-    /// The reason of its refusal then.
+    /// The reason of its refusal at the deadline.
     pub(crate) late: Reason,
-    /// Its place in the order of the queue when it came.
+    /// Its rank at its arrival.
     pub(crate) rank: u64,
     /// Its turn, under orders with turns.
     pub(crate) turn: Option<Turn>,
     /// Its part of the queued work, in the unit of [`crate::work::Work`].
     pub(crate) work: i64,
-    /// Estimated queue wait at its arrival if the queue were a FIFO; `None` where no service time
+    /// The estimated queue wait at its arrival if the queue were a FIFO; `None` if no service time
     /// was known then.
     pub(crate) fifo_wait: Option<Duration>,
-    /// The number of answers that its own counts for.
+    /// The number of answers for which its own counts.
     pub(crate) weight: u32,
-    /// The time at which its processing time ended, of a stream that goes on.
+    /// The end of its processing time, if it is a stream that continues after that.
     pub(crate) first_byte: Option<Instant>,
     pub(crate) counts: Counts,
     /// Its phase.
@@ -70,14 +70,14 @@ pub struct Request {
     pub(crate) overdue: bool,
     /// Whether it has been in the backend for longer than its type usually takes.
     pub(crate) silent: bool,
-    /// The time at which it gave its slot back before its end, and the host that it is at.
+    /// The time at which it released its slot before its end, and its upstream host.
     pub(crate) freed: Option<(Instant, Upstream)>,
     /// The number of slots in use when it got one.
     pub(crate) beside: u32,
 }
 
 impl Request {
-    /// A request that arrives.
+    /// Creates a request that arrives.
     #[must_use]
     pub fn new(stream: u32, attributes: Attributes, now: Instant) -> Self {
         Self {
@@ -144,7 +144,7 @@ impl Requests {
         }
     }
 
-    /// The ticket of the request in `slot`.
+    /// Returns the ticket of the request in `slot`.
     pub(crate) fn ticket(&self, slot: u32) -> Option<Ticket> {
         let row = self.rows.get(slot as usize)?;
         row.request.as_ref().map(|_| Ticket {
@@ -178,12 +178,12 @@ impl Requests {
         self.row(ticket)?.request.as_ref()
     }
 
-    /// As [`Requests::of`], to change it.
+    /// Returns the request of `ticket`, mutably; `None` once it was taken.
     pub fn of_mut(&mut self, ticket: Ticket) -> Option<&mut Request> {
         self.row_mut(ticket)?.request.as_mut()
     }
 
-    /// Takes the request that `ticket` was given for; `None` if it was taken before.
+    /// Removes and returns the request of `ticket`; `None` if it was taken before.
     pub fn take(&mut self, ticket: Ticket) -> Option<Request> {
         let row = self.row_mut(ticket)?;
         let request = row.request.take()?;

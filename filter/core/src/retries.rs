@@ -1,23 +1,22 @@
 //! Retries: no second attempt is admitted while first attempts are refused.
 //!
-//! **The problem.** A refused request costs the backend nothing, but its client may try again. A
-//! client that gave up on a late answer may, too. While the backend can do less than usual, each
-//! request then arrives several times, and a retry takes the slot of a request that has not been
-//! tried yet. The load is a multiple of what users ask for, and it stays so after the cause is
-//! gone.
+//! **The problem.** A refused request costs the backend nothing, but its client may retry, as may a
+//! client that gave up on a late answer. While the backend has less capacity than usual, each
+//! request then arrives several times, and a retry takes the slot of a first attempt. The load is a
+//! multiple of the users' demand, and it stays so after the cause is gone.
 //!
 //! **The rule.** A retry of a type is refused if a first attempt of that type was refused within
-//! the last second. So slots go to first attempts as long as these don't fit, and nothing changes
-//! while all are admitted. Refused retries count as no demand: the value cut and the search for P
-//! see first attempts only.
+//! the last second. So slots go to first attempts while there are too few slots for them, and the
+//! rule has no effect while all are admitted. Refused retries don't count as demand: the value cut
+//! and the search for P use first attempts only.
 //!
 //! **Retries.** Envoy numbers attempts from 1 in `x-envoy-attempt-count` (a route with
 //! `include_request_attempt_count`, as Istio's have). gRPC clients count the attempts before this
-//! one in `grpc-previous-rpc-attempts` (gRFC A6). Other clients and gateways have other headers; a
+//! one in `grpc-previous-rpc-attempts` (gRFC A6). Other clients and gateways use other headers; a
 //! policy may name one of them (`retries.header`). A client that marks a first attempt as a retry
 //! harms only itself.
 //!
-//! Each worker uses its own refusals: in an overload all workers refuse.
+//! Each worker uses only its own refusals, because in an overload all workers refuse.
 
 use std::time::Duration;
 
@@ -29,14 +28,14 @@ use crate::time::Instant;
 /// Time after a refused first attempt within which retries are refused.
 const MEMORY: Duration = Duration::from_secs(1);
 
-/// Whether one of [`ATTEMPT_HEADERS`] says that the request repeats an earlier attempt.
+/// Whether the request is a retry by one of [`ATTEMPT_HEADERS`].
 #[must_use]
 pub(crate) fn is_retry(request: &(impl RequestView + ?Sized)) -> bool {
     let mut headers = ATTEMPT_HEADERS.into_iter();
     headers.any(|(name, first)| repeats(request, name, first))
 }
 
-/// Whether the header that the policy names says that the request repeats an earlier attempt.
+/// Whether the request is a retry by the header that the policy names.
 #[must_use]
 pub(crate) fn is_retry_by(own: &RetriesConfig, request: &impl RequestView) -> bool {
     repeats(request, &own.header, own.first_attempt)
@@ -47,7 +46,7 @@ fn repeats(request: &(impl RequestView + ?Sized), header: &str, first: u32) -> b
     attempt.is_some_and(|attempt| attempt > first)
 }
 
-/// Returns the number of an attempt: alone, or as AWS SDKs write it, `attempt=2; max=3`.
+/// Returns the number of an attempt: a plain number, or as in AWS SDKs, `attempt=2; max=3`.
 fn number(value: &[u8]) -> Option<u32> {
     let mut parts = std::str::from_utf8(value).ok()?.split(';');
     parts.find_map(|part| {
@@ -70,7 +69,7 @@ impl FirstAttempts {
         }
     }
 
-    /// Notes that `request` was refused.
+    /// Records that `request` was refused.
     pub(crate) fn refused(&mut self, request: &Attributes, now: Instant) {
         if let Some(at) = self.refused.get_mut(usize::from(request.kind.0))
             && !request.is_retry
@@ -79,7 +78,7 @@ impl FirstAttempts {
         }
     }
 
-    /// Whether `request` is a retry and first attempts of its type don't fit.
+    /// Whether `request` is a retry, and a first attempt of its type was refused recently.
     pub(crate) fn precede(&self, request: &Attributes, now: Instant) -> bool {
         let refused = self.refused.get(usize::from(request.kind.0));
         request.is_retry && refused.is_some_and(|at| at.is_some_and(|at| now.since(at) < MEMORY))

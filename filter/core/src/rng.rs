@@ -1,23 +1,24 @@
-//! Seeded random numbers: the same seed makes the same decisions in Envoy, the simulator and tests.
+//! Seeded random numbers: the same seed gives the same decisions in Envoy, the simulator and tests.
 //!
 //! SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014):
-//! one add and two multiplications a draw, 8 bytes of state, any seed is a good seed (workers may
-//! use 0, 1, 2 …) and it passes `BigCrush`. It is no source of secrets: nothing here needs one.
+//! one addition and two multiplications for each number, 8 bytes of state, and any seed is good
+//! (workers may use 0, 1, 2 …). It passes `BigCrush`. It is not suitable for secrets, which nothing
+//! here needs.
 
-/// A generator. Cloning it repeats its future.
+/// A generator. A clone repeats the same sequence.
 #[derive(Debug, Clone)]
 pub struct Rng {
     state: u64,
 }
 
 impl Rng {
-    /// A generator that `seed` determines completely.
+    /// Creates a generator that `seed` determines completely.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// Uniform over all 64-bit numbers.
+    /// Returns a number uniformly from all 64-bit numbers.
     pub const fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
@@ -26,13 +27,13 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// Uniform over 0 ≤ x < 1, in steps of 2⁻⁵³.
+    /// Returns a number uniformly from 0 ≤ x < 1, in steps of 2⁻⁵³.
     pub fn next_f64(&mut self) -> f64 {
         const STEP: f64 = 1.0 / (1_u64 << 53) as f64;
         (self.next_u64() >> 11) as f64 * STEP
     }
 
-    /// True with probability `p`: always for 1 and above, never for 0 and below.
+    /// Returns true with probability `p`: always for 1 and above, never for 0 and below.
     pub fn chance(&mut self, p: f64) -> bool {
         self.next_f64() < p
     }

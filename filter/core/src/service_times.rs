@@ -16,35 +16,35 @@
 //! - A worker appends its samples to a log of fixed size: [`ServiceTimes::record`] neither
 //!   allocates nor calls the host, and costs the same for 1 type or 1,024.
 //! - About ten times a step (sooner while a type is cold) [`ServiceTimes::sync`] merges the log
-//!   into the shared records. The first visit after a step's end moves the window on, in the same
-//!   compare-and-swap: no leader, no waiting, no step ended twice.
+//!   into the shared records. The first visit after a step's end advances the window, in the same
+//!   compare-and-swap: no leader, no waiting, and no step ended twice.
 //! - Decisions read the worker's own table of mean and quantiles. A step changes one shared number;
 //!   a worker that sees it changed reads the records again. An idle sync is one read of a few
 //!   bytes.
-//! - One sync visits at most 64 records for its own samples and 64 for changes, and the next goes
-//!   on where it ended: a thousand types don't stall a worker, and none waits for more than its
-//!   turn.
+//! - One sync visits at most 64 records for its own samples and 64 for changes, and the next
+//!   continues where it ended. So a thousand types don't stall a worker, and each gets its turn.
 //!
-//! **Where this adds to Appendix A.** A retained histogram has a trap. If it misses an objective by
-//! itself, even without any queue wait, then every request of its type is refused, nothing is
-//! measured, and the type stays shut out for good, however idle the backend. A slow phase is
-//! enough, or an unlucky sample of a type that is close to its objective. Such an estimate is
-//! marked [`Estimate::condemned`]. Bouncer then lets in requests that find no queue, for which §2
-//! has a reason, too ("Bouncer should not prevent the system from processing queries at its full
+//! **Where this adds to Appendix A.** A retained histogram can shut a type out. If it misses an
+//! objective even without any queue wait, then every request of its type is refused, nothing is
+//! measured, and the type is refused permanently, however idle the backend. A slow phase is enough,
+//! or an unlucky sample of a type that is close to its objective. Such an estimate is marked
+//! [`Estimate::condemned`]. Bouncer then admits requests that find no queue, for which §2 has a
+//! reason, too ("Bouncer should not prevent the system from processing queries at its full
 //! capacity"), and `min_samples` of them become readable at once. In simulation at 1.2× load this
 //! raises utilization from 87% to 100% (and brings rejections to within two points of Table 3's).
 //!
 //! **Streams.** With `measure: FirstByte`, processing time ends with the first byte of a response
-//! and its slot is held to the last. Objectives are then about one time and slots about another. So
-//! a second set of the same histograms measures slot times. Means come from it: the drain rate of
-//! the queue (Eq. 2) and the cost of a request. Quantiles, which are compared with objectives, are
-//! of processing times. A slot time is measured when the slot is given back. Until the first
-//! streams end, slot times are assumed to end at the first byte.
+//! and its slot is held to the last. Objectives then concern another time than slots do. So a
+//! second set of the same histograms measures slot times. Means come from it: the drain rate of the
+//! queue (Eq. 2) and the cost of a request. Quantiles, which are compared with objectives, are of
+//! processing times. A slot time is measured when the slot is given back. Until the first streams
+//! end, slot times are assumed to end at the first byte.
 //!
 //! Memory per worker: 64 KB for the log, about 150 bytes a type and 40 an objective; 1,000 types
-//! with two objectives 0.3 MB in total. Shared: a sparse histogram a type and step and one more, of
-//! 3 bytes for each different value (to 1.6%), typically 0.2 to 1 KB, at most 15 KB; 1,000 types
-//! with dual buffers 2 MB, at most 30 MB. While a sync runs, two decoded histograms, at most 34 KB.
+//! with two objectives 0.3 MB in total. Shared, per type: a sparse histogram for each step and one
+//! more, with 3 bytes for each different value (to 1.6%), typically 0.2 to 1 KB each, at most 15
+//! KB; 1,000 types with dual buffers take 2 MB, at most 30 MB. While a sync runs: two decoded
+//! histograms, at most 34 KB.
 //!
 //! Left out on purpose: the log of a VM that dies is lost (about a tenth of a step's samples), and
 //! a retained histogram doesn't decay (App. A sets no age either).
@@ -78,31 +78,31 @@ use table::Row;
 /// Records that one sync visits at most, apart from a worker's first.
 const VISITS: usize = 64;
 
-/// Processing times of one stage, as one worker measures and knows them.
+/// Processing times of one stage on one worker: its own samples, and the shared estimates.
 #[derive(Debug)]
 pub struct ServiceTimes {
     window: Window,
     /// By type, then the general row.
     rows: Vec<Row>,
     log: Log,
-    /// The log holds a sample that a cold or condemned row waits for.
+    /// Whether the log holds a sample for a cold or condemned row.
     log_urgent: bool,
     exchanged: Instant,
     epoch: u64,
     /// Rows whose records must be visited, in this order.
     visits: VecDeque<u16>,
-    /// The shared number of changes, as last seen; `None` before the first sync.
+    /// The shared number of changes when it was last read; `None` before the first sync.
     seen: Option<u64>,
-    /// A change that could not be announced yet.
+    /// Whether a change could not be announced yet.
     announce: bool,
-    /// Slot times, if they are longer than processing times.
+    /// Slot times; `None` if they end with processing times.
     slots: Option<Box<ServiceTimes>>,
-    /// Costs of requests by their size, if any type has one.
+    /// Costs of requests by their size; `None` if no type has `cost`.
     costs: Option<Costs>,
 }
 
 impl ServiceTimes {
-    /// The processing times of a stage.
+    /// Creates the processing times of a stage.
     #[must_use]
     pub fn from_config(config: &StageConfig) -> Self {
         let settings = Settings::from_config(config);
@@ -118,7 +118,7 @@ impl ServiceTimes {
         }
     }
 
-    /// Knows nothing before the first [`ServiceTimes::sync`].
+    /// Creates processing times without estimates until the first [`ServiceTimes::sync`].
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         let default = settings
@@ -154,10 +154,10 @@ impl ServiceTimes {
         }
     }
 
-    /// Records one processing time, of a sample with the weight of `weight` requests, itself
-    /// included: not every answer is measured ([`Served::weight`](crate::request::Served)). A
-    /// type's own statistics don't depend on the weight; those over all types weigh every type by
-    /// its traffic. Neither allocates nor calls the host.
+    /// Records one processing time. The sample counts as `weight` requests, because not every
+    /// answer is measured ([`Served::weight`](crate::request::Served)). A type's own statistics
+    /// don't depend on the weight; those over all types weight every type by its traffic. Neither
+    /// allocates nor calls the host.
     pub fn record(&mut self, kind: TypeId, processing: Duration, weight: u32) {
         let kind = self.index(kind);
         if self.log.push(kind, processing, weight) {
@@ -166,22 +166,22 @@ impl ServiceTimes {
         }
     }
 
-    /// Records the processing time of `request` beside its size, if its type has `cost`.
+    /// Records the processing time of `request` together with its size, if its type has `cost`.
     pub fn record_cost(&mut self, request: &Attributes, processing: Duration, weight: u32) {
         if let Some(costs) = &mut self.costs {
             costs.record(request, processing, weight);
         }
     }
 
-    /// Records how long a request held its slot, where that is longer than its processing time;
-    /// `weight` as in [`ServiceTimes::record`].
+    /// Records the time for which a request held its slot, if that is longer than its processing
+    /// time; `weight` as in [`ServiceTimes::record`].
     pub fn record_slot(&mut self, kind: TypeId, held: Duration, weight: u32) {
         if let Some(slots) = &mut self.slots {
             slots.record(kind, held, weight);
         }
     }
 
-    /// Samples that were left out because no sync came before the log was full.
+    /// Returns the number of samples that were dropped because the log was full before a sync.
     #[must_use]
     pub fn left_out(&self) -> u64 {
         self.log.left_out()
@@ -206,7 +206,7 @@ impl ServiceTimes {
     }
 
     /// Returns the estimate for decisions about `request`: by its size, if its type's cost depends
-    /// on that and enough is known of such sizes, else that of its type.
+    /// on size and enough requests of such sizes were measured; otherwise the type's estimate.
     #[must_use]
     pub fn estimate_of(&self, request: &Attributes) -> Estimate<'_> {
         let Some((unit, ratios)) = self.by_size(request) else {
@@ -227,7 +227,7 @@ impl ServiceTimes {
         estimate
     }
 
-    /// Returns what is known of requests like `request` by their size; see [`Costs::of`].
+    /// Returns the estimate of requests of the size of `request`; see [`Costs::of`].
     fn by_size(&self, request: &Attributes) -> Option<(f64, &Row)> {
         self.costs.as_ref()?.of(request)
     }
@@ -259,29 +259,29 @@ impl ServiceTimes {
         }
     }
 
-    /// The objectives of `kind` itself, ascending by percentile.
+    /// Returns the objectives of `kind` itself, ascending by percentile.
     #[must_use]
     pub fn objectives(&self, kind: TypeId) -> &[Objective] {
         &self.rows[self.index(kind)].objectives
     }
 
-    /// Mean time for which a request of `kind` holds a slot, by its own histogram or the general
-    /// one; `pt_mean` of Eq. 2. `None` when neither has enough samples yet.
+    /// Returns the mean time for which a request of `kind` holds a slot, by its own histogram or
+    /// the general one; `pt_mean` of Eq. 2. `None` when neither has enough samples yet.
     #[must_use]
     pub fn mean(&self, kind: TypeId) -> Option<Duration> {
         let estimate = self.estimate(kind);
         (estimate.source != Source::None).then_some(estimate.mean)
     }
 
-    /// As [`ServiceTimes::mean`], for a request that may name its size.
+    /// Returns the same as [`ServiceTimes::mean`], but by the size of `request` if it has one.
     #[must_use]
     pub fn mean_of(&self, request: &Attributes) -> Option<Duration> {
         let estimate = self.estimate_of(request);
         (estimate.source != Source::None).then_some(estimate.mean)
     }
 
-    /// Mean processing time of requests like `request` by the samples of its type alone, however
-    /// long slots are held; `None` when they are too few yet.
+    /// Returns the mean processing time of requests like `request`, from samples of its type alone
+    /// and whatever the slot times; `None` when there are too few samples.
     #[must_use]
     pub fn own_mean(&self, request: &Attributes) -> Option<Duration> {
         let own = &self.rows[self.index(request.kind)];
@@ -289,22 +289,24 @@ impl ServiceTimes {
         self.mean_by_size(request).or_else(of_type)
     }
 
-    /// Mean processing time of requests of the size of `request`; `None` where that is not known.
+    /// Returns the mean processing time of requests of the size of `request`; `None` if it is not
+    /// known.
     #[must_use]
     pub fn mean_by_size(&self, request: &Attributes) -> Option<Duration> {
         let (unit, ratios) = self.by_size(request)?;
         Some(ratios.mean.mul_f64(unit))
     }
 
-    /// Mean time for which a slot is held, over all types; `None` when too little was measured yet.
+    /// Returns the mean time for which a slot is held, over all types; `None` when there are too
+    /// few samples.
     #[must_use]
     pub fn mean_of_all(&self) -> Option<Duration> {
         let general = self.held();
         general.is_ready().then_some(general.mean)
     }
 
-    /// Processing time that nine in ten requests like `request` exceed, by the histogram of its
-    /// type; zero until it has one.
+    /// Returns the processing time that nine in ten requests like `request` exceed, by the
+    /// histogram of its type; zero until it has one.
     #[must_use]
     pub fn at_least(&self, request: &Attributes) -> Duration {
         match self.by_size(request) {
@@ -313,16 +315,16 @@ impl ServiceTimes {
         }
     }
 
-    /// Mean time that a busy slot still needs for its request, over all types: E\[pt²\] / (2
-    /// E\[pt\]). Zero when too little was measured yet.
+    /// Returns the mean time that a busy slot still needs for its request, over all types: E\[pt²\]
+    /// / (2 E\[pt\]). Zero when there are too few samples.
     #[must_use]
     pub fn mean_residual(&self) -> Duration {
         self.held().mean_residual
     }
 
-    /// Shares this worker's samples, if that is due, and reads changes. Called from the worker's
-    /// tick. `key_prefix` names the stage among the process's shared data and must be the same in
-    /// all workers. Returns whether an estimate changed.
+    /// Shares this worker's samples, if that is due, and reads changes. Returns whether an estimate
+    /// changed. Called from the worker's tick. `key_prefix` is the stage's prefix in the process's
+    /// shared data and must be the same in all workers.
     ///
     /// # Errors
     /// [`HostError::Call`] when the host refuses; nothing is lost, the next call continues.
@@ -335,7 +337,7 @@ impl ServiceTimes {
         let first = self.seen.is_none();
         let urgent = self.log_urgent || self.log.is_half_full();
         let period = self.window.step / 10;
-        // A clock that stepped back makes it due, too.
+        // It is also due if the clock stepped back.
         let elapsed = now < self.exchanged || now.since(self.exchanged) >= period;
         let due = urgent || elapsed;
         let budget = if first { usize::MAX } else { VISITS };
@@ -347,7 +349,7 @@ impl ServiceTimes {
         }
     }
 
-    /// Shares everything that this worker recorded, now: before its policy or its VM is replaced.
+    /// Shares all samples of this worker now, before its policy or its VM is replaced.
     ///
     /// # Errors
     /// As [`ServiceTimes::sync`].
@@ -415,7 +417,8 @@ impl ServiceTimes {
             match shared::announce_change(host, &format!("{prefix}/change")) {
                 Ok(number) => {
                     self.announce = false;
-                    // Only our own changes in between: no record to read again.
+                    // All changes in between are this worker's own, so no record needs to be read
+                    // again.
                     if self.seen.is_some_and(|seen| seen.wrapping_add(1) == number) {
                         self.seen = Some(number);
                     }
@@ -427,8 +430,8 @@ impl ServiceTimes {
         Ok(changed)
     }
 
-    /// Plans a look at the records of the rows that `wanted` says, after those that are planned
-    /// already; only the general one, which all types may need, comes first.
+    /// Plans visits to the records of the rows for which `wanted` is true, after those already
+    /// planned. Only the general one, which all types may need, comes first.
     fn plan_visits(&mut self, wanted: impl Fn(&Row) -> bool) {
         let general = self.rows.len() - 1;
         for (at, row) in self.rows.iter_mut().enumerate() {
@@ -523,7 +526,7 @@ impl ServiceTimes {
     }
 }
 
-/// Names the records of slots beside those of processing times.
+/// Returns the key prefix of the records of slot times.
 fn of_slots(key_prefix: &str) -> String {
     format!("{key_prefix}/slots")
 }

@@ -1,14 +1,14 @@
 //! State that all workers of a process share: counters to which each adds its part, and records
 //! that each may change.
 //!
-//! A [`Counter`] costs no lock and no message: a worker adds its count to a process-wide number and
-//! learns the others' counts from its growth. That number is no counter of Envoy's: those are reset
-//! by `POST /reset_counters`, and a stats matcher may reject them. A [`Shared::number`] has neither
-//! problem.
+//! A [`Counter`] needs no lock and no message: a worker adds its count to a process-wide number,
+//! and infers the others' counts from its growth. That number isn't one of Envoy's counters: `POST
+//! /reset_counters` resets those, and a stats matcher may reject them. A [`Shared::number`] has
+//! neither problem.
 //!
-//! A record is for more than a sum. It is a value in shared data that is only ever changed by
+//! A record is for more than a sum. It is a value in shared data that only changes by
 //! compare-and-swap, so no worker leads or waits: a change that conflicts with another worker's is
-//! made again on the newer value. Each failed attempt is another worker's success.
+//! repeated on the newer value. Each failed attempt means that another worker's succeeded.
 //!
 //! A record's bytes don't describe themselves, and during an upgrade workers of two versions share
 //! the process. So each layout has an id, [`Record::SCHEMA`], in the record's key and in its first
@@ -20,9 +20,9 @@ use serde::de::DeserializeOwned;
 
 use crate::host::{Expected, HostError, Number, Shared};
 
-/// The number of times that a change that conflicts with another worker's is tried again, before it
-/// is left to the next occasion: few, as a record of thousands of names takes milliseconds to
-/// read and write.
+/// The number of attempts of a change that conflicts with other workers', before it fails until the
+/// next occasion. It is small, because a record of thousands of names takes milliseconds to read
+/// and write.
 pub const ATTEMPTS: u32 = 8;
 
 /// A value that workers share by [`load`] and [`change`]. Implemented by [`record!`].
@@ -50,7 +50,8 @@ pub(crate) use record;
 
 record!(u64, 1);
 
-/// Returns the first bytes of a record. A blob with others is not read: the record starts over.
+/// Returns the first bytes of a record. A blob with different ones is not read, and the record
+/// starts over.
 pub fn header(schema: u32) -> [u8; 6] {
     let [a, b, c, d] = schema.to_le_bytes();
     [b'H', b'G', a, b, c, d]
@@ -61,18 +62,18 @@ pub fn key(name: &str, schema: u32) -> String {
     format!("{name}/schema-{schema}")
 }
 
-/// A number that all workers count together.
+/// A number to which all workers add their counts.
 #[derive(Debug)]
 pub(crate) struct Counter {
     number: Number,
-    /// This worker's count that isn't added yet.
+    /// This worker's count that is not added yet.
     fresh: u64,
-    /// The number as last read, with this worker's additions since.
+    /// The number when it was last read, plus this worker's additions since.
     seen: u64,
 }
 
 impl Counter {
-    /// Returns the counter `name`, which counts from now on.
+    /// Creates the counter `name`, which counts from now on.
     ///
     /// # Errors
     /// [`HostError`].
@@ -81,22 +82,23 @@ impl Counter {
         Ok(Self {
             number,
             fresh: 0,
-            // Counts from before this worker came are no growth.
+            // Ignore counts from before this worker existed.
             seen: host.get(number)?,
         })
     }
 
-    /// Counts `n` here.
+    /// Adds `n` to this worker's count.
     pub(crate) fn count(&mut self, n: u64) {
         self.fresh = self.fresh.saturating_add(n);
     }
 
-    /// Returns this worker's count that isn't published yet.
+    /// Returns this worker's count that is not published yet.
     pub(crate) fn fresh(&self) -> u64 {
         self.fresh
     }
 
-    /// Returns the sum of all workers' counts, as far as this worker knows it.
+    /// Returns the sum of all workers' counts when it was last read, plus this worker's additions
+    /// since.
     pub(crate) fn seen(&self) -> u64 {
         self.seen
     }
@@ -114,7 +116,7 @@ impl Counter {
     /// Returns the others' count since the last call.
     pub(crate) fn others(&mut self, host: &impl Shared) -> Result<u64, HostError> {
         let total = host.get(self.number)?;
-        // Less than `seen`: another worker tested whether the host keeps the number
+        // It may be less than `seen` because another worker tests whether the host keeps the number
         // (`host::unfiltered`).
         let others = total.saturating_sub(self.seen);
         self.seen = total;
@@ -122,18 +124,18 @@ impl Counter {
     }
 }
 
-/// The value in `bytes`; `None` if they are no record, or none of this type.
+/// Returns the value in `bytes`; `None` if they are no record of this type.
 pub fn decode<T: Record>(bytes: &[u8]) -> Option<T> {
     let (value, rest) = postcard::take_from_bytes(bytes.strip_prefix(&header(T::SCHEMA))?).ok()?;
     rest.is_empty().then_some(value)
 }
 
-/// Replaces `bytes` by `value`.
+/// Replaces `bytes` with the encoded `value`.
 pub fn encode<T: Record>(value: &T, bytes: &mut Vec<u8>) {
     bytes.clear();
     bytes.extend_from_slice(&header(T::SCHEMA));
-    // Fails only for values of unknown length, which no record has; nothing reads the rest as a
-    // record.
+    // This fails only for values of unknown length, which no record has. Empty bytes are not read
+    // as a record.
     *bytes = postcard::to_extend(value, std::mem::take(bytes)).unwrap_or_default();
 }
 
@@ -145,12 +147,12 @@ pub fn load<T: Record + Default>(host: &impl Shared, name: &str) -> Result<T, Ho
         .unwrap_or_default())
 }
 
-/// Changes the record `name`. `change` gets it as [`load`] returns it, and returns whether it
-/// changed it, beside its own result. Returns the record as it is now, and that result.
+/// Changes the record `name`. `change` gets the record as [`load`] returns it, and returns whether
+/// it changed it, and a result. Returns the new record, and that result.
 ///
 /// # Errors
-/// [`HostError`]; the record is as it was. [`HostError::Conflict`] where other workers kept
-/// changing it.
+/// [`HostError`]; the record is unchanged. [`HostError::Conflict`] if other workers kept changing
+/// it.
 pub fn change<T: Record + Default, R>(
     host: &impl Shared,
     name: &str,
@@ -166,8 +168,8 @@ pub fn change<T: Record + Default, R>(
     })
 }
 
-/// As [`change`], for the blob at `key`, at most `attempts` times. `change` reads and writes the
-/// bytes itself, and returns whether they must be stored.
+/// Changes the blob at `key` like [`change`], in at most `attempts` attempts. `change` reads and
+/// writes the bytes itself, and returns whether they must be stored, and a result.
 pub(crate) fn change_bytes<R>(
     host: &impl Shared,
     key: &str,
@@ -203,8 +205,8 @@ mod tests {
     use crate::memory::{Fault, MemoryHost};
 
     fn every_worker_learns_what_the_others_counted_once(memory: &MemoryHost) {
-        // A host of its own for each: so each tests whether the number is kept, if nothing was
-        // counted yet.
+        // Each has its own host, so each tests whether the number is kept, if nothing was counted
+        // yet.
         let worker = || {
             let host = Unfiltered::new(memory);
             (Counter::new(&host, "c").unwrap(), host, 0)
@@ -228,7 +230,7 @@ mod tests {
             }
         }
         assert_eq!(workers.map(|(_, _, known)| known), [90; 3]);
-        // Counts from before a worker came are no growth.
+        // Counts from before a worker existed are ignored.
         let (mut late, host, _) = worker();
         assert_eq!(late.others(&host), Ok(0));
     }

@@ -128,19 +128,20 @@ const STAGE_COUNTERS: [&str; 6] = [
     "offered_work_us",
 ];
 
-/// `p50`, `p99.9` as `p99_9`: an objective's name in stats, headers and response code details.
+/// Returns an objective's name in stats, headers and response code details: `p50`, or `p99_9` for
+/// 99.9.
 #[must_use]
 pub fn percentile_name(percentile: f64) -> String {
     format!("p{percentile}").replace('.', "_")
 }
 
-/// The start of a stage's stat names.
+/// Returns the prefix of a stage's stat names.
 #[must_use]
 pub fn prefix(policy: &str) -> String {
     format!("headgate.policy.{}", policy_name(policy))
 }
 
-/// The name of a policy, `namespace/name`, in stats: dots separate parts there.
+/// Returns the name of a policy, `namespace/name`, as it is in stats, where dots separate parts.
 #[must_use]
 pub fn policy_name(policy: &str) -> String {
     policy.replace('.', "_")
@@ -177,7 +178,7 @@ pub struct StageStats {
     handover: MetricId,
     outputs: Outputs,
     objectives: Objectives,
-    /// All gauges that a policy may lack.
+    /// All gauges that only some policies have.
     gauges: Gauges,
 }
 
@@ -244,7 +245,7 @@ impl StageStats {
         }
     }
 
-    /// Counts something of the stage.
+    /// Adds `amount` to a counter of the stage.
     pub fn count_stage(&mut self, count: StageCount, amount: u64) {
         if let Some(counter) = self.counters.get_mut(count as usize) {
             counter.pending = counter.pending.saturating_add(amount);
@@ -270,7 +271,7 @@ impl StageStats {
         bump(self.touch(kind).slo_met.get_mut(objective));
     }
 
-    /// Records the estimate on which an admission rests.
+    /// Records the estimate by which a request was admitted.
     ///
     /// # Errors
     /// [`HostError`].
@@ -304,7 +305,7 @@ impl StageStats {
         host.record(stats.response_time, micros(queue_wait + processing))
     }
 
-    /// Records how long a freed slot took to reach a request on another worker.
+    /// Records the time that a freed slot took to reach a request on another worker.
     ///
     /// # Errors
     /// [`HostError`].
@@ -312,7 +313,7 @@ impl StageStats {
         host.record(self.handover, micros(idle))
     }
 
-    /// Publishes P where it is found.
+    /// Publishes P, where control finds it.
     ///
     /// # Errors
     /// [`HostError`].
@@ -350,7 +351,7 @@ impl StageStats {
         self.objectives.publish(host)
     }
 
-    /// Resets the gauges that its successor, `kept`, lacks.
+    /// Resets the gauges that the successor of these stats, `kept`, lacks.
     ///
     /// # Errors
     /// [`HostError`].
@@ -385,8 +386,8 @@ impl StageStats {
 }
 
 impl TypeStats {
-    /// Creates the stats of a type with `objectives`. A cold type is refused for those of
-    /// `default`, `general`.
+    /// Creates the stats of a type with `objectives`. `general` are those of `default`, by which a
+    /// cold type is judged.
     fn new(
         host: &impl Metrics,
         prefix: &str,

@@ -1,31 +1,31 @@
-//! Points in time as an argument: no algorithm here reads a clock.
+//! Points in time. Algorithms get them as arguments; none reads a clock.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// A point in time: nanoseconds of the monotonic clock in Envoy, since the start of a run in the
-/// simulator. Only differences matter. All workers of one process share the clock.
+/// A point in time: nanoseconds of the monotonic clock in Envoy, or since the start of a run in the
+/// simulator. Only differences have a meaning. All workers of one process share the clock.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct Instant(u64);
 
 impl Instant {
-    /// The instant `nanos` nanoseconds after the epoch.
+    /// Returns the instant `nanos` nanoseconds after the epoch.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since the epoch.
+    /// Returns nanoseconds since the epoch.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Time from `earlier` to `self`; zero when the clock stepped back.
+    /// Returns the time from `earlier` to `self`; zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -48,13 +48,14 @@ impl Sub<Duration> for Instant {
     }
 }
 
-/// `span` in nanoseconds, saturating after 584 years.
+/// Returns `span` in nanoseconds; saturates after 584 years.
 #[must_use]
 pub fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A span in a record, in nanoseconds: a few of them added up can't overflow, for any bytes read.
+/// The form of a span in a record: nanoseconds, so that sums of a few spans can't overflow,
+/// whatever bytes are read.
 pub mod as_nanos {
     use std::time::Duration;
 
@@ -63,7 +64,7 @@ pub mod as_nanos {
     /// Writes nanoseconds.
     ///
     /// # Errors
-    /// That of the serializer.
+    /// The error of the serializer.
     pub fn serialize<S: Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_u64(super::nanos(*span))
     }
@@ -71,7 +72,7 @@ pub mod as_nanos {
     /// Reads nanoseconds.
     ///
     /// # Errors
-    /// That of the deserializer.
+    /// The error of the deserializer.
     pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Duration, D::Error> {
         u64::deserialize(from).map(Duration::from_nanos)
     }

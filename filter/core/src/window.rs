@@ -3,15 +3,15 @@
 //!
 //! Both starvation avoidance strategies compare acceptance ratios over the last D. The obvious ring
 //! of steps × types costs O(types) at every step, and memory for combinations that never occur.
-//! Here the ring holds one entry for each (step, type) *that received something*, beside running
-//! sums per type: counting and forgetting are O(1) amortised whatever the number of types, and an
+//! Here the ring has one entry for each (step, type) *that received something*, and there are
+//! running sums per type. So counting and expiry are O(1) amortised for any number of types, and an
 //! idle type costs nothing.
 //!
-//! The window covers the current step, however young, and the D/Δ − 1 before it.
+//! The window covers the current step, even if it has just started, and the D/Δ − 1 before it.
 //!
 //! Memory: 24 bytes a type, and 16 bytes for each (step, type) that received something. The number
-//! of those is at most types × D/Δ, and is kept under [`MAX_ENTRIES`] (2 MB) by lengthening Δ where
-//! that product is larger: 1,024 types get at most 128 steps, 4 types get up to 10,000.
+//! of those is at most types × D/Δ. If that product exceeds [`MAX_ENTRIES`] (2 MB), Δ is
+//! lengthened: 1,024 types get at most 128 steps, 4 types get up to 10,000.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use std::time::Duration;
 use crate::request::TypeId;
 use crate::time::{Instant, nanos};
 
-/// Most entries in the ring.
+/// The largest number of entries in the ring.
 pub const MAX_ENTRIES: u64 = 1 << 17;
 
-/// Acceptance ratios are added up as integers of this unit, so that a running sum stays exact.
+/// The unit in which acceptance ratios are added up as integers, so that a running sum stays exact.
 const RATIO_ONE: u64 = 1 << 32;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -58,7 +58,7 @@ struct Sum {
 pub struct Window {
     step_nanos: u64,
     steps: u64,
-    /// The first request; steps are counted from here.
+    /// The time of the first request, from which steps are counted.
     origin: Option<Instant>,
     /// Number of the current step.
     step: u32,
@@ -68,13 +68,13 @@ pub struct Window {
     sums: Vec<Sum>,
     /// Σ of the types' ratios, in [`RATIO_ONE`]s.
     ratios: u64,
-    /// Types that received something.
+    /// The number of types that received something.
     active: u32,
 }
 
 impl Window {
-    /// A window of `duration` in steps of `step` for `types` types. Zero arguments count as the
-    /// least that makes sense: one type, one step.
+    /// Creates a window of `duration` in steps of `step` for `types` types. Zero arguments count as
+    /// the minimum: one type, one step.
     #[must_use]
     pub fn new(types: usize, duration: Duration, step: Duration) -> Self {
         let types = types.clamp(1, 1 << 16);
@@ -94,25 +94,24 @@ impl Window {
         }
     }
 
-    /// AR = aqc / rqc of a type, 0..=1; `None` if it received nothing.
+    /// Returns AR = aqc / rqc of a type, 0..=1; `None` if it received nothing.
     #[must_use]
     pub fn acceptance_ratio(&self, kind: TypeId) -> Option<f64> {
         let Counts { received, accepted } = self.sums.get(kind.0 as usize)?.counts;
         (received > 0).then(|| f64::from(accepted) / f64::from(received))
     }
 
-    /// The mean of AR over all types that received anything, each weighing the same; `None` if none
-    /// did.
+    /// Returns the unweighted mean of AR over all types that received anything; `None` if none did.
     #[must_use]
     pub fn average_acceptance_ratio(&self) -> Option<f64> {
         (self.active > 0).then(|| self.ratios as f64 / RATIO_ONE as f64 / f64::from(self.active))
     }
 
-    /// Moves on to `now` and drops buckets older than D. A clock that stepped back changes nothing.
+    /// Advances to `now` and drops entries older than D. A clock that stepped back has no effect.
     pub fn advance(&mut self, now: Instant) {
         let origin = *self.origin.get_or_insert(now);
         let Ok(step) = u32::try_from(nanos(now.since(origin)) / self.step_nanos) else {
-            // 2³² steps of 10 ms are 500 days. Start over, once.
+            // 2³² steps of 10 ms are 500 days. Then start over.
             self.clear();
             self.origin = Some(now);
             return;
@@ -170,7 +169,7 @@ impl Window {
         self.change_sum(kind.0, add);
     }
 
-    /// Takes back the acceptance of the latest request of this type, which was refused for another
+    /// Counts the latest request of this type as not accepted, because it was refused for another
     /// reason.
     pub fn withdraw(&mut self, kind: TypeId) {
         match self.entry_of_this_step(kind) {
@@ -183,7 +182,7 @@ impl Window {
     fn entry_of_this_step(&mut self, kind: TypeId) -> Option<&mut Entry> {
         let sequence = self.sums.get(kind.0 as usize)?.newest;
         let at = usize::try_from(sequence.checked_sub(self.front)?).ok()?;
-        // Of a type that never had an entry, the number may be another type's.
+        // For a type that never had an entry, the number may be that of another type's entry.
         self.entries
             .get_mut(at)
             .filter(|e| e.step == self.step && e.kind == kind.0)
@@ -298,7 +297,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the obvious model: a list of everything that ever arrived.
+        /// Compares with the obvious model: a list of all arrivals.
         #[test]
         fn counts_what_a_list_counts(
             events in prop::collection::vec(

@@ -2,14 +2,13 @@
 //!
 //! The ledger keeps a sum over all waiting requests: the sum in Bouncer's Eq. 2, and the backlog
 //! d(t) of Chronos' Eq. 2, `d(t) = Σ n_i`. If n_i is the mean processing time of the request's
-//! type, the unit is the microsecond. If a cost was configured for the type, or the request names
+//! type, the unit is the microsecond. If a cost is configured for the type, or the request states
 //! its own, the unit is that of the cost: rows, documents, tokens. A cost is more precise than a
 //! type if requests of one type differ in size. The slot time of a unit is measured, so estimates
-//! of waits see each request's size, too.
+//! of waits include each request's size.
 //!
-//! A request without a readable cost costs 1: the least, so that a client gains nothing by garbage
-//! that it would not gain by a plain 1. The header's configuration decides whether clients are
-//! trusted.
+//! A request without a readable cost costs 1, the minimum, so that an invalid value has no
+//! advantage over a plain 1. Only a policy that trusts its clients should configure the header.
 
 use crate::config::{CostConfig, StageConfig, StrategyConfig};
 use crate::request::Attributes;
@@ -29,7 +28,7 @@ pub enum Work {
 }
 
 impl Work {
-    /// Only backlog control counts in other units than time.
+    /// Returns the source of n_i. Only backlog control uses other units than time.
     #[must_use]
     pub fn from_config(config: &StageConfig) -> Self {
         match &config.strategy {
@@ -42,7 +41,8 @@ impl Work {
         }
     }
 
-    /// n_i, at most [`MAX_WORK`]. In µs it is 0 while nothing was measured, otherwise at least 1.
+    /// Returns n_i, at most [`MAX_WORK`]. In µs it is 0 before anything was measured; a cost is at
+    /// least 1.
     #[must_use]
     pub fn of(&self, request: &Attributes, times: &ServiceTimes) -> u64 {
         let work = match self {

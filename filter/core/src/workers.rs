@@ -1,28 +1,29 @@
-//! Membership: one record of the VMs that share a process, and leases that outlive a crash.
+//! Membership: a record of the VMs that share a process, and leases that detect crashed VMs.
 //!
 //! Slots and queued work are process-wide numbers, so the share of a VM that dies (a trap under
 //! load) would stay booked forever. Each VM therefore claims a number, keeps its own share in
 //! gauges of that number ([`crate::ledger`]), and renews a heartbeat. When a heartbeat is older
 //! than [`LEASE`], one of the others (a compare-and-swap decides which) gives the dead VM's share
-//! back.
+//! back. The code calls this a burial.
 //!
-//! The lease is long against any pause of a healthy thread and against the service times of
+//! The lease is long compared with any pause of a healthy thread, and with the service times of
 //! requests that a dead VM left in the backend: a slot is given back late rather than twice. A VM
-//! that comes back after its lease ran out notices, joins again under another number and books its
-//! share anew.
+//! that resumes after its lease ran out detects that, joins again under another number and books
+//! its share again.
 //!
-//! A VM may come back at the very moment in which another buries it. It writes its heartbeat before
-//! it reads the list; the other marks the list before it reads the heartbeat a second time. One of
-//! the two sees the other.
+//! A VM may resume at the moment in which another buries it. It writes its heartbeat before it
+//! reads the list; the other marks the list before it reads the heartbeat a second time. One of the
+//! two sees the other's write.
 //!
 //! A number may become free with a share still booked under it: the VM that buried it may not have
-//! had the stage. Members check free numbers in turn, under the same mark as a burial.
+//! had the stage. Members sweep free numbers in turn, under the same mark as a burial.
 //!
-//! Several lists of VMs may be in one process: Envoy keeps shared data per `vm_id`, but numbers for
-//! all of them. Totals are then of all lists, so no two VMs may have the same worker number. A VM
-//! therefore takes a number only if no VM of any list renews its heartbeat, and an audit covers all
-//! numbers that any list gave out. A number whose VMs are all of other lists looks free here: it is
-//! swept when its heartbeat has been silent for longer than its own list needs to bury it.
+//! One process may have several lists of VMs: Envoy keeps shared data per `vm_id`, but gauges for
+//! all of them together. Totals are then sums over all lists, so no two VMs may have the same
+//! worker number. A VM therefore takes a number only if no VM of any list renews its heartbeat, and
+//! an audit covers all numbers that any list gave out. A number of another list looks free in this
+//! one. It is swept only when its heartbeat has been silent for longer than its own list needs to
+//! bury it.
 
 use std::time::Duration;
 
@@ -30,17 +31,17 @@ use crate::host::{HostError, Number, Shared};
 use crate::shared;
 use crate::time::Instant;
 
-/// A heartbeat older than this is a dead VM's.
+/// A VM counts as dead when its heartbeat is older than this.
 pub const LEASE: Duration = Duration::from_secs(3);
-/// Heartbeats are renewed this often.
+/// Time between two renewals of a heartbeat.
 const RENEW: Duration = Duration::from_millis(100);
-/// Most VMs at once: worker threads, times two while code is being upgraded. The list is as long as
-/// there were VMs.
+/// Most VMs at once: the worker threads, times two while code is upgraded. The list only grows, up
+/// to the highest number that was ever claimed.
 pub const MAX_WORKERS: u32 = 1024;
 
 const KEY: &str = "headgate/workers/1";
 const ENTRY: usize = 8;
-/// Attempts of a change: VMs that start at once may conflict, and the list is short.
+/// Attempts of a change to the list. VMs that start at once may conflict, and an attempt is cheap.
 const ATTEMPTS: u32 = 64;
 /// Set in an entry while the VM with the rest of the nonce gives a dead VM's share back.
 const BURIAL: u64 = 1 << 63;
@@ -62,27 +63,28 @@ pub struct Membership {
     /// The number of worker numbers ever given out, by any list, as last read.
     numbers: u32,
     all_numbers: Number,
-    /// Each VM sets it to 1, so more than that is the sum of two processes.
+    /// Each VM sets it to 1, so a larger value is a sum over two processes.
     processes: Number,
     swept: Instant,
-    /// The number from which on the next free one is looked for.
+    /// The number at which the next search for a free number starts.
     sweep_from: WorkerId,
 }
 
 /// The result of [`Membership::tick`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// VMs that died. Only this caller gets them: it gives their share back, then calls
-    /// [`Membership::buried`].
+    /// VMs that died, each returned to one caller only. The caller gives their share back, then
+    /// calls [`Membership::buried`].
     pub dead: Vec<WorkerId>,
-    /// Free numbers, marked as if they were of dead VMs. The caller gives back their bookings, then
+    /// Free numbers, marked like those of dead VMs. The caller gives back their bookings, then
     /// calls [`Membership::buried`].
     pub free: Vec<WorkerId>,
-    /// Our own lease had run out and we have a new number: book our share again.
+    /// Whether this VM's lease had run out and it has a new number. The caller then books its share
+    /// again.
     pub rejoined: bool,
-    /// Gauges read as more than this process wrote: after a hot restart Envoy adds the gauges of
-    /// its parent process to those of the same name, in intervals and without a sign. Totals,
-    /// shares and heads are as wrong.
+    /// Whether gauges have larger values than this process wrote: after a hot restart Envoy
+    /// periodically adds the gauges of its parent process to those of the same name, and nothing
+    /// else shows it. Totals, shares and heads are then wrong, too.
     pub hot_restart: bool,
 }
 
@@ -96,11 +98,11 @@ fn millis(now: Instant) -> u64 {
 }
 
 impl Membership {
-    /// Claims a number. `nonce` distinguishes VMs and must not be 0: any value that no other VM of
-    /// the process draws.
+    /// Claims a number. `nonce` identifies the VM: any value but 0 that no other VM of the process
+    /// uses.
     ///
     /// # Errors
-    /// [`HostError`] when shared data is out of reach, or all numbers are taken.
+    /// [`HostError`] when shared data can't be read or written, or all numbers are taken.
     pub fn join(now: Instant, nonce: u64, host: &impl Shared) -> Result<Self, HostError> {
         let nonce = (nonce & !BURIAL).max(1);
         let all_numbers = host.number("headgate.worker_numbers")?;
@@ -127,27 +129,27 @@ impl Membership {
         Ok(this)
     }
 
-    /// Our number.
+    /// Returns this VM's number.
     #[must_use]
     pub fn id(&self) -> WorkerId {
         self.id
     }
 
-    /// Returns the number of times that we joined. A ledger that was opened at another count has
-    /// its bookings under a number that was taken from us.
+    /// Returns the number of times that this VM has joined. A ledger that was opened at another
+    /// count has its bookings under a number that this VM has lost.
     #[must_use]
     pub fn joins(&self) -> u32 {
         self.joins
     }
 
-    /// The other VMs, as of the last tick.
+    /// Returns the numbers of the other VMs, as of the last tick.
     #[must_use]
     pub fn others(&self) -> &[WorkerId] {
         &self.others
     }
 
-    /// Returns the number of worker numbers ever given out in this process, ours among them: 0 up
-    /// to this.
+    /// Returns how many worker numbers were ever given out in this process: those from 0 up to, and
+    /// without, the result.
     #[must_use]
     pub fn numbers(&self) -> u32 {
         self.numbers
@@ -158,36 +160,38 @@ impl Membership {
         let ours = (list.len() as u32).max(self.id + 1);
         let known = host.get(self.all_numbers)?;
         if known < u64::from(ours) {
-            // A lower value may overwrite a higher one that another list writes now; its next tick
-            // writes it again.
+            // This may overwrite a higher value that another list writes at the same time. Its next
+            // tick writes that again.
             host.set(self.all_numbers, u64::from(ours))?;
         }
         self.numbers = ours.max(known.min(u64::from(MAX_WORKERS)) as u32);
         Ok(())
     }
 
-    /// Whether our lease may have run out, so that numbers booked under our id can't be trusted
-    /// before the next [`Membership::tick`]. Free of host calls.
+    /// Whether this VM's lease may have run out. Then nothing may be booked under its number before
+    /// the next [`Membership::tick`]. Makes no host call.
     #[must_use]
     pub fn is_doubtful(&self, now: Instant) -> bool {
         now.since(self.renewed) > LEASE / 2
     }
 
-    /// Renews the heartbeat and looks after the others; cheap when called often.
+    /// Renews the heartbeat and checks those of the others. Cheap when called often.
     ///
     /// # Errors
     /// [`HostError`]; nothing is lost, the next tick tries again.
     pub fn tick(&mut self, now: Instant, host: &impl Shared) -> Result<Changes, HostError> {
         let mut changes = Changes::default();
         if now.since(self.ticked) > LEASE / 4 {
-            // We were stopped; so may the others have been. Give all a lease's time to report back.
+            // This thread was suspended, and the others may have been, too. Give all of them a
+            // lease's time to renew their heartbeats.
             self.judge_after = now + LEASE;
         }
         self.ticked = now;
         if now.since(self.renewed) < RENEW {
             return Ok(changes);
         }
-        // Before the list is read: either this VM or the one that buries it sees the other.
+        // Write before the list is read: either this VM or one that buries it sees the other's
+        // write.
         host.set(self.heartbeat, millis(now))?;
         host.set(self.processes, 1)?;
         let list = entries(host)?;
@@ -216,7 +220,7 @@ impl Membership {
         Ok(changes)
     }
 
-    /// Marks worker `other` as being buried by us, if it died.
+    /// Marks worker `other` as being buried by this VM, if it died. Returns whether it is marked.
     fn bury(
         &self,
         other: WorkerId,
@@ -227,7 +231,7 @@ impl Membership {
         let entry = list.get(other as usize).copied().unwrap_or_default();
         let mark = self.nonce | BURIAL;
         if entry == mark {
-            // We couldn't finish it.
+            // An earlier burial by this VM is unfinished.
             return Ok(true);
         }
         if entry & BURIAL != 0 {
@@ -240,22 +244,22 @@ impl Membership {
         }
         let heartbeat = heartbeat_number(host, other)?;
         let stale = |last| is_older(last, LEASE, now);
-        // Marked as ours before it is freed: no VM can claim the number while its share is still
-        // booked. If we die meanwhile, another VM finds the mark of a dead VM.
+        // Mark the number before it is freed, so that no VM can claim it while its share is still
+        // booked. If this VM dies meanwhile, another one finds the mark of a dead VM.
         if !stale(host.get(heartbeat)?) || !replace(other, entry, mark, host)? {
             return Ok(false);
         }
         if stale(host.get(heartbeat)?) {
             return Ok(true);
         }
-        // It came back. If it saw our mark already, it has another number by now and this one's
-        // lease runs out.
+        // It resumed. If it has already seen the mark, it has another number by now, and the lease
+        // of this one runs out.
         replace(other, mark, entry, host)?;
         Ok(false)
     }
 
-    /// Marks worker `dead` as being buried by us, whatever its heartbeat. Returns false if it has
-    /// left, is being buried, or is this one.
+    /// Marks worker `dead` as being buried by this VM, whatever its heartbeat. Returns false if it
+    /// has left, is being buried, or is this one.
     ///
     /// # Errors
     /// [`HostError`]; its lease then runs out instead.
@@ -284,7 +288,7 @@ impl Membership {
             return Ok(None);
         };
         self.sweep_from = next + 1;
-        // If another list has it, that list buries it first.
+        // If the number is of another list, that list buries it first.
         let last = host.get(heartbeat_number(host, next)?)?;
         if !is_older(last, 2 * LEASE, now) {
             return Ok(None);
@@ -302,13 +306,13 @@ impl Membership {
         replace(dead, self.nonce | BURIAL, 0, host).map(drop)
     }
 
-    /// Gives the number back; the caller has given its share back before.
+    /// Frees this VM's number. The caller has given its share back before.
     ///
     /// # Errors
     /// [`HostError`]; the lease then runs out instead.
     pub fn leave(self, host: &impl Shared) -> Result<(), HostError> {
         if replace(self.id, self.nonce, 0, host)? {
-            // Without it the number would be free only when the lease has run out.
+            // Otherwise the number could not be claimed before the lease has run out.
             host.set(self.heartbeat, 0)?;
         }
         Ok(())
@@ -335,12 +339,13 @@ fn decode(bytes: &[u8]) -> Vec<u64> {
     entries.take(MAX_WORKERS as usize).collect()
 }
 
-/// Changes the list. `change` returns `None` to leave it as it is.
+/// Changes the list, and returns the result of `change`, which is `None` to leave the list as it
+/// is.
 fn update<T>(
     host: &impl Shared,
     mut change: impl FnMut(&mut Vec<u64>) -> Option<T>,
 ) -> Result<Option<T>, HostError> {
-    // The format is not that of other records: workers of another version read it, too.
+    // The format differs from other records, because workers of another version read it, too.
     shared::change_bytes(host, KEY, ATTEMPTS, |bytes| {
         let mut list = decode(bytes);
         let result = change(&mut list);
@@ -360,8 +365,8 @@ fn claim(now: Instant, nonce: u64, host: &impl Shared) -> Result<WorkerId, HostE
             let is_free = |id: &WorkerId| list.get(*id as usize).is_none_or(|&nonce| nonce == 0);
             let id = (from..MAX_WORKERS).find(is_free)?;
             list.resize(list.len().max(id as usize + 1), 0);
-            // Marked until it has a heartbeat: its last owner's is stale, by which others would
-            // bury us at once.
+            // Mark it until it has a heartbeat. That of its last owner is stale, so others would
+            // bury this VM at once.
             list[id as usize] = mark;
             Some(id)
         })?;
@@ -382,9 +387,9 @@ fn claim(now: Instant, nonce: u64, host: &impl Shared) -> Result<WorkerId, HostE
     })
 }
 
-/// Begins the heartbeat of worker `id`, unless a VM of another list has that number. Of two VMs
-/// that begin it at once at most one succeeds, as each adds before it reads; the other one takes
-/// its addition back before the first renewal.
+/// Starts the heartbeat of worker `id`, unless a VM of another list has that number; returns
+/// whether it did. Of two VMs that do so at once at most one succeeds, as each adds before it
+/// reads. The other one takes its addition back before the first renewal.
 fn occupy(id: WorkerId, now: Instant, host: &impl Shared) -> Result<bool, HostError> {
     let heartbeat = heartbeat_number(host, id)?;
     let last = host.get(heartbeat)?;
@@ -405,8 +410,8 @@ fn is_older(last: u64, age: Duration, now: Instant) -> bool {
     last == 0 || millis(now).saturating_sub(last) > age.as_millis() as u64
 }
 
-/// Replaces the entry of `id` if it is still `from`, 0 where the list is shorter; true for the one
-/// caller that did.
+/// Replaces the entry of `id` if it is still `from`; an entry beyond the list's end counts as 0.
+/// Returns true to the one caller that replaced it.
 fn replace(id: WorkerId, from: u64, to: u64, host: &impl Shared) -> Result<bool, HostError> {
     let replaced = update(host, |list| {
         let at = id as usize;

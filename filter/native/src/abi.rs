@@ -76,23 +76,23 @@ pub(crate) enum Map {
 
 /// `envoy_dynamic_module_type_attribute_id` of `response.code_details`.
 const RESPONSE_CODE_DETAILS: u32 = 16;
-/// Of `connection.uri_san_peer_certificate`.
+/// The attribute id of `connection.uri_san_peer_certificate`.
 const DOWNSTREAM_PEER: u32 = 37;
-/// Of `upstream.address`.
+/// The attribute id of `upstream.address`.
 const UPSTREAM_ADDRESS: u32 = 41;
-/// Of `upstream.uri_san_peer_certificate`.
+/// The attribute id of `upstream.uri_san_peer_certificate`.
 const UPSTREAM_PEER: u32 = 49;
-/// Of `xds.route_name`.
+/// The attribute id of `xds.route_name`.
 const ROUTE_NAME: u32 = 61;
 
 /// `envoy_dynamic_module_type_metadata_source_Dynamic`.
 const DYNAMIC: u32 = 0;
 
-/// `envoy_dynamic_module_type_on_http_filter_request_headers_status`: continues.
+/// `envoy_dynamic_module_type_on_http_filter_request_headers_status`: continue.
 const CONTINUE: u32 = 0;
-/// Stops, as the request was answered.
+/// Stop, because the filter has sent a response.
 const STOP: u32 = 1;
-/// Stops, and buffers the body up to the high watermark.
+/// Stop, and buffer the body up to the high watermark.
 const STOP_AND_WATERMARK: u32 = 4;
 
 unsafe extern "C" {
@@ -262,7 +262,7 @@ pub(crate) struct Envoy(*mut c_void);
 pub(crate) struct Span(*mut c_void);
 
 impl Span {
-    /// Sets a tag, in place of one of that name.
+    /// Sets a tag, replacing one of the same name.
     pub(crate) fn tag(self, name: &str, value: &str) {
         let (name, value) = (Buffer::of(name.as_bytes()), Buffer::of(value.as_bytes()));
         // SAFETY: the span lives as long as its stream, whose hook runs; Envoy copies the buffers.
@@ -276,7 +276,7 @@ const RECEIVED_RESPONSE_BODY: u32 = 2;
 impl Envoy {
     /// Whether the current part of the response's body is empty.
     pub(crate) fn is_body_empty(self) -> bool {
-        // SAFETY: the filter is the hook's, and Envoy runs its hooks on the thread that we are on.
+        // SAFETY: the filter is the hook's, and Envoy runs its hooks on this thread.
         let size = unsafe {
             envoy_dynamic_module_callback_http_get_body_size(self.0, RECEIVED_RESPONSE_BODY)
         };
@@ -285,7 +285,7 @@ impl Envoy {
 
     /// Returns all headers of a map in the format of `headgate_core::http`.
     pub(crate) fn headers(self, map: Map) -> Vec<u8> {
-        // SAFETY: the filter is the hook's, and Envoy runs its hooks on the thread that we are on.
+        // SAFETY: the filter is the hook's, and Envoy runs its hooks on this thread.
         let count =
             unsafe { envoy_dynamic_module_callback_http_get_headers_size(self.0, map as u32) };
         let empty = Header {
@@ -293,7 +293,7 @@ impl Envoy {
             value: NOTHING,
         };
         let mut headers = vec![empty; count];
-        // SAFETY: as above; there is room for `count` headers, and their number can't have changed
+        // SAFETY: as above; there is room for `count` headers, whose number can't have changed
         // since.
         let read = unsafe {
             envoy_dynamic_module_callback_http_get_headers(self.0, map as u32, headers.as_mut_ptr())
@@ -365,8 +365,8 @@ impl Envoy {
         })
     }
 
-    /// Returns dynamic metadata. Envoy offers the values directly in a namespace, but none of a
-    /// structure in it.
+    /// Returns dynamic metadata. Envoy's ABI gives access to values directly in a namespace, but
+    /// not to those in a nested structure.
     fn metadata(self, path: &[String]) -> Option<Vec<u8>> {
         static TELL: Once = Once::new();
         let [namespace, key] = path else {
@@ -407,7 +407,7 @@ impl Envoy {
 
     /// Returns the span of the stream; `None` where Envoy doesn't trace.
     pub(crate) fn span(self) -> Option<Span> {
-        // SAFETY: the filter is the hook's, and Envoy runs its hooks on the thread that we are on.
+        // SAFETY: the filter is the hook's, and Envoy runs its hooks on this thread.
         let span = unsafe { envoy_dynamic_module_callback_http_get_active_span(self.0) };
         (!span.is_null()).then_some(Span(span))
     }
@@ -419,8 +419,8 @@ impl Envoy {
         read(&raw mut value).then(|| unsafe { value.bytes() }.to_vec())
     }
 
-    /// Answers the request. Envoy runs the filters of the response, this one among them, before
-    /// this returns.
+    /// Sends a local reply. Envoy runs the response's filters, including this one, before this
+    /// returns.
     fn reply(self, reply: &LocalReply) {
         let header = |name: &str, value: &str| Header {
             name: Buffer::of(name.as_bytes()),
@@ -433,7 +433,7 @@ impl Envoy {
                 .iter()
                 .map(|(name, value)| header(name, value)),
         );
-        // Without it Envoy reports success to a gRPC client, whatever the status.
+        // Without `grpc-status` Envoy reports success to a gRPC client, whatever the HTTP status.
         let grpc_status = reply.grpc_status.to_string();
         let content = self.header(Map::Request, headgate_core::classify::CONTENT_TYPE);
         if content.is_some_and(|kind| kind.starts_with(b"application/grpc")) {
@@ -458,15 +458,15 @@ impl Envoy {
         unsafe { envoy_dynamic_module_callback_http_filter_continue_decoding(self.0) }
     }
 
-    /// Returns a handle by which other threads reach this stream.
+    /// Returns a handle through which other threads reach this stream.
     pub(crate) fn scheduler(self) -> Scheduler {
         // SAFETY: the filter is the hook's.
         Scheduler(unsafe { envoy_dynamic_module_callback_http_filter_scheduler_new(self.0) })
     }
 }
 
-/// A handle of a stream, which reaches it on its own worker. It may outlive the stream: then it has
-/// no effect.
+/// A handle that schedules a call for a stream on the stream's worker. It may outlive the stream;
+/// then it has no effect.
 pub(crate) struct Scheduler(*mut c_void);
 
 // SAFETY: Envoy's scheduler posts to the dispatcher of the stream's worker, which any thread may
@@ -483,12 +483,12 @@ impl Scheduler {
 
 impl Drop for Scheduler {
     fn drop(&mut self) {
-        // SAFETY: made by `scheduler_new`, deleted once.
+        // SAFETY: `scheduler_new` returned it, and it is deleted once.
         unsafe { envoy_dynamic_module_callback_http_filter_scheduler_delete(self.0) }
     }
 }
 
-/// A configuration of a filter in Envoy, in which metrics are defined and written.
+/// Envoy's object for a filter's configuration, on which metrics are defined and written.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope(*mut c_void);
 
@@ -499,7 +499,8 @@ unsafe impl Send for Scope {}
 unsafe impl Sync for Scope {}
 
 impl Scope {
-    /// Defines a metric, or a family of them by labels; only while the configuration is made.
+    /// Defines a metric, or a family of metrics with `labels`. Possible only while Envoy creates
+    /// the configuration.
     pub(crate) fn define(self, kind: MetricKind, name: &str, labels: &[&str]) -> Option<usize> {
         let define = match kind {
             MetricKind::Counter => envoy_dynamic_module_callback_http_filter_config_define_counter,
@@ -536,8 +537,9 @@ impl Scope {
         unsafe { write(self.0, change.id, labels, count, change.value) };
     }
 
-    /// Sends a request; false if Envoy can't, as when it doesn't know the cluster. The response
-    /// comes to `on_http_filter_config_http_callout_done`, perhaps before this returns.
+    /// Sends a request; returns false if Envoy can't, as when it doesn't know the cluster. Envoy
+    /// passes the response to `on_http_filter_config_http_callout_done`, perhaps before this
+    /// returns.
     pub(crate) fn post(self, callout: &Callout) -> bool {
         let header = |name: &'static str, value: &'static str| Header {
             name: Buffer::of(name.as_bytes()),
@@ -567,7 +569,7 @@ impl Scope {
         result == 0
     }
 
-    /// Returns a handle by which other threads reach this configuration.
+    /// Returns a handle through which other threads reach this configuration.
     pub(crate) fn ticker(self) -> Ticker {
         // SAFETY: the configuration is the hook's.
         Ticker(unsafe { envoy_dynamic_module_callback_http_filter_config_scheduler_new(self.0) })
@@ -580,8 +582,8 @@ fn buffers(texts: &[impl AsRef<str>]) -> Vec<Buffer> {
     texts.iter().map(buffer).collect()
 }
 
-/// A handle of a configuration, which reaches it on the main thread. It may outlive the
-/// configuration: then it has no effect.
+/// A handle that schedules a call for a configuration on the main thread. It may outlive the
+/// configuration; then it has no effect.
 pub(crate) struct Ticker(*mut c_void);
 
 // SAFETY: Envoy's scheduler posts to the main thread's dispatcher, which any thread may do.
@@ -597,7 +599,7 @@ impl Ticker {
 
 impl Drop for Ticker {
     fn drop(&mut self) {
-        // SAFETY: made by `config_scheduler_new`, deleted once.
+        // SAFETY: `config_scheduler_new` returned it, and it is deleted once.
         unsafe { envoy_dynamic_module_callback_http_filter_config_scheduler_delete(self.0) }
     }
 }
@@ -620,7 +622,7 @@ unsafe fn configuration<'a>(config: *const c_void) -> &'a Arc<Configuration> {
 }
 
 /// Runs a hook of the stream for which `on_http_filter_new` returned `filter`. Returns `open` if
-/// that is null, as that hook panicked, or if this one panics.
+/// `filter` is null, because that hook panicked, or if this one panics.
 ///
 /// # Safety
 /// `filter` was not destroyed. References may coexist: a hook may run inside another of the same
@@ -644,7 +646,7 @@ extern "C" fn envoy_dynamic_module_on_program_init() -> *const c_char {
     c"v0.2.0".as_ptr()
 }
 
-/// Makes a configuration on the main thread; null refuses it, and Envoy keeps the last one.
+/// Creates a configuration, on the main thread. Null refuses it, and Envoy keeps the last one.
 ///
 /// # Safety
 /// Envoy's contract: `envoy` lives as long as the configuration, and the buffers during the call.
@@ -689,7 +691,8 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_scheduled(
 }
 
 /// # Safety
-/// Envoy's contract: headers and chunks are that many, and valid during the call.
+/// Envoy's contract: `headers` has `count` items, `chunks` has `chunk_count`, and they are valid
+/// during the call.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_http_callout_done(
     _envoy: *mut c_void,
@@ -702,7 +705,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_http_callout_don
     chunk_count: usize,
 ) {
     guard((), || {
-        // SAFETY: see above. A failed request has none.
+        // SAFETY: see above. A failed request has neither headers nor chunks.
         let (headers, chunks) = unsafe { (slice(headers, count), slice(chunks, chunk_count)) };
         // SAFETY: see above.
         let is_ok = |header: &Header| unsafe {
@@ -859,7 +862,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_destroy(filter: *const 
     });
 }
 
-/// Hooks that Envoy demands and in which the filter does nothing.
+/// Defines hooks that Envoy requires and in which the filter does nothing.
 macro_rules! continues {
     ($($hook:ident($($argument:ty),*);)*) => { $(
         /// Continues.
@@ -875,9 +878,9 @@ continues! {
     envoy_dynamic_module_on_http_filter_request_trailers(*mut c_void, *const c_void);
 }
 
-/// Hooks as above, for calls and streams that the filter never makes, and for watermarks. Arguments
-/// are left out: the caller passes and removes them, in the C calling conventions of x86-64 and
-/// aarch64.
+/// Defines hooks as above, for callouts and streams that the filter never starts, and for
+/// watermarks. Arguments are left out: in the C calling conventions of x86-64 and aarch64, the
+/// caller passes and removes them.
 macro_rules! ignored {
     ($($hook:ident)*) => { $(
         /// Does nothing.

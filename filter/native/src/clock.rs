@@ -1,4 +1,4 @@
-//! The timer of housekeeping: a thread that asks the main thread for ticks, as Envoy has no timer
+//! The timer of ticks: a thread that schedules them on the main thread, because Envoy has no timer
 //! for filters.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use headgate_core::engine::{FAST_TICK, SLOW_TICK};
 use crate::abi::Ticker;
 use crate::process::Configuration;
 
-/// The tickers of all configurations, and the thread that asks for their ticks.
+/// The tickers of all configurations, and the thread that schedules ticks through the newest one.
 pub(crate) struct Clock {
     tickers: Vec<(Arc<Configuration>, Ticker)>,
     thread: Option<JoinHandle<()>>,
@@ -23,7 +23,7 @@ static CLOCK: Mutex<Clock> = Mutex::new(Clock {
 });
 /// Whether requests wait, so that ticks are frequent.
 static BUSY: AtomicBool = AtomicBool::new(false);
-/// Whether a tick is on its way.
+/// Whether a tick is scheduled and has not run yet.
 static UNDER_WAY: AtomicBool = AtomicBool::new(false);
 
 impl Clock {
@@ -37,14 +37,14 @@ impl Clock {
         UNDER_WAY.store(false, Ordering::SeqCst);
         if clock.thread.is_none() {
             let name = "headgate".to_owned();
-            // Without the thread only ticks are missing: the ends of other requests still resume
-            // held ones.
+            // If the thread can't start, only ticks are missing. The ends of other requests still
+            // resume held ones.
             clock.thread = thread::Builder::new().name(name).spawn(Self::run).ok();
         }
     }
 
-    /// Removes a configuration. Ends the thread with the last one: it must not call Envoy once that
-    /// has ended.
+    /// Removes a configuration. With the last one it ends the thread, which must not call Envoy
+    /// after Envoy has ended.
     pub(crate) fn remove(configuration: &Arc<Configuration>) {
         let mut clock = Self::lock();
         clock
@@ -59,7 +59,7 @@ impl Clock {
         drop(clock);
         if let Some(thread) = ended {
             thread.thread().unpark();
-            // The thread does not panic: nothing in it can.
+            // Nothing in the thread can panic.
             thread.join().unwrap_or(());
         }
     }
@@ -86,7 +86,7 @@ impl Clock {
         }
     }
 
-    /// Asks for a tick at once.
+    /// Schedules a tick at once.
     pub(crate) fn tick_now() {
         let clock = Self::lock();
         if let Some((_, newest)) = clock.tickers.last()

@@ -1,4 +1,4 @@
-//! Metrics of workflows and services, whose names come from requests. They are families, whose
+//! Families of metrics, for workflows and services, whose names come from requests. A family's
 //! labels may have any value.
 //!
 //! ```text
@@ -8,12 +8,12 @@
 //!     headgate.service.index {headgate_policy, headgate_service}
 //! ```
 //!
-//! The `stats_tags` of `headgate bootstrap` turn the Wasm filter's names into the same, so
-//! Prometheus sees no difference, with the runtime key that `headgate bootstrap` sets for the
-//! prefix. In `/stats` labels follow the name:
+//! The `stats_tags` of `headgate bootstrap` convert the Wasm filter's names to the same, and its
+//! runtime key sets the same prefix, so both filters have the same series in Prometheus. In
+//! `/stats` labels follow the name:
 //! `headgate.workflow.calls.headgate_policy.shop/app.headgate_workflow.bulk`.
 
-/// Names of a family's labels.
+/// The names of a family's labels.
 pub(crate) type Labels = [&'static str; 2];
 
 const POLICY: &str = "headgate_policy";
@@ -23,8 +23,8 @@ const PARTS: [(&str, &str); 2] = [
     ("service", "headgate_service"),
 ];
 
-/// The family of services. It has no member when a configuration is made, unlike that of workflows,
-/// which has `_other`.
+/// The family of services. It has no member when Envoy creates a configuration, unlike that of
+/// workflows, which has `_other`.
 pub(crate) const SERVICES: (&str, Labels) = ("headgate.service.index", [POLICY, PARTS[1].1]);
 
 /// One metric of a family.
@@ -37,7 +37,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Returns the member for `name`, a metric's name in the engine.
+    /// Returns the member for `name`, a metric's name in the engine; `None` if it is in no family.
     pub(crate) fn of(name: &str) -> Option<Self> {
         let (policy, rest) = name.strip_prefix("headgate.policy.")?.split_once('.')?;
         let mut rest = rest.splitn(3, '.');

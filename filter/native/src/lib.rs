@@ -1,10 +1,10 @@
-//! Headgate's filter as a dynamic module of Envoy: a host of [`headgate_core::http`], and nothing
+//! Headgate's filter as a dynamic module of Envoy: a host for [`headgate_core::http`], and nothing
 //! else.
 //!
-//! One engine serves all workers of the process, behind one lock ([`process`]): the limit and the
-//! order of the queue are exact by construction. Envoy's scheduler resumes a held request on its
-//! own worker. [`abi`] is the only interface to Envoy: it has Envoy's functions, the hooks that
-//! Envoy calls, and [`abi::Envoy`], the filter's view of a stream. [`shared`] is the state that the
+//! One engine serves all workers of the process, behind one lock ([`process`]), so the limit and
+//! the order of the queue are exact by construction. Envoy's scheduler resumes a held request on
+//! its own worker. [`abi`] is the only interface to Envoy: it has Envoy's functions, the hooks that
+//! Envoy calls, and [`abi::Envoy`], the interface to a stream. [`shared`] is the state that the
 //! libraries of one process share while one replaces another. No other file has `unsafe`.
 
 mod abi;

@@ -1,13 +1,13 @@
-//! Metrics, counted here and handed to Envoy at ticks.
+//! Metrics, which are counted in this process's memory and written to Envoy at ticks.
 //!
-//! A metric of Envoy's costs a look-up a call, and only Envoy's own threads can write histograms.
-//! So requests count in cells behind the lock that they hold anyway, and the main thread writes the
-//! changes.
+//! Each write to one of Envoy's metrics costs a look-up, and only Envoy's own threads can write
+//! histograms. So requests count in cells under the lock that they hold anyway, and the main thread
+//! writes the changes.
 //!
-//! Names have a lock of their own, so that those of a large configuration are defined, here and in
-//! Envoy, while requests go on.
+//! Names have their own lock, so that requests continue while those of a large configuration are
+//! defined, here and in Envoy.
 //!
-//! Envoy accepts no definitions after a configuration was made. Metrics whose names come from
+//! Envoy accepts no definitions after it has created a configuration. Metrics whose names come from
 //! requests are defined as families beforehand ([`crate::family`]).
 
 use std::cell::RefCell;
@@ -19,7 +19,7 @@ use headgate_core::host::{HostError, MetricId, MetricKind, Metrics};
 use crate::abi::Scope;
 use crate::family::{self, Labels, Member};
 
-/// Most values of histograms between two ticks; further ones are lost.
+/// The largest number of histogram values between two ticks; further ones are lost.
 const MOST_VALUES: usize = 1 << 16;
 
 /// A metric's name.
@@ -35,7 +35,7 @@ pub(crate) struct Name {
 #[derive(Debug, Default)]
 struct Table {
     ids: HashMap<String, u32>,
-    /// A number is not used again: Envoy's older configurations still refer to it.
+    /// A number is not reused, because Envoy's older configurations still refer to it.
     all: Vec<Option<Arc<Name>>>,
 }
 
@@ -94,7 +94,7 @@ pub(crate) struct Counts(RefCell<Cells>);
 
 #[derive(Debug, Default)]
 struct Cells {
-    /// By number of the name.
+    /// By the number of the metric's name.
     all: Vec<Option<Cell>>,
     /// Cells to write to Envoy.
     changed: Vec<u32>,
@@ -113,7 +113,7 @@ struct Cell {
 /// Envoy's numbers of the metrics in one configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Defined {
-    /// By number of the name; `None` where Envoy refused, and for members of families.
+    /// By the number of the metric's name; `None` if Envoy refused it, and for members of families.
     single: Vec<Option<usize>>,
     /// By kind.
     families: [HashMap<String, usize>; 3],
@@ -167,7 +167,7 @@ impl Cells {
             let cell = name.as_ref().map(|name| Cell {
                 name: Arc::clone(name),
                 value: 0,
-                // A gauge is written from the start.
+                // Gauges are written even before their first change.
                 changed: name.kind == MetricKind::Gauge,
             });
             if cell.as_ref().is_some_and(|cell| cell.changed) {
@@ -180,8 +180,9 @@ impl Cells {
 }
 
 impl Counts {
-    /// Forgets the metrics of policies for which `is_gone`; some bytes remain of each. Not while a
-    /// configuration is prepared, as its metrics belong to no configuration yet.
+    /// Removes the metrics of policies for which `is_gone` is true; some bytes of each remain.
+    /// Don't call this while a configuration is being prepared, because its metrics belong to no
+    /// configuration yet.
     pub(crate) fn forget(&self, is_gone: impl Fn(&str) -> bool) {
         let mut cells = self.0.borrow_mut();
         cells.grow();
@@ -194,10 +195,10 @@ impl Counts {
         }
     }
 
-    /// Returns changes that define the members of families in a new configuration. Envoy forgets
-    /// them with the configuration that wrote them, and counters start at 0 again, unless another
-    /// configuration has written them by then. A histogram can't be written without a value, so
-    /// that of a workflow starts over.
+    /// Returns changes that define the members of families in a new configuration. Envoy removes
+    /// members with the configuration that wrote them, and their counters start at 0 again, unless
+    /// another configuration has written them by then. A histogram can't be written without a
+    /// value, so a workflow's histogram starts over.
     pub(crate) fn members(&self, defined: &Defined) -> Vec<Change> {
         let mut cells = self.0.borrow_mut();
         cells.grow();
@@ -218,8 +219,8 @@ impl Counts {
         cells.all.iter().enumerate().filter_map(member).collect()
     }
 
-    /// Moves the changes to `out`. Metrics that the configuration doesn't have wait for one that
-    /// has them.
+    /// Moves the changes to `out`. Changes of counters and gauges that the configuration lacks wait
+    /// for one that has them; such values of histograms are dropped.
     pub(crate) fn take(&self, defined: &Defined, out: &mut Vec<Change>) {
         let mut cells = self.0.borrow_mut();
         cells.grow();
@@ -258,7 +259,7 @@ impl Counts {
         }
     }
 
-    /// Writes a metric: `f` returns whether its cell is to be written to Envoy.
+    /// Changes a metric. `f` returns whether the cell must be written to Envoy.
     fn with(
         &self,
         metric: MetricId,

@@ -1,8 +1,8 @@
-//! The engine of the process, behind one lock, and its driver.
+//! The engine of the process, behind one lock, and the code that drives it.
 //!
-//! A thread that holds the lock may read and change its own streams, which never makes Envoy call
-//! back. Replies, resumptions and messages to other workers may call back, or are slow; they come
-//! after the lock is released.
+//! A thread that holds the lock may read and change its own streams, because Envoy then never calls
+//! a hook. Replies, resumptions and messages to other workers may call hooks, or are slow, so they
+//! follow after the lock is released.
 //!
 //! A panic fails open ([`crate::recovery`]): the engine is not used again, held requests continue,
 //! and all requests pass until a tick replaces the engine.
@@ -39,20 +39,21 @@ pub(crate) enum Head {
 }
 
 static PROCESS: Mutex<Option<Process>> = Mutex::new(None);
-/// The engine panicked: until it is replaced, all requests pass.
+/// Whether the engine has panicked. All requests pass until it is replaced.
 static FAILED: AtomicBool = AtomicBool::new(false);
-/// Another library of the process left a slot to this one.
+/// Whether another library of the process has handed a slot to this one.
 static WOKEN: AtomicBool = AtomicBool::new(false);
 static STREAMS: AtomicU32 = AtomicU32::new(0);
 static CONFIGURATIONS: AtomicU32 = AtomicU32::new(0);
 
-/// The number of periods without a tick after which the main thread is late.
+/// The number of tick periods after which the main thread's tick counts as late.
 const LATE: u32 = 2;
 
 #[cfg(test)]
 pub(crate) use crate::abi::fake::now;
 
-/// The system's monotonic clock: the same for all threads, and for all libraries of the process.
+/// Returns the time of the system's monotonic clock, which is the same for all threads and for all
+/// libraries of the process.
 #[cfg(not(test))]
 pub(crate) fn now() -> Instant {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -64,22 +65,22 @@ pub(crate) fn now() -> Instant {
     )
 }
 
-/// Returns a number for a stream; it is used again after 2^32 others.
+/// Returns a number for a stream, which is reused after 2^32 others.
 pub(crate) fn next_stream() -> u32 {
     STREAMS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Returns a number that no other engine of the process draws: the system's random bytes, from the
-/// hash seeds of the standard library.
+/// Returns a random number that no other engine of the process has: from the system's random bytes,
+/// through the hash seeds of the standard library.
 fn nonce() -> u64 {
     RandomState::new().hash_one(0_u8)
 }
 
 /// A held request.
 struct Waiting {
-    /// Resumes the request; taken at its turn.
+    /// Resumes the request; taken when the request's turn has come.
     scheduler: Option<Scheduler>,
-    /// The action to take then.
+    /// The action for the request then.
     action: Option<Action>,
 }
 
@@ -95,7 +96,7 @@ pub(crate) struct Process {
     ticked: Instant,
 }
 
-/// The main thread, which has no stream.
+/// The proxy on the main thread, outside of any stream.
 struct Main;
 
 impl Proxy for Main {
@@ -108,7 +109,7 @@ impl Proxy for Main {
     }
 }
 
-/// Locks the process, also if its engine failed.
+/// Locks the process, even if its engine failed.
 fn lock() -> MutexGuard<'static, Option<Process>> {
     PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -127,11 +128,12 @@ pub(crate) fn is_locked() -> bool {
     PROCESS.try_lock().is_err()
 }
 
-/// Runs `f` with the lock; then resumes the requests whose turn has come. Returns `None` without an
-/// engine.
+/// Runs `f` under the lock, then resumes the requests whose turn has come. Returns `None` if there
+/// is no working engine.
 pub(crate) fn with<T>(f: impl FnOnce(&mut Process) -> T) -> Option<T> {
     let now = now();
-    // A lock is poisoned before `failed` runs, and a panic elsewhere poisons none.
+    // A panic under the lock has poisoned it before `failed` runs. A panic elsewhere doesn't poison
+    // it.
     let mut locked = PROCESS.lock().ok()?;
     if FAILED.load(Ordering::Relaxed) {
         return None;
@@ -155,7 +157,7 @@ pub(crate) fn with<T>(f: impl FnOnce(&mut Process) -> T) -> Option<T> {
 }
 
 /// Handles the start of a panic: all requests pass from now on. This runs before the lock is
-/// released, so that [`recover`] finds the pause, and no engine that panicked counts as working.
+/// released, so that [`recover`] finds the pause, and no thread uses an engine that panicked.
 pub(crate) fn panicked() {
     let pause = recovery::failed(now());
     if !FAILED.swap(true, Ordering::SeqCst) {
@@ -174,7 +176,7 @@ pub(crate) fn failed() {
     let mut locked = lock();
     let waiting = locked.as_mut().map(|process| {
         process.count_panic();
-        // Requests of a new engine that replaced it meanwhile keep waiting.
+        // If a new engine has replaced it meanwhile, that engine's requests keep waiting.
         match FAILED.load(Ordering::SeqCst) {
             true => std::mem::take(&mut process.waiting),
             false => HashMap::new(),
@@ -184,7 +186,7 @@ pub(crate) fn failed() {
     let_go(waiting.unwrap_or_default());
 }
 
-/// Lets held requests of a failed engine continue.
+/// Continues the held requests of a failed engine.
 fn let_go(waiting: HashMap<u32, Waiting>) {
     let waiting = waiting.into_values();
     for scheduler in waiting.filter_map(|waiting| waiting.scheduler) {
@@ -192,7 +194,7 @@ fn let_go(waiting: HashMap<u32, Waiting>) {
     }
 }
 
-/// Replaces a failed engine, once that is due.
+/// Replaces a failed engine, if that is due.
 fn recover() {
     if !FAILED.load(Ordering::SeqCst) || !recovery::is_due(now()) {
         return;
@@ -213,8 +215,8 @@ fn recover() {
     abi::log(Level::Info, "headgate: the filter works again");
 }
 
-/// Handles a wake-up by another library, which left a slot to this one. Called with that library's
-/// lock.
+/// Handles a wake-up by another library, which handed a slot to this one. Called under that
+/// library's lock.
 pub(crate) extern "C" fn wake() {
     WOKEN.store(true, Ordering::SeqCst);
     Clock::tick_now();
@@ -231,7 +233,7 @@ impl Process {
         }
     }
 
-    /// Does housekeeping, on any thread.
+    /// Does the periodic work, on any thread.
     fn tick(&mut self) {
         self.ticked = now();
         if WOKEN.swap(false, Ordering::SeqCst) {
@@ -241,15 +243,15 @@ impl Process {
         self.listen();
     }
 
-    /// Does housekeeping on a worker while the main thread is late, as it may be for seconds: a
-    /// large update, a scrape of many stats. Metrics and reports wait for the main thread.
+    /// Does the periodic work on a worker if the main thread is late. A large update or a scrape of
+    /// many stats may keep that busy for seconds. Metrics and reports wait for the main thread.
     fn tick_if_late(&mut self, now: Instant) {
         if now.since(self.ticked) > LATE * Clock::period() {
             self.tick();
         }
     }
 
-    /// Registers the engine under its current number, so that other workers reach it.
+    /// Registers the engine under its current worker number, so that other workers can wake it.
     fn listen(&mut self) {
         let worker = self.filter.engine().worker();
         if let Some(worker) = worker
@@ -263,13 +265,13 @@ impl Process {
     fn count_panic(&self) {
         let host = self.filter.host();
         let panics = host.number(PANICS);
-        // Numbers in memory do not fail.
+        // Numbers in memory can't fail.
         panics
             .and_then(|panics| host.add_to(panics, 1))
             .unwrap_or(());
     }
 
-    /// Holds the request of `stream`, which is that of `envoy`.
+    /// Holds the request of `stream`, which belongs to `envoy`.
     pub(crate) fn hold(&mut self, stream: u32, envoy: Envoy) {
         let waiting = Waiting {
             scheduler: Some(envoy.scheduler()),
@@ -283,7 +285,7 @@ impl Process {
         self.waiting.remove(&stream)?.action
     }
 
-    /// Forgets a stream that has ended.
+    /// Removes a stream that has ended.
     pub(crate) fn forget(&mut self, stream: u32) {
         self.waiting.remove(&stream);
     }
@@ -299,10 +301,10 @@ impl Process {
         due.collect()
     }
 
-    /// Moves metrics that changed to `out`.
+    /// Moves changed metrics to `out`.
     fn take_metrics(&self, defined: &Defined, out: &mut Vec<Change>) {
         let host = self.filter.host();
-        // Counting in memory does not fail.
+        // Counting in memory can't fail.
         host.publish().unwrap_or(());
         host.metrics().take(defined, out);
     }
@@ -312,7 +314,7 @@ impl Process {
 pub(crate) struct Configuration {
     /// Its number among the filter's listeners.
     id: u32,
-    /// The filter's name, which identifies the listener where several have different policies.
+    /// The filter's name, which identifies the listener if several have different policies.
     name: Arc<str>,
     direction: Direction,
     pub(crate) scope: Scope,
@@ -320,7 +322,7 @@ pub(crate) struct Configuration {
 }
 
 impl Configuration {
-    /// Applies a configuration; `None`, with the reason in the log, if it is refused.
+    /// Applies a configuration. Returns `None`, with the reason in the log, if it is refused.
     pub(crate) fn new(scope: Scope, name: &str, json: &[u8]) -> Option<Arc<Self>> {
         let this = Arc::new(Self {
             id: CONFIGURATIONS.fetch_add(1, Ordering::Relaxed),
@@ -329,7 +331,7 @@ impl Configuration {
             scope,
             defined: OnceLock::new(),
         });
-        // The engine's configuration then includes this one, unless it is refused.
+        // Replace a failed engine first, so that this configuration is applied to the new one.
         recovery::hurry();
         recover();
         let prepared = Prepared::from_json(&Names, json);
@@ -343,7 +345,7 @@ impl Configuration {
             process.listen();
             let (filter, host) = (&process.filter, process.filter.host());
             host.forget_others(filter.policies());
-            // Counting in memory does not fail.
+            // Counting in memory can't fail.
             host.publish().unwrap_or(());
         }
         let due = process.due();
@@ -352,7 +354,7 @@ impl Configuration {
             scheduler.commit();
         }
         applied.ok()?;
-        // Envoy takes a microsecond for each of some thousand definitions.
+        // Not under the lock: Envoy takes a microsecond for each of some thousand definitions.
         let defined = this.defined.get_or_init(|| metrics::define_in(scope));
         let members = with(|process| process.filter.host().metrics().members(defined));
         for member in &members.unwrap_or_default() {
@@ -370,8 +372,8 @@ impl Configuration {
         self.direction
     }
 
-    /// Removes a configuration that Envoy dropped, with its last stream or with the rest of a
-    /// failed update.
+    /// Removes a configuration that Envoy dropped, after its last stream or because an update
+    /// failed.
     pub(crate) fn gone(self: Arc<Self>) {
         let handled = with(|process| process.filter.gone(&Main, self.id));
         if handled.is_none()
@@ -383,8 +385,8 @@ impl Configuration {
     }
 }
 
-/// Does housekeeping on the main thread, in a hook of `configuration`: Envoy keeps it until the
-/// hook returns.
+/// Does the periodic work on the main thread, in a hook of `configuration`, which Envoy keeps until
+/// the hook returns.
 pub(crate) fn tick(configuration: &Arc<Configuration>) {
     Clock::ticked();
     recover();
@@ -406,7 +408,7 @@ pub(crate) fn tick(configuration: &Arc<Configuration>) {
     for change in &changed {
         configuration.scope.write(change);
     }
-    // Without the lock: the answer may come at once.
+    // Not under the lock: Envoy may call back with the response at once.
     if let Some(callout) = callout
         && !configuration.scope.post(&callout)
     {
@@ -414,7 +416,7 @@ pub(crate) fn tick(configuration: &Arc<Configuration>) {
     }
 }
 
-/// Handles the response to the report that a tick sent; `None` without a response.
+/// Handles the response to the report that a tick sent; `None` if there is none.
 pub(crate) fn reported(answer: Option<&[u8]>) {
     with(|process| headgate_mesh::reported(&mut process.filter, &Main, answer));
 }
@@ -423,7 +425,7 @@ pub(crate) fn reported(answer: Option<&[u8]>) {
 mod tests {
     use crate::abi::fake::{self, Became, Listener, Stream};
 
-    /// One slot, and a queue in which requests wait for at most a second.
+    /// A configuration with one slot, and a queue in which requests wait for at most a second.
     const ONE_SLOT: &str = r#"{"stages":[{"policy":"ns/one","parallelism":1,
         "queue":{"max_length":10,"timeout_us":1000000},
         "strategy":{"type":"MaxQueueLength"},"types":[{"name":"default"}]}]}"#;

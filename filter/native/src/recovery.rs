@@ -1,9 +1,9 @@
 //! Recovery from a panic: the pause in which all requests pass, and the log line.
 //!
-//! A panic in a Wasm VM loses the requests of its worker, and Envoy makes another VM after a pause.
-//! Here a panic loses no request. The engine is also remade after a pause, which doubles while
-//! panics recur: requests that make it panic each time must not keep the process busy with
-//! restarts.
+//! A panic in a Wasm VM loses the requests of its worker, and Envoy creates another VM after a
+//! pause. Here a panic loses no request. The engine is also replaced after a pause, which doubles
+//! while panics recur, so that requests that cause a panic each time don't keep the process busy
+//! with restarts.
 
 use std::panic::{self, PanicHookInfo};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,12 +18,12 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// The time without a panic after which the next pause is the shortest again.
 const FORGET: Duration = Duration::from_secs(60);
 
-/// Failures of engines.
+/// The failures of engines.
 #[derive(Debug, Default)]
 struct Failures {
     /// The time of the last failure, and the pause after it.
     last: Option<(Instant, Duration)>,
-    /// Whether the pause ended early.
+    /// Whether the pause was ended early.
     hurried: bool,
     message: String,
 }
@@ -66,7 +66,7 @@ pub(crate) fn is_due(now: Instant) -> bool {
     failures().is_due(now)
 }
 
-/// Ends the pause early: a new configuration may avoid the panic.
+/// Ends the pause early, because a new configuration may avoid the panic.
 pub(crate) fn hurry() {
     failures().hurried = true;
 }
@@ -76,7 +76,7 @@ pub(crate) fn last_panic() -> String {
     failures().message.clone()
 }
 
-/// Installs a panic hook for this library. It keeps the message for the log instead of writing each
+/// Installs a panic hook for this library. It stores the message for the log instead of writing it
 /// to standard error, and calls `panicked` at once, before the stack unwinds.
 pub(crate) fn report_panics(panicked: fn()) {
     panic::set_hook(Box::new(move |info| {

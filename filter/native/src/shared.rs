@@ -1,5 +1,5 @@
-//! State that all libraries of this filter in one process share: numbers and blobs, as the VMs of
-//! Wasm share gauges and shared data.
+//! State that all libraries of this filter in one process share: numbers and blobs, like the gauges
+//! and shared data of Wasm VMs.
 //!
 //! Replacing the module's file loads a second library, with statics of its own, while streams of
 //! the first one continue. Both engines are then workers of one process
@@ -7,12 +7,13 @@
 //! of the first. The first library owns the state and puts a [`Table`] of functions into Envoy's
 //! registry of shared data. It is never unloaded (`build.rs`).
 //!
-//! The table is a format between versions: a field never changes its meaning. Another layout needs
-//! another [`KEY`]; such a library starts without state. Times in the state are of the system's
-//! monotonic clock.
+//! The table is an interface between versions, so a field never changes its meaning. Another layout
+//! needs another [`KEY`]; a library with that key starts without state. Times in the state are
+//! those of the system's monotonic clock.
 //!
-//! The state is never freed: another library may be using it. Each policy name costs some kilobytes
-//! for the life of the process, and a policy that comes back starts with its estimates.
+//! The state is never freed, because another library may be using it. Each policy name costs some
+//! kilobytes for the life of the process, and a policy that is created again starts with its old
+//! estimates.
 #![allow(unsafe_code)] // functions of another library
 
 use std::cell::RefCell;
@@ -37,7 +38,7 @@ const KEY: &str = "headgate.state/1";
 
 /// Prefix of the names of policies' metrics and numbers.
 const POLICY: &str = "headgate.policy.";
-/// Panics since the start of the process, of all libraries.
+/// The name of the number of panics in all libraries since the start of the process.
 pub(crate) const PANICS: &str = "headgate.panics";
 
 /// The status of [`HostError::Call`] for an unknown name: proxy-wasm's `Status::NotFound`.
@@ -53,7 +54,7 @@ struct Table {
     number: unsafe extern "C" fn(name: Buffer) -> *const AtomicU64,
     /// Passes a blob to `take`, unless it is absent, and returns its version.
     load: unsafe extern "C" fn(key: Buffer, to: *mut c_void, take: Take) -> u32,
-    /// Stores a blob if its version is `expected`, else returns false.
+    /// Stores a blob if its version is `expected`; otherwise returns false.
     store: unsafe extern "C" fn(key: Buffer, value: Buffer, expected: u32) -> bool,
     /// Registers the function that wakes the worker.
     listen: extern "C" fn(worker: u32, wake: Wake),
@@ -61,7 +62,8 @@ struct Table {
     wake: extern "C" fn(worker: u32) -> bool,
 }
 
-/// Called once with `to` and bytes that are valid during the call.
+/// The function to which [`Table::load`] passes `to` and a blob, once. The blob is valid during the
+/// call.
 type Take = unsafe extern "C" fn(to: *mut c_void, blob: Buffer);
 
 /// The state, in the first library.
@@ -95,7 +97,7 @@ static TABLE: Table = Table {
                 if let Some(known) = state.numbers.get(&*name) {
                     return std::ptr::from_ref(*known);
                 }
-                // The name is never removed either.
+                // The name is never removed, so the number is not leaked twice.
                 let new: &'static AtomicU64 = Box::leak(Box::default());
                 state.numbers.insert(name.into_owned(), new);
                 std::ptr::from_ref(new)
@@ -144,7 +146,7 @@ static TABLE: Table = Table {
     },
     wake: {
         extern "C" fn wake(worker: u32) -> bool {
-            // Called without the lock: the function is another library's.
+            // Call it without the lock, because the function is another library's.
             let listener = with_state(|state| state.listeners.get(&worker).copied());
             listener.map(|wake| wake()).is_some()
         }
@@ -152,8 +154,8 @@ static TABLE: Table = Table {
     },
 };
 
-/// Returns the table of the first library of the process; that of this one, if it is the first. On
-/// the main thread only.
+/// Returns the table of the process's first library, which may be this one. Call it on the main
+/// thread only.
 fn table() -> &'static Table {
     let registered = abi::shared_data(KEY).cast::<Table>();
     // SAFETY: every table under this key is a static of a library that is never unloaded.
@@ -164,7 +166,7 @@ fn table() -> &'static Table {
     &TABLE
 }
 
-/// The engine's view of the process: its state, and metrics of this library.
+/// The engine's host: the process's shared state, and the metrics of this library.
 pub(crate) struct Host {
     metrics: Counts,
     table: &'static Table,
@@ -177,8 +179,7 @@ pub(crate) struct Host {
     live: RefCell<HashSet<String>>,
 }
 
-/// Whether a number is published as a gauge: panics, and the slots in use, by which the engine
-/// decides.
+/// Whether a number is published as a gauge: the panics and the slots in use are.
 fn is_shown(name: &str) -> bool {
     let slots = name.ends_with(".slots_in_use") && !name.contains(".worker.");
     slots || name == PANICS
@@ -321,7 +322,7 @@ impl Shared for Host {
         }
         let mut bytes: Vec<u8> = Vec::new();
         let to = (&raw mut bytes).cast();
-        // SAFETY: `key` and `bytes` live, and `take` agrees with what `to` is.
+        // SAFETY: `key` and `bytes` live, and `to` has the type that `take` expects.
         let version = unsafe { (self.table.load)(Buffer::of(key.as_bytes()), to, take) };
         Ok((version != 0).then_some((bytes, Version(version))))
     }

@@ -1,4 +1,4 @@
-//! One stream, from its headers to its end.
+//! One stream, from its request headers to its end.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ thread_local! {
     static PENDING: RefCell<HashMap<u32, Envoy>> = RefCell::default();
 }
 
-/// Reads the hosts that the last tick asks for, of this worker's streams.
+/// Reads the upstream hosts that the last tick needs, for the streams of this worker.
 pub(crate) fn look(filter: &mut Filter<Host>, now: Instant) {
     let looked = PENDING.try_with(|pending| {
         let Ok(pending) = pending.try_borrow() else {
@@ -49,10 +49,10 @@ pub(crate) fn look(filter: &mut Filter<Host>, now: Instant) {
     looked.unwrap_or(());
 }
 
-/// The filter's view of a stream; without Envoy once it has ended.
+/// The stream of a hook, as the filter uses it. Without `envoy` after the stream's end.
 struct Attached<'a> {
     id: u32,
-    /// The time at which its hook ran: the wait for the lock is part of a request's time.
+    /// The time at which its hook started. So the wait for the lock is part of a request's time.
     now: Instant,
     listener: &'a str,
     envoy: Option<Envoy>,
@@ -123,9 +123,9 @@ impl Stream for Attached<'_> {
     }
 }
 
-/// Panics in the hook that a request header names, in builds for tests of it.
+/// Panics in the hook that a request header names, in builds that test panics.
 #[cfg(feature = "trap")]
-#[allow(clippy::panic)] // what the feature is for
+#[allow(clippy::panic)] // the purpose of the feature
 fn trap(envoy: Envoy, hook: &str) {
     let wanted = envoy.header(Map::Request, "x-headgate-trap");
     if wanted.is_some_and(|wanted| wanted == hook.as_bytes()) {
@@ -136,8 +136,8 @@ fn trap(envoy: Envoy, hook: &str) {
 #[cfg(not(feature = "trap"))]
 fn trap(_envoy: Envoy, _hook: &str) {}
 
-/// Returns the request's span; `None` where Envoy doesn't trace it, and in builds for the benchmark
-/// of the tags.
+/// Returns the request's span; `None` if Envoy doesn't trace it, and in builds for the benchmark of
+/// the tags.
 fn span(envoy: Envoy) -> Option<Span> {
     if cfg!(feature = "untagged") {
         return None;
@@ -145,17 +145,17 @@ fn span(envoy: Envoy) -> Option<Span> {
     envoy.span()
 }
 
-/// Tags of a request's span: the type, the decision, the reason of a refusal, and the time for
-/// which it was held, ms.
+/// The names of a span's tags: the request's type, the decision, the reason of a refusal, and the
+/// time for which the request was held, ms.
 const TYPE: &str = "headgate.type";
 const DECISION: &str = "headgate.decision";
 const REASON: &str = "headgate.reason";
 const QUEUE_WAIT: &str = "headgate.queue_wait_ms";
-/// Values of [`DECISION`].
+/// The values of [`DECISION`].
 const ADMITTED: &str = "admitted";
 const REFUSED: &str = "refused";
 
-/// Tags the span with the end of a held request's wait.
+/// Tags the span with the decision about a held request, and its wait.
 fn tag_turn(span: Span, action: &Action, waited: Duration) {
     match action {
         Action::Resume { .. } => span.tag(DECISION, ADMITTED),
@@ -174,14 +174,15 @@ enum Side {
     Outbound(Outbound),
 }
 
-/// One stream. Its hooks run on its worker's thread, one inside another where Envoy answers it.
+/// One stream. Its hooks run on its worker's thread, one inside another when Envoy sends a local
+/// reply.
 pub(crate) struct Request {
     id: u32,
-    /// The name of its configuration.
+    /// The name of the stream's configuration.
     listener: Arc<str>,
-    /// The epoch of its engine; see [`process::Process::epoch`].
+    /// The epoch of the stream's engine; see [`process::Process::epoch`].
     epoch: Cell<u32>,
-    /// The time since which it is held, if Envoy traces it.
+    /// The time from which on the request is held, if Envoy traces it.
     traced: Cell<Option<Instant>>,
     side: RefCell<Side>,
 }
@@ -209,7 +210,7 @@ impl Request {
         }
     }
 
-    /// Whether the filter has to see the rest of the stream.
+    /// Whether the filter needs the rest of the stream.
     fn is_pending(&self) -> bool {
         match self.side.try_borrow().as_deref() {
             Ok(Side::Inbound(inbound)) => inbound.is_pending(),
@@ -225,7 +226,7 @@ impl Request {
         };
         let decided = match &mut *side {
             Side::Inbound(inbound) => {
-                // Before the lock: copying and reading them takes time.
+                // Copy and parse them before the lock, because that takes time.
                 let headers = Headers::of_request(&stream);
                 let span = span(envoy);
                 process::with(|process| {
@@ -288,11 +289,11 @@ impl Request {
         }
     }
 
-    /// Handles the turn of a held request; `None` if it has to wait on.
+    /// Handles the turn of a held request; returns `None` if it must wait longer.
     pub(crate) fn scheduled(&self, envoy: Envoy) -> Option<Head> {
         let stream = self.attached(envoy);
         let decided = process::with(|process| {
-            // Held by a failed engine: no other engine resumes it.
+            // A failed engine held the request, so no other engine would resume it.
             if process.epoch != self.epoch.get() {
                 return Some(Head::Continue);
             }
@@ -333,7 +334,7 @@ impl Request {
         });
     }
 
-    /// Handles a part of the response's body that is not the last.
+    /// Handles a part of the response's body, but not the last.
     pub(crate) fn response_begins(&self, envoy: Envoy) {
         let awaited = match self.side.try_borrow().as_deref() {
             Ok(Side::Inbound(inbound)) => inbound.awaits_first_byte(),
@@ -372,7 +373,7 @@ impl Request {
         self.end(&self.attached(envoy));
     }
 
-    /// Handles the last hook. A stream is ended here only if the hook before never came.
+    /// Handles the last hook. It ends the stream only if Envoy skipped the hook for the end.
     pub(crate) fn destroyed(&self) {
         self.end(&Attached {
             id: self.id,

@@ -1,8 +1,8 @@
-//! Envoy's contexts: configurations, requests to the process behind the proxy, and calls that it
-//! makes.
+//! Envoy's contexts: configurations, requests to the process behind the proxy, and its outbound
+//! calls.
 //!
-//! A callback does nothing while the VM's state is in use ([`vm::with`]): the end of a request is
-//! then handled by a later callback, at the latest by the last.
+//! A callback does nothing while the VM's state is borrowed ([`vm::with`]). Then a later callback,
+//! at the latest the last one, handles the end of a request.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,8 +17,8 @@ use crate::vm;
 
 /// One context.
 enum Context {
-    /// A configuration, with the direction of its streams: requests to the process, or calls that
-    /// it makes.
+    /// A configuration, with the direction of its streams: requests to the process, or its outbound
+    /// calls.
     Root(Direction),
     Request(Box<Inbound>),
     Call(Box<Outbound>),
@@ -28,7 +28,7 @@ thread_local! {
     static CONTEXTS: RefCell<BTreeMap<u32, Context>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// Runs `f` on the context of this number; `None` if it doesn't exist, or during a callback for
+/// Runs `f` on the context with this number; `None` if it doesn't exist, or during a callback for
 /// another context.
 fn with<T>(id: u32, f: impl FnOnce(&mut Context) -> T) -> Option<T> {
     CONTEXTS.with(|contexts| Some(f(contexts.try_borrow_mut().ok()?.get_mut(&id)?)))
@@ -65,7 +65,7 @@ pub(crate) fn delete(id: u32) {
     }
 }
 
-/// Applies the configuration; whether one is in force then.
+/// Applies the configuration. Returns whether any configuration is in force.
 pub(crate) fn configure(id: u32, size: usize) -> bool {
     let json = match ffi::plugin_configuration(size) {
         Ok(json) => json,
@@ -92,7 +92,7 @@ pub(crate) fn reported(id: u32, body_size: usize) {
     vm::with(|vm| vm.reported(id, body_size));
 }
 
-/// Whether the request, or the call, continues at once.
+/// Handles request headers. Returns whether the request or the call continues at once.
 pub(crate) fn request_headers(id: u32) -> bool {
     let goes_on = with(id, |context| match context {
         Context::Root(_) => None,
@@ -125,7 +125,7 @@ pub(crate) fn response_headers(id: u32, end: bool) {
     });
 }
 
-/// Handles a part of the response's body that is not the last.
+/// Handles a part of the response's body, but not the last.
 pub(crate) fn response_begins(id: u32) {
     with(id, |context| match context {
         Context::Request(inbound) if inbound.awaits_first_byte() => {

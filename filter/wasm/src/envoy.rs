@@ -1,4 +1,4 @@
-//! One stream of Envoy, through proxy-wasm.
+//! One stream in Envoy, through proxy-wasm.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use headgate_core::time::{Instant, nanos};
 
 use crate::ffi;
 
-/// The effective context: a stream, or a root context. All calls concern it, whatever the number.
+/// The effective context, a stream or a root context, with its number. All calls apply to the
+/// effective context, whatever the number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Effective(pub(crate) u32);
 

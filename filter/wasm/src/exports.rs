@@ -1,11 +1,11 @@
-//! The callbacks of Envoy: the exports of proxy-wasm's ABI 0.2.1 that the filter needs, and no
+//! The callbacks from Envoy: the exports of proxy-wasm's ABI 0.2.1 that the filter needs, and no
 //! others.
 //!
-//! Envoy calls every function of the ABI that a module exports. Each call enters the VM, which
-//! costs more than the work of most of them would here: callbacks for request bodies, for logs, and
-//! twice for the end of a stream would be three useless entries a request. Envoy doesn't call a
-//! missing export. So this file is the list of a request's costs: its context, its headers, those
-//! of its response, each part of the response's body, and its end.
+//! Envoy calls every function of the ABI that a module exports, but no missing export. Each call
+//! enters the VM, which costs more than the work that most of them would do. Callbacks for request
+//! bodies, for logs, and a second one for the end of a stream would be three useless entries for
+//! each request. So a request costs these entries: its context, its headers, those of its response,
+//! each part of the response's body, and its end.
 #![allow(unsafe_code)] // exported names
 
 use headgate_core::http::Level;
@@ -18,7 +18,7 @@ unsafe extern "C" {
     fn __wasm_call_ctors();
 }
 
-/// Results of callbacks for headers, `FilterHeadersStatus`: the request continues, or is held.
+/// Results of callbacks for headers (`FilterHeadersStatus`): the request continues, or is held.
 const CONTINUE: u32 = 0;
 const PAUSE: u32 = 1;
 
@@ -26,7 +26,7 @@ const PAUSE: u32 = 1;
 #[unsafe(no_mangle)]
 extern "C" fn _initialize() {
     #[cfg(target_os = "wasi")]
-    // SAFETY: the linker makes it, and Envoy calls this function once.
+    // SAFETY: the linker defines it, and Envoy calls this function once.
     unsafe {
         __wasm_call_ctors();
     }
@@ -35,7 +35,7 @@ extern "C" fn _initialize() {
     }));
 }
 
-/// Declares the ABI of the exports by its name.
+/// Declares the ABI version of the exports by its name.
 #[unsafe(no_mangle)]
 extern "C" fn proxy_abi_version_0_2_1() {}
 
@@ -45,8 +45,7 @@ extern "C" fn proxy_on_memory_allocate(size: usize) -> *mut u8 {
     ffi::allocate(size)
 }
 
-/// Handles the start of a configuration (`parent` is 0), or of a request or a call of the
-/// application.
+/// Handles the start of a configuration (`parent` is 0), or of a request or an outbound call.
 #[unsafe(no_mangle)]
 extern "C" fn proxy_on_context_create(context: u32, parent: u32) {
     contexts::create(context, parent);
@@ -114,14 +113,14 @@ extern "C" fn proxy_on_response_trailers(context: u32, _count: usize) -> u32 {
     CONTINUE
 }
 
-/// Handles the end of a context, with its stream or its configuration.
+/// Handles the end of a context: of a stream or a configuration.
 #[unsafe(no_mangle)]
 extern "C" fn proxy_on_delete(context: u32) {
     contexts::delete(context);
 }
 
 #[cfg(feature = "trap")]
-#[allow(clippy::panic)] // what the feature is for
+#[allow(clippy::panic)] // the purpose of the feature
 fn trap() {
     let headers = ffi::request_headers();
     let wanted = b"x-headgate-trap";

@@ -1,5 +1,5 @@
-//! The proxy-wasm calls, each with its status checked. The only file with `unsafe` blocks;
-//! `exports` has names.
+//! The proxy-wasm calls, each with its status checked. This is the only file with `unsafe` blocks;
+//! `exports` only has `no_mangle` names.
 //!
 //! The wrappers of proxy-wasm's Rust SDK panic on an unexpected status, and a panic loses every
 //! request of the worker.
@@ -138,13 +138,13 @@ fn check(call: &'static str, status: u32) -> Result<(), HostError> {
     }
 }
 
-/// Returns memory of `size` bytes for a result of the host, which [`take`] takes over.
+/// Returns memory of `size` bytes for a result of the host; [`take`] takes ownership of it.
 pub(crate) fn allocate(size: usize) -> *mut u8 {
-    // Zeroed, as the host writes all of it or nothing.
+    // Zeroed, because the host may write nothing.
     Box::leak(vec![0; size].into_boxed_slice()).as_mut_ptr()
 }
 
-/// Takes over a buffer that the host got from [`allocate`].
+/// Takes ownership of a buffer that the host got from [`allocate`].
 fn take(data: *mut u8, size: usize) -> Option<Vec<u8>> {
     if data.is_null() {
         return None;
@@ -154,13 +154,13 @@ fn take(data: *mut u8, size: usize) -> Option<Vec<u8>> {
     Some(unsafe { Vec::from_raw_parts(data, size, size) })
 }
 
-/// Returns all request headers, in the format of [`headgate_core::http::Headers`]. One call and one
-/// allocation instead of one of each per header.
+/// Returns all request headers, in the format of [`headgate_core::http::Headers`]. One host call
+/// and one allocation, instead of one of each per header.
 pub(crate) fn request_headers() -> Result<Vec<u8>, HostError> {
     headers(REQUEST_HEADERS)
 }
 
-/// Returns all response headers, as [`request_headers`].
+/// Returns all response headers, in the same format.
 pub(crate) fn response_headers() -> Result<Vec<u8>, HostError> {
     headers(RESPONSE_HEADERS)
 }
@@ -173,12 +173,12 @@ fn headers(map: u32) -> Result<Vec<u8>, HostError> {
     Ok(take(data, size).unwrap_or_default())
 }
 
-/// Returns a header of the response; the first of several.
+/// Returns the first value of a response header.
 pub(crate) fn response_header(name: &str) -> Result<Option<Vec<u8>>, HostError> {
     header(RESPONSE_HEADERS, name)
 }
 
-/// Returns a trailer of the response; the first of several.
+/// Returns the first value of a response trailer.
 pub(crate) fn response_trailer(name: &str) -> Result<Option<Vec<u8>>, HostError> {
     header(RESPONSE_TRAILERS, name)
 }
@@ -195,8 +195,8 @@ fn header(map: u32, name: &str) -> Result<Option<Vec<u8>>, HostError> {
     }
 }
 
-/// Sends a request by the effective root context, which gets the response. `headers` is serialized
-/// like [`request_headers`].
+/// Sends a request from the effective root context, which receives the response. `headers` is
+/// serialized like [`request_headers`].
 pub(crate) fn http_call(
     cluster: &str,
     headers: &[u8],
@@ -225,8 +225,8 @@ pub(crate) fn http_call(
     check("proxy_http_call", status)
 }
 
-/// Returns the body of the response to [`http_call`], of `size` bytes, in its callback; `None`
-/// unless the status is 200.
+/// Returns the body, of `size` bytes, of the response to [`http_call`]; `None` unless the status is
+/// 200. Call it in the response's callback.
 pub(crate) fn http_call_answer(size: usize) -> Result<Option<Vec<u8>>, HostError> {
     let status = header(CALLOUT_HEADERS, ":status");
     if status.ok().flatten().as_deref() != Some(b"200") {
@@ -239,12 +239,12 @@ pub(crate) fn http_call_answer(size: usize) -> Result<Option<Vec<u8>>, HostError
     check("proxy_get_buffer_bytes", status).map(|()| take(data, read))
 }
 
-/// Sets a header of the request and removes all others of that name.
+/// Sets a request header and removes all others of that name.
 pub(crate) fn set_request_header(name: &str, value: &[u8]) -> Result<(), HostError> {
     set_header(REQUEST_HEADERS, name, value)
 }
 
-/// Sets a header of the response and removes all others of that name.
+/// Sets a response header and removes all others of that name.
 pub(crate) fn set_response_header(name: &str, value: &[u8]) -> Result<(), HostError> {
     set_header(RESPONSE_HEADERS, name, value)
 }
@@ -285,7 +285,7 @@ pub(crate) fn property(path: &[u8]) -> Result<Option<Vec<u8>>, HostError> {
     }
 }
 
-/// Sets a property of the effective stream, which later filters of the stream can read.
+/// Sets a property of the effective stream, which later filters can read.
 pub(crate) fn set_property(path: &[u8], value: &[u8]) -> Result<(), HostError> {
     // SAFETY: both are valid for their lengths.
     let status =
@@ -347,7 +347,7 @@ pub(crate) fn log(level: Level, message: &str) {
     let _ = unsafe { proxy_log(level, message.as_ptr(), message.len()) };
 }
 
-/// Asks for ticks of the current root context, or of the current stream's.
+/// Sets the tick period of the current root context, or of the current stream's root context.
 pub(crate) fn set_tick_period(period: Duration) -> Result<(), HostError> {
     let millis = u32::try_from(period.as_millis()).unwrap_or(u32::MAX);
     // SAFETY: plain values.
@@ -371,7 +371,7 @@ pub(crate) fn plugin_configuration(size: usize) -> Result<Vec<u8>, HostError> {
     }
 }
 
-/// Makes `context` the one that the next calls concern.
+/// Makes `context` the effective one of the following calls.
 pub(crate) fn set_effective_context(context: u32) -> Result<(), HostError> {
     // SAFETY: plain values.
     check("proxy_set_effective_context", unsafe {
@@ -379,7 +379,7 @@ pub(crate) fn set_effective_context(context: u32) -> Result<(), HostError> {
     })
 }
 
-/// Lets the effective stream's paused request go on.
+/// Continues the effective stream's paused request.
 pub(crate) fn resume_request() -> Result<(), HostError> {
     // SAFETY: plain values.
     check("proxy_continue_stream", unsafe {
@@ -439,7 +439,7 @@ pub(crate) fn get_shared_data(key: &str) -> Result<Option<(Vec<u8>, u32)>, HostE
     }
 }
 
-/// Stores a blob if its compare-and-swap value is still `cas`, or if it is absent.
+/// Stores a blob if its compare-and-swap value is still `cas`, if it is absent, or if `cas` is 0.
 pub(crate) fn set_shared_data(key: &str, value: &[u8], cas: u32) -> Result<(), HostError> {
     // SAFETY: both slices are valid for their lengths.
     let status =

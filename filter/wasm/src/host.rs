@@ -11,16 +11,16 @@ use headgate_core::workers::WorkerId;
 
 use crate::ffi;
 
-/// A compare-and-swap value that no blob ever has. The host skips the comparison for an absent
-/// blob, so a store with this value succeeds only then.
+/// A compare-and-swap value that no blob ever has. The host skips the comparison if the blob is
+/// absent, so a store with this value succeeds only then.
 const ABSENT: u32 = u32::MAX;
 
-/// The process of the VM.
+/// The VM's access to its process.
 #[derive(Debug, Default)]
 pub(crate) struct EnvoyHost {
-    /// Metrics by name. Each definition makes a new id in the host, also for the same name, so a
-    /// metric is defined once. proxy-wasm can't remove metrics, so those of deleted policies stay
-    /// until the VM ends: some 100 bytes a metric here, and Envoy's own memory.
+    /// Metrics by name. Each definition creates a new id in the host, even for the same name, so a
+    /// metric is defined only once. proxy-wasm can't remove metrics, so those of deleted policies
+    /// stay until the VM ends: some 100 bytes per metric here, plus Envoy's own memory.
     metrics: RefCell<HashMap<String, MetricId>>,
     /// The other workers' queues.
     queues: RefCell<HashMap<WorkerId, u32>>,
@@ -37,7 +37,7 @@ impl EnvoyHost {
         ffi::register_queue(&queue_name(worker))
     }
 
-    /// Removes all messages from a queue; they are empty.
+    /// Removes all messages, which are empty, from a queue.
     pub(crate) fn drain(&self, queue: u32) -> Result<(), HostError> {
         while ffi::dequeue(queue)? {}
         Ok(())
@@ -84,7 +84,7 @@ impl Metrics for EnvoyHost {
     }
 }
 
-/// Numbers are gauges: those of Envoy are process-wide atomics.
+/// Numbers are gauges, because Envoy's gauges are process-wide atomics.
 impl Shared for EnvoyHost {
     fn wall_clock_offset(&self) -> Duration {
         let offset =
@@ -126,7 +126,7 @@ impl Shared for EnvoyHost {
     fn wake(&self, worker: WorkerId) -> Result<(), HostError> {
         let queue = self.queue_of(worker)?;
         ffi::enqueue(queue).inspect_err(|_| {
-            // Its VM has ended; the next worker of this number has another queue.
+            // Its VM has ended. The next worker with this number has another queue.
             self.queues.borrow_mut().remove(&worker);
         })
     }

@@ -1,21 +1,22 @@
-//! The periods of Envoy's timer.
+//! The period of Envoy's timer.
 //!
 //! Ticks are frequent while requests wait, and rare otherwise: a hundred a second would cost an
 //! idle worker more than its requests. Near saturation the queue fills and empties within
-//! milliseconds. Envoy restarts a timer each time it is set. Setting it at every change would
-//! postpone the tick for as long as changes come, and costs a timer each. Ticks therefore become
-//! more frequent at once, and less frequent only at a tick.
+//! milliseconds. Envoy restarts the timer each time its period is set. Setting it at every change
+//! would postpone the tick as long as there are changes, and cost a timer each time. So ticks
+//! become more frequent at once, but less frequent only at a tick.
 
 use std::time::Duration;
 
 use headgate_core::engine::{FAST_TICK, SLOW_TICK};
 
-/// Time between ticks; `None` before the first request, which is the first to need them.
+/// Time between ticks; `None` before the first request.
 #[derive(Debug, Default)]
 pub(crate) struct Ticks(Option<Duration>);
 
 impl Ticks {
-    /// Returns the period to set now, if any; `in_tick` while a tick is handled.
+    /// Returns the period to set now, if any. `in_tick` says whether the current callback is a
+    /// tick.
     pub(crate) fn to_set(&self, busy: bool, in_tick: bool) -> Option<Duration> {
         let wanted = match self.0 {
             Some(set) if !busy && !in_tick => set,
@@ -25,7 +26,7 @@ impl Ticks {
         (self.0 != Some(wanted)).then_some(wanted)
     }
 
-    /// Records that Envoy's timer has this period now.
+    /// Records that Envoy's timer now has this period.
     pub(crate) fn set(&mut self, period: Duration) {
         self.0 = Some(period);
     }
@@ -35,7 +36,7 @@ impl Ticks {
 mod tests {
     use super::*;
 
-    /// Requests every 100 µs, each of which finds the queue in another state.
+    /// There is a request every 100 µs, and the queue changes between empty and not empty.
     #[test]
     fn a_queue_that_comes_and_goes_postpones_no_tick() {
         let mut ticks = Ticks::default();

@@ -1,32 +1,33 @@
-//! The number of held requests that are resumed or refused in one turn of Envoy's event loop.
+//! A bound on the held requests that are resumed or refused in one turn of Envoy's event loop.
 //!
-//! Envoy carries both out when the callback that asked for them returns, one after the other. A
-//! refusal runs the response's filters, this one among them, and the return of that callback
-//! carries out the next refusal inside the first: refusing n requests takes n nested sets of C++
-//! frames (proxy-wasm-cpp-host issue 326). A resumed request nests as well when it ends at once, as
+//! Envoy executes both when the callback that requested them returns, one after the other. A
+//! refusal runs the response's filters, including this one, and the return of that callback
+//! executes the next refusal inside the first: refusing n requests takes n nested sets of C++
+//! frames (proxy-wasm-cpp-host issue 326). A resumed request also nests if it ends at once, as
 //! without a healthy endpoint: its end frees the slot for the next. A queue of thousands that
 //! expires after a pause of the process would overflow the worker's stack.
 //!
-//! A refusal also stops the stream of the callback that asks for it: proxy-wasm takes a local reply
-//! for one to that stream, and holds the current part of its response for good. So the callbacks of
-//! streams don't refuse other requests.
+//! A refusal also stops the stream of the callback that requests it: proxy-wasm treats any local
+//! reply as one to that stream, and holds the current part of its response permanently. So the
+//! callbacks of streams don't refuse other requests.
 //!
-//! Hence a turn has a bound. Further actions wait for the next turn, for which the worker wakes
-//! itself: Envoy delivers a shared queue's wake-up from its event loop, with the stack unwound.
+//! Hence the number of actions in a turn is bounded. Further ones wait for the next turn, for which
+//! the worker wakes itself: Envoy delivers a shared queue's wake-up from its event loop, with the
+//! stack unwound.
 
 use std::collections::VecDeque;
 
-/// Most resumed and refused requests in one turn.
+/// The largest number of resumed and refused requests in one turn.
 const MOST: u32 = 32;
 
 /// The actions of a turn, and those that wait for the next. `A` is the action for one request.
 #[derive(Debug)]
 pub(crate) struct Turn<A> {
     done: u32,
-    /// Whether a wake-up for the next turn is on its way.
+    /// Whether a wake-up for the next turn has been sent.
     asked: bool,
     waiting: VecDeque<A>,
-    /// Actions that only the next turn may carry out.
+    /// Actions that only the next turn may execute.
     postponed: Vec<A>,
 }
 
@@ -42,19 +43,19 @@ impl<A> Default for Turn<A> {
 }
 
 impl<A> Turn<A> {
-    /// Begins a turn. Envoy's event loop calls this with the stack unwound.
+    /// Starts a turn. It is called from Envoy's event loop, with the stack unwound.
     pub(crate) fn begin(&mut self) {
         self.done = 0;
         self.asked = false;
         self.waiting.extend(self.postponed.drain(..));
     }
 
-    /// Leaves an action to the next turn.
+    /// Postpones an action to the next turn.
     pub(crate) fn postpone(&mut self, action: A) {
         self.postponed.push(action);
     }
 
-    /// Adds `actions` to those that wait.
+    /// Adds `actions` to the waiting ones.
     pub(crate) fn add(&mut self, actions: &mut Vec<A>) {
         self.waiting.extend(actions.drain(..));
     }
@@ -69,8 +70,8 @@ impl<A> Turn<A> {
         Some(next)
     }
 
-    /// Drops the actions `of` a stream that has ended: Envoy still knows its context for a moment,
-    /// but nothing may be done to it any more.
+    /// Drops the actions for which `of` is true, those of a stream that has ended. Envoy keeps its
+    /// context for a moment, but no call for it is allowed any more.
     pub(crate) fn forget(&mut self, of: impl Fn(&A) -> bool) {
         if self.is_pending() {
             self.waiting.retain(|action| !of(action));
@@ -78,8 +79,8 @@ impl<A> Turn<A> {
         }
     }
 
-    /// Whether a wake-up is to be sent for the next turn. True once a turn, and early enough that a
-    /// worker with one action after the other hardly ever waits for it.
+    /// Whether the caller must send a wake-up for the next turn. This is true once a turn, and
+    /// early enough that a worker with many actions hardly ever waits for it.
     pub(crate) fn needs_wake(&mut self) -> bool {
         if self.asked || (self.done < MOST / 2 && self.postponed.is_empty()) {
             return false;
@@ -98,8 +99,8 @@ impl<A> Turn<A> {
 mod tests {
     use super::*;
 
-    /// Carries out the actions of a turn. As in Envoy, each action ends in a callback that may
-    /// cause more.
+    /// Executes the actions of a turn. As in Envoy, each action ends in a callback that may cause
+    /// more.
     fn nest(turn: &mut Turn<u32>, caused: &mut u32, depth: u32, done: &mut Vec<u32>) -> u32 {
         let mut deepest = depth;
         while let Some(stream) = turn.next() {

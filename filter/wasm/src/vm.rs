@@ -1,12 +1,12 @@
 //! The VM's state: one engine for all root contexts and streams of this worker.
 //!
-//! It lives in a thread-local for two reasons. A change of configuration makes a new root context
-//! in the same VM while the old one's streams continue, and both belong to the same queue. The
-//! inbound and the outbound listener share it as well: both name the same code and VM, so Envoy
-//! gives both one VM on each worker, and a call that the application makes belongs to a request
-//! that it got. No callback re-enters the VM while it is borrowed: Envoy defers resumed requests
-//! and local replies until the callback returns. Should that ever change, [`with`] lets the request
-//! through instead of panicking.
+//! It is in a thread-local, because several root contexts share it. A change of configuration
+//! creates a new root context in the same VM while the old one's streams continue, and both have
+//! the same queue. The inbound and the outbound listener also share it: they have the same code and
+//! VM id, so Envoy runs one VM for both on each worker, and a call of the application belongs to a
+//! request that it received. No callback re-enters the VM while it is borrowed, because Envoy
+//! defers resumed requests and local replies until the callback returns. If that ever changes,
+//! [`with`] lets the request through instead of panicking.
 
 use std::cell::RefCell;
 
@@ -24,11 +24,11 @@ use crate::host::EnvoyHost;
 use crate::ticks::Ticks;
 use crate::turn::Turn;
 
-/// The name of all listeners: proxies whose listeners have different policies give each listener a
-/// VM.
+/// The name of every listener in a VM. If a proxy's listeners have different policies, each
+/// listener has its own VM.
 const NAME: &str = "";
 
-/// The property of a stream that names the VM with a filter that has handled it.
+/// The property of a stream with the name of the VM that has handled it.
 const HANDLED_BY: &[u8] = b"headgate.vm";
 
 thread_local! {
@@ -41,28 +41,28 @@ pub(crate) struct Vm {
     turn: Turn<Action>,
     /// The value of [`HANDLED_BY`] of this VM.
     name: [u8; 8],
-    /// The number under which other workers wake this one, and its queue.
+    /// The worker number under which others wake this one, and the queue for it.
     listening: Option<(WorkerId, u32)>,
     /// The newest root context of the inbound side. It receives ticks and wake-ups, because it
     /// outlives the streams of the older ones.
     root: u32,
     ticks: Ticks,
-    /// A refusal's headers.
+    /// A buffer for serialized headers.
     serialized: Vec<u8>,
     #[cfg(feature = "decision-timing")]
     timing: timing::Timing,
 }
 
-/// The kind of a callback, which decides the allowed actions.
+/// The kind of a callback, which determines the allowed actions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Callback {
-    /// A part of a request or response that continues after it.
+    /// A part of a request or response; the stream continues after it.
     OfStream,
     /// A tick, a wake-up, a configuration, or the end of a stream: nothing continues after it.
     Other,
 }
 
-/// Runs `f` on the VM's state, which the first call makes; `None` while it is in use.
+/// Runs `f` on the VM's state, which the first call creates; `None` while the state is borrowed.
 pub(crate) fn with<T>(f: impl FnOnce(&mut Vm) -> T) -> Option<T> {
     VM.with(|vm| {
         let mut vm = vm.try_borrow_mut().ok()?;
@@ -70,8 +70,8 @@ pub(crate) fn with<T>(f: impl FnOnce(&mut Vm) -> T) -> Option<T> {
     })
 }
 
-/// Returns a number that no other VM of the process draws: the host's random bytes, from the hash
-/// seeds of the standard library.
+/// Returns a random number that no other VM of the process has: from the host's random bytes,
+/// through the hash seeds of the standard library.
 fn nonce() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(0u8)
@@ -93,7 +93,7 @@ impl Vm {
         }
     }
 
-    /// Handles the end of a root context, and with it of its configuration.
+    /// Handles the end of a root context and of its configuration.
     pub(crate) fn root_gone(&mut self, root: u32) {
         self.run(root, Callback::Other, |filter, proxy| {
             filter.gone(proxy, root);
@@ -115,7 +115,7 @@ impl Vm {
         self.ticks = Ticks::default();
     }
 
-    /// Applies a configuration; false, with the reason in the log, if none is in force then.
+    /// Applies a configuration; an error is logged. Returns whether any configuration is in force.
     pub(crate) fn configure(&mut self, root: u32, direction: Direction, json: &[u8]) -> bool {
         let proxy = Effective(root);
         let Ok(now) = proxy.now() else {
@@ -130,12 +130,12 @@ impl Vm {
             self.attend_from(root);
             self.attend(root, false);
         }
-        // Envoy asks a canary VM first and rejects the update on its `false`. A VM at work must
-        // never return it: Envoy would fail the VM and with it all requests.
+        // Envoy configures a canary VM first, and rejects the update if that returns false. A VM
+        // with traffic must never return false: Envoy would fail the VM and with it all requests.
         applied.is_ok() || self.filter.is_configured()
     }
 
-    /// Keeps wake-ups and ticks coming, and ticks no more often than needed.
+    /// Registers for wake-ups and sets the tick period, if either has to change.
     ///
     /// `current` is the context of the current callback; `in_tick`, whether it is a tick.
     fn attend(&mut self, current: u32, in_tick: bool) {
@@ -149,7 +149,7 @@ impl Vm {
             return;
         }
         self.tell_rejected();
-        // Envoy registers both for the root of the effective context.
+        // Envoy registers both for the effective context's root.
         let entered = ffi::set_effective_context(self.root);
         self.check(entered);
         if let Some(period) = period {
@@ -168,7 +168,8 @@ impl Vm {
         self.check(back);
     }
 
-    /// Handles the request headers of `stream`. A refused request has its local reply on the way.
+    /// Handles the request headers of `stream`. For a refused request the local reply has been
+    /// sent.
     pub(crate) fn request(&mut self, stream: u32, inbound: &mut Inbound) -> Decision {
         if self.filter.engine().is_idle() || self.has_handled(Direction::Inbound) {
             return Decision::PassBy;
@@ -184,7 +185,7 @@ impl Vm {
         decision
     }
 
-    /// Runs `f` with the filter, in a callback of `stream` after which it may continue.
+    /// Runs `f` with the filter, in a callback of `stream` after which the stream may continue.
     pub(crate) fn on<T>(
         &mut self,
         stream: u32,
@@ -212,13 +213,13 @@ impl Vm {
         });
     }
 
-    /// Whether a filter of this VM has handled the effective stream before, which is marked as
+    /// Whether a filter of this VM has already handled the effective stream. Marks the stream as
     /// handled.
     ///
     /// Istio's proxies have two filters with the same policies while the operator replaces
-    /// WasmPlugins by TrafficExtensions. The second filter would take a second slot, or wait for
-    /// the one that the first has taken. One configuration is one filter of a stream, so the
-    /// streams of a VM with one configuration are not marked.
+    /// WasmPlugins with TrafficExtensions. The second filter would take a second slot, or wait for
+    /// the one that the first has taken. With one configuration a stream has one filter, so the
+    /// streams of such a VM are not marked.
     fn has_handled(&mut self, direction: Direction) -> bool {
         if !self.filter.listeners().has_several(direction) {
             return false;
@@ -234,7 +235,7 @@ impl Vm {
         false
     }
 
-    /// Handles a call of the application on `stream`; false if it waits.
+    /// Handles an outbound call of the application on `stream`; returns false if it must wait.
     pub(crate) fn call(&mut self, stream: u32, outbound: &mut Outbound) -> bool {
         if self.has_handled(Direction::Outbound) {
             return true;
@@ -246,13 +247,13 @@ impl Vm {
         sent
     }
 
-    /// Handles the end of a call's stream.
+    /// Handles the end of an outbound call's stream.
     pub(crate) fn call_done(&mut self, stream: u32, outbound: &mut Outbound) {
         self.turn.forget(|action| action.stream() == stream);
         self.on(stream, |filter, stream| outbound.done(filter, stream));
     }
 
-    /// Handles a wake-up: another worker left a slot to this one, or this one asked for another
+    /// Handles a wake-up: another worker handed a slot to this one, or this one requested another
     /// turn.
     pub(crate) fn woken(&mut self, root: u32, queue: u32) {
         self.turn.begin();
@@ -261,7 +262,7 @@ impl Vm {
         self.run(root, Callback::Other, Filter::woken);
     }
 
-    /// Does housekeeping.
+    /// Does the periodic work.
     pub(crate) fn tick(&mut self, root: u32) {
         self.turn.begin();
         self.filter.tick(&Effective(root));
@@ -271,8 +272,8 @@ impl Vm {
         self.report(root);
     }
 
-    /// Reads the hosts of requests in the backend that take too long. Then the effective context is
-    /// again `root`.
+    /// Reads the upstream hosts of requests that take too long. Afterwards the effective context is
+    /// `root` again.
     fn look(&mut self, root: u32) {
         if self.filter.suspects().is_empty() {
             return;
@@ -286,7 +287,7 @@ impl Vm {
         self.check(back);
     }
 
-    /// Sends a report. Envoy answers in a callback of `root`, which is effective.
+    /// Sends a report, if one is due. Envoy calls back on `root`, which is the effective context.
     fn report(&mut self, root: u32) {
         let Some(callout) = headgate_mesh::report(&mut self.filter, &Effective(root)) else {
             return;
@@ -304,21 +305,21 @@ impl Vm {
             &callout.body,
             callout.timeout,
         );
-        // Envoy calls back for no request that it can't send, as without the cluster.
+        // Envoy doesn't call back if it can't send the request, as when it lacks the cluster.
         if sent.is_err() {
             headgate_mesh::reported(&mut self.filter, &Effective(root), None);
         }
     }
 
-    /// Handles the response to a report, of `size` bytes, or its absence.
+    /// Handles the response to a report, of `size` bytes, or its failure.
     pub(crate) fn reported(&mut self, root: u32, size: usize) {
         let answer = ffi::http_call_answer(size).unwrap_or_default();
         headgate_mesh::reported(&mut self.filter, &Effective(root), answer.as_deref());
     }
 
-    /// Resumes and refuses held requests; Envoy carries it out when the callback returns. Then the
-    /// effective context is again `own`, that of the callback. A callback of a stream refuses no
-    /// other request ([`crate::turn`]).
+    /// Resumes and refuses held requests, which Envoy executes when the callback returns.
+    /// Afterwards the effective context is again `own`, that of the callback. A callback of a
+    /// stream refuses no other request ([`crate::turn`]).
     fn act(&mut self, own: u32, callback: Callback) {
         self.turn.add(self.filter.actions());
         let mut any = false;
@@ -329,14 +330,15 @@ impl Vm {
             }
             any = true;
             let stream = action.stream();
-            // An ended stream has called back or is about to: its place is given back then.
+            // An ended stream has reported its end or is about to, which releases its slot.
             if ffi::set_effective_context(stream).is_err() {
                 continue;
             }
             match action {
                 Action::Resume { ticket, .. } => {
                     self.filter.resume(&Effective(stream), ticket);
-                    // A gateway's request that continues is a call, which may affect others.
+                    // A gateway's request that continues is also an outbound call, which may cause
+                    // further actions.
                     self.turn.add(self.filter.actions());
                     let resumed = ffi::resume_request();
                     self.check(resumed);
@@ -381,8 +383,8 @@ impl Vm {
         self.filter.check(&Effective(self.root), done);
     }
 
-    /// Logs that Envoy's stats matcher rejects the gauge of the limit. The limit still holds, but
-    /// all readers of stats lack the gauge.
+    /// Logs, once, that Envoy's stats matcher rejects the limit's gauge. The limit still holds, but
+    /// the gauge is missing in the stats.
     fn tell_rejected(&self) {
         let Some(name) = self.filter.host().take_rejected() else {
             return;
@@ -402,7 +404,7 @@ impl Vm {
 
 #[cfg(feature = "decision-timing")]
 mod timing {
-    //! The cost of a decision inside the guest: from the clock reading that starts it to its end.
+    //! The time of a decision inside the guest, from the clock reading at its start to its end.
 
     use headgate_core::host::{MetricId, MetricKind, Metrics};
     use headgate_core::http::Proxy;
@@ -424,7 +426,7 @@ mod timing {
                     .ok();
             }
             if let Some(metric) = self.metric {
-                // A histogram that can't be written shows as an empty one.
+                // A histogram that can't be written appears empty.
                 host.record(metric, headgate_core::time::nanos(end.since(start)))
                     .unwrap_or(());
             }

@@ -7,11 +7,11 @@ use crate::{
     ConfigError, ControlScope, DegradationConfig, ResponseTimeControllerConfig, StageConfig,
 };
 
-/// Most controllers of one stage: the workers share their state and rewrite it at their ticks.
+/// Most controllers of one stage, because workers rewrite their shared state at every tick.
 const MAX_CONTROLLERS: usize = 256;
-/// Most requests between two runs: each controller keeps as many samples.
+/// Most requests between two runs, because each controller stores as many samples.
 const MAX_REQUESTS: u32 = 10_000;
-/// Greatest rate, requests/s.
+/// Highest rate, requests/s.
 const MAX_RATE: f64 = 1e6;
 
 impl ResponseTimeControllerConfig {
@@ -185,7 +185,7 @@ mod tests {
             ("/requests", json!(0)),
             ("/requests", json!(10_001)),
             ("/timeout_us", json!(9_999)),
-            // As the paper's table is printed.
+            // The value as printed in the paper's table.
             ("/increase_below", json!(0.5)),
             ("/increase_below", json!(-1)),
             ("/decrease_above", json!(-0.6)),
@@ -203,7 +203,7 @@ mod tests {
             let mut stage = stage();
             *stage["strategy"].pointer_mut(field).unwrap() = value.clone();
             let error = checked(&stage).unwrap_err();
-            // The rule between the three errors is the lowest's.
+            // The error for the rule between the three fields names the lowest one.
             let named = match field {
                 "/decrease_above" | "/increase_offset" => "increase_below".to_owned(),
                 field => field[1..].replace('/', "."),

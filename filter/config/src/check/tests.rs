@@ -1,7 +1,7 @@
 use super::*;
 use crate::{Discipline, RetriesConfig};
 
-/// Returns the problem with backlog control whose fields are `json`, beside those that have no
+/// Returns the error for backlog control with the fields `json`, in addition to those without a
 /// default.
 fn backlog_control(json: &str) -> Option<(String, String)> {
     let json = format!(

@@ -1,4 +1,4 @@
-//! Checks of workflows, and of the outbound side.
+//! Checks of workflows, and of outbound configurations.
 
 use std::ops::RangeInclusive;
 
@@ -19,7 +19,8 @@ const INTERVALS_US: RangeInclusive<u64> = 10_000..=10_000_000;
 const HOUR_US: u64 = 3_600_000_000;
 
 impl FilterConfig {
-    /// Checks that stages are inbound, and that the calls of a gateway belong to one of its stages.
+    /// Checks that only inbound configurations have stages, and that a gateway's calls belong to
+    /// one of its stages.
     pub(super) fn check_direction(&self) -> Result<(), ConfigError> {
         let wrong = |field: &str, problem: &str| Err(ConfigError::new(field, problem));
         if self.direction == Direction::Outbound && !self.stages.is_empty() {
@@ -225,7 +226,7 @@ fn of_length(field: &str, text: &str, most: usize) -> Result<(), ConfigError> {
     }
 }
 
-/// Checks a text that may end in `*`.
+/// Checks a pattern, which may end in `*`.
 fn pattern(field: &str, pattern: &str) -> Result<(), ConfigError> {
     text(field, pattern)?;
     match pattern.strip_suffix('*').unwrap_or(pattern).contains('*') {

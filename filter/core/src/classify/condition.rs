@@ -1,4 +1,4 @@
-//! One compiled match: conditions that must all hold.
+//! One compiled match: conditions of which all must hold.
 
 use regex_lite::{Regex, RegexBuilder};
 
@@ -8,28 +8,28 @@ use crate::config::{ConfigError, GrpcMatch, HeaderMatch, Match, PathMatch, Strin
 /// Longest regular expression, bytes.
 pub const MAX_PATTERN: usize = 1024;
 
-/// Longest value that is held against a regular expression, bytes; a longer one doesn't match.
-/// Envoy lets paths of 60 KiB in, the time of a match is the product of both lengths, and it is
-/// spent before a request can be refused.
+/// Longest value that is compared with a regular expression, bytes; a longer one doesn't match.
+/// Envoy accepts paths of 60 KiB, the time of a match is proportional to the product of both
+/// lengths, and it is spent before a request can be refused.
 pub(super) const MAX_VALUE: usize = 4 * 1024;
 
-/// Largest compiled regular expression, bytes: counted repetitions multiply, and every worker holds
-/// a copy of each.
+/// Largest compiled regular expression, bytes. Counted repetitions multiply its size, and every
+/// worker has a copy.
 const MAX_COMPILED: usize = 64 * 1024;
 
-/// A condition of a match, to say which one failed.
+/// A condition of a match, as the result of a failed one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
     /// The path.
     Path,
     /// The method.
     Method,
-    /// The request is no gRPC request: its content type is not `application/grpc`, or its path not
+    /// That it is a gRPC request: its content type is `application/grpc`, and its path
     /// `/service/method`.
     GrpcRequest,
-    /// gRPC service.
+    /// The gRPC service.
     GrpcService,
-    /// gRPC method.
+    /// The gRPC method.
     GrpcMethod,
     /// The header at this index of the match's headers.
     Header(usize),
@@ -40,7 +40,7 @@ pub enum Condition {
 /// Checks that `pattern` can be used as a regular expression in a match.
 ///
 /// # Errors
-/// Why not: regular expressions are those of the `regex-lite` crate (no look-around, no
+/// The reason. Regular expressions are those of the `regex-lite` crate (no look-around, no
 /// back-references), at most 1024 bytes long and 64 KiB compiled.
 pub fn check_pattern(pattern: &str) -> Result<(), String> {
     whole(pattern).map(drop)
@@ -54,7 +54,8 @@ fn whole(pattern: &str) -> Result<Regex, String> {
             pattern.len()
         ));
     }
-    // Alone first: "a)(b" is an error, though it would be none inside the group below.
+    // Compile it alone first: "a)(b" is an error, although it would be valid inside the group
+    // below.
     let compile = |p: &str| RegexBuilder::new(p).size_limit(MAX_COMPILED).build();
     compile(pattern)
         .and_then(|_| compile(&format!(r"\A(?:{pattern})\z")))
@@ -66,7 +67,7 @@ fn whole(pattern: &str) -> Result<Regex, String> {
         })
 }
 
-/// A text to compare with.
+/// The expected value of a comparison.
 #[derive(Debug)]
 enum Text {
     Exact(Box<[u8]>),
@@ -103,7 +104,7 @@ impl Text {
 #[derive(Debug)]
 enum Path {
     Whole(Text),
-    /// Without trailing slashes, so `/` is empty.
+    /// Has no trailing slashes, so `/` is empty.
     Prefix(Box<[u8]>),
 }
 
@@ -165,7 +166,7 @@ impl Grpc {
     }
 }
 
-/// `/service/method` in its two parts.
+/// Returns the two parts of `/service/method`.
 fn split_grpc(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let path = path.strip_prefix(b"/")?;
     let slash = path.iter().position(|b| *b == b'/')?;
@@ -174,7 +175,8 @@ fn split_grpc(path: &[u8]) -> Option<(&[u8], &[u8])> {
         .then_some((service, method))
 }
 
-/// `application/grpc`, with a suffix or parameters; not `application/grpc-web`, as in Envoy.
+/// Whether `value` is `application/grpc`, with or without a suffix or parameters. As in Envoy,
+/// `application/grpc-web` is not.
 fn is_grpc_content_type(value: &[u8]) -> bool {
     const GRPC: &[u8] = b"application/grpc";
     value.len() >= GRPC.len()
@@ -209,7 +211,7 @@ pub(super) struct Conditions {
     route: Option<Box<[u8]>>,
 }
 
-/// The key of a match in an index: its condition on the path or, without one, on a header.
+/// The key of a match in the index: its condition on the path or, without one, on a header.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Drawer {
     /// Only this path can match.
@@ -223,7 +225,7 @@ pub(super) enum Drawer {
 }
 
 impl Conditions {
-    /// Compiles `rule`, which stands at `at` in the configuration.
+    /// Compiles `rule`, whose field path in the configuration is `at`.
     pub(super) fn new(rule: &Match, at: &str) -> Result<Self, ConfigError> {
         let bytes = |text: &String| text.as_bytes().into();
         let headers = rule.headers.iter().enumerate();
@@ -246,7 +248,8 @@ impl Conditions {
         })
     }
 
-    /// The first condition that does not hold, cheapest first; `path` is without its query string.
+    /// Returns the first condition that does not hold, of the path, the method, gRPC, headers and
+    /// the route. `path` has no query string.
     pub(super) fn failing(
         &self,
         path: Option<&[u8]>,
@@ -260,7 +263,7 @@ impl Conditions {
         self.failing_beyond_path(path, request)
     }
 
-    /// As [`Self::failing`], when the condition on the path is known to hold.
+    /// Returns the first condition that does not hold, apart from that on the path.
     fn failing_beyond_path(
         &self,
         path: Option<&[u8]>,
@@ -294,10 +297,10 @@ impl Conditions {
         None
     }
 
-    /// Whether a match that was found in its [`Drawer`] holds.
+    /// Whether a match holds that the index found by its [`Drawer`].
     pub(super) fn hold(&self, path: Option<&[u8]>, request: &impl RequestView) -> bool {
         match &self.path {
-            // The drawer compared it.
+            // The index has already compared the path.
             Some(Path::Whole(Text::Exact(_)) | Path::Prefix(_)) => {
                 self.failing_beyond_path(path, request).is_none()
             }
@@ -305,7 +308,7 @@ impl Conditions {
         }
     }
 
-    /// Returns its condition on the path or, without one, on a header.
+    /// Returns the match's key in the index.
     pub(super) fn drawer(&self) -> Drawer {
         match (&self.path, &self.grpc) {
             (Some(Path::Whole(Text::Exact(path))), _) => Drawer::Path(path.clone()),
@@ -338,7 +341,7 @@ impl Conditions {
         self.headers.iter().find_map(exact).unwrap_or(Drawer::Any)
     }
 
-    /// Whether nothing is left to check once the drawer was found.
+    /// Whether the key in the index is the match's only condition.
     pub(super) fn is_path_only(&self) -> bool {
         matches!(
             self.path,

@@ -1,13 +1,13 @@
-//! Matches filed by path or by a header, so that a request tries only those that these allow.
+//! An index of matches by path or header, so that a request tries only those that can match these.
 //!
-//! A match with an exact path is in the drawer of that path, one with a prefix in the drawer of
-//! that prefix. One of the others that asks for an exact value of a header is in the drawer of that
-//! value, the rest is in one list. A request with path `/a/b/c` looks into the drawer of its path,
-//! into those of the prefixes `/`, `/a`, `/a/b` and `/a/b/c`, for each header that drawers are
-//! about into that of its value, and into the list. Within a drawer, matches are in order of their
-//! types, so the search there ends at the first hit or at the first type that comes after the best
-//! one so far; the smallest type over all drawers is the first match in the policy's order. The
-//! cost is that of the path's depth and of the number of headers, not that of the number of types.
+//! Matches with the same key are in one list, a *drawer*. The key is an exact path or, without one,
+//! a prefix; otherwise the exact value of a header. The rest is in one list. A request with path
+//! `/a/b/c` searches the drawer of its path, those of the prefixes `/`, `/a`, `/a/b` and `/a/b/c`,
+//! for each indexed header that of its value, and the rest. Within a drawer, matches are in order
+//! of their types, so the search there ends at the first hit, or at the first type behind the best
+//! one so far. The smallest type over all drawers is the first match in the policy's order. The
+//! cost depends on the path's depth and on the number of indexed headers, not on the number of
+//! types.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -16,23 +16,24 @@ use super::RequestView;
 use super::condition::{Conditions, Drawer};
 use crate::request::TypeId;
 
-/// Drawers by path, or by a header's value. The keys come from the configuration, never from
-/// requests, so the hash needs no secret, and a WebAssembly module no source of randomness.
+/// Drawers by path, or by a header's value. Keys come from the configuration, never from requests,
+/// so the hash needs no secret, and a Wasm module needs no source of randomness for it.
 type Drawers = HashMap<Box<[u8]>, Vec<Entry>, BuildHasherDefault<DefaultHasher>>;
 
 #[derive(Debug)]
 struct Entry {
     kind: TypeId,
-    /// `None` if a match needs no more than the key.
+    /// `None` if the key is the match's only condition.
     conditions: Option<Box<Conditions>>,
 }
 
-/// Matches of types, filed by path.
+/// The index of the types' matches.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     exact: Drawers,
     prefixes: Drawers,
-    /// Slashes in the longest prefix: how deep a request's path needs to be looked up.
+    /// The number of slashes in the deepest prefix, up to which prefixes of a request's path are
+    /// searched.
     depth: usize,
     /// Drawers by value, for each header.
     headers: Vec<(Box<str>, Drawers)>,
@@ -40,7 +41,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Files a match of `kind`. Types must come in order.
+    /// Adds a match of `kind`. Types must be added in order.
     pub(super) fn insert(&mut self, kind: TypeId, conditions: Conditions) {
         let drawer = match conditions.drawer() {
             Drawer::Path(path) => self.exact.entry(path).or_default(),
@@ -59,14 +60,14 @@ impl Index {
             }
             Drawer::Any => &mut self.rest,
         };
-        // Nothing behind an entry without conditions is ever reached.
+        // No search goes beyond an entry without conditions.
         if drawer.last().is_none_or(|last| last.conditions.is_some()) {
             let conditions = (!conditions.is_path_only()).then(|| Box::new(conditions));
             drawer.push(Entry { kind, conditions });
         }
     }
 
-    /// The first type that matches; `path` is without its query string.
+    /// Returns the first type that matches. `path` has no query string.
     pub(super) fn first(&self, path: Option<&[u8]>, request: &impl RequestView) -> Option<TypeId> {
         let mut best = None;
         let mut search = |drawer: &[Entry]| {
@@ -108,16 +109,16 @@ impl Index {
     }
 }
 
-/// Yields `path` up to each of its slashes, and whole: for `/a/b` the empty path (for `/`), `/a`
-/// and `/a/b`. Those are its prefixes of whole path elements, each one slash longer than the one
-/// before.
+/// Yields the prefixes of `path` that consist of whole path elements, each one element longer than
+/// the one before: for `/a/b` the empty path (for `/`), `/a` and `/a/b`.
 fn prefixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     let slashes = path
         .iter()
         .enumerate()
         .filter(|(_, b)| **b == b'/')
         .map(|(at, _)| at);
-    // A prefix starts at a slash, so a path that doesn't (`*`) has none; "" as a whole is no path.
+    // A prefix starts with a slash, so a path that doesn't (`*`) has none. An empty path has none,
+    // either.
     let ends = slashes.chain((!path.is_empty()).then_some(path.len()));
     ends.take(if path.first() == Some(&b'/') {
         usize::MAX

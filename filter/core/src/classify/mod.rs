@@ -1,13 +1,13 @@
-//! Classifies requests into query types.
+//! Classification of requests by query type.
 //!
 //! Types are tried in the order of the policy, and the first that matches wins; the last,
 //! `default`, takes the rest. Trying a thousand types one after the other would cost more than the
 //! whole admission decision. So matches are indexed by path, and a request tries only those that
-//! its own path can meet (`index`). The plain scan in [`trace`], which `headgate explain` prints,
-//! defines the order; a property test holds both to the same answer.
+//! can match its own path (`index`). The plain scan in [`trace`], which `headgate explain` prints,
+//! defines the order; a property test compares the answers of both.
 //!
 //! Values are bytes, since headers need not be UTF-8. A regular expression never matches a value
-//! that is not. Nothing is allocated for a request.
+//! that isn't UTF-8. Nothing is allocated for a request.
 
 mod condition;
 mod index;
@@ -36,28 +36,30 @@ pub const CONTENT_TYPE: &str = "content-type";
 /// The parts of a request that rules can match. Each method is called at most a few times for a
 /// request, and only for parts that some rule uses.
 pub trait RequestView {
-    /// `:path`, with its query string.
+    /// Returns `:path`, with its query string.
     fn path(&self) -> Option<&[u8]>;
-    /// `:method`.
+    /// Returns `:method`.
     fn method(&self) -> Option<&[u8]>;
-    /// A request header by its lower case name.
+    /// Returns a request header by its lower case name.
     fn header(&self, name: &str) -> Option<&[u8]>;
-    /// Name of the Envoy route that was selected; read last, when all other conditions hold.
+    /// Returns the name of the Envoy route that was selected. It is read last, when all other
+    /// conditions hold.
     fn route_name(&self) -> Option<&[u8]>;
-    /// Name of the listener that it came through, as in
+    /// Returns the name of the request's listener, as in
     /// [`Engine::listen`](crate::engine::Engine::listen).
     fn listener(&self) -> &str {
         ""
     }
-    /// A value of Envoy's dynamic metadata: the namespace of the filter that wrote it, then keys.
+    /// Returns a value of Envoy's dynamic metadata by its path: the namespace of the filter that
+    /// wrote it, then keys.
     fn metadata(&self, _path: &[String]) -> Option<Cow<'_, [u8]>> {
         None
     }
-    /// Whether a header that numbers attempts for every policy says that it repeats an earlier one.
+    /// Whether one of the attempt headers for all policies shows that this is a retry.
     fn is_retry(&self) -> bool {
         retries::is_retry(self)
     }
-    /// SPIFFE id of the peer, by its certificate.
+    /// Returns the SPIFFE id in the peer's certificate.
     fn peer(&self) -> Option<Cow<'_, [u8]>> {
         None
     }
@@ -68,7 +70,7 @@ pub trait RequestView {
 pub enum Classified {
     /// It bypasses the stage.
     Excluded,
-    /// It is a request of this type.
+    /// It has this type.
     Type(TypeId),
 }
 
@@ -79,17 +81,17 @@ pub struct Classifier {
     types: Index,
     default: TypeId,
     classes: Classes,
-    /// Whether any rule for types looks at the path.
+    /// Whether any rule for types needs the path.
     looks_at_path: bool,
     routes: Routes,
 }
 
-/// The compiled rules for classes: those of a stage, or of a service that is called.
+/// The compiled rules for classes, of a stage or of a called service.
 #[derive(Debug)]
 pub struct Classes {
     rules: Index,
     lowest: ClassId,
-    /// Whether any rule looks at the path.
+    /// Whether any rule needs the path.
     looks_at_path: bool,
 }
 
@@ -116,7 +118,7 @@ impl Classes {
         })
     }
 
-    /// The class of a request: the first that matches, or the last.
+    /// Returns the class of a request: the first that matches, or the last.
     pub fn class(&self, request: &impl RequestView) -> ClassId {
         if self.lowest == ClassId(0) {
             return self.lowest;
@@ -176,7 +178,7 @@ impl Classifier {
         self.routes.cover(|| request.route_name())
     }
 
-    /// The type of a request, or that it bypasses the stage.
+    /// Returns the type of a request, or [`Classified::Excluded`] if it bypasses the stage.
     pub fn classify(&self, request: &impl RequestView) -> Classified {
         let path = path(self.looks_at_path, request);
         if self.excluded.first(path, request).is_some() {
@@ -185,7 +187,7 @@ impl Classifier {
         Classified::Type(self.types.first(path, request).unwrap_or(self.default))
     }
 
-    /// The class of a request: the first that matches, or the last.
+    /// Returns the class of a request: the first that matches, or the last.
     pub fn class(&self, request: &impl RequestView) -> ClassId {
         self.classes.class(request)
     }
@@ -195,18 +197,18 @@ fn looks_at_path_in(rule: &Match) -> bool {
     rule.path.is_some() || rule.grpc.is_some()
 }
 
-/// The path of `request` if rules look `at_path`s.
+/// Returns the path of `request` without its query string, if rules need it (`at_path`).
 fn path(at_path: bool, request: &impl RequestView) -> Option<&[u8]> {
     let path = at_path.then(|| request.path())??;
     Some(without_query(path))
 }
 
-/// At most [`MAX_CLASSES`](crate::config::MAX_CLASSES).
+/// Returns the id of class `at`, which is at most [`MAX_CLASSES`](crate::config::MAX_CLASSES).
 fn class_id(at: usize) -> ClassId {
     ClassId(u8::try_from(at).unwrap_or(u8::MAX))
 }
 
-/// `path` up to its query string or fragment.
+/// Returns `path` up to its query string or fragment.
 fn without_query(path: &[u8]) -> &[u8] {
     let end = path
         .iter()

@@ -1,4 +1,4 @@
-//! The Envoy routes of a stage, by name.
+//! The Envoy routes that a stage covers, by name.
 //!
 //! Gateways generate the names of routes: an HTTPRoute becomes one route for each of its rules and
 //! matches, and edits of it add and remove them. So a pattern may end in `*`, which matches every
@@ -23,8 +23,7 @@ impl Routes {
         Self(patterns.iter().map(pattern).collect())
     }
 
-    /// Whether a request belongs to one of them; its route's name is asked for only where that
-    /// matters.
+    /// Whether a request belongs to one of the routes. `name` is called only if there are patterns.
     pub(crate) fn cover<'a>(&self, name: impl FnOnce() -> Option<&'a [u8]>) -> bool {
         if self.0.is_empty() {
             return true;

@@ -8,7 +8,7 @@ use crate::config::{
 };
 use crate::memory::MemoryRequest as Request;
 
-/// A stage with one type for each list of matches, and `default`.
+/// Returns a stage with one type for each list of matches, and `default`.
 pub(super) fn stage(types: Vec<Vec<Match>>, excluded: Vec<Match>) -> StageConfig {
     let named = types
         .into_iter()

@@ -1,6 +1,7 @@
-//! The reason for the type of a request: the plain scan of all rules, with every step kept.
+//! The trace of a request's classification: the plain scan of all rules, with the outcome of every
+//! step.
 //!
-//! It defines "first match wins", in the simplest form. It is far too slow for the data path;
+//! It defines "first match wins" in the simplest form. It is far too slow for the data path, where
 //! [`super::Classifier`] gives the same answer.
 
 use super::condition::Conditions;
@@ -8,7 +9,7 @@ use super::{Classified, Condition, RequestView, without_query};
 use crate::config::{ConfigError, Match, StageConfig};
 use crate::request::{ClassId, TypeId};
 
-/// The outcome of one match: `None` when it holds, else the first condition that does not.
+/// The outcome of one match: `None` when it holds, otherwise the first condition that does not.
 pub type Outcome = Option<Condition>;
 
 /// The steps of a request's classification.
@@ -16,14 +17,14 @@ pub type Outcome = Option<Condition>;
 pub struct Trace {
     /// Outcomes of the stage's exclusions, up to the first that holds.
     pub excluded: Vec<Outcome>,
-    /// Outcomes of the matches of each type, up to the first that holds; types behind the one that
+    /// Outcomes of the matches of each type, up to the first that holds. Types after the one that
     /// matched are left out.
     pub types: Vec<Vec<Outcome>>,
-    /// The same of classes; empty where the stage has none.
+    /// The same for classes; empty if the stage has none.
     pub classes: Vec<Vec<Outcome>>,
-    /// The answer: the type.
+    /// The resulting type.
     pub classified: Classified,
-    /// The answer: the class.
+    /// The resulting class.
     pub class: ClassId,
 }
 
@@ -61,8 +62,8 @@ pub fn trace(stage: &StageConfig, request: &impl RequestView) -> Result<Trace, C
     })
 }
 
-/// The outcomes of each list of matches, up to the first that holds, and that list's index. The
-/// last list holds for every request.
+/// Returns the outcomes of each list of matches, up to the first list that holds, and that list's
+/// index. The last list holds for every request.
 fn first<'s>(
     lists: impl ExactSizeIterator<Item = &'s [Match]>,
     name: &str,

@@ -1,28 +1,27 @@
-//! The time that the requests of a flow hold a slot, against the time that was expected of them.
+//! The ratio of a flow's actual slot times to the expected ones.
 //!
 //! A fair queue charges a flow before its request is served, so it needs the request's cost in
-//! advance. The mean of the request's type ignores the sender: where tenants share a type, one
+//! advance. The mean of the request's type ignores the sender: if tenants share a type, one
 //! tenant's requests may take a hundred times as long as another's. A mean for each flow ignores
-//! the type. So the type's mean is corrected by a ratio that each flow learns from its own
-//! requests,
+//! the type. So the type's mean is corrected by a ratio that is measured for each flow,
 //!
 //! ```text
 //! ratio = (Σ taken + k x̄) / (Σ expected + k x̄)   x̄ = the flow's mean expected cost, µs
 //! ```
 //!
-//! with k assumed requests that took the expected time, so that the first few requests don't decide
-//! alone. Sums decay with each request. Every end of a request counts, failures too: the shared
+//! with k assumed requests that took the expected time, so that the first few requests don't
+//! dominate. Sums decay with each request. Every end of a request counts, failures too: the shared
 //! resource is slot time, whatever the outcome.
 //!
-//! Each worker learns from its own requests. An error here is no error of shares: [`super::fair`]
-//! corrects each charge when its request ends.
+//! Each worker measures its own requests. An error of the ratio causes no error of shares:
+//! [`super::fair`] corrects each charge when its request ends.
 
 /// The part of the past that remains after a request.
 const KEPT: f64 = 1.0 - 1.0 / 64.0;
-/// k: the assumed requests that took the expected time.
+/// k, the number of assumed requests that took the expected time.
 const PRIOR: f64 = 2.0;
 
-/// The actual against the expected slot time of a flow, µs.
+/// Decaying sums of the expected and the actual slot times of a flow, µs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cost {
     requests: f64,
@@ -43,7 +42,8 @@ impl Cost {
         self.taken = self.taken * KEPT + taken_us as f64;
     }
 
-    /// The time that a request is likely to take, µs; at least 1 where anything is expected.
+    /// Returns the time that a request is likely to take, µs; at least 1, unless `expected_us` is
+    /// 0.
     pub(super) fn of(&self, expected_us: u64) -> u64 {
         if self.requests <= 0.0 || expected_us == 0 {
             return expected_us;
@@ -73,7 +73,7 @@ mod tests {
             cost.learn(1_000, 100_000);
         }
         assert!((95_000..=100_000).contains(&cost.of(1_000)));
-        // Of a type that takes three times as long.
+        // Requests of a type that takes three times as long.
         assert!((285_000..=300_000).contains(&cost.of(3_000)));
         for _ in 0..600 {
             cost.learn(1_000, 10);

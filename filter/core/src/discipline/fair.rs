@@ -1,16 +1,16 @@
-//! Fair queues: every flow of requests gets the same share of slot time, or its weight's.
+//! Fair queues: every flow of requests gets a share of slot time in proportion to its weight.
 //!
-//! Each flow uses slot time, weighted. The next request is that of the flow that will have used the
-//! least when it is served. Two disciplines differ in how finely they count:
+//! The queue adds up each flow's slot time, divided by its weight. The next request is from the
+//! flow whose sum, with this request, is smallest. Two disciplines differ in how finely they count:
 //!
 //! - *Deficit round robin* (M. Shreedhar, G. Varghese: "Efficient Fair Queueing using Deficit Round
-//!   Robin", SIGCOMM '95; Wisp §4.2 shares services by it) counts rounds. In each,
-//!   a flow may spend a quantum Q times its weight w, plus the rest of the previous round. Within a
-//!   round requests are served as they arrived: requests of a flow follow each other, and a flow
-//!   waits for up to a round of the others.
+//!   Robin", SIGCOMM '95; Wisp §4.2 shares services by it) counts rounds. In each, a flow may spend
+//!   a quantum Q times its weight w, plus the rest of the previous round. Within a round requests
+//!   are served in order of arrival: requests of a flow follow each other, and a flow waits for up
+//!   to a round of the others.
 //! - A *weighted fair queue* (self-clocked: S. J. Golestani, "A Self-Clocked Fair Queueing Scheme
 //!   for Broadband Applications", INFOCOM '94) orders by the finish tags themselves. It is for
-//!   requests that are small beside any quantum, such as 0.4 ms at weights of 8 : 4 : 1.
+//!   requests that are small compared with any quantum, such as 0.4 ms at weights of 8 : 4 : 1.
 //!
 //! Both are one formula. Request n of a flow is served in the round in which the sum of quanta
 //! first covers all that the flow has asked for since it became active. So the round is known when
@@ -22,27 +22,28 @@
 //! rank   = ⌈finish⌉, equal ones in order of arrival
 //! ```
 //!
-//! A weighted fair queue is that with a Q below every cost: 16 µs at the least weight of all flows.
+//! A weighted fair queue uses a Q below every cost: 16 µs at the least weight of all flows.
 //!
 //! *Round now* is the smallest rank that waited on any worker when a request last left the queue
-//! for a slot. That is mostly the rank of this request. It is not if a worker serves a request
-//! before its turn, because the worker of the first one was woken and has not answered yet. With
-//! that rank as the round, all flows would lose their unused quanta to one whose single request
-//! takes many rounds. The maximum takes away the quantum that a flow did not use while it had no
-//! requests. One that was away for longer has one quantum for the round in progress; one that comes
-//! back within the round has the rest of its quantum. (The textbook of deficit round robin takes
-//! the rest away at once and puts the flow at the end of its list, into the round in progress or
-//! the next. That would require all workers to agree on when a flow is empty.)
+//! for a slot. That is mostly the rank of this request. It is another one if a worker serves a
+//! request before its turn, because the worker of the first one was woken and has not answered yet.
+//! With the rank of the served request as the round, all flows would lose their unused quanta to a
+//! flow whose single request takes many rounds. The maximum removes the quanta that a flow did not
+//! use while it had no requests. A flow that was idle for longer than a round has one quantum for
+//! the round in progress. A flow that returns within the round has the rest of its quantum. (The
+//! textbook of deficit round robin takes the rest away at once and puts the flow at the end of its
+//! list, into the round in progress or the next. That would require all workers to agree on when a
+//! flow is empty.)
 //!
 //! **Cost.** Both disciplines were made for packets, whose length is known. The slot time of a
-//! request is only known when it ends. So a flow is charged twice, as J. Mace et al. do it ("2DFQ:
+//! request is only known when it ends. So a flow is charged twice, as by J. Mace et al. ("2DFQ:
 //! Two-Dimensional Fair Queuing for Multi-Tenant Cloud Services", SIGCOMM '16: retroactive
 //! charging). The first charge is an estimate: the mean processing time of the request's type, or
 //! the time of its stated cost ([`crate::work::Work`]), times the ratio of actual to expected time
 //! of the flow's requests ([`super::cost`]; where flows are types, their means already contain it).
 //! The second charge, at the end, is the difference to the actual slot time. Shares are therefore
 //! shares of slot time, whatever the estimates were, also among flows whose requests have one type.
-//! Wisp §4.3 asks for this: a request uses up its flow's cost. Its cost elsewhere in its tree
+//! Wisp §4.3 requires this: a request is charged to its flow. Its cost elsewhere in its tree
 //! doesn't count, since slots are the shared resource here.
 //!
 //! A correction also counts for requests that are waiting already. It is added to *corrected* of
@@ -52,38 +53,39 @@
 //! rank = ⌈finish at its arrival + corrected now − corrected at its arrival⌉
 //! ```
 //!
-//! Otherwise a flow whose requests turn out to be expensive would be served a whole queue of them
-//! before it pays. Before any measurement all costs are 0 and the order is a FIFO's. A request that
-//! finds a free slot is not charged, since no other request waited.
+//! Otherwise a flow whose requests turn out to be expensive would have its whole queue served
+//! before the charge has an effect. Before any measurement all costs are 0 and the order is a
+//! FIFO's. A request that finds a free slot is not charged, since no other request waited.
 //!
 //! Wisp's credits follow the flow's share as bottleneck fairness finds it. A fair queue needs
 //! no such share: among the waiting flows it is max-min fair by itself, in proportion to their
 //! weights. Left out are the shares of dominant resource fairness.
 //!
-//! Two flows that always have requests waiting are served in proportion to their weights. The
-//! service that each got, divided by its weight, differs by at most Q + the largest cost / the
-//! smaller weight, and by the error of the estimates of requests that have a slot. With the flows'
-//! requests spread over several workers, overtaking adds up to [`crate::stage::ORDER_TOLERANCE`].
+//! Two flows that always have requests waiting are served in proportion to their weights. Their
+//! service divided by weight differs by at most Q + the largest cost / the smaller weight, plus the
+//! error of the estimates of requests that have a slot. With the flows' requests spread over
+//! several workers, overtaking adds up to [`crate::stage::ORDER_TOLERANCE`].
 //!
 //! All workers share, as gauges: round now, `finish` and `corrected` of each flow (fixed point).
 //! That is four host calls when a request is queued, two or three when it gets its slot, two or
-//! three when it ends, none for requests that find a free slot. Gauges of flows are defined when
-//! first needed. Numbers without a lock can go wrong in these ways, all bounded:
+//! three when it ends, and none for requests that find a free slot. Gauges of flows are defined
+//! when first needed. Without a lock the numbers can be wrong in these ways, all bounded:
 //!
-//! - Two workers raise an idle flow at the same moment: one of the two costs is lost, once.
-//! - Requests leave the queue early: their cost is taken back, and their turn goes to the next of
-//!   the flow ([`crate::queue`]).
+//! - Two workers raise the `finish` of an idle flow at the same moment: one of the two costs is
+//!   lost, once.
+//! - Requests leave the queue early: their cost is taken back, and their turn goes to the next
+//!   request of the flow ([`crate::queue`]).
 //! - A worker dies, a weight or quantum is edited, a gauge is left from long ago: `finish` is
 //!   clamped to round now and the most that a flow may owe: a minute of a slot, or twice the queued
 //!   work if all of it were like this request.
-//! - Flows that are neither types nor classes have ids of a bounded directory
-//!   ([`crate::beside`]). One that goes to another name leaves it a `finish` that round now has
-//!   passed.
-//! - Round now falls back by a late writer: the next start corrects it.
+//! - Flows that are neither types nor classes have ids of a bounded directory ([`crate::beside`]).
+//!   An id that passes to another name leaves it a `finish` that round now has passed.
+//! - A late writer lowers round now: the next start corrects it.
 //! - Rounds reach half of the range of a rank, 2³⁷ in deficit round robin (two weeks of load at
 //!   100,000 rounds a second) and 2⁴³ in a weighted fair queue (16 days of 100 slots without a
 //!   pause): they start over from 0 as soon as the queue is empty, and a `finish` from before
-//!   counts as none. Should that never happen, the last round makes the order a FIFO's.
+//!   counts as none. If the queue is never empty, all requests end up in the last round, in FIFO
+//!   order.
 
 use super::Turn;
 use super::cost::Cost;
@@ -93,32 +95,32 @@ use crate::host::{HostError, Number, Shared};
 use crate::request::Attributes;
 use crate::time::Instant;
 
-/// Most rounds that a request can ask for: beyond this all are alike.
+/// The binary logarithm of the most rounds that a request is charged.
 const MAX_ROUNDS: u32 = 30;
 /// Sums of corrections start here, because gauges don't fall below 0.
 const NONE_CORRECTED: u64 = 1 << 62;
-/// The most that a flow may owe beside the requests that wait, µs of a slot's time.
+/// The most slot time that a flow may owe if twice the queued work is less, µs.
 const DEBT_US: u64 = 60_000_000;
-/// µs that a flow of the least weight may spend in a round of a weighted fair queue.
+/// Slot time that a flow of the least weight may use in a round of a weighted fair queue, µs.
 const TAG_US: f64 = 16.0;
 
-/// The granularity of turns.
+/// The granularity of a fair queue.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Grain {
-    /// µs of cost that a flow of weight 1 may spend in a round.
+    /// Cost that a flow of weight 1 may use in a round, µs.
     quantum_us: f64,
     /// The bits of a rank that hold the round.
     layout: Layout,
-    /// Bits of a round's fraction in gauges.
+    /// The number of bits for a round's fraction in gauges.
     fraction: u32,
-    /// Ends of the names of the three kinds of gauges.
+    /// The last parts of the names of the three kinds of gauges.
     round: &'static str,
     finish: &'static str,
     corrected: &'static str,
 }
 
 impl Grain {
-    /// Deficit round robin.
+    /// Returns the granularity of deficit round robin.
     fn rounds(quantum_us: u64) -> Self {
         Self {
             quantum_us: quantum_us.max(1) as f64,
@@ -130,7 +132,8 @@ impl Grain {
         }
     }
 
-    /// A weighted fair queue whose flows' least weight is `least_weight`.
+    /// Returns the granularity of a weighted fair queue whose flows' least weight is
+    /// `least_weight`.
     fn tags(least_weight: f64) -> Self {
         Self {
             quantum_us: TAG_US / least_weight,
@@ -142,12 +145,12 @@ impl Grain {
         }
     }
 
-    /// One round, fixed point.
+    /// Returns one round, in fixed point.
     const fn one(self) -> u64 {
         1 << self.fraction
     }
 
-    /// Rounds start over from here when the queue is empty.
+    /// Returns the round from which on rounds start over when the queue is empty.
     const fn start_over(self) -> u64 {
         self.layout.max_measure() / 2 + 1
     }
@@ -155,7 +158,7 @@ impl Grain {
 
 #[derive(Debug)]
 struct FlowState {
-    /// Of a type or class; that of any other flow comes with its requests.
+    /// The weight of a type or class. The weight of any other flow comes with its requests.
     weight: f64,
     cost: Cost,
     /// Defined when first needed.
@@ -174,14 +177,14 @@ pub(super) struct Fair {
     by: Flow,
     grain: Grain,
     round: Number,
-    /// Start of the stats' names of the flows, and their names where they have some.
+    /// The prefix of the flows' gauges, and the flows' names or numbers.
     prefix: String,
     names: Vec<String>,
     flows: Vec<FlowState>,
 }
 
 impl Fair {
-    /// Creates the fair queue of the checked `stage`, if `discipline` is one.
+    /// Creates the fair queue of the checked `stage`; `None` if `discipline` is another order.
     pub(super) fn new(
         host: &impl Shared,
         prefix: &str,
@@ -231,7 +234,7 @@ impl Fair {
         self.flows.len()
     }
 
-    /// The flow of `request`.
+    /// Returns the flow of `request`.
     pub(super) fn flow_of(&self, request: &Attributes) -> u16 {
         let flow = match self.by {
             Flow::Type => request.kind.0,
@@ -245,8 +248,9 @@ impl Fair {
         }
     }
 
-    /// Gives `request` the next turn of its flow, and its present rank. It came at `arrived`, meets
-    /// `queued` others, and is expected to take `expected_us` of slot time.
+    /// Gives `request` the next turn of its flow, and returns its present rank and this turn. The
+    /// request came at `arrived`, found `queued` others, and is expected to take `expected_us` of
+    /// slot time.
     pub(super) fn place(
         &mut self,
         host: &impl Shared,
@@ -268,14 +272,14 @@ impl Fair {
             host.set(self.round, 0)?;
         }
         let least = round.saturating_sub(1) << fraction;
-        // Another worker may have raised `finish` for a request that it has not announced yet: a
-        // round to spare.
+        // Leave a round to spare: another worker may have raised `finish` for a request that it has
+        // not announced yet.
         let waiting_us = cost_us.saturating_mul(2 * u64::from(queued));
         let owed = self.rounds(request, waiting_us.max(DEBT_US)) + 2 * self.grain.one();
         let found = host.get(gauges.finish)?;
         let half = self.grain.start_over() / 2;
         let start = if round < half && found >> fraction > half + self.grain.start_over() / 4 {
-            // Left from before rounds started over.
+            // `finish` is from before rounds started over.
             least
         } else {
             found.clamp(least, least + owed)
@@ -296,7 +300,8 @@ impl Fair {
         Ok((self.rank_at(finish, arrived), turn))
     }
 
-    /// The rank of the first request of `flow` on a worker, which came at `arrived`.
+    /// Returns the rank of the first request of `flow` on a worker, which came at `arrived` and has
+    /// turn `at`.
     pub(super) fn rank(
         &mut self,
         host: &impl Shared,
@@ -315,8 +320,8 @@ impl Fair {
         self.grain.layout.rank(round, arrived)
     }
 
-    /// Returns the fixed-point rounds in which the flow of `request` may spend `us`: at least a
-    /// step for any cost above 0, so that a flow of cheap requests moves on.
+    /// Returns the rounds, in fixed point, in which the flow of `request` may use `us`. Any cost
+    /// above 0 takes at least one step, so that a flow of cheap requests moves on.
     fn rounds(&self, request: &Attributes, us: u64) -> u64 {
         let weight = match self.by {
             Flow::Type | Flow::Class => self.flows[usize::from(self.flow_of(request))].weight,
@@ -344,8 +349,8 @@ impl Fair {
         take_back(host, gauges.finish, turn.share)
     }
 
-    /// Corrects the charge of a request that held its slot for `taken_us`, where requests like it
-    /// take `usual_us`, or 0 if that is not known.
+    /// Corrects the charge of a request that held its slot for `taken_us`. Requests like it take
+    /// `usual_us`; 0 if that is not known.
     pub(super) fn ended(
         &mut self,
         host: &impl Shared,
@@ -372,8 +377,8 @@ impl Fair {
         charged.and(host.add_to(gauges.corrected, more))
     }
 
-    /// Whether nothing would be lost if `flow` were that of other requests from now on: it has
-    /// spent no more than the others, and the rest of its quantum is forfeit.
+    /// Whether the id `flow` can pass to other requests at no loss: its `finish` is behind round
+    /// now, so that the rest of its quantum is forfeited anyway.
     pub(super) fn is_idle(&mut self, host: &impl Shared, flow: u16) -> Result<bool, HostError> {
         if usize::from(flow) >= self.flows.len() {
             return Ok(true);
@@ -390,7 +395,7 @@ impl Fair {
         }
     }
 
-    /// The gauges of `flow`, which is below [`Fair::flows`].
+    /// Returns the gauges of `flow`, which is below [`Fair::flows`].
     fn gauges(&mut self, host: &impl Shared, flow: u16) -> Result<Gauges, HostError> {
         let state = &mut self.flows[usize::from(flow)];
         if let Some(known) = state.gauges {

@@ -1,9 +1,9 @@
-//! Queue disciplines: in which order waiting requests get slots.
+//! Queue disciplines: the order in which waiting requests get slots.
 //!
-//! Wisp (§5) has a scheduler between the sub-tasks of a request inside a process; a proxy
-//! orders requests as a whole, once each. A discipline is a *rank*, given to a request when it
-//! joins the queue; the smallest rank goes first, over all workers (`queue`, `stage::dispatch`). No
-//! shared queue is needed, and every discipline gets the same order across worker threads.
+//! Wisp (§5) schedules the sub-tasks of requests inside a process; a proxy orders whole requests,
+//! each once. A discipline is a *rank*, given to a request when it joins the queue; the smallest
+//! rank goes first, over all workers (`queue`, `stage::dispatch`). No shared queue is needed, and
+//! every discipline gets the same order across worker threads.
 //!
 //! | discipline | rank | source |
 //! |---|---|---|
@@ -19,11 +19,11 @@
 //! | Slack | latest start: arrival + min over percentiles p of (objective_p − pt_p) | `slack` |
 //!
 //! The deadline is the request's own; without one it is its type's objective at the highest
-//! percentile, and without objectives `queue.timeout`. Progress that a request doesn't carry is
-//! measured here: its remaining work is the mean processing time of its type. `rank` turns numbers
-//! into ranks that keep the order of arrival among equals.
+//! percentile, and without objectives `queue.timeout`. If a request carries no progress, its
+//! remaining work is the measured mean processing time of its type. `rank` converts numbers to
+//! ranks that keep the order of arrival among equals.
 //!
-//! A queue that is only watched (`queue.mode: Observe`, `mode: DryRun`) is in the backend, where
+//! A queue that is only observed (`queue.mode: Observe`, `mode: DryRun`) is in the backend, where
 //! the discipline has no effect. There the order is FIFO and waits are estimated as in a FIFO,
 //! whatever is configured.
 
@@ -58,26 +58,26 @@ pub(crate) struct Turn {
     pub(crate) flow: u16,
     /// The charge of the flow for this request, rounds (fixed point).
     pub(crate) share: u64,
-    /// Its turn, rounds (fixed point), before later corrections of the flow's earlier charges.
+    /// The turn, rounds (fixed point), without later corrections of the flow's earlier charges.
     pub(crate) at: i64,
 }
 
-/// A request's place in the order of the queue.
+/// A request's position in the order of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Place {
     /// The smallest goes first, over all workers.
     pub(crate) rank: u64,
-    /// Its turn; `None` under orders without turns.
+    /// The turn; `None` under orders without turns.
     pub(crate) turn: Option<Turn>,
 }
 
 impl Order {
-    /// Creates the order of the checked `stage`. `prefix` starts the names of its stats.
+    /// Creates the order of the checked `stage`. `prefix` is the prefix of its stats' names.
     ///
     /// # Errors
     /// [`HostError`] when the host refuses a metric.
     pub fn new(host: &impl Host, prefix: &str, stage: &StageConfig) -> Result<Self, HostError> {
-        // A queue that is only watched is ordered by the backend.
+        // The backend orders a queue that is only observed.
         let holds = stage.mode == Mode::Enforce && stage.queue.mode == QueueMode::Hold;
         let discipline = if holds {
             stage.queue.discipline.clone()
@@ -111,19 +111,19 @@ impl Order {
         }
     }
 
-    /// Returns the value by which other workers learn that the first waiter has `rank`.
+    /// Returns the value to publish for the first waiter's `rank`.
     pub(crate) fn announce(&self, rank: u64) -> u64 {
         rank::announce(rank, self.kind().0)
     }
 
-    /// Returns the rank that another worker announced; `None` while that worker has another order,
+    /// Returns the rank that another worker published; `None` while that worker has another order,
     /// because an edit has reached only one of the two.
     pub(crate) fn heard(&self, announced: u64) -> Option<u64> {
         rank::heard(announced, self.kind().0)
     }
 
-    /// Returns the order's number among all, below 16, and the layout of its ranks; `None` where
-    /// ranks are instants, by which requests reach their limits.
+    /// Returns the order's number, below 16, and the layout of its ranks. The layout is `None` if
+    /// ranks are instants: arrivals, deadlines or latest starts.
     fn kind(&self) -> (u64, Option<Layout>) {
         match self.discipline {
             config::Discipline::Fifo => (1, None),
@@ -145,9 +145,9 @@ impl Order {
         self.discipline != config::Discipline::Fifo
     }
 
-    /// The steepest growth of a type's wait with a FIFO's wait, ratio. Orders by limits (slack,
-    /// deadlines) overtake no request for long. In a short queue a wait is mostly the rest of
-    /// requests in service, which a longer queue does not multiply.
+    /// Returns the steepest growth of a type's wait with a FIFO's wait, ratio. Orders by limits
+    /// (slack, deadlines) let no request be overtaken for long. In a short queue a wait is mostly
+    /// the rest of requests in service, which a longer queue does not multiply.
     #[must_use]
     pub fn steepest_wait(&self) -> f64 {
         if self.admits_by_drain() {
@@ -158,9 +158,9 @@ impl Order {
     }
 
     /// Whether requests are admitted by the time in which the queue drains, rather than by the wait
-    /// that each can expect for itself.
+    /// that each request can expect.
     ///
-    /// Orders by deadline or slack even out how close requests come to their limits: one with time
+    /// Orders by deadline or slack bring all requests equally close to their limits: one with time
     /// left waits for one without. So under overload *every* type's own wait ends near its limit,
     /// and admission by it refuses all alike, the many cheap requests like the few expensive ones.
     /// At 1.5 times the full load Bouncer with an allowance of 0.3 then rejects 40% of all
@@ -169,19 +169,19 @@ impl Order {
     /// slack. Judged by that, the same strategy rejects 13.7% and keeps all objectives (simulator,
     /// `slack-order`).
     ///
-    /// Below a value cut few queued requests have slack to spare
-    /// ([`ValueCut`](crate::strategy::ValueCut)). There each type is judged by its own wait.
+    /// With a value cut, few queued requests have slack to spare
+    /// ([`ValueCut`](crate::strategy::ValueCut)). Then each type is judged by its own wait.
     ///
-    /// Orders by size, attained service, class or turn give each type its own place in the queue
-    /// for any limits of the others, and are judged by that place.
+    /// Orders by size, attained service, class or turn give each type its own place in the queue,
+    /// whatever the limits of the others. Under these, requests are judged by that place.
     #[must_use]
     pub fn admits_by_drain(&self) -> bool {
         self.kind().1.is_none()
     }
 
-    /// Returns the place of a request that came at `arrived`, meets `queued` others, and is
+    /// Returns the place of a request that came at `arrived`, found `queued` others, and is
     /// expected to take `expected_us` of slot time. Fair queues charge the request's flow:
-    /// [`Order::left`] takes it back, [`Order::ended`] corrects it.
+    /// [`Order::left`] takes the charge back, [`Order::ended`] corrects it.
     pub(crate) fn place(
         &mut self,
         host: &impl Host,
@@ -200,8 +200,8 @@ impl Order {
         Ok(Place { rank, turn })
     }
 
-    /// The rank of the first request of `flow` on this worker, which came at `arrived` and has the
-    /// turn `at` ([`Turn::at`]).
+    /// Returns the rank of the first request of `flow` on this worker, which came at `arrived` and
+    /// has the turn `at` ([`Turn::at`]).
     pub(crate) fn rank_of_turn(
         &mut self,
         host: &impl Host,
@@ -215,8 +215,8 @@ impl Order {
         }
     }
 
-    /// Records the end of a request that held a slot for `taken`, where requests like it take
-    /// `usual_us`, or 0 if that is not known. `turn` is its charge.
+    /// Records the end of a request that held a slot for `taken`. Requests like it take `usual_us`;
+    /// 0 if that is not known. `turn` has its charge.
     pub(crate) fn ended(
         &mut self,
         host: &impl Host,
@@ -263,7 +263,8 @@ impl Order {
         }
     }
 
-    /// The rank of a request that arrives at `now`, under orders that need no more than that.
+    /// Returns the rank of a request that arrives at `now`; under a fair queue, the rank without a
+    /// turn.
     fn rank(&self, now: Instant, request: &Attributes, times: &ServiceTimes) -> u64 {
         let progress = &request.progress;
         let mean = || times.mean_of(request).unwrap_or_default();
@@ -293,7 +294,7 @@ impl Order {
         }
     }
 
-    /// Whether [`Attributes::progress`] matters.
+    /// Whether `discipline` uses [`Attributes::progress`].
     #[must_use]
     pub fn needs_progress(discipline: &config::Discipline) -> bool {
         matches!(
@@ -305,7 +306,7 @@ impl Order {
         )
     }
 
-    /// Returns `span` of arrival time in ranks.
+    /// Returns the difference of ranks for `span` between two arrivals.
     #[must_use]
     pub fn tolerance(&self, span: Duration) -> u64 {
         let (_, layout) = self.kind();

@@ -1,9 +1,9 @@
 //! The composition of ranks.
 //!
-//! A rank is a `u64`; the smallest goes first. An order by an instant takes the instant itself, ns
-//! of the monotonic clock. Every other order puts its measure in front and the arrival behind, so
-//! that equal measures keep their order of arrival on all workers. Both have time in the lower
-//! bits, so a span of time is a number to add to a rank ([`Layout::tolerance`]).
+//! A rank is a `u64`; the smallest goes first. An order by an instant uses the instant itself, ns
+//! of the monotonic clock. Every other order has its measure in the upper bits and the arrival in
+//! the lower ones, so that equal measures keep their order of arrival on all workers. Both have
+//! time in the lower bits, so a span of time is a number to add to a rank ([`Layout::tolerance`]).
 //!
 //! | layout | measure | arrival |
 //! |---|---|---|
@@ -12,24 +12,25 @@
 //! | [`TAG`] | 44 bits of rounds | 16 bits in units of 1 ms: 68 s |
 //! | [`PRIORITY`] | 8 bits of the class | 52 bits in units of 1 µs: 146 years |
 //!
-//! When the arrival wraps, requests of equal measure before and after it change places, once.
+//! When the arrival wraps around, requests of equal measure before and after it swap places, once.
 //!
 //! Ranks of different orders can't be compared, and while a policy is edited two workers may have
-//! two orders. So a worker [`announce`]s its first waiter with the order's number in the lowest
-//! four bits, and others read a rank from it only if the number is theirs ([`heard`]).
+//! two orders. So a worker publishes the rank of its first waiter with the order's number in the
+//! lowest four bits ([`announce`]), and others read the rank only if the number is that of their
+//! own order ([`heard`]).
 
 use std::time::Duration;
 
 use crate::time::{Instant, nanos};
 
-/// Bits below the arrival, for the order's number.
+/// The number of bits below the arrival, for the order's number.
 const ORDER_BITS: u32 = 4;
 const ORDER: u64 = (1 << ORDER_BITS) - 1;
 
-/// A measure, and the arrival behind it.
+/// The layout of a rank: a measure, followed by the arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// Bits of the arrival.
+    /// The number of bits of the arrival.
     arrival_bits: u32,
     /// ns in a unit of the arrival, as a shift.
     unit: u32,
@@ -38,22 +39,22 @@ pub(super) struct Layout {
 /// ns in a unit of work, as a shift: 16.4 µs.
 const WORK_UNIT: u32 = 14;
 
-/// Orders by an amount of work or time.
+/// The layout of orders by an amount of work or time.
 pub(super) const WORK: Layout = Layout {
     arrival_bits: 36,
     unit: 17,
 };
-/// Orders by a count of rounds.
+/// The layout of orders by a number of rounds.
 pub(super) const ROUND: Layout = Layout {
     arrival_bits: 22,
     unit: 18,
 };
-/// Orders by a count of rounds that are so short that few requests share one.
+/// The layout of orders by a number of rounds that are so short that few requests share one.
 pub(super) const TAG: Layout = Layout {
     arrival_bits: 16,
     unit: 20,
 };
-/// Orders by class.
+/// The layout of the order by class.
 pub(super) const PRIORITY: Layout = Layout {
     arrival_bits: 52,
     unit: 10,
@@ -64,7 +65,8 @@ impl Layout {
         self.arrival_bits + ORDER_BITS
     }
 
-    /// Returns the largest measure; larger ones count as this. The rank for "no waiter" stays free.
+    /// Returns the largest measure; larger ones count as this. The rank for "no waiter" stays
+    /// unused.
     pub(super) const fn max_measure(self) -> u64 {
         (u64::MAX >> self.measure_at()) - 1
     }
@@ -74,28 +76,28 @@ impl Layout {
         measure.min(self.max_measure()) << self.measure_at() | arrival << ORDER_BITS
     }
 
-    /// The measure of a rank.
+    /// Returns the measure of a rank.
     pub(super) const fn measure(self, rank: u64) -> u64 {
         rank >> self.measure_at()
     }
 
-    /// Returns `span` of arrival time in ranks.
+    /// Returns the difference of ranks for `span` between two arrivals.
     pub(super) fn tolerance(self, span: Duration) -> u64 {
         nanos(span) >> self.unit << ORDER_BITS
     }
 }
 
-/// The rank by an amount of work or time, least first.
+/// Returns the rank by an amount of work or time, smallest first.
 pub(super) fn by_work(work: Duration, arrival: Instant) -> u64 {
     WORK.rank(nanos(work) >> WORK_UNIT, arrival)
 }
 
-/// Returns `rank` as a worker whose order has this `number` (below 16) announces it to others.
+/// Returns the published form of `rank`, for an order with this `number` (below 16).
 pub(super) const fn announce(rank: u64, number: u64) -> u64 {
     rank & !ORDER | number & ORDER
 }
 
-/// The rank that another worker announced, if its order has this `number`.
+/// Returns the rank that another worker published; `None` unless its order has this `number`.
 pub(super) const fn heard(announced: u64, number: u64) -> Option<u64> {
     if announced & ORDER == number & ORDER {
         Some(announced & !ORDER)
@@ -118,7 +120,7 @@ mod tests {
             assert_eq!(layout.measure(layout.rank(3, later)), 3);
             let most = layout.max_measure();
             assert_eq!(layout.measure(layout.rank(u64::MAX, later)), most);
-            // Five milliseconds of tolerance are hardly more or less than so many of arrival.
+            // A tolerance of 5 ms differs little from a difference of 5 ms in arrival.
             let rank = |us: u64| layout.rank(3, at(us));
             let tolerance = layout.tolerance(Duration::from_millis(5));
             assert!(rank(3_900) <= rank(0) + tolerance && rank(6_200) > rank(0) + tolerance);

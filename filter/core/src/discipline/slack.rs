@@ -1,4 +1,4 @@
-//! By latest start: least slack time first over objectives instead of deadlines.
+//! The order by latest start: least slack time first, with objectives instead of deadlines.
 //!
 //! ```text
 //! rank = arrival + min over percentiles p of (objective_p − pt_p)        ns
@@ -6,8 +6,8 @@
 //!
 //! Each objective of a type leaves `objective_p − pt_p` for waiting (Bouncer Eq. 3 and 4, solved
 //! for the wait), and the request must start before the least of them has passed. In one FIFO a
-//! query that takes 12 ms at the median waits behind queries of 0.4 ms that have 17 ms to spare; by
-//! latest start it overtakes them, and still a request that has waited long goes first, so nothing
+//! query that takes 12 ms at the median waits behind queries of 0.4 ms that have 17 ms to spare. By
+//! latest start it overtakes them. Requests that have waited long still go first, so nothing
 //! starves.
 
 use std::time::Duration;
@@ -16,13 +16,13 @@ use crate::request::Attributes;
 use crate::service_times::ServiceTimes;
 use crate::time::{Instant, nanos};
 
-/// The latest start of a request that arrives at `now`.
+/// Returns the latest start of a request that arrives at `now`.
 pub(super) fn rank(now: Instant, request: &Attributes, times: &ServiceTimes) -> u64 {
     now.as_nanos().saturating_add_signed(slack(request, times))
 }
 
-/// Returns the least wait that any objective leaves, ns; negative if one can't be met. A type that
-/// is not known yet is assumed to need no time.
+/// Returns the least wait that any objective leaves, ns; negative if one can't be met. A type
+/// without an estimate is assumed to need no time.
 fn slack(request: &Attributes, times: &ServiceTimes) -> i64 {
     let estimate = times.estimate_of(request);
     let signed = |span: Duration| i64::try_from(nanos(span)).unwrap_or(i64::MAX);

@@ -1,5 +1,5 @@
 //! Regressions of an adversarial review: failing host calls here, edits at bad moments and leases
-//! beside.
+//! in submodules.
 
 mod edits;
 mod leases;
@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 /// An engine with stages only.
 type Engine = super::Engine;
 
-/// Envoy's rules: counters refuse 0 and below. Fails one chosen metric call; runs a hook before or
-/// after a store.
+/// A host with Envoy's rules: counters refuse 0 and below. It fails one chosen metric call, and
+/// runs a hook before or after a store.
 #[derive(Default)]
 struct H<'a> {
     m: Option<&'a MemoryHost>,
@@ -182,7 +182,7 @@ fn avoidance_with_envoys_counters() {
     assert_eq!(failed, 0);
 }
 
-/// Fails metric call number `fail_at` of a busy life. Returns the bookings that remain afterwards.
+/// Fails metric call number `fail_at` of a busy run. Returns the bookings that remain afterwards.
 fn scenario(fail_at: u64, discipline: &Discipline) -> (u64, Option<String>) {
     let m = MemoryHost::new();
     let h = H::new(&m);
@@ -255,8 +255,8 @@ fn scenario(fail_at: u64, discipline: &Discipline) -> (u64, Option<String>) {
         act(&mut a, &mut streams);
     }
     let calls = h.calls.get();
-    // healthy again for long: no request may be held any more (queue.timeout is 1 s), and after the
-    // end no booking remains
+    // The host works again for long enough that no request may be held any more (queue.timeout is 1
+    // s). After the end no booking remains.
     for _ in 0..300 {
         now += 10;
         let _ = o.tick(&h2, t(now), &mut a);

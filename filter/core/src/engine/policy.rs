@@ -1,4 +1,4 @@
-//! One policy on one worker: its stage, and the calls of [`Beside`] before and after it.
+//! One policy on one worker: its stage, and the calls to [`Beside`] before and after it.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(super) struct Policy {
 }
 
 impl Policy {
-    /// The policy of `compiled` on the worker that `membership` names. `seed` makes its random
+    /// Creates the policy of `compiled` on the worker of `membership`. `seed` makes its random
     /// decisions repeatable.
     ///
     /// # Errors
@@ -63,12 +63,12 @@ impl Policy {
         beside.reconfigure(host, now, &policy, requests, &mut self.releases)
     }
 
-    /// Requests of this worker that wait or run.
+    /// Returns the number of this worker's requests that wait or run.
     pub(super) fn pending(&self) -> usize {
         self.stage.pending()
     }
 
-    /// Whether ticks should come soon.
+    /// Whether the policy needs fast ticks.
     pub(super) fn is_busy(&self, beside: &impl Beside) -> bool {
         self.stage.is_busy() || beside.is_busy(self.id, &self.stage.requests)
     }
@@ -105,7 +105,7 @@ impl Policy {
         }
     }
 
-    /// Moves a request that is in the table to the stage.
+    /// Moves a request that is already in the table to the stage.
     fn enter(
         &mut self,
         beside: &mut impl Beside,
@@ -123,7 +123,7 @@ impl Policy {
         decision
     }
 
-    /// Runs `f` on the stage, and reports which requests go to the backend by it.
+    /// Runs `f` on the stage, and reports the requests that it sends to the backend.
     fn in_stage<T>(
         &mut self,
         beside: &mut impl Beside,
@@ -161,7 +161,7 @@ impl Policy {
         })
     }
 
-    /// [`Stage::at_host`].
+    /// Calls [`Stage::at_host`].
     ///
     /// # Errors
     /// [`HostError`].
@@ -179,7 +179,7 @@ impl Policy {
         })
     }
 
-    /// Another worker freed a slot for a request that waits here.
+    /// Handles a wake-up: another worker freed a slot for a request that waits on this one.
     ///
     /// # Errors
     /// [`HostError`].
@@ -195,7 +195,7 @@ impl Policy {
         })
     }
 
-    /// Housekeeping of both.
+    /// Does the periodic work of the stage, then that of `beside`.
     ///
     /// # Errors
     /// [`HostError`]; the next tick continues.
@@ -217,7 +217,7 @@ impl Policy {
         ticked.and(beside_ticked)
     }
 
-    /// Carries out the decisions about requests that were held before the stage.
+    /// Executes the decisions about requests that were held before the stage.
     fn release(
         &mut self,
         beside: &mut impl Beside,
@@ -234,7 +234,7 @@ impl Policy {
                         Ok(Decision::Refuse(refusal)) => {
                             actions.push(Action::Refuse { stream, refusal });
                         }
-                        // On a host error it goes on, unmanaged.
+                        // On a host error it continues, unmanaged.
                         Ok(Decision::Forward(_) | Decision::PassBy) | Err(_) => {
                             actions.push(Action::Resume { stream, ticket });
                         }
@@ -257,7 +257,7 @@ impl Policy {
         self.releases = releases;
     }
 
-    /// Takes a new version of the policy over.
+    /// Adopts a new version of the policy.
     ///
     /// # Errors
     /// As [`Stage::reconfigure`].
@@ -274,7 +274,8 @@ impl Policy {
         let changed = self.in_stage(beside, now, actions, |stage, actions| {
             stage.reconfigure(host, now, &compiled.config, &compiled.stats, actions)
         });
-        // Also where an error came after: types are classified as the stage numbers them.
+        // Check this even after an error: requests must be classified by the types that the stage
+        // has.
         let applied = same || self.stage.config() == &compiled.config;
         if applied {
             self.compiled = compiled;
@@ -284,7 +285,7 @@ impl Policy {
         changed.and(kept)
     }
 
-    /// Lets all waiting requests go when the policy is removed.
+    /// Sends all waiting requests to the backend, when the policy is removed.
     ///
     /// # Errors
     /// [`HostError`].
@@ -304,7 +305,7 @@ impl Policy {
         retired
     }
 
-    /// Publishes pending counts now, since the worker is about to end.
+    /// Publishes pending counts now, because the worker is about to end.
     ///
     /// # Errors
     /// [`HostError`].

@@ -1,8 +1,8 @@
-//! A configuration, with all of it that can be made without the engine: rules are compiled, and
-//! stats defined.
+//! A configuration with everything that can be prepared without the engine: compiled rules, and
+//! defined stats.
 //!
-//! That takes milliseconds with hundreds of types. Where one engine serves several threads, they go
-//! on meanwhile.
+//! That takes milliseconds with hundreds of types. If several threads share one engine, they
+//! continue meanwhile.
 
 use std::sync::Arc;
 
@@ -25,12 +25,12 @@ pub struct Prepared {
 pub(super) struct Compiled {
     pub(super) config: StageConfig,
     pub(super) classifier: Classifier,
-    /// Stats that nothing was counted in.
+    /// Stats without any counts.
     pub(super) stats: StageStats,
 }
 
 impl Prepared {
-    /// Prepares a configuration of the control plane.
+    /// Prepares a configuration from the control plane.
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.
@@ -53,7 +53,7 @@ impl Prepared {
                 |e: ConfigError| ConfigError::new(format!("stages[{i}].{}", e.field), e.problem);
             Ok(Arc::new(Compiled {
                 classifier: Classifier::new(stage).map_err(at)?,
-                // Every stat exists from the start, on workers without traffic too.
+                // Every stat exists from the start, even on workers without traffic.
                 stats: StageStats::new(metrics, stage)
                     .map_err(|e| ConfigError::new(format!("stages[{i}]"), e.to_string()))?,
                 config: stage.clone(),
@@ -68,13 +68,15 @@ impl Prepared {
 }
 
 impl Compiled {
-    /// The header in which requests of `kind` name their size, where their cost depends on it.
+    /// Returns the header in which requests of `kind` state their size; `None` if their cost
+    /// doesn't depend on it.
     pub(super) fn size_header(&self, kind: TypeId) -> Option<&str> {
         let cost = self.config.types.get(usize::from(kind.0))?.cost.as_ref()?;
         Some(&cost.size.header)
     }
 
-    /// The header in which requests name their cost, where it counts.
+    /// Returns the header in which requests state their cost; `None` if the strategy doesn't use
+    /// it.
     pub(super) fn cost_header(&self) -> Option<&str> {
         match &self.config.strategy {
             StrategyConfig::BacklogControl(control) => match &control.cost {

@@ -1,4 +1,4 @@
-//! Several policies in one configuration: which stage a request goes to, and that stages are apart.
+//! Several policies in one configuration: the stage of a request, and the independence of stages.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::memory::MemoryRequest;
 /// An engine with stages only.
 type Engine = super::Engine;
 
-/// Stages `ns/a`, `ns/b`, ... of so many slots for these routes.
+/// Stages `ns/a`, `ns/b`, … with these numbers of slots and routes.
 fn config(stages: &[(u32, &[&str])]) -> FilterConfig {
     let stage = |(name, (slots, routes)): (char, &(u32, &[&str]))| {
         let routes = serde_json::to_string(routes).unwrap();
@@ -74,7 +74,7 @@ impl Proxy {
         actions
     }
 
-    /// A stat of the stage `ns/NAME`, as published at a tick.
+    /// Returns a stat of the stage `ns/NAME`, as published at a tick.
     fn stat(&mut self, stage: char, name: &str) -> u64 {
         self.now = self.now + Duration::from_millis(50);
         let mut actions = Vec::new();
@@ -115,7 +115,7 @@ fn a_request_goes_to_the_first_stage_that_is_for_its_route() {
         |proxy: &mut Proxy| ['a', 'b', 'c'].map(|s| proxy.stat(s, "type.default.rq_total"));
     assert_eq!(requests(&mut proxy), [1, 1, 2]);
 
-    // Stages in another order: the one for all requests takes them all.
+    // In another order, the stage for all requests gets them all.
     let mut all_first = config(&[(9, &[]), (1, &["ads"])]);
     let mut proxy = Proxy::new(&all_first);
     assert_eq!(
@@ -136,7 +136,7 @@ fn slots_and_queues_of_stages_are_apart() {
     let refused = proxy.arrive(SEARCH);
     assert!(matches!(refused, Decision::Refuse(_)), "{refused:?}");
 
-    // Neither the slots nor the queue of the others are touched.
+    // The slots and the queue of the other stages are unaffected.
     let ads = forwarded(proxy.arrive(ADS));
     let rest = [None, None].map(|route| forwarded(proxy.arrive(route)));
     let of = |proxy: &mut Proxy, name: &str| ['a', 'b', 'c'].map(|s| proxy.stat(s, name));
@@ -144,7 +144,7 @@ fn slots_and_queues_of_stages_are_apart() {
     assert_eq!(of(&mut proxy, "queue_length"), [1, 0, 0]);
     assert_eq!(of(&mut proxy, "type.default.rq_rejected"), [1, 0, 0]);
 
-    // A slot that another stage frees doesn't help requests that wait here.
+    // A slot that another stage frees doesn't help waiting requests of this one.
     assert_eq!(proxy.finish(ads), []);
     assert_eq!(rest.map(|pass| proxy.finish(pass)), [vec![], vec![]]);
     assert_eq!(of(&mut proxy, "queue_length"), [1, 0, 0]);

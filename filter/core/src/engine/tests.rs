@@ -1,4 +1,4 @@
-//! Several workers of one process, in deterministic time: the rules that hold across them.
+//! Several workers of one process, in deterministic time: rules that apply across workers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -54,7 +54,7 @@ struct Process {
     refused: Vec<(u32, Reason)>,
     started: Vec<u32>,
     next_stream: u32,
-    /// The hosts of requests; others have none.
+    /// The upstream hosts of requests; other requests have none.
     hosts: BTreeMap<u32, Upstream>,
 }
 
@@ -74,7 +74,7 @@ impl Process {
             this.workers.push(Some(Engine::new(n as u64 + 1)));
         }
         this.configure(config);
-        // All workers join and know the others.
+        // All workers join and have a list of the others.
         for n in 0..workers {
             let stream = this.arrive(n, "/");
             this.finish(stream, Outcome::Unmeasured);
@@ -95,7 +95,7 @@ impl Process {
         for action in actions {
             match action {
                 Action::Resume { stream, .. } => {
-                    // A stage that watches dequeues requests that are in the backend already.
+                    // A stage that only observes dequeues requests that are already in the backend.
                     let (_, _, place) = self.requests.get_mut(&stream).unwrap();
                     let At::Queue(pass) = *place else {
                         panic!("{stream} resumed twice")
@@ -197,7 +197,7 @@ impl Process {
         self.now = self.now + span;
     }
 
-    /// Time passes in ticks of 10 ms.
+    /// Advances the time in ticks of 10 ms.
     fn run_for(&mut self, span: Duration) {
         for _ in 0..span.as_millis() / 10 {
             self.pass_time(Duration::from_millis(10));
@@ -234,7 +234,7 @@ impl Process {
     fn gauge(&self, name: &str) -> u64 {
         let packed = || self.gauge("queue_packed");
         match name {
-            // As decided on, rather than as published at the last tick.
+            // The values on which decisions are based, not those published at the last tick.
             "queue_length" => return packed() >> 44,
             "queued_work_us" => return packed() & ((1 << 44) - 1),
             _ => {}
@@ -244,7 +244,7 @@ impl Process {
             .unwrap()
     }
 
-    /// 30 requests to `/slow` of 20 ms each, and the time after which they count.
+    /// Serves 30 requests to `/slow` of 20 ms each, and waits until they count.
     fn learn_slow(&mut self) {
         for _ in 0..30 {
             let stream = self.arrive(0, "/slow");
@@ -261,7 +261,8 @@ impl Process {
     }
 }
 
-/// A cold type is judged by the objectives of `default`, which need not be at its own percentiles.
+/// A cold type is judged by the objectives of `default`, which may have other percentiles than its
+/// own.
 #[test]
 fn a_cold_type_is_refused_for_the_objective_that_it_was_judged_by() {
     let objective = |percentile, ms: u64| Objective {
@@ -284,7 +285,7 @@ fn a_cold_type_is_refused_for_the_objective_that_it_was_judged_by() {
         process.finish(stream, Outcome::Completed);
     }
     process.run_for(Duration::from_secs(1));
-    // One runs, one waits for it: the next would wait 100 ms and take 100 ms.
+    // One runs, and one waits for it. The next would wait 100 ms and take 100 ms.
     process.arrive(0, "/");
     process.arrive(0, "/");
     let cold = process.arrive(0, "/slow");
@@ -327,7 +328,7 @@ fn the_demand_beside_bouncer_is_what_bouncer_admits() {
     }
     process.run_for(Duration::from_secs(1));
     let before = process.gauge("demand_received");
-    // One runs, one waits for it: the others would wait 100 ms and take 100 ms.
+    // One runs, and one waits for it. The others would wait 100 ms and take 100 ms.
     for _ in 0..5 {
         process.arrive(0, "/");
     }
@@ -336,9 +337,9 @@ fn the_demand_beside_bouncer_is_what_bouncer_admits() {
     assert_eq!(process.gauge("demand_received") - before, 2);
 }
 
-/// One slot; forty requests that end with `outcome` after `left`, and forty that are answered after
-/// `answered`, if any. Returns the number of six requests at once that are then admitted, with an
-/// objective of 70 ms.
+/// Runs forty requests on one slot that end with `outcome` after `left`, and forty that are
+/// answered after `answered`, if any. Returns how many of six simultaneous requests are then
+/// admitted, with an objective of 70 ms.
 fn let_in_after(outcome: Outcome, left: Duration, answered: Option<Duration>) -> usize {
     let config = config(1, |stage| {
         stage.strategy = StrategyConfig::Bouncer {
@@ -377,10 +378,10 @@ fn what_clients_gave_up_on_or_a_timeout_ended_took_that_long_at_least() {
     for outcome in [Outcome::Abandoned, Outcome::Failed] {
         // One runs, and one waits for as long as an objective.
         assert_eq!(let_in_after(outcome, ms(100), None), 2);
-        // Requests behind two that wait for 20 ms each meet it.
+        // Requests behind two that take 20 ms each meet the objective.
         assert_eq!(let_in_after(outcome, ms(5), Some(ms(20))), 4);
         assert_eq!(let_in_after(outcome, ms(20), Some(ms(20))), 4);
-        // Of a type without a mean of its own, a time within the objective says nothing.
+        // For a type without its own mean, a time within the objective gives no information.
         assert_eq!(let_in_after(outcome, ms(60), None), 6);
     }
 }
@@ -447,7 +448,7 @@ fn a_worker_that_does_not_react_is_passed_over() {
     let own = process.arrive(0, "/");
     process.finish(running, Outcome::Completed);
     assert_eq!(process.in_backend(), 0, "left to worker 1, which was first");
-    // Worker 1 doesn't run. Worker 0's next look finds it unresponsive.
+    // Worker 1 doesn't run. Worker 0's next dispatch finds it unresponsive.
     process.pass_time(UNRESPONSIVE_AFTER);
     process.with(0, |engine, host, now, actions| {
         engine.woken(host, now, actions).unwrap();
@@ -479,7 +480,7 @@ fn slots_that_get_free_at_once_do_not_wait_for_one_wake_up_after_the_other() {
     assert_eq!(process.queued(), own[4..]);
 }
 
-/// A backend that starts to fail answers at once. That must not count as a fast service.
+/// A failing backend answers at once. That must not count as fast service.
 #[test]
 fn answers_that_are_errors_free_their_slot_and_are_learned_from_by_nobody() {
     let objective = Objective {
@@ -673,7 +674,7 @@ fn deletion_lets_everybody_through_and_leaves_nothing() {
     }
     process.run_for(Duration::from_millis(10));
     process.assert_nothing_booked();
-    // And back again.
+    // Undo the edit.
     process.configure(&config(1, |_| {}));
     let (first, second) = (process.arrive(0, "/"), process.arrive(1, "/"));
     assert_eq!((process.in_backend(), process.queued()), (1, vec![second]));
@@ -724,8 +725,7 @@ fn dry_run_refuses_and_holds_nothing_but_counts_what_it_would() {
         process.finish(stream, Outcome::Completed);
     }
     process.run_for(Duration::from_millis(20));
-    // Service 20 ms, objective 55 ms: one in service, then waits of 0 and 20 ms meet it, 40 ms
-    // doesn't.
+    // Service time 20 ms, objective 55 ms: waits of 0 and 20 ms meet it, and 40 ms does not.
     assert_eq!(process.gauge("type.slow.rq_rejected"), 17);
     assert_eq!(process.gauge("type.slow.rq_rejected_enforced"), 0);
     assert_eq!(process.gauge("type.slow.rq_total"), 50);
@@ -757,14 +757,13 @@ fn a_burst_spends_the_error_budget_of_its_type_and_no_more() {
         }
         process
     };
-    // Service 20 ms, objective 55 ms: one in service, then waits of 0 and 20 ms meet it, 40 ms
-    // doesn't.
+    // Service time 20 ms, objective 55 ms: waits of 0 and 20 ms meet it, and 40 ms does not.
     assert_eq!(process(false).refused.len(), 17);
     // 3.3% of the latest 100 may exceed it.
     assert_eq!(process(true).refused.len(), 13);
 }
 
-/// 100 requests/s of 100 ms and as many of 20 ms ask for 12 slots. The cost of the first is known
+/// 100 requests/s of 100 ms and 100 of 20 ms ask for 12 slots. The cost of the former is known
 /// after 20 of them.
 #[test]
 fn the_value_cut_shows_the_rank_and_the_slots_that_a_type_asks_for() {
@@ -790,7 +789,7 @@ fn the_value_cut_shows_the_rank_and_the_slots_that_a_type_asks_for() {
     is_near("type.slow.value_slots_asked_milli", 10_000);
     is_near("type.default.value_slots_asked_milli", 2_000);
     assert_eq!(process.gauge("type.slow.value_admitted_permille"), 1_000);
-    // A type that is renamed and a cut that is switched off leave no values behind.
+    // A renamed type, and a cut that is switched off, leave no values behind.
     let mut edited = broken::by_value(16);
     edited.stages[0].types[0].name = "renamed".to_owned();
     process.configure(&edited);
@@ -809,7 +808,7 @@ fn the_value_cut_shows_the_rank_and_the_slots_that_a_type_asks_for() {
     assert_eq!(process.gauge("type.default.value_per_slot_second_milli"), 0);
     assert_eq!(process.gauge("value_budget_permille"), 0);
 
-    // Nor does a policy that is removed while requests are under way.
+    // A policy that is removed while requests wait or run leaves none, either.
     process.configure(&broken::by_value(16));
     process.run_for(Duration::from_millis(200));
     assert!(process.gauge("value_budget_permille") > 0);
@@ -897,8 +896,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Under any steps: never more than P in the backend, no request waits beside a free slot, the
-    /// bookings match the requests, and none remains at the end.
+    /// After any steps there are never more than P requests in the backend, no request waits while
+    /// a slot is free, the bookings match the requests, and none remains at the end.
     #[test]
     fn slots_are_conserved_and_never_idle_beside_a_waiter(steps in steps()) {
         let mut p = 2;

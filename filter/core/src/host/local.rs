@@ -1,8 +1,8 @@
-//! Shared state for one engine that serves the whole process: plain cells.
+//! Shared state for one engine that serves the whole process, in plain cells.
 //!
 //! Without other workers nothing is atomic and no wake-up is sent. A caller that shares the engine
-//! between threads must lock it, and this with it. The engine calls its host several times a
-//! request, so this determines the speed of a simulation.
+//! between threads must lock it together with this state. The engine calls its host several times
+//! per request, so this determines the speed of a simulation.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ pub struct Local<M> {
 }
 
 impl<M> Local<M> {
-    /// Without state. `wall_clock_offset` is that of [`Shared::wall_clock_offset`].
+    /// Creates an empty state. `wall_clock_offset` is that of [`Shared::wall_clock_offset`].
     pub fn new(metrics: M, wall_clock_offset: Duration) -> Self {
         Self {
             metrics,

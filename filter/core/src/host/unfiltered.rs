@@ -1,18 +1,18 @@
-//! Shared state that survives a proxy's filter of stats.
+//! Shared state that doesn't depend on the proxy's stats matcher.
 //!
 //! `stats_config.stats_matcher` in Envoy's bootstrap can reject any stat by its name, and Envoy
 //! Gateway writes such a matcher whenever `EnvoyProxy.spec.telemetry.metrics.matches` is set. A
-//! rejected gauge accepts every write and reads 0 for ever: slots in use would stay 0, and the
-//! limit would be off without a word.
+//! rejected gauge accepts every write and always reads 0: slots in use would stay 0, and the limit
+//! would silently have no effect.
 //!
-//! [`Unfiltered`] therefore tests the gauge of each number when it is defined, and keeps those that
-//! don't hold a value in shared data, where compare-and-swap makes additions as exact as those of a
-//! gauge. The alternative, to refuse the configuration, is worse: Envoy reports the refusal without
-//! its reason, and where the module is fetched remotely it answers every request with 500 or passes
-//! it unmanaged, as the filter's failure policy says.
+//! [`Unfiltered`] therefore tests the gauge of each number when it is defined. Numbers whose gauges
+//! don't keep a value are in shared data, where compare-and-swap makes additions as exact as those
+//! of a gauge. The alternative, to refuse the configuration, is worse: Envoy reports the refusal
+//! without its reason. If the module is fetched remotely, Envoy then answers every request with 500
+//! or lets it pass unmanaged, depending on the filter's failure policy.
 //!
-//! The price is paid only behind such a matcher: about 1 µs for each call (a gauge's is 0.06 µs),
-//! since shared data is read into memory that the guest allocates.
+//! The cost applies only with such a matcher: about 1 µs for each call (a gauge's is 0.06 µs),
+//! because shared data is read into memory that the guest allocates.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -20,13 +20,13 @@ use std::time::Duration;
 
 use super::{Expected, Host, HostError, MetricId, MetricKind, Metrics, Number, Shared, Version};
 
-/// Set in the ids of numbers that lives in shared data. Envoy's ids count up from 0 and carry their
-/// kind in 2 low bits.
+/// A bit in the ids of numbers that are in shared data. Envoy's ids count up from 0 and have the
+/// kind in the 2 low bits.
 const STORED: u32 = 1 << 31;
-/// Gauges are tested with this many different amounts.
+/// The number of different amounts with which a gauge is tested.
 const PROBES: i64 = 4;
-/// Compare-and-swap attempts of one change. Each failure means that another worker's change
-/// succeeded.
+/// The number of compare-and-swap attempts of one change. Each failure means that another worker's
+/// change succeeded.
 const ATTEMPTS: u32 = 1_000;
 
 /// A [`Host`] whose numbers keep their values even if the process rejects their stats.
@@ -41,7 +41,7 @@ pub struct Unfiltered<H> {
 }
 
 impl<H: Host> Unfiltered<H> {
-    /// State of `host`.
+    /// Creates the state on top of `host`.
     pub fn new(host: H) -> Self {
         Self {
             host,
@@ -51,21 +51,22 @@ impl<H: Host> Unfiltered<H> {
         }
     }
 
-    /// The host itself.
+    /// Returns the underlying host.
     pub fn host(&self) -> &H {
         &self.host
     }
 
-    /// The name of the first gauge that the process rejects; once.
+    /// Returns the name of the first rejected gauge, once.
     pub fn take_rejected(&self) -> Option<String> {
         self.rejected.borrow_mut().take()
     }
 
     /// Whether a gauge keeps written values.
     ///
-    /// Other workers may use it meanwhile, so the test only adds and takes back. A rejected gauge
-    /// always reads 0. Another gauge could read 0 after an addition, if it was negative or another
-    /// worker subtracted just then; it can't after several different additions.
+    /// Other workers may use the gauge meanwhile, so the test only adds and subtracts again. A
+    /// rejected gauge always reads 0. Another gauge could read 0 after one addition, if it was
+    /// negative or another worker subtracted at that moment, but not after several different
+    /// additions.
     fn holds(&self, gauge: Number) -> Result<bool, HostError> {
         for amount in 1..=PROBES {
             if self.host.get(gauge)? != 0 {
@@ -81,7 +82,7 @@ impl<H: Host> Unfiltered<H> {
         Ok(false)
     }
 
-    /// Runs `f` with the key of a number that lives in shared data; `None` for all others.
+    /// Runs `f` with the key of a number in shared data; `None` for all others.
     fn stored<T>(
         &self,
         number: Number,

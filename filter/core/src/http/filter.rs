@@ -1,4 +1,4 @@
-//! The state that all streams of an engine share.
+//! The filter: the state that all streams of an engine share.
 
 use std::time::Duration;
 
@@ -20,25 +20,25 @@ use super::inbound::Asked;
 use super::listeners::Listeners;
 use super::{Level, LocalReply, Property, Proxy, Stream, answer};
 
-/// Failing host calls are logged at most this often.
+/// Shortest time between two log lines about failing host calls.
 const COMPLAIN: Duration = Duration::from_secs(10);
 
 /// The request header with the quality that the application should deliver: 1.00 is full.
 const QUALITY: &str = "x-headgate-quality";
 
-/// The header of a gRPC status: in the trailers, or in the headers of an answer that has nothing
+/// The header of a gRPC status: in the trailers, or in the headers of a response without anything
 /// else.
 const GRPC_STATUS: &str = "grpc-status";
 
-/// Returns the host of a stream, if it has one.
+/// Returns the upstream host of a stream, if it has one.
 fn upstream(stream: &impl Stream) -> Option<Upstream> {
     let address = stream.property(Property::UpstreamAddress).ok()??;
     (!address.is_empty()).then(|| Upstream::at(&address))
 }
 
-/// An engine, its host, and the rules for requests and responses.
+/// Connects an engine to HTTP: reads requests and responses, sets headers, and builds replies.
 ///
-/// `B` is the behaviour beside the engine's stages. After each call the caller carries out
+/// `B` is the behaviour beside the engine's stages. After each call the caller executes
 /// [`Filter::actions`].
 #[derive(Debug)]
 pub struct Filter<H, B = ()> {
@@ -49,13 +49,13 @@ pub struct Filter<H, B = ()> {
     pub(super) listeners: Listeners,
     configured: bool,
     complained: Option<Instant>,
-    /// The time of the last request or end of a request for which the clock could be read.
+    /// The time of the last arrival or end of a request at which the clock could be read.
     last: Instant,
 }
 
 impl<H: Host, B: Beside> Filter<H, B> {
-    /// A filter without configuration: every request passes by. `seed` differs between the engines
-    /// of a process.
+    /// Creates a filter without configuration: every request passes by. `seed` must differ between
+    /// the engines of a process.
     pub fn new(host: H, seed: u64) -> Self {
         Self {
             host,
@@ -69,47 +69,48 @@ impl<H: Host, B: Beside> Filter<H, B> {
         }
     }
 
-    /// The host.
+    /// Returns the host.
     pub fn host(&self) -> &H {
         &self.host
     }
 
-    /// The engine.
+    /// Returns the engine.
     pub fn engine(&self) -> &Engine<B> {
         &self.engine
     }
 
-    /// The host, the engine, and the pending actions ([`Filter::actions`]).
+    /// Returns the host, the engine, and the pending actions ([`Filter::actions`]).
     pub fn parts(&mut self) -> (&H, &mut Engine<B>, &mut Vec<Action>) {
         (&self.host, &mut self.engine, &mut self.actions)
     }
 
-    /// The proxy's configurations.
+    /// Returns the proxy's configurations.
     pub fn listeners(&self) -> &Listeners {
         &self.listeners
     }
 
-    /// The policies of the proxy's configurations and of requests under way. A host may forget the
-    /// metrics of others: nothing here has their ids.
+    /// Yields the policies of the proxy's configurations and of unfinished requests. A host may
+    /// forget the metrics of other policies: the filter doesn't hold their ids.
     pub fn policies(&self) -> impl Iterator<Item = &str> {
         self.listeners.policies().chain(self.engine.policies())
     }
 
-    /// The time of the last request or end of a request.
+    /// Returns the time of the last arrival or end of a request.
     pub fn last(&self) -> Instant {
         self.last
     }
 
-    /// Returns the pending actions for held requests, oldest first; the caller takes them out.
+    /// Returns the pending actions for held requests, oldest first; the caller drains them.
     ///
-    /// For an [`Action::Resume`] it calls [`Filter::resume`] with the request's stream and lets the
-    /// request go on. For an [`Action::Refuse`] it answers with [`Filter::reply`]. For an
-    /// [`Action::Send`] it sends the call of the stream, by what is beside the engine's stages.
+    /// For an [`Action::Resume`] the caller calls [`Filter::resume`] with the request's stream and
+    /// continues the request. For an [`Action::Refuse`] it answers with [`Filter::reply`]. For an
+    /// [`Action::Send`] it sends the stream's outbound call, which the behaviour beside the stages
+    /// held.
     pub fn actions(&mut self) -> &mut Vec<Action> {
         &mut self.actions
     }
 
-    /// As [`Filter::take_over`], with a configuration of the control plane.
+    /// Parses a configuration from the control plane, and adopts it like [`Filter::take_over`].
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.
@@ -124,10 +125,10 @@ impl<H: Host, B: Beside> Filter<H, B> {
         self.take_over(proxy, now, (id, name), prepared)
     }
 
-    /// Takes configuration `id` over, which is for `name`, and logs which. On error, nothing: the
-    /// last good one stays, and `id` is unknown unless the caller says that it was
-    /// [`Filter::refused`]. Configurations of one name follow each other; those of different names
-    /// are in force side by side, each for the streams that say so ([`Stream::listener`]).
+    /// Adopts configuration `id`, which is for listener `name`, and logs it. On error, the last
+    /// good one stays, and `id` is unknown unless the caller calls [`Filter::refused`].
+    /// Configurations of one name replace each other. Those of different names are in force side by
+    /// side, each for its listener's streams ([`Stream::listener`]).
     ///
     /// # Errors
     /// [`ConfigError`]: that of `prepared`, or of the host.
@@ -152,7 +153,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
         applied
     }
 
-    /// Makes the configurations that are in force by `listeners` those of the engine.
+    /// Applies the configurations in force of `listeners` to the engine.
     fn apply(
         &mut self,
         proxy: &impl Proxy,
@@ -194,14 +195,15 @@ impl<H: Host, B: Beside> Filter<H, B> {
         proxy.log(Level::Error, &message);
     }
 
-    /// The proxy keeps the listener of configuration `id` for `name`, which was refused.
+    /// Records that configuration `id` for `name` was refused, although the proxy keeps its
+    /// listener.
     pub fn refused(&mut self, (id, name): (u32, &str), direction: Direction) {
         self.listeners.refused((id, name), direction);
     }
 
-    /// Removes configuration `id`: after its last stream, or because the proxy's update failed
-    /// elsewhere. The newest remaining one of its name is then in force. With the last one for
-    /// requests the filter leaves the process, if no request is under way.
+    /// Removes configuration `id`, after its last stream, or because another part of the proxy's
+    /// update failed. The newest remaining one of its name is then in force. When the last inbound
+    /// one is removed, the filter leaves the process, if no request waits or runs.
     pub fn gone(&mut self, proxy: &impl Proxy, id: u32) {
         let mut left = self.listeners.clone();
         let Some(direction) = left.gone(id) else {
@@ -218,8 +220,8 @@ impl<H: Host, B: Beside> Filter<H, B> {
         }
     }
 
-    /// Applies the configurations in force to the engine. They were taken over before, so only the
-    /// host may refuse.
+    /// Applies the configurations in force to the engine again. They were valid before, so only the
+    /// host may fail.
     fn apply_again(&mut self, proxy: &impl Proxy, direction: Direction) {
         let now = match proxy.now() {
             Ok(now) => now,
@@ -231,17 +233,18 @@ impl<H: Host, B: Beside> Filter<H, B> {
         }
     }
 
-    /// As [`Filter::gone`], for a filter whose engine failed: [`Filter::restart`] must not find it.
+    /// Removes configuration `id` while the engine is unusable, so that [`Filter::restart`] doesn't
+    /// apply it.
     pub fn forget(&mut self, id: u32) {
         self.listeners.gone(id);
     }
 
-    /// Whether a configuration was ever taken over.
+    /// Whether the engine has ever had a configuration.
     pub fn is_configured(&self) -> bool {
         self.configured
     }
 
-    /// Joins the process now rather than with the first request.
+    /// Joins the process now, without waiting for the first request.
     pub fn join(&mut self, proxy: &impl Proxy) {
         if self.engine.worker().is_some() {
             return;
@@ -252,11 +255,11 @@ impl<H: Host, B: Beside> Filter<H, B> {
         self.check(proxy, joined);
     }
 
-    /// Starts over on the same host after the engine panicked. The old engine may be inconsistent,
-    /// so none of its state is reused. The new engine takes over the configurations in force, joins
-    /// the process, and gives back the old one's bookings. It doesn't know the old one's requests:
-    /// the caller lets them go on and doesn't report their ends. `seed` must differ from the
-    /// previous one.
+    /// Replaces the engine after it panicked, on the same host. The old engine may be inconsistent,
+    /// so none of its state is reused. The new engine adopts the configurations in force, joins the
+    /// process, and releases the old one's bookings. It doesn't have the old one's requests: the
+    /// caller continues them and doesn't report their ends. `seed` must differ from the previous
+    /// one.
     pub fn restart(&mut self, proxy: &impl Proxy, seed: u64) {
         let failed = self.engine.worker();
         self.engine = Engine::new(seed);
@@ -277,7 +280,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
         }
     }
 
-    /// Leaves the process, if no request is under way: ticks come no more.
+    /// Leaves the process, if no request waits or runs. There are no further ticks.
     fn leave(&mut self, proxy: &impl Proxy) {
         let beside = self.engine.beside_mut();
         beside.send_calls(None, &mut self.actions);
@@ -287,8 +290,8 @@ impl<H: Host, B: Beside> Filter<H, B> {
         self.check(proxy, left);
     }
 
-    /// Point 1: request headers. Records in `asked` the properties of the request that its response
-    /// depends on.
+    /// Handles request headers (point 1). Records in `asked` the properties of the request on which
+    /// its response depends.
     pub(super) fn request<S: Stream>(
         &mut self,
         stream: &S,
@@ -309,7 +312,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
         asked: &mut Asked,
     ) -> Result<Decision, HostError> {
         if self.engine.degrades() && headers.any_of_ours() && headers.header(QUALITY).is_some() {
-            // For any decision: only Headgate may set qualities, no client.
+            // Whatever the decision: only Headgate may set qualities, not clients.
             let removed = stream.remove_request_header(QUALITY.as_bytes());
             self.check(stream, removed);
         }
@@ -354,18 +357,18 @@ impl<H: Host, B: Beside> Filter<H, B> {
         }
     }
 
-    /// Prepares the headers of a held request for the application when it goes on.
+    /// Sets the headers of a held request before the caller continues it.
     pub fn resume(&mut self, stream: &impl Stream, ticket: Ticket) {
         B::goes_on(self, stream, ticket, None);
     }
 
-    /// Returns the requests, with their streams, that [`Filter::look`] is to be called for after a
-    /// tick; the caller takes them out.
+    /// Returns the requests, with their streams, for which the caller must call [`Filter::look`]
+    /// after a tick; the caller drains them.
     pub fn suspects(&mut self) -> &mut Vec<(Ticket, u32)> {
         self.engine.suspects()
     }
 
-    /// Reads the host of the request of `ticket`, which is that of `stream`.
+    /// Reports the upstream host of request `ticket`, which belongs to `stream`.
     pub fn look(&mut self, stream: &impl Stream, ticket: Ticket) {
         if let (Ok(now), Some(upstream)) = (stream.now(), upstream(stream)) {
             let looked =
@@ -374,7 +377,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
         }
     }
 
-    /// Reads the host that answered the request of `ticket`, while hosts are watched.
+    /// Reports the upstream host that answered request `ticket`, if the policy watches hosts.
     pub(super) fn answered_by(&mut self, stream: &impl Stream, ticket: Ticket) {
         if let (Ok(now), Some(upstream)) = (stream.now(), upstream(stream)) {
             let noted = (self.engine).answered_by(&self.host, now, ticket, upstream);
@@ -382,9 +385,9 @@ impl<H: Host, B: Beside> Filter<H, B> {
         }
     }
 
-    /// Point 3: the request of `ticket`, which is that of `stream`, ended.
+    /// Records the end of request `ticket`, which belongs to `stream` (point 3).
     pub(super) fn finish(&mut self, stream: &impl Stream, ticket: Ticket, outcome: Outcome) {
-        // A slot comes back even if the clock fails; the times of such a request are wrong, so it
+        // Release the slot even if the clock fails. The times of such a request are wrong, so it
         // isn't measured.
         let (now, outcome) = match stream.now() {
             Ok(now) => (now, outcome),
@@ -400,8 +403,8 @@ impl<H: Host, B: Beside> Filter<H, B> {
         self.check(stream, done);
     }
 
-    /// Ends the processing time of the request of `ticket` at the first byte of its response's
-    /// body; its slot stays held. Returns the outcome for the end of the response.
+    /// Ends the processing time of request `ticket` at the first byte of its response's body. The
+    /// request keeps its slot. Returns the outcome to report at the end of the response.
     pub(super) fn first_byte(
         &mut self,
         stream: &impl Stream,
@@ -421,18 +424,18 @@ impl<H: Host, B: Beside> Filter<H, B> {
         }
     }
 
-    /// Sets the rejection rate on the response to the request of `ticket`, if its policy announces
-    /// it.
+    /// Sets the header with the rejection rate on the response to request `ticket`, if its policy
+    /// announces the rate.
     pub(super) fn hint(&mut self, stream: &impl Stream, ticket: Ticket) {
         if let Some(rate) = self.engine.rejection_rate(ticket.policy) {
-            // The backend's own header, if any, is about another queue than ours.
+            // This replaces the backend's own header, which would be about another queue.
             let set = stream.set_response_header(hint::HEADER, hint::value(rate).as_bytes());
             self.check(stream, set);
         }
     }
 
-    /// Returns the outcome of the request of `ticket` by the headers of the backend's answer.
-    /// `alone` means that nothing comes after them; gRPC then has its status there.
+    /// Returns the outcome of request `ticket` by the headers of the backend's response. `alone`
+    /// means that nothing follows them; then they have the gRPC status.
     pub(super) fn judge(&self, stream: &impl Stream, ticket: Ticket, alone: bool) -> Outcome {
         let Some(errors) = self.engine.errors(ticket) else {
             return Outcome::Completed;
@@ -446,7 +449,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
         }
     }
 
-    /// Returns the outcome of the request of `ticket` by the trailers of the backend's answer.
+    /// Returns the outcome of request `ticket` by the trailers of the backend's response.
     pub(super) fn judge_trailers(&self, stream: &impl Stream, ticket: Ticket) -> Outcome {
         let Some(errors) = self.engine.errors(ticket) else {
             return Outcome::Completed;
@@ -455,7 +458,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
         answer::of_grpc_status(status.as_deref(), errors)
     }
 
-    /// Another worker left a slot to us.
+    /// Handles a wake-up: another worker handed a slot to this one.
     pub fn woken(&mut self, proxy: &impl Proxy) {
         let done = proxy
             .now()
@@ -463,7 +466,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
         self.check(proxy, done);
     }
 
-    /// Housekeeping, as often as the engine asks for it.
+    /// Does the periodic work, as often as the engine needs it.
     pub fn tick(&mut self, proxy: &impl Proxy) {
         let done = proxy
             .now()
@@ -471,7 +474,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
         self.check(proxy, done);
     }
 
-    /// Returns a refusal as a response, with the headers for clients.
+    /// Returns the response to a refused request, with the headers for clients.
     pub fn reply(&mut self, refusal: &Refusal) -> LocalReply {
         let mut announced = None;
         self.engine.beside_mut().announce(refusal, |name, value| {
@@ -484,14 +487,14 @@ impl<H: Host, B: Beside> Filter<H, B> {
         LocalReply::new(words, refusal, told, &mut self.rng)
     }
 
-    /// As [`Filter::complain`], unless it succeeded.
+    /// Calls [`Filter::complain`] if `done` is an error.
     pub fn check(&mut self, proxy: &impl Proxy, done: Result<(), HostError>) {
         if let Err(error) = done {
             self.complain(proxy, &error);
         }
     }
 
-    /// Logs a host call that failed, now and then.
+    /// Logs a failed host call, at most once in 10 s.
     pub fn complain(&mut self, proxy: &impl Proxy, error: &HostError) {
         let now = proxy.now().unwrap_or_default();
         if self.complained.is_none_or(|at| now.since(at) >= COMPLAIN) {

@@ -1,11 +1,11 @@
-//! Headers as a host hands them over, read in place.
+//! Headers in the serialized form of a host, read in place.
 //!
-//! The serialized map is a number of pairs, their lengths, then names and values with a zero byte
-//! after each, all lengths 32-bit little-endian: the form of proxy-wasm. One pass finds the headers
-//! that every request needs; other names are looked up when a rule uses them.
+//! The serialized map is that of proxy-wasm: the number of pairs, their lengths, then names and
+//! values with a zero byte after each. All lengths are 32-bit little-endian. One pass finds the
+//! headers that every request needs; other names are looked up when a rule uses them.
 //!
-//! Headgate's own headers are the exchange between sidecars. Those of an untrusted client are
-//! ignored: [`Headers::disown`] hides them, so that no rule can match them.
+//! Sidecars exchange data in Headgate's own headers. Those of an untrusted client are ignored:
+//! [`Headers::disown`] hides them, so that no rule can match them.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -29,7 +29,7 @@ pub struct Headers<'a, S> {
     upgrade: bool,
     timeout: bool,
     attempt: bool,
-    /// Whether a name begins with [`OURS`].
+    /// Whether a name starts with [`OURS`].
     ours: bool,
     disowned: bool,
     route_name: OnceCell<Option<Vec<u8>>>,
@@ -39,18 +39,18 @@ pub struct Headers<'a, S> {
 /// The prefix of Headgate's own headers.
 const OURS: &[u8] = b"x-headgate-";
 
-/// The kind of connection that a request asks to switch to.
+/// The kind of connection upgrade that a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Upgrade {
-    /// Another protocol, as a WebSocket.
+    /// Another protocol, such as WebSocket.
     Protocol,
     /// A tunnel.
     Tunnel,
 }
 
 impl Upgrade {
-    /// Whether it became so, by the response's status. The backend may as well answer as if it
-    /// hadn't been asked.
+    /// Whether the upgrade happened, by the response's status. The backend may also ignore the
+    /// request for it.
     pub(super) fn happened(self, status: &[u8]) -> bool {
         match self {
             Self::Protocol => status == b"101",
@@ -102,7 +102,7 @@ impl<'a, S: Stream> Headers<'a, S> {
         this
     }
 
-    /// Returns the kind of connection that the request asks to switch to, if any.
+    /// Returns the kind of upgrade that the request asks for, if any.
     pub(super) fn upgrade(&self) -> Option<Upgrade> {
         match &self.bytes[self.method.clone()] {
             b"CONNECT" => Some(Upgrade::Tunnel),
@@ -130,7 +130,7 @@ impl<'a, S: Stream> Headers<'a, S> {
         self.disowned
     }
 
-    /// Yields the names of Headgate's own headers, also when they are hidden.
+    /// Yields the names of Headgate's own headers, even if they are hidden.
     pub fn ours(&self) -> impl Iterator<Item = &[u8]> {
         let names = pairs(&self.bytes).take_while(|_| self.ours);
         let names = names.map(|(name, _)| &self.bytes[name]);
@@ -141,7 +141,7 @@ impl<'a, S: Stream> Headers<'a, S> {
         self.stream.property(property).unwrap_or_default()
     }
 
-    /// All values of a header.
+    /// Yields all values of a header.
     pub fn values(&self, name: &'static str) -> impl Iterator<Item = &[u8]> {
         pairs(&self.bytes)
             .filter(move |(n, _)| &self.bytes[n.clone()] == name.as_bytes())
@@ -196,13 +196,14 @@ pub struct Response {
 }
 
 impl Response {
-    /// Never fails: headers that can't be read count as absent.
+    /// Parses the headers of a response. It never fails: headers that can't be read count as
+    /// absent.
     #[must_use]
     pub fn parse(bytes: Vec<u8>) -> Self {
         Self { bytes }
     }
 
-    /// A response header by its lower case name; the first of several.
+    /// Returns the first value of a response header by its lower case name.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&[u8]> {
         find(&self.bytes, name)
@@ -220,7 +221,7 @@ fn word(bytes: &[u8], at: usize) -> Option<usize> {
     usize::try_from(u32::from_le_bytes(word)).ok()
 }
 
-/// Names and values as ranges of `bytes`; stops at the first pair that doesn't fit.
+/// Yields names and values as ranges of `bytes`, up to the first pair that doesn't fit.
 fn pairs(bytes: &[u8]) -> impl Iterator<Item = (Range<usize>, Range<usize>)> + '_ {
     let count = word(bytes, 0).unwrap_or(0);
     let mut at = count.saturating_mul(8).saturating_add(4);

@@ -1,4 +1,4 @@
-//! One request: from its headers to the end of its response, however it ends.
+//! One request, from its headers to the end of its response, however it ends.
 
 use crate::beside::Beside;
 use crate::decision::{Decision, Ticket};
@@ -11,23 +11,23 @@ use super::{Filter, Property, Stream, answer};
 /// One request to the process behind the proxy.
 #[derive(Debug)]
 pub struct Inbound {
-    /// Its ticket, until it ends.
+    /// The request's ticket, until it ends.
     ticket: Option<Ticket>,
     asked: Asked,
-    /// The outcome to report at the end of its response.
+    /// The outcome to report at the end of the response.
     outcome: Outcome,
-    /// Whether its response is known to be the backend's.
+    /// Whether the response is known to come from the backend.
     from_backend: bool,
-    /// Whether the first byte of its response's body must be reported, and hasn't come yet.
+    /// Whether the first byte of the response's body must be reported and hasn't arrived yet.
     awaits_first_byte: bool,
 }
 
-/// The properties of a request that its response depends on.
+/// The properties of a request on which its response depends.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
-    /// The kind of connection that it asks to switch to.
+    /// The kind of upgrade that it asks for.
     pub(super) upgrade: Option<Upgrade>,
-    /// Whether it is from a trusted process of the mesh, which needs to know the request's times.
+    /// Whether a trusted sidecar sent it; the response then reports the request's times.
     pub(super) by_peer: bool,
 }
 
@@ -43,7 +43,7 @@ impl Default for Inbound {
     }
 }
 
-/// Returns the outcome by the response code details: by the side that ended or answered the
+/// Returns the outcome by the response code details, which show the side that answered or ended the
 /// request.
 fn details(stream: &impl Stream) -> Outcome {
     let details = stream.property(Property::ResponseCodeDetails);
@@ -51,14 +51,14 @@ fn details(stream: &impl Stream) -> Outcome {
 }
 
 impl Inbound {
-    /// Whether it waits or runs.
+    /// Whether the request waits or runs.
     #[must_use]
     pub fn is_pending(&self) -> bool {
         self.ticket.is_some()
     }
 
-    /// Decides when the request's headers arrive. The caller lets it go on, holds it, or answers it
-    /// with [`Filter::reply`].
+    /// Decides about the request when its headers arrive. The caller then continues it, holds it,
+    /// or answers it with [`Filter::reply`].
     pub fn request_headers(
         &mut self,
         filter: &mut Filter<impl Host, impl Beside>,
@@ -70,8 +70,8 @@ impl Inbound {
         self.request(filter, stream, Headers::of_request(stream))
     }
 
-    /// As [`Inbound::request_headers`], for a caller that read the headers before it locked the
-    /// filter.
+    /// Decides like [`Inbound::request_headers`], with headers that the caller read before it
+    /// locked the filter.
     pub fn request<S: Stream>(
         &mut self,
         filter: &mut Filter<impl Host, impl Beside>,
@@ -98,7 +98,7 @@ impl Inbound {
         let Some(ticket) = self.ticket else {
             return;
         };
-        // Before our own headers overwrite those of the process behind a gateway.
+        // Call it before Headgate's own headers overwrite those of the process behind a gateway.
         B::answers(filter, stream, ticket, self.asked.by_peer);
         filter.hint(stream, ticket);
         self.awaits_first_byte = filter.engine.measures_first_byte(ticket);
@@ -116,7 +116,7 @@ impl Inbound {
         }
         // The backend has no more work for a request that Envoy answers itself.
         let local = self.outcome != Outcome::Unsampled && !self.from_backend;
-        // A request ends when its connection has switched to another protocol.
+        // After an upgrade, the rest of the connection is no part of the request.
         let switched = self.asked.upgrade.is_some_and(|upgrade| {
             let status = stream.response_header(":status").ok().flatten();
             status.is_some_and(|status| upgrade.happened(&status))
@@ -126,8 +126,8 @@ impl Inbound {
         }
     }
 
-    /// Whether to call [`Inbound::response_begins`] when the first byte of the response's body is
-    /// there.
+    /// Whether the caller must call [`Inbound::response_begins`] when the first byte of the
+    /// response's body arrives.
     #[must_use]
     pub fn awaits_first_byte(&self) -> bool {
         self.awaits_first_byte && self.is_pending()
@@ -173,12 +173,12 @@ impl Inbound {
         self.finish(filter, stream, self.outcome);
     }
 
-    /// Records the end of the stream: normally after its response, early when the client left or
+    /// Records the end of the stream: normally after its response, or early if the client left or
     /// the backend failed. Safe to call twice.
     pub fn done<B: Beside>(&mut self, filter: &mut Filter<impl Host, B>, stream: &impl Stream) {
         B::ends(filter, stream);
         if self.ticket.is_some() {
-            // No more of the answer comes: the backend broke it off, or the client left.
+            // The response is incomplete: the backend aborted it, or the client left.
             let outcome = match details(stream) {
                 Outcome::Failed => Outcome::Failed,
                 _ => Outcome::Abandoned,

@@ -1,9 +1,9 @@
-//! The configurations that the proxy has, and which of them are in force.
+//! The proxy's configurations, and which of them are in force.
 //!
-//! The proxy makes a configuration for each version of each listener. An edit adds one; the old one
-//! goes with the last of its streams, perhaps minutes later. So the newest counts. But the newest
-//! may go first: the proxy drops it if another part of its update fails. Then the newest remaining
-//! one is in force again.
+//! The proxy creates a configuration for each version of each listener. An edit adds one, and the
+//! old one is removed after the last of its streams, perhaps minutes later. So the newest is in
+//! force. But the newest may be removed first: the proxy drops it if another part of its update
+//! fails. Then the newest remaining one is in force again.
 //!
 //! One process may serve listeners with different policies, such as several Gateways. A
 //! configuration has the name of its listener, and the newest of each name is in force. Without
@@ -23,20 +23,20 @@ struct Listener {
     id: u32,
     name: Arc<str>,
     direction: Direction,
-    /// `None`: it was refused, and no other was in force.
+    /// `None` if it was refused and no other was in force.
     config: Option<Arc<Prepared>>,
 }
 
 impl Listeners {
-    /// Adds configuration `id` for `name`, which is the newest from now on. `id` is used again only
-    /// after it went.
+    /// Adds configuration `id` for `name` as the newest. The caller reuses `id` only after its
+    /// removal.
     pub(super) fn configured(&mut self, (id, name): (u32, &str), config: Prepared) {
         let direction = config.config.direction;
         self.add((id, name), direction, Some(Arc::new(config)));
     }
 
-    /// Adds `id`, whose configuration was refused while the proxy keeps the listener. The last good
-    /// one stays in force for it, even if the listener that brought that one goes.
+    /// Adds `id`, whose configuration was refused although the proxy keeps the listener. The last
+    /// good one stays in force for it, even if the listener version of that one is removed.
     pub(super) fn refused(&mut self, (id, name): (u32, &str), direction: Direction) {
         let in_force = self.in_force(direction);
         let good = in_force.iter().find(|(other, _)| *other == name);
@@ -65,26 +65,26 @@ impl Listeners {
         Some(self.0.remove(at).direction)
     }
 
-    /// The newest of `direction`: it outlives the streams of the older ones, unless its update
-    /// fails.
+    /// Returns the newest of `direction`. It outlives the streams of the older ones, unless its
+    /// update fails.
     #[must_use]
     pub fn newest(&self, direction: Direction) -> Option<u32> {
         self.of(direction).map(|listener| listener.id).next()
     }
 
-    /// Whether there are several of `direction`.
+    /// Whether there are several configurations of `direction`.
     #[must_use]
     pub fn has_several(&self, direction: Direction) -> bool {
         self.of(direction).nth(1).is_some()
     }
 
-    /// The newest of all.
+    /// Returns the newest of all.
     #[must_use]
     pub fn last(&self) -> Option<u32> {
         self.0.last().map(|listener| listener.id)
     }
 
-    /// The configurations in force for `direction` with their names, oldest first.
+    /// Returns the configurations in force for `direction` with their names, oldest first.
     pub(super) fn in_force(&self, direction: Direction) -> Vec<(&str, &Arc<Prepared>)> {
         let mut in_force: Vec<(&str, &Arc<Prepared>)> = Vec::new();
         for listener in self.of(direction) {
@@ -99,13 +99,13 @@ impl Listeners {
         in_force
     }
 
-    /// Returns the configurations of [`Listeners::in_force`], to compare.
+    /// Returns the configurations of [`Listeners::in_force`], for comparisons.
     pub(super) fn configs(&self, direction: Direction) -> Vec<(&str, &FilterConfig)> {
         let in_force = self.in_force(direction).into_iter();
         in_force.map(|(name, p)| (name, &p.config)).collect()
     }
 
-    /// The policies of all configurations, in force or not.
+    /// Yields the policies of all configurations, in force or not.
     pub(super) fn policies(&self) -> impl Iterator<Item = &str> {
         let configs = self
             .0
@@ -119,7 +119,7 @@ impl Listeners {
         })
     }
 
-    /// The listeners of `direction`, newest first.
+    /// Yields the listeners of `direction`, newest first.
     fn of(&self, direction: Direction) -> impl Iterator<Item = &Listener> {
         let newest_first = self.0.iter().rev();
         newest_first.filter(move |listener| listener.direction == direction)

@@ -1,7 +1,8 @@
 //! Dynamic metadata as text.
 
-/// Returns a value of proxy-wasm as text. The host passes the bytes of a text or the eight bytes of
-/// a number; values of other kinds contain zero bytes.
+/// Returns a value from proxy-wasm as text; `None` if it is no string or whole number. The host
+/// passes the bytes of a string, or the eight bytes of a number; values of other kinds contain
+/// control characters.
 #[must_use]
 pub fn text(value: Vec<u8>) -> Option<Vec<u8>> {
     let is_text = std::str::from_utf8(&value).is_ok_and(|t| !t.chars().any(char::is_control));
@@ -11,10 +12,10 @@ pub fn text(value: Vec<u8>) -> Option<Vec<u8>> {
     whole(f64::from_le_bytes(value.try_into().ok()?))
 }
 
-/// A whole number as a text.
+/// Returns a whole number as text; `None` for any other number.
 #[must_use]
 pub fn whole(number: f64) -> Option<Vec<u8>> {
-    // Largest f64 below which all whole numbers are exact: 2^53.
+    // 2^53, up to which all whole numbers are exact as f64.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     let whole = number.fract() == 0.0 && number.abs() <= EXACT;
     whole.then(|| format!("{number:.0}").into_bytes())
@@ -35,7 +36,7 @@ mod tests {
         assert_eq!(number(0.5), None);
         assert_eq!(number(f64::NAN), None);
         assert_eq!(of(b""), None);
-        // A truth value, and a message.
+        // A boolean, and a message.
         assert_eq!(of(b"\x01"), None);
         assert_eq!(of(b"\x0a\x03abc"), None);
     }

@@ -7,12 +7,12 @@
 //! An [`Inbound`] is one request to the process behind the proxy. It follows Envoy's callbacks,
 //! from request headers to the end of the stream. [`Filter`] is the state that all streams share:
 //! the engine, and the rules for Headgate's headers. A host translates callbacks into calls of
-//! these, implements [`Stream`], and carries out the results: a [`LocalReply`], and the actions for
+//! these, implements [`Stream`], and executes the results: a [`LocalReply`], and the actions for
 //! held requests ([`Filter::actions`]).
 //!
-//! A local reply and a resumption are results rather than calls of [`Stream`]. Envoy may carry both
-//! out at once and run this stream's response callbacks inside the call, while the filter is
-//! borrowed or its lock is held.
+//! A local reply and a resumption are results rather than calls of [`Stream`], because Envoy may
+//! execute both at once and run this stream's response callbacks inside the call, while the filter
+//! is borrowed or its lock is held.
 
 pub mod answer;
 mod filter;
@@ -33,7 +33,7 @@ pub use reply::{LocalReply, REFUSED};
 use crate::host::HostError;
 use crate::time::Instant;
 
-/// Severity in the proxy's log.
+/// The severity of a line in the proxy's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
     /// `info`.
@@ -46,7 +46,7 @@ pub enum Level {
 
 /// The proxy, apart from any stream.
 pub trait Proxy {
-    /// Time since an arbitrary point that is the same for all workers of the process. Monotonic.
+    /// Returns the time of a monotonic clock that is the same for all workers of the process.
     ///
     /// # Errors
     /// [`HostError::Call`] when the clock can't be read.
@@ -61,52 +61,52 @@ pub trait Proxy {
 pub enum Property<'a> {
     /// Name of the route that was selected.
     RouteName,
-    /// Name of the cluster that the route leads to.
+    /// Name of the route's cluster.
     ClusterName,
-    /// A text or a whole number in dynamic metadata, as text: the namespace of the filter that
-    /// wrote it, then keys.
+    /// A string or a whole number in dynamic metadata, as text, by its path: the namespace of the
+    /// filter that wrote it, then keys.
     Metadata(&'a [String]),
-    /// SPIFFE id of the client, by its certificate.
+    /// SPIFFE id in the client's certificate.
     DownstreamPeer,
-    /// SPIFFE id of the server, by its certificate.
+    /// SPIFFE id in the server's certificate.
     UpstreamPeer,
-    /// Address of the server; absent before one is connected.
+    /// Address of the server; absent before the upstream connection.
     UpstreamAddress,
     /// `%RESPONSE_CODE_DETAILS%`.
     ResponseCodeDetails,
 }
 
-/// One stream, as the proxy lets a filter see and change it. Names of headers are in lower case.
+/// One stream in the proxy, as a filter reads and changes it. Names of headers are in lower case.
 ///
 /// All calls fail with [`HostError::Call`] when the proxy refuses.
 #[allow(clippy::missing_errors_doc)] // see above
 pub trait Stream: Proxy {
-    /// The stream's number, which no other stream has that is under way.
+    /// Returns the stream's number, which differs from those of all other open streams.
     fn id(&self) -> u32;
 
-    /// Name of the listener that the stream came through: that of its configuration
+    /// Returns the name of the stream's listener, which is that of its configuration
     /// ([`Filter::configure`]).
     fn listener(&self) -> &str {
         ""
     }
 
-    /// Returns all request headers, in the form that [`Headers`] reads: with one call and one
-    /// allocation instead of one of each per header.
+    /// Returns all request headers, in the format that [`Headers`] reads. That takes one call and
+    /// one allocation instead of one of each per header.
     fn request_headers(&self) -> Result<Vec<u8>, HostError>;
 
-    /// As [`Stream::request_headers`], of the response.
+    /// Returns all response headers, in the same format.
     fn response_headers(&self) -> Result<Vec<u8>, HostError>;
 
-    /// One header of the response; the first of several.
+    /// Returns the first value of a response header.
     fn response_header(&self, name: &str) -> Result<Option<Vec<u8>>, HostError>;
 
-    /// One trailer of the response; the first of several.
+    /// Returns the first value of a response trailer.
     fn response_trailer(&self, name: &str) -> Result<Option<Vec<u8>>, HostError>;
 
-    /// Sets a header of the request, in place of all of that name.
+    /// Sets a request header, and removes all others of that name.
     fn set_request_header(&self, name: &str, value: &[u8]) -> Result<(), HostError>;
 
-    /// Sets a header of the response, in place of all of that name.
+    /// Sets a response header, and removes all others of that name.
     fn set_response_header(&self, name: &str, value: &[u8]) -> Result<(), HostError>;
 
     /// Removes all headers of this name from the request; there may be none.

@@ -1,4 +1,4 @@
-//! A refusal as a response: status, headers, details and a readable line.
+//! The response to a refused request: status, headers, details and a readable line.
 
 use std::borrow::Cow;
 
@@ -6,10 +6,10 @@ use crate::engine::Words;
 use crate::refusal::Refusal;
 use crate::rng::Rng;
 
-/// The header with the policy that refused a request, its type, and the reason.
+/// The header with the policy that refused a request, the request's type, and the reason.
 pub const REFUSED: &str = "x-headgate-refused";
 
-/// A response that the proxy gives itself.
+/// A response that the proxy sends itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalReply {
     /// HTTP status.
@@ -20,12 +20,12 @@ pub struct LocalReply {
     pub details: String,
     /// Names and values.
     pub headers: Vec<(&'static str, Cow<'static, str>)>,
-    /// The body; of an answer to a gRPC request, its message.
+    /// The body; for a gRPC request, the status message.
     pub body: String,
 }
 
 impl LocalReply {
-    /// Returns `refusal` as a response, with the headers `told`.
+    /// Returns the response for `refusal`, with `told` as further headers.
     pub(super) fn new(
         words: Words<'_>,
         refusal: &Refusal,

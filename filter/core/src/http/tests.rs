@@ -1,4 +1,4 @@
-//! Requests and calls from headers to end, as a host reports them, over proxies in memory.
+//! Requests from headers to end, as a host reports them, on proxies in memory.
 
 use std::time::Duration;
 
@@ -124,7 +124,7 @@ fn an_engine_that_failed_leaves_nothing_booked_to_the_next() {
     assert_eq!(proxy.in_use(), 1);
     let stream = proxy.stream(&[]);
     proxy.filter.restart(&stream, 2);
-    // At once, and not after a lease.
+    // The bookings are released at once, not after a lease.
     assert_eq!(proxy.in_use(), 0);
     assert_eq!(proxy.stat("queue_length"), 0);
     assert_eq!(proxy.stat("workers_lost"), 1);
@@ -132,7 +132,7 @@ fn an_engine_that_failed_leaves_nothing_booked_to_the_next() {
     let _second = proxy.held(&[]);
     proxy.done(&mut first);
     assert_eq!(proxy.in_use(), 1);
-    // No worker is buried twice.
+    // A worker is buried only once.
     let (host, dead) = (&proxy.filter.host, proxy.filter.engine.worker());
     let own = dead.expect("it joined");
     for gone in [1 - own, own, 7] {
@@ -160,7 +160,7 @@ fn a_client_that_leaves_is_forgotten() {
     proxy.forwarded(&[]);
 }
 
-/// Ends a request by one callback; whether its slot is free then.
+/// Ends a request by one callback. Returns whether its slot is free then.
 fn frees(more: &str, request: &[(&str, &str)], status: &str, details: &str) -> bool {
     let mut proxy = Proxy::new(&stage(more));
     let mut request = proxy.forwarded(request);
@@ -178,7 +178,7 @@ fn response_headers_end_a_request_where_nothing_of_the_backend_follows() {
     let connect = [(":method", "CONNECT")];
     for (more, request, status, details, expected) in [
         (MAX_QUEUE_LENGTH, &get[..], "200", VIA_UPSTREAM, false),
-        // Headers are no byte of the body.
+        // Headers don't count as a byte of the body.
         (&first_byte, &get[..], "200", VIA_UPSTREAM, false),
         // An answer of Envoy itself.
         (
@@ -200,14 +200,14 @@ fn response_headers_end_a_request_where_nothing_of_the_backend_follows() {
     }
 }
 
-/// A stage whose streams end their processing time at their first byte.
+/// Returns a proxy whose streams end their processing time at the first byte.
 fn streaming(more: &str) -> Proxy {
     Proxy::new(&stage(&format!(
         r#"{MAX_QUEUE_LENGTH},"measure":"FirstByte"{more}"#
     )))
 }
 
-/// Headers at once, and the first byte 20 ms later.
+/// Sends headers at once, and the first byte 20 ms later.
 fn streams(proxy: &mut Proxy) -> Request {
     let mut request = proxy.forwarded(&[]);
     request.answered(&mut proxy.filter, "200", false);
@@ -240,7 +240,7 @@ fn a_stream_is_measured_at_its_first_byte_and_holds_its_slot_to_its_last() {
         let times = "headgate.policy.ns/p.type.default.processing_time_us";
         let times = proxy.filter.host.recorded(times);
         assert_eq!(times, Some((1, 20_000)), "until the first byte");
-        // More of its body says nothing new.
+        // Further parts of its body have no effect.
         (request.inbound).response_begins(&mut proxy.filter, &request.stream);
         assert!(proxy.filter.actions().is_empty(), "the stream goes on");
         end(&mut request, &mut proxy.filter);
@@ -282,7 +282,7 @@ fn answers_without_a_body_are_measured_to_their_end() {
         (trailers.inbound).response_trailers(&mut proxy.filter, &trailers.stream);
         assert_eq!(proxy.in_use(), 0);
         assert_eq!(proxy.stat("type.default.rq_completed"), 2);
-        // An error with a body is none of the measurements.
+        // An error with a body is not measured.
         let mut failed = proxy.forwarded(&[]);
         failed.answered(&mut proxy.filter, "500", false);
         (failed.inbound).response_begins(&mut proxy.filter, &failed.stream);
@@ -320,7 +320,7 @@ fn failures_of_the_backend_are_no_measurements() {
         *request.stream.response.borrow_mut() = pairs(&[("grpc-status", "14")]);
         request.answered(filter, "200", true);
     };
-    // With a body behind, the status in the headers is none of gRPC's.
+    // If a body follows, `grpc-status` in the headers doesn't count.
     let with_body: End = |request, filter| {
         *request.stream.response.borrow_mut() = pairs(&[("grpc-status", "14")]);
         request.answered(filter, "200", false);
@@ -377,7 +377,7 @@ fn a_proxy_that_fails_lets_requests_pass_and_says_so_once() {
     assert!(log[0].1.contains("requests pass unmanaged"), "{log:?}");
     assert!(second.stream.log.borrow().is_empty());
 
-    // Without a clock a request is none of ours, but a slot comes back.
+    // Without a clock a request passes by, but a slot is released.
     let stream = proxy.stream(&[]);
     stream.now.set(None);
     let mut inbound = Inbound::default();
@@ -435,8 +435,7 @@ fn a_configuration_that_is_dropped_gives_way_to_the_one_before() {
     for request in &mut requests {
         proxy.done(request);
     }
-    // Of the edit that is meant to stay nothing changes when the old one goes, and all when it goes
-    // itself.
+    // Removing the old configuration has no effect. Removing the new one restores the old policies.
     proxy.filter.gone(&stream, 3);
     assert_eq!(
         proxy.filter.listeners().newest(Direction::Inbound),
@@ -448,7 +447,7 @@ fn a_configuration_that_is_dropped_gives_way_to_the_one_before() {
     proxy.resume(&second);
     proxy.done(&mut second);
 
-    // Without any the filter leaves, and a new one finds everything as it was.
+    // Without any configuration the filter leaves, and a new one finds the shared state unchanged.
     proxy.filter.gone(&stream, IN);
     assert_eq!(proxy.filter.engine().worker(), None);
     let configured = proxy
@@ -459,7 +458,7 @@ fn a_configuration_that_is_dropped_gives_way_to_the_one_before() {
     assert_eq!(proxy.stat("workers_lost"), 0);
 }
 
-/// One slot for `policy`, for requests of these routes.
+/// Returns a configuration of one slot for `policy`, for requests of these routes.
 fn routed(policy: &str, routes: &str) -> String {
     let stage = format!(r#""policy":"{policy}","routes":[{routes}]"#);
     self::stage(MAX_QUEUE_LENGTH).replace(r#""policy":"ns/p""#, &stage)
@@ -491,8 +490,8 @@ fn listeners_with_different_policies_are_in_force_side_by_side() {
     configure(&mut proxy, 4, "b", &routed("ns/b", r#""y""#));
     assert_eq!(*proxy.filter.actions(), []);
 
-    // A listener's requests are decided by its own policies, also where those of another are for
-    // any route.
+    // A listener's own policies decide about its requests, even if those of another cover any
+    // route.
     let (mut waits, decision) = arrive(&mut proxy, "a", "y");
     assert!(matches!(decision, Decision::Hold(_)), "{decision:?}");
     let (mut of_b, decision) = arrive(&mut proxy, "b", "y");
@@ -506,20 +505,20 @@ fn listeners_with_different_policies_are_in_force_side_by_side() {
     proxy.done(&mut waits);
     proxy.done(&mut of_b);
 
-    // A policy of both is one, and each listener's routes are its own.
+    // A policy of both listeners runs once, and each listener has its own routes.
     configure(&mut proxy, 5, "b", &routed("ns/a", r#""z""#));
     let (mut of_a, decision) = arrive(&mut proxy, "a", "x");
     assert!(matches!(decision, Decision::Forward(_)), "{decision:?}");
     let (mut waits, decision) = arrive(&mut proxy, "b", "z");
     assert!(matches!(decision, Decision::Hold(_)), "{decision:?}");
-    // The edit took this one's policy away, though the old configuration is still there.
+    // The edit removed this listener's policy, although the old configuration still exists.
     let (_, decision) = arrive(&mut proxy, "b", "y");
     assert_eq!(decision, Decision::PassBy);
     proxy.done(&mut of_a);
     proxy.resume(&waits);
     proxy.done(&mut waits);
 
-    // A listener goes with its policies, and takes none of the others'.
+    // A removed listener removes its own policies, but none of the others'.
     proxy.filter.gone(&stream, 3);
     let (_, decision) = arrive(&mut proxy, "a", "x");
     assert_eq!(decision, Decision::PassBy);
@@ -536,7 +535,8 @@ fn a_configuration_that_was_refused_is_that_of_no_engine_to_come() {
         .configure(&stream, Instant::default(), (3, ""), b"{\"stages\":0}");
     assert!(refused.is_err());
     assert_eq!(proxy.filter.listeners().last(), Some(IN));
-    // If the proxy keeps its listener, the last good configuration is that listener's as well.
+    // If the proxy keeps the listener of a refused configuration, the last good one applies to it,
+    // too.
     proxy.filter.refused((3, ""), Direction::Inbound);
     proxy.filter.gone(&stream, IN);
     proxy.forwarded(&[]);

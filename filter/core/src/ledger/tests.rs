@@ -9,7 +9,7 @@ use crate::memory::MemoryHost;
 
 const P: u32 = 3;
 
-/// Real threads, real races: never more than P owners, and all slots come back.
+/// With real threads and races, there are never more than P owners, and all slots are released.
 #[test]
 fn contending_workers_never_own_more_than_p_slots() {
     let host = MemoryHost::new();
@@ -75,7 +75,7 @@ fn a_dead_workers_share_is_given_back_exactly() {
     );
     assert_eq!(alive.drift(&host, 2).unwrap(), Share::default());
 
-    // It was not dead after all: it comes back under another number and books its requests again.
+    // It was not dead: it resumes with another number and books its requests again.
     dead.rejoin(&host, 2).unwrap();
     assert_eq!(alive.slots_in_use(&host).unwrap(), 2);
     assert_eq!(
@@ -132,7 +132,7 @@ fn length_and_work_of_the_longest_queue_fit_into_one_gauge() {
     assert_eq!(ledger.queue(&host).unwrap(), QueueState::default());
 }
 
-/// Every worker read the queue before the others added to it.
+/// Every worker reads the queue before the others add to it.
 #[test]
 fn requests_that_arrive_at_once_on_all_workers_leave_the_length_alone() {
     let host = MemoryHost::new();
@@ -171,8 +171,8 @@ fn a_total_below_zero_is_an_empty_queue() {
     );
 }
 
-/// A worker that contends for slots: it adds to the total just before another's read, and steps
-/// back just after that one's step back.
+/// A host with a worker that contends for slots: it adds to the total just before another's read,
+/// and subtracts just after that one does.
 struct Contended<'a> {
     host: &'a MemoryHost,
     total: Number,

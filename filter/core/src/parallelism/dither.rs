@@ -6,36 +6,36 @@
 //!        base − down in 5·q of 5; q is the share of time that may be spent below
 //! ```
 //!
-//! An estimate of the effect of more slots needs times with more and times with fewer. Comparing a
-//! minute with the minute before confuses the slots with everything else that changed: load, mix,
-//! caches, neighbours. So the number of slots changes several times a second. The order is drawn
-//! anew for every block of five slots of the schedule, and only times of one block are compared
-//! with each other.
+//! An estimate of the effect of more slots needs times with more slots and times with fewer. A
+//! comparison of a minute with the minute before mixes the effect of the slots with all other
+//! changes: load, mix, caches, neighbours. So the number of slots changes several times a second.
+//! Every block of five slots of the schedule has its own random order, and only times of one block
+//! are compared with each other.
 //!
 //! The schedule is a function of the time and of the policy's name, without any exchange. So all
-//! workers of a process change over at the same moment, and so do all proxies in front of a backend
-//! whose clocks agree. That matters, because a proxy that moves alone measures the elasticity times
-//! its own share of the requests in flight: with three proxies out of step none ever sees a backend
-//! that is full, and each of them grows.
+//! workers of a process change P at the same moment, and so do all proxies in front of a backend,
+//! if their clocks agree. That matters, because a proxy that changes P alone measures the
+//! elasticity times its own share of the requests in flight. With three proxies out of step, none
+//! of them measures a full backend, and each raises its P.
 
 use std::time::Duration;
 
 use crate::rng::Rng;
 use crate::time::{Instant, nanos};
 
-/// Slots of the schedule in a block.
+/// The number of slots of the schedule in a block.
 pub const BLOCK: u64 = 5;
-/// Of them, so many have more slots than the estimate.
+/// The number of them with more slots than the estimate.
 const ABOVE: u64 = 2;
-/// A request that spans more slots of the schedule than this says nothing about any of them.
+/// A request that spans more slots of the schedule than this is not used.
 const LONGEST: u64 = 64;
 
-/// A part of the time that a request spent above and below the base, ratios 0..=1.
+/// The parts of a request's time above and below the base, ratios 0..=1.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Exposure {
-    /// With `up` more slots.
+    /// The part with `up` more slots.
     pub above: f64,
-    /// With `down` fewer.
+    /// The part with `down` fewer slots.
     pub below: f64,
 }
 
@@ -48,18 +48,18 @@ pub struct Dither {
     pub up: u32,
     /// The reach downwards, slots; less than `base`.
     pub down: u32,
-    /// q, ratio 0..=0.4.
+    /// q, the share of time below the base, ratio 0..=0.4.
     pub below: f64,
     /// Length of a slot of the schedule.
     pub slot: Duration,
-    /// From the process's clock to one that all processes agree with.
+    /// The duration to add to the process's clock for a time that all processes share.
     pub offset: Duration,
-    /// Selects one of all schedules.
+    /// Seed of the schedule's random orders.
     pub seed: u64,
 }
 
 impl Dither {
-    /// The number of slots at this time.
+    /// Returns the number of slots at `now`.
     #[must_use]
     pub fn level(&self, now: Instant) -> u32 {
         match self.side(self.index(now)) {
@@ -69,13 +69,13 @@ impl Dither {
         }
     }
 
-    /// The block that this time is in.
+    /// Returns the number of the block at `now`.
     #[must_use]
     pub fn block(&self, now: Instant) -> u64 {
         self.index(now) / BLOCK
     }
 
-    /// Returns the parts of a request's life, from `start` to `end`, above and below the base;
+    /// Returns the parts of a request's time, from `start` to `end`, above and below the base;
     /// `None` if it ran too long.
     #[must_use]
     pub fn exposure(&self, start: Instant, end: Instant) -> Option<Exposure> {
@@ -120,14 +120,14 @@ impl Dither {
         (now + self.offset).as_nanos() / nanos(self.slot).max(1)
     }
 
-    /// 1 above, −1 below, 0 at the base.
+    /// Returns 1 above, −1 below, and 0 at the base.
     fn side(&self, index: u64) -> i8 {
         if self.up == 0 && self.down == 0 {
             return 0;
         }
         let block = index / BLOCK;
         let mut rng = Rng::new(self.seed ^ block.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        // The fraction of a slot is left to chance.
+        // Round to whole slots at random, so that the mean is right.
         let wanted = self.below * BLOCK as f64;
         let below = wanted.floor() as u64 + u64::from(rng.chance(wanted.fract()));
         // The place of this slot of the schedule in the order drawn for its block (Fisher–Yates).

@@ -1,4 +1,5 @@
-//! How service times respond to the number of slots: a regression within blocks of the schedule.
+//! The response of service times to the number of slots: a regression within blocks of the
+//! schedule.
 //!
 //! ```text
 //! y = ln(pt) − mean of ln(pt) of the type   one request's service time, normalised by type
@@ -8,17 +9,18 @@
 //! e_down = −β_d / ln(base / (base − down))  the same, from below to base
 //! ```
 //!
-//! 0: a slot more does not slow the others down, so it adds throughput. 1: service times grow as
-//! the slots do, so it adds waiting only (Little's law: throughput = slots / service time). A queue
-//! in the backend adds the same wait to short and to long requests, which is more than 1 on the
-//! logarithmic mean; a shared processor stretches all alike, which is 1 exactly. The logarithm
-//! keeps one slow answer from outweighing a thousand.
+//! At 0, another slot does not slow the others down, so it adds throughput. At 1, service times
+//! grow as the slots do, so it only adds waiting (Little's law: throughput = slots / service time).
+//! A queue in the backend adds the same wait to short and to long requests, which is more than 1 on
+//! the logarithmic mean. A shared processor stretches all alike, which is exactly 1. Because of the
+//! logarithm, one slow answer doesn't outweigh a thousand.
 //!
-//! Nothing here knows a rate or an absolute time, so neither the load nor the mix of types enters:
-//! types are normalised one by one, and a drift of a type's own mean is the same above and below.
+//! The regression uses no rate and no absolute time, so neither the load nor the mix of types
+//! affects it: each type is normalised by itself, and a drift of a type's own mean is the same
+//! above and below.
 //!
 //! **Errors.** Requests that ran at the same time waited behind the same others, so their times are
-//! no independent samples; the usual formula understates the error by a factor of up to four. The
+//! not independent samples. The usual formula understates the error by a factor of up to four. The
 //! deviation of each block's own slope (the cluster-robust "sandwich" estimate, Liang and Zeger
 //! 1986) gives the factor.
 
@@ -40,14 +42,14 @@ impl Sums {
         }
     }
 
-    /// Requests.
+    /// Returns the number of requests.
     #[must_use]
     pub fn count(&self) -> f64 {
         self.of[0]
     }
 }
 
-/// Mean and standard deviation of elasticities before anything is known.
+/// Mean and standard deviation of the prior of elasticities.
 const PRIOR: (f64, f64) = (0.7, 0.5);
 
 /// An estimate and its standard error.
@@ -60,7 +62,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Nothing is known.
+    /// The estimate without any information.
     pub const UNKNOWN: Self = Self {
         value: 0.0,
         error: 1e6,
@@ -85,7 +87,7 @@ impl Estimate {
     }
 }
 
-/// Second moments within blocks, over the blocks that count.
+/// Second moments within blocks, over the recent blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Moments {
     /// Degrees of freedom, S_uu, S_dd, S_ud, S_uy, S_dy, S_yy; then over blocks, with x = u − d: Σ
@@ -117,13 +119,13 @@ impl Moments {
         }
     }
 
-    /// Blocks that count.
+    /// Returns the number of blocks that count.
     #[must_use]
     pub fn blocks(&self) -> f64 {
         self.of[10]
     }
 
-    /// Lets old blocks fade: no more than `blocks` count.
+    /// Reduces the weight of old blocks, so that no more than `blocks` count.
     pub fn keep(&mut self, blocks: f64) {
         let fade = (blocks / self.blocks()).min(1.0);
         if fade < 1.0 {
@@ -131,8 +133,8 @@ impl Moments {
         }
     }
 
-    /// Returns `(e_up, e_down)`, given the logarithms of the two steps; `None` while the levels
-    /// were not visited enough. A step of 0 means that the level doesn't exist.
+    /// Returns `(e_up, e_down)`, given the logarithms of the two steps; `None` while there are too
+    /// few requests at a level. A step of 0 means that the level doesn't exist.
     #[must_use]
     pub fn elasticities(&self, ln_up: f64, ln_down: f64) -> Option<(Estimate, Estimate)> {
         let [n, uu, dd, ud, uy, dy, yy, num2, cross, den2, blocks] = self.of;
@@ -167,7 +169,7 @@ impl Moments {
         let up = if ln_up > 0.0 {
             up.per(ln_up)
         } else {
-            // A bound holds the level: more slots are no use.
+            // P is at its bound: more slots count as useless.
             Estimate {
                 value: 1.0,
                 error: 0.0,
@@ -198,7 +200,7 @@ impl Slope {
         }
     }
 
-    /// As [`Moments::keep`].
+    /// Reduces the weight of old blocks, like [`Moments::keep`].
     pub fn keep(&mut self, blocks: f64) {
         let fade = (blocks / self.of[5]).min(1.0);
         if fade < 1.0 {
@@ -206,7 +208,7 @@ impl Slope {
         }
     }
 
-    /// The elasticity over both steps.
+    /// Returns the elasticity over both steps.
     #[must_use]
     pub fn elasticity(&self) -> Estimate {
         let [xx, xy, xy2, cross, xx2, blocks] = self.of;
@@ -273,7 +275,7 @@ mod tests {
         let mut moments = Moments::default();
         for block in 0..40 {
             let mut sums = Sums::default();
-            // The backend slows down all the time, and the share of time above grows with it.
+            // The backend becomes slower, and the share of time above the base grows meanwhile.
             for n in 0..100 {
                 let u = f64::from(n < 20 + block);
                 sums.add(u, 0.0, f64::from(block) + 0.1 * (rng.next_f64() - 0.5));

@@ -1,25 +1,24 @@
-//! `parallelism: auto`: the number of requests that a backend should work on at once, found while
-//! it works.
+//! `parallelism: auto`: finds P, the number of requests that should be in the backend at once,
+//! under live traffic.
 //!
-//! P decides all that a stage does, and its right value is not known. Half of the right P costs a
-//! fifth of the goodput, four times the right P breaks objectives, and a service on one core
-//! answers four times as much within its objectives with three slots as with one. Limits that are
-//! found from latencies alone (Envoy's `adaptive_concurrency`, Netflix's Gradient2, TCP Vegas)
-//! compare current latencies with the least that they remember. A cache that warms up, a neighbour,
-//! or a changing mix of types makes that comparison wrong, and Envoy's pauses traffic every minute
-//! to repeat it.
+//! All decisions of a stage depend on P, and its right value is not known. Half of the right P
+//! costs a fifth of the goodput, four times the right P breaks objectives, and a service on one
+//! core answers four times as much within its objectives with three slots as with one. Limits that
+//! are found from latencies alone (Envoy's `adaptive_concurrency`, Netflix's Gradient2, TCP Vegas)
+//! compare current latencies with the least that they remember. A cache that warms up, a neighbour
+//! on the same machine, or a changing mix of types makes that comparison wrong, and Envoy's filter
+//! throttles traffic every minute to repeat it.
 //!
 //! Headgate owns the queue in front of the backend. So it knows when all slots are taken, it
 //! decides how many requests are in flight, and it knows the type of each. It moves P by a few
 //! slots up and down ([`dither`]), measures the effect on service times, type by type
-//! ([`elasticity`]), and moves to where more slots would only add waiting ([`law`]). Traffic is
-//! never paused. Only the few slots of the schedule below the estimate are held back, 3% of the
-//! throughput at most while P rests. Nothing is learned while slots are free.
+//! ([`elasticity`]), and moves to the point beyond which more slots only add waiting ([`law`]).
+//! Traffic is never paused. Only the few slots by which the schedule goes below the estimate are
+//! lost, at most 3% of the throughput while P is constant. Nothing is learned while slots are free.
 //!
-//! This file is a worker's part. It normalises service times by type, and adds its sums to the
+//! This file has the worker's part. It normalises service times by type, and adds its sums to the
 //! law's state, which all workers share ([`Controlled`]) and which outlives edits and VMs. The
-//! references of service times stay with the worker. A new worker begins with the times that it
-//! measures.
+//! references of service times are not shared. A new worker starts with the times that it measures.
 
 pub mod dither;
 pub mod elasticity;
@@ -39,41 +38,42 @@ use law::{Fresh, Law, View};
 
 /// The number of latest requests that a type's own mean covers.
 const MEMORY: f64 = 300.0;
-/// The number of first requests, at most, that a type's reference covers.
+/// The largest number of first requests that a type's reference covers.
 const FIRST: f64 = 100.0;
-/// Requests in flight up to which a service time counts in full for the reference, with a limit.
-/// Without a limit only the time of a request alone does, because more of them may already queue in
-/// the backend.
+/// With a limit, the number of requests in flight up to which a service time counts in full for the
+/// reference. Without a limit, only the time of a request that is alone counts in full, because
+/// several may already queue in the backend.
 const COMPARABLE: f64 = 4.0;
-/// Part of the last objective beyond which a reference exceeds it too often.
+/// A type is late by itself if its reference is longer than this part of its last objective.
 const BY_ITSELF: f64 = 0.7;
-/// Part of the requests that may exceed the last objective beyond what its percentile allows.
+/// Part of the requests that may miss the last objective, in addition to those that its percentile
+/// allows.
 const BEYOND: f64 = 0.15;
-/// Last objective, at p90, that counts for a type without any, in references.
+/// The objective at p90 for a type without objectives, as a multiple of its reference.
 const WITHOUT: f64 = 4.0;
-/// Requests in flight up to which service times count as those within a limit, in parts of the
+/// Requests in flight up to which a service time counts as one within a limit, as a multiple of the
 /// slots that work.
 const REPRESENTATIVE: f64 = 2.0;
-/// The least number of requests of a reference.
+/// The least number of requests in a reference.
 const FEWEST: f64 = 3.0;
 /// The number of requests that a type's current mean covers.
 const LATEST: f64 = 199.0;
-/// Least relative variance of service times, because few samples underrate it.
+/// Least relative variance of service times, because few samples underestimate it.
 const LEAST_VARIANCE: f64 = 0.3;
-/// Part of the way that references go to current times, per block at the knee.
+/// Part of the difference by which references approach current times, per block at the knee.
 const FOLLOW: f64 = 0.05;
-/// Part of the way that references go to current times that are shorter, per block.
+/// Part of the difference by which references approach shorter current times, per block.
 const FALL: f64 = 0.1;
 /// Time constant in which traffic of a type is forgotten, s.
 const RECENT: f64 = 5.0;
-/// Part of an objective that a service time may take up for there to be room.
+/// There is room if service times take at most this part of their objectives.
 const ROOM: f64 = 0.6;
-/// Part of the requests for which there has to be room.
+/// Part of the requests that must have room, for [`View::room`].
 const ROOMY: f64 = 0.7;
-/// Part of the requests below which a type does not count.
+/// A type with at most this part of the requests doesn't count.
 const RARE: f64 = 0.03;
 
-/// A type's service times as one worker knows them, s.
+/// A type's service times on one worker, s.
 #[derive(Debug, Clone, Copy, Default)]
 struct Kind {
     ln_mean: f64,
@@ -83,9 +83,9 @@ struct Kind {
     reference: f64,
     /// The number of requests in the reference.
     referred: f64,
-    /// The part of the requests of the last objective and its time, s; `None` without objectives.
+    /// The last objective: its percentile as a ratio, and its time, s; `None` without objectives.
     objective: Option<(f64, f64)>,
-    /// Whether others are protected from it.
+    /// Whether it is broken, and others are protected from it.
     is_broken: bool,
     seen: f64,
     recent: f64,
@@ -97,9 +97,9 @@ impl Kind {
         self.reference * (self.variance() / self.referred.max(1.0)).sqrt()
     }
 
-    /// Returns one answer and its lateness ([`law::open`]), for this response time, s. `None` of a
-    /// type without an objective or a reference, and of a type that says nothing about slots,
-    /// because its requests are late by themselves.
+    /// Returns one answer and its lateness ([`law::open`]), for this response time, s. `None` for a
+    /// type that has neither objectives nor a reference, and for a type that is late by itself: it
+    /// says nothing about slots.
     fn lateness(&self, secs: f64) -> Option<[f64; 2]> {
         let known = Some(self.reference).filter(|_| self.referred >= FEWEST);
         let without = || Some((0.9, WITHOUT * known?));
@@ -122,7 +122,7 @@ impl Kind {
     }
 }
 
-/// The controller, as one worker sees it.
+/// The controller on one worker.
 #[derive(Debug)]
 pub struct Auto {
     bounds: (u32, u32),
@@ -130,13 +130,13 @@ pub struct Auto {
     first: u32,
     wall_clock_offset: Duration,
     kinds: Vec<Kind>,
-    /// Mean over all requests, and over the means of their types, s.
+    /// Mean service time over all requests, and mean of their types' means, s.
     mean: f64,
     mean_of_means: f64,
     law: Law,
     candidate: Law,
     schedule: Dither,
-    /// The time since when this worker follows the schedule.
+    /// The time at which this worker adopted the schedule.
     since: Instant,
     fresh: Fresh,
     view: View,
@@ -145,7 +145,7 @@ pub struct Auto {
 }
 
 impl Auto {
-    /// Returns a controller that begins with `first` slots unless a record says otherwise.
+    /// Returns a controller that starts with `first` slots, unless there is a record.
     #[must_use]
     pub fn new(policy: &str, bounds: &AutoParallelism, first: u32, types: usize) -> Self {
         let now = Instant::default();
@@ -183,7 +183,7 @@ impl Auto {
         }
     }
 
-    /// P, as far as it is known ([`Law::known`]).
+    /// Returns P, as far as it is known ([`Law::known`]).
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.law.known().clamp(1, self.bounds.1.max(1))
@@ -195,13 +195,14 @@ impl Auto {
         self.law.is_open()
     }
 
-    /// Whether the service time of a request that met so many slots in use is one within a limit.
+    /// Whether the service time of a request that had `beside` slots in use beside it counts as one
+    /// within a limit.
     #[must_use]
     pub fn is_representative(&self, beside: u32) -> bool {
         f64::from(beside) <= REPRESENTATIVE * self.law.working()
     }
 
-    /// The number of slots that decisions are based on.
+    /// Returns the number of slots on which decisions are based.
     #[must_use]
     pub fn limit(&self) -> u32 {
         if self.is_open() {
@@ -211,14 +212,14 @@ impl Auto {
         }
     }
 
-    /// The number of slots that may be in use at `now`.
+    /// Returns the number of slots that may be in use at `now`.
     #[must_use]
     pub fn level(&self, now: Instant) -> u32 {
         self.schedule.level(now)
     }
 
-    /// Records that a request of `kind` was answered after this response time, or will be no
-    /// sooner.
+    /// Records that a request of `kind` was answered after this response time, or is still
+    /// unanswered after it.
     pub fn answered(&mut self, kind: TypeId, response: Duration) {
         let kind = self.kinds.get(usize::from(kind.0));
         let lateness = |kind: &Kind| kind.lateness(response.as_secs_f64());
@@ -227,9 +228,9 @@ impl Auto {
         }
     }
 
-    /// Records a request that the backend answered. `waited` says whether all slots were taken when
-    /// it arrived. `beside` is the most slots in use that it met. `weight` requests are like this
-    /// one.
+    /// Records a request that the backend answered. `waited` says whether it had to wait for a
+    /// slot. `beside` is the largest number of slots in use beside it. It counts as `weight`
+    /// requests.
     pub fn completed(
         &mut self,
         kind: TypeId,
@@ -256,8 +257,8 @@ impl Auto {
         kind.mean += gain.max(0.01) * (pt - kind.mean);
         kind.square += gain.max(0.01) * (pt * pt - kind.square);
         if kind.referred < FIRST {
-            // With a limit, a type without a reference has to accept times at the usual slots in
-            // use.
+            // With a limit, a type without a reference has to accept times at the usual number of
+            // slots in use.
             let few = if self.law.is_open() {
                 1.0
             } else if kind.referred < FEWEST {
@@ -319,7 +320,7 @@ impl Auto {
         self.fresh.requests += f64::from(weight);
     }
 
-    /// Records a request of `kind` that was refused for want of slots.
+    /// Records a request of `kind` that was refused because slots were scarce.
     pub fn refused(&mut self, kind: TypeId) {
         self.fresh.refused += 1.0;
         let kind = self.kinds.get(usize::from(kind.0));
@@ -327,8 +328,8 @@ impl Auto {
     }
 
     /// Updates the law's view of the stage. `enforced` says whether the limit is enforced, and
-    /// `in_flight` is the number of slots in use. Broken types say nothing about slots. The offset
-    /// is for a new record. Called before [`Controlled::sync`].
+    /// `in_flight` is the number of slots in use. Broken types are left out. The offset is for a
+    /// new record. Called before [`Controlled::sync`].
     pub fn look(
         &mut self,
         now: Instant,
@@ -489,7 +490,7 @@ mod tests {
         })
     }
 
-    /// An exchange with the record with so many requests in flight.
+    /// Exchanges with the record while `in_flight` requests are in flight.
     fn look(auto: &mut Auto, record: &mut Vec<u8>, now: Instant, in_flight: u32) {
         auto.look(now, true, Duration::ZERO, in_flight, &times(), |_| false);
         if auto.sync(now, record) {
@@ -497,7 +498,7 @@ mod tests {
         }
     }
 
-    /// Serves 100 requests in this second, one every ms, of `ms` each beside so many others.
+    /// Serves 100 requests in this second, one every ms, of `ms` each, with `beside` slots in use.
     fn serve(auto: &mut Auto, second: u64, ms: u64, beside: u32) {
         for n in 0..100 {
             let (started, ended) = (at(1_000 * second + n), at(1_000 * second + n + ms));
@@ -538,8 +539,8 @@ mod tests {
     #[test]
     fn late_answers_close_it_at_the_slots_that_work() {
         let (auto, _) = closed();
-        // Of work of 1 s and of 3 s, half of the first is forgotten: 3.5 s in 0.76 s, and the root
-        // of that.
+        // Of 1 s of work and 3 s after it, half of the first has decayed: 3.5 s in 0.76 s, plus the
+        // root of that.
         assert!((7..=8).contains(&auto.slots()), "{}", auto.slots());
     }
 
@@ -555,7 +556,7 @@ mod tests {
         let mut seen = vec![auto.slots()];
         for round in 2..30 {
             let slots = u64::from(auto.slots());
-            // 12 of the slots work: more requests than that wait in the backend.
+            // The backend works on 12 requests at once; further ones wait in it.
             let took = 10 * slots.div_ceil(12);
             for _ in 0..slots * 10 / took.div_ceil(10) {
                 let (started, ended) = (at(100 * round + 50), at(100 * round + 50 + took));

@@ -1,9 +1,9 @@
 //! The cost of a request by its size: t = a + b · size, fitted while requests are answered.
 //!
-//! One type may cover a small and a very large request. A histogram of its times then says little
+//! One type may cover small and very large requests. A histogram of its times then says little
 //! about either, so with `cost` there is a second one, of the ratios t ÷ estimate. A percentile of
 //! a request's processing time is its own estimate times that percentile of the ratios. The ratios
-//! also correct what the line misses: their mean is the factor by which it is wrong on average.
+//! also correct errors of the line: their mean is the factor by which it is wrong on average.
 //!
 //! **The fit** is recursive least squares with forgetting, of relative errors: e = t ÷ estimate − 1
 //! against the shares f of a and b in the estimate. The obvious fit of absolute errors follows the
@@ -15,22 +15,22 @@
 //! P ← P + (r' − r) / r² · P f fᵀ P                     r' = r / (λ (1 + r))
 //! ```
 //!
-//! That is the update of least squares with λ = 0.99, but it forgets only in the direction of which
-//! the sample tells something (Kulhavý's directional forgetting). Exponential forgetting in all
-//! directions loses b while all requests are of one size, and P grows without bound. Here r tends
-//! to (1 − λ) / λ along the sizes that come, and P stays as it was along the others: a size that
-//! comes no more, because it is refused, keeps its estimate.
+//! That is the update of least squares with λ = 0.99, but it forgets only in the direction about
+//! which the sample has information (Kulhavý's directional forgetting). Exponential forgetting in
+//! all directions loses b while all requests are of one size, and P grows without bound. Here r
+//! tends to (1 − λ) / λ along the sizes that arrive, and P stays unchanged along the others: a size
+//! that no longer gets through, because it is refused, keeps its estimate.
 //!
 //! **Bounds.** a, b ≥ 0: a correction that crosses zero ends there, and the other coefficient takes
-//! its most likely value beside that. A coefficient near zero can grow again, since corrections are
-//! relative to 5% of the mean estimate at least. An error counts as 4 at most, so one answer of
-//! any time moves an estimate by a few percent once it is known. P is at most what it was at first.
-//! An estimate counts only while r ≤ 0.05, its relative variance if that of t is 1: some 20 samples
-//! of one size, and no size far beyond those that were seen.
+//! its most likely value given that. A coefficient near zero can grow again, since corrections are
+//! relative to 5% of the mean estimate at least. An error counts as 4 at most, so one answer,
+//! however slow, moves a known estimate by a few percent. The variances in P are at most their
+//! initial values. An estimate is used only while r ≤ 0.05, its relative variance if that of t is
+//! 1: after some 20 samples of one size, and for no size far beyond the measured ones.
 //!
 //! **Workers** replay their samples into one shared record of each type, by compare-and-swap. If
-//! each fitted its own, ratios of different lines would meet in the shared histogram, and a worker
-//! with few requests of a type would know no line.
+//! each fitted its own, the shared histogram would mix ratios of different lines, and a worker with
+//! few requests of a type would have no line.
 //!
 //! Left out: sizes that are known only after the answer.
 
@@ -46,23 +46,23 @@ use crate::request::{Attributes, TypeId};
 use crate::shared;
 use crate::time::Instant;
 
-/// λ.
+/// λ, the forgetting factor.
 const KEPT: f64 = 0.99;
 /// The largest error that counts, ratio.
 const MOST_ERROR: f64 = 4.0;
-/// The largest relative variance of an estimate that counts.
+/// The largest relative variance at which an estimate is used.
 const MOST_VARIANCE: f64 = 0.05;
-/// Bounds of a variance.
+/// The bounds of a variance.
 const VARIANCE: (f64, f64) = (1e-9, 1.0);
-/// Part of the mean estimate from which on a and b · mean size are corrected in proportion.
+/// Corrections of a and of b · usual size are relative to at least this part of the mean estimate.
 const PROPORTIONAL: f64 = 0.05;
-/// Part of the mean estimate that any estimate is at least.
+/// The least estimate, as a part of the mean estimate.
 const LEAST_PART: f64 = 1e-4;
-/// Bounds of times, s.
+/// The bounds of times, s.
 const TIME: (f64, f64) = (1e-9, 86_400.0);
-/// The most by which the size of one sample exceeds the usual size, ratio.
+/// The largest size that a sample counts with, as a multiple of the usual size.
 const MOST_SIZE: f64 = 20.0;
-/// Samples of a worker that wait for an exchange, at most. More are left out.
+/// The largest number of a worker's samples between two exchanges. Further ones are dropped.
 const FRESH: usize = 1_024;
 
 /// The line of one type.
@@ -72,7 +72,7 @@ pub(super) struct Line {
     fixed: f64,
     /// b, s for each unit of size.
     per_size: f64,
-    /// Usual size, at least 1; 0 before the first sample.
+    /// The usual size, at least 1; 0 before the first sample.
     size: f64,
     /// P: the variance of x, the covariance, the variance of z.
     covariance: [f64; 3],
@@ -97,7 +97,7 @@ impl Line {
         [self.fixed.max(least), per_size]
     }
 
-    /// Returns f, P f and r for `size`.
+    /// Returns P f and r for `size`.
     fn direction(&self, size: f64) -> ([f64; 2], f64) {
         let time = self.time(size);
         let [fixed, per_size] = self.units();
@@ -108,7 +108,7 @@ impl Line {
         (product, variance)
     }
 
-    /// Returns the estimate for `size`, s; `None` while too little is known of such sizes.
+    /// Returns the estimate for `size`, s; `None` while there are too few samples of such sizes.
     fn estimate(&self, size: u32) -> Option<f64> {
         let size = f64::from(size);
         let is_known = self.size > 0.0 && self.direction(size).1 <= MOST_VARIANCE;
@@ -118,7 +118,7 @@ impl Line {
     fn learn(&mut self, size: u32, time: Duration) {
         let (size, time) = (f64::from(size), time.as_secs_f64().clamp(TIME.0, TIME.1));
         if self.size <= 0.0 {
-            // Nothing tells the two apart yet. A b that is too small is found sooner.
+            // One sample can't separate a and b. A b that is too small is corrected sooner.
             *self = Self {
                 fixed: 0.9 * time,
                 per_size: 0.1 * time / size.max(1.0),
@@ -144,8 +144,9 @@ impl Line {
         }
         self.fixed = fixed.clamp(0.0, TIME.1);
         self.per_size = per_size.clamp(0.0, TIME.1);
-        // The least corrections depend on the usual size. Until it is known itself, samples find
-        // its order of magnitude; then one far size moves it little.
+        // The least corrections depend on the usual size. Until its estimate is known, use the
+        // geometric mean, which finds the order of magnitude; after that one distant size moves it
+        // little.
         let size = size.clamp(1.0, MOST_SIZE * self.size);
         self.size = match self.direction(self.size).1 > MOST_VARIANCE {
             true => (self.size * size).sqrt(),
@@ -163,16 +164,17 @@ impl Line {
     }
 }
 
-/// The costs of a stage's types, as one worker knows them.
+/// The costs of a stage's types on one worker.
 #[derive(Debug)]
 pub(super) struct Costs {
-    /// By type: the name of the shared record, and the line as last seen; `None` without `cost`.
+    /// By type: the name of the shared record, and the line when it was last read; `None` without
+    /// `cost`.
     lines: Vec<Option<(String, Line)>>,
     /// Samples that aren't in the shared lines yet.
     fresh: Vec<(TypeId, u32, Duration)>,
-    /// Type at which the next exchange continues.
+    /// The type at which the next exchange continues.
     turn: usize,
-    /// t ÷ estimate, 1 s for a ratio of 1.
+    /// The ratios t ÷ estimate, stored as times: 1 s for a ratio of 1.
     ratios: Box<ServiceTimes>,
 }
 
@@ -181,7 +183,7 @@ impl Costs {
     pub(super) fn from_config(config: &StageConfig, mut settings: Settings) -> Option<Self> {
         let lines = config.types.iter().map(|kind| {
             let header = &kind.cost.as_ref()?.size.header;
-            // Another header counts in another unit.
+            // Another header may have another unit.
             Some((format!("cost/{}/{header}", kind.name), Line::default()))
         });
         let lines: Vec<_> = lines.collect();
@@ -189,7 +191,7 @@ impl Costs {
             return None;
         }
         for objective in settings.types.iter_mut().flat_map(|k| &mut k.objectives) {
-            // A ratio misses none.
+            // Objectives don't apply to ratios.
             objective.response_time = Duration::MAX;
         }
         Some(Self {
@@ -233,8 +235,8 @@ impl Costs {
         }
     }
 
-    /// As [`ServiceTimes::sync`], where `due` means that samples are to be shared now, of at most
-    /// `most` types.
+    /// Shares samples of at most `most` types if that is `due` or many are pending, and syncs the
+    /// ratios like [`ServiceTimes::sync`].
     ///
     /// # Errors
     /// [`HostError`].
@@ -257,8 +259,8 @@ impl Costs {
         .map(drop)
     }
 
-    /// Replays this worker's samples into the shared lines of at most `most` types, and reads what
-    /// others added to them.
+    /// Replays this worker's samples into the shared lines of at most `most` types, and reads those
+    /// lines.
     ///
     /// # Errors
     /// [`HostError::Call`]; samples that could not be shared stay here.

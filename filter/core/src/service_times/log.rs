@@ -1,44 +1,44 @@
-//! A worker's samples that aren't shared yet: a list of fixed size, so that measuring neither
+//! A worker's samples that are not shared yet, in a list of fixed size, so that measuring neither
 //! allocates nor calls the host.
 //!
-//! Of a busy type only a sample of the answers is measured (see `stage/sampling.rs`). For its own
-//! histogram that changes nothing. In the general one, which is over *all* requests, it would count
-//! for less than its traffic: with 10,000 requests/s of 1 ms, of which 800 are measured, and 200
-//! requests/s of 20 ms, the mean over all requests is 1.4 ms, the mean over all samples 4.8 ms. So
-//! every type also counts its unmeasured answers, and the general histogram takes each sample with
-//! a weight. The weights are spread evenly over the type's samples of an exchange, since the
-//! unmeasured answers are independent of the sample that came before them.
+//! Only a sample of a busy type's answers is measured (see `stage/sampling.rs`). That doesn't
+//! affect the type's own histogram. In the general one, which is over *all* requests, the type
+//! would count for less than its traffic: with 10,000 requests/s of 1 ms, of which 800 are
+//! measured, and 200 requests/s of 20 ms, the mean over all requests is 1.4 ms, the mean over all
+//! samples 4.8 ms. So every type also counts its unmeasured answers, and samples have weights in
+//! the general histogram. The weights are spread evenly over the type's samples of an exchange,
+//! since the unmeasured answers are independent of the sample that came before them.
 
 use std::time::Duration;
 
 use crate::histogram::Histogram;
 use crate::time::nanos;
 
-/// Samples that are kept between two exchanges. More are left out; at an exchange every 10 ms that
-/// is beyond 800,000 requests/s of one worker.
+/// The largest number of samples between two exchanges. Further ones are dropped; with an exchange
+/// every 10 ms that happens above 800,000 requests/s on one worker.
 pub(super) const CAPACITY: usize = 8_192;
-/// A sample: the type above, nanoseconds below.
+/// The number of lower bits of a sample that hold nanoseconds; the upper bits hold the type.
 const NANOS_BITS: u32 = 48;
 const NANOS: u64 = (1 << NANOS_BITS) - 1;
 
-/// The part of one type that the general histogram hasn't got yet.
+/// The counts of one type that are not in the general histogram yet.
 #[derive(Debug, Clone, Copy, Default)]
 struct Fresh {
     samples: u32,
-    /// Unmeasured answers beside these samples.
+    /// The number of unmeasured answers beside these samples.
     unmeasured: u64,
 }
 
-/// A worker's samples that aren't shared yet.
+/// A worker's samples that are not shared yet.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     pub(super) samples: Vec<u64>,
-    /// The number of first samples that are in the general histogram already.
+    /// The number of first samples that are already in the general histogram.
     pub(super) in_general: usize,
     /// By type.
     fresh: Vec<Fresh>,
     left_out: u64,
-    /// Type at which the next exchange continues.
+    /// The type at which the next exchange continues.
     cursor: u64,
 }
 
@@ -53,8 +53,8 @@ impl Log {
         }
     }
 
-    /// Keeps a sample of type `kind` with the weight of `weight` answers, itself included. Returns
-    /// false without room; its weight then goes to later samples.
+    /// Adds a sample of type `kind` with the weight of `weight` answers, itself included. Returns
+    /// false if there is no room; later samples then get its weight.
     pub(super) fn push(&mut self, kind: usize, processing: Duration, weight: u32) -> bool {
         let fresh = &mut self.fresh[kind];
         if self.samples.len() >= CAPACITY {
@@ -85,7 +85,7 @@ impl Log {
     pub(super) fn for_general(&mut self) -> Histogram {
         let mut all = Histogram::default();
         let samples = &mut self.samples[self.in_general..];
-        // Ascending values are the cheapest to record.
+        // Ascending values are cheapest to record.
         samples.sort_unstable_by_key(|sample| sample & NANOS);
         let mut remainders: Vec<u64> = self
             .fresh
@@ -106,7 +106,7 @@ impl Log {
         all
     }
 
-    /// [`Log::for_general`] was merged.
+    /// Records that the result of [`Log::for_general`] was merged.
     pub(super) fn general_has_all(&mut self) {
         self.in_general = self.samples.len();
         for fresh in &mut self.fresh {
@@ -116,9 +116,9 @@ impl Log {
         }
     }
 
-    /// Hands the samples of at most `most` types to `merge`, and forgets those of a type when that
-    /// succeeded. The turn goes round, so that every type has one. All must be in the general
-    /// histogram.
+    /// Passes the samples of at most `most` types to `merge`, and removes those of a type if that
+    /// succeeded. Types take turns, starting after the last one. All samples must already be in the
+    /// general histogram.
     pub(super) fn drain_types<E>(
         &mut self,
         most: usize,

@@ -1,4 +1,4 @@
-//! The histograms of one type in a window of time that moves on by steps.
+//! The histograms of one type in a window of time that advances in steps.
 //!
 //! ```text
 //! steps    [ n-1 ] … [ 1 ] [ 0 ]   populating
@@ -8,29 +8,29 @@
 //! New samples go into `populating`. At the first visit after a step's end it becomes the newest of
 //! the closed steps, and steps that have left the window are dropped. Decisions are based on the
 //! sum of the closed steps: always the last n whole steps, n · step = interval. So estimates follow
-//! a change within a step, and have forgotten the time before it after n + 1 of them (Bouncer §7:
+//! a change within a step, and no longer contain the time before it after n + 1 steps (Bouncer §7:
 //! "update processing time histograms in a sliding window, instead of nonoverlapping windows").
 //!
 //! **Dual buffers** (§3, footnote 4) are the same with n = 1: samples of one interval are read in
 //! the next.
 //!
 //! **Lulls** (Appendix A prefers old data to none). `populating` closes only with 1/n of
-//! `min_samples`, else it goes on over the next step; and the oldest step is forgotten only if the
-//! rest has `min_samples`. So the window of a rare type reaches back as far as it needs to, and
-//! moves on with every n-th part of `min_samples`. With n = 1 that is the retained histogram of
+//! `min_samples`; otherwise it continues over the next step. The oldest step is dropped only if the
+//! rest has `min_samples`. So the window of a rare type reaches back as far as necessary, and
+//! advances with every n-th part of `min_samples`. With n = 1 that is the retained histogram of
 //! Appendix A.
 //!
 //! **Nothing readable, or readable but condemned** (see [`super`]): as soon as `populating` has
-//! `min_samples`, it takes the place of everything.
+//! `min_samples`, it replaces all closed steps.
 //!
-//! Closed steps are kept encoded: adding samples must not cost more for a window of many steps.
-//! Their sum is built once a step, by the worker that reads it.
+//! Closed steps are stored encoded, so that adding samples doesn't cost more in a window of many
+//! steps. Each worker builds their sum once a step, when it reads it.
 //!
-//! The alternative, one sum from which the step that ends is subtracted, needs the steps as well
-//! (for the subtraction), so it is more memory and not less.
+//! The alternative, one sum from which the expired step is subtracted, needs the steps as well (for
+//! the subtraction), so it takes more memory, not less.
 //!
-//! Times are absolute, not numbers of steps: a record stays readable when interval, step or kind of
-//! window change, and takes the new shape within one interval.
+//! Times are absolute, not numbers of steps, so a record stays readable when interval, step or kind
+//! of window change, and has the new shape within one interval.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -47,22 +47,22 @@ pub(super) struct Window {
     pub(super) step: Duration,
     /// Steps that are readable at once, at least 1.
     pub(super) steps: u32,
-    /// Samples that a histogram needs to be used.
+    /// The number of samples from which on a histogram is used.
     pub(super) min_samples: u32,
 }
 
 impl Window {
-    /// Samples that a readable histogram has, at least.
+    /// Returns the least number of samples in a readable histogram.
     fn enough(&self) -> u64 {
         u64::from(self.min_samples.max(1))
     }
 
-    /// Samples that a step has, at least: n of them are enough.
+    /// Returns the least number of samples in a step: n such steps are enough.
     fn enough_for_a_step(&self) -> u64 {
         self.enough().div_ceil(u64::from(self.steps.max(1)))
     }
 
-    /// Whether at `now` the window has moved past samples of `then`.
+    /// Whether samples of time `then` have left the window at `now`.
     fn is_past(&self, then: Instant, now: Instant) -> bool {
         epoch(then, self.step) + u64::from(self.steps) < epoch(now, self.step)
     }
@@ -80,7 +80,7 @@ struct Step {
 /// The workers' shared samples of one type.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// The number of changes of the readable part, by which a worker notices one.
+    /// The number of changes of the readable part, by which workers detect a change.
     pub(super) generation: u64,
     /// The time at which the newest step was closed.
     closed: Instant,
@@ -94,7 +94,7 @@ pub(super) struct Record {
 crate::shared::record!(Record, 3);
 
 impl Record {
-    /// Adds samples. [`Record::advance`] first, so that they fall into their own step.
+    /// Adds samples. Call [`Record::advance`] first, so that they fall into their own step.
     pub(super) fn add(&mut self, now: Instant, samples: &Histogram) {
         self.populating.merge(samples);
         self.populated = now;
@@ -135,7 +135,7 @@ impl Record {
 
     fn close(&mut self, now: Instant, window: &Window) {
         let mut samples = std::mem::take(&mut self.populating);
-        // The rest of a step that was closed before it was over is no step of its own.
+        // If a step was closed before its end, merge the rest of its samples into it.
         let same = |s: &mut Step| {
             window.steps > 1 && epoch(s.last, window.step) == epoch(self.populated, window.step)
         };
@@ -148,22 +148,22 @@ impl Record {
         self.closed = now;
     }
 
-    /// The number of kept steps: those of the window, and the one that has begun if some of it is
-    /// readable already. Without that one, the oldest would make room for it too early; dual
-    /// buffers have no partial step.
+    /// Returns the largest number of closed steps: those of the window, plus the current one if
+    /// part of it is closed already. Otherwise the current one would push the oldest out too early.
+    /// Dual buffers have no partial step.
     fn most(&self, now: Instant, window: &Window) -> usize {
         let begun = |s: &Step| epoch(s.last, window.step) == epoch(now, window.step);
         let early = window.steps > 1 && self.steps.back().is_some_and(begun);
         window.steps.max(1) as usize + usize::from(early)
     }
 
-    /// Whether the oldest step lies behind the window and can be missed.
+    /// Whether the oldest step has left the window and can be dropped.
     fn forgets_oldest(&self, now: Instant, window: &Window) -> bool {
         let oldest = self.steps.front();
         oldest.is_some_and(|step| window.is_past(step.last, now) && self.can_forget(window))
     }
 
-    /// Whether the oldest step can be missed.
+    /// Whether the other steps have enough samples without the oldest one.
     fn can_forget(&self, window: &Window) -> bool {
         let newer: u64 = self
             .steps
@@ -174,13 +174,13 @@ impl Record {
         newer >= window.enough()
     }
 
-    /// Whether time alone will change it: samples wait for the end of a step, or old ones for
-    /// theirs.
+    /// Whether time alone will change the record: samples wait for the end of a step, or an old
+    /// step for its removal.
     pub(super) fn is_moving(&self, window: &Window) -> bool {
         !self.populating.is_empty() || self.can_forget(window)
     }
 
-    /// Number of closed steps.
+    /// Returns the number of closed steps.
     #[cfg(test)]
     pub(super) fn steps(&self) -> usize {
         self.steps.len()
@@ -190,7 +190,7 @@ impl Record {
     pub(super) fn readable(&self) -> Histogram {
         let mut sum = Histogram::default();
         for step in &self.steps {
-            // Only Headgate writes these bytes. A damaged step is missing until it leaves the
+            // Only Headgate writes these bytes. A damaged step is ignored until it leaves the
             // window.
             if let Some(histogram) = Histogram::decode(&mut step.histogram.as_slice()) {
                 sum.merge(&histogram);

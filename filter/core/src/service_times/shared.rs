@@ -1,4 +1,4 @@
-//! Visits of the records that all workers share.
+//! Visits to the records that all workers share.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::host::{HostError, Shared};
 use crate::shared;
 use crate::time::{Instant, nanos};
 
-/// Number of the step that `at` lies in. Steps are aligned to the epoch of the clock, so that all
-/// workers, whenever they started, agree on them.
+/// Returns the number of the step that contains `at`. Steps are aligned to the epoch of the clock,
+/// so that all workers have the same, whenever they started.
 pub(super) fn epoch(at: Instant, step: Duration) -> u64 {
     at.as_nanos() / nanos(step).max(1)
 }
@@ -18,18 +18,18 @@ pub(super) fn epoch(at: Instant, step: Duration) -> u64 {
 pub(super) struct Visit<'a> {
     pub(super) now: Instant,
     pub(super) window: Window,
-    /// Generation of a readable histogram that condemns its own type: don't wait for the step's
-    /// end.
+    /// Generation of a readable histogram that condemns its own type, so that the visit doesn't
+    /// wait for the step's end.
     pub(super) condemned: Option<u64>,
     /// Samples to add.
     pub(super) delta: Option<&'a Histogram>,
 }
 
-/// Loads the record at `key`, moves it on if that is due, adds the samples, and stores the result.
-/// Returns the record as it is now, and whether this call changed the readable part.
+/// Loads the record at `key`, advances it if that is due, adds the samples, and stores the result.
+/// Returns the new record, and whether this call changed its readable part.
 ///
 /// # Errors
-/// [`HostError::Conflict`] when other workers kept getting in between: nothing was added.
+/// [`HostError::Conflict`] if other workers kept changing it: nothing was added.
 pub(super) fn update(
     host: &impl Shared,
     key: &str,
@@ -45,7 +45,7 @@ pub(super) fn update(
     })
 }
 
-/// Reads the number that changes whenever some record moved on; 0 at first.
+/// Returns the number that changes with every advance of a record; 0 at first.
 pub(super) fn load_change(host: &impl Shared, key: &str) -> Result<u64, HostError> {
     shared::load(host, key)
 }

@@ -1,4 +1,4 @@
-//! The sliding window against its specification, and against samples with their times in a list.
+//! Compares the sliding window with its specification, and with a list of samples and their times.
 
 use proptest::prelude::*;
 
@@ -53,7 +53,7 @@ fn window(min_samples: u32) -> Window {
     }
 }
 
-/// The shared record of `slow`, as it is.
+/// Returns the shared record of `slow`.
 fn record(host: &MemoryHost) -> Record {
     crate::shared::load(host, KEY).unwrap()
 }
@@ -63,7 +63,7 @@ fn estimates_follow_a_change_step_by_step_and_forget_after_an_interval() {
     let medians = |steps| {
         let host = MemoryHost::new();
         let mut times = ServiceTimes::new(settings(steps, 50));
-        // 2,000 requests/s, of 10 ms until 3.05 s and of 30 ms from there.
+        // 2,000 requests/s, of 10 ms until 3.05 s and of 30 ms after that.
         let mut medians = Vec::new();
         for tick in 0..600 {
             let processing = if tick * 10 < 3_050 { 10 } else { 30 };
@@ -77,7 +77,7 @@ fn estimates_follow_a_change_step_by_step_and_forget_after_an_interval() {
         };
         (first(&|mean| mean > ms(11)), first(&|mean| mean >= ms(30)))
     };
-    // Means: when more than a tenth, and when all of the window is after the change.
+    // The times from which more than a tenth, and all, of the window is after the change.
     let (sliding, dual) = (medians(STEPS), medians(1));
     assert_eq!(dual, (4_000, 5_000));
     assert_eq!(sliding, (3_200, 4_100));
@@ -95,8 +95,8 @@ fn a_rare_type_is_read_from_as_far_back_as_it_needs() {
         let readable = record(&host).readable().count();
         match tick {
             0..49 => assert!(!times.estimate(SLOW).is_own()),
-            // The least number of samples, and less than a step more. (The first 50 stay until 50
-            // others have come.)
+            // The least number of samples, plus less than a step. (The first 50 stay until there
+            // are 50 others.)
             120.. => assert!((50..=55).contains(&readable), "{readable} at {tick}"),
             _ => {}
         }
@@ -139,7 +139,7 @@ fn a_window_that_condemns_its_type_gives_way_to_enough_new_samples_at_once() {
         times.sync(at(tick * 10), &host, PREFIX).unwrap();
     }
     assert!(times.estimate(SLOW).condemned);
-    // Few get in, over several steps: they don't drown in the window of the old ones.
+    // Few are admitted, over several steps. Old samples must not outweigh them.
     for tick in 0..5 {
         (0..10).for_each(|_| times.record(SLOW, ms(7), 1));
         times.sync(at(1000 + tick * 120), &host, PREFIX).unwrap();
@@ -160,7 +160,7 @@ fn a_worker_that_comes_late_reads_the_same() {
     late.sync(at(1_490), &host, PREFIX).unwrap();
     assert_eq!(late.estimate(SLOW), early.estimate(SLOW));
     assert!(late.estimate(SLOW).is_own());
-    // It ends the next step for both, whichever comes first.
+    // The first worker to sync ends the next step for both.
     late.sync(at(1_500), &host, PREFIX).unwrap();
     let generation = record(&host).generation;
     early.sync(at(1_501), &host, PREFIX).unwrap();
@@ -223,22 +223,24 @@ fn every_truncation_and_flipped_byte_of_a_window_is_survived() {
     }
 }
 
-/// Something that happens to one of two workers, after some ms.
+/// An event on one of two workers, after some ms.
 type Happening = (u64, usize, u32);
 
 fn happenings() -> impl Strategy<Value = Vec<Happening>> {
-    // Mostly within a step, sometimes a pause of some steps or of more than an interval.
+    // Mostly gaps within a step, sometimes of some steps or of more than an interval.
     let gap = prop_oneof![8 => 0_u64..40, 2 => 40_u64..400, 1 => 400_u64..4_000];
     prop::collection::vec((gap, 0_usize..2, 0_u32..4), 1..250)
 }
 
-/// A duration for each step of time: further apart than a histogram resolves, within the objective.
+/// Returns a duration for each step of time. They are further apart than a histogram resolves, and
+/// within the objective.
 fn mark(step: u64) -> Duration {
     Duration::from_secs_f64(1e-5 * 1.02_f64.powf((step % 400) as f64))
 }
 
 proptest! {
-    /// With one sample enough: each sample of the last interval once, and nothing older.
+    /// If one sample is enough, the window has each sample of the last interval once, and nothing
+    /// older.
     #[test]
     fn holds_the_samples_of_the_last_interval(happenings in happenings()) {
         let host = MemoryHost::new();
@@ -265,7 +267,7 @@ proptest! {
                 histogram
             };
             let begin = step.saturating_sub(u64::from(STEPS));
-            // All whole steps; of the step that has begun, the samples after a pause.
+            // All whole steps; of the current step, the samples after a pause.
             let (whole, all) = (of(begin..step), of(begin..step + 1));
             prop_assert!(found.count() <= all.count() || whole.is_empty());
             if whole.is_empty() {
@@ -282,8 +284,8 @@ proptest! {
         }
     }
 
-    /// For any number of samples that is enough: bounded, never too little once there was enough,
-    /// nothing counted twice.
+    /// Whatever number of samples is enough, the window is bounded, never has too few once it had
+    /// enough, and counts nothing twice.
     #[test]
     fn is_bounded_and_never_has_too_little(
         happenings in happenings(),

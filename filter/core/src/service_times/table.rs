@@ -26,27 +26,28 @@ impl From<&config::Objective> for Objective {
 /// A query type.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TypeSettings {
-    /// Its name, unique in the stage.
+    /// The type's name, unique in the stage.
     pub name: String,
-    /// Its objectives, ascending by percentile.
+    /// The type's objectives, ascending by percentile.
     pub objectives: Vec<Objective>,
 }
 
-/// The parameters of measuring and of estimates.
+/// The parameters of measurements and estimates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Length of the window that estimates are from.
+    /// Length of the window from which estimates come.
     pub interval: Duration,
-    /// Steps by which the window passes an interval. 1: not overlapping, dual buffers.
+    /// The number of steps in an interval, by which the window advances. 1: windows don't overlap
+    /// (dual buffers).
     pub steps: u32,
-    /// Samples that a histogram needs before it is used.
+    /// The number of samples from which on a histogram is used.
     pub min_samples: u32,
     /// By [`TypeId`](crate::request::TypeId); the last is `default`.
     pub types: Vec<TypeSettings>,
 }
 
 impl Settings {
-    /// The settings of a stage.
+    /// Returns the settings of a stage.
     #[must_use]
     pub fn from_config(config: &StageConfig) -> Self {
         let types = config.types.iter().map(|kind| TypeSettings {
@@ -67,7 +68,7 @@ impl Settings {
     }
 }
 
-/// Percentile of processing times that leaves a request which has no more time little chance (Wisp
+/// Percentile of processing times: a request with less time than this has little chance (Wisp
 /// §4.3).
 const LITTLE_CHANCE: f64 = 10.0;
 
@@ -78,7 +79,7 @@ pub enum Source {
     Own,
     /// The histogram over all types; the objectives are those of `default` (App. A).
     General,
-    /// Nothing: too little was measured so far of anything.
+    /// No histogram has enough samples yet.
     None,
 }
 
@@ -89,23 +90,24 @@ pub struct Estimate<'a> {
     pub source: Source,
     /// Mean time for which a slot is held; zero with [`Source::None`].
     pub mean: Duration,
-    /// One for each of `objectives`; empty with [`Source::None`].
+    /// The processing time at the percentile of each of `objectives` (see `unit`); empty with
+    /// [`Source::None`].
     pub quantiles: &'a [Duration],
-    /// The objectives for response times: the type's own with [`Source::Own`], else those of
+    /// The objectives for response times: the type's own with [`Source::Own`], otherwise those of
     /// `default`.
     pub objectives: &'a [Objective],
-    /// A quantile misses its objective even without queue wait.
+    /// Whether a quantile misses its objective even without queue wait.
     pub condemned: bool,
-    /// Mean of the type's first samples, while they are too few for a histogram of its own; `None`
-    /// as well with fewer than [`PRELIMINARY`](Estimate::PRELIMINARY).
+    /// Mean of the type's first samples, while these are too few for its own histogram. `None` with
+    /// fewer than [`PRELIMINARY`](Estimate::PRELIMINARY) samples.
     pub preliminary: Option<Duration>,
-    /// If set, `quantiles` are ratios: 1 s is one of this many seconds.
+    /// If set, `quantiles` are ratios, as times: 1 s is a ratio of 1, which is this many seconds.
     pub unit: Option<f64>,
 }
 
 impl<'a> Estimate<'a> {
-    /// The least samples whose mean shows a type's cost beside others, though not yet the scatter
-    /// of its times.
+    /// The number of samples from which on a mean shows a type's cost relative to others, but not
+    /// yet the scatter of its times.
     pub const PRELIMINARY: u64 = 20;
 
     /// Returns the processing time at each of the percentiles.
@@ -115,14 +117,14 @@ impl<'a> Estimate<'a> {
         self.quantiles.iter().map(time)
     }
 
-    /// Whether it comes from the type's own histogram.
+    /// Whether the estimate comes from the type's own histogram.
     #[must_use]
     pub fn is_own(&self) -> bool {
         self.source == Source::Own
     }
 }
 
-/// A row of the table that decisions read. The last row is the general histogram's.
+/// A row of the table that decisions read. The last row is that of the general histogram.
 #[derive(Debug, Default)]
 pub(super) struct Row {
     /// Part of the shared key.
@@ -133,17 +135,17 @@ pub(super) struct Row {
     pub(super) mean_residual: Duration,
     /// Processing time that nine in ten readable samples exceed.
     tenth: Duration,
-    /// The same, or that of the samples since if they are faster; zero before the first generation.
+    /// The minimum of `tenth` and the same of the newest samples; zero before the first generation.
     pub(super) at_least: Duration,
-    /// Generation of the readable histogram that this row shows; `None` before the first.
+    /// Generation of the readable histogram that this row has; `None` before the first.
     pub(super) generation: Option<u64>,
-    /// Some quantile misses its objective even without any queue wait.
+    /// Whether a quantile misses its objective even without queue wait.
     pub(super) condemned: bool,
     /// Mean of the first samples; `None` once `generation` is set.
     pub(super) preliminary: Option<Duration>,
-    /// Whether, as far as this worker knows, the end of a step changes the record.
+    /// Whether the end of a step changes the record, as of this worker's last read.
     pub(super) moving: bool,
-    /// Whether a look at the record is planned.
+    /// Whether a visit to the record is planned.
     pub(super) planned: bool,
 }
 
@@ -162,17 +164,18 @@ impl Row {
         self.generation.is_some()
     }
 
-    /// Takes over the readable part of `record`. Returns whether it has changed.
+    /// Adopts the readable part of `record`. Returns whether it has changed.
     pub(super) fn adopt(&mut self, record: &Record, window: &Window) -> bool {
         self.moving = record.is_moving(window);
         let news = self.generation != Some(record.generation) && self.read(record);
-        // A type that is refused for its long estimate gets few samples, so the first must count.
+        // A type that is refused because of its long estimate gets few samples, so the first must
+        // count.
         let latest = record.populating.quantile(LITTLE_CHANCE);
         self.at_least = latest.map_or(self.tenth, |latest| latest.min(self.tenth));
         news
     }
 
-    /// Reads the histogram of `record`; false if it is empty.
+    /// Reads the histogram of `record`; returns false if it is empty.
     fn read(&mut self, record: &Record) -> bool {
         let readable = record.readable();
         let Some(mean) = readable.mean() else {

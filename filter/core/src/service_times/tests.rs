@@ -125,7 +125,7 @@ fn histograms_swap_at_the_end_of_an_interval_only() {
     times.sync(at(500), &host, PREFIX).unwrap();
     times.sync(at(999), &host, PREFIX).unwrap();
     assert_eq!(times.mean(SLOW), Some(ms(10)));
-    // No sample arrives after the interval's end: the visit that is due then swaps.
+    // No sample arrives after the interval's end. The visit that is due then swaps.
     assert!(times.sync(at(1000), &host, PREFIX).unwrap());
     assert_eq!(times.mean(SLOW), Some(ms(20)));
 }
@@ -393,7 +393,7 @@ fn a_thousand_types_are_shared_in_turns_and_none_is_forgotten() {
     let mut reader = ServiceTimes::new(settings);
     writer.sync(at(0), &host, PREFIX).unwrap();
     reader.sync(at(0), &host, PREFIX).unwrap();
-    // Every tick all types get another sample, so the low numbers are never done.
+    // At every tick all types get another sample, so the low numbers always have some.
     for tick in 1..=40 {
         (0..1_000).for_each(|i| writer.record(TypeId(i), ms(3), 1));
         for times in [&mut writer, &mut reader] {
@@ -474,7 +474,8 @@ fn a_worker_that_is_late_swaps_nothing_out_early() {
 fn the_general_histogram_weighs_types_by_their_traffic_and_not_by_their_samples() {
     let host = MemoryHost::new();
     let mut times = ServiceTimes::new(settings());
-    // 10,000 requests/s of 1 ms, of which 800 are measured; 200 of 20 ms, which all are.
+    // 10,000 requests/s of 1 ms, of which 800 are measured, and 200 of 20 ms, which are all
+    // measured.
     let mut sampling = 0;
     for n in 0..10_000 {
         sampling += 1;
@@ -494,7 +495,7 @@ fn the_general_histogram_weighs_types_by_their_traffic_and_not_by_their_samples(
     let mean = times.mean_of_all().unwrap();
     let expected = Duration::from_nanos((10_000 * 1_000_000 + 200 * 20_000_000) / 10_200);
     assert_close(mean, expected);
-    // A type that was never seen is judged by all requests: half of them take 1 ms.
+    // A type without samples is judged by all requests, half of which take 1 ms.
     let cold = times.estimate(DEFAULT);
     assert_eq!(cold.source, Source::General);
     assert_close(cold.quantiles[0], ms(1));

@@ -1,10 +1,10 @@
-//! The other workers' part of the sliding window that starvation avoidance looks at.
+//! The exchange of decisions between workers, for the sliding window of starvation avoidance.
 //!
-//! A, AR and AAR cover all requests of a type. A worker that counted only its own would give each
-//! type at least one free pass per worker and window. For a type with few requests per second that
-//! is many times the allowance. So each worker adds its decisions to process-wide counters at every
+//! A, AR and AAR cover all requests of a type. If each worker counted only its own, each type would
+//! be admitted at least once per worker and window. For a type with few requests per second that is
+//! many times the allowance. So each worker adds its decisions to process-wide counters at every
 //! tick, and adds the others' decisions to its own window. Its own decisions count at once, and
-//! theirs a tick (10 ms, the paper's Δ) later.
+//! those of others a tick (10 ms, the paper's Δ) later.
 
 use crate::config::StageConfig;
 use crate::host::{Host, HostError};
@@ -13,14 +13,14 @@ use crate::shared::Counter;
 use crate::time::Instant;
 use crate::window::Window;
 
-/// The number of types whose counters are read per tick, by turns.
+/// The number of types whose counters are read at one tick, in turn.
 const READS: usize = 64;
 
 #[derive(Debug)]
 struct Row {
     received: Counter,
     accepted: Counter,
-    /// The number of requests that others accepted and whose arrivals were not read yet.
+    /// The number of requests accepted by others whose arrivals were not read yet.
     ahead: u64,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Returns `None` without starvation avoidance.
+    /// Creates the exchange; `None` without starvation avoidance.
     pub(super) fn new(
         host: &impl Host,
         prefix: &str,
@@ -85,7 +85,7 @@ impl Exchange {
         window: &mut Window,
     ) -> Result<(), HostError> {
         while let Some(&kind) = self.dirty.last() {
-            // This worker's decisions are in `window` already.
+            // This worker's decisions are already in `window`.
             let row = &mut self.rows[kind as usize];
             row.accepted.publish(host)?;
             row.received.publish(host)?;
@@ -98,7 +98,7 @@ impl Exchange {
             let received = row.received.others(host)?;
             if received > 0 {
                 let kind = TypeId(u16::try_from(self.turn).unwrap_or(u16::MAX));
-                // The window never holds more accepted than received.
+                // The window must never have more accepted than received requests.
                 let accepted = row.ahead.min(received);
                 window.add(now, kind, received, accepted);
                 row.ahead -= accepted;

@@ -1,9 +1,9 @@
-//! The queue of a `DryRun`: the one that enforced decisions would lead to.
+//! The modelled queue of a `DryRun`: the queue that enforced decisions would lead to.
 //!
 //! A `DryRun` forwards every request, including rejected ones. Under overload the real queue and
-//! all estimates from it grow without bound, so it says nothing about enforcement. The backlog of
-//! accepted work replaces it. It follows Lindley's recursion for a server of speed P, where `empty`
-//! is the time at which all accepted work is done:
+//! all estimates from it grow without bound, so it doesn't show the effect of enforcement. The
+//! backlog of accepted work replaces it. It follows Lindley's recursion for a server of speed P,
+//! where `empty` is the time at which all accepted work is done:
 //!
 //! ```text
 //! queue wait of an arrival at t  = max(0, empty − t − r)
@@ -19,8 +19,8 @@
 //! ```
 //!
 //! One process-wide gauge holds `empty`. If two workers raise it from an idle start at the same
-//! moment, the work of one request may be lost. Estimates of a dry run can be off by that, slots
-//! are not.
+//! moment, the work of one request may be lost. That affects only estimates of a dry run, not
+//! slots.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ use crate::time::{Instant, nanos};
 /// The queue of a dry run at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Modelled {
-    /// Queue wait of a request that arrives now.
+    /// The queue wait of a request that arrives now.
     pub(super) wait: Duration,
     /// The number of queued requests.
     pub(super) length: u32,
@@ -50,7 +50,7 @@ impl Backlog {
         Ok(Self { empty_at })
     }
 
-    /// Returns the queue that a request meets if it arrives now.
+    /// Returns the queue at the arrival of a request at `now`.
     pub(super) fn queue(
         &self,
         host: &impl Shared,

@@ -1,11 +1,11 @@
 //! The shared record of a feedback-controlled strategy: read, advanced, and stored unless another
 //! worker has changed it.
 //!
-//! [`Controlled`] describes the idea. The record is in the workers' shared data, under the policy's
-//! name, so it survives edits of the policy and new VMs.
+//! [`Controlled`] explains the method. The record is in the workers' shared data, under the
+//! policy's name, so it survives edits of the policy and new VMs.
 //!
-//! A dry run has a record of its own. Its decisions have no effect, so a law that misses its target
-//! moves on to its limit. Enforcement that began with that record would refuse nearly everything.
+//! A dry run has its own record. Its decisions have no effect, so a law that misses its target
+//! moves to its limit. Enforcement that started from that record would refuse nearly everything.
 
 use crate::config::Mode;
 use crate::host::{HostError, Shared};
@@ -59,7 +59,8 @@ impl Control {
         });
         match stored {
             Ok(true) => controlled.stored(),
-            // Too many other workers write it at once. The next tick tries again.
+            // Either nothing changed, or too many other workers wrote it at once; then the next
+            // tick tries again.
             Ok(false) | Err(HostError::Conflict) => {}
             Err(error) => return Err(error),
         }

@@ -1,5 +1,5 @@
-//! Outcomes for the value cut: of requests that ended, and of requests that are in the backend for
-//! too long.
+//! Outcomes for the value cut: of requests that ended, and of requests that have been in the
+//! backend for too long.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use crate::strategy::value_cut::End;
 use crate::time::Instant;
 
 impl Stage {
-    /// Gives the strategy a random number that tells this worker from the others of the process.
+    /// Sets a random number in the strategy that identifies this worker among those of the process.
     pub(super) fn identify(&mut self) {
         if let Some(cut) = self.strategy.base.value_cut_mut() {
             cut.identify(self.rng.next_u64());
         }
     }
 
-    /// Reports the end of a request that held a slot since `dequeued`, or the start of its stream.
-    /// `measured` says whether the histogram of its type has its time, or its last objective in
-    /// place of a longer time.
+    /// Reports the end of a request that held a slot since `dequeued`, or the first byte of its
+    /// stream. `measured` says whether the histogram of its type includes its time, or its last
+    /// objective instead of a longer time.
     pub(super) fn delivered(
         &mut self,
         now: Instant,
@@ -44,7 +44,7 @@ impl Stage {
         let late = time > last;
         let says_something = match outcome {
             Outcome::Completed | Outcome::Failed => true,
-            // A client that leaves early says nothing about the backend.
+            // A client that leaves early gives no information about the backend.
             Outcome::Abandoned => late,
             Outcome::Unmeasured | Outcome::Unsampled => false,
         };
@@ -68,7 +68,7 @@ impl Stage {
         }
     }
 
-    /// Counts requests whose time in the backend is so long that they have failed to deliver.
+    /// Counts requests that have been in the backend for so long that they are silent or overdue.
     pub(super) fn find_overdue(&mut self, now: Instant) {
         let mut cut = self.strategy.base.value_cut_mut();
         let due = match &cut {
@@ -87,7 +87,7 @@ impl Stage {
                 Some(cut) => cut.late_after(kind),
                 None => (self.service_times.objectives(kind).last()).map(|last| last.response_time),
             };
-            // A stream that has begun is answered, however long it goes on.
+            // A stream that has started is answered, however long it continues.
             if request.first_byte.is_some() || request.overdue {
                 continue;
             }

@@ -1,8 +1,8 @@
-//! The other workers' part of the demand that MaxQueueWait and AcceptFraction measure.
+//! The exchange of the demand that MaxQueueWait and AcceptFraction measure, between workers.
 //!
-//! P is that of the whole process, so the arrivals that it is compared with must be, too. Each
-//! worker adds its counts to process-wide counters at every tick, and adds the others' counts to
-//! its own window. As in [`super::acceptance`], its own requests count at once, and theirs a tick
+//! P is for the whole process, so it must be compared with all arrivals of the process. Each worker
+//! adds its counts to process-wide counters at every tick, and adds the others' counts to its own
+//! window. As in [`super::acceptance`], its own requests count at once, and those of others a tick
 //! later.
 //!
 //! A window is new if its worker joined late or an edit replaced it. It starts with one completion
@@ -24,12 +24,12 @@ pub(super) struct DemandExchange {
     completed: Counter,
     processing_us: Counter,
     /// Mean processing time of all earlier completions of the process, µs. `None` without any, and
-    /// once the window has it.
+    /// once it has been added to the window.
     before_us: Option<u64>,
 }
 
 impl DemandExchange {
-    /// Returns `None` for strategies that measure no demand.
+    /// Creates the exchange; `None` for strategies that measure no demand.
     pub(super) fn new(
         host: &impl Host,
         prefix: &str,
@@ -120,7 +120,7 @@ mod tests {
             // Two requests a millisecond, two milliseconds each.
             assert!((demand.slots(at(2_000)) - 4.0).abs() < 0.05);
         }
-        // A worker that joins later knows the earlier mean, and no arrivals.
+        // A worker that joins later gets the earlier mean, but no arrivals.
         let mut late = exchange(&host);
         let mut demand = window();
         late.run(&host, at(2_000), &mut demand).unwrap();

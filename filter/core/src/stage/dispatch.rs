@@ -1,19 +1,18 @@
-//! Dispatch of free slots, over all workers.
+//! Dispatch of free slots to waiters, over all workers.
 //!
 //! A free slot goes to the smallest rank among all workers' first waiters. The worker that frees it
 //! gives it to its own first waiter if that one is first of all, or behind the first by at most
-//! [`ORDER_TOLERANCE`]. Otherwise it wakes the worker whose waiter is first, which takes the slot
-//! itself. No message carries a slot, so a lost message loses none: the next release, arrival or
+//! [`ORDER_TOLERANCE`]. Otherwise it wakes the worker with the first waiter, which takes the slot
+//! itself. Messages don't carry slots, so a lost message loses none: the next release, arrival or
 //! tick of any worker checks again.
 //!
-//! A woken worker takes one slot, so one is left to it. Further free slots go to the next worker,
-//! or to waiters here. If several slots are free at once (clients reset their streams, an edit
-//! raises P), an exact order between workers costs more than it is worth: one wake-up after the
-//! other, and a slot that idles through each.
+//! A woken worker takes one slot, so the dispatch leaves one free for it. Further free slots go to
+//! the next worker, or to waiters of this worker. If several slots are free at once (clients reset
+//! their streams, an edit raises P), an exact order between workers is not worth its cost: one
+//! wake-up after the other, and a slot that idles during each.
 //!
-//! A woken worker whose first waiter still waits after [`UNRESPONSIVE_AFTER`] is passed over,
-//! because no slot may idle for the sake of order. Its thread is busy, or its VM died and its lease
-//! has not expired yet.
+//! A woken worker that has not reacted after [`UNRESPONSIVE_AFTER`] is skipped, because no slot may
+//! idle for the order's sake. Its thread is busy, or its VM died and its lease has not expired yet.
 
 use std::time::Duration;
 
@@ -27,14 +26,14 @@ use crate::stats::Count;
 use crate::time::Instant;
 use crate::workers::WorkerId;
 
-/// The most by which a waiter may overtake an earlier one of another worker, in arrival time. It is
-/// less than the cost of a wake-up while the other thread is busy, and far less than the queue
-/// waits that it is compared with.
+/// The largest difference in arrival time by which a waiter may overtake one of another worker. It
+/// is less than the cost of a wake-up while the other thread is busy, and far less than usual queue
+/// waits.
 pub const ORDER_TOLERANCE: Duration = Duration::from_millis(1);
-/// The time after which a woken worker that has not acted is passed over.
+/// The time after which a woken worker that has not reacted is skipped.
 pub const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(2);
 /// The rank of a waiter whose worker has another order, because an edit has reached only one of the
-/// two workers. It is behind all ranks that can be compared, but no slot idles beside it.
+/// two workers. It is behind all comparable ranks, but still gets a free slot.
 const OTHER_ORDER: u64 = u64::MAX;
 /// Attempts to take a free slot that is contended. After these, the next release tries again.
 const ATTEMPTS: u32 = 8;
@@ -42,15 +41,14 @@ const ATTEMPTS: u32 = 8;
 /// The requests that wait on other workers.
 #[derive(Debug)]
 struct Elsewhere {
-    /// The worker with the smallest rank among those that can be expected to act on a wake-up, and
-    /// that rank.
+    /// The worker with the smallest rank among those that should react to a wake-up, and that rank.
     to_wake: Option<(WorkerId, u64)>,
     /// The smallest rank of all.
     least: u64,
 }
 
 impl Stage {
-    /// Takes a slot that another worker left to this one. A tick calls this too, in case the
+    /// Takes a slot that another worker handed to this one. A tick also calls this, in case the
     /// wake-up was lost.
     ///
     /// # Errors
@@ -84,7 +82,7 @@ impl Stage {
             let own = self.head().and_then(|head| self.order.heard(head));
             let elsewhere = self.first_elsewhere(host, now)?;
             if let Some((other, rank)) = elsewhere.to_wake {
-                // Watched requests need no slot to go on, so none idles for an exact order.
+                // Observed requests don't wait for a slot, so an exact order leaves none idle.
                 let tolerance = if self.holds() {
                     self.order.tolerance(ORDER_TOLERANCE)
                 } else {
@@ -148,12 +146,12 @@ impl Stage {
             return Ok(());
         }
         self.ledger.note_wake(host, other, now)?;
-        // A worker that can't be woken checks by itself at its next tick.
+        // A worker that can't be woken checks at its next tick.
         host.wake(other).or(Ok(()))
     }
 
-    /// Gives a slot that was taken to the first waiter. `elsewhere` is the smallest rank that waits
-    /// on other workers.
+    /// Gives an acquired slot to the first waiter. `elsewhere` is the smallest rank that waits on
+    /// other workers.
     fn start_first(
         &mut self,
         host: &impl Host,
@@ -173,7 +171,7 @@ impl Stage {
             return self.ledger.release(host).and(ordered);
         };
         let handed_over = self.handed_over.take();
-        // A watched request started when the slot became free, not when this worker was woken.
+        // An observed request started when the slot became free, not when this worker was woken.
         let dequeued = handed_over
             .filter(|_| !holds)
             .unwrap_or(now)
@@ -205,7 +203,7 @@ impl Stage {
         published.and(booked).and(ordered).and(recorded)
     }
 
-    /// Puts a request into the queue and announces it. On error it is neither queued nor announced.
+    /// Adds a request to the queue and announces it. On error it is neither queued nor announced.
     pub(super) fn enqueue(&mut self, host: &impl Host, slot: u32) -> Result<(), HostError> {
         let Some(request) = self.requests.get(slot).copied() else {
             return Ok(());
@@ -271,8 +269,8 @@ impl Stage {
         }
     }
 
-    /// Queues the waiter in `slot`, which is now the first of its flow, by the rank of its `turn`.
-    /// On error its rank is `otherwise`.
+    /// Adds the waiter in `slot`, which is now the first of its flow, to the queue by the rank of
+    /// `turn`. On error its rank is `otherwise`.
     fn call_up(
         &mut self,
         host: &impl Host,
@@ -290,7 +288,7 @@ impl Stage {
         ranked.map(drop)
     }
 
-    /// Returns the rank of the first waiter, as announced to the other workers.
+    /// Returns the rank of the first waiter, in its published form.
     fn head(&self) -> Option<u64> {
         self.queue.head().map(|(_, rank)| self.order.announce(rank))
     }
@@ -299,7 +297,7 @@ impl Stage {
         self.ledger.publish_head(host, self.head())
     }
 
-    /// Refuses waiters at the head whose deadline has passed, so that they take no slot.
+    /// Refuses waiters at the head whose deadline has passed, so that they don't take a slot.
     fn drop_late(
         &mut self,
         host: &impl Host,
@@ -345,7 +343,7 @@ impl Stage {
             }
         }
         self.next_deadline = next;
-        // An error doesn't end the loop, since `next_deadline` no longer counts these requests.
+        // An error doesn't end the loop, because `next_deadline` no longer includes these requests.
         let mut done = Ok(());
         for slot in late {
             done = done.and(self.expire(host, now, slot, actions));

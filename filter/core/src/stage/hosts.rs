@@ -1,21 +1,21 @@
-//! Hosts that hang: an endpoint of several that answers nothing while others do.
+//! Detection of hosts that hang: one of several endpoints answers nothing while others do.
 //!
-//! The proxy picks the host after the decision, so requests that hang at one host soon hold the
-//! slots of all. A slow request is no sign of that, however slow it is. So requests give their
-//! slots back only if their host *hangs*:
+//! The proxy selects the host after the decision, so requests that hang at one host soon hold the
+//! slots of all. A slow request, however slow, doesn't prove that. So requests release their slots
+//! only if their host *hangs*:
 //!
 //! - A request of a type *is overtaken* there. It takes longer than the first objective, and than
 //!   1.5 times any recent answer of its type.
-//! - For as long, the host was watched and answered nothing.
+//! - For at least that time, the host was watched and answered nothing.
 //! - Meanwhile another host answered a request of this type.
 //!
-//! A single host never hangs by this, so the backend has at most P requests. Of several hosts, the
-//! one that hangs has those that gave their slots back beyond that, until they end. A host that
-//! answers after all doesn't hang: its requests take their slots again, above P if need be, and it
-//! is trusted for a minute.
+//! A single host never hangs by this definition, so it has at most P requests. Of several hosts,
+//! the one that hangs has the requests that released their slots in addition to P, until they end.
+//! A host that answers after all doesn't hang: its requests take their slots again, above P if
+//! necessary, and it is trusted for a minute.
 //!
-//! The proxy is asked for hosts only while there are overtaken requests, and for ten seconds after
-//! that: for those of such requests, of all requests that take long while a host hangs, and of
+//! Hosts are read from the proxy only while there are overtaken requests, and for ten seconds after
+//! that: those of overtaken requests, of all requests that take long while a host hangs, and of
 //! answers. A request without a host, as in a connection pool's queue, keeps its slot. Each worker
 //! judges by its own requests.
 
@@ -29,23 +29,24 @@ use crate::request::TypeId;
 use crate::requests::{Phase, Request};
 use crate::time::Instant;
 
-/// The fewest recent answers of a type by which one of its requests is overtaken.
+/// The least number of recent answers of a type for a request of it to count as overtaken.
 const FEWEST: u32 = 20;
-/// The time after which answers are recent no more, once as many came later.
+/// The length of a period of recent answers, if it has [`FEWEST`] of them; otherwise it is longer.
 const RECENT: Duration = Duration::from_secs(10);
 /// The time for which answers are watched after the last overtaken request.
 const WATCH: Duration = Duration::from_secs(10);
-/// The time for which a host is trusted that was wrongly held to hang.
+/// The time for which a host is trusted that was wrongly considered to hang.
 const TRUST: Duration = Duration::from_secs(60);
-/// The most hosts and types that are suspected at once; of more, requests keep their slots.
+/// The largest number of pairs of host and type that are suspected at once. Requests at further
+/// ones keep their slots.
 const MOST: usize = 16;
 
-/// The host that a request was sent to: a hash of its address.
+/// The host to which a request was sent: a hash of its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Upstream(u64);
 
 impl Upstream {
-    /// Returns the host of this address.
+    /// Returns the host with this address.
     #[must_use]
     pub fn at(address: &[u8]) -> Self {
         let mut hasher = DefaultHasher::new();
@@ -54,14 +55,14 @@ impl Upstream {
     }
 }
 
-/// Answers of a type: their number, and the longest time in the backend.
+/// Answers to requests of a type: their number, and the longest time in the backend.
 #[derive(Debug, Clone, Copy, Default)]
 struct Answers {
     count: u32,
     longest: Duration,
 }
 
-/// The recent answers of a type, in two periods.
+/// The recent answers to requests of a type, in two periods.
 #[derive(Debug, Clone, Copy, Default)]
 struct Recent {
     now: Answers,
@@ -81,7 +82,7 @@ impl Recent {
         self.now.longest = self.now.longest.max(time);
     }
 
-    /// Returns the longest time of recent answers; `None` of few.
+    /// Returns the longest time of recent answers; `None` if there are too few.
     fn longest(&self) -> Option<Duration> {
         let enough = self.now.count.saturating_add(self.before.count) >= FEWEST;
         enough.then(|| self.now.longest.max(self.before.longest))
@@ -93,7 +94,7 @@ impl Recent {
 struct Suspect {
     host: Upstream,
     kind: TypeId,
-    /// The time since when it was watched and answered nothing.
+    /// The time from which on it was watched and answered nothing.
     silent: Instant,
     /// The time of the last answer of another host to a request of this type.
     other: Option<Instant>,
@@ -108,7 +109,7 @@ impl Suspect {
     }
 }
 
-/// The hosts of a stage, as one worker sees them.
+/// The hosts of a stage on one worker.
 #[derive(Debug)]
 pub(super) struct Hosts {
     /// By type.
@@ -143,7 +144,7 @@ impl Hosts {
         self.watched_until.is_some()
     }
 
-    /// Begins or ends to watch answers, by whether any request is overtaken.
+    /// Starts or stops watching answers. `overtaken` says whether any request is overtaken.
     fn watch(&mut self, now: Instant, overtaken: bool) {
         if overtaken {
             if !self.is_watching() {
@@ -167,7 +168,8 @@ impl Hosts {
         suspects.any(|suspect| suspect.hangs && suspect.host == host)
     }
 
-    /// Judges `host` by a request of `kind` that it has since `since`. Returns whether it hangs.
+    /// Judges `host` by a request of `kind` that it has had since `since`. Returns whether it
+    /// hangs.
     fn judge(
         &mut self,
         now: Instant,
@@ -205,8 +207,8 @@ impl Hosts {
         false
     }
 
-    /// Records an answer of `host` to a request of `kind`. Returns whether the host was held to
-    /// hang.
+    /// Records an answer of `host` to a request of `kind`. Returns whether the host was considered
+    /// to hang.
     fn answered_by(&mut self, now: Instant, host: Upstream, kind: TypeId) -> bool {
         let hung = self.hangs(host);
         for suspect in &mut self.suspects {
@@ -225,7 +227,7 @@ impl Hosts {
     }
 }
 
-/// Returns the time since when a request is in the backend without an answer.
+/// Returns the time from which on a request has been in the backend without an answer.
 fn unanswered_since(request: &Request) -> Option<Instant> {
     match request.phase {
         Phase::Running { dequeued } if request.first_byte.is_none() => dequeued,
@@ -240,8 +242,8 @@ impl Stage {
         self.hosts.limit(kind, first.response_time)
     }
 
-    /// Watches hosts while a request is overtaken. Adds the requests to `suspects` whose hosts are
-    /// to be reported by [`Stage::at_host`], with their streams.
+    /// Watches hosts while a request is overtaken. Adds the requests to `suspects`, with their
+    /// streams, for which the caller is to call [`Stage::at_host`].
     pub(crate) fn find_suspects(&mut self, now: Instant, suspects: &mut Vec<(Ticket, u32)>) {
         let is_longer = |request: &Request, time: Option<Duration>| {
             let since = unanswered_since(request);
@@ -267,16 +269,16 @@ impl Stage {
         }
     }
 
-    /// Whether [`Stage::answered_by`] is to be called for answers.
+    /// Whether the caller must call [`Stage::answered_by`] for answers.
     #[must_use]
     pub fn watches_hosts(&self) -> bool {
         self.hosts.is_watching()
     }
 
-    /// Gives the slot of a request back that is at `upstream` now, if that host hangs.
+    /// Releases the slot of a request that is at `upstream` now, if that host hangs.
     ///
     /// # Errors
-    /// [`HostError`]; the slot is free all the same, at the next audit at the latest.
+    /// [`HostError`]; the slot is free nevertheless, after the next audit at the latest.
     pub fn at_host(
         &mut self,
         host: &impl Host,
@@ -304,11 +306,11 @@ impl Stage {
         self.dispatch(host, now, actions).and(released)
     }
 
-    /// Records the host that answered a request. If it was held to hang, its requests take their
-    /// slots again.
+    /// Records the host that answered a request. If it was considered to hang, its requests take
+    /// their slots again.
     ///
     /// # Errors
-    /// [`HostError`]; requests of which no slot can be booked hold none.
+    /// [`HostError`]; requests for which no slot can be booked hold none.
     pub fn answered_by(
         &mut self,
         host: &impl Host,

@@ -1,4 +1,4 @@
-//! Maintenance of a stage between requests: housekeeping at every tick, and changes of its
+//! Maintenance of a stage between requests: the work of every tick, and changes of its
 //! configuration.
 
 use std::time::Duration;
@@ -28,14 +28,15 @@ use crate::workers::{Changes, Membership};
 
 /// Time between two audits of the totals against the shares.
 const AUDIT: Duration = Duration::from_millis(100);
-/// The number of audits after which a drift is corrected.
+/// The number of audits before a drift is corrected.
 const AUDITS: usize = 20;
 
-/// A watch for a lasting difference between totals and shares.
+/// Detects a lasting difference between totals and shares.
 ///
-/// The numbers are read one after the other while other workers book, so under load hardly two
-/// audits agree. A booking under way is at times in the total only, at times in a share only, so
-/// its error has either sign. Without a drift, nine audits of ten hardly ever find the same sign.
+/// An audit reads the numbers one after the other while other workers book, so under load hardly
+/// two audits agree. A booking in progress is sometimes only in the total and sometimes only in a
+/// share, so its error has either sign. Without a drift, nine of ten audits hardly ever find the
+/// same sign.
 #[derive(Debug, Default)]
 pub(super) struct DriftWatch {
     audited: Instant,
@@ -60,7 +61,7 @@ impl DriftWatch {
     }
 }
 
-/// Returns the part of a drift that nine audits of ten found.
+/// Returns the part of a drift that nine of ten audits found.
 fn agreed(mut found: [i64; AUDITS]) -> i64 {
     found.sort_unstable();
     let (low, high) = (found[AUDITS / 10], found[AUDITS - 1 - AUDITS / 10]);
@@ -68,7 +69,7 @@ fn agreed(mut found: [i64; AUDITS]) -> i64 {
 }
 
 impl Stage {
-    /// Does the housekeeping: gives back the slots and the queued work of dead workers, refuses
+    /// Does the periodic work: releases the slots and the queued work of dead workers, refuses
     /// expired waiters, hands out slots that a lost wake-up left free, exchanges measured times
     /// with the other workers, and publishes counters.
     ///
@@ -108,9 +109,8 @@ impl Stage {
         self.woken(host, now, actions)?;
         self.service_times.sync(now, host, &self.times_key)?;
         if !self.knows_times && self.work_is_known() {
-            // Requests that arrived earlier count as no work so far. Requests behind them would
-            // seem to wait for many times their estimate, and estimates would follow that for
-            // seconds.
+            // Requests that arrived earlier count as no work so far. Those behind them would appear
+            // to wait for many times their estimate, which would distort estimates for seconds.
             self.knows_times = true;
             self.recount_work(host)?;
         }
@@ -130,7 +130,7 @@ impl Stage {
         let queue = self.ledger.queue(host)?;
         self.stats
             .queue(host, queue.length, self.time(queue.work))?;
-        // The gauges of a retired stage say 0.
+        // The gauges of a retired stage stay 0.
         if !self.retired {
             self.stats.control(host, self.strategy.base.as_ref())?;
         }
@@ -144,8 +144,8 @@ impl Stage {
         }
     }
 
-    /// Corrects a lasting drift. Only the worker with the lowest number does, so that it is
-    /// corrected once.
+    /// Corrects a lasting drift. Only the worker with the lowest number does so, because it must
+    /// happen once.
     fn audit(
         &mut self,
         host: &impl Host,
@@ -169,12 +169,12 @@ impl Stage {
     }
 
     /// Applies a new version of the policy. Waiting and running requests stay. Learned times stay,
-    /// because they are kept by type name, and so does each part of the strategy that the version
-    /// doesn't change. `stats` are those of `config`.
+    /// because they are stored by type name. The strategy keeps its state if the version doesn't
+    /// change it. `stats` are those of `config`.
     ///
     /// # Errors
-    /// [`HostError`]. [`Stage::config`] says whether the version applies: all fallible parts are
-    /// made before anything changes, and the next tick makes up for later failures.
+    /// [`HostError`]. [`Stage::config`] shows whether the version applies: all fallible parts are
+    /// created before anything changes, and the next tick repairs later failures.
     pub fn reconfigure(
         &mut self,
         host: &impl Host,
@@ -241,7 +241,8 @@ impl Stage {
         ))
         .or(Ok(false))?;
         new_stats.slots(host, self.slots.known()).or(Ok(()))?;
-        // Not before nothing can fail: a stage that stays as it was would not set them again.
+        // Reset gauges only now, when the change can't fail any more. A stage that kept its old
+        // version would not set them again.
         self.stats.withdrawn(host, &new_stats).or(Ok(()))?;
         self.stats = new_stats;
         if !same_mode {
@@ -297,15 +298,14 @@ impl Stage {
         self.dispatch(host, now, actions).and(reranked)
     }
 
-    /// Ranks all waiters as if the new order had applied when they arrived.
+    /// Ranks all waiters as if the new order had been in force when they arrived.
     ///
-    /// Ranks of two orders can't be compared, nor can renumbered flows. Other workers do the same
-    /// when the edit reaches them, some milliseconds earlier or later. In between, each worker
-    /// serves its own waiters first, in its own order, and leaves slots that none of them needs to
-    /// the others (`dispatch`).
+    /// Ranks of two orders can't be compared, nor can those of renumbered flows. Other workers do
+    /// the same when the edit reaches them, some milliseconds earlier or later. In between, each
+    /// worker serves its own waiters first, in its own order, and hands slots that none of them
+    /// needs to the others (`dispatch`).
     fn rerank(&mut self, host: &impl Host, mut old: Order) -> Result<(), HostError> {
-        // Flows may have been renumbered, so charges for requests with a slot are no longer
-        // corrected.
+        // Flows may have been renumbered, so don't correct the charges for requests with a slot.
         let running = |request: &&mut Request| request.phase != Phase::Queued;
         for request in self.requests.iter_mut().filter(running) {
             request.turn = None;
@@ -323,7 +323,7 @@ impl Stage {
         let queued = u32::try_from(waiting.len()).unwrap_or(u32::MAX);
         for &(_, slot) in &waiting {
             let turn = self.requests.get(slot).and_then(|request| request.turn);
-            // A cost that stays with its flow for a while does no harm.
+            // On error a flow keeps the charge for a while, which is harmless.
             old.left(host, turn).or(Ok(()))?;
         }
         for (arrived, slot) in waiting {
@@ -352,7 +352,7 @@ impl Stage {
         }
     }
 
-    /// Counts the work of all requests in the current unit.
+    /// Counts the work of all requests again, in the current unit.
     fn recount_work(&mut self, host: &impl Host) -> Result<(), HostError> {
         let mut done = Ok(());
         let mut queue = self.ledger.queue(host)?;
@@ -369,7 +369,7 @@ impl Stage {
         done
     }
 
-    /// Returns those of `flows` without state to keep and without a request on this worker.
+    /// Returns those of `flows` that have no state to keep, and no request on this worker.
     ///
     /// # Errors
     /// [`HostError`].
@@ -397,8 +397,8 @@ impl Stage {
         self.order.forget(flow);
     }
 
-    /// Maps types and classes of requests under way by name. Where the name is gone, the type
-    /// becomes `default`, and the class the lowest one.
+    /// Maps types and classes of unfinished requests by name. If the name is gone, the type becomes
+    /// `default`, and the class the lowest one.
     fn rename(&mut self, config: &StageConfig) {
         let types = renamed(
             self.config.types.iter().map(|t| &t.name),
@@ -421,7 +421,7 @@ impl Stage {
                     .unwrap_or(0),
             );
             if cost(config, request.attributes.kind) != before {
-                // Its size counts in another unit.
+                // Its size may have another unit.
                 request.attributes.size = None;
             }
             // The old version may have had no classes.
@@ -431,8 +431,8 @@ impl Stage {
         }
     }
 
-    /// Retires the stage, because its policy is gone: all waiters go to the backend. The stage is
-    /// over when [`Stage::pending`] is zero.
+    /// Retires the stage, because its policy was removed: all waiters go to the backend. The caller
+    /// drops the stage when [`Stage::pending`] is zero.
     ///
     /// # Errors
     /// [`HostError`].
@@ -451,7 +451,7 @@ impl Stage {
         self.stats.retired(host).and(released)
     }
 
-    /// Whether the policy is gone.
+    /// Whether the policy was removed.
     #[must_use]
     pub fn is_retired(&self) -> bool {
         self.retired
@@ -478,8 +478,8 @@ impl Stage {
         done
     }
 
-    /// Counts watched requests as running. They are in the backend already, whatever their place in
-    /// the queue, and from now on that place would hold them back or refuse them.
+    /// Counts observed requests as running. They are already in the backend, whatever their place
+    /// in the modelled queue. From now on a place in the queue would delay or refuse them.
     fn adopt_watched(&mut self, host: &impl Host) -> Result<(), HostError> {
         let mut done = Ok(());
         while let Some((slot, _)) = self.queue.head() {
@@ -491,8 +491,8 @@ impl Stage {
         done
     }
 
-    /// Counts a waiter as running in the backend, above P if need be, since its client has waited
-    /// enough. If no slot can be booked for it, the stage forgets it and thus never gives one back.
+    /// Counts a waiter as running in the backend, above P if necessary, since its client has waited
+    /// enough. If no slot can be booked for it, the stage removes it, and so never releases one.
     fn let_go(
         &mut self,
         host: &impl Host,
@@ -504,7 +504,8 @@ impl Stage {
         };
         request.phase = Phase::Running { dequeued };
         let waiting = *request;
-        // `leave_queue` takes back the charge of its turn, so its end must not correct it.
+        // `leave_queue` takes back the charge of its turn, so the request's end must not correct
+        // it.
         request.turn = None;
         let request = waiting;
         if dequeued.is_some() {
@@ -567,7 +568,8 @@ mod tests {
         assert_eq!(corrected, [drift(1)]);
     }
 
-    /// 16 workers at 10,000 requests a second each: every audit meets bookings that are half done.
+    /// With 16 workers at 10,000 requests a second each, there are half done bookings at every
+    /// audit.
     #[test]
     fn a_drift_is_found_while_bookings_go_on() {
         let mut rng = Rng::new(7);

@@ -5,7 +5,7 @@
 //! and 3 of Figure 1 are [`Stage::arrive`], [`Action::Resume`] (see [`mod@dispatch`]), and
 //! [`Stage::finish`].
 //!
-//! The caller owns the requests. It reports their arrivals and ends, and carries out [`Action`]s.
+//! The caller owns the requests. It reports their arrivals and ends, and executes [`Action`]s.
 
 mod acceptance;
 mod backlog;
@@ -56,17 +56,16 @@ pub use dispatch::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
 pub use hosts::Upstream;
 pub use sampling::SAMPLES_PER_SECOND;
 
-/// The estimates of one in this many admissions are recorded.
+/// One in this many admissions has its estimates recorded.
 const ESTIMATES: u32 = 8;
 
-/// How a request ended.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// The backend answered; its times count.
     Completed,
-    /// The backend failed: an error for an answer, a timeout, a reset. A failure that comes at once
-    /// says nothing about service times. The time until a late failure is a lower bound of the
-    /// service time.
+    /// The backend failed: an error response, a timeout, a reset. An immediate failure says nothing
+    /// about service times. The time until a late failure is a lower bound of the service time.
     Failed,
     /// The client left before the backend's answer was complete. The time until then is a lower
     /// bound of the service time.
@@ -77,7 +76,7 @@ pub enum Outcome {
     Unsampled,
 }
 
-/// A stage, as one worker sees it.
+/// A stage on one worker.
 #[derive(Debug)]
 pub struct Stage {
     policy: PolicyId,
@@ -96,16 +95,17 @@ pub struct Stage {
     acceptance: Option<Exchange>,
     sampling: Sampling,
     firsts: FirstAttempts,
-    /// Whether a service time is known, and with it the work of queued requests.
+    /// Whether a service time is known, by which the work of queued requests is estimated.
     knows_times: bool,
     demand: Option<DemandExchange>,
     control: Control,
     backlog: Backlog,
     hosts: Hosts,
     stats: StageStats,
-    /// The time at which the slot of a wake-up was left to this worker, while it reacts to it.
+    /// The time at which a slot was handed to this worker; `Some` only while it handles that
+    /// wake-up.
     handed_over: Option<Instant>,
-    /// The workers to which a slot was left by the current dispatch.
+    /// The workers to which the current dispatch handed a slot.
     handed_to: Vec<WorkerId>,
     rng: Rng,
     others: Vec<WorkerId>,
@@ -170,51 +170,51 @@ impl Stage {
         Ok(this)
     }
 
-    /// The number of its policy.
+    /// Returns the number of the stage's policy.
     #[must_use]
     pub fn policy(&self) -> PolicyId {
         self.policy
     }
 
-    /// The current configuration.
+    /// Returns the current configuration.
     #[must_use]
     pub fn config(&self) -> &StageConfig {
         &self.config
     }
 
-    /// P, as configured or as found.
+    /// Returns P, configured or found by control.
     #[must_use]
     pub fn parallelism(&self) -> u32 {
         self.slots.known()
     }
 
-    /// Measured processing times.
+    /// Returns the measured processing times.
     #[must_use]
     pub fn service_times(&self) -> &ServiceTimes {
         &self.service_times
     }
 
-    /// The number of this worker's requests that wait, here or before the stage, or are in the
-    /// backend.
+    /// Returns the number of this worker's requests that wait, in or before the stage, or are in
+    /// the backend.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.requests.len()
     }
 
-    /// Whether requests are held here, rather than only watched.
+    /// Whether the stage holds requests in its queue; otherwise it only observes.
     fn holds(&self) -> bool {
         self.config.mode == Mode::Enforce
             && self.config.queue.mode == QueueMode::Hold
             && !self.retired
     }
 
-    /// Returns the stream of a request, which is the caller's id of it; `None` once it has ended.
+    /// Returns the stream of a request, which is the caller's id for it; `None` once it has ended.
     #[must_use]
     pub fn stream(&self, ticket: Ticket) -> Option<u32> {
         self.requests.of(ticket).map(|request| request.stream)
     }
 
-    /// Whether the answer to this request is to be measured. The caller asks once, when the answer
+    /// Whether to measure the answer to this request. The caller calls this once, when the answer
     /// comes. On false it may end the request as [`Outcome::Unsampled`].
     pub fn wants_sample(&mut self, ticket: Ticket) -> bool {
         let Some(request) = self.requests.of_mut(ticket) else {
@@ -225,8 +225,8 @@ impl Stage {
         weight.is_some()
     }
 
-    /// Whether the stage can't wait for a slow tick: requests wait for a slot, or other workers for
-    /// this worker's decisions.
+    /// Whether the stage needs fast ticks, because requests wait for a slot, or other workers for
+    /// this worker's counts.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         !self.queue.is_empty() || self.acceptance.as_ref().is_some_and(Exchange::is_pending)
@@ -237,7 +237,7 @@ impl Stage {
     #[must_use]
     pub fn quality(&self, ticket: Ticket) -> Option<f64> {
         let request = self.requests.of(ticket)?.attributes;
-        // A dry run changes nothing about what the application does.
+        // A dry run doesn't change the application's behaviour.
         if self.config.mode == Mode::DryRun || self.retired {
             return None;
         }
@@ -266,7 +266,7 @@ impl Stage {
         self.enter(host, now, ticket, actions)
     }
 
-    /// Decides about a request that is in the table already (point 1).
+    /// Decides about a request that is already in the table (point 1).
     ///
     /// # Errors
     /// [`HostError`]; the caller lets the request through, unmanaged, and its ticket is void.
@@ -308,7 +308,8 @@ impl Stage {
         } else {
             self.decide(host, now, attributes, &sight)?
         };
-        // The arrivals that a bound of utilization judges; Bouncer's refusals don't come to it.
+        // Count only arrivals that the bound of utilization judges; it comes after Bouncer's
+        // refusals.
         if let (Ok(()) | Err(Reason::Utilization), Some(demand)) = (decision, &mut self.demand) {
             demand.received();
         }
@@ -343,7 +344,7 @@ impl Stage {
         Ok(decision)
     }
 
-    /// Counts an arrival, and the slot time that it asks for.
+    /// Counts an arrival, and the slot time that it is expected to take.
     fn arrived(&mut self, request: &Attributes) {
         self.stats.count(request.kind, Count::Total);
         let mean = self.service_times.mean_of(request).unwrap_or_default();
@@ -351,7 +352,7 @@ impl Stage {
         self.stats.count_stage(StageCount::OfferedWork, micros);
     }
 
-    /// Counts a decision, for the strategy and for the other workers' windows.
+    /// Counts a decision for the strategy, and for the windows of other workers.
     fn decided(&mut self, kind: TypeId, accepted: bool) {
         self.strategy.base.decided(accepted);
         if let Some(acceptance) = &mut self.acceptance {
@@ -359,8 +360,8 @@ impl Stage {
         }
     }
 
-    /// Returns the part of the requests that was refused lately, ratio 0..=1, for replies to
-    /// clients; `None` if they get no such number. A dry run has none, because it changes nothing.
+    /// Returns the recent ratio of refused requests, 0..=1, for replies to clients; `None` if the
+    /// policy doesn't announce it. A dry run doesn't, because it changes nothing.
     #[must_use]
     pub fn rejection_rate(&self) -> Option<f64> {
         match self.config.mode {
@@ -369,13 +370,13 @@ impl Stage {
         }
     }
 
-    /// [`crate::engine::Engine::admission_rate`].
+    /// Returns the rate of [`crate::engine::Engine::admission_rate`].
     #[must_use]
     pub fn admission_rate(&self, kind: TypeId, class: ClassId) -> Option<f64> {
         self.strategy.base.admission_rate(kind, class)
     }
 
-    /// Counts a rejection. Returns the refusal, with the time after which a retry is worth it.
+    /// Counts a rejection. Returns the refusal, with the time after which a retry is worthwhile.
     fn refuse(
         &mut self,
         now: Instant,
@@ -386,7 +387,7 @@ impl Stage {
     ) -> Refusal {
         let kind = request.kind;
         self.firsts.refused(request, now);
-        // More slots would not help where processing units bound what may be used.
+        // More slots would not help if the processing units bound the slots in use.
         if reason != Reason::Value || !self.strategy.is_bounded(self.slots.count()) {
             self.slots.refused(kind, reason);
         }
@@ -397,8 +398,8 @@ impl Stage {
         Refusal::new(self.policy, kind, reason, drain, origin, &mut self.rng)
     }
 
-    /// Counts a request that is refused before it comes to the stage. `wait` is the time after
-    /// which it would have passed.
+    /// Counts a request that is refused before it enters the stage. `wait` is the time after which
+    /// it would have entered.
     pub(crate) fn refuse_before(
         &mut self,
         now: Instant,
@@ -411,7 +412,7 @@ impl Stage {
         self.refuse(now, request, Some(origin), reason, wait)
     }
 
-    /// Records the estimates of one admission in [`ESTIMATES`]. A distribution needs no more, and
+    /// Records the estimates of one in [`ESTIMATES`] admissions. A distribution needs no more, and
     /// each record is a host call.
     fn record_estimates(
         &mut self,
@@ -473,7 +474,7 @@ impl Stage {
         request.fifo_wait = self.knows_times.then(|| self.drain_time(sight.queue));
         request.phase = Phase::Queued;
         self.accept(ticket, request);
-        // It may be first in the queue while a slot is free.
+        // The request may be first in the queue while a slot is free.
         let own_turn =
             |action: &Action| matches!(action, Action::Resume { ticket: t, .. } if *t == ticket);
         let before = actions.len();
@@ -481,7 +482,7 @@ impl Stage {
             .enqueue(host, ticket.slot)
             .and_then(|()| self.dispatch(host, now, actions));
         if let Err(error) = placed {
-            // The caller lets it through unmanaged, so the stage must forget it.
+            // The caller lets the request through unmanaged, so remove it from the stage.
             actions.retain(|action| !own_turn(action));
             self.forget(host, ticket).or(Ok(()))?;
             return Err(error);
@@ -517,7 +518,7 @@ impl Stage {
         }
     }
 
-    /// [`crate::engine::Engine::first_byte`].
+    /// Ends a request's processing time; see [`crate::engine::Engine::first_byte`].
     ///
     /// # Errors
     /// [`HostError`].
@@ -547,7 +548,7 @@ impl Stage {
         }
     }
 
-    /// Ends a request in any phase (point 3). A second call has no effect.
+    /// Records the end of a request in any phase (point 3). A second call has no effect.
     ///
     /// # Errors
     /// [`HostError`].
@@ -563,7 +564,7 @@ impl Stage {
             return Ok(());
         };
         if request.phase == Phase::Arriving {
-            // It never came to the stage.
+            // It never entered the stage.
             return Ok(());
         }
         let Attributes { kind, class, .. } = request.attributes;
@@ -571,7 +572,8 @@ impl Stage {
         match request.phase {
             Phase::Arriving => {}
             Phase::Queued => {
-                // Held: its client left. Watched: the backend took another order than FIFO.
+                // If it was held, its client left. If it was only observed, the backend didn't
+                // serve it in FIFO order.
                 if self.holds() {
                     self.stats.count(kind, Count::Abandoned);
                 }
@@ -621,17 +623,17 @@ impl Stage {
         self.dispatch(host, now, actions)
     }
 
-    /// Learns from a request of `kind` that had no answer after this time in the backend. Returns
-    /// whether the time counts as a service time.
+    /// Records the time in the backend of a request that ended without an answer, as a lower bound
+    /// of its service time. Returns whether it was recorded.
     ///
     /// If clients give up on slow answers, or a route's timeout ends them, only fast answers are
     /// measured: estimates are too low, more requests are admitted, and answers take longer. So the
-    /// time counts if it is longer than usual for the type. A shorter one says nothing.
+    /// time counts if it is longer than usual for the type. A shorter time contains no information.
     ///
-    /// Before the type has a mean of its own, only a time beyond its last objective is surely long.
-    /// The time counts as that objective at most, beyond which an answer is late in any case, so
-    /// that clients who end long streams have little influence. It doesn't count for a type that
-    /// hangs, or hung until now, because no answer would have taken it.
+    /// Before the type has a mean of its own, only a time beyond its last objective is certainly
+    /// long. The time counts as that objective at most, so that clients who end long streams have
+    /// little influence; an answer after it is late in any case. The time doesn't count for a type
+    /// that hangs or has just recovered, because it shows no service time.
     fn took_at_least(&mut self, request: &Attributes, time: Duration) -> bool {
         let kind = request.kind;
         if (self.strategy.base.value_cut()).is_some_and(|cut| cut.hangs(kind)) {
@@ -655,12 +657,12 @@ impl Stage {
     /// Records the end of a response that was measured at its first byte.
     ///
     /// The slot of a stream whose client leaves was in use until then, so its slot time counts.
-    /// Only complete responses show how fast the backend is. A stream that the backend breaks off
-    /// says nothing.
+    /// Only complete responses show how fast the backend is. A stream that the backend aborts says
+    /// nothing.
     fn streamed(&mut self, now: Instant, request: &Request, dequeued: Instant, outcome: Outcome) {
         let kind = request.attributes.kind;
         if request.first_byte.is_some_and(|at| at < dequeued) {
-            // Watched, not held: it had no slot yet in the order of a FIFO.
+            // Observed, not held: in FIFO order it had no slot yet.
             self.stats.count(kind, Count::Unmeasured);
             return;
         }
@@ -674,14 +676,14 @@ impl Stage {
         }
     }
 
-    /// Returns the most slots in use that a request met: when it got its own, or now.
+    /// Returns the largest number of slots in use beside a request: when it got its own, or now.
     fn beside(&self, request: &Request) -> u32 {
         let now = self.slots.in_use(self.ledger.booked().slots);
         request.beside.max(now)
     }
 
-    /// Records a request that held its slot from `dequeued` to `now` and with which the backend is
-    /// done.
+    /// Records a request that held its slot from `dequeued` to `now`, and whose response is
+    /// complete.
     fn held(&mut self, now: Instant, request: &Request, dequeued: Instant) {
         let (kind, weight) = (request.attributes.kind, request.weight);
         let waited = match request.counts {
@@ -697,7 +699,7 @@ impl Stage {
         self.slots.completed(kind, dequeued, now, met, weight);
     }
 
-    /// Gives back the slot of a request that ended, unless it was given back before.
+    /// Releases the slot of a request that ended, unless it was released before.
     fn release(&mut self, host: &impl Host, request: &Request) -> Result<(), HostError> {
         match request.freed {
             Some(_) => Ok(()),
@@ -740,7 +742,7 @@ impl Stage {
             times.record(kind, processing, weight);
             times.record_cost(&request.attributes, processing, weight);
         }
-        // A stream still holds its slot, so the mean slot time of its type is taken.
+        // A stream still holds its slot, so use the mean slot time of its type.
         let slot = match request.first_byte {
             Some(_) => self.service_times.mean(kind).unwrap_or_default(),
             None => processing,

@@ -4,7 +4,7 @@
 //! FIFO no other work counts. Under any other order some of that work comes later, and some that
 //! has not arrived yet comes first. The amounts depend on the discipline, the mix and the load. So
 //! the wait is measured for each *group* that the order treats alike: a type, a class under strict
-//! priority, or a flow of a fair queue. Over the requests of a group that left the queue lately,
+//! priority, or a flow of a fair queue. Over the requests of a group that recently left the queue,
 //! with x a FIFO's estimate at arrival and y the wait,
 //!
 //! ```text
@@ -14,7 +14,7 @@
 //! the least-squares line with k requests added on the line through the origin. If the queue's
 //! length predicts the wait (slack, deadlines), the line follows it at once. If it doesn't (short
 //! jobs under SJF, light flows under DRR), the line is flat, and a sudden queue doesn't raise the
-//! estimates of requests that pass it by. If the queue's length hardly varies, the line goes
+//! estimates of requests that overtake it. If the queue's length hardly varies, the line goes
 //! through the origin: twice the queue, twice the wait. Under orders by limits (slack, deadlines)
 //! the line is no steeper than a FIFO's. There a wait in a short queue is mostly the rest of
 //! requests in service, and a line through the origin estimated a second for a queue of two
@@ -22,12 +22,12 @@
 //!
 //! The measured alternative, the ratio ȳ/x̄ alone, is as good at steady load. It is worse half a
 //! second after a jump of the load. From 0.9 to 1.5 it estimates 4.0 ms for `fast` under SJF where
-//! 1.1 is right (the line: 1.3), and after the way back 0.1 ms where 1.2 is right.
+//! 1.1 is right (the line: 1.3), and after the return 0.1 ms where 1.2 is right.
 //!
 //! Measurements lose half of their weight in a second. A group without requests for some seconds is
-//! judged as in a FIFO again, so that a starved type is tried anew. Requests that leave without a
-//! slot (expired, client gone) count with the time that they waited. Without them a starved type
-//! would be known by its luckiest requests alone.
+//! judged as in a FIFO again, so that a starved type gets another chance. Requests that leave
+//! without a slot (expired, client gone) count with the time that they waited. Without them only
+//! the luckiest requests of a starved type would count.
 //!
 //! Accuracy (`wait_tests.rs`: Bouncer's mix at 1.2 and 1.5 times the full load, one worker and
 //! four; mean estimate against mean wait of each type). With a full queue: within 2% under EDF,
@@ -38,9 +38,9 @@
 //! empty. Then the estimate is 0, as in Eq. 2, though requests that arrive later may still go
 //! first.
 //!
-//! Left out: progress headers make requests of one type differ, and only their mean is known here.
-//! Each worker learns from its own requests, so a group with less than a request per second on a
-//! worker counts as in a FIFO. No host call is made, and nothing is allocated.
+//! Left out: progress headers make requests of one type differ, but only their mean is measured
+//! here. Each worker measures its own requests, so a group with less than a request per second on a
+//! worker counts as in a FIFO. Nothing here calls the host or allocates.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ impl Place {
         self.product *= kept;
     }
 
-    /// Returns the wait where a FIFO's would be `fifo_wait`.
+    /// Returns the estimated wait, s, when a FIFO's wait would be `fifo_wait`.
     fn wait(&self, fifo_wait: f64, steepest: f64) -> f64 {
         if self.requests < LEAST {
             return fifo_wait;
@@ -120,7 +120,7 @@ impl Places {
         }
     }
 
-    /// Returns the queue wait of a request of `group` where a FIFO's would be `fifo_wait`.
+    /// Returns the estimated queue wait of a request of `group` when a FIFO's would be `fifo_wait`.
     pub(super) fn queue_wait(&self, group: u16, fifo_wait: Duration) -> Duration {
         let place = self.places.get(usize::from(group));
         let wait = place.map(|place| place.wait(fifo_wait.as_secs_f64(), self.steepest));
@@ -128,8 +128,9 @@ impl Places {
             .unwrap_or(fifo_wait)
     }
 
-    /// Adds a request of `group` that left the queue after `waited`, where a FIFO's wait would have
-    /// been `fifo_wait`. A request that left without a slot would have waited longer.
+    /// Adds a request of `group` that left the queue after `waited`. At its arrival a FIFO's wait
+    /// was estimated as `fifo_wait`. For a request that left without a slot, `waited` is a lower
+    /// bound.
     pub(super) fn left(&mut self, group: u16, waited: Duration, fifo_wait: Duration) {
         if let Some(place) = self.places.get_mut(usize::from(group)) {
             place.add(fifo_wait.as_secs_f64(), waited.as_secs_f64());
@@ -161,7 +162,8 @@ mod tests {
         found.abs_diff(expected) < expected / 20 + ms(1)
     }
 
-    /// A place learned from FIFO waits of 50 to 150 ms, of which each becomes `wait`.
+    /// Returns places measured with FIFO waits of 50 to 150 ms, for which the actual wait is
+    /// `wait`.
     fn learned(wait: impl Fn(u64) -> u64) -> Places {
         let mut places = Places::new(1, f64::INFINITY);
         for n in 0..200 {

@@ -1,21 +1,21 @@
-//! Sampling of the answers that are measured: all of them, up to a rate at which more add nothing.
+//! Sampling of the answers to measure: all of them, up to a rate beyond which more samples add no
+//! precision.
 //!
-//! Measuring an answer costs more host calls than deciding about its request: one to find out
-//! whether the backend sent it at all, and a record in each of three distributions. At thousands of
-//! answers per second of one type, a sample gives the same percentiles. The budget is per type, so
-//! a rare type is always measured, however busy the others are. Slots and decisions never depend on
-//! it.
+//! Measuring an answer costs more host calls than deciding about its request: one to check whether
+//! the backend sent it, and a record in each of three distributions. At thousands of answers per
+//! second of one type, a sample gives the same percentiles. The budget is per type, so a rare type
+//! is always measured, however busy the others are. Slots and decisions never depend on it.
 
 use std::time::Duration;
 
 use crate::request::TypeId;
 use crate::time::Instant;
 
-/// The number of answers per second, type and worker that are measured at least. Slower types are
-/// measured fully.
+/// The number of answers per second that are measured for each type on each worker. Types with
+/// fewer are measured fully.
 pub const SAMPLES_PER_SECOND: u32 = 800;
-/// The most budget that a type may save up: a second's, so that bursts of rare types are measured
-/// fully, too.
+/// The largest budget that a type may accumulate: that of a second, so that bursts of rare types
+/// are also measured fully.
 const BURST: u32 = SAMPLES_PER_SECOND;
 
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +46,7 @@ impl Sampling {
         }
     }
 
-    /// Takes one answer of the type out of its budget. Returns the number of answers that it
+    /// Takes one answer of the type from its budget. Returns the number of answers that it
     /// represents: itself, and those skipped before it. `None` if it is skipped itself.
     pub(super) fn take(&mut self, kind: TypeId) -> Option<u32> {
         let Some(budget) = self.budgets.get_mut(kind.0 as usize) else {
@@ -94,7 +94,7 @@ mod tests {
             }
         }
         assert_eq!(rare_measured, 1_000);
-        // All but those that wait for the next sample.
+        // All answers count, except those since the last sample.
         assert!((49_900..=50_000).contains(&stood_for), "{stood_for}");
         assert!(
             (8_000..=8_800).contains(&measured),

@@ -1,9 +1,9 @@
-//! The queue that a request meets at its arrival, and the decision about the request.
+//! The state of the queue at a request's arrival, and the decision about the request.
 //!
-//! Decisions are about the queue that they lead to. If they are enforced, that is the real queue,
-//! as the ledger has it. A dry run keeps no request out of the real queue, so the modelled queue
-//! replaces it for all strategies (see [`mod@super::backlog`]): its length, its work, its wait and
-//! its free slots.
+//! Decisions are based on the queue that results from them. If they are enforced, that is the real
+//! queue, which the ledger has. A dry run refuses no request, so the real queue is another one, and
+//! the modelled queue replaces it for all strategies (see [`mod@super::backlog`]): its length, its
+//! work, its wait and its free slots.
 
 use std::time::Duration;
 
@@ -19,13 +19,12 @@ use crate::strategy::View;
 use crate::time::Instant;
 use crate::work::Work;
 
-/// The longest time that any work counts as, s. Estimates stay far from where sums of them
-/// overflow.
+/// The longest time that any work counts as, s, so that sums of estimates can't overflow.
 const MAX_TIME: f64 = 86_400.0;
-/// One in this many requests whose time is too short is admitted.
+/// One in this many requests is admitted although its deadline is too short.
 const PROBED: u32 = 10;
 
-/// The queue and the estimates that a request meets at its arrival.
+/// The queue and the estimates at a request's arrival.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sight {
     /// The real queue.
@@ -43,16 +42,16 @@ pub(super) struct Sight {
     pub(super) work: u64,
 }
 
-/// How long a request may wait.
+/// The longest queue wait of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
     pub(super) longest: Duration,
-    /// The reason of its refusal if that is not enough.
+    /// The reason of its refusal if it would wait longer.
     pub(super) reason: Reason,
 }
 
 impl Stage {
-    /// Returns the estimated queue wait of a request that arrives now, should it be admitted.
+    /// Returns the estimated queue wait of a request that arrives now, if it is admitted.
     #[cfg(test)]
     pub(crate) fn expected_wait(
         &self,
@@ -78,7 +77,7 @@ impl Stage {
             Mode::DryRun => Some(self.backlog.queue(host, now, times, slots)?),
         };
         let fifo_wait = modelled.map_or_else(|| self.drain_time(queue), |m| m.wait);
-        // With an empty queue, a slot may well be free.
+        // With an empty queue, a slot may be free, so no measured wait applies.
         let wait_of = |request: &Attributes| {
             if self.order.reorders() && queue.length > 0 {
                 self.places.queue_wait(self.order.group(request), fifo_wait)
@@ -129,8 +128,7 @@ impl Stage {
         Ok(Ok(()))
     }
 
-    /// Returns the reason for which a request that finds no free slot can't wait either; `None` if
-    /// it can.
+    /// Returns the reason why a request that finds no free slot can't wait; `None` if it can.
     pub(super) fn no_room(
         &self,
         request: &Attributes,
@@ -144,8 +142,8 @@ impl Stage {
         (wait > patience.longest).then_some(patience.reason)
     }
 
-    /// Returns the longest wait of a request: the shorter of `queue.timeout` and its own deadline
-    /// less the least time that it can be expected to take.
+    /// Returns the longest queue wait of a request: min(`queue.timeout`, own deadline − p10 of its
+    /// processing time).
     pub(super) fn patience(&self, request: &Attributes) -> Patience {
         let timeout = Duration::from_micros(self.config.queue.timeout_us);
         let least = self.service_times.at_least(request);
@@ -157,13 +155,14 @@ impl Stage {
         }
     }
 
-    /// Whether a request has little chance to meet its own deadline even with a slot at once,
-    /// because nine in ten requests of its type take longer (Wisp §3.2, §4.3). Judged by the mean,
-    /// most requests that are answered in time would be refused where times scatter.
+    /// Whether a request has little chance to meet its own deadline even without queue wait,
+    /// because nine in ten requests of its type take longer (Wisp §3.2, §4.3). With the mean
+    /// instead, and scattered times, most of the requests that are answered in time would be
+    /// refused.
     ///
-    /// Refused requests are not measured. So one in [`PROBED`] passes, chosen by its stream and
-    /// thus the same one for each caller. Otherwise a type that was slow once, and whose requests
-    /// all have deadlines, would be refused for good.
+    /// Refused requests are not measured. So one in [`PROBED`] passes, chosen by its stream, so
+    /// that all callers choose the same one. Otherwise a type that was slow once, and whose
+    /// requests all have deadlines, would be refused permanently.
     #[must_use]
     pub fn is_hopeless(&self, stream: u32, request: &Attributes) -> bool {
         let least = self.service_times.at_least(request);
@@ -173,7 +172,7 @@ impl Stage {
         request.own_deadline.is_some_and(|own| own < least) && !probed
     }
 
-    /// Returns the time for which so much work keeps a slot busy.
+    /// Returns the time for which `work` keeps a slot busy.
     pub(super) fn time(&self, work: u64) -> Duration {
         match self.work {
             Work::Time => Duration::from_micros(work),
@@ -188,8 +187,8 @@ impl Stage {
         u64::try_from(self.time(work).as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Returns the slot time that requests like `request` take as far as is known now, µs; 0 while
-    /// its type is not known. The estimate at its arrival may have been the mean of other types.
+    /// Returns the current estimate of the slot time of requests like `request`, µs; 0 while its
+    /// type has none. The estimate at its arrival may have been the mean of other types.
     pub(super) fn usual_us(&self, request: &Request) -> u64 {
         let attributes = &request.attributes;
         match self.work {
@@ -213,8 +212,7 @@ impl Stage {
     /// Returns the queue wait of Eq. 2, by a running sum: each request adds its type's mean when it
     /// is enqueued, and subtracts the same amount when it leaves. The paper multiplies the number
     /// of requests of a type by its current mean. Here a changed mean counts only for later
-    /// requests, and requests that came before the first measurement count as 0 until a tick
-    /// recounts them.
+    /// requests. Requests from before the first measurement count as 0 until a tick recounts them.
     pub(super) fn drain_time(&self, queue: QueueState) -> Duration {
         self.time(queue.work) / self.slots.count()
     }
@@ -230,7 +228,7 @@ impl Stage {
             None => (sight.queue.length, sight.queue.work),
             Some(modelled) => (modelled.length, self.work_done_in(modelled.wait)),
         };
-        // Saves a host call if the decision doesn't need the number.
+        // Skip the host call if the decision doesn't need the number.
         let slots_in_use = match sight.modelled {
             Some(modelled) => modelled.slots_in_use,
             None if self

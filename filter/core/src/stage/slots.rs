@@ -1,4 +1,4 @@
-//! P, as configured or as found.
+//! P, configured or found by control.
 //!
 //! Decisions and estimates use P itself. Only the dispatch of slots follows the schedule around it
 //! ([`crate::parallelism::dither`]).
@@ -32,7 +32,7 @@ struct Found {
     auto: Auto,
     control: Control,
     looked: Instant,
-    /// Slots in use on other workers.
+    /// The number of slots in use on other workers.
     elsewhere: i64,
 }
 
@@ -55,7 +55,7 @@ impl Slots {
         }
     }
 
-    /// Applies a new version of the policy. The P that was found stays, because it is in the shared
+    /// Applies a new version of the policy. A P found by control stays, because it is in the shared
     /// record.
     pub(super) fn reconfigure(&mut self, old: &StageConfig, new: &StageConfig) {
         if old.auto_parallelism != new.auto_parallelism
@@ -66,35 +66,35 @@ impl Slots {
         }
     }
 
-    /// P, for decisions.
+    /// Returns P for decisions.
     pub(super) fn count(&self) -> u32 {
         self.found
             .as_ref()
             .map_or(self.configured, |found| found.auto.limit())
     }
 
-    /// P as far as it is known; see [`Auto::slots`].
+    /// Returns P as far as it is known; see [`Auto::slots`].
     pub(super) fn known(&self) -> u32 {
         self.found
             .as_ref()
             .map_or(self.configured, |found| found.auto.slots())
     }
 
-    /// Whether there is no limit, because the backend keeps the objectives by itself.
+    /// Whether there is no limit, because the backend keeps the objectives without one.
     pub(super) fn is_open(&self) -> bool {
         self.found
             .as_ref()
             .is_some_and(|found| found.auto.is_open())
     }
 
-    /// See [`Auto::is_representative`].
+    /// Whether the service time of a request counts; see [`Auto::is_representative`].
     pub(super) fn is_representative(&self, beside: u32) -> bool {
         let found = self.found.as_ref();
         found.is_none_or(|found| found.auto.is_representative(beside))
     }
 
-    /// The number of slots in use, of which this worker has `here`. Those of other workers are as
-    /// of the last exchange.
+    /// Returns the number of slots in use, of which this worker has `here`. The number of other
+    /// workers is that of the last exchange.
     pub(super) fn in_use(&self, here: i64) -> u32 {
         let elsewhere = self.found.as_ref().map_or(0, |found| found.elsewhere);
         u32::try_from(here + elsewhere).unwrap_or(0)
@@ -107,7 +107,7 @@ impl Slots {
         }
     }
 
-    /// The number of slots that may be in use at `now`.
+    /// Returns the number of slots that may be in use at `now`.
     pub(super) fn limit(&self, now: Instant) -> u32 {
         self.found
             .as_ref()
@@ -139,7 +139,7 @@ impl Slots {
     pub(super) fn refused(&mut self, kind: TypeId, reason: Reason) {
         let lacks_slots = match reason {
             Reason::Objective(_) | Reason::Value | Reason::QueueFull | Reason::QueueTimeout => true,
-            // More slots would not help, and other strategies have targets of their own.
+            // More slots would not help, or the strategy has its own target.
             Reason::Unresponsive
             | Reason::Deadline
             | Reason::QueueWait
@@ -154,7 +154,7 @@ impl Slots {
         }
     }
 
-    /// Exchanges measurements with the other workers, if it is time. Returns whether P changed.
+    /// Exchanges measurements with the other workers, if that is due. Returns whether P changed.
     pub(super) fn run(
         &mut self,
         host: &impl Host,

@@ -157,7 +157,7 @@ impl World {
         Instant::from_nanos(self.now)
     }
 
-    /// Exponential with mean 1.
+    /// Returns an exponentially distributed number with mean 1.
     fn exponential(&mut self) -> f64 {
         -(1.0 - self.rng.next_f64()).ln()
     }
@@ -323,8 +323,9 @@ fn each(strategy: &StrategyConfig, workers: u64, check: fn(&Discipline, f64, &Wo
     }
 }
 
-/// Asserts that the mean estimate of each type and class with many requests is near the mean wait:
-/// within 10% and 1.5 ms, or within 20% if some requests expired, whose full wait is not known.
+/// Asserts that the mean estimate of each type and class with many requests is close to the mean
+/// wait: within 10% and 1.5 ms, or within 20% if some requests expired, because their full wait is
+/// not known.
 fn assert_near(discipline: &Discipline, factor: f64, world: &World) {
     for waits in world.types.iter().chain(&world.classes) {
         let (estimated, actual) = waits.means();
@@ -358,8 +359,8 @@ fn estimates_are_near_the_waits_of_those_whom_bouncer_admits() {
     each(&bouncer, 3, assert_near);
 }
 
-/// Estimates half a second after a jump of the load, and after the way back: requests that pass the
-/// queue by are not judged by its length, and those in the queue are.
+/// Checks estimates half a second after a jump of the load, and after its return. Requests that
+/// overtake the queue are not judged by its length; those in the queue are.
 #[test]
 fn estimates_follow_a_change_of_load() {
     let passes_by = |discipline: &Discipline| {
@@ -378,7 +379,7 @@ fn estimates_follow_a_change_of_load() {
             let bound = if passes_by(&discipline) {
                 1.0
             } else {
-                // At the end of a long wait, the queue has changed already.
+                // By the end of a long wait, the queue has already changed.
                 0.35 * actual + 3.0
             };
             let near = (estimated - actual).abs() <= bound;

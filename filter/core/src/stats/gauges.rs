@@ -1,10 +1,10 @@
-//! The gauges that only some policies have. An edit that takes one away resets it.
+//! The gauges that only some policies have. An edit that removes one resets it.
 
 use std::collections::HashSet;
 
 use crate::host::{HostError, MetricId, MetricKind, Metrics};
 
-/// Gauges that a stage has defined. Ids don't tell which: a host may give one metric several.
+/// The gauges that a stage has defined, by name, because a host may give one metric several ids.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Gauges(Vec<(String, MetricId)>);
 
@@ -20,7 +20,7 @@ impl Gauges {
         Ok(metric)
     }
 
-    /// Sets all gauges to 0 that aren't among `kept`.
+    /// Sets all gauges to 0 that are not in `kept`.
     pub(super) fn withdraw(&self, host: &impl Metrics, kept: &Self) -> Result<(), HostError> {
         let kept: HashSet<&str> = kept.0.iter().map(|(name, _)| name.as_str()).collect();
         let mut gone = self

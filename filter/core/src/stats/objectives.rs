@@ -1,21 +1,21 @@
 //! Gauges with the response time and the quantile of each objective.
 //!
-//! Without them a dashboard can't draw the objective beside the response times, and an alert can't
-//! know the share of responses that must be in time: policies may use any percentile, and
-//! Prometheus can't turn the label `p99_9` into a number.
+//! Without them a dashboard can't draw objectives beside response times, and an alert has no access
+//! to the share of responses that must be in time: policies may use any percentile, and Prometheus
+//! can't convert the label `p99_9` to a number.
 
 use super::gauges::Gauges;
 use super::percentile_name;
 use crate::config::StageConfig;
 use crate::host::{HostError, MetricId, Metrics};
 
-/// Gauges of a stage's objectives, with their values. All workers write the same values.
+/// The gauges of a stage's objectives, with their values. All workers write the same values.
 #[derive(Debug, Clone)]
 pub(super) struct Objectives(Vec<(MetricId, u64)>);
 
 impl Objectives {
-    /// `names` are those of the types in stats. Types that share a name have no objectives in
-    /// common.
+    /// Defines the gauges. `names` are those of the types in stats. Types that share the name
+    /// `_other` have no gauges, because their objectives differ.
     pub(super) fn new(
         host: &impl Metrics,
         gauges: &mut Gauges,

@@ -1,6 +1,6 @@
 //! Gauges with the outputs of a strategy's feedback control.
 //!
-//! All workers see the same outputs, and each writes what it sees when that has changed.
+//! All workers have the same outputs, and each writes those that have changed.
 
 use super::gauges::Gauges;
 use super::micros;
@@ -12,14 +12,14 @@ use crate::strategy::Admission;
 /// A number that a strategy computes.
 #[derive(Debug, Clone, Copy)]
 enum Output {
-    /// Of the response time controller.
+    /// The outputs of the response time controller.
     Rate(TypeId, ClassId),
     ResponseTime(TypeId, ClassId),
     Quality(TypeId, ClassId),
-    /// Of backlog control.
+    /// The outputs of backlog control.
     Bound,
     ServiceDelay,
-    /// Of the value cut.
+    /// The outputs of the value cut.
     Admitted(TypeId),
     Density(TypeId),
     Asked(TypeId),
@@ -28,7 +28,7 @@ enum Output {
 }
 
 impl Output {
-    /// Returns the value of its gauge; `None` before the first.
+    /// Returns the value for the gauge; `None` before the first.
     fn of(self, strategy: &dyn Admission) -> Option<u64> {
         let thousandths = |value: f64| (value * 1e3).round() as u64;
         let value = match self {
@@ -43,7 +43,8 @@ impl Output {
             Self::Bound => return Some(strategy.controlled_bound()?.value),
             Self::ServiceDelay => return Some(micros(strategy.controlled_bound()?.service_delay)),
             Self::Admitted(kind) => strategy.value_cut()?.admitted(kind),
-            // 0 means that the type has no rank yet, and that nothing is shed by value.
+            // A gauge of 0 means that the type has no rank yet, or for the budget, that nothing is
+            // shed by value. So any other value is at least 0.001.
             Self::Density(kind) => match strategy.value_cut()?.density(kind) {
                 0.0 => 0.0,
                 density => density.max(1e-3),
@@ -61,7 +62,7 @@ impl Output {
 pub(super) struct Outputs(Vec<(Output, MetricId, Option<u64>)>);
 
 impl Outputs {
-    /// `names` are those of the types in stats.
+    /// Defines the gauges. `names` are those of the types in stats.
     pub(super) fn new(
         host: &impl Metrics,
         gauges: &mut Gauges,

@@ -5,19 +5,19 @@
 //! ```
 //!
 //! Arrival rate and processing time are averages over a sliding window of D in steps of Δ, and the
-//! demand is computed anew every Δ. |PU|, the processing units, is the slots unless a setting says
-//! otherwise: a service may hold more requests than it has cores. The strategy knows neither types
-//! nor the queue. It keeps the backend below a utilization, and response times follow only if
-//! arrivals are steady. It refuses at random even while slots are free, because leaving slots free
-//! is its purpose.
+//! demand is computed every Δ. |PU|, the number of processing units, is P unless configured: a
+//! service may work on more requests than it has cores. The strategy uses neither types nor the
+//! queue. It keeps the backend below a utilization, which bounds response times only if arrivals
+//! are steady. It refuses at random even while slots are free, because leaving slots free is its
+//! purpose.
 //!
-//! The paper's second rule, to refuse requests that would time out in the queue, is the stage's.
+//! The stage has the paper's second rule, to refuse requests that would time out in the queue.
 //! Under any strategy, a request that finds no free slot is refused if its estimated wait exceeds
-//! its time in the queue. The estimate is Eq. 2's, or that of the queue's order, where the paper
-//! has Eq. 5. Without completions in the window the demand is 0 and f = 1 (footnote 6).
+//! its longest queue wait. The estimate is that of Eq. 2, or of the queue's order; the paper uses
+//! Eq. 5. Without completions in the window the demand is 0 and f = 1 (footnote 6).
 //!
-//! Beside Bouncer (§2) the arrivals are the requests that Bouncer admits. Its value cut has what
-//! may be in use as its budget, so that it is the cut that chooses.
+//! Beside Bouncer (§2) the arrivals are the requests that Bouncer admits. The budget of its value
+//! cut is limited to the slots that may be in use, so that the cut selects the requests to refuse.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use crate::request::{Attributes, Served};
 use crate::rng::Rng;
 use crate::time::Instant;
 
-/// Accept with probability f.
+/// A strategy that accepts with probability f.
 #[derive(Debug)]
 pub struct AcceptFraction {
     max_utilization: f64,
@@ -37,12 +37,12 @@ pub struct AcceptFraction {
     demand: Demand,
     step: Duration,
     computed: Option<Instant>,
-    /// dpc, slots.
+    /// dpc, the demanded slots.
     demanded: f64,
 }
 
 impl AcceptFraction {
-    /// The strategy with checked settings.
+    /// Creates the strategy from checked settings.
     #[must_use]
     pub fn from_config(settings: &AcceptFractionConfig) -> Self {
         let step = Duration::from_micros(settings.step_us);
@@ -61,13 +61,13 @@ impl AcceptFraction {
         self.units = units;
     }
 
-    /// Whether |PU| is given, and not P.
+    /// Whether |PU| is configured; otherwise it is P.
     #[must_use]
     pub fn has_units(&self) -> bool {
         self.units.is_some()
     }
 
-    /// Returns MaxUtil · |PU|, the slots that may be in use, of P = `parallelism`.
+    /// Returns MaxUtil · |PU|, the slots that may be in use, with P = `parallelism`.
     #[must_use]
     pub fn available(&self, parallelism: u32) -> f64 {
         self.max_utilization * self.units.unwrap_or(f64::from(parallelism))
@@ -105,7 +105,7 @@ impl Admission for AcceptFraction {
 
     fn tick(&mut self, now: Instant) {
         let computed = *self.computed.get_or_insert(now);
-        // A clock that stepped back makes it due, too.
+        // It is also due if the clock stepped back.
         if now >= computed && now.since(computed) < self.step {
             return;
         }

@@ -1,4 +1,4 @@
-//! Acceptance allowance: free passes for a small part of every type (Bouncer §4.1, Alg. 2).
+//! Acceptance allowance: admission of at least a small part of every type (Bouncer §4.1, Alg. 2).
 //!
 //! With AR = aqc / rqc the type's acceptance ratio over the sliding window and A the allowance:
 //!
@@ -9,35 +9,35 @@
 //! ```
 //!
 //! AR doesn't include the request at hand: `rqc` counts the accepted and the rejected (§4.1,
-//! footnote 5). The listing of Alg. 2 is a figure that the paper's text lacks; the prose fixes it:
-//! a first part that decides on historical counts, the strategy's own decision, and a second part
-//! that overrides rejections "on the spot uniformly at random with probability equal to A". A type
-//! without requests in the window has no ratio and goes to the strategy: a rare type then gets its
-//! allowance on average, instead of always passing.
+//! footnote 5). The listing of Alg. 2 is a figure that the paper's text lacks, but the prose
+//! determines it: a first part that decides by historical counts, the strategy's own decision, and
+//! a second part that overrides rejections "on the spot uniformly at random with probability equal
+//! to A". A type without requests in the window has no ratio, so the strategy decides. A rare type
+//! then gets its allowance on average, instead of always passing.
 
 use crate::request::TypeId;
 use crate::rng::Rng;
 use crate::window::Window;
 
-/// No type is accepted below `allowance`.
+/// Starvation avoidance that keeps each type's acceptance ratio at `allowance` or above.
 #[derive(Debug, Clone, Copy)]
 pub struct AcceptanceAllowance {
     allowance: f64,
 }
 
 impl AcceptanceAllowance {
-    /// `allowance` is A, ratio 0..=1.
+    /// Creates the strategy. `allowance` is A, ratio 0..=1.
     #[must_use]
     pub const fn new(allowance: f64) -> Self {
         Self { allowance }
     }
 
-    /// The probability with which a refusal is overridden, of types that are not below A.
+    /// Returns the probability with which a refusal of a type with AR ≥ A is overridden.
     pub(super) const fn floor(&self) -> f64 {
         self.allowance
     }
 
-    /// Whether a request of type `kind` is accepted that the strategy refused.
+    /// Whether a request of type `kind` is accepted although the strategy refused it.
     pub(super) fn overrides(&self, kind: TypeId, window: &Window, rng: &mut Rng) -> bool {
         let ratio = window.acceptance_ratio(kind);
         let starving = ratio.is_some_and(|ar| ar < self.allowance);

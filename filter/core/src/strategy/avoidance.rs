@@ -1,12 +1,12 @@
-//! Starvation avoidance: overrides some refusals of the base strategy, so that no type is shut out
-//! (Bouncer §4).
+//! Starvation avoidance: overrides some refusals of the base strategy, so that no type is refused
+//! entirely (Bouncer §4).
 //!
-//! Both rules compare acceptance ratios over one sliding [`Window`] of decisions. The window is
-//! over all workers' decisions (`stage::acceptance`): own ones count at once, those of the others a
-//! tick later.
+//! Both rules compare acceptance ratios over one sliding [`Window`] of decisions. The window has
+//! the decisions of all workers (`stage::acceptance`): a worker's own ones count at once, those of
+//! the others a tick later.
 //!
-//! The base is asked first, which changes no acceptance, so that a refusal for lack of room can
-//! stand: leave to break an objective is no leave to break a limit.
+//! The base decides first, which has no effect on acceptances. So a refusal for lack of room
+//! stands: avoidance may override objectives, but not limits.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub enum Rule {
     HelpingTheUnderserved(HelpingTheUnderserved),
 }
 
-/// A rule of starvation avoidance, with the latest decisions that it depends on.
+/// A rule of starvation avoidance, with the latest decisions on which it depends.
 #[derive(Debug)]
 pub struct Avoidance {
     /// The rule that overrides a refusal.
@@ -67,7 +67,7 @@ impl Avoidance {
         })
     }
 
-    /// The probability with which a refusal of type `kind` is overridden.
+    /// Returns the probability with which a refusal of type `kind` is overridden.
     #[must_use]
     pub fn floor(&self, kind: TypeId) -> f64 {
         match &self.rule {
@@ -76,7 +76,8 @@ impl Avoidance {
         }
     }
 
-    /// Reviews the base's `decision` about a request of type `kind`.
+    /// Returns the final decision about a request of type `kind`, given the base's `decision`, and
+    /// counts it.
     pub(super) fn review(
         &mut self,
         decision: Result<(), Reason>,

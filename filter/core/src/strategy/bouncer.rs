@@ -1,4 +1,5 @@
-//! Bouncer: refuses at once each request that would miss its objective (Bouncer §3, Alg. 1).
+//! Bouncer: refuses each request that would miss its objective, at its arrival (Bouncer §3, Alg.
+//! 1).
 //!
 //! The estimated response time at each of the type's percentiles is the mean queue wait plus the
 //! processing time at that percentile (Eq. 3 and 4, for any set of percentiles):
@@ -8,32 +9,33 @@
 //! ```
 //!
 //! The wait comes from the stage (Eq. 2), the processing times from [`crate::service_times`]. A
-//! type that is not warm yet is judged by the general histogram and the objectives of `default`
-//! (Appendix A); as long as nothing at all was measured, everything is admitted.
+//! cold type is judged by the general histogram and the objectives of `default` (Appendix A).
+//! Before the first measurements, everything is admitted.
 //!
-//! [`Logic`] is whether any missed percentile is enough (Alg. 1) or all must be missed. The paper
-//! names other logical expressions as future work (§7). With `All` a type keeps at least one of its
-//! objectives, and is refused less.
+//! [`Logic`] says whether one missed percentile is enough for a refusal (Alg. 1) or all must be
+//! missed. The paper names other logical expressions as future work (§7). With `All` a type keeps
+//! at least one of its objectives, and is refused less.
 //!
 //! An estimate equal to its objective meets it: a request is refused if it is "expected to surpass"
 //! it.
 //!
-//! One exception to Alg. 1 keeps a type from being shut out for good by its own old histogram. If
-//! that misses an objective [by itself](crate::service_times::Estimate::condemned), a request that
-//! finds no queue is admitted. No request waits for it, and nothing else can refresh the histogram.
+//! With one exception to Alg. 1, a type is not refused permanently because of its own old
+//! histogram. If that misses an objective [by itself](crate::service_times::Estimate::condemned), a
+//! request that finds no queue is admitted. No request waits for it, and nothing else can refresh
+//! the histogram.
 //!
 //! A request of a type whose cost depends on the size is judged by its own estimate. If that misses
-//! an objective by itself, others of its type keep the histogram fresh, so the exception is limited
-//! to slots that they leave free, and to one request in ten: enough to notice that the size costs
-//! less than before.
+//! an objective by itself, other requests of its type keep the histogram fresh. So the exception is
+//! limited to slots that these leave free, and to one request in ten, which is enough to detect
+//! that the size costs less than before.
 //!
-//! With `shed_by_value`, which is on by default, two things are added. [`ValueCut`] decides ahead
-//! of Alg. 1: under overload it refuses the requests that are worth least per slot time, also those
-//! that would meet their objectives. And Alg. 1 refuses for the sake of an objective only if the
-//! type's [`ErrorBudget`] for it is spent.
+//! With `shed_by_value`, which is on by default, two things are added. [`ValueCut`] decides before
+//! Alg. 1: under overload it refuses the requests of the least value per slot time, even those that
+//! would meet their objectives. And Alg. 1 refuses because of an objective only if the type's
+//! [`ErrorBudget`] for it is spent.
 //!
-//! Left out on purpose: the paper's ξ (it assumes 0), and the remaining time of requests in
-//! service, which Eq. 2 doesn't count either.
+//! Left out: the paper's ξ (it assumes 0), and the remaining time of requests in service, which Eq.
+//! 2 doesn't count either.
 
 use std::time::Duration;
 
@@ -45,12 +47,13 @@ use crate::request::{Attributes, ClassId, TypeId};
 use crate::rng::Rng;
 use crate::service_times::{Estimate, Objective, ServiceTimes};
 
-/// Part of the slots, and number of slots at least, that stay free for requests above the cut.
+/// Part of the slots, and least number of them, that stay free for requests above the cut.
 const SPARE: (f64, f64) = (0.25, 3.0);
-/// Part of the requests of a size that is late in any case that is admitted without a queue.
+/// Part of the requests that is admitted without a queue although their size misses an objective by
+/// itself.
 const PROBED: f64 = 0.1;
 
-/// Bouncer's basic formulation, below a value cut.
+/// Bouncer's basic formulation, optionally with shedding by value.
 #[derive(Debug, Default)]
 pub struct Bouncer {
     logic: Logic,
@@ -69,7 +72,7 @@ struct ByValue {
 }
 
 impl Bouncer {
-    /// Alg. 1: refuses requests that miss any or all of their objectives.
+    /// Creates Alg. 1, which refuses requests that miss any, or all, of their objectives.
     #[must_use]
     pub fn new(logic: Logic) -> Self {
         Self {
@@ -78,14 +81,14 @@ impl Bouncer {
         }
     }
 
-    /// Returns the strategy for types of which the cost of any depends on the size if `by_size`.
+    /// Returns the strategy with `by_size`: whether the cost of any type depends on the size.
     #[must_use]
     pub fn with_sizes(self, by_size: bool) -> Self {
         Self { by_size, ..self }
     }
 
-    /// Refuses requests below `cut`. Of the rest, refuses those that miss objectives whose `budget`
-    /// is spent.
+    /// Creates a strategy that refuses requests below `cut`, and of the rest those that miss
+    /// objectives whose `budget` is spent.
     #[must_use]
     pub fn by_value(logic: Logic, cut: ValueCut, budget: ErrorBudget) -> Self {
         Self {
@@ -94,7 +97,7 @@ impl Bouncer {
         }
     }
 
-    /// Alg. 1.
+    /// Decides by Alg. 1.
     fn judge(&self, request: &Attributes, view: &View<'_>, rng: &mut Rng) -> Result<(), Reason> {
         let estimate = view.service_times.estimate_of(request);
         let may_try = |rng: &mut Rng| {
@@ -124,14 +127,14 @@ impl Bouncer {
     }
 }
 
-/// Whether slots are free beyond [`SPARE`]: while no objective is missed, no request has to be
-/// refused for the sake of others. The cut's budget lags a load that has ended by seconds.
+/// Whether slots are free beyond [`SPARE`]. Then no request has to be refused in favour of others.
+/// The cut's budget lags the end of a load by seconds.
 fn has_room(view: &View<'_>) -> bool {
     let spare = (SPARE.0 * f64::from(view.parallelism)).ceil().max(SPARE.1);
     view.queue_length == 0 && f64::from(view.slots_in_use) + spare < f64::from(view.parallelism)
 }
 
-/// By objective, whether the estimated response time (Eq. 3 and 4) exceeds it.
+/// Yields, by objective, whether the estimated response time (Eq. 3 and 4) exceeds it.
 fn exceeded<'a>(
     estimate: &Estimate<'a>,
     view: &View<'_>,
@@ -202,7 +205,7 @@ impl Admission for Bouncer {
         self.by_value.as_mut().map(|by_value| &mut by_value.cut)
     }
 
-    /// Until the estimate at the objective that was missed is met again.
+    /// Returns the time until the estimate meets the missed objective again.
     fn retry_after(
         &self,
         request: &Attributes,

@@ -1,11 +1,11 @@
-//! Feedback control that all workers of a process run as one.
+//! Feedback control that all workers of a process share.
 //!
 //! A control law reads the measurements since its last run and sets a rate or a bound. Every worker
 //! measures its own part, but the process has one backend and one bound. So the state of the law is
 //! a *record* that the workers share ([`crate::shared`]), and every worker does the same at its
 //! tick: it adds its measurements, runs the law if that is due, and adopts the result. The first
-//! worker after the due time runs it, without a leader and without waiting; a worker that dies
-//! loses its measurements of one tick.
+//! worker after the due time runs it, without a leader and without waiting. If a worker dies, its
+//! measurements of one tick are lost.
 
 use crate::time::Instant;
 

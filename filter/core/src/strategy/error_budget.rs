@@ -1,10 +1,9 @@
 //! Error budget: the number of requests of a type that may exceed an objective.
 //!
 //! An objective at percentile p lets a part 1 − p of the answers exceed it. Alg. 1 of Bouncer uses
-//! none of that: it compares every request with every percentile. So a burst that keeps half of the
-//! requests waiting for longer than the p50 objective for a moment is refused, although half of all
-//! requests may wait for longer. A backend with one core and some long requests sees such bursts at
-//! any load.
+//! none of that: it compares every request with every percentile. So it refuses a short burst in
+//! which requests would exceed the p50 objective, although half of all requests may exceed it. A
+//! backend with one core and some long requests sees such bursts at any load.
 //!
 //! With `spent` the part of a type's latest admissions (exponential average over 100) whose
 //! estimated response time exceeded the objective at p,
@@ -14,7 +13,7 @@
 //! ```
 //!
 //! The rest of the budget is for the error of estimates: service times scatter around their
-//! percentiles. Estimates are counted rather than answers, because these come too late: a queue
+//! percentiles. Estimates are counted rather than answers, because answers come too late: a queue
 //! grows within milliseconds.
 //!
 //! **Measurements** (engine in simulated time, P found, natural objectives as in
@@ -30,17 +29,16 @@
 //!   no filter   in time    0.99             0.81             0.47             0.03
 //! ```
 //!
-//! Most of the requests that are still refused there would miss their objectives. Under overload,
-//! with P fixed, the mean over 72 cases (three mixes, eight backends, loads of 1.2 to 2) rose from
-//! 0.773 to 0.785. The whole of the budget in place of a third, or 300 requests in place of 100,
-//! refuse less and answer less in time.
+//! Most of the requests that are still refused would miss their objectives. Under overload, with P
+//! fixed, the mean over 72 cases (three mixes, eight backends, loads of 1.2 to 2) rose from 0.773
+//! to 0.785. The whole budget instead of a third, or 300 requests instead of 100, refuse less and
+//! answer less in time.
 //!
-//! Every worker keeps the account of its own requests; the parts are the same as those of all
-//! requests.
+//! Every worker counts its own requests, whose parts are the same as those of all requests.
 
 use crate::request::TypeId;
 
-/// Part of the budget that estimates may spend.
+/// Part of the budget that estimates may spend, ratio.
 const USABLE: f64 = 1.0 / 3.0;
 /// Weight of the newest request.
 const GAIN: f64 = 0.01;
@@ -48,14 +46,14 @@ const GAIN: f64 = 0.01;
 /// The spent part of each objective's budget.
 #[derive(Debug)]
 pub struct ErrorBudget {
-    /// By type, then objective: the part of the latest admissions that were expected to exceed it.
+    /// By type, then objective: the part of the latest admissions that was expected to exceed it.
     spent: Vec<f64>,
-    /// Objectives of a type, at most.
+    /// The largest number of objectives of a type.
     objectives: usize,
 }
 
 impl ErrorBudget {
-    /// Nothing is spent yet. No type has more than `objectives` objectives.
+    /// Creates unspent budgets. No type has more than `objectives` objectives.
     #[must_use]
     pub fn new(types: usize, objectives: usize) -> Self {
         Self {
@@ -72,7 +70,8 @@ impl ErrorBudget {
         (self.spent.get(row + at)).is_some_and(|spent| *spent < USABLE * (1.0 - percentile / 100.0))
     }
 
-    /// A request of `kind` was admitted that is expected to exceed these of its objectives.
+    /// Records that a request of `kind` was admitted. `exceeded` says, by objective, whether the
+    /// request is expected to exceed it.
     pub fn admitted(&mut self, kind: TypeId, exceeded: impl Iterator<Item = bool>) {
         let row = usize::from(kind.0) * self.objectives;
         let spent = self.spent.iter_mut().skip(row).take(self.objectives);
@@ -92,8 +91,8 @@ mod tests {
     fn a_part_of_the_requests_may_exceed_an_objective_and_no_more() {
         let mut budget = ErrorBudget::new(2, 2);
         let mut admitted = [0, 0];
-        // Every request would exceed both; those that are not covered are refused, and others come
-        // in their place.
+        // Every request would exceed both. Those that are not covered are refused, and others
+        // follow.
         for _ in 0..10_000 {
             let covered = [budget.covers(KIND, 0, 50.0), budget.covers(KIND, 1, 90.0)];
             for (count, covered) in admitted.iter_mut().zip(covered) {

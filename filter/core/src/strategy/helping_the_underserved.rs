@@ -2,8 +2,7 @@
 //! (Bouncer §4.2, Alg. 3).
 //!
 //! With AR the type's acceptance ratio over the sliding window, and AAR the average of that ratio
-//! over all types that received anything, a rejection is overridden with probability p where AR <
-//! AAR:
+//! over all types that received anything, a rejection is overridden with probability p if AR < AAR:
 //!
 //! ```text
 //! x = AAR − AR        p = α · x / (1 + |x|)        so p ≤ α / 2
@@ -24,33 +23,33 @@
 //! (AAR − AR) / AAR                   94.18 /  8.67  78.98 / 16.99  64.72 / 25.10  62.78 / 7.46
 //! ```
 //!
-//! Counting the `default` type, which receives nothing there, as one with ratio 0 comes closest,
-//! but would end all help in a policy where most of many types are idle. So: the difference, over
-//! the types that received something.
+//! Counting the `default` type, which receives nothing there, with ratio 0 comes closest. But in a
+//! policy with many types, most of them idle, that would prevent all help. So x is the difference,
+//! with the average over the types that received something.
 
 use crate::request::TypeId;
 use crate::rng::Rng;
 use crate::window::Window;
 
-/// Types that are accepted less than the average get some requests through.
+/// Starvation avoidance that overrides rejections of types that are accepted less than the average.
 #[derive(Debug, Clone, Copy)]
 pub struct HelpingTheUnderserved {
     alpha: f64,
 }
 
 impl HelpingTheUnderserved {
-    /// `alpha` is α, 0 < α ≤ 1.
+    /// Creates the strategy. `alpha` is α, 0 < α ≤ 1.
     #[must_use]
     pub const fn new(alpha: f64) -> Self {
         Self { alpha }
     }
 
-    /// Whether a request of type `kind` is accepted that the strategy refused.
+    /// Whether a request of type `kind` is accepted although the strategy refused it.
     pub(super) fn overrides(&self, kind: TypeId, window: &Window, rng: &mut Rng) -> bool {
         rng.chance(self.help(kind, window))
     }
 
-    /// The probability to override a rejection.
+    /// Returns the probability with which a rejection is overridden.
     pub(super) fn help(&self, kind: TypeId, window: &Window) -> f64 {
         let average = window.average_acceptance_ratio();
         let (Some(ar), Some(aar)) = (window.acceptance_ratio(kind), average) else {

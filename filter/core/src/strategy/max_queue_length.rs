@@ -1,21 +1,21 @@
-//! MaxQL: accept only while the queue is shorter than a limit (Bouncer §5.2.1).
+//! MaxQL: accepts only while the queue is shorter than a limit (Bouncer §5.2.1).
 //!
-//! The baseline that knows neither types nor objectives. A limit of 0 still lets requests take free
-//! slots.
+//! This is the baseline, which uses neither types nor objectives. With a limit of 0, requests may
+//! still take free slots.
 
 use super::{Admission, View};
 use crate::refusal::Reason;
 use crate::request::Attributes;
 use crate::rng::Rng;
 
-/// Accept if `l < limit`.
+/// A strategy that accepts if `l < limit` or a slot is free.
 #[derive(Debug, Clone, Copy)]
 pub struct MaxQueueLength {
     limit: u32,
 }
 
 impl MaxQueueLength {
-    /// The limit in requests.
+    /// Creates the strategy. `limit` is in requests.
     #[must_use]
     pub const fn new(limit: u32) -> Self {
         Self { limit }

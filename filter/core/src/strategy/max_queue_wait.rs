@@ -5,12 +5,11 @@
 //! ```
 //!
 //! l is the queue's length and `pt_mavg` the mean processing time over all types in a sliding
-//! window. With one T it knows no types. With a limit per type (§5.5), a type that is slow itself
-//! can be given less time to wait, which comes close to Bouncer if it is tuned.
+//! window. With one T it ignores types. With a limit per type (§5.5), a slow type can have a
+//! shorter wait, which comes close to Bouncer if it is tuned.
 //!
-//! The estimate is Eq. 5 on purpose, not the stage's own (Eq. 2, which knows the types of the
-//! waiting requests): the paper compares Bouncer with it. Before any measurement all requests are
-//! admitted.
+//! The estimate is Eq. 5 and not the stage's own (Eq. 2, by the types of the waiting requests),
+//! because the paper compares Bouncer with it. Before any measurement all requests are admitted.
 
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ use crate::request::{Attributes, Served};
 use crate::rng::Rng;
 use crate::time::Instant;
 
-/// Accept if `l · pt_mavg / P ≤ T`.
+/// A strategy that accepts if `l · pt_mavg / P ≤ T`.
 #[derive(Debug)]
 pub struct MaxQueueWait {
     /// T by type.
@@ -30,7 +29,7 @@ pub struct MaxQueueWait {
 }
 
 impl MaxQueueWait {
-    /// `limits` holds T for each type; `demand` measures `pt_mavg`.
+    /// Creates the strategy. `limits` has T for each type; `demand` measures `pt_mavg`.
     #[must_use]
     pub fn new(limits: Vec<Duration>, demand: Demand) -> Self {
         Self { limits, demand }

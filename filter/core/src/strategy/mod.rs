@@ -1,9 +1,9 @@
-//! Admission strategies: the decision whether a request of a type may enter the queue now.
+//! Admission strategies, which decide whether a request of a type may enter the queue now.
 //!
-//! A strategy decides at point 1 of Bouncer's Figure 1 and learns at points 2 and 3. It holds no
-//! slots and no queue; its inputs are in [`View`]. A [`Strategy`] is a base, which implements
-//! [`Admission`], optionally [`Avoidance`], which overrides some of the base's refusals, and
-//! optionally a bound of utilization, which judges what they admit.
+//! A strategy decides at point 1 of Bouncer's Figure 1 and is updated at points 2 and 3. It holds
+//! no slots and no queue; its inputs are in [`View`]. A [`Strategy`] has a base, which implements
+//! [`Admission`]; optionally [`Avoidance`], which overrides some of the base's refusals; and
+//! optionally a bound of utilization, which judges the requests that both admit.
 //!
 //! To add a base: a file here with its algorithm, a case in [`base`], and a row in the conformance
 //! suite (`tests/strategy_conformance.rs`). To add a rule of starvation avoidance: a file with its
@@ -47,14 +47,14 @@ pub use value_cut::ValueCut;
 
 pub use crate::request::TypeId;
 
-/// The stage when a request arrives, as strategies see it.
+/// The state of the stage when a request arrives: a strategy's input.
 #[derive(Debug)]
 pub struct View<'a> {
     /// The request's arrival.
     pub now: Instant,
     /// P, the number of slots.
     pub parallelism: u32,
-    /// Slots taken at the moment, over all workers; 0 unless [`Admission::needs_slots_in_use`].
+    /// Slots in use, over all workers; 0 unless [`Admission::needs_slots_in_use`].
     pub slots_in_use: u32,
     /// Requests waiting, over all workers.
     pub queue_length: u32,
@@ -64,16 +64,16 @@ pub struct View<'a> {
     pub work: u64,
     /// Mean queue wait by which this request is judged: Bouncer's Eq. 2, or the estimate that fits
     /// the actual discipline of the queue
-    /// ([`Order::admits_by_drain`](crate::discipline::Order::admits_by_drain)); below a value cut
+    /// ([`Order::admits_by_drain`](crate::discipline::Order::admits_by_drain)); with a value cut,
     /// the wait that this request can expect.
     pub queue_wait: Duration,
-    /// That of its rival under a value cut ([`ValueCut::rival`]); zero without one.
+    /// The queue wait of its rival under a value cut ([`ValueCut::rival`]); zero without one.
     pub rival_wait: Duration,
     /// Measured processing times by type.
     pub service_times: &'a ServiceTimes,
 }
 
-/// The behaviour of every base. No method allocates or calls the host.
+/// An admission strategy, the base of a [`Strategy`]. No method allocates or calls the host.
 pub trait Admission: std::fmt::Debug + Send {
     /// Point 1: admits a request that arrives at `view.now`, or returns the reason of its refusal.
     /// `rng` is the only source of randomness.
@@ -84,17 +84,17 @@ pub trait Admission: std::fmt::Debug + Send {
         rng: &mut Rng,
     ) -> Result<(), Reason>;
 
-    /// Whether the decision about a request of `work` looks at [`View::slots_in_use`], which costs
-    /// a host call.
+    /// Whether the decision about a request of `work` needs [`View::slots_in_use`], which costs a
+    /// host call.
     fn needs_slots_in_use(&self, _queue_length: u32, _work: u64) -> bool {
         false
     }
 
     /// Records that the request that was just admitted was refused after all: the queue is full, or
-    /// its deadline too near.
+    /// its deadline too close.
     fn withdrawn(&mut self, _request: &Attributes) {}
 
-    /// Records the stage's final decision about a request, also if the strategy had no part in it.
+    /// Records the stage's final decision about a request, even if the strategy wasn't asked.
     fn decided(&mut self, _admitted: bool) {}
 
     /// Records that an admitted request ran out of time in the queue, and is refused after all.
@@ -106,70 +106,69 @@ pub trait Admission: std::fmt::Debug + Send {
     /// Records that a request left the stage, served or not.
     fn left(&mut self, _kind: TypeId, _class: ClassId) {}
 
-    /// Point 3: records a request that was served. Point 2 is behind it, so its queue wait is
-    /// known, too.
+    /// Records a request that was served (point 3). Its queue wait is known, too, since point 2.
     fn completed(&mut self, _served: &Served, _now: Instant) {}
 
-    /// Runs periodic work: about every 10 ms, irregularly.
+    /// Does periodic work, at every tick: at irregular intervals of some 10 to 50 ms.
     fn tick(&mut self, _now: Instant) {}
 
-    /// The strategy's measured demand, to add other workers' measurements.
+    /// Returns the strategy's measured demand, to add other workers' measurements.
     fn demand_mut(&mut self) -> Option<&mut Demand> {
         None
     }
 
-    /// The bound of utilization, if it is the strategy.
+    /// Returns the bound of utilization, if it is the strategy.
     fn accept_fraction_mut(&mut self) -> Option<&mut AcceptFraction> {
         None
     }
 
-    /// The feedback control of the strategy, if it has one.
+    /// Returns the strategy's feedback control, if it has one.
     fn controlled_mut(&mut self) -> Option<&mut dyn Controlled> {
         None
     }
 
-    /// The value cut of the strategy, if it has one.
+    /// Returns the strategy's value cut, if it has one.
     fn value_cut(&self) -> Option<&ValueCut> {
         None
     }
 
-    /// The value cut of the strategy, to update it from measurements.
+    /// Returns the strategy's value cut, if it has one, to update it from measurements.
     fn value_cut_mut(&mut self) -> Option<&mut ValueCut> {
         None
     }
 
-    /// The part of the requests that was refused lately, ratio 0..=1; `None` if the policy doesn't
-    /// announce it to clients.
+    /// Returns the recent ratio of refused requests, 0..=1; `None` if the policy doesn't announce
+    /// it to clients.
     fn rejection_rate(&self) -> Option<f64> {
         None
     }
 
-    /// Time that a unit of work takes in a slot, s; `None` where work is time, or until it was
-    /// measured.
+    /// Returns the time that a unit of work takes in a slot, s; `None` if work is time, or before
+    /// it is measured.
     fn time_per_work(&self) -> Option<f64> {
         None
     }
 
-    /// The quality in which the application should answer requests of this type and class, ratio;
-    /// `None` where the strategy doesn't degrade service.
+    /// Returns the quality in which the application should answer requests of this type and class,
+    /// ratio; `None` if the strategy doesn't degrade service.
     fn quality(&self, _kind: TypeId, _class: ClassId) -> Option<f64> {
         None
     }
 
-    /// The rate up to which requests of this type and class are admitted, requests/s; `None` where
-    /// the strategy sets no rate.
+    /// Returns the rate up to which requests of this type and class are admitted, requests/s;
+    /// `None` if the strategy sets no rate.
     fn admission_rate(&self, _kind: TypeId, _class: ClassId) -> Option<f64> {
         None
     }
 
-    /// The smoothed response time that controls the rate for requests of this type and class;
-    /// `None` before the first, and if the strategy measures none.
+    /// Returns the smoothed response time that controls the rate for requests of this type and
+    /// class; `None` before the first, and if the strategy measures none.
     fn controlled_response_time(&self, _kind: TypeId, _class: ClassId) -> Option<Duration> {
         None
     }
 
-    /// Time after which a request like `request`, which was just refused for `reason`, is admitted:
-    /// the estimated queue wait, unless the strategy knows better.
+    /// Returns the time after which a request like `request`, which was just refused for `reason`,
+    /// is admitted: the estimated queue wait, unless the strategy has a better estimate.
     fn retry_after(
         &self,
         _request: &Attributes,
@@ -180,36 +179,37 @@ pub trait Admission: std::fmt::Debug + Send {
         queue_wait
     }
 
-    /// The bound on the queue that a feedback controller sets, for stats; `None` before the first.
+    /// Returns the bound on the queue that a feedback controller sets, for stats; `None` before the
+    /// first.
     fn controlled_bound(&self) -> Option<Bound> {
         None
     }
 }
 
-/// A bound on the queue, and the measurement that it follows from.
+/// A bound on the queue, and the measurement behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bound {
-    /// In the unit of the controlled signal.
+    /// The bound, in the unit of the controlled signal.
     pub value: u64,
     /// Mean service delay of the last control period.
     pub service_delay: Duration,
 }
 
-/// A base, with its protection against starvation of types.
+/// A base, its starvation avoidance, and its bound of utilization.
 #[derive(Debug)]
 pub struct Strategy {
-    /// The strategy proper. Call [`Strategy::decide`] and [`Strategy::withdrawn`] instead of its
-    /// own.
+    /// The base. Call [`Strategy::decide`] and [`Strategy::withdrawn`] instead of its own methods.
     pub base: Box<dyn Admission>,
     /// Bouncer Alg. 2 or 3.
     pub avoidance: Option<Avoidance>,
-    /// The bound of utilization beside Bouncer, as objectives alone are none (Bouncer §2). Its
-    /// refusals are at random and final, so it measures and judges only what the rest admits.
+    /// The bound of utilization beside Bouncer, because objectives alone don't bound it (Bouncer
+    /// §2). Its refusals are at random and final, so it measures and judges only requests that the
+    /// rest admits.
     pub capacity: Option<AcceptFraction>,
 }
 
 impl Strategy {
-    /// The strategy that a checked configuration asks for.
+    /// Creates the strategy of a checked configuration.
     #[must_use]
     pub fn from_config(config: &StageConfig) -> Self {
         let capacity = match &config.strategy {
@@ -223,7 +223,7 @@ impl Strategy {
         }
     }
 
-    /// Point 1: admits a request that arrives at `view.now`, or says why not.
+    /// Point 1: admits a request that arrives at `view.now`, or returns the reason of its refusal.
     pub fn decide(
         &mut self,
         request: &Attributes,
@@ -255,7 +255,7 @@ impl Strategy {
         decision
     }
 
-    /// Point 3: records a request that was served.
+    /// Records a request that was served (point 3).
     pub fn completed(&mut self, served: &Served, now: Instant) {
         self.base.completed(served, now);
         if let Some(capacity) = &mut self.capacity {
@@ -271,7 +271,7 @@ impl Strategy {
         }
     }
 
-    /// The measured demand, to add other workers' measurements.
+    /// Returns the measured demand, to add other workers' measurements.
     pub fn demand_mut(&mut self) -> Option<&mut Demand> {
         match &mut self.capacity {
             Some(capacity) => capacity.demand_mut(),
@@ -300,7 +300,7 @@ impl Strategy {
         }
     }
 
-    /// Updates the inputs of the value cut, if any: before every run of the law.
+    /// Updates the inputs of the value cut, if any. Called before every run of its law.
     pub fn learn(&mut self, now: Instant, slots: u32, is_open: bool, times: &ServiceTimes) {
         let Self {
             base,
@@ -326,7 +326,7 @@ impl Strategy {
     }
 }
 
-/// The base that a checked configuration asks for.
+/// Returns the base of a checked configuration.
 fn base(config: &StageConfig) -> Box<dyn Admission> {
     let by_size = config.types.iter().any(|kind| kind.cost.is_some());
     match &config.strategy {

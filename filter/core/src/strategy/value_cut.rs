@@ -62,10 +62,10 @@
 //! So ρ absorbs what the means don't show: few slots and heavy tails need spare slots, many slots
 //! need none.
 //!
-//! *A bound of utilization.* Where `acceptFraction` lets fewer than P slots be used, these are the
-//! P of the law, and ρ is at most the ratio of that bound to P: ρ ≤ 1 below P. So the bound, whose
-//! refusals are at random, finds little to refuse. The refusals that remain are no loss from which
-//! ρ learns: the bound follows averages of a minute, and ρ would swing. They close free slots to
+//! *A bound of utilization.* `acceptFraction` bounds the slots in use. If that bound is below P,
+//! the law uses it in place of P, and ρ is at most 1; otherwise ρ is at most bound/P. So the bound,
+//! whose refusals are at random, finds little to refuse. The refusals that remain don't change ρ,
+//! because the bound follows averages of a minute and would make ρ swing. They close free slots to
 //! requests below the cut.
 //!
 //! **Measurements** (model of the engine; fraction answered within objectives ÷ optimum at 1.2, 1.5
@@ -86,7 +86,7 @@
 //!
 //! Spare slots (trunk reservation) lose 5 to 15 points on mixes with heavy tails. Bounds on slots
 //! leave slots idle when the valuable types are few. The forecast needs a count of running requests
-//! by type. The ceiling needs only what is known already. The cut is needed beside it, because the
+//! by type. The ceiling needs no further measurements. The cut is needed beside it, because the
 //! ceiling is the same for all types below the most valuable one: it doesn't rank them. The engine
 //! in simulated time reaches the last row of the model. With the paper's mix its result is within
 //! 0.01 of Alg. 1 alone with P = 100, and within 0.02 with P = 20. Tolerating 1% in place of 2%, or
@@ -96,20 +96,20 @@
 //! *Room.* The averages lag behind the end of a load by a second, and ρ by several seconds. So a
 //! request below the cut is admitted if slots are free (a quarter, and three at least, is kept for
 //! others) and no request above the cut was refused for a second. The second condition is for a P
-//! that is higher than what the backend can work on, where slots are always free.
+//! above the backend's capacity, where slots are always free.
 //!
 //! **Exceptions.** A type with fewer than 20 samples has no known cost. It is admitted, and its
 //! work is set aside. From 20 samples on it has a rank. Before it has a histogram of its own, Alg.
-//! 1 judges it by other types' times, so its refusals are no loss yet. A histogram needs fifty
-//! samples by default, for which an expensive type waits 10 to 20 s in an overload. With SQLite on
-//! one core, reports of 75 ms, 1.5 times the capacity from the first request on, 5 to 11 s after
-//! that: 34 to 54 answers/s in time if it has no rank meanwhile, 85 to 90 with a rank from the
-//! tenth sample on. Ten samples are too few for a core with two slots or with six: with six it
+//! 1 judges it by other types' times, so its refusals don't count as lost yet. A histogram needs
+//! fifty samples by default, which takes an expensive type 10 to 20 s in an overload. Measured with
+//! SQLite on one core, reports of 75 ms, and 1.5 times the capacity from the first request on, 5 to
+//! 11 s after that: 34 to 54 answers/s in time without a rank meanwhile, 85 to 90 with a rank from
+//! the tenth sample on. Ten samples are too few for a core with two slots or with six: with six it
 //! answers 13% less than with two.
 //!
 //! A type that misses an objective even without queue wait (`condemned`) is cut as any other.
-//! Bouncer admits the rest of it while no request waits. Its refusals are no loss, and its slack
-//! bounds no other type's wait. It keeps its rank, because others may have made it slow: on a
+//! Bouncer admits the rest of it while no request waits. Its refusals don't count as lost, and its
+//! slack bounds no other type's wait. It keeps its rank, because others may have made it slow: on a
 //! shared core, reports condemn each other, and in front of a queue inside the backend they condemn
 //! the short requests behind them.
 //!
@@ -155,10 +155,10 @@ const UNKNOWN: f64 = 1e-6;
 /// Time without a refusal above the cut after which free slots are open to all types.
 const CALM: Duration = Duration::from_millis(1_000);
 
-/// A type, as one worker knows it.
+/// The state of a type on one worker.
 #[derive(Debug, Clone, Copy, Default)]
 struct Kind {
-    /// Mean processing time, s; 0 while nothing was measured.
+    /// Mean processing time, s; 0 before the first measurement.
     measured: f64,
     /// Whether it has no samples, or too few.
     unmeasured: bool,
@@ -203,11 +203,11 @@ struct Cell {
     above: bool,
     /// Longest wait that leaves more valuable types their slack, s.
     ceiling: f64,
-    /// The type whose wait counts beside its own.
+    /// The more valuable type whose wait is checked together with this one's.
     rival: Option<TypeId>,
 }
 
-/// The value cut of a stage, as one worker sees it.
+/// The value cut of a stage on one worker.
 #[derive(Debug)]
 pub struct ValueCut {
     kinds: Vec<Kind>,
@@ -225,7 +225,7 @@ pub struct ValueCut {
     most: f64,
     /// Whether there is no limit, because the number of slots is not known.
     is_open: bool,
-    /// Slots that types ask for which are not broken, at most `slots`. So many are known to work.
+    /// Slots that types other than broken ones ask for, at most `slots`. At least so many work.
     working: f64,
     /// Longest mean slot time of a type with traffic, s; infinite while one is not known.
     longest: f64,
@@ -240,7 +240,7 @@ pub struct ValueCut {
     count: f64,
     /// The time of the last refusal of a request that the cut admitted.
     missed_at: Instant,
-    /// Whether Alg. 1 has refused more than is tolerated of late.
+    /// Whether Alg. 1 has recently refused more than is tolerated.
     is_short: bool,
     synced: Instant,
     /// Time of the record's step that was adopted last, s.
@@ -254,12 +254,13 @@ pub struct ValueCut {
     worker: u64,
 }
 
-/// Requests of a type, as one worker sees them.
+/// The requests of a type on one worker.
 #[derive(Debug, Clone, Copy, Default)]
 struct Presence {
     /// Outcomes that are not in the record yet.
     fresh: Sums,
-    /// The number of requests that wait or run here, and on other workers while the type is broken.
+    /// The numbers of requests that wait or run, here and on other workers. The latter is counted
+    /// only while the type is broken.
     here: u32,
     elsewhere: u32,
     /// The time at which the last probe was admitted.
@@ -277,9 +278,9 @@ pub struct End {
     pub late: bool,
     /// Whether [`ValueCut::overdue`] was called for it.
     pub was_overdue: bool,
-    /// Whether the histogram of its type has it.
+    /// Whether the histogram of its type includes it.
     pub measured: bool,
-    /// Its slot time beyond what the histogram has.
+    /// The part of its slot time that the histogram doesn't include.
     pub beyond: Duration,
 }
 
@@ -290,18 +291,19 @@ pub enum Admitted {
     No,
     /// It is admitted as far as objectives allow.
     Yes,
-    /// It is admitted whatever its objectives, to see whether its broken type is well again.
+    /// It is admitted whatever its objectives, as a test whether its broken type is well again.
     Probe,
-    /// It is refused, because its type is broken and probes are under way.
+    /// It is refused, because its type is broken and has enough probes.
     Broken,
 }
 
 impl ValueCut {
-    /// Time in which the cut follows arrivals. The same request has no better chance earlier.
+    /// Time in which the cut follows arrivals. A retry before that has no better chance.
     pub const HORIZON: Duration = Duration::from_secs(1);
 
-    /// Returns a cut that refuses nothing before the first step. `values` are those of the types,
-    /// and `scales` the factors of the classes. No classes are one class of scale 1.
+    /// Returns a cut that refuses nothing before the first step. `values` has the values of the
+    /// types, and `scales` the factors of the classes. Without `scales` there is one class with
+    /// factor 1.
     #[must_use]
     pub fn new(values: &[f64], scales: &[f64]) -> Self {
         let scales = match scales.first() {
@@ -405,8 +407,8 @@ impl ValueCut {
         presence.here = presence.here.saturating_sub(1);
     }
 
-    /// Returns the time in the backend after which a request of `kind` has failed to deliver,
-    /// whatever becomes of it; `None` for never.
+    /// Returns the time in the backend after which a request of `kind` counts as not delivered,
+    /// whatever its outcome; `None` for never.
     #[must_use]
     pub fn late_after(&self, kind: TypeId) -> Option<Duration> {
         let at = usize::from(kind.0).min(self.kinds.len() - 1);
@@ -448,8 +450,8 @@ impl ValueCut {
         fresh.beyond(end.beyond.as_secs_f64(), !end.measured);
     }
 
-    /// Whether a request that would wait `wait`, and its [rival](Self::rival) `rival_wait`, leaves
-    /// more valuable types enough of their slack.
+    /// Whether a request with queue wait `wait`, whose [rival](Self::rival) waits `rival_wait`,
+    /// leaves more valuable types enough of their slack.
     #[must_use]
     pub fn is_below_ceiling(
         &self,
@@ -491,7 +493,7 @@ impl ValueCut {
         }
     }
 
-    /// Records that a request that the cut admitted was refused for the sake of utilization.
+    /// Records that the bound of utilization refused a request that the cut admitted.
     pub fn overruled(&mut self, now: Instant) {
         self.missed_at = now;
     }
@@ -525,7 +527,7 @@ impl ValueCut {
         &self.cells[first..first + self.classes]
     }
 
-    /// Returns the average of a type's classes by work; without any work, the most of one.
+    /// Returns the average of a type's classes, weighted by work; without any work, the maximum.
     fn mean(&self, kind: TypeId, of: impl Fn(&Cell) -> f64) -> f64 {
         let cells = self.classes_of(kind);
         let rate = self.asked(kind);
@@ -536,7 +538,7 @@ impl ValueCut {
         }
     }
 
-    /// Returns the budget of the cut, in parts of P: ρ of the slots that may be used.
+    /// Returns the budget of the cut as a fraction of P: ρ times the slots that may be used.
     #[must_use]
     pub fn budget(&self) -> f64 {
         let usable = match self.all > 0.0 {
@@ -584,7 +586,7 @@ impl ValueCut {
         self.judge();
     }
 
-    /// Whether no request of `kind` is answered, or only few were since that was so.
+    /// Whether no request of `kind` is answered, or only few have been since.
     #[must_use]
     pub fn hangs(&self, kind: TypeId) -> bool {
         let at = usize::from(kind.0).min(self.deliveries.len() - 1);

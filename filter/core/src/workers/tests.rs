@@ -8,7 +8,7 @@ fn at(ms: u64) -> Instant {
     Instant::from_nanos(1_000_000_000_000 + ms * 1_000_000)
 }
 
-/// Ticks `members` every 50 ms from `from` to `to`. Returns the changes that any of them got.
+/// Ticks `members` every 50 ms from `from` to `to`. Returns all their changes.
 fn tick_all(
     members: &mut [&mut Membership],
     host: &MemoryHost,
@@ -92,7 +92,7 @@ fn nobody_is_buried_because_the_whole_process_stood_still() {
     let mut one = Membership::join(at(0), 1, &host).unwrap();
     let mut two = Membership::join(at(0), 2, &host).unwrap();
     assert_eq!(tick_all(&mut [&mut one, &mut two], &host, 0, 5_000), []);
-    // Stopped for an hour; the first to run finds all heartbeats old.
+    // The process was suspended for an hour. The first worker to run finds all heartbeats old.
     assert_eq!(
         tick_all(&mut [&mut one, &mut two], &host, 3_600_000, 3_610_000),
         []
@@ -133,7 +133,7 @@ fn a_burial_that_was_interrupted_is_done_by_the_next() {
         }
     }
     if told.is_empty() {
-        // `two` was first; then `two` is the one that dies.
+        // `two` was first, so swap them: the first one is to die.
         std::mem::swap(&mut one, &mut two);
     }
     let dead_too = one.id();
@@ -184,7 +184,7 @@ fn gauges_that_include_a_parent_process_are_noticed() {
     let host = MemoryHost::new();
     let mut one = Membership::join(at(0), 1, &host).unwrap();
     assert!(!one.tick(at(100), &host).unwrap().hot_restart);
-    // As Envoy does when it merges its parent's stats.
+    // Envoy does this when it merges its parent's stats.
     host.import("headgate.worker.0.heartbeat_ms", 999_000_000);
     assert!(one.tick(at(200), &host).unwrap().hot_restart);
     // The parent has ended.

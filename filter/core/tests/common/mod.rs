@@ -1,5 +1,5 @@
-//! Stages to test and measure strategies with.
-#![allow(dead_code)] // nobody needs all of it
+//! Stages for tests and benchmarks of strategies.
+#![allow(dead_code)] // no test uses all of it
 
 use headgate_core::config::{
     BacklogControlConfig, BacklogSignal, ClassConfig, ControlScope, CostConfig, DegradationConfig,
@@ -12,23 +12,23 @@ pub(crate) const PARALLELISM: u32 = 8;
 /// Longest queue of [`stage`].
 pub(crate) const MAX_QUEUE: u32 = 100;
 
-/// Bouncer with the defaults: histograms swap every second and need 50 samples.
-/// As in the paper: nothing is shed by value.
+/// Bouncer as in the paper: nothing is shed by value. Histograms have the defaults: they swap every
+/// second and need 50 samples.
 pub(crate) const BOUNCER: StrategyConfig = StrategyConfig::Bouncer {
     logic: Logic::Any,
     shed_by_value: false,
     capacity: None,
 };
 
-/// Sheds by value ahead of Alg. 1.
+/// Bouncer with shedding by value before Alg. 1.
 pub(crate) const VALUE_CUT: StrategyConfig = StrategyConfig::Bouncer {
     logic: Logic::Any,
     shed_by_value: true,
     capacity: None,
 };
 
-/// Bouncer's starvation avoidance: none, Alg. 2 with A = 0.1, Alg. 3 with α = 1. D = 1 s, Δ = 10
-/// ms.
+/// Returns Bouncer's starvation avoidance: none, Alg. 2 with A = 0.1, and Alg. 3 with α = 1. D = 1
+/// s, Δ = 10 ms.
 pub(crate) fn starvation_avoidances() -> [Option<StarvationAvoidance>; 3] {
     let (window_us, step_us) = (1_000_000, 10_000);
     [
@@ -46,7 +46,8 @@ pub(crate) fn starvation_avoidances() -> [Option<StarvationAvoidance>; 3] {
     ]
 }
 
-/// SEDA's controller with Figure 4's parameters, one a type and class. Target: 50 ms.
+/// SEDA's controllers with Figure 4's parameters, one for each type and class, with a target of 50
+/// ms.
 pub(crate) fn response_time_controller(
     types: usize,
     classes: usize,
@@ -61,7 +62,7 @@ pub(crate) fn response_time_controller(
     })
 }
 
-/// Quality down to a tenth, then admission control.
+/// Quality falls to a tenth before admission control.
 pub(crate) const DEGRADATION: DegradationConfig = DegradationConfig {
     min_quality: 0.1,
     decrease: 1.2,

@@ -1,6 +1,6 @@
-//! BacklogControl in a closed loop: P servers, one FIFO, more load than they can take (Chronos §5).
+//! BacklogControl in a closed loop: P servers, one FIFO, and overload (Chronos §5).
 
-// Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
+// Clippy doesn't treat helpers outside of `#[test]` functions as tests.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::VecDeque;
@@ -67,7 +67,7 @@ struct Plant {
     now: Instant,
     ticked: Instant,
     queue: VecDeque<Job>,
-    /// Their costs.
+    /// Σ of their costs.
     backlog: u64,
     /// Mean time that a unit of cost takes.
     unit: Duration,
@@ -102,7 +102,7 @@ impl Plant {
         }
     }
 
-    /// Arrivals at `load` times the capacity of the servers, for `seconds`.
+    /// Sends arrivals at `load` times the capacity of the servers, for `seconds`.
     fn run(&mut self, load: f64, seconds: u64) {
         let rate = load * f64::from(PARALLELISM) / (MEAN_COST * self.unit.as_secs_f64());
         let end = self.now + Duration::from_secs(seconds);
@@ -163,14 +163,14 @@ impl Plant {
             };
             job.started = self.now;
             self.backlog -= job.cost;
-            // Costs are estimates: the truth is within a third.
+            // Costs are estimates. The actual time is within a third of them.
             let factor = 2.0 / 3.0 + self.rng.next_f64() * 2.0 / 3.0;
             let processing = (self.unit * job.cost as u32).mul_f64(factor);
             self.running.push((self.now + processing, job));
         }
     }
 
-    /// Ends of service and ticks until `to`.
+    /// Runs ends of service and ticks until `to`.
     fn advance(&mut self, to: Instant) {
         loop {
             let first = self
@@ -221,7 +221,7 @@ impl Plant {
     }
 }
 
-/// The results from second `from` on, to second `to`.
+/// The results of a span of seconds.
 struct Summary {
     mean: f64,
     deviation: f64,
@@ -262,12 +262,12 @@ fn the_target_is_held_under_three_times_the_load_and_when_the_load_comes_back() 
         assert!(calm.highest < 0.1, "{seed}: {}", calm.highest);
         let all = plant.summary(0, 130);
         assert!(all.highest < OVERSHOOT, "{seed}: {}", all.highest);
-        // From a cold start, which is careful; and with the learned state.
+        // From a cold start, with its careful first bound, and from the learned state.
         for (from, to) in [(10 + 2 * SETTLING, 70), (90 + SETTLING, 130)] {
             let held = plant.summary(from, to);
             assert!((held.mean / TARGET - 1.0).abs() < 0.05, "{}", held.mean);
             assert!(held.highest < TARGET * 1.1, "{seed}: {}", held.highest);
-            // Eight servers and 1 ms a unit: nothing idles.
+            // Eight servers and 1 ms a unit: no server idles.
             assert!((held.work / 8_000.0 - 1.0).abs() < 0.02, "{}", held.work);
         }
     }
@@ -316,7 +316,8 @@ fn derived_gains_need_no_tuning_for_other_loads_speeds_and_periods() {
             let held = plant.summary(50, 90);
             let relative = held.mean / (target_ms as f64 / 1e3);
             let of = format!("{load} x, {unit_us} us a unit, {target_ms} ms, T = {period_ms} ms");
-            // Slightly overloaded, the bound is met in some periods only, and raised slowly.
+            // With a slight overload, the bound refuses requests only in some periods, and rises
+            // slowly.
             assert!((0.9..1.05).contains(&relative), "{of}: {relative}");
             let highest = plant.summary(0, 90).highest / (target_ms as f64 / 1e3);
             assert!(highest < 1.25, "{of}: {highest}");
@@ -330,7 +331,7 @@ fn a_backend_that_becomes_twice_as_slow_is_found_out() {
     plant.run(3.0, 60);
     plant.unit *= 2;
     plant.run(3.0, 80);
-    // The admitted requests take twice as long; then the bound gives way.
+    // The admitted requests take twice as long. Then the bound follows.
     assert!(plant.summary(60, 140).highest < 2.2 * TARGET);
     let held = plant.summary(100, 140);
     assert!((held.mean / TARGET - 1.0).abs() < 0.03, "{}", held.mean);

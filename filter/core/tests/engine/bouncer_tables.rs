@@ -1,12 +1,12 @@
-//! Algorithms 1 to 3 against the paper's results: cells of Tables 3, 4 and 5 of the Bouncer paper,
-//! from a discrete event simulation of its §5.3 with this crate's decisions and histograms.
+//! Compares Algorithms 1 to 3 with the paper's results: cells of Tables 3, 4 and 5 of the Bouncer
+//! paper, from a discrete event simulation of its §5.3 with this crate's decisions and histograms.
 //!
-//! The paper's Table 1 lost its medians in the text that we have; those here reproduce Table 3's
+//! The available text of the paper's Table 1 lacks the medians; those here reproduce Table 3's
 //! basic rows. The tolerances cover that, and the random histograms of a type that is near its
 //! objective. They are narrow enough that each algorithm fails with another's formula (see
 //! [`the_cells_tell_the_algorithms_apart`]).
 
-// Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
+// Clippy doesn't treat helpers outside of `#[test]` functions as tests.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::cmp::Reverse;
@@ -42,7 +42,7 @@ const REQUESTS: u32 = 200_000;
 const WARM_UP: Duration = Duration::from_secs(2);
 const TICK: Duration = Duration::from_millis(10);
 
-/// Rejected percent by type, of all, and how busy the slots were (ratio).
+/// Rejected percent by type and of all requests, and the utilization of the slots (ratio).
 struct Outcome {
     rejected: [f64; 4],
     of_all: f64,
@@ -67,7 +67,7 @@ impl Traffic {
         }
     }
 
-    /// Arrival, type and processing time of the next request.
+    /// Returns arrival, type and processing time of the next request.
     fn next(&mut self) -> (Instant, usize, Duration) {
         self.now -= (1.0 - self.rng.next_f64()).ln() / self.rate;
         let mut share = self.rng.next_f64();
@@ -129,7 +129,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// Everything that happens up to `now`.
+    /// Runs all events up to `now`.
     fn run_until(&mut self, now: Instant) {
         while let Some(Reverse(job)) = self.slots.peek() {
             let at = job.done;
@@ -166,7 +166,7 @@ impl Stage {
         }));
     }
 
-    /// Whether the request is admitted.
+    /// Decides about a request. Returns whether it is admitted.
     fn arrive(&mut self, now: Instant, kind: usize, processing: Duration) -> bool {
         self.run_until(now);
         let mean = |kind| self.times.mean(TypeId(kind)).unwrap_or_default();
@@ -268,7 +268,7 @@ fn helping(alpha: f64, load: f64) -> Outcome {
     simulate(bouncer(Some(rule)), load, 3)
 }
 
-/// Holds an outcome against the paper's percentages, `tolerance` points either way.
+/// Asserts that an outcome is within `tolerance` points of the paper's percentages.
 #[track_caller]
 fn assert_cells(
     name: &str,
@@ -379,7 +379,7 @@ fn table_5() {
     );
 }
 
-/// The suite would not notice a strategy that does nothing if the tables were alike.
+/// If the tables were alike, the suite could not detect a strategy without effect.
 #[test]
 fn the_cells_tell_the_algorithms_apart() {
     let slow = |outcome: Outcome| outcome.rejected[SLOW];

@@ -1,4 +1,5 @@
-//! The engine against its papers and against the properties that every strategy and discipline has.
+//! Compares the engine with its papers, and with the properties that all strategies and disciplines
+//! have.
 
 #[path = "../common/mod.rs"]
 mod common;

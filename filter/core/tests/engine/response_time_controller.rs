@@ -1,7 +1,7 @@
 //! The response time controller in a closed loop: requests of a Poisson process, several workers,
 //! one backend of P servers with exponential service times, and the whole engine between them.
 
-// Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
+// Clippy doesn't treat helpers outside of `#[test]` functions as tests.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::cmp::Reverse;
@@ -20,7 +20,7 @@ use headgate_core::time::Instant;
 
 /// P.
 const SERVERS: u32 = 10;
-/// Mean service time at full quality, s: the backend does 100 requests a second.
+/// Mean service time at full quality, s: the backend serves 100 requests a second.
 const SERVICE: f64 = 0.1;
 /// Target of the 90th percentile, s.
 const TARGET: f64 = 1.0;
@@ -52,7 +52,7 @@ fn config(settings: &ResponseTimeControllerConfig) -> FilterConfig {
 enum Happens {
     Tick(usize),
     End(u32),
-    /// Of the stream of arrivals with this number.
+    /// An arrival of the load with this number.
     Arrival(usize),
 }
 
@@ -73,7 +73,7 @@ struct Seen {
     served: Option<(f64, f64)>,
 }
 
-/// Arrivals of one class: requests a second, from second to second.
+/// The arrivals of one class: whether it is gold, and requests a second for ranges of seconds.
 type Load = (bool, Vec<(f64, std::ops::Range<u64>)>);
 
 struct World {
@@ -134,7 +134,8 @@ impl World {
         (-(1.0 - self.rng.next_f64()).ln() * mean * 1e9) as u64
     }
 
-    /// The next arrival of a load; in a second without, looks again in the next.
+    /// Schedules the next arrival of a load. In a second without arrivals, it tries again in the
+    /// next.
     fn next_arrival(&mut self, load: usize) {
         let second = self.now / SECOND;
         let phases = &self.loads[load].1;
@@ -300,7 +301,7 @@ fn quality(seen: &[Seen], when: std::ops::Range<u64>) -> f64 {
     qualities.iter().sum::<f64>() / qualities.len() as f64
 }
 
-/// 30 requests a second of the lower class, and `spike` from 20 s to 320 s.
+/// Returns 30 requests a second of the lower class, and `spike` from 20 s to 320 s.
 fn spike(spike: f64) -> Vec<Load> {
     vec![(
         false,
@@ -321,7 +322,7 @@ fn any(_gold: bool) -> bool {
     true
 }
 
-/// Everything that happened, over 420 s.
+/// Returns the outcomes of all requests over 420 s.
 fn run(workers: usize, settings: &ResponseTimeControllerConfig, loads: Vec<Load>) -> Vec<Seen> {
     World::run(workers, &config(settings), loads, 1, 420).seen
 }
@@ -332,11 +333,11 @@ fn response_times_are_held_at_the_target_and_the_spike_is_forgotten() {
         let seen = run(workers, &settings(), spike(300.0));
         let (before, refused) = summary(&seen, 0..20, any);
         assert!(before < 0.5 && refused == 0.0, "{before} s, {refused}");
-        // Once the queue of the first seconds is gone: a sawtooth below and a little above the
+        // After the queue of the first seconds, there is a sawtooth below and slightly above the
         // target.
         let (p90, refused) = summary(&seen, 120..320, any);
         assert!((0.5..1.3).contains(&p90), "{workers} workers: {p90} s");
-        // Two thirds is all that is too much.
+        // Two thirds of the load are beyond the capacity.
         assert!(
             (0.66..0.85).contains(&refused),
             "{workers} workers: {refused}"
@@ -355,7 +356,7 @@ fn less_quality_serves_everybody() {
     for workers in [1, 4] {
         let seen = run(workers, &settings, spike(300.0));
         assert_eq!(summary(&seen, 0..420, any).1, 0.0, "nobody is refused");
-        // A third of the quality is a third of the work.
+        // A third of the quality takes a third of the work.
         let during = quality(&seen, 120..320);
         assert!((0.25..0.4).contains(&during), "{workers} workers: {during}");
         let (p90, _) = summary(&seen, 120..320, any);
@@ -372,7 +373,7 @@ fn where_the_lowest_quality_does_not_do_requests_are_refused() {
         ..settings()
     };
     for workers in [1, 4] {
-        // At a fifth of the quality, half of this.
+        // At a fifth of the quality, half of this load fits.
         let seen = run(workers, &settings, spike(1_000.0));
         let during = quality(&seen, 120..320);
         assert!(

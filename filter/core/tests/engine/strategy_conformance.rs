@@ -1,6 +1,6 @@
-//! The common behaviour of all strategies: one suite, run over each.
+//! The common behaviour of all strategies: one suite that runs for each.
 
-// Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
+// Clippy doesn't treat helpers outside of `#[test]` functions as tests.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
@@ -53,7 +53,7 @@ fn at(n: u64) -> Instant {
     Instant::default() + ms(n)
 }
 
-/// T = 10 ms, for slow 4 ms.
+/// T = 10 ms, and 4 ms for slow.
 fn max_queue_wait() -> StrategyConfig {
     StrategyConfig::MaxQueueWait {
         limit_us: 10_000,
@@ -73,7 +73,7 @@ fn accept_fraction() -> StrategyConfig {
     })
 }
 
-/// Bouncer, and what it admits within a utilization of 0.5.
+/// Bouncer, with a bound of 0.5 on the utilization by requests that it admits.
 fn bouncer_and_accept_fraction() -> StrategyConfig {
     let mut strategy = BOUNCER;
     if let StrategyConfig::Bouncer { capacity, .. } = &mut strategy {
@@ -82,7 +82,7 @@ fn bouncer_and_accept_fraction() -> StrategyConfig {
     strategy
 }
 
-/// Every strategy, bare and decorated.
+/// Returns every strategy, with and without starvation avoidance.
 fn all() -> Vec<(String, StageConfig)> {
     let mut all = Vec::new();
     let max_queue_length = StrategyConfig::MaxQueueLength;
@@ -124,7 +124,7 @@ fn all() -> Vec<(String, StageConfig)> {
     all
 }
 
-/// A tick of the only worker: the record of a feedback-controlled strategy advances, too.
+/// Ticks the only worker, including the record of a feedback-controlled strategy.
 fn tick(strategy: &mut Strategy, times: &ServiceTimes, record: &mut Vec<u8>, now: Instant) {
     strategy.learn(now, PARALLELISM, false, times);
     if let Some(controlled) = strategy.base.controlled_mut()
@@ -140,7 +140,7 @@ fn cold(config: &StageConfig) -> ServiceTimes {
     ServiceTimes::new(Settings::from_config(config))
 }
 
-/// Knows fast (1 ms) and slow (10 ms); nothing of default.
+/// Returns service times with samples of fast (1 ms) and slow (10 ms), and none of default.
 fn warm(config: &StageConfig) -> ServiceTimes {
     let mut times = cold(config);
     for _ in 0..100 {
@@ -185,7 +185,7 @@ fn refuses_nothing_as_long_as_estimates_meet_the_objectives() {
         let times = warm(&config);
         let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(2));
         for i in 0..3_000 {
-            // slow at p50: 10 ms and the wait, within 18 ms.
+            // At p50, slow takes 10 ms plus the wait, with an objective of 18 ms.
             let view = view(&times, at(i), PARALLELISM, MAX_QUEUE - 1, ms(i % 8));
             let verdict = strategy.decide(&of(KINDS[i as usize % 3]), &view, &mut rng);
             assert_eq!(verdict, Ok(()), "{name}");
@@ -249,7 +249,7 @@ fn bouncer_names_the_first_objective_that_is_missed() {
     assert_eq!(decide(SLOW, 45_000), missed(50.0));
     assert_eq!(decide(FAST, 16_950), Ok(()));
     assert_eq!(decide(FAST, 17_050), missed(50.0));
-    // Default is cold: p90 over all is 10 ms, p50 1 ms.
+    // Default is cold: over all types p90 is 10 ms, and p50 1 ms.
     assert_eq!(decide(DEFAULT, 16_950), Ok(()));
     assert_eq!(decide(DEFAULT, 17_150), missed(50.0));
 
@@ -346,8 +346,8 @@ fn max_queue_wait_refuses_beyond_the_limit_of_the_type() {
 
 #[test]
 fn accept_fraction_accepts_what_there_is_capacity_for() {
-    // 1,000 requests a second of 2 to 16 ms ask for 2 to 16 slots; half of eight are to be used, or
-    // of |PU|.
+    // 1,000 requests a second of 2 to 16 ms ask for 2 to 16 slots. Half of eight, or of |PU|, may
+    // be used.
     for (processing, given, fraction) in [
         (2, None, 1.0),
         (4, None, 1.0),
@@ -431,12 +431,12 @@ fn beside_bouncer_accept_fraction_judges_what_bouncer_admits() {
     }
 }
 
-/// The bound of utilization leaves the choice to the value cut, which refuses the requests that are
-/// worth least per slot time.
+/// The value cut decides within the bound of utilization, and refuses the requests of the least
+/// value per slot time.
 #[test]
 fn beside_a_value_cut_accept_fraction_refuses_hardly_any_itself() {
-    // Each second 500 fast requests (1 ms) and as many slow ones (10 ms) ask for 5.5 slots, of
-    // which the cut alone refuses none. With 2 units, slow requests have 1.5 slots.
+    // Each second 500 fast requests (1 ms) and 500 slow ones (10 ms) ask for 5.5 slots, and the cut
+    // alone refuses none. With 2 units, slow requests have 1.5 slots.
     for (units, admitted_slow) in [(2.0, 0.3), (5.0, 0.9), (100.0, 1.0)] {
         let mut strategy = VALUE_CUT;
         if let StrategyConfig::Bouncer { capacity, .. } = &mut strategy {
@@ -453,7 +453,7 @@ fn beside_a_value_cut_accept_fraction_refuses_hardly_any_itself() {
                 tick(&mut strategy, &times, &mut record, at(i));
             }
             let kind = [FAST, SLOW][i as usize % 2];
-            // Slots are free, but hardly any of those that may be in use.
+            // Slots are free, but hardly any of the usable ones.
             let used = (units as u32).min(6);
             let counted = u32::from(i >= 20_000);
             match strategy.decide(&of(kind), &view(&times, at(i), used, 0, ms(0)), &mut rng) {
@@ -474,7 +474,7 @@ fn beside_a_value_cut_accept_fraction_refuses_hardly_any_itself() {
 }
 
 /// Bouncer App. A: a type is judged by the histogram of all types until it has its own. If that
-/// misses the objectives of `default`, it is let in while no request waits, and by its allowance.
+/// misses the objectives of `default`, it is admitted while no request waits, and by its allowance.
 #[test]
 fn a_cold_type_is_let_in_with_leniency_until_it_is_measured() {
     let allowance = StarvationAvoidance::AcceptanceAllowance {
@@ -504,8 +504,8 @@ fn a_cold_type_is_let_in_with_leniency_until_it_is_measured() {
     }
 }
 
-/// Serves everything that is admitted with a response time of `response_ms`, 100 requests a second
-/// of each type for `seconds`; the shares that were admitted.
+/// Sends 100 requests a second of each type for `seconds`, and serves the admitted ones with a
+/// response time of `response_ms`. Returns the admitted shares.
 fn serve(
     strategy: &mut Strategy,
     config: &StageConfig,
@@ -537,7 +537,7 @@ fn response_time_controller_admits_by_response_times_alone() {
         assert_eq!(serve(&mut strategy, &config, 60, 49), [1.0; 3], "{name}");
         let mut strategy = Strategy::from_config(&config);
         let late = serve(&mut strategy, &config, 120, 51);
-        // Starvation avoidance keeps its promise; without, next to nothing comes in at last.
+        // Starvation avoidance admits its part. Without it, almost nothing is admitted in the end.
         let (least, most) = match &config.starvation_avoidance {
             None => (0.0, 0.6),
             Some(StarvationAvoidance::AcceptanceAllowance { .. }) => (0.1, 0.65),
@@ -566,7 +566,7 @@ fn what_a_worker_told_the_others_it_does_not_tell_again() {
     }
 }
 
-/// Share of slow admitted while Bouncer refuses all of slow and none of fast.
+/// Returns the admitted share of slow while Bouncer refuses all of slow and none of fast.
 fn share_of_slow(config: &StageConfig, every: u64, requests: u64) -> f64 {
     let times = warm(config);
     let (mut strategy, mut rng) = (Strategy::from_config(config), Rng::new(8));
@@ -600,7 +600,7 @@ fn the_allowance_is_kept_and_not_much_exceeded() {
 #[test]
 fn a_rare_type_gets_its_allowance_on_average() {
     let (_, config) = all().swap_remove(1);
-    // One request in two seconds: the window is empty each time.
+    // One request in two seconds, so the window is empty each time.
     let share = share_of_slow(&config, 2_000, 20_000);
     assert!((0.09..0.11).contains(&share), "{share}");
 }
@@ -611,7 +611,7 @@ fn help_settles_where_algorithm_3_says() {
     // AR of fast is 1, so x = (1 − AR) / 2 and AR = p = x / (1 + x): AR² − 4 AR + 1 = 0.
     let share = share_of_slow(&config, 1, 50_000);
     assert!((share - (2.0 - 3.0_f64.sqrt())).abs() < 0.015, "{share}");
-    // And Bouncer alone admits none of them.
+    // Bouncer alone admits none of them.
     assert_eq!(share_of_slow(&all()[0].1, 1, 5_000), 0.0);
 }
 
@@ -625,7 +625,8 @@ fn what_was_withdrawn_counts_as_rejected() {
         assert_eq!(strategy.decide(&of(SLOW), &view, &mut rng), Ok(()));
         strategy.withdrawn(&of(SLOW));
     }
-    // All hundred were taken back, so the type is below its allowance and gets the first eleven.
+    // All hundred were withdrawn, so the type is below its allowance, and the first eleven are
+    // admitted.
     let late = View {
         queue_wait: ms(12),
         ..view
@@ -641,7 +642,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// For any state of the stage: no panic, and no refusal with free slots and no queue.
+    /// In any state of the stage there is no panic, and no refusal with free slots and no queue.
     #[test]
     fn never_refuses_what_finds_a_free_slot_and_no_queue(
         steps in prop::collection::vec(
@@ -650,7 +651,7 @@ proptest! {
         ),
         samples in prop::collection::vec((0_u16..3, 0_u64..15), 0..300),
     ) {
-        // These keep a rate, whether slots are free or not.
+        // These strategies keep a rate, even if slots are free.
         let keeps_a_rate = |name: &str| {
             ["AcceptFraction", "ResponseTime", "ValueCut"].iter().any(|rate| name.starts_with(rate))
         };

@@ -1,8 +1,8 @@
-//! A [`Host`](headgate_core::host::Host) in memory: several workers, which may be threads, share it
+//! A [`Host`](headgate_core::host::Host) in memory. Several workers, which may be threads, share it
 //! through an `Arc`.
 //!
-//! It behaves as Envoy does, in details too: gauges wrap below zero, counters refuse negative
-//! deltas, histograms can't be read, every store gives a blob a new version. For tests of faults it
+//! It behaves like Envoy, even in details: gauges wrap below zero, counters refuse negative deltas,
+//! histograms can't be read, and every store gives a blob a new version. For tests of faults it
 //! misbehaves on demand ([`Fault`]).
 
 use std::collections::HashMap;
@@ -21,10 +21,10 @@ const NOT_FOUND: u32 = 1;
 /// proxy-wasm `Status::InternalFailure`, reported by injected faults.
 const INTERNAL_FAILURE: u32 = 10;
 
-/// A misbehaviour that [`MemoryHost::inject`] orders.
+/// A fault for [`MemoryHost::inject`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// A store meets a newer version, for any expected version.
+    /// A store fails with a conflict, whatever the expected version.
     StoreConflicts,
     /// A store fails.
     StoreFails,
@@ -42,9 +42,9 @@ const FAULTS: usize = 5;
 struct Metric {
     kind: MetricKind,
     name: String,
-    /// Whether writes are dropped and reads give 0, by [`MemoryHost::reject`].
+    /// Whether writes are dropped and reads return 0; see [`MemoryHost::reject`].
     rejected: bool,
-    /// The counter's or gauge's value; of a histogram, the sum of its values.
+    /// The value of a counter or gauge; for a histogram, the sum of its values.
     value: AtomicU64,
     /// The value that [`MemoryHost::import`] adds to it.
     imported: AtomicU64,
@@ -69,7 +69,7 @@ struct Mailbox {
 pub(crate) struct MemoryHost {
     metrics: RwLock<Table>,
     blobs: Mutex<HashMap<String, (Vec<u8>, Version)>>,
-    /// The version that the next store gives; one sequence over all keys, as in Envoy.
+    /// The version of the next store, in one sequence over all keys, as in Envoy.
     versions: AtomicU32,
     mailboxes: RwLock<Vec<Mailbox>>,
     rejected: Mutex<Vec<String>>,
@@ -80,25 +80,24 @@ pub(crate) struct MemoryHost {
 }
 
 impl MemoryHost {
-    /// A host without metrics and blobs.
+    /// Creates a host without metrics and blobs.
     #[must_use]
     pub(crate) fn new() -> Self {
         Self::default()
     }
 
-    /// Makes the next `n` calls that `fault` concerns misbehave.
+    /// Makes the next `n` calls to which `fault` applies misbehave.
     pub(crate) fn inject(&self, fault: Fault, n: u32) {
         self.faults[fault as usize].store(n, Ordering::SeqCst);
     }
 
-    /// Makes metrics that are defined from now on with `part` in their name drop all writes and
-    /// read 0, as if Envoy's stats matcher rejected them.
+    /// Makes all metrics with `part` in their name that are defined later drop writes and read 0,
+    /// as if Envoy's stats matcher rejected them.
     pub(crate) fn reject(&self, part: &str) {
         self.rejected().push(part.to_owned());
     }
 
-    /// From now on `name` reads as its own value plus `value`: Envoy imported it from its parent
-    /// process.
+    /// Adds `value` to all reads of `name`, as if Envoy imported it from its parent process.
     pub(crate) fn import(&self, name: &str, value: u64) {
         let metrics = self.metrics();
         if let Some(&at) = metrics.ids.get(name) {
@@ -122,7 +121,7 @@ impl MemoryHost {
         self.with_mailbox(worker, |mailbox| mailbox.wakes.swap(0, Ordering::SeqCst))
     }
 
-    /// Makes waking `worker` fail from now on, as if its VM had ended (`false`: not any more).
+    /// Makes waking `worker` fail, as if its VM had ended; with `false`, undoes that.
     pub(crate) fn set_gone(&self, worker: u32, gone: bool) {
         self.with_mailbox(worker, |mailbox| mailbox.gone.store(gone, Ordering::SeqCst));
     }
@@ -135,7 +134,8 @@ impl MemoryHost {
         (metric.kind != MetricKind::Histogram).then(|| metric.value.load(Ordering::SeqCst))
     }
 
-    /// Returns number and sum of the values in the histogram `name`; `None` if it doesn't exist.
+    /// Returns the number and the sum of the values in the histogram `name`; `None` if it doesn't
+    /// exist.
     #[must_use]
     pub(crate) fn recorded(&self, name: &str) -> Option<(u64, u64)> {
         let metrics = self.metrics();
@@ -148,7 +148,7 @@ impl MemoryHost {
         })
     }
 
-    /// Names and values of all metrics, in the order of their definition.
+    /// Returns kinds, names and values of all metrics, in the order of their definition.
     #[must_use]
     pub(crate) fn all_metrics(&self) -> Vec<(MetricKind, String, u64)> {
         let metrics = self.metrics();
@@ -156,7 +156,7 @@ impl MemoryHost {
         metrics.all.iter().map(row).collect()
     }
 
-    /// Names of all blobs, sorted.
+    /// Returns the names of all blobs, sorted.
     #[must_use]
     pub(crate) fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = self.blobs().keys().cloned().collect();
@@ -164,7 +164,7 @@ impl MemoryHost {
         keys
     }
 
-    /// Host calls so far.
+    /// Returns the number of host calls so far.
     #[must_use]
     pub(crate) fn calls(&self) -> u64 {
         self.calls.load(Ordering::SeqCst)
@@ -183,7 +183,7 @@ impl MemoryHost {
                 .is_ok()
     }
 
-    // A thread that panicked while it held a lock has failed its test already.
+    // A thread that panicked while it held a lock has already failed its test.
     fn metrics(&self) -> RwLockReadGuard<'_, Table> {
         self.metrics.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -381,7 +381,8 @@ impl Shared for MemoryHost {
     }
 }
 
-/// VMs of one `vm_id` in the process: numbers are those of all VMs, blobs their own.
+/// The VMs of one `vm_id` in the process. They share numbers with all VMs, but have their own
+/// blobs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Group<'a> {
     memory: &'a MemoryHost,
@@ -389,7 +390,7 @@ pub(crate) struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// The VMs of `id`.
+    /// Creates the VMs of `id`.
     #[must_use]
     pub(crate) fn new(memory: &'a MemoryHost, id: &'a str) -> Self {
         Self { memory, id }

@@ -1,9 +1,8 @@
-//! The layout of records, as a test sees it: names and types of all fields, and the bytes of an
-//! example.
+//! Tests of the layout of records: names and types of all fields, and the bytes of an example.
 //!
-//! serde makes both from the type alone: `Filler` answers each question of its `Deserialize` with
-//! the next number and writes down what was asked. Of an enum it sees the names of all variants,
-//! but the content of the last one only. Bytes within a record are those of a histogram.
+//! serde yields both from the type alone: `Filler` answers each call of its `Deserialize` with the
+//! next number and records the call. For an enum it has the names of all variants, but the content
+//! of the last one only. Bytes within a record are those of a histogram.
 
 use std::fmt::Write;
 use std::fs;
@@ -15,11 +14,12 @@ use serde::de::{DeserializeSeed, EnumAccess, SeqAccess, VariantAccess, Visitor};
 
 use super::Record;
 
-/// A histogram: sum, number of buckets, then each one's distance to the one before and its count.
+/// A histogram: the sum, the number of buckets, then each one's distance to the one before and its
+/// count.
 const HISTOGRAM: [u8; 6] = [9, 2, 3, 1, 4, 2];
 
-/// Fails unless the layout of `T` is the one that was committed for its schema. Writes a new
-/// schema's.
+/// Fails unless the layout of `T` is the one that was committed for its schema. Writes the layout
+/// of a new schema.
 pub(crate) fn check<T: Record>() {
     let schema = T::SCHEMA;
     let mut filler = Filler::default();

@@ -1,8 +1,8 @@
-//! Stand-ins for Envoy in memory, for the tests of this crate and of those that use it: a host, a
-//! stream and a request.
+//! Test doubles for Envoy in memory, for this crate and those that use it: a host, a stream and a
+//! request.
 //!
-//! They are no part of the library. A crate includes this file by its path.
-#![allow(dead_code, unused_imports)] // no crate needs all of it
+//! They are not part of the library. A crate includes this file by its path.
+#![allow(dead_code, unused_imports)] // no crate uses all of it
 
 mod host;
 mod request;

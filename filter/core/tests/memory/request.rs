@@ -9,14 +9,14 @@ pub(crate) struct MemoryRequest {
     pub(crate) path: Option<Vec<u8>>,
     /// `:method`.
     pub(crate) method: Option<Vec<u8>>,
-    /// By lower case name; of several, the first counts.
+    /// Headers by lower case name; the first of several counts.
     pub(crate) headers: Vec<(String, Vec<u8>)>,
-    /// Name of the Envoy route.
+    /// The name of the Envoy route.
     pub(crate) route: Option<Vec<u8>>,
 }
 
 impl MemoryRequest {
-    /// A GET of `path`.
+    /// Creates a GET of `path`.
     #[must_use]
     pub(crate) fn get(path: &str) -> Self {
         Self {

@@ -14,9 +14,9 @@ pub(crate) type Pairs = Vec<(String, String)>;
 /// One stream.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryStream {
-    /// Its number.
+    /// The stream's number.
     pub(crate) id: u32,
-    /// The name of its listener.
+    /// The name of the stream's listener.
     pub(crate) listener: String,
     /// The time; `None` if the clock can't be read.
     pub(crate) now: Cell<Option<Instant>>,
@@ -26,13 +26,13 @@ pub(crate) struct MemoryStream {
     pub(crate) response: RefCell<Pairs>,
     /// Trailers of the response.
     pub(crate) trailers: RefCell<Pairs>,
-    /// Properties, by the text of their [`Property`].
+    /// Properties, by the debug text of their [`Property`].
     pub(crate) properties: RefCell<Pairs>,
     /// The log.
     pub(crate) log: RefCell<Vec<(Level, String)>>,
 }
 
-/// Returns the pairs as owned texts.
+/// Returns the pairs as owned strings.
 #[must_use]
 pub(crate) fn pairs(pairs: &[(&str, &str)]) -> Pairs {
     let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
@@ -40,7 +40,7 @@ pub(crate) fn pairs(pairs: &[(&str, &str)]) -> Pairs {
 }
 
 impl MemoryStream {
-    /// A stream with these request headers, at time 0.
+    /// Creates a stream with these request headers, at time 0.
     #[must_use]
     pub(crate) fn of(request: &[(&str, &str)]) -> Self {
         Self {
@@ -50,19 +50,19 @@ impl MemoryStream {
         }
     }
 
-    /// The value of a request header; the first of several.
+    /// Returns the first value of a request header.
     #[must_use]
     pub(crate) fn in_request(&self, name: &str) -> Option<String> {
         find(&self.request, name)
     }
 
-    /// The value of a response header; the first of several.
+    /// Returns the first value of a response header.
     #[must_use]
     pub(crate) fn in_response(&self, name: &str) -> Option<String> {
         find(&self.response, name)
     }
 
-    /// Gives a property a value.
+    /// Sets a property.
     pub(crate) fn set(&self, property: Property<'_>, value: &str) {
         let name = format!("{property:?}");
         self.properties.borrow_mut().push((name, value.to_owned()));

@@ -1,7 +1,8 @@
-//! Envoy for unit tests: the functions that the module calls, and listeners and streams that call
-//! its hooks.
+//! A fake Envoy for unit tests: the functions that the module calls, and listeners and streams that
+//! call its hooks.
 //!
-//! A process has one engine, so tests take turns. Time stands still unless a test moves it.
+//! A process has one engine, so tests run one after another. The time changes only when a test
+//! advances it.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,24 +16,24 @@ static TURN: Mutex<()> = Mutex::new(());
 static NANOS: AtomicU64 = AtomicU64::new(0);
 static SEEN: Mutex<Seen> = Mutex::new(Seen::new());
 
-/// The calls of the module to Envoy.
+/// The module's calls to Envoy.
 pub(crate) struct Seen {
-    /// Names of defined metrics; their ids are places in this list.
+    /// Names of defined metrics; their ids are indexes into this list.
     pub(crate) metrics: Vec<String>,
     /// Values written, by metric and labels.
     pub(crate) written: Vec<(String, u64)>,
     pub(crate) log: Vec<String>,
-    /// Slow calls that were made with the engine's lock.
+    /// Slow calls that were made under the engine's lock.
     pub(crate) locked: Vec<&'static str>,
-    /// Requests sent for a configuration.
+    /// The number of requests sent for a configuration.
     pub(crate) callouts: usize,
     /// Whether streams have spans.
     pub(crate) tracing: bool,
     /// Tags set on spans, in order.
     pub(crate) tags: Vec<(String, String)>,
-    /// Calls for a stream's span.
+    /// The number of calls for a stream's span.
     pub(crate) spans: usize,
-    /// Streams whose hook is to run.
+    /// Streams whose hook is scheduled.
     scheduled: Vec<usize>,
 }
 
@@ -51,7 +52,7 @@ impl Seen {
         }
     }
 
-    /// A slow call: the engine's lock should be free.
+    /// Records a slow call if the engine's lock is held, which it should not be.
     fn slow(&mut self, call: &'static str) {
         if process::is_locked() {
             self.locked.push(call);
@@ -63,7 +64,7 @@ pub(crate) fn seen() -> MutexGuard<'static, Seen> {
     SEEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts a new process; no other test has one until the result is dropped.
+/// Starts a new process. Other tests wait until the result is dropped.
 pub(crate) fn start() -> MutexGuard<'static, ()> {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     process::reset();
@@ -86,7 +87,7 @@ pub(crate) fn pass(ms: u64) {
 pub(crate) struct Listener(*const c_void);
 
 impl Listener {
-    /// Returns `None` if the module refuses `json`.
+    /// Creates a listener; `None` if the module refuses `json`.
     pub(crate) fn new(json: &str) -> Option<Self> {
         let (name, json) = (Buffer::of(b""), Buffer::of(json.as_bytes()));
         let envoy = std::ptr::dangling_mut::<u8>().cast();
@@ -153,7 +154,7 @@ impl Stream {
         (stream, became)
     }
 
-    /// Its path, which is the address of its host as well.
+    /// Returns the stream's path, which is also the address of its upstream host.
     fn path(&self) -> &str {
         let mut headers = self.headers.iter();
         headers
@@ -219,7 +220,7 @@ unsafe fn text(buffer: Buffer) -> String {
     String::from_utf8_lossy(unsafe { buffer.bytes() }).into_owned()
 }
 
-/// The name of a metric with the values of its labels.
+/// Returns the name of a metric with the values of its labels.
 unsafe fn member(id: usize, labels: *const Buffer, count: usize) -> String {
     let mut name = seen().metrics[id].clone();
     // SAFETY: the caller's guarantee.
@@ -331,7 +332,7 @@ schedulers! {
         envoy_dynamic_module_callback_http_filter_scheduler_delete
 }
 
-/// The main thread is busy until a test ticks.
+/// Does nothing, because ticks are run by tests.
 #[unsafe(no_mangle)]
 extern "C" fn envoy_dynamic_module_callback_http_filter_config_scheduler_commit(
     _scheduler: *mut c_void,

@@ -7,14 +7,14 @@ use crate::config::FilterConfig;
 use crate::memory::MemoryHost;
 use crate::request::TypeId;
 
-/// Rounds of a quantum, µs, or tags.
+/// Rounds of this quantum, µs, or tags.
 #[derive(Debug, Clone, Copy)]
 enum By {
     Rounds(u64),
     Tags,
 }
 
-/// Three flows by type, with these weights.
+/// Returns a fair queue of three flows by type, with these weights.
 fn fair(host: &MemoryHost, by: By, weights: [f64; 3]) -> Fair {
     let json = br#"{"stages":[{"policy":"ns/p","parallelism":1,
         "queue":{"max_length":1000,"timeout_us":1000000},"strategy":{"type":"MaxQueueLength"},
@@ -112,7 +112,7 @@ impl<'a> Line<'a> {
         self.host.value(&name).unwrap()
     }
 
-    /// The round of a waiter.
+    /// Returns the round of a waiter.
     fn round_of(&self, waiter: Waiter) -> u64 {
         self.fair.grain.layout.measure(waiter.rank)
     }
@@ -124,16 +124,16 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Deficit counters and a list of active flows, as the algorithm's authors print it, with one
-/// exception. A flow that becomes active is visited in the round in progress, with the rest of its
-/// quantum.
+/// The algorithm as its authors print it, with deficit counters and a list of active flows. One
+/// thing differs: a flow that becomes active is visited in the round in progress, with the rest of
+/// its quantum.
 struct Textbook {
     quanta: [u64; 3],
     deficits: [u64; 3],
-    /// The round for which each flow has its quantum.
+    /// The last round for which each flow got its quantum.
     credited: [u64; 3],
     queues: [VecDeque<(usize, u64)>; 3],
-    /// Active flows; the first `unvisited` of them are still to be visited in this round.
+    /// Active flows, of which the first `unvisited` have not been visited in this round.
     active: VecDeque<usize>,
     unvisited: usize,
     round: u64,
@@ -163,7 +163,7 @@ impl Textbook {
         }
     }
 
-    /// The next request and the round that it is served in.
+    /// Returns the next request, and the round in which it is served.
     fn dequeue(&mut self) -> Option<(usize, u64)> {
         loop {
             let flow = *self.active.front()?;
@@ -219,8 +219,8 @@ proptest! {
         }
     }
 
-    /// As long as two flows have requests waiting, their service, divided by their weights, differs
-    /// by no more than a quantum and the largest request over the smaller weight.
+    /// While two flows have requests waiting, their service divided by their weights differs by at
+    /// most a quantum plus the largest request over the smaller weight.
     #[test]
     fn backlogged_flows_get_the_shares_of_their_weights(
         quantum in 100_u64..20_000,
@@ -238,8 +238,8 @@ proptest! {
             largest = largest.max(a).max(b);
         }
         for (n, (a, b, c)) in costs.enumerate() {
-            // A flow that was served sends again, so that both always have requests waiting; a
-            // third comes and goes.
+            // A flow that was served sends again, so that both always have requests waiting. A
+            // third flow sends at times.
             let first = line.serve().unwrap();
             match first.flow {
                 2 => {}
@@ -253,14 +253,14 @@ proptest! {
                 line.arrive(2, c);
             }
             let bound = quantum as f64 + largest as f64 / weights[0].min(weights[1]);
-            // And a step of the fixed point for each.
+            // Each request adds a step of the fixed point.
             let apart = (served[0] - served[1]).abs();
             prop_assert!(apart <= bound * 1.001, "{apart} apart, at most {bound}");
         }
     }
 
-    /// No flow is further ahead than the most that it may owe, for any values in the gauges and
-    /// whichever worker leaves.
+    /// No flow owes more than the maximum, for any values in the gauges and whichever worker
+    /// leaves.
     #[test]
     fn no_flow_is_pushed_further_than_what_it_may_owe(
         junk in prop::array::uniform3(any::<u64>()),
@@ -301,7 +301,7 @@ proptest! {
     }
 }
 
-/// Weights as of classes of calls, and any others.
+/// Weights like those of classes of calls, and any others.
 fn weights() -> impl Strategy<Value = [f64; 3]> {
     prop_oneof![
         Just([8.0, 4.0, 1.0]),
@@ -309,14 +309,14 @@ fn weights() -> impl Strategy<Value = [f64; 3]> {
     ]
 }
 
-/// Costs around 0.4 ms, and any others, µs.
+/// Costs around 0.4 ms and any others, µs.
 fn costs() -> impl Strategy<Value = u64> {
     prop_oneof![Just(400), 200_u64..600, 1_u64..20_000]
 }
 
 proptest! {
     /// Flows that always have requests waiting get at all times the service of an ideal fluid
-    /// server, their weights' shares of all service, but for a request of each flow and a tag.
+    /// server, which is shared by weight, except for a request of each flow and a tag.
     #[test]
     fn tags_share_as_a_fluid_does(
         weights in weights(),
@@ -343,8 +343,8 @@ proptest! {
             let total: f64 = served.iter().sum();
             for flow in 0..3 {
                 let fluid = total * weights[flow] / sum;
-                // Two flows differ by a request of each over its weight, and a tag for each: so
-                // much of each other.
+                // Two flows differ by a request of each over its weight, and a tag for each. The
+                // bound adds that up over the others.
                 let bound: f64 = (0..3).filter(|other| *other != flow).map(|other| {
                     let over = |f: usize| largest[f] as f64 / weights[f] + 2.0 * unit;
                     weights[flow] * weights[other] / sum * (over(flow) + over(other))
@@ -358,8 +358,8 @@ proptest! {
         }
     }
 
-    /// For any requests of the others, each request ends no later than on a server of its own that
-    /// is as fast as its flow's share, but for one request of each flow, one that found the server
+    /// Whatever the other flows send, each request ends no later than on a separate server with the
+    /// speed of its flow's share, except for one request of each flow, one that found the server
     /// idle, and tags.
     #[test]
     fn tags_guarantee_each_flow_its_share(
@@ -371,14 +371,14 @@ proptest! {
         let sum: f64 = weights.iter().sum();
         let largest = all.iter().map(|(_, cost, _)| *cost).max().unwrap_or(0) as f64;
         let slack = 4.0 * largest + 4.0 * sum * line.fair.grain.quantum_us;
-        // By flow: when its own server is done with all so far. By number: when that is done with
-        // the request.
+        // By flow, the time at which its separate server ends all requests so far. By number, the
+        // time at which that server ends the request.
         let (mut own, mut due) = ([0.0_f64; 3], Vec::new());
         let mut arrivals = all.into_iter().scan(0, |at, (flow, cost, gap)| {
             *at += gap;
             Some((*at, flow, cost))
         }).peekable();
-        // The time at which the server is done, and the flow that it serves.
+        // The time at which the server is free, and the flow that it serves.
         let (mut now, mut busy): (u64, Option<(u64, usize)>) = (0, None);
         loop {
             let arrives = arrivals.peek().map_or(u64::MAX, |arrival| arrival.0);
@@ -397,7 +397,7 @@ proptest! {
                 own[flow] = own[flow].max(at as f64) + cost as f64 * sum / weights[flow];
                 due.push(own[flow]);
                 if busy.is_none() {
-                    // Finds the slot free, and takes no turn.
+                    // The request finds the slot free, and takes no turn.
                     busy = Some((now + cost, line.arrivals));
                     line.arrivals += 1;
                 } else {
@@ -408,9 +408,9 @@ proptest! {
     }
 }
 
-/// The purpose of tags: at 8 : 4 : 1 and 0.4 ms a request, the number of requests of the heaviest
-/// flow ahead of the first of the lightest, and the most in a row that a backlog of all three
-/// serves of one flow.
+/// The purpose of tags, at 8 : 4 : 1 and 0.4 ms a request. Measured are the number of requests of
+/// the heaviest flow before the first one of the lightest, and the longest run of one flow in a
+/// backlog of all three.
 #[test]
 fn tags_interleave_where_rounds_serve_flows_in_runs() {
     let runs = |by: By| {
@@ -455,7 +455,7 @@ fn an_empty_flow_saves_nothing_up_and_owes_nothing() {
     for _ in 0..20 {
         line.serve();
     }
-    // b was idle for 20 rounds: one turn in each round from now on, no more.
+    // b was idle for 20 rounds. It now gets one turn in each round, and no more.
     for _ in 0..20 {
         line.arrive(1, 10_000);
     }
@@ -465,7 +465,7 @@ fn an_empty_flow_saves_nothing_up_and_owes_nothing() {
         .collect();
     let turns = order.iter().filter(|f| **f == 1).count();
     assert!((10..=11).contains(&turns), "{order:?}");
-    // a's clients give up: it may come back at once.
+    // a's clients give up. It may send again at once.
     while let Some(gone) = line.waiting.iter().find(|w| w.flow == 0).map(|w| w.number) {
         line.leave(gone);
     }
@@ -531,8 +531,7 @@ fn workers_that_queue_at_the_same_moment_lose_no_cost() {
     assert_eq!(host.value(name), Some(4 * 1_500 * Grain::rounds(1).one()));
 }
 
-/// A request that took longer than was expected moves those of its flow that wait, and so does one
-/// that took less.
+/// A request that took more or less time than expected moves the waiting ones of its flow.
 #[test]
 fn what_a_request_took_counts_for_those_that_wait() {
     let host = MemoryHost::new();

@@ -1,5 +1,5 @@
-//! Edits at bad moments: while requests wait, while a dry run only watches, and when a host call
-//! fails amid one.
+//! Edits at bad moments: while requests wait, while a dry run only observes, and when a host call
+//! fails during an edit.
 
 use super::*;
 
@@ -150,7 +150,7 @@ fn a_failed_rebuild_keeps_the_last_good_one() {
     assert_eq!(e.pending(), 2);
 }
 
-/// Whichever call fails during an edit, types are those of the stage that classifies: the old ones
+/// Whichever call fails during an edit, requests have the types of the stage in force: the old ones
 /// or the new ones, and never the old stage's numbers in the new stage's tables.
 #[test]
 fn an_edit_that_fails_is_made_or_not_made() {
@@ -211,7 +211,7 @@ fn an_edit_that_fails_is_made_or_not_made() {
     assert!(made > 0 && not_made > 0, "{made} {not_made}");
 }
 
-/// A request that an edit lets go above P gives back its slot only if it has one.
+/// A request that an edit sends to the backend above P releases its slot only if it has one.
 #[test]
 fn who_is_let_go_by_a_failing_edit_gives_no_slot_back_that_it_has_not() {
     let observe = |s: &mut StageConfig| s.queue.mode = QueueMode::Observe;
@@ -252,7 +252,7 @@ fn who_is_let_go_by_a_failing_edit_gives_no_slot_back_that_it_has_not() {
     }
 }
 
-/// Policies are edited at each scale event, on the threads that serve requests.
+/// Policies change at each scale event, on the threads that serve requests.
 #[test]
 fn an_edit_of_parallelism_does_not_load_each_types_histogram() {
     let m = MemoryHost::new();

@@ -1,4 +1,4 @@
-//! Leases lost, and judged in races: workers that die, stall, or come back.
+//! Lost leases, and races between their judges: workers that die, stall, or resume.
 
 use super::*;
 use crate::memory::Group;
@@ -12,7 +12,7 @@ fn a_dead_workers_share_of_a_stage_that_the_survivor_lacks() {
         config(3, move |s| s.policy = p)
     };
     let mut a = Vec::new();
-    // Old VM with policy q only; new VM (upgrade + edit) with policy p.
+    // The old VM has only policy q, and the new one (after an upgrade and an edit) policy p.
     let mut old = Engine::new(1);
     old.configure(&h, t(0), &other("ns/q"), &mut a).unwrap();
     let keep = old
@@ -169,7 +169,7 @@ fn woken_after_a_lost_lease() {
         &y.arrive(&h, t(301), 11, &MemoryRequest::get("/"), None, &mut a)
             .unwrap(),
     );
-    // y's thread stands still for 4 s
+    // The thread of y is suspended for 4 s.
     for n in 31..450 {
         x.tick(&h, t(n * 10), &mut a).unwrap();
     }
@@ -294,7 +294,7 @@ fn a_call_that_fails_while_rejoining() {
     assert!(bad.is_empty(), "by number of the failing call: {bad:?}");
 }
 
-/// An engine that joined with a request that goes on, and its pass.
+/// Returns an engine that has joined, with a request that is in the backend, and its ticket.
 fn joined(h: &H<'_>, seed: u64, config: &FilterConfig) -> (Engine, Ticket) {
     let (mut engine, mut actions) = (Engine::new(seed), Vec::new());
     engine.configure(h, t(0), config, &mut actions).unwrap();
@@ -324,7 +324,7 @@ fn a_share_that_the_burier_had_no_stage_for_is_given_back_once() {
     }
     assert_eq!(slots(&m), 4);
     drop(dies);
-    // `stays` ticks too late to judge before `burier` does.
+    // `stays` ticks too late to judge before `burier`.
     for n in 1..=400 {
         burier.tick(&h, t(n * 10), &mut a).unwrap();
         if n % 10 == 5 {
@@ -392,7 +392,7 @@ fn a_worker_that_returns_while_it_is_being_buried_keeps_what_it_booked() {
             "{} booked, before the mark: {before_the_mark}",
             slots(&m)
         );
-        // Less than it takes an audit to correct it.
+        // Shorter than the time after which an audit corrects it.
         for n in 312..470 {
             judge.tick(&h, t(n * 10), &mut a).unwrap();
             late.borrow_mut().tick(&h, t(n * 10), &mut a).unwrap();
@@ -410,7 +410,7 @@ fn a_worker_that_returns_while_it_is_being_buried_keeps_what_it_booked() {
     }
 }
 
-/// Two VMs of different `vm_id`s, each with a request under way, for longer than audits need to
+/// Two VMs of different `vm_id`s, each with a running request, for longer than audits take to
 /// agree.
 #[test]
 fn two_lists_of_workers_share_the_slots_and_correct_nothing() {
@@ -433,7 +433,7 @@ fn two_lists_of_workers_share_the_slots_and_correct_nothing() {
         }
         assert_eq!(slots(&m), 2, "after {} ms", n * 10);
     }
-    // The second VM dies, and with it its list: the first one gives its slot back.
+    // The second VM dies, and with it its list. The first one releases its slot.
     let [(mut engine, host), dead] = engines;
     drop(dead);
     for n in 2_000..4_000 {

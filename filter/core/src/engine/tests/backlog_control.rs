@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::StrategyConfig;
 
-/// A request that names its cost.
+/// Returns a request that states its cost.
 fn costing(cost: &str) -> MemoryRequest {
     MemoryRequest::get("/").with("x-headgate-cost", cost)
 }
@@ -19,7 +19,7 @@ fn config(change: impl FnOnce(&mut StageConfig)) -> FilterConfig {
     })
 }
 
-/// Three workers, and 20 requests served that cost 10 and took 100 ms each.
+/// Returns three workers that have served 20 requests of cost 10 and 100 ms each.
 fn warm() -> Process {
     let mut process = Process::new(3, &config(|_| {}));
     for n in 0..20 {
@@ -43,7 +43,7 @@ fn rates(process: &Process) -> Vec<Option<f64>> {
 fn all_workers_fill_one_backlog_and_tell_one_rejection_rate() {
     let mut process = warm();
     let bound = process.gauge("backlog_bound");
-    // At 10 ms a unit, 45 units are half of 1 s less the 100 ms of a request.
+    // At 10 ms a unit, 45 units take half of the time of 1 s less the 100 ms of a request.
     assert!((40..=50).contains(&bound), "{bound}");
     process.run_for(Duration::from_secs(3));
     assert_eq!(rates(&process), [Some(0.0); 3]);
@@ -60,7 +60,7 @@ fn all_workers_fill_one_backlog_and_tell_one_rejection_rate() {
             .iter()
             .all(|(_, reason)| *reason == Reason::Backlog)
     );
-    // A smaller one fits in between; which workers had refused doesn't matter.
+    // A smaller one still fits, on any worker.
     let room = bound - (admitted - 1) * 10;
     assert!(room >= 1);
     process.arrive_as(2, &costing("1"), None);
@@ -87,7 +87,7 @@ fn a_request_that_expires_in_the_queue_counts_in_the_rejection_rate() {
     process.run_for(Duration::from_secs(3));
     assert_eq!(rates(&process), [Some(0.0); 3]);
     for n in 0..4 {
-        // One gets the slot, and two of the others run out of time: a request takes 100 ms.
+        // One gets the slot, and two of the others expire, because a request takes 100 ms.
         let deadline = (n % 2 == 1).then_some(Duration::from_millis(350));
         process.arrive_as(n % 3, &costing("1"), deadline);
     }
@@ -123,7 +123,7 @@ fn a_dry_run_and_a_policy_without_hint_tell_nothing() {
 fn a_cost_that_cannot_be_read_is_1_and_counted() {
     let mut process = warm();
     process.run_for(Duration::from_millis(10));
-    // The members' first requests had no cost either.
+    // The workers' first requests had no cost either.
     let before = process.gauge("rq_cost_unknown");
     process.arrive_as(0, &costing("10"), None);
     for odd in ["", "many", "-3", "0"] {
@@ -145,7 +145,7 @@ fn an_edit_keeps_the_bound_and_another_unit_starts_anew() {
     }));
     process.run_for(Duration::from_millis(20));
     assert_eq!(process.gauge("backlog_bound"), bound);
-    // A lower maximum is in force before any request is refused or served.
+    // A lower maximum applies before any request is refused or served.
     process.configure(&config(|stage| {
         if let StrategyConfig::BacklogControl(control) = &mut stage.strategy {
             control.max_backlog = Some(20.0);

@@ -22,9 +22,9 @@ pub(super) fn by_value(parallelism: u32) -> FilterConfig {
     })
 }
 
-/// Sends 100 requests a second that are answered after 20 ms and as many of a type that hangs, for
-/// `ms`; those fail after 3 s. Returns the most that hung at once after the first second, and the
-/// answered part of the others.
+/// For `ms`, sends 100 requests a second that are answered after 20 ms, and 100 of a type that
+/// hangs, which fail after 3 s. Returns the largest number that hung at once after the first
+/// second, and the answered part of the others.
 fn hang(process: &mut Process, workers: usize, ms: u64) -> (usize, f64) {
     let mut hung: Vec<(u64, u32)> = Vec::new();
     let mut served: Vec<(u64, u32)> = Vec::new();
@@ -105,7 +105,7 @@ fn a_type_that_hung_is_let_in_again_after_a_few_answers() {
     process.assert_nothing_booked();
 }
 
-/// Streams go on for longer than their last objective, which is for their first byte.
+/// Streams last longer than their last objective, which is for their first byte.
 #[test]
 fn a_stream_that_has_begun_is_answered() {
     let mut config = by_value(16);
@@ -132,8 +132,8 @@ fn a_stream_that_has_begun_is_answered() {
     assert_eq!(process.refused, []);
 }
 
-/// Returns the number of requests that hold a slot, and of those that gave theirs back, counted
-/// over the requests.
+/// Returns the number of requests that hold a slot, and of those that released theirs, by a count
+/// over all requests.
 fn held(process: &Process) -> (u64, u64) {
     let (mut held, mut freed) = (0, 0);
     let policies = process.workers.iter().flatten();
@@ -149,14 +149,14 @@ fn held(process: &Process) -> (u64, u64) {
     (held, freed)
 }
 
-/// Returns a request that goes to this host once it goes to the backend.
+/// Returns a request that is for upstream host `host`.
 fn arrive_at(process: &mut Process, worker: usize, host: u8) -> u32 {
     let stream = process.arrive(worker, "/");
     process.hosts.insert(stream, Upstream::at(&[host]));
     stream
 }
 
-/// Answers 40 requests after 20 ms each, by turns on all workers, at this host.
+/// Answers 40 requests at `host` after 20 ms each, on all workers in turn.
 fn answer(process: &mut Process, host: u8) {
     for at in 0..40 {
         let stream = arrive_at(process, at % process.workers.len(), host);
@@ -165,8 +165,8 @@ fn answer(process: &mut Process, host: u8) {
     }
 }
 
-/// Returns a process of `workers` with a request on its second worker that hangs at host 0, while
-/// others are answered by host `other`, and this request.
+/// Returns a process of `workers`, and a request on its second worker that hangs at host 0, while
+/// host `other` answers others.
 fn with_a_hung_request(workers: usize, parallelism: u32, other: u8) -> (Process, u32) {
     let mut process = Process::new(workers, &by_value(parallelism));
     answer(&mut process, other);
@@ -228,7 +228,7 @@ fn requests_of_a_host_that_answers_after_all_take_their_slots_again() {
     process.finish(hung, Outcome::Completed);
     assert_eq!(held(&process), (1, 0));
     assert_eq!(process.gauge("slots_in_use"), 1);
-    // It is trusted now.
+    // The host is trusted now.
     answer(&mut process, 1);
     answer(&mut process, 1);
     assert_eq!(held(&process), (1, 0));
@@ -292,7 +292,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// The gauge of slots in use equals the number of requests that hold one, after any ends and
-    /// edits, at up to three hosts. At one host, the backend never has more than P requests.
+    /// edits, with up to three hosts. With one host, the backend never has more than P requests.
     #[test]
     fn slots_are_conserved_and_one_host_never_has_more_than_p(
         hosts in 1_u8..4,
@@ -308,7 +308,7 @@ proptest! {
                     arrive_at(&mut process, at.index(3), host);
                 }
                 3 | 4 if !all.is_empty() => {
-                    // The latest ones are answered first.
+                    // The newest ones are answered first.
                     let stream = all[all.len() - 1 - at.index(all.len().min(2))];
                     process.finish(stream, Outcome::Completed);
                 }

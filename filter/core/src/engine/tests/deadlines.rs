@@ -1,4 +1,4 @@
-//! Requests of a type of which nine in ten take longer than their own deadline leaves.
+//! Requests with less time than nine in ten of their type take.
 
 use super::*;
 use crate::config::Mode;
@@ -28,7 +28,7 @@ fn a_request_without_the_time_that_it_takes_is_refused_though_slots_are_free() {
         let judged = process.gauge("type.slow.rq_rejected.reason.deadline");
         assert!((85..=98).contains(&judged), "{mode:?}: {judged}");
         assert!((0..100).all(|n| sent(&mut process, n % 2, 25)));
-        // Another type's times say nothing.
+        // Times of another type don't count.
         let other = process.arrive_with(1, "/", Some(ms(1)));
         assert!(process.requests.contains_key(&other));
         process.finish(other, Outcome::Unmeasured);
@@ -42,7 +42,7 @@ fn a_request_waits_while_its_deadline_leaves_the_time_that_it_takes() {
     process.learn_slow();
     let running = process.arrive(0, "/slow");
     let first = process.arrive_with(0, "/slow", Some(ms(55)));
-    // It would wait for 20 ms.
+    // The request would wait for 20 ms.
     let late = process.arrive_with(0, "/slow", Some(ms(35)));
     assert_eq!(process.refused, [(late, Reason::Deadline)]);
     let second = process.arrive_with(0, "/slow", Some(ms(65)));

@@ -5,8 +5,8 @@ use crate::config::{Mode, Objective, StrategyConfig};
 
 const SERVICE: Duration = Duration::from_millis(20);
 
-/// A request to one slot every 10 ms, which takes 20 ms: twice the load. How many are rejected of
-/// those that arrive after `warm_up`, in 1,000.
+/// Sends a request of 20 ms to one slot every 10 ms, which is twice the full load. Returns how many
+/// in 1,000 are rejected of those that arrive after `warm_up`.
 fn rejected(mode: Mode, strategy: &str, warm_up: u64) -> u64 {
     let mut config = config(1, |stage| {
         stage.mode = mode;
@@ -31,7 +31,7 @@ fn rejected(mode: Mode, strategy: &str, warm_up: u64) -> u64 {
         }
         process.arrive(n as usize % 2, "/");
         process.run_for(Duration::from_millis(10));
-        // The backend: one server, in order of arrival there.
+        // The backend has one server, and serves in order of arrival.
         if ends.is_some_and(|at| at <= process.now) {
             process.finish(process.started[served], Outcome::Completed);
             process.settle();
@@ -92,14 +92,14 @@ fn a_queue_that_nobody_would_be_in_refuses_nobody() {
         process.run_for(Duration::from_millis(10));
         process.gauge("type.slow.rq_rejected")
     };
-    // One would run and two wait. All twenty are in the backend, which works them off one by one.
+    // One would run and two wait. All twenty are in the backend, which serves them one by one.
     let burst: Vec<u32> = (0..20).map(|_| process.arrive(0, "/slow")).collect();
     assert_eq!(rejected(&mut process), 17);
     for stream in &burst[..5] {
         process.run_for(SERVICE);
         process.finish(*stream, Outcome::Completed);
     }
-    // The three would be done by now.
+    // The three would have ended by now.
     process.arrive(0, "/slow");
     assert_eq!(rejected(&mut process), 17);
 }

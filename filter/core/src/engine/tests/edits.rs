@@ -1,9 +1,9 @@
-//! The state of a strategy that survives an edit of its policy, and the state that must not.
+//! The state of a strategy that must survive an edit of its policy, and the state that must not.
 
 use super::*;
 use crate::config::{AcceptFractionConfig, Logic, Mode, StrategyConfig};
 
-/// SEDA's controller: p90 of 50 ms, run on five requests.
+/// SEDA's controller with a p90 of 50 ms, which runs every five requests.
 fn controlled(mode: Mode) -> FilterConfig {
     config(1, |stage| {
         stage.mode = mode;
@@ -16,7 +16,7 @@ fn controlled(mode: Mode) -> FilterConfig {
     })
 }
 
-/// Requests that take 100 ms each on an otherwise idle process, by turns on all workers.
+/// Serves requests of 100 ms each on an otherwise idle process, on all workers in turn.
 fn serve_slowly(process: &mut Process, requests: usize) {
     for n in 0..requests {
         let stream = process.arrive(n % process.workers.len(), "/");
@@ -46,7 +46,7 @@ fn enforcement_does_not_begin_where_a_dry_run_ended() {
     process.run_for(Duration::from_millis(50));
     assert_eq!(process.gauge(RATE), 2_000_000);
 
-    // The state that enforcement has learned survives another dry run.
+    // The state from enforcement survives another dry run.
     serve_slowly(&mut process, 100);
     let learned = process.gauge(RATE);
     assert!((51..1_000_000).contains(&learned), "{learned}");
@@ -59,8 +59,8 @@ fn enforcement_does_not_begin_where_a_dry_run_ended() {
     assert!(known.abs_diff(learned) <= 4_000, "{known} of {learned}");
 }
 
-/// While requests are under way and none comes back nothing is known, and the rate stays: also
-/// where an edit made the controller anew meanwhile.
+/// While requests run and none is answered there is no information, and the rate stays, even if an
+/// edit has replaced the controller meanwhile.
 #[test]
 fn requests_under_way_are_known_to_the_strategy_that_an_edit_makes() {
     const RATE: &str = "type.default.admission_rate_mhz";
@@ -79,8 +79,8 @@ fn requests_under_way_are_known_to_the_strategy_that_an_edit_makes() {
     assert_eq!(process.gauge(RATE), before);
 }
 
-/// A proxy's part of the processing units changes with the endpoints. The measured demand and what
-/// Bouncer has learned stay.
+/// A proxy's part of the processing units changes with the endpoints. The measured demand and
+/// Bouncer's state stay.
 #[test]
 fn the_state_of_a_strategy_survives_a_change_of_endpoints() {
     let limit = |units| AcceptFractionConfig {
@@ -109,7 +109,7 @@ fn the_state_of_a_strategy_survives_a_change_of_endpoints() {
         };
         let mut process = Process::new(1, &with(100.0));
         serve_slowly(&mut process, 100);
-        // One unit is busy. A demand that is measured anew would be zero and refuse none.
+        // One unit is busy. A new measurement of the demand would start at zero and refuse none.
         let mut refused = |units| {
             process.refused.clear();
             process.configure(&with(units));
@@ -140,7 +140,7 @@ fn by_class(stage: &mut StageConfig) {
             .unwrap();
 }
 
-/// A request that came before there were classes doesn't become `gold`.
+/// A request from before the classes were added doesn't become `gold`.
 #[test]
 fn who_waits_while_classes_are_introduced_is_of_the_lowest() {
     let mut process = Process::new(1, &config(1, |_| {}));
@@ -155,7 +155,7 @@ fn who_waits_while_classes_are_introduced_is_of_the_lowest() {
     assert!(finish("rest").is_some() && finish("gold").is_none());
 }
 
-/// A dry run's order is a FIFO of types, whichever groups the discipline makes once it is enforced.
+/// A dry run's order is a FIFO with types as groups, whatever groups the enforced discipline has.
 #[test]
 fn wait_estimates_follow_the_groups_of_an_order_that_is_enforced_from_now_on() {
     let only_default = |mode: Mode| {
@@ -170,7 +170,7 @@ fn wait_estimates_follow_the_groups_of_an_order_that_is_enforced_from_now_on() {
     serve_slowly(&mut process, 40);
     process.configure(&only_default(Mode::Enforce));
     process.arrive(0, "/");
-    // A FIFO's estimate is 100 ms for each that waits.
+    // A FIFO's estimate is 100 ms for each waiting request.
     let waiting: Vec<u32> = (0..5).map(|_| process.arrive(0, "/")).collect();
     process.run_for(Duration::from_secs(3));
     for stream in &waiting[..4] {
@@ -186,8 +186,8 @@ fn wait_estimates_follow_the_groups_of_an_order_that_is_enforced_from_now_on() {
     assert!(wait > Duration::from_millis(500), "{wait:?}");
 }
 
-/// Work in µs can't be added to work in rows: requests that wait or run while the unit changes are
-/// counted anew.
+/// Work in µs can't be added to work in rows, so requests that wait or run when the unit changes
+/// are counted again.
 #[test]
 fn work_is_counted_anew_when_its_unit_changes() {
     let by = |cost: &str| {
@@ -208,7 +208,7 @@ fn work_is_counted_anew_when_its_unit_changes() {
     // `slow`, then `default`.
     process.configure(&by(r#"{"type":"Type","costs":[9,7]}"#));
     assert_eq!(process.gauge("queued_work_us"), 4 * 7);
-    // The one that ran took 200 ms, as its cost of 7 did.
+    // The running request, of cost 7, took 200 ms.
     process.run_for(Duration::from_millis(200));
     process.finish(streams[0], Outcome::Completed);
     process.run_for(Duration::from_secs(2));
@@ -227,7 +227,7 @@ fn work_is_counted_anew_when_its_unit_changes() {
     process.assert_nothing_booked();
 }
 
-/// Edit number `n` of many: other orders, modes, classes, types and strategies.
+/// Returns edit number `n` of many, with different orders, modes, classes, types and strategies.
 fn edited(n: usize) -> FilterConfig {
     let discipline = |json: &str| serde_json::from_str(json).unwrap();
     config(2, |stage| match n {
@@ -283,8 +283,8 @@ fn moves() -> impl proptest::strategy::Strategy<Value = Vec<Move>> {
 }
 
 proptest! {
-    /// Edits of all kinds reach each worker at another time, in any order. Once all have the same,
-    /// slots are as they would be without.
+    /// Edits of all kinds reach workers at different times, in any order. Once all workers have the
+    /// same, slots are as they would be without edits.
     #[test]
     fn edits_that_reach_workers_one_by_one_lose_nobody(moves in moves(), last in 0_usize..4) {
         let mut process = Process::new(3, &edited(0));
@@ -332,7 +332,7 @@ proptest! {
     }
 }
 
-/// Dashboards draw the objectives from these, and alerts compare with them.
+/// Dashboards draw the objectives from these gauges, and alerts compare with them.
 #[test]
 fn objectives_are_published_and_those_of_before_an_edit_taken_back() {
     let with = |percentiles: &[(f64, u64)]| {

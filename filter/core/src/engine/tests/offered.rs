@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// One request every `gap` on the workers in turn, each answered 20 ms after its slot. Returns the
-/// slots that the offered work keeps busy, and the number of requests that were refused.
+/// Sends one request every `gap` to the workers in turn, each answered 20 ms after its slot.
+/// Returns the slots that the offered work keeps busy, and the number of refused requests.
 fn offered(gap: Duration) -> (f64, usize) {
     const SERVICE: Duration = Duration::from_millis(20);
     const LASTS: Duration = Duration::from_secs(20);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Sends a request that says this in `x-envoy-attempt-count`.
+/// Sends a request with this `x-envoy-attempt-count`.
 fn attempt(process: &mut Process, worker: usize, path: &'static str, count: &str) -> u32 {
     let request = MemoryRequest::get(path).with("x-envoy-attempt-count", count);
     process.arrive_as(worker, &request, None)

@@ -1,4 +1,4 @@
-//! Streams: processing time ends with the first byte, and the slot is held to the last.
+//! Streams: processing time ends with the first byte, but the slot is held until the last.
 
 use super::*;
 use crate::config::{Measure, QueueMode};
@@ -29,7 +29,8 @@ impl Process {
         });
     }
 
-    /// `count` streams, one after another: the first byte after 10 ms, the last one after 100 ms.
+    /// Serves `count` streams, one after another: the first byte after 10 ms, the last one after
+    /// 100 ms.
     fn stream(&mut self, count: u32, outcome: Outcome) {
         for _ in 0..count {
             let stream = self.arrive(0, "/");
@@ -46,7 +47,7 @@ impl Process {
         &engine.running[0].stage
     }
 
-    /// Estimates of the type of all requests: its mean and its median, ms.
+    /// Returns the estimated mean and median of the only type, ms.
     fn estimates(&self, worker: usize) -> (u128, u128) {
         let estimate = self.stage(worker).service_times().estimate(TypeId(1));
         let rounded = |time: Duration| (time + MS / 2).as_millis();
@@ -56,11 +57,11 @@ impl Process {
 
 #[test]
 fn objectives_are_about_the_first_byte_and_the_queue_is_about_slots() {
-    // Whether the backend ends the stream or the client does.
+    // The result is the same whether the backend or the client ends the stream.
     for outcome in [Outcome::Completed, Outcome::Abandoned] {
         let mut process = Process::new(2, &streaming(1, |_| {}));
         process.stream(30, outcome);
-        // The other worker knows it as well.
+        // The other worker has the same estimates.
         for worker in 0..2 {
             assert_eq!(process.estimates(worker), (100, 10), "{outcome:?}");
         }
@@ -95,7 +96,7 @@ fn what_is_known_of_slots_survives_an_edit() {
     let edited = streaming(1, |stage| stage.service_times.min_samples = 5);
     process.configure(&edited);
     assert_eq!(process.estimates(0), (100, 10));
-    // A slot that is free at the first byte is held for no longer.
+    // If the slot is released at the first byte, it is held for no longer.
     let released = streaming(1, |stage| stage.release_slot = Measure::FirstByte);
     process.configure(&released);
     assert_eq!(process.estimates(0), (10, 10));
@@ -119,7 +120,7 @@ fn a_slot_goes_to_the_next_once_when_the_stream_ends() {
     process.finish(first, Outcome::Completed);
     process.settle();
     assert_eq!(process.started, [first, waiting[0]]);
-    // Its end is reported again, and a late event of its body comes.
+    // Its end is reported again, followed by a late event of its body.
     process.with(0, |engine, host, now, actions| {
         engine
             .finish(host, now, ticket, Outcome::Abandoned, actions)

@@ -11,10 +11,10 @@ use crate::memory::MemoryRequest;
 use crate::memory::{Fault, MemoryHost};
 use crate::time::Instant;
 
-/// Names as of `headgate.worker.0.heartbeat_ms`; a policy's gauges begin alike.
+/// The common prefix of names such as `headgate.worker.0.heartbeat_ms`, and of policies' gauges.
 const EVERYTHING: &str = "headgate.";
 
-/// Returns the number of 20 requests at once, on two workers, that reach the backend with P = 2.
+/// Returns how many of 20 simultaneous requests, on two workers, reach the backend with P = 2.
 fn in_backend_at_once(host: &impl Host) -> usize {
     let json = br#"{"revision":"r","stages":[{"policy":"ns/p","parallelism":2,
         "queue":{"max_length":100,"timeout_us":1000000},"strategy":{"type":"MaxQueueLength"},
@@ -74,7 +74,7 @@ fn state_that_is_not_rejected_stays_in_gauges() {
     );
 }
 
-/// A gauge is tested by adding: a worker that joins may define gauges that others use.
+/// A gauge is tested by additions, because a worker that joins may define gauges that others use.
 #[test]
 fn defining_state_leaves_it_as_it_was() {
     let memory = MemoryHost::new();
@@ -141,8 +141,7 @@ fn state_in_shared_data_fails_as_shared_data_does() {
     );
 }
 
-/// Proxies agree on the phases of their experiments by the wall clock, so its offset must get
-/// through.
+/// The proxies' schedules around P agree through the wall clock, so its offset must be passed on.
 #[test]
 fn the_wall_clock_is_the_hosts() {
     let memory = MemoryHost::new();

@@ -1,14 +1,14 @@
-//! A proxy in memory. The tests of `headgate-mesh` include this file as well.
+//! A proxy in memory. The tests of `headgate-mesh` also include this file.
 
 use std::time::Duration;
 
 use super::*;
 
-/// The configuration for requests.
+/// The id of the inbound configuration.
 pub(super) const IN: u32 = 1;
 pub(super) const VIA_UPSTREAM: &str = "via_upstream";
 
-/// One slot, one place in the queue. `more` goes into the stage.
+/// Returns a configuration with one slot and one place in the queue. `more` is added to the stage.
 pub(super) fn stage(more: &str) -> String {
     format!(
         r#"{{"revision":"r","stages":[{{"policy":"ns/p","parallelism":1,
@@ -25,7 +25,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// The backend answers with `status`; nothing has ended yet.
+    /// Handles response headers with `status`; nothing has ended yet.
     pub(super) fn answered(&mut self, filter: &mut Filter<MemoryHost>, status: &str, alone: bool) {
         self.stream.set(Property::ResponseCodeDetails, VIA_UPSTREAM);
         let status = (":status".to_owned(), status.to_owned());
@@ -77,7 +77,7 @@ impl Proxy {
         request
     }
 
-    /// A request that waits.
+    /// Returns a request that waits.
     pub(super) fn held(&mut self, headers: &[(&str, &str)]) -> Request {
         let (request, decision) = self.arrive(headers);
         assert!(matches!(decision, Decision::Hold(_)), "{decision:?}");
@@ -88,7 +88,7 @@ impl Proxy {
         request.inbound.done(&mut self.filter, &request.stream);
     }
 
-    /// Carries out the only action, a resumption of `held`.
+    /// Executes the only action, which must resume `held`.
     pub(super) fn resume(&mut self, held: &Request) {
         let actions = std::mem::take(self.filter.actions());
         let [Action::Resume { stream, ticket }] = actions[..] else {
@@ -98,7 +98,7 @@ impl Proxy {
         self.filter.resume(&held.stream, ticket);
     }
 
-    /// A stat of the policy, as it is after the next tick.
+    /// Returns a stat of the policy after the next tick.
     pub(super) fn stat(&mut self, name: &str) -> u64 {
         self.ms += 1_000;
         let stream = self.stream(&[]);

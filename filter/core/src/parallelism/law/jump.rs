@@ -1,4 +1,4 @@
-//! Jumps of a law: capacity that is lost shows at once in the service times, at an unchanged P.
+//! Jumps of P after a loss of capacity, which raises service times at once at an unchanged P.
 //!
 //! Far above the knee elasticities are hard to see: service times are long and vary with the mix of
 //! requests in the queue. But S = Σ pt / Σ reference pt rises. When S > 1.5 three times in a row,
@@ -8,28 +8,28 @@
 //! P = 1.1 · (requests in flight) / S
 //! ```
 //!
-//! If S stays, requests were not waiting in the backend: the service itself got slower. P returns,
-//! today's service times become the reference, and the next such attempt is at least 10 s, 20 s …
-//! 60 s off.
+//! If S stays, requests were not waiting in the backend: the service itself got slower. Then P
+//! returns to its old value, current service times become the reference, and the next such attempt
+//! is at least 10 s, 20 s … 60 s later.
 //!
-//! Slots that are not filled can't be learned from. So where requests are refused because service
-//! times alone miss an objective, while less than 70% of the slots are in use, P becomes 1.2 times
-//! the number in use.
+//! Unused slots give no information. So if requests are refused because service times alone miss an
+//! objective, while less than 70% of the slots are in use, P becomes 1.2 times the number in use.
 
 use super::{BACK_OFF, CONFIDENCE, Law, OVERLOADED, STRETCHED, View, reach_at_first};
 use crate::time::Instant;
 
 /// Least S of the blocks before a jump, less the errors of the samples and of the reference.
 const SURELY_STRETCHED: f64 = 1.4;
-/// Blocks in a row that are stretched before a jump, and after it before its effect is judged.
+/// The number of stretched blocks in a row before a jump, and of blocks before its effect is
+/// judged.
 const STRETCHED_BLOCKS: f64 = 3.0;
-/// Part of the slots in use below which slots are too many where requests are refused.
+/// Part of the slots in use below which there are too many slots, if requests are refused.
 const IDLE: f64 = 0.7;
-/// Samples that it takes to tell S; blocks with fewer are put together.
+/// The least number of samples for S; blocks with fewer are merged.
 const FEWEST_SAMPLES: f64 = 60.0;
 
 impl Law {
-    /// Looks at the stretch of a block; whether it changed the slots.
+    /// Judges the stretch of a block, and jumps if necessary. Returns whether P has changed.
     pub(super) fn jump(&mut self, now: Instant, view: &View) -> bool {
         let [samples, pt, reference, doubt, squares] = self.times;
         if samples < FEWEST_SAMPLES || reference <= 0.0 {
@@ -55,8 +55,8 @@ impl Law {
             self.go(from, now, view);
             return true;
         }
-        // By Little's law. A sample may have the weight of several requests, but not of more than
-        // the slots.
+        // By Little's law. Weighted samples may overestimate it, but it is at most the number of
+        // slots.
         let in_flight = (pt * 1e9 / elapsed).min(self.base);
         let is_full = in_flight > 0.7 * self.base;
         let is_stretched =
@@ -95,8 +95,8 @@ impl Law {
             return false;
         }
         if !is_full {
-            // Requests are refused for the time that the backend takes, with slots to spare: learn
-            // with those in use.
+            // Requests are refused because of service times, while slots are unused: continue with
+            // the slots in use.
             (self.reach, self.resting) = (reach_at_first(target), 0.0);
             self.no_jump_before = now.as_nanos() as f64 + BACK_OFF.0;
             self.go(target, now, view);

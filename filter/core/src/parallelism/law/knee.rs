@@ -1,7 +1,7 @@
 //! The knee: the number of slots above which more slots only add waiting.
 //!
-//! With the slots full and `e_up`, `e_down` as in [`elasticity`](crate::parallelism::elasticity); z
-//! = 1.3, and 2 where P rests:
+//! With all slots in use and `e_up`, `e_down` as in [`elasticity`](crate::parallelism::elasticity);
+//! z = 1.3, and 2 where P rests:
 //!
 //! ```text
 //! e_up   + z σ < 0.8      more slots add throughput        P grows to the level above
@@ -10,18 +10,18 @@
 //! not sharp (σ > 0.7)     not known                        P stays, and the reach grows to 50%
 //! ```
 //!
-//! N sleeping workers have e = 0 up to N slots and e ≥ 1 above: P = N. A core that is shared has 1
-//! throughout.
+//! A backend of N sleeping workers has e = 0 up to N slots and e ≥ 1 above: P = N. A shared core
+//! has e = 1 throughout.
 //!
-//! The question is asked every block. Two rules keep chance from answering it. Throughput is
-//! concave in the slots, so if `e_up` seems less than `e_down`, both count as measurements of one
-//! number (isotonic regression). And growing starts from the prior for any backend, e = 0.7 ± 0.5.
-//! With P at rest, apparent room for more slots that isn't significant by two standard errors first
-//! widens the reach.
+//! The law decides after every block. Two rules prevent decisions by chance. Throughput is concave
+//! in the slots, so if `e_up` appears less than `e_down`, both count as measurements of one number
+//! (isotonic regression). And a growth combines the estimate with the prior for any backend, e =
+//! 0.7 ± 0.5. With P at rest, apparent room for more slots that isn't significant by two standard
+//! errors first widens the reach.
 //!
-//! The first move stops short of the level, and those that follow in the same direction go further
-//! each time (the reach up to ±50%, the move up to 1.6 and twice of it): twice or half of the right
-//! number takes some ten blocks.
+//! The first move ends before the level, and further ones in the same direction are longer each
+//! time (the reach up to ±50%; the move up to 1.6 times the reach downwards, and 2 times upwards).
+//! From twice or half of the right number that takes some ten blocks.
 
 use super::sharing::SHARED;
 use super::{CONFIDENCE, FEW, Law, REACH, View, mean, reach_at_first};
@@ -29,20 +29,19 @@ use crate::parallelism::dither::Dither;
 use crate::parallelism::elasticity::{Estimate, Moments};
 use crate::time::Instant;
 
-/// The same for fewer slots at the knee: the question is asked again every block, and a wrong
-/// answer costs throughput.
+/// [`CONFIDENCE`] for fewer slots at the knee. The law decides again after every block, and a wrong
+/// decision costs throughput.
 const CONFIDENCE_AT_REST: f64 = 2.0;
-/// Elasticities below which P grows and above which it shrinks. A core that is shared has 1
-/// exactly.
+/// Elasticities below which P grows and above which it shrinks. A shared core has exactly 1.
 const GROW: f64 = 0.8;
 const SHRINK: f64 = 0.75;
-/// Blocks after which an undecided law reaches further.
+/// The number of blocks after which an undecided law widens the reach.
 const UNDECIDED: f64 = 16.0;
-/// Standard errors below which an elasticity is usable, and below which it is as good as exact.
+/// Standard errors below which an elasticity is usable, and below which it counts as exact.
 const SHARP: f64 = 0.7;
 const CERTAIN: f64 = 0.2;
 const FEWEST_BLOCKS: f64 = 4.0;
-/// Most that a move down may take, ratio.
+/// The largest move down, ratio.
 const STEP_DOWN: f64 = 0.2;
 /// S above which growing needs more confidence.
 const SUSPECT: f64 = 1.3;
@@ -63,12 +62,12 @@ impl Law {
             z
         };
         if up.value + z * up.error < -1.0 || down.value + z * down.error < -1.0 {
-            // No backend serves faster with more requests; something else changed.
+            // No backend is faster with more requests, so something else has changed.
             self.moments = Moments::default();
             return;
         }
-        // Throughput is concave in the slots: elasticity doesn't fall with them. Where it seems to,
-        // both measure one.
+        // Throughput is concave in the slots, so elasticity doesn't fall with them. If it appears
+        // to, both measure the same.
         let (up, down) = if up.value < down.value && dither.down > 0 && dither.up > 0 {
             let both = mean(up, down);
             (both, both)
@@ -79,7 +78,7 @@ impl Law {
         let grows = up.value + doubt * up.error < GROW;
         let surely = up.value + CONFIDENCE_AT_REST * up.error < GROW;
         if grows && !surely && self.resting > 0.0 {
-            // The reach at rest is too short to tell: look closer, from further away.
+            // The reach at rest is too short for a decision, so widen it.
             (self.reach, self.resting) = (reach_at_first(self.base), 0.0);
             return self.go(self.base, now, view);
         }
@@ -92,7 +91,7 @@ impl Law {
             ..up
         };
         let both = mean(bounded, down);
-        // At the knee, the estimate above it would bias the one below.
+        // Exclude P at rest, because at the knee the estimate above it would bias the one below.
         let far_above =
             self.resting <= 0.0 && both.value - 1.5 * z * both.error > 0.7 && down.value > 0.5;
         let shrinks =
@@ -108,14 +107,14 @@ impl Law {
                 (self.run, self.resting) = (0.0, 0.0);
                 self.go(base + 1.0, now, view);
             }
-            // The move itself changes service times: that is no news about the backend.
+            // The move itself changes service times, so scale the references.
             self.ln_scale += up.value.clamp(0.0, 1.0) * (self.base / base).ln();
         } else if shrinks && !share_all && dither.down > 0 {
             self.turn(-1.0);
             let further = [0.5, 1.0, 1.2, 1.4, 1.6];
             let step = f64::from(dither.down) * further[self.run_length()];
-            // Too few slots cost their part of the throughput, and are left more slowly than too
-            // many.
+            // Limit the move, because too few slots cost throughput, and growing again takes longer
+            // than shrinking.
             let most = if self.base > FEW { STEP_DOWN } else { 1.0 };
             let step = step.min(most * self.base);
             self.go((self.base - step.ceil()).max(1.0), now, view);
@@ -135,7 +134,8 @@ impl Law {
         }
     }
 
-    /// A move in this direction; one that follows another the same way reaches further.
+    /// Records a move in `direction`, and widens the reach if it follows another in the same
+    /// direction.
     fn turn(&mut self, direction: f64) {
         self.run = if self.run * direction > 0.0 {
             self.run + direction
@@ -152,7 +152,7 @@ impl Law {
         (self.run.abs() as usize).clamp(1, 5) - 1
     }
 
-    /// P is at the knee: looks closer.
+    /// Marks P as at the knee, and narrows the reach.
     fn rest(&mut self, dither: &Dither, now: Instant, view: &View) {
         self.run = 0.0;
         if self.resting > 0.0 && self.reach <= REACH.0 {

@@ -1,9 +1,10 @@
-//! The law that moves the number of slots, by the elasticity of service times.
+//! The control law of P, the number of slots, by the elasticity of service times.
 //!
-//! Five parts, in the order in which a backend meets them: the law is [`open`] until objectives are
-//! about to be missed, a [`start`] doubles few slots where hardly anything is known by then, the
-//! [`knee`] moves to where more slots only add waiting, [`sharing`] keeps a slot or two above it
-//! where short requests pass long ones, and a [`jump`] follows a capacity that has halved.
+//! It has five parts, in the order in which they apply to a backend. The law is [`open`] until
+//! objectives are about to be missed. A [`start`] doubles few slots if hardly anything is known by
+//! then. The [`knee`] moves to the point beyond which more slots only add waiting. [`sharing`]
+//! keeps a slot or two above it if short requests overtake long ones. A [`jump`] follows a capacity
+//! that has halved.
 
 mod jump;
 mod knee;
@@ -19,69 +20,69 @@ use super::dither::{BLOCK, Dither};
 use super::elasticity::{Estimate, Moments, Slope, Sums};
 use crate::time::{Instant, nanos};
 
-/// Standard errors between an estimate and its threshold.
+/// The distance between an estimate and its threshold that is significant, standard errors.
 const CONFIDENCE: f64 = 1.3;
-/// Reach of the schedule at the knee and at most, ratio to P.
+/// Reach of the schedule at the knee, and its maximum, ratio to P.
 const REACH: (f64, f64) = (0.12, 0.5);
 /// Reach after the law closed or jumped.
 const REACH_AT_FIRST: f64 = 0.3;
-/// The number of slots below which a few more make so much difference to service times that it
-/// takes a wide reach to see it.
+/// The number of slots up to which the schedule needs a wide reach for a visible effect on service
+/// times.
 const FEW: f64 = 12.0;
-/// Throughput that may be spent on time below the knee, ratio.
+/// Throughput that may be lost by time below the knee, ratio.
 const LOSS: f64 = 0.03;
-/// Blocks in this time count, ns, but no fewer and no more than these.
+/// The time whose blocks count, ns, and the least and largest number of them.
 const MEMORY: f64 = 6e9;
 const BLOCKS: (f64, f64) = (24.0, 60.0);
-/// S above which slots are too many.
+/// S above which there are too many slots.
 const STRETCHED: f64 = 1.5;
-/// Part of the requests refused above which a backend counts as overloaded.
+/// Part of refused requests above which a backend counts as overloaded.
 const OVERLOADED: f64 = 0.05;
-/// Pause after a jump that was wrong, ns.
+/// Shortest and longest pause after a jump that was wrong, ns.
 const BACK_OFF: (f64, f64) = (5e9, 60e9);
 /// Shortest and longest slot of the schedule, ns.
 const SLOT: (f64, f64) = (20e6, 1e9);
-/// Requests that a slot of the schedule should see.
+/// The number of requests that a slot of the schedule should contain.
 const REQUESTS_PER_SLOT: f64 = 8.0;
 
 /// A worker's measurements since it last shared them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Fresh {
-    /// The schedule that it was measured under.
+    /// The epoch of the schedule under which they were taken.
     pub epoch: f64,
-    /// Requests that ended, and those refused.
+    /// The number of requests that ended.
     pub requests: f64,
-    /// See `requests`.
+    /// The number of refused requests.
     pub refused: f64,
-    /// Of those that started under this schedule: samples, Σ pt and Σ reference pt, s, Σ of the
-    /// references' standard errors, s, Σ pt², s².
+    /// Sums over requests that started under this schedule: samples, Σ pt and Σ reference pt, s, Σ
+    /// of the references' standard errors, s, Σ pt², s².
     pub times: [f64; 5],
-    /// Answers, and by how much they are late ([`open`]).
+    /// The number of answers, and their lateness ([`open`]).
     pub late: [f64; 2],
     /// Slot time that refused requests would have taken, s.
     pub shed: f64,
-    /// Of those that had waited: the regression's sums.
+    /// The regression's sums, over requests that had waited.
     pub sums: Sums,
-    /// Of those that had waited, short and long types: n, Σx, Σy, Σx², Σxy.
+    /// Sums over requests that had waited, of short and of long types: n, Σx, Σy, Σx², Σxy.
     pub by_length: [[f64; 5]; 2],
 }
 
-/// The stage, as the worker knows it that runs the law.
+/// The state of the stage on the worker that runs the law.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct View {
     /// Mean service time, s.
     pub mean: f64,
-    /// Service times take up less than 60% of the objectives, for 7 of 10 requests.
+    /// Whether, for 7 of 10 requests, service times take at most 60% of the objectives.
     pub room: bool,
-    /// There are types twice as long as others.
+    /// Whether some types take more than twice as long as others.
     pub mixed: bool,
     /// Whether a type's service time alone misses an objective.
     pub condemned: bool,
-    /// Requests are held while no slot is free.
+    /// Whether requests are held while no slot is free.
     pub enforced: bool,
-    /// Slots in use.
+    /// The number of slots in use.
     pub in_flight: f64,
-    /// Fewest and most slots.
+    /// The least and the largest number of slots.
     pub bounds: (u32, u32),
 }
 
@@ -91,17 +92,17 @@ pub struct Law {
     epoch: f64,
     /// 1 while P is unlimited.
     open: f64,
-    /// P; while the law is open, the most slots in use of late.
+    /// P; while the law is open, the recent maximum of slots in use.
     base: f64,
     /// P that was found before the law opened, 0 for none.
     found: f64,
     /// Average of the latest answers.
     late: f64,
-    /// While P is limited: slot time that refused requests would have taken, s, and the last look
-    /// at slots in use.
+    /// While P is limited: slot time that refused requests would have taken, s, and the time of the
+    /// last reading of slots in use.
     shed: f64,
     looked: f64,
-    /// Answers so far.
+    /// The number of answers so far.
     answers: f64,
     /// 1 while the slots double.
     starting: f64,
@@ -112,21 +113,22 @@ pub struct Law {
     /// time; and the time that the sum covers, s.
     work: f64,
     watched: f64,
-    /// The most slots' work that ended of late.
+    /// The recent maximum of work that ended, in slots.
     peak: f64,
     reach: f64,
     resting: f64,
     run: f64,
     slot: f64,
-    /// The schedule adds this to its times, so that all processes have the same schedule.
+    /// The offset that the schedule adds to its times, so that all processes have the same
+    /// schedule.
     offset: f64,
     block: f64,
     block_began: f64,
-    /// Begin of the measurements in `times`.
+    /// The start of the measurements in `times`.
     watched_since: f64,
-    /// Times that the reference was replaced by today's times.
+    /// The number of times that current times replaced the references.
     rebased: f64,
-    /// Σ ln of the factors that the reference was multiplied by.
+    /// Σ ln of the factors by which the references were multiplied.
     ln_scale: f64,
     /// Requests per ns, and the count for the next value.
     rate: f64,
@@ -137,9 +139,10 @@ pub struct Law {
     refused: f64,
     stretch: f64,
     stretched_blocks: f64,
-    /// Of `times`, the sums over these blocks, without samples.
+    /// The sums of `times` over the stretched blocks, without samples.
     run_times: [f64; 4],
-    /// Base before a jump, 0 for none, S then, and blocks until it is judged.
+    /// The base before a jump, 0 for none; S at the jump; and the number of blocks until the jump
+    /// is judged.
     jumped_from: f64,
     jumped_at: f64,
     judged_in: f64,
@@ -155,7 +158,7 @@ pub struct Law {
 crate::shared::record!(Law, 4);
 
 impl Law {
-    /// Begins open, with so many slots known to be of use.
+    /// Creates an open law. The backend is assumed to make use of `slots`.
     #[must_use]
     pub fn new(now: Instant, slots: u32, wall_clock_offset: Duration) -> Self {
         Self {
@@ -173,7 +176,7 @@ impl Law {
         }
     }
 
-    /// Whether a record can be of a law.
+    /// Whether the values of a decoded record are plausible.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let numbers = [self.base, self.slot, self.offset, self.epoch, self.ln_scale];
@@ -186,20 +189,20 @@ impl Law {
         self.starting > 0.0
     }
 
-    /// The estimate, slots.
+    /// Returns the estimate, in slots.
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.base as u32
     }
 
-    /// Changes with the schedule.
+    /// Returns a number that changes with every new schedule.
     #[must_use]
     pub fn epoch(&self) -> f64 {
         self.epoch
     }
 
-    /// Returns the number of times that references were replaced by today's times, and the ln of
-    /// all factors for them.
+    /// Returns the number of times that current times replaced the references, and Σ ln of the
+    /// factors by which references were multiplied.
     #[must_use]
     pub fn references(&self) -> (f64, f64) {
         (self.rebased, self.ln_scale)
@@ -212,7 +215,7 @@ impl Law {
         self.resting > 0.0 && self.stretch < STRETCHED
     }
 
-    /// The schedule.
+    /// Returns the schedule.
     #[must_use]
     pub fn dither(&self, bounds: (u32, u32), seed: u64) -> Dither {
         let (least, most) = bounds;
@@ -318,7 +321,7 @@ impl Law {
         }
     }
 
-    /// Begins a new schedule around so many slots.
+    /// Starts a new schedule around `slots`.
     fn go(&mut self, slots: f64, now: Instant, view: &View) {
         let (least, most) = view.bounds;
         self.base = slots.clamp(f64::from(least.max(1)), f64::from(most));
@@ -330,7 +333,7 @@ impl Law {
                 0.0
             };
             let wanted = (1.5e9 * view.mean).max(filled);
-            // Powers of two, so that proxies that measure a little differently have the same
+            // Use powers of two, so that proxies with slightly different measurements have the same
             // schedule.
             let doublings = (wanted.clamp(SLOT.0, SLOT.1) / SLOT.0).log2().round();
             self.slot = SLOT.0 * doublings.exp2();
@@ -346,7 +349,7 @@ impl Law {
     }
 }
 
-/// Reach after the law closed or jumped to so many slots.
+/// Returns the reach after the law closed or jumped to `slots`.
 fn reach_at_first(slots: f64) -> f64 {
     if slots <= FEW {
         REACH.1

@@ -1,9 +1,9 @@
 //! An open law: no limit until objectives are about to be missed.
 //!
-//! A proxy that has just started knows neither P nor a service time. If it began with a few slots
+//! A proxy that has just started knows neither P nor a service time. If it started with a few slots
 //! and added more, requests would wait in front of a backend that has room for all. So the law sets
-//! no limit while the backend keeps the objectives by itself. x is 1 for a response time beyond the
-//! last objective of its type (percentile p), else 0:
+//! no limit while the backend keeps the objectives without one. x is 1 for a response time beyond
+//! the last objective of its type (percentile p), else 0:
 //!
 //! ```text
 //! late = mean of x / (1 − p + 0.15)               exponential, over 32 answers of all types
@@ -13,27 +13,28 @@
 //!
 //! An overdue request counts as late before it ends. Broken types don't count. A type that nearly
 //! misses its last objective with few requests in flight (the reference) says nothing about slots.
-//! A type without objectives is late at four references. Asked for are the slots in use (mean), and
-//! the slot time of requests that were refused for want of slots.
+//! A type without objectives is late at four references. The slots asked for are the mean of slots
+//! in use, plus the slot time of requests that were refused because slots were scarce.
 //!
 //! If the law was open for less than 5 s, the backend is overloaded without a limit. Then the law
 //! opens again only while less than 10% of the slot time that is asked for is refused. After a
-//! longer time something has changed, such as a fault that begins or ends, and opening shows what
-//! it is.
+//! longer time something has changed, such as the start or end of a fault, and opening shows the
+//! effect.
 //!
 //! By Little's law, the references of requests that end within a second add up to the number of
-//! slots that work:
+//! working slots:
 //!
 //! ```text
 //! w = Σ reference / elapsed     over about 0.3 s; the maximum of the last 10 s
 //! P = w + √w                    at least 3, at most N/2 with N requests in flight
 //! ```
 //!
-//! A P that was found before the law opened still counts. After fewer than 100 answers, references
-//! say too little, and the slots [`start`](super::start) at few. The search goes on from either.
+//! A P that was found before the law opened is used again. After fewer than 100 answers, references
+//! are not reliable, and the law [`start`](super::start)s with few slots. The search continues from
+//! either.
 //!
-//! Histograms leave out the service time of a request that met more than 2 w others, because later
-//! decisions are made with a limit.
+//! Histograms omit the service time of a request that had more than 2 w others beside it, because
+//! later decisions are made with a limit.
 //!
 //! A dry run holds no requests: its law only closes and opens.
 
@@ -45,20 +46,20 @@ use crate::time::Instant;
 const GAIN: f64 = 1.0 / 32.0;
 /// `late` above which the law closes, and below which it may open.
 const LATE: (f64, f64) = (1.0, 0.4);
-/// Part of P asked for, below which the law opens.
+/// The law opens if less than this part of P is asked for.
 const ROOM: f64 = 0.85;
 /// Part of the slot time asked for that may be refused, unless the law was open for this long, s.
 const SHED: f64 = 0.1;
 const LONG: f64 = 5.0;
 /// Time over which slots asked for are averaged, s.
 const CALM: f64 = 1.0;
-/// The number of answers below which references say too little.
+/// The number of answers below which references are not reliable.
 const FEW_ANSWERS: f64 = 100.0;
 /// Time over which ended work is averaged, s.
 const WATCHED: f64 = 0.3;
-/// Time constant in which the most requests in flight are forgotten, s.
+/// Time constant with which maxima decay, s.
 const FORGET: f64 = 10.0;
-/// The highest P when the law closes, in parts of the requests in flight.
+/// The highest P when the law closes, as a part of the requests in flight.
 const MOST: f64 = 0.5;
 /// The least time over which ended work is measured, s.
 const LEAST_WATCHED: f64 = 0.1;
@@ -72,7 +73,7 @@ impl Law {
         self.open > 0.0
     }
 
-    /// The number of slots that work: P, or without a limit the work that ends.
+    /// Returns the number of working slots: P, or without a limit the recent maximum of ended work.
     #[must_use]
     pub fn working(&self) -> f64 {
         if self.is_open() {
@@ -82,9 +83,9 @@ impl Law {
         }
     }
 
-    /// P as far as it is known. Without a limit this is the P that was found before. If none was,
-    /// only spare slots are known. Then it is twice the most slots in use of late, so that an
-    /// autoscaler that goes by the part in use sees room.
+    /// Returns P as far as it is known. Without a limit this is the P that was found before, or the
+    /// recent maximum of slots in use if that is higher. If none was found, it is twice that
+    /// maximum, so that an autoscaler that uses the part of slots in use finds room.
     #[must_use]
     pub fn known(&self) -> u32 {
         if !self.is_open() {

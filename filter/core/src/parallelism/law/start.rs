@@ -1,8 +1,8 @@
 //! The start of a law that closed after few answers: slots double until they stretch service times.
 //!
-//! At that time neither the references nor the number of slots that work are known. A stage of the
-//! start ends in one of these ways, with S = Σ pt / Σ reference pt of requests that started in it
-//! and z = 1.3 standard errors to spare:
+//! At that time neither the references nor the number of working slots are known. A stage of the
+//! start ends in one of these ways, with S = Σ pt / Σ reference pt of requests that started in it,
+//! and a margin of z = 1.3 standard errors:
 //!
 //! ```text
 //! S + z σ < 1.6       P doubles
@@ -15,7 +15,7 @@
 use super::{CONFIDENCE, Law, View, reach_at_first};
 use crate::time::Instant;
 
-/// The number of slots that a start begins with.
+/// The number of slots at the beginning of a start.
 pub(super) const FIRST: f64 = 4.0;
 /// S below which slots double, and above which a start ends.
 const DOUBLE: f64 = 1.6;
@@ -25,11 +25,11 @@ const END: f64 = 1.3;
 const FURTHEST_BACK: f64 = 3.0;
 /// The least number of samples with which a start moves: the number of slots within these bounds.
 const FEWEST: (f64, f64) = (8.0, 64.0);
-/// Samples with which it moves in any case, in multiples of that number, and the time after which
-/// it does, ns.
+/// Even if S is not significant, a stage ends with this multiple of that number of samples, or
+/// after this time, ns.
 const UNDECIDED: f64 = 8.0;
 const LONGEST_STAGE: f64 = 2e9;
-/// Part of the slots that has to be in use for their number to stretch service times.
+/// Part of the slots that must be in use for a decision to double them.
 const USED: f64 = 0.5;
 
 impl Law {
@@ -37,7 +37,7 @@ impl Law {
     pub(super) fn start(&mut self, now: Instant, view: &View) {
         let [samples, pt, reference, doubt, squares] = self.times;
         if samples <= 0.0 {
-            // Requests that were in flight before still hold the slots.
+            // Requests from before this stage still hold the slots.
             self.block_began = now.as_nanos() as f64;
         }
         let enough = self.base.clamp(FEWEST.0, FEWEST.1);
@@ -46,7 +46,7 @@ impl Law {
         if samples < enough || reference <= 0.0 {
             return;
         }
-        // By Little's law. Requests that have not ended yet are missing.
+        // By Little's law, without the requests that have not ended yet.
         let is_used = pt * 1e9 / elapsed > USED * self.base;
         let error = CONFIDENCE * squares.sqrt();
         let most = (pt + error) / (reference - doubt).max(0.1 * reference);

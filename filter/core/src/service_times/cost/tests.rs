@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A factor of times with mean 1, and a coefficient of variation of 0.3.
+/// A factor of times, with mean 1 and a coefficient of variation of 0.3.
 fn scatter() -> impl Strategy<Value = f64> {
     let half = 3_f64.sqrt() * 0.3;
     1.0 - half..1.0 + half
@@ -33,13 +33,15 @@ fn is_sound(line: &Line) -> bool {
         && q * q <= p * s * (1.0 + 1e-9)
 }
 
-/// Samples of two small requests and a large one in turn: 3 ms of size 1, 102 ms of size 100.
+/// Yields samples of two small requests and a large one in turn: 3 ms for size 1, 102 ms for size
+/// 100.
 fn both(samples: usize) -> impl Iterator<Item = (u32, f64)> {
     let turn = [(1, 0.003), (1, 0.003), (100, 0.102)];
     turn.into_iter().cycle().take(samples)
 }
 
-/// A client that names a huge size, and is answered at once, doesn't spoil the estimates of others.
+/// A client that states a huge size, and is answered at once, doesn't spoil the estimates of
+/// others.
 #[test]
 fn one_far_size_moves_no_estimate() {
     let far = [(u32::MAX, 0.002)];
@@ -68,8 +70,8 @@ proptest! {
         let (a, b) = (10_f64.powf(fixed), 10_f64.powf(per_size));
         // Sizes are uniform on a logarithmic scale.
         let size = |at: f64| 10_f64.powf(at * f64::from(largest)) as u32;
-        // Each eighth of the sizes has its turn, and each sample comes with its mirror image. So
-        // the error is the method's own and not that of a rare draw.
+        // Each eighth of the sizes occurs in turn, and each sample has a mirror image. So the error
+        // is that of the method, not of a rare draw.
         let turns = samples.iter().enumerate();
         let turns = turns.map(|(n, &(at, scatter))| (((n % 8) as f64 + at) / 8.0, scatter));
         let mirrored = turns.flat_map(|(at, scatter)| [(at, scatter), (at, 2.0 - scatter)]);
@@ -130,7 +132,7 @@ fn one_size_tells_nothing_about_others() {
     assert!(is_sound(&line));
     assert!((line.estimate(7).unwrap() - 0.05).abs() < 1e-6);
     assert_eq!(line.estimate(700), None);
-    // A change is followed all the same.
+    // The estimate still follows a change.
     (0..500).for_each(|_| line.learn(7, seconds(0.5)));
     assert!((line.estimate(7).unwrap() / 0.5 - 1.0).abs() < 0.01);
 }

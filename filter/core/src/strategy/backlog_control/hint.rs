@@ -1,13 +1,14 @@
-//! The hint: clients learn the rejection rate, and send fewer requests (Chronos §3.2).
+//! The hint: responses carry the rejection rate, so that clients send fewer requests (Chronos
+//! §3.2).
 //!
 //! The paper's database piggybacks the rejection rate on its answers and its busy messages; here it
-//! is a header on responses and refusals. Clients are free to use or ignore it; a client's sidecar
-//! can act as the paper's clients do.
+//! is a header of responses and refusals. Clients may use or ignore it; a client's sidecar can act
+//! like the paper's clients.
 
-/// Name of the header.
+/// The name of the header.
 pub const HEADER: &str = "x-headgate-rejection-rate";
 
-/// Returns the header's value for a rejection rate: a ratio 0..=1 with at most three digits behind
+/// Returns the header's value for a rejection rate: a ratio 0..=1 with at most three digits after
 /// the point, and not 0 if any request was refused.
 #[must_use]
 pub fn value(rate: f64) -> String {
@@ -15,7 +16,7 @@ pub fn value(rate: f64) -> String {
     (thousandths / 1e3).to_string()
 }
 
-/// Returns the rejection rate in the header's `value`; `None` if it is no ratio.
+/// Returns the rejection rate in the header's `value`; `None` if it is not a ratio.
 #[must_use]
 pub fn rate(value: &[u8]) -> Option<f64> {
     let rate: f64 = std::str::from_utf8(value).ok()?.trim().parse().ok()?;

@@ -12,33 +12,33 @@
 //! AC    Proportional   refuse with probability (s(k) − S_t) / S_t, within 0..=1
 //! ```
 //!
-//! The control law and its gains are in [`pi`]; n_i in [`crate::work`]. Of AC the paper says only
-//! that it "applies admission control to incoming transactions in proportion to the service delay
-//! error under overload". Here the probability is the relative error, times `proportionalGain` if
-//! configured.
+//! The control law and its gains are in [`pi`]; n_i in [`crate::work`]. About AC the paper says
+//! only that it "applies admission control to incoming transactions in proportion to the service
+//! delay error under overload". Here the probability is the relative error, times
+//! `proportionalGain` if configured.
 //!
-//! Workers act as one. d(t) is the ledger's, over all of them. Their counts of served and refused
-//! requests, the period and the law are in one record ([`Controlled`]), and the first worker after
-//! a period's end runs the law.
+//! All workers have one controller. d(t) is the ledger's, over all workers. Their counts of served
+//! and refused requests, the period and the law are in one record ([`Controlled`]), and the first
+//! worker after a period's end runs the law.
 //!
 //! **Where the paper leaves something open.**
 //! - The backlog is the ready queue. A request that finds an empty queue and a free slot doesn't
 //!   wait, so it is admitted under any bound. Otherwise a bound of 0, or below the cost of every
-//!   request, would be the end: nothing served, nothing measured, nothing raised.
-//! - A period without served requests carries no information about the delay: e and the bound stay.
-//!   With the rule above that can't last.
-//! - d_t(0) is "a small positive integer", of an unknown unit. Too small, and a cold start refuses
-//!   all requests that come while all slots are busy, for many periods; too large, and the first
-//!   burst overshoots. So all requests are admitted until 20 requests were served (or one, and a
-//!   period has ended), which takes milliseconds. Then the bound starts at half of the one that
-//!   should hold the target: (S_t − mean processing time) / 2 · P / c̄, at least 1. c̄ may be off
-//!   by a factor of two without an overshoot.
+//!   request, would stay forever: nothing would be served or measured, so nothing would raise it.
+//! - A period without served requests has no information about the delay: e and the bound stay. The
+//!   rule above ensures that this doesn't last.
+//! - d_t(0) is "a small positive integer", of an unknown unit. If it is too small, a cold start
+//!   refuses all requests that come while all slots are busy, for many periods. If it is too large,
+//!   the first burst overshoots. So all requests are admitted until 20 requests were served (or
+//!   one, and a period has ended), which takes milliseconds. Then the bound starts at half of the
+//!   one that should keep the target: (S_t − mean processing time) / 2 · P / c̄, at least 1. c̄ may
+//!   be wrong by a factor of two without an overshoot.
 //! - max-data is the configured one, or the longest queue times the largest cost served.
 //!
 //! Left out: the TCP connection delay c_i of §2 (a connection to a proxy carries many requests),
-//! waits before the stage, delays of requests that ran out of time in the queue or were
-//! given up, and the estimation of costs from a database's schema (§3.1). The latter is left to the
-//! application: it names the cost in a header, or per type.
+//! waits before the stage, delays of requests that expired in the queue or whose client left, and
+//! the estimation of costs from a database's schema (§3.1). The latter is up to the application: it
+//! gives the cost in a header, or per type.
 
 pub mod hint;
 mod pi;
@@ -60,11 +60,11 @@ pub use pi::Gains;
 use pi::{Control, dead_time};
 use record::{Record, Sums};
 
-/// Requests served before the bound is set.
+/// The number of served requests before the bound is set.
 const FIRST_SERVED: f64 = 20.0;
-/// Weight of a period in the moving averages of times per unit.
+/// Weight of the latest period in the moving averages of times per unit.
 const NEW: f64 = 0.3;
-/// µs per ms: costs in µs are configured in ms.
+/// µs per ms: costs are counted in µs, but configured in ms.
 const MICROS: f64 = 1e3;
 
 /// A bound on the backlog, set by feedback.
@@ -85,11 +85,11 @@ pub struct BacklogControl {
     work_is_time: bool,
     parallelism: u32,
     signature: f64,
-    /// Counted here and not stored yet.
+    /// This worker's counts that are not in the record yet.
     fresh: Sums,
-    /// Largest cost seen here.
+    /// The largest cost of a request served by this worker, or configured for a type.
     largest: f64,
-    /// The record as last read.
+    /// The record when it was last read.
     known: Record,
     rejection_rate: f64,
 }
@@ -127,14 +127,15 @@ impl BacklogControl {
         }
     }
 
-    /// The bound on the controlled signal, or AC's probability; `None` before anything was
+    /// Returns the bound on the controlled signal, or AC's probability; `None` before anything was
     /// measured.
     #[must_use]
     pub fn bound(&self) -> Option<f64> {
         (self.known.bounded != 0.0).then(|| self.bound_of(&self.known))
     }
 
-    /// The end of a period, or the start of the bound.
+    /// Sets the first bound, and ends the period, if either is due. Returns whether the period
+    /// ended.
     fn advance(&self, now: Instant, record: &mut Record) -> bool {
         let due = record.is_due(now, self.period);
         if record.bounded == 0.0 {
@@ -156,7 +157,7 @@ impl BacklogControl {
         true
     }
 
-    /// d_t(0).
+    /// Sets the first bound, d_t(0).
     fn start(&self, record: &mut Record) {
         let sums = record.sums;
         self.learn(&sums, record);
@@ -175,7 +176,7 @@ impl BacklogControl {
         record.bounded = 1.0;
     }
 
-    /// Moves the times per unit towards the measured ones.
+    /// Moves the times per unit of cost and of work towards the measured ones.
     fn learn(&self, sums: &Sums, record: &mut Record) {
         let moved = |average: f64, units: f64| {
             let measured = sums.slot / units;
@@ -186,7 +187,8 @@ impl BacklogControl {
             }
         };
         record.time_per_cost = if self.signal == BacklogSignal::Backlog && self.work_is_time {
-            // By definition; requests whose type was still unknown would distort a measurement.
+            // The cost is the time, in µs. A measurement would be distorted by requests whose type
+            // had no estimate yet.
             1e-6
         } else {
             moved(record.time_per_cost, sums.cost)
@@ -217,8 +219,8 @@ impl BacklogControl {
         control.next(error, gains, self.max(record), refused, dead_time)
     }
 
-    /// d_t or AC's probability. The law moves d_t only when it has a reason to; an edit that lowers
-    /// max-data is in force at once.
+    /// Returns d_t or AC's probability. An edit that lowers max-data applies at once, even if the
+    /// law doesn't move d_t.
     fn bound_of(&self, record: &Record) -> f64 {
         match self.signal {
             BacklogSignal::Backlog | BacklogSignal::QueueLength => {
@@ -228,12 +230,12 @@ impl BacklogControl {
         }
     }
 
-    /// g: seconds in which all slots together serve one unit of the signal.
+    /// Returns g, the seconds in which all slots together serve one unit of the signal.
     fn drain(&self, record: &Record) -> f64 {
         record.time_per_cost.max(1e-15) / f64::from(self.parallelism.max(1))
     }
 
-    /// max-data.
+    /// Returns max-data.
     fn max(&self, record: &Record) -> f64 {
         let each = match self.signal {
             BacklogSignal::Backlog => record.largest.max(1.0),
@@ -245,7 +247,7 @@ impl BacklogControl {
 
 impl Admission for BacklogControl {
     fn needs_slots_in_use(&self, queue_length: u32, work: u64) -> bool {
-        // Below 1 the chance decides; it is drawn once, in `decide`.
+        // AC's refusals are at random, and `decide` draws once. Any bound above 0 may refuse.
         queue_length == 0
             && self.bound().is_some_and(|bound| match self.signal {
                 BacklogSignal::Backlog => work as f64 > bound,
@@ -259,7 +261,7 @@ impl Admission for BacklogControl {
         self.fresh.refused += f64::from(!admitted);
     }
 
-    /// p(k) counts busy messages, and this request gets one, too (§3.2).
+    /// p(k) counts busy messages, and an expired request gets one, too (§3.2).
     fn expired(&mut self) {
         self.fresh.refused += 1.0;
     }
@@ -272,7 +274,7 @@ impl Admission for BacklogControl {
         self.hint.then_some(self.rejection_rate)
     }
 
-    /// AC's probability in millionths.
+    /// Returns the bound; AC's probability in millionths.
     fn controlled_bound(&self) -> Option<Bound> {
         let scale = match self.signal {
             BacklogSignal::Backlog | BacklogSignal::QueueLength => 1.0,
@@ -317,8 +319,8 @@ impl Admission for BacklogControl {
 
     fn completed(&mut self, served: &Served, _now: Instant) {
         let weight = f64::from(served.weight);
-        // Only the cost of served requests: one that a client merely claims must not raise the
-        // limit for good.
+        // Only served requests count: a cost that a client merely claims must not raise the limit
+        // permanently.
         self.largest = self.largest.max(served.work as f64);
         let sums = &mut self.fresh;
         sums.served += weight;
@@ -358,8 +360,8 @@ impl Controlled for BacklogControl {
     }
 }
 
-/// Returns a number that differs between configurations whose records must not be mixed: by the
-/// bounded signal and by the unit. Small enough to be exact in a record.
+/// Returns a number that differs between configurations whose records must not be mixed: those with
+/// another controlled signal or unit. It is small enough to be exact in a record.
 fn signature(control: &BacklogControlConfig) -> f64 {
     let signal = match control.control {
         BacklogSignal::Backlog => 1,

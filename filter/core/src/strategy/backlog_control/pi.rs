@@ -1,4 +1,4 @@
-//! The control law: how far the bound moves at the end of a period (Chronos §4, Eq. 1, 7 and 8).
+//! The control law, which moves the bound at the end of a period (Chronos §4, Eq. 1, 7 and 8).
 //!
 //! ```text
 //! e(k)   = S_t − s(k)                                              s
@@ -17,8 +17,8 @@
 //!
 //! They follow from the plant. In a FIFO of P slots that are always busy, a request that is
 //! admitted behind a backlog d is served c̄ d / P later, where c̄ is the time that a unit of cost
-//! takes in a slot. A request that is served in a period was admitted a service delay ago, and the
-//! loop holds that at S_t; so with g = c̄ / P and periods of T
+//! takes in a slot. A request that is served in a period was admitted one service delay earlier,
+//! and the loop keeps that at S_t; so with g = c̄ / P and periods of T
 //!
 //! ```text
 //! s(k) = g d_t(k − m)        m = 1 + S_t / T
@@ -26,31 +26,31 @@
 //! ```
 //!
 //! For m = 1 this is z² + (a − 2) z + 1 − aβ, stable exactly for 0 < β < 1 and 0 < a < 4 / (1 + β)
-//! (Jury). The zero at β is what makes two integrators controllable at all. With dead time the loop
-//! must be slower in proportion. a = 2q and β = 1 − 3q/4 with q = 0.7 / (2m − 1) keep it stable,
-//! whatever m, for any plant gain from nothing to 1.9 times the one assumed; nine tenths of a step
-//! of the error are gone within 6 m periods and the target is overshot by a hundredth (a tenth for
-//! m = 1). Hence
+//! (Jury). Without the zero at β, a loop with two integrators can't be stable. With dead time the
+//! loop must be slower in proportion. a = 2q and β = 1 − 3q/4 with q = 0.7 / (2m − 1) keep it
+//! stable, whatever m, for any plant gain from 0 to 1.9 times the one assumed. Nine tenths of a
+//! step of the error are gone within 6 m periods, and the target is overshot by a hundredth (a
+//! tenth for m = 1). Hence
 //!
 //! ```text
 //! K_I = 0.75 q / (1 − 0.75 q)        K_P = 2 q (1 − 0.75 q) P / c̄        cost / s
 //! ```
 //!
-//! **Anti-windup** is back-calculation: if something keeps d_t from moving by δd, δd(k) becomes the
-//! actual step, so that neither integrator remembers a step without effect. Two things do:
+//! **Anti-windup** is back-calculation: if something prevents d_t from moving by δd, δd(k) becomes
+//! the actual step, so that neither integrator keeps a step without effect. Two things prevent it:
 //!
 //! - the clamp to \[0, max-data\] of the paper;
 //! - beyond the paper: while s(k) ≤ S_t, the bound moves only if it has been refusing requests for
 //!   m periods. Before that, served requests were admitted under another limit than the bound, so
-//!   the error carries no information about the bound. And while nothing is refused, raising it has
-//!   no effect until the load comes back, and then lets in a queue of max-data. The paper, which
+//!   the error has no information about the bound. And while nothing is refused, raising the bound
+//!   has no effect until the load returns, and then admits a queue of max-data. The paper, which
 //!   clamps at max-data only, reports overshoots up to 4.13 s for S_t = 2 s (§5.3).
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// K_P and K_I.
+/// The gains of the control law.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gains {
     /// K_P, cost per second of error.
@@ -59,15 +59,14 @@ pub struct Gains {
     pub integral: f64,
 }
 
-/// m, periods: how long it takes until a bound shows in the delay.
+/// Returns m, the number of periods until a bound has an effect on the delay.
 pub(super) fn dead_time(target: Duration, period: Duration) -> f64 {
     1.0 + target.as_secs_f64() / period.as_secs_f64().max(1e-3)
 }
 
 impl Gains {
-    /// The gains for a plant in which a unit of the bound takes `drain` seconds to be served by all
-    /// slots together (g = c̄ / P), where the delay is held at `target` and measured every
-    /// `period`.
+    /// Returns the gains for a plant in which all slots together serve a unit of the bound in
+    /// `drain` seconds (g = c̄ / P), with the delay's `target` and the sampling `period`.
     #[must_use]
     pub fn derived(drain: f64, target: Duration, period: Duration) -> Self {
         let q = 0.7 / (2.0 * dead_time(target, period) - 1.0);
@@ -86,7 +85,7 @@ pub(super) struct Control {
     pub(super) bound: f64,
     /// δd, the step that the bound made.
     pub(super) step: f64,
-    /// e, s; `None` if the next error has none to be compared with.
+    /// e, s; `None` if there is none with which to compare the next error.
     pub(super) error: Option<f64>,
     /// The number of recent periods in which the bound refused a request, less those in which it
     /// didn't; at most m.
@@ -142,8 +141,8 @@ mod tests {
 
     const TARGET: f64 = 2.0;
 
-    /// Delays in a loop of s(k) = g d_t(k − m), `factor` being the true gain by the one assumed.
-    /// The bound starts where the delay is `start`.
+    /// Returns the delays in a loop of s(k) = g d_t(k − m), with the true gain `gain`. The bound
+    /// starts where the delay is `start`.
     fn close(gains: Gains, gain: f64, dead_time: usize, start: f64, periods: usize) -> Vec<f64> {
         let mut control = Control {
             bound: start / gain,
@@ -205,7 +204,7 @@ mod tests {
         }
     }
 
-    /// Eq. 5, with the sign of its second term that the published poles belong to.
+    /// Eq. 5, with the sign of its second term to which the published poles belong.
     fn chronos(mut next: impl FnMut(f64) -> f64, periods: usize) -> Vec<f64> {
         let (mut s, mut d) = ([0.5, 0.5], [22.0, 22.0]);
         let mut delays = Vec::new();
@@ -223,7 +222,7 @@ mod tests {
             proportional: 2.77,
             integral: 5.28,
         };
-        // Eq. 7 alone, its output taken for the bound itself.
+        // Eq. 7 alone, with its output as the bound itself.
         let (mut bound, mut previous) = (22.0, 1.5);
         let one = |error: f64| {
             bound += PAPER.proportional * ((PAPER.integral + 1.0) * error - previous);
@@ -275,7 +274,7 @@ mod tests {
             control = control.next(-5.0, GAINS, 1e6, true, 3.0);
         }
         assert_eq!((control.bound, control.step), (0.0, 0.0));
-        // The first period without an error of that sign moves it.
+        // The first period with an error of the other sign moves it.
         control = control.next(0.5, GAINS, 1e6, true, 3.0);
         assert!(control.bound > 0.0);
         for _ in 0..1_000 {
@@ -299,7 +298,7 @@ mod tests {
             control = control.next(1.9, GAINS, 1e6, false, 3.0);
         }
         assert_eq!((control.bound, control.step), (100.0, 0.0));
-        // The load is back; it takes m periods until the delay is the bound's doing.
+        // The load is back. It takes m periods until the bound determines the delay.
         for _ in 0..2 {
             control = control.next(1.5, GAINS, 1e6, true, 3.0);
             assert_eq!(control.bound, 100.0);

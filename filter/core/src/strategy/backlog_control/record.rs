@@ -1,4 +1,4 @@
-//! The record of the control that all workers share.
+//! The record of backlog control, which all workers share.
 
 use std::time::Duration;
 
@@ -7,27 +7,26 @@ use serde::{Deserialize, Serialize};
 use super::pi::Control;
 use crate::time::{Instant, nanos};
 
-/// Counted since some moment: in the record since the period began, in a worker since its last
-/// sync.
+/// Counts and sums: in the record since the period started, in a worker since its last sync.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Sums {
-    /// Requests decided about.
+    /// The number of requests decided about.
     pub(super) received: f64,
-    /// Of these, refused for any reason.
+    /// The number of these that were refused, for any reason.
     pub(super) refused: f64,
-    /// Requests that the bound refused.
+    /// The number of requests that the bound refused.
     pub(super) over_bound: f64,
-    /// Requests served.
+    /// The number of requests served.
     pub(super) served: f64,
-    /// Their service delays, s.
+    /// Σ of their service delays, s.
     pub(super) delay: f64,
-    /// Their processing times, s.
+    /// Σ of their processing times, s.
     pub(super) processing: f64,
-    /// The times for which they held their slots, s.
+    /// Σ of the times for which they held their slots, s.
     pub(super) slot: f64,
-    /// Their cost in the controlled signal.
+    /// Σ of their costs, in the unit of the controlled signal.
     pub(super) cost: f64,
-    /// Their work in the queue.
+    /// Σ of their work in the queue.
     pub(super) work: f64,
 }
 
@@ -49,28 +48,28 @@ impl Sums {
     }
 }
 
-/// The record of `strategy::controlled`, by name.
+/// The record that [`Controlled`](crate::strategy::Controlled) shares.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Record {
     /// Identifies the configuration and the units of the numbers.
     pub(super) signature: f64,
     /// The end of the period, ns.
     pub(super) ends: f64,
-    /// The period's.
+    /// The sums of the current period.
     pub(super) sums: Sums,
-    /// Requests received and refused in the period before.
+    /// The numbers of requests received and refused in the last period.
     pub(super) received_before: f64,
     pub(super) refused_before: f64,
     /// Whether the bound is set: 0 or 1.
     pub(super) bounded: f64,
     pub(super) control: Control,
-    /// s(k), s: the last period's.
+    /// s(k) of the last period, s.
     pub(super) delay: f64,
     /// Time that a unit of the controlled signal takes in a slot, s; 0 until measured.
     pub(super) time_per_cost: f64,
     /// Time that a unit of work takes in a slot, s; 0 until measured.
     pub(super) time_per_work: f64,
-    /// Largest cost of a request so far.
+    /// The largest cost of a request so far.
     pub(super) largest: f64,
 }
 
@@ -85,7 +84,7 @@ impl Record {
         }
     }
 
-    /// Whether all its numbers are finite: a non-finite one would stay in all later ones.
+    /// Whether all numbers are finite. A non-finite one would stay in all later records.
     pub(super) fn is_finite(&self) -> bool {
         let Sums {
             received,
@@ -122,13 +121,14 @@ impl Record {
         all.all(|number| number.is_finite())
     }
 
-    /// Whether the period is over. One that has more than twice its length to go was begun by
-    /// another clock; up to once, by a worker that read the same clock a little later.
+    /// Whether the period is over. If it would take more than twice its length from now, it was
+    /// started with another clock. It may take slightly more than its length, if a worker that read
+    /// the same clock later started it.
     pub(super) fn is_due(&self, now: Instant, period: Duration) -> bool {
         nanos_f64(now) >= self.ends || self.ends > nanos_f64(now + period * 2)
     }
 
-    /// Begins the next period at the end of the last one, or now if that is long ago. Returns the
+    /// Starts the next period at the end of the last one, or now if that was long ago. Returns the
     /// sums of the last period.
     pub(super) fn turn(&mut self, now: Instant, period: Duration) -> Sums {
         let next = self.ends + nanos(period) as f64;
@@ -143,8 +143,8 @@ impl Record {
         sums
     }
 
-    /// p: the part of the requests that was refused, in the last `period` before `now`. The period
-    /// before counts for as much of it as the current one has not lasted yet.
+    /// Returns p, the ratio of refused requests in the last `period` before `now`. The previous
+    /// period counts in proportion to the rest of the current one.
     pub(super) fn rejection_rate(&self, now: Instant, period: Duration) -> f64 {
         let left = (self.ends - nanos_f64(now)) / nanos(period).max(1) as f64;
         let left = left.clamp(0.0, 1.0);
@@ -158,7 +158,7 @@ impl Record {
     }
 }
 
-/// Exact for 104 days of uptime, then within 2 ns.
+/// Returns nanoseconds, exact for 104 days of uptime, and within 2 ns after that.
 fn nanos_f64(at: Instant) -> f64 {
     at.as_nanos() as f64
 }

@@ -29,7 +29,7 @@ fn at(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
 }
 
-/// Requests served that cost `cost` each and took 10 ms per unit of it.
+/// Serves requests of `cost` each that take 10 ms per unit of it.
 fn serve(control: &mut BacklogControl, requests: u32, cost: u64, wait_ms: u64) {
     for _ in 0..requests {
         control.completed(
@@ -66,8 +66,8 @@ impl Shared {
     }
 }
 
-/// Decides about a request of `cost` that finds `queue` requests of `backlog` in all, and all slots
-/// busy.
+/// Decides about a request of `cost` that finds `queue` requests with a total cost of `backlog`,
+/// and all slots busy.
 fn decide(control: &mut BacklogControl, queue: u32, backlog: u64, cost: u64) -> bool {
     decide_with(control, P, queue, backlog, cost)
 }
@@ -131,7 +131,7 @@ fn one_request_is_enough_once_a_period_has_ended() {
     assert!(control.bound().is_some());
 }
 
-/// A control whose bound is 380 units.
+/// Returns a control whose bound is 380 units.
 fn bounded(change: impl FnOnce(&mut BacklogControlConfig)) -> (BacklogControl, Shared) {
     let mut control = control(change);
     let mut shared = Shared::new(&control, at(0));
@@ -173,7 +173,7 @@ fn ac_refuses_in_proportion_to_the_relative_error() {
     .into_iter()
     .enumerate()
     {
-        // A fresh period, so that the one before doesn't count.
+        // Start a new period, so that the last one doesn't count.
         shared.sync(&mut control, at(1_000 * (2 * period as u64 + 1)));
         serve(&mut control, 10, 10, wait_ms);
         shared.sync(&mut control, at(1_000 * (2 * period as u64 + 2)));

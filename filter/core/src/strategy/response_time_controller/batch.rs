@@ -1,17 +1,18 @@
-//! Response times for the controller: up to `nreq` samples, then their percentile (SEDA §3.2, the
-//! monitor of Figure 3).
+//! A batch of response times for the controller: up to `nreq` samples, then their percentile (SEDA
+//! §3.2, the monitor of Figure 3).
 //!
 //! "Records up to nreq response-time samples and calculates the 90th-percentile sample by sorting
-//! the samples and taking the (0.9 × nreq)-th". A busy stage measures one answer for several; such
-//! a sample counts with that weight. So that a percentile is never one of a handful, a batch isn't
-//! complete before it has [`LEAST_SAMPLES`], or `nreq` if that is less.
+//! the samples and taking the (0.9 × nreq)-th". A busy stage measures only one of several answers,
+//! and such a sample has a weight. So that a percentile never comes from very few samples, a batch
+//! isn't complete before it has [`LEAST_SAMPLES`], or `nreq` if that is less.
 
 use std::time::Duration;
 
-/// The least samples for a meaningful percentile: of 20, the 90th percentile leaves two above it.
+/// The least number of samples for a meaningful percentile: with 20, two are above the 90th
+/// percentile.
 const LEAST_SAMPLES: u64 = 20;
-/// Percentiles that wait for the next tick. A stage measures some 800 answers a second and worker,
-/// so that it is two or three; more than these are left out.
+/// The largest number of percentiles between two ticks; further ones are dropped. A stage measures
+/// some 800 answers a second on a worker, so that usually there are two or three.
 const WAITING: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,7 +25,7 @@ struct Sample {
 /// The batch of one controller on one worker.
 #[derive(Debug)]
 pub(super) struct Batch {
-    /// Ratio.
+    /// The percentile as a ratio.
     percentile: f64,
     /// nreq.
     requests: u64,
@@ -35,7 +36,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// `percentile` in percent, `requests` above 0.
+    /// Creates an empty batch. `percentile` is in percent, and `requests` above 0.
     pub(super) fn new(percentile: f64, requests: u32) -> Self {
         Self {
             percentile: percentile / 100.0,
@@ -62,12 +63,12 @@ impl Batch {
         }
     }
 
-    /// Percentiles of the batches completed since [`Batch::clear`], s, oldest first.
+    /// Returns the percentiles of the batches completed since [`Batch::clear`], s, oldest first.
     pub(super) fn complete(&self) -> &[f64] {
         &self.complete
     }
 
-    /// The percentile of the batch as it is, s.
+    /// Returns the percentile of the incomplete batch, s; `None` if it is empty.
     pub(super) fn partial(&mut self) -> Option<f64> {
         self.samples.sort_unstable();
         // The nearest rank; the slack is for products like 0.07 × 100.
@@ -80,17 +81,17 @@ impl Batch {
         at.map(|sample| f64::from(sample.micros) / 1e6)
     }
 
-    /// Whether a batch has begun.
+    /// Whether the current batch has any samples.
     pub(super) fn is_begun(&self) -> bool {
         !self.samples.is_empty()
     }
 
-    /// Forgets the complete batches.
+    /// Removes the percentiles of complete batches.
     pub(super) fn clear(&mut self) {
         self.complete.clear();
     }
 
-    /// Begins a new batch.
+    /// Starts a new batch.
     pub(super) fn restart(&mut self) {
         self.samples.clear();
         self.weight = 0;
@@ -140,7 +141,7 @@ mod tests {
         assert!(batch.complete().is_empty());
         batch.add(ms(20), 50);
         assert_eq!(batch.complete(), [0.018]);
-        // Unless a smaller batch is configured.
+        // A smaller batch may be configured.
         let mut small = Batch::new(90.0, 3);
         (1..=6).for_each(|n| small.add(ms(n), 9));
         assert_eq!(small.complete(), [0.003, 0.006]);

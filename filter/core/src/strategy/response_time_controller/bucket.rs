@@ -1,29 +1,29 @@
 //! One token bucket for all workers (SEDA §3.2: "the rate at which new tokens are generated in a
 //! token bucket"), without a host call at a decision.
 //!
-//! The bucket's level is in the shared record. At its tick, every worker books there the tokens
-//! that it spent since its last tick. Between ticks it decides by the level that it saw then. With
-//! `s` the worker's share of the controller's arrivals lately, `L` that level, `D` the depth, `r`
-//! the rate and `t` the time since, it may spend
+//! The bucket's level is in the shared record. At its tick, every worker subtracts the tokens that
+//! it spent since its last tick. Between ticks it decides by the level that it read then. With `s`
+//! the worker's share of the controller's recent arrivals, `L` that level, `D` the depth, `r` the
+//! rate and `t` the time since, it may spend
 //!
 //! ```text
 //! s·r·t + L·(s + (1 − s)·L/D)      0 ≤ L ≤ D
 //! s·r·t + s·L                      L < 0
 //! ```
 //!
-//! and of that never more than `D`. While the bucket is full, any worker may draw on all of it. The
-//! emptier it is, the more strictly it is divided by shares, which sum up to 1. Simultaneous draws
-//! of workers beyond that are booked all the same: the level falls below zero, and they wait. So
-//! the rate is kept on average for any spread of arrivals, and a worker alone (`s = 1`) has exactly
-//! the paper's bucket.
+//! but never more than `D`. While the bucket is full, any worker may spend all of it. The emptier
+//! it is, the more strictly it is divided by shares, which sum up to 1. Tokens that several workers
+//! spend at once beyond that are subtracted nevertheless: the level falls below zero, and the
+//! workers wait. So the rate is kept on average for any distribution of arrivals, and a single
+//! worker (`s = 1`) has exactly the paper's bucket.
 //!
 //! `s` is a ratio of arrivals that count less the older they are, by a factor of e in [`FORGET`]: a
 //! worker that suddenly gets all requests has two thirds of the rate one slow tick later. Without
 //! arrivals, the shares stay.
 //!
 //! **The depth** is 1 + r·[`SLACK`]; the paper gives none. A token can't be spent in parts, and
-//! tokens that accrue between the ticks of two workers must find room, or the rate would not be
-//! reached. More would only let in bursts that the rate must keep out.
+//! tokens that accrue between the ticks of two workers need room, or the rate would not be reached.
+//! A larger depth would only admit bursts that the rate is to prevent.
 
 use std::time::Duration;
 
@@ -32,10 +32,10 @@ use crate::time::Instant;
 
 /// Time in which an arrival's weight falls by a factor of e, s: a slow tick.
 const FORGET: f64 = 0.05;
-/// The part of the depth beyond one token, as time of its rate, s: two slow ticks.
+/// The time whose tokens the bucket holds in addition to one, s: two slow ticks.
 const SLACK: f64 = 0.1;
 
-/// D: tokens that the bucket holds at `rate`.
+/// Returns D, the number of tokens that the bucket holds at `rate`.
 pub(super) fn depth(rate: f64) -> f64 {
     1.0 + rate * SLACK
 }
@@ -45,27 +45,27 @@ pub(super) fn depth(rate: f64) -> f64 {
 pub(super) struct Bucket {
     /// r, requests/s.
     rate: f64,
-    /// s.
+    /// s, this worker's share.
     share: f64,
     /// Tokens that may be spent, as of `at`.
     level: f64,
     at: Option<Instant>,
-    /// The time at which this worker last saw the record without unbooked tokens, s.
+    /// The time at which this worker last had no unbooked tokens when it read the record, s.
     seen: f64,
-    /// Spent tokens that aren't in the record yet; negative when some were given back.
+    /// Spent tokens that are not in the record yet; negative if more were given back.
     spent: f64,
-    /// Arrivals and refusals that the record doesn't know of.
+    /// Arrivals and refusals that are not in the record yet.
     arrived: u32,
     refused: u32,
-    /// This worker's part of [`Controller::arrivals`]; true at `booked`, s.
+    /// This worker's part of [`Controller::arrivals`], as of `booked`, s.
     own: f64,
     booked: f64,
-    /// `own` and `booked` once the record is stored.
+    /// The values of `own` and `booked` once the record is stored.
     next: (f64, f64),
 }
 
 impl Bucket {
-    /// A full bucket, and a worker that knows of no other.
+    /// Creates a full bucket, of which this worker has the whole share.
     pub(super) fn new(rate: f64) -> Self {
         Self {
             rate,
@@ -87,7 +87,7 @@ impl Bucket {
         self.arrived = self.arrived.saturating_add(1);
     }
 
-    /// Takes a token, if any.
+    /// Takes a token, and returns whether there was one.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         self.accrue(now);
         let taken = self.level >= 1.0;
@@ -100,7 +100,7 @@ impl Bucket {
         taken
     }
 
-    /// Gives a token back that wasn't needed.
+    /// Gives back an unneeded token.
     pub(super) fn give_back(&mut self) {
         self.level += 1.0;
         self.spent -= 1.0;
@@ -111,19 +111,19 @@ impl Bucket {
         Duration::try_from_secs_f64((1.0 - self.level) / self.rate).unwrap_or_default()
     }
 
-    /// Whether this worker has something to book.
+    /// Whether this worker has unbooked tokens, arrivals or refusals.
     pub(super) fn has_news(&self) -> bool {
         self.arrived > 0 || self.refused > 0 || self.spent != 0.0
     }
 
-    /// Brings the shared accounts up to `now` and adds this worker's. Nothing is forgotten here
-    /// before [`Bucket::stored`].
+    /// Advances the shared accounts to `now` and adds this worker's. This worker's counts stay
+    /// until [`Bucket::stored`].
     pub(super) fn book(&mut self, now: Instant, shared: &mut Controller) {
         let now = seconds(now);
         let elapsed = (now - shared.accounted).max(0.0);
         let full = depth(shared.rate);
-        // Tokens that accrued before this worker's last look were capped without its spending
-        // since.
+        // When this worker last read the record, the level was capped without the tokens that it
+        // has spent since.
         let before = (self.seen - shared.accounted).clamp(0.0, elapsed);
         let level = (shared.level + shared.rate * before).min(full) - self.spent;
         shared.level = (level + shared.rate * (elapsed - before)).min(full);

@@ -1,28 +1,27 @@
-//! The choice of the class that gives way (SEDA §3.3).
+//! The choice of the class whose rate is decreased (SEDA §3.3).
 //!
-//! Each class has a controller with a target of its own. When class c misses its target, the rates
-//! of all *lower* classes are divided by adj_lo. When they all are at the least rate already, a
-//! counter lc is incremented; above lc_thresh the rate of c itself is divided by adj_d. The lowest
-//! class has no class below it and is decreased at once, as in §3.2, so that a single class is
-//! §3.2.
+//! Each class has a controller with its own target. When class c misses its target, the rates of
+//! all *lower* classes are divided by adj_lo. If they are all at the least rate already, a counter
+//! lc is incremented; above lc_thresh the rate of c itself is divided by adj_d. The lowest class
+//! has no class below it, so its rate is decreased at once. With a single class that is §3.2.
 //!
 //! Rates are increased as in §3.2, "except that whenever a higher-priority class exceeds its
 //! response time target, all lower-priority classes are flagged" so that they aren't increased in
-//! their next iteration. The flag here is the higher class's own last run: lower classes aren't
-//! increased while it missed. One iteration is the same if all classes run equally often. If they
-//! don't, a lower class that runs twice as often would use the flag up, be increased, and so keep
-//! the higher one from ever being decreased itself.
+//! their next iteration. Here the result of the higher class's last run replaces the flag: lower
+//! classes aren't increased while that run missed. If all classes run equally often, that is the
+//! same. Otherwise, with a flag, a lower class that runs twice as often would consume it and be
+//! increased, and so prevent the higher one from ever being decreased itself.
 //!
-//! If the higher class has no run at all, because its requests don't come back, its last run counts
-//! no longer after [`STALE`] timeouts.
+//! If the higher class doesn't run, because its requests are not answered, its last run no longer
+//! counts after [`STALE`] timeouts.
 //!
-//! The paper doesn't say when lc starts over. Here it does when the lower classes' rates can be
+//! The paper doesn't say when lc is reset. Here that happens when the lower classes' rates can be
 //! decreased again.
 
 use super::law::Law;
 use super::record::Controller;
 
-/// Timeouts after which a run no longer says that a class misses its target.
+/// The number of timeouts after which the result of a class's last run no longer counts.
 const STALE: f64 = 60.0;
 
 /// Whether one of the `higher` classes misses its target.
@@ -31,7 +30,7 @@ pub(super) fn hold(law: &Law, higher: &[Controller], now: f64) -> bool {
     higher.iter().any(|class| class.missing && recent(class))
 }
 
-/// Decreases rates after class `class` missed its target.
+/// Decreases rates after `class` missed its target.
 pub(super) fn decrease(law: &Law, classes: &mut [Controller], class: usize) {
     let (upper, lower) = classes.split_at_mut(class + 1);
     let own = &mut upper[class];

@@ -7,20 +7,21 @@
 //! err < err_i   →   rate = rate − (err − c_i)·adj_i
 //! ```
 //!
-//! The rate stays within its least and its greatest. `cur` begins with the first sample.
+//! The rate stays between its minimum and maximum. `cur` starts with the first sample.
 //!
-//! Figure 4 as printed has err_i = 0.5; it must be −0.5. At +0.5 both rules would hold between 0
-//! and 0.5, and the increase would be negative wherever err > c_i = −0.1, which the text calls the
+//! Figure 4 as printed has err_i = 0.5; it must be −0.5. At +0.5 both rules would apply between 0
+//! and 0.5, and the increase would be negative for any err > c_i = −0.1, which the text calls the
 //! point at which "the rate adjustment is 0". At −0.5 there is a band from half the target to the
-//! target in which the rate stays as it is.
+//! target in which the rate doesn't change.
 //!
 //! **Idle time.** The paper's controller also runs after a timeout, but with no response there is
 //! no sample, and the text leaves that case open. Here a run without samples decreases nothing. It
-//! takes place only when no request of the controller has been waiting or running for a timeout:
-//! the cause of the slowness is over, and `cur` fades as if responses had taken no time, so the
-//! rate comes back. Otherwise a rate at its minimum would stay there as long as no request came,
-//! and then let in one in 20 s. The first sample that is worse than the faded `cur` replaces it.
-//! While requests are under way and none comes back, nothing is known and nothing changes.
+//! takes place only when no request of the controller has been waiting or running for a timeout.
+//! Then the cause of the slowness is over, and `cur` decays as if responses had taken no time, so
+//! that the rate recovers. Otherwise a rate at its minimum would stay there as long as no request
+//! came, and then admit one in 20 s. The first sample that is worse than the decayed `cur` replaces
+//! it. While requests wait or run and none is answered, there is no information, and nothing
+//! changes.
 
 use super::record::Controller;
 use super::{classes, degradation};
@@ -37,7 +38,7 @@ pub(super) struct Law {
     increase_offset: f64,
     min_rate: f64,
     pub(super) max_rate: f64,
-    /// Seconds between runs without a complete batch.
+    /// Time between runs without a complete batch, s.
     pub(super) timeout: f64,
     pub(super) lower_class_decrease: f64,
     pub(super) lower_class_patience: f64,
@@ -62,7 +63,7 @@ impl Law {
         }
     }
 
-    /// Returns a controller without measurements, at the greatest rate.
+    /// Returns a controller without measurements, at the maximum rate.
     pub(super) fn initial(&self, now: f64) -> Controller {
         Controller {
             rate: self.max_rate,
@@ -82,15 +83,15 @@ impl Law {
         }
     }
 
-    /// Clamps values that another configuration left in the record to this one's bounds.
+    /// Clamps values of the record, which may be from another configuration, to this one's bounds.
     pub(super) fn clamp(&self, controller: &mut Controller) {
         controller.rate = controller.rate.clamp(self.min_rate, self.max_rate);
         let lowest = self.degradation.map_or(1.0, |d| d.min_quality);
         controller.quality = controller.quality.clamp(lowest, 1.0);
     }
 
-    /// Runs the controller of `class` on a percentile in seconds, or on idle time. `classes` are
-    /// those of its type, the highest first.
+    /// Runs the controller of `class` with a percentile, s, or for idle time. `classes` are all
+    /// classes of its type, the highest first.
     pub(super) fn run(
         &self,
         classes: &mut [Controller],
@@ -157,7 +158,7 @@ impl Law {
         super::bucket::carry_debt(own, old);
     }
 
-    /// Whether the rate can't go lower.
+    /// Whether the rate is enforced and at its minimum.
     pub(super) fn is_least(&self, controller: &Controller) -> bool {
         self.is_enforced(controller) && controller.rate <= self.min_rate
     }
@@ -170,7 +171,7 @@ impl Law {
         }
     }
 
-    /// Whether idle time would change nothing any more.
+    /// Whether idle time has no further effect.
     pub(super) fn is_recovered(&self, controller: &Controller) -> bool {
         controller.rate >= self.max_rate && controller.quality >= 1.0 && !controller.missing
     }

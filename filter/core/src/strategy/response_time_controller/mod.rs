@@ -1,37 +1,37 @@
 //! Admission by measured response times: SEDA's overload controller (Welsh, Culler: "Adaptive
 //! Overload Control for Busy Internet Servers", USITS 2003, §3.2–3.4).
 //!
-//! Estimates can be wrong, and a backend's capacity may change under a policy's feet. This
-//! controller estimates nothing: it measures the 90th percentile of response times, compares it
-//! with the target, and adjusts the rate at which requests are let in, additive upwards and
-//! multiplicative downwards. It needs no model of the service, and it reacts only after response
+//! Estimates can be wrong, and a backend's capacity may change at any time. This controller
+//! estimates nothing: it measures the 90th percentile of response times, compares it with the
+//! target, and adjusts the rate at which requests are admitted, by additive increases and
+//! multiplicative decreases. It needs no model of the service, and it reacts only after response
 //! times have suffered.
 //!
-//! A response time begins when the request entered the service (§3.2, Figure 3), which proxies
-//! may pass on with its calls ([`Progress::age`](crate::request::Progress)): it includes the stages
-//! before this one and the wait before this stage. Without that, it begins with the
-//! arrival at this stage. Requests that ran out of time in the queue or were given up don't count,
-//! so under overload the percentile is that of the answered. One controller for each type is SEDA's
-//! one per stage (§4.4 finds that a single one for all lets a few expensive requests close the door
-//! to all others); times classes. The parts: [`law`] is a run's decision, [`classes`] and
+//! A response time starts when the request enters the service (§3.2, Figure 3). Proxies may pass
+//! its age on with calls ([`Progress::age`](crate::request::Progress)), so that it includes earlier
+//! stages and the wait before this stage. Without an age, it starts with the arrival at this stage.
+//! Requests that expired in the queue or whose clients left don't count, so under overload the
+//! percentile is that of answered requests. There is one controller for each type, as SEDA has one
+//! for each stage (§4.4 finds that with a single one, a few expensive requests cause refusals of
+//! all others), and for each class of it. The parts: [`law`] is a run's decision, [`classes`] and
 //! [`degradation`] are its extensions, [`batch`] is its input, [`bucket`] enforces the rate.
 //!
-//! **Workers.** Each collects batches of its own, as a batch of any worker's requests has the same
-//! percentile, and runs the law on the controllers of the process in the shared record (see
+//! **Workers.** Each collects its own batches, because a batch of any worker's requests has the
+//! same percentile, and runs the law on the process's controllers in the shared record (see
 //! [`Controlled`]). So the law runs as often per request as with one worker. At a few requests a
-//! second, where it runs on the timeout, a run sees the samples of one worker only.
+//! second, when it runs on the timeout, a run uses the samples of one worker only.
 //!
-//! A rate starts at its greatest, since nothing requires a lower one yet. From far above the
-//! demand, decreases follow each other until one has an effect, while a queue builds up. The paper
-//! doesn't say where its rates start; a `max_rate` near the backend's capacity makes that phase
-//! short.
+//! A rate starts at its maximum, since nothing requires a lower one yet. From far above the demand,
+//! decreases follow each other until one has an effect, while a queue builds up. The paper doesn't
+//! say where its rates start; a `max_rate` near the backend's capacity makes that phase short.
 //!
 //! **Increases.** A run adds up to 0.9 `increase`, about once a second, until response times show
-//! that it was too much, which takes as long as they are. So a target of many seconds needs an
-//! `increase` that is small beside the stage's goodput: scenario `seda-fig8` has both.
+//! that the rate is too high, which takes about one response time. So a target of many seconds
+//! needs an `increase` that is small compared with the stage's goodput: scenario `seda-fig8` has
+//! both.
 //!
 //! **A dry run** has no effect on response times. If they miss the target, the rate (and quality)
-//! falls to its least. So it shows that requests would be refused, and not how many.
+//! falls to its minimum. So a dry run shows that requests would be refused, but not how many.
 
 mod batch;
 mod bucket;
@@ -62,12 +62,12 @@ pub struct ResponseTimeController {
     law: Law,
     scope: ControlScope,
     classes: usize,
-    /// Identifies the types and classes that the record's numbers belong to.
+    /// Identifies the types and classes to which the record's numbers belong.
     fingerprint: u64,
-    /// By type, then by class; so are the next two.
+    /// By type, then by class, as are the next two.
     targets: Vec<f64>,
     parts: Vec<Part>,
-    /// The controllers, as this worker saw them last.
+    /// The controllers when the record was last read.
     controllers: Vec<Controller>,
     /// The controller that gave a token to the request that was just admitted.
     taken: Option<usize>,
@@ -78,18 +78,18 @@ pub struct ResponseTimeController {
 struct Part {
     bucket: Bucket,
     batch: Batch,
-    /// The time at which the current batch began, s.
+    /// The time at which the current batch started, s.
     begun: f64,
-    /// Requests that wait or run.
+    /// The number of requests that wait or run.
     under_way: u32,
-    /// Whether there were any since the record was stored.
+    /// Whether there were requests since the record was last stored.
     active: bool,
-    /// Whether the record has a percentile of the batch under way.
+    /// Whether a run has already used the current, incomplete batch.
     folded: bool,
 }
 
 impl ResponseTimeController {
-    /// The controllers of a stage; `settings` and `config` have been checked.
+    /// Creates the controllers of a stage; `settings` and `config` have been checked.
     #[must_use]
     pub fn new(settings: &ResponseTimeControllerConfig, config: &StageConfig) -> Self {
         let law = Law::new(settings);
@@ -134,7 +134,8 @@ impl ResponseTimeController {
         kind * self.classes + usize::from(class.0).min(self.classes - 1)
     }
 
-    /// Takes a token for a request, if it needs one; false without a token.
+    /// Takes a token for a request, if it needs one. Returns false if it needs one and there is
+    /// none.
     fn admits(&mut self, kind: TypeId, class: ClassId, now: Instant) -> bool {
         self.taken = None;
         let at = self.index(kind, class);
@@ -151,7 +152,7 @@ impl ResponseTimeController {
         taken
     }
 
-    /// Runs the law of controller `at` as often as it is due; returns whether it did.
+    /// Runs the law of controller `at` as often as is due. Returns whether it ran.
     fn run(&mut self, at: usize, now: f64) -> bool {
         let part = &mut self.parts[at];
         let (first, class) = (at - at % self.classes, at % self.classes);
@@ -186,13 +187,13 @@ impl Admission for ResponseTimeController {
         Some(controller.quality)
     }
 
-    /// `cur` (§3.2).
+    /// Returns `cur` (§3.2).
     fn controlled_response_time(&self, kind: TypeId, class: ClassId) -> Option<Duration> {
         let controller = self.controllers.get(self.index(kind, class))?;
         Duration::try_from_secs_f64(controller.current?).ok()
     }
 
-    /// Returns the rate, or the greatest one while it is not enforced.
+    /// Returns the rate, or the maximum while it is not enforced.
     fn admission_rate(&self, kind: TypeId, class: ClassId) -> Option<f64> {
         Some(self.rate(kind, class).unwrap_or(self.law.max_rate))
     }
@@ -269,7 +270,7 @@ impl Controlled for ResponseTimeController {
 
     fn sync(&mut self, now: Instant, record: &mut Vec<u8>) -> bool {
         let secs = seconds(now);
-        // If types or classes have changed, the record's controllers are others.
+        // If types or classes have changed, the record's controllers don't match these.
         let ours = |(fingerprint, controllers): &(u64, Vec<Controller>)| {
             *fingerprint == self.fingerprint
                 && controllers.len() == self.parts.len()
@@ -316,8 +317,8 @@ impl Controlled for ResponseTimeController {
     }
 }
 
-/// A number that two configurations share only if their controllers are the same in number and
-/// meaning: FNV-1a of scope and names.
+/// Returns a number that two configurations share only if they have the same controllers: FNV-1a of
+/// scope and names.
 fn fingerprint(scope: ControlScope, config: &StageConfig) -> u64 {
     let kinds = config.types.iter().map(|kind| kind.name.as_str());
     let kinds = kinds.filter(|_| scope == ControlScope::Type);

@@ -1,4 +1,4 @@
-//! The workers' shared state of a controller, in the record of [`Controlled`].
+//! The state of a controller that all workers share, in the record of [`Controlled`].
 //!
 //! [`Controlled`]: crate::strategy::Controlled
 
@@ -9,31 +9,33 @@ use crate::time::Instant;
 /// A controller: one class of one type, or of all types.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Controller {
-    /// Tokens the bucket gets, requests/s.
+    /// The rate at which the bucket gets tokens, requests/s.
     pub(super) rate: f64,
     /// `cur`: the smoothed percentile of response times, s; `None` before the first.
     pub(super) current: Option<f64>,
-    /// Whether `current` has been lowered by idle time since it was last measured.
+    /// Whether idle time has lowered `current` since the last sample.
     pub(super) aged: bool,
-    /// Whether the last run found the target missed.
+    /// Whether the target was missed in the last run.
     pub(super) missing: bool,
-    /// Runs that missed the target while no lower class had anything to give (lc).
+    /// lc: the number of runs that missed the target while all lower classes were at their least
+    /// rate.
     pub(super) runs_in_vain: f64,
     /// Quality that the application should deliver, ratio.
     pub(super) quality: f64,
     /// The time at which quality was last raised, s.
     pub(super) raised: f64,
-    /// Whether quality didn't do, so that the rate is enforced. Without degradation it always is.
+    /// Whether the lowest quality didn't suffice, so that the rate is enforced. Without degradation
+    /// the rate is always enforced.
     pub(super) at_the_door: bool,
-    /// Requests refused since the last run, over all workers.
+    /// The number of requests refused since the last run, over all workers.
     pub(super) refused: f64,
-    /// The last run, s.
+    /// The time of the last run, s.
     pub(super) ran: f64,
     /// The time at which a worker last had a request of this controller, s.
     pub(super) busy: f64,
-    /// Tokens in the bucket of the process; negative when workers spent more than there was.
+    /// Tokens in the process's bucket; negative if workers spent more than it had.
     pub(super) level: f64,
-    /// Arrivals lately, over all workers: each weighs less the older it is.
+    /// Recent arrivals over all workers, with weights that decrease with age.
     pub(super) arrivals: f64,
     /// The time of `level` and `arrivals`, s.
     pub(super) accounted: f64,
@@ -42,7 +44,7 @@ pub(super) struct Controller {
 crate::shared::record!((u64, Vec<Controller>), 7);
 
 impl Controller {
-    /// Whether all its numbers are finite: a non-finite one would stay in all later ones.
+    /// Whether all numbers are finite. A non-finite one would stay in all later records.
     pub(super) fn is_finite(&self) -> bool {
         self.numbers().iter().all(|number| number.is_finite())
     }
@@ -64,7 +66,7 @@ impl Controller {
     }
 }
 
-/// Seconds since the clock's epoch: to the microsecond for centuries.
+/// Returns seconds since the clock's epoch, exact to the microsecond for centuries.
 pub(super) fn seconds(now: Instant) -> f64 {
     now.as_nanos() as f64 / 1e9
 }

@@ -5,7 +5,7 @@ use crate::config::{DegradationConfig, FilterConfig};
 
 mod workers;
 
-/// Figure 4's parameters; p90 at 1 s.
+/// Returns Figure 4's parameters, with a p90 of 1 s.
 fn settings() -> ResponseTimeControllerConfig {
     ResponseTimeControllerConfig::figure_4(ControlScope::Policy, vec![vec![1_000_000]])
 }
@@ -81,14 +81,14 @@ fn complete(worker: &mut ResponseTimeController, now: Instant, class: u8, millis
     worker.completed(&served, now);
 }
 
-/// The record that workers share, as the stage keeps it.
+/// The record that workers share, which the stage would store.
 #[derive(Default)]
 struct Record(Vec<u8>);
 
 impl Record {
-    /// A worker's tick; returns whether it stored the record.
+    /// Runs a worker's tick. Returns whether it stored the record.
     fn tick(&mut self, worker: &mut ResponseTimeController, now: Instant) -> bool {
-        // Another worker was faster, and we try again.
+        // Another worker was faster, so the sync runs again.
         let (mut lost, mut record) = (self.0.clone(), self.0.clone());
         worker.sync(now, &mut lost);
         let after_lost = worker.controllers.clone();
@@ -113,7 +113,7 @@ fn rates(worker: &ResponseTimeController) -> Vec<f64> {
     worker.controllers.iter().map(|c| c.rate).collect()
 }
 
-/// A batch of a class in which all responses take `millis`, then a tick.
+/// Adds a batch of a class in which all responses take `millis`, then ticks.
 fn batch(
     worker: &mut ResponseTimeController,
     record: &mut Record,
@@ -186,7 +186,7 @@ fn a_few_responses_count_when_the_timeout_has_passed() {
     }
     record.tick(&mut worker, at(1_300));
     assert_eq!(rates(&worker), [2_000.0 / 1.2]);
-    // Once.
+    // Idle time counts once.
     for now in (1_310..2_200).step_by(10) {
         record.tick(&mut worker, at(now));
     }
@@ -219,10 +219,10 @@ fn idle_time_brings_the_rate_back_and_waiting_for_answers_does_not() {
         "{:?}",
         rates(&worker)
     );
-    // A bad sample is believed at once.
+    // A bad sample counts at once.
     batch(&mut worker, &mut record, 60_000, 0, 3_000);
     assert_eq!(worker.controllers[0].current, Some(3.0));
-    // And once everything is as it was, no worker writes any more.
+    // After the recovery no worker writes any more.
     for now in (61_000..3_000_000).step_by(1_000) {
         record.tick(&mut worker, at(now));
     }
@@ -261,14 +261,14 @@ fn lower_classes_give_way_first() {
     let mut worker = controller(&classes());
     let mut record = Record::default();
     record.tick(&mut worker, at(0));
-    // Gold misses its second; no other class misses its own.
+    // Gold misses its target of 1 s; no other class misses its own.
     batch(&mut worker, &mut record, 10, 0, 1_500);
     assert_eq!(rates(&worker), [2_000.0, 200.0, 200.0]);
     for i in 0..4 {
         batch(&mut worker, &mut record, 20 + i, 0, 1_500);
     }
     assert_eq!(rates(&worker), [2_000.0, 0.05, 0.05]);
-    // lc_thresh = 20 runs in vain; the 21st is the first to cost gold something.
+    // lc_thresh = 20 runs have no effect on gold; the 21st decreases its rate.
     for i in 0..20 {
         batch(&mut worker, &mut record, 30 + i, 0, 1_500);
         assert_eq!(rates(&worker)[0], 2_000.0);
@@ -322,10 +322,10 @@ fn quality_gives_way_before_anybody_is_refused() {
         batch(&mut worker, &mut record, i as u64, 0, 2_000);
         assert!((quality(&worker) - expected).abs() < 1e-9);
         assert_eq!(worker.rate(TypeId(0), ClassId(0)), None);
-        // Far above any rate, and no request is refused.
+        // The load is far above any rate, and no request is refused.
         assert!((0..5_000).all(|_| decide(&mut worker, at(i as u64), 0)));
     }
-    // The lowest quality doesn't do.
+    // The lowest quality doesn't suffice.
     for i in 10..60 {
         batch(&mut worker, &mut record, i, 0, 2_000);
     }
@@ -379,7 +379,7 @@ fn a_token_that_was_not_needed_is_given_back() {
     for i in 0..200 {
         batch(&mut worker, &mut record, i, 0, 9_000);
     }
-    // The bucket holds one token and a bit, at one in 20 s.
+    // The bucket holds slightly more than one token, at a rate of one in 20 s.
     for now in 1_000..2_000 {
         if decide(&mut worker, at(now), 0) {
             worker.withdrawn(&request(0));
@@ -405,8 +405,8 @@ fn other_types_in_the_record_are_not_taken_for_ours() {
     }
     let learned = rates(&worker);
     assert!(learned[0] < 2_000.0);
-    // The same controllers with another target go on; controllers of types don't take those of
-    // none.
+    // The same controllers with another target continue. Controllers of types don't adopt those of
+    // the policy.
     let mut again = controller(&ResponseTimeControllerConfig {
         targets_us: vec![vec![500_000]],
         ..settings()

@@ -1,16 +1,16 @@
 //! Delivery: the yield of a type's slots, and whether the type is broken.
 //!
-//! **The problem.** A route that hangs is the most common overload there is: 2% of the requests,
-//! none of which is answered, hold every slot until the route's timeout. Their service times say
-//! nothing, because there are none, and by mean service time such a type looks as cheap as before.
+//! **The problem.** A route that hangs is the most common overload: 2% of the requests, none of
+//! which is answered, hold every slot until the route's timeout. They yield no service times, so by
+//! its mean service time such a type looks as cheap as before.
 //!
 //! **Outcomes.** Every end of a request shows whether its slot delivered: an answer that is no
-//! error, within the type's last objective. The time is that in the backend, without the wait for a
-//! slot, which the stage itself decides about. A request that is still in the backend after the
-//! last objective has failed to deliver, and counts at once: its timeout may be far away, or it may
-//! have none. As long as a type has no outcome at all, the first objective counts, because a cold
-//! type that hangs gives no other sign. With x = 1 for an outcome and 0 else, over the latest
-//! outcomes of the type on all workers (exponential average, the plain one of the first):
+//! error, within the type's last objective. Only the time in the backend counts, not the wait for a
+//! slot, which the stage itself controls. A request that is still in the backend after the last
+//! objective has failed to deliver, and counts at once: its timeout may be far away, or it may have
+//! none. As long as a type has no outcome at all, the first objective counts, because a cold type
+//! that hangs gives no other sign. With x = 1 for an outcome and 0 else, over the latest outcomes
+//! of the type on all workers (exponential average, the plain one of the first):
 //!
 //! ```text
 //! delivered_k   of all outcomes, those that delivered
@@ -19,17 +19,17 @@
 //!
 //! Errors that come at once deliver nothing, but hold no slot: they lower `delivered`, not `stuck`.
 //!
-//! **Broken.** A type is broken with stuck > ½. For a type that was well, that takes twenty
+//! **Broken.** A type is broken with stuck > ½. For a type that was well, that takes about twenty
 //! requests, which may be more than the slots. So it is also broken once requests that are *silent*
-//! hold ⅛ of the slots, but two at least, and no request of the type was answered since. A silent
-//! request takes longer than half of the type's first objective, and than eight times the longest
-//! mean slot time of any type, for which it may have to wait.
+//! hold ⅛ of the slots, but at least two, and no request of the type was answered since. A silent
+//! request takes longer than half of the type's first objective, and longer than eight times the
+//! longest mean slot time of any type, for which it may have to wait.
 //!
-//! While there are requests of a type that delivers more value per slot time, one slot, or ⅛ of
-//! those that such types use, is for requests of a broken type, as probes. If these take long, one
-//! more enters every two seconds, up to ¼ of the slots and half of those in use. An outcome of a
-//! broken type, or of one of which most fail, has five times the weight of another, so that four
-//! good answers in a row end it. Alg. 1 doesn't judge probes, because the type can't come back
+//! While requests of a type arrive that delivers more value per slot time, the requests of a broken
+//! type, as probes, get one slot, or ⅛ of the slots that such types use. If the probes take long,
+//! one more enters every two seconds, up to ¼ of the slots and half of those in use. An outcome of
+//! a broken type, or of one of which most requests fail, has five times the usual weight, so that
+//! four good answers in a row end it. Alg. 1 doesn't judge probes, because the type can't come back
 //! without them.
 //!
 //! *Victims.* A queue inside the backend delays the answers of all types alike, and those with the
@@ -39,13 +39,12 @@
 //! answers over all types, which the answers of a backend without a queue keep low.
 //!
 //! A type that hangs soon makes others late, and they are broken, too. The type that broke last is
-//! not held back: it is not the cause, no other type needs protection from it, and its answers show
-//! that the backend is well again.
+//! not restricted: it is not the cause, no other type needs protection from it, and its answers
+//! show that the backend is well again.
 //!
-//! **Slot time.** A type's histogram leaves out errors that come at once, and takes a lower bound
-//! for no longer than the last objective. With `unmeasured` the part of the outcomes that it leaves
-//! out, and `beyond` the mean slot time that it leaves out, a request of the type holds its slot
-//! for
+//! **Slot time.** A type's histogram omits errors that come at once, and records a lower bound as
+//! no longer than the last objective. With `unmeasured` the part of the outcomes that it omits, and
+//! `beyond` the mean slot time that it omits, a request of the type holds its slot for
 //!
 //! ```text
 //! (1 − unmeasured) · mean + beyond
@@ -55,17 +54,18 @@ use serde::{Deserialize, Serialize};
 
 /// Weight of the newest outcome of a type that is well, and of one that is broken or fails.
 const GAIN: (f64, f64) = (1.0 / 30.0, 1.0 / 6.0);
-/// Part of the outcomes that are stuck above which a type is broken.
+/// A type is broken if a larger part of its outcomes than this is stuck, ratio.
 const BROKEN: f64 = 0.5;
-/// Part of the outcomes that deliver below which a type fails.
+/// A type fails if a smaller part of its outcomes than this delivers, ratio.
 const FAILS: f64 = 0.5;
-/// The least number of silent requests that breaks a type that was well.
+/// The least number of silent requests by which a type that was well is broken.
 const SILENT: f64 = 2.0;
 /// The number of outcomes from which on slot times are known.
 const FEWEST: f64 = 20.0;
-/// Time without an outcome after which a type is as unknown as a new one, s.
+/// Time without an outcome after which a type's record is reset, s.
 const FORGET: f64 = 60.0;
-/// Delivering part of the outcomes from which on the rest counts as chance.
+/// A type keeps its full value if this part of its outcomes delivers, ratio: other outcomes are
+/// taken for chance.
 const USUAL: f64 = 0.8;
 /// Least part of its value that a type keeps: a type that delivers nothing still has a rank.
 const LEAST: f64 = 1e-3;
@@ -73,9 +73,9 @@ const LEAST: f64 = 1e-3;
 const PROBES: (f64, f64) = (1.0 / 8.0, 1.0 / 4.0);
 /// Time constant of the least slot time of answers, s.
 const RECENT: f64 = 1.0;
-/// Multiple of the backend's delay up to which a type's last objective makes it a victim.
+/// A type is a victim if its last objective is at most this multiple of the backend's delay.
 const DELAYED: f64 = 2.0;
-/// Time between probes that are not back yet, s.
+/// Time after which a further probe enters while earlier ones are unanswered, s.
 const PAUSE: f64 = 2.0;
 
 /// Outcomes of a type.
@@ -86,13 +86,13 @@ pub(super) struct Sums {
     stuck: f64,
     /// Requests that were in the backend for longer than usual.
     silent: f64,
-    /// Answers, late ones and those of silent requests included.
+    /// The number of answers, late ones and those of silent requests included.
     answers: f64,
     /// Least slot time of an answer, s.
     fastest: Option<f64>,
-    /// Outcomes that the histogram has not.
+    /// Outcomes that the histogram omits.
     unmeasured: f64,
-    /// Slot time beyond what the histogram has, s.
+    /// Slot time that the histogram omits, s.
     beyond: f64,
 }
 
@@ -115,7 +115,7 @@ impl Sums {
         self.fastest = least(self.fastest, Some(secs));
     }
 
-    /// Adds slot time, s, that the histogram has not; `whole` if it has nothing of the request.
+    /// Adds slot time, s, that the histogram omits; `whole` if it omits the request entirely.
     pub(super) fn beyond(&mut self, secs: f64, whole: bool) {
         self.beyond += secs;
         self.unmeasured += f64::from(u8::from(whole));
@@ -142,7 +142,7 @@ fn least(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     a.into_iter().chain(b).reduce(f64::min)
 }
 
-/// A type in the record that all workers share.
+/// The state of a type in the record that all workers share.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Delivery {
     /// The number of outcomes, at most the 30 that the averages cover.
@@ -154,13 +154,13 @@ pub(super) struct Delivery {
     /// Least slot time of recent answers, s, and the time of the last answer, s.
     fastest: Option<f64>,
     answered: f64,
-    /// Part of the outcomes that the histogram has not.
+    /// Part of the outcomes that the histogram omits, ratio.
     unmeasured: f64,
-    /// Mean slot time beyond what the histogram has, s.
+    /// Mean slot time that the histogram omits, s.
     beyond: f64,
     /// Time of the last outcome, s.
     last: f64,
-    /// Time since when the type is broken, s; infinite while it is not.
+    /// The time at which the type broke, s; infinite while it is not broken.
     broken: f64,
     /// Whether it was broken, and few outcomes are known since.
     recovers: bool,
@@ -237,7 +237,8 @@ impl Delivery {
             self.follow(&fresh);
             self.last = secs;
         } else {
-            // Slot time of requests that were counted already waits for the next outcome.
+            // Keep slot time of requests whose outcomes were counted already until the next
+            // outcome.
             self.fresh.beyond = fresh.beyond;
             if (secs - self.last).abs() > FORGET {
                 *self = Self::default();
@@ -247,7 +248,8 @@ impl Delivery {
         if is_silent || self.seen > 0.0 && self.stuck > BROKEN {
             self.broken = self.broken.min(secs);
         } else if self.is_broken() {
-            // It is well again, so its costs and deliveries of that time no longer count.
+            // The type is well again, so its costs and deliveries from when it was broken no longer
+            // count.
             *self = Self {
                 last: secs,
                 recovers: true,
@@ -271,7 +273,7 @@ impl Delivery {
         follow(&mut self.delivered, fresh.delivered);
         follow(&mut self.stuck, fresh.stuck);
         follow(&mut self.unmeasured, fresh.unmeasured.min(fresh.count));
-        // Timeouts of requests that hung before it was well again no longer count.
+        // Timeouts of requests that hung before the type recovered no longer count.
         let beyond = if self.recovers { 0.0 } else { fresh.beyond };
         follow(&mut self.beyond, beyond);
         self.seen = seen.min(1.0 / GAIN.0);
@@ -314,7 +316,7 @@ impl Delivery {
         self.silent <= 0.0 && last <= DELAYED * delay
     }
 
-    /// Whether it broke before the other did, if that one is broken.
+    /// Whether it broke before `other` did, or is broken while `other` is not.
     pub(super) fn broke_before(&self, other: &Self) -> bool {
         self.broken < other.broken
     }
@@ -342,8 +344,8 @@ impl Delivery {
 }
 
 /// Returns the number of slots for probes of a broken type whose last probe entered `pause` s ago.
-/// Of all `slots`, types that are well need `working`. So many are known to work, while a P that
-/// was found may be too high.
+/// Of all `slots`, types that are well ask for `working`. At least so many work, while a P that
+/// control found may be too high.
 pub(super) fn probes(slots: f64, working: f64, pause: f64) -> f64 {
     let part = if pause < PAUSE {
         (PROBES.0 * working).floor()
@@ -353,8 +355,8 @@ pub(super) fn probes(slots: f64, working: f64, pause: f64) -> f64 {
     part.max(1.0)
 }
 
-/// The number of requests of a broken type on one worker. It is in the record, because a bound of
-/// one slot applies to all workers together.
+/// The number of requests of a broken type on one worker. The record has it, because a bound of one
+/// slot applies to all workers together.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Held {
     worker: u64,
@@ -367,8 +369,8 @@ pub(super) struct Held {
 /// Time after which the last report of a worker is dropped, s.
 const LEASE: f64 = 3.0;
 
-/// Replaces the report of `worker` by `counts`, its requests by type. Returns whether the record is
-/// to be stored.
+/// Replaces the report of `worker` with `counts`, its requests by type. Returns whether the record
+/// must be stored.
 pub(super) fn report(
     held: &mut Vec<Held>,
     worker: u64,

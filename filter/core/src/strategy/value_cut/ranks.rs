@@ -7,22 +7,23 @@ use super::{Cell, Kind, ValueCut};
 use crate::request::TypeId;
 use crate::service_times::{Estimate, Objective};
 
-/// Part of the slack of more valuable types that the others may use.
+/// Part of more valuable types' slack that other types may use.
 const CEILING: f64 = 0.9;
-/// Part of the slots in use, beyond the first, up to which the most valuable types have no ceiling:
-/// while others are held back, the rest of the slots drains the queue.
+/// Part of the slots in use, beyond the first, up to which the most valuable types have no ceiling.
+/// While a ceiling bounds the other types, the rest of the slots drains the queue.
 const UNBOUNDED: f64 = 0.5;
 /// Ratio of two values per slot time from which on they count as equal.
 pub(super) const EQUAL: f64 = 0.9;
-/// Slots for types that are cut entirely, ratio.
+/// Part of the slots for types that are cut entirely.
 pub(super) const PROBES: f64 = 0.005;
-/// The same for types of which many answers fail, since they may be well again.
+/// Part of the slots for types that are cut entirely and of which many answers fail, because they
+/// may be well again.
 const PROBES_OF_FAILING: f64 = 0.02;
-/// Part of the value whose slack is not protected.
+/// Part of the value, ÷ the number of active cells, up to which a cell's slack is not protected.
 const NEGLIGIBLE: f64 = 0.01;
 
 impl ValueCut {
-    /// Updates the types by their deliveries: whether they are broken, and their cost.
+    /// Updates the types by their deliveries: their costs, and whether they are broken.
     pub(super) fn judge(&mut self) {
         let Self {
             kinds,
@@ -102,7 +103,7 @@ impl ValueCut {
         } = self;
         let kind_of = |cell: u32| &kinds[cell as usize / *classes];
         let density = |cells: &[Cell], cell: u32| kind_of(cell).density(&cells[cell as usize]);
-        // Value of the requests that arrive in a second.
+        // Returns the value of the requests that arrive in a second.
         let asked = |cells: &[Cell], cell: u32| {
             let (kind, cell) = (kind_of(cell), &cells[cell as usize]);
             cell.rate * cell.value / kind.mean.max(1e-9)
@@ -112,7 +113,7 @@ impl ValueCut {
             by_density.then(a.cmp(&b))
         });
         let (mut set_aside, mut floors, mut value, mut active) = (0.0, 0.0, 0.0, 0.0);
-        // Slots that all types ask for.
+        // The slots that all types ask for.
         let mut all = 0.0;
         for &at in order.iter() {
             let (kind, cell) = (kind_of(at), &cells[at as usize]);
@@ -137,7 +138,7 @@ impl ValueCut {
         let (mut tightest, mut loosest): (f64, Option<(f64, TypeId)>) = (f64::INFINITY, None);
         let (mut cut, mut is_short) = (0.0, self.is_short);
         let unbounded = UNBOUNDED * (self.slots.min(all) - 1.0).max(0.0);
-        // Slots that the types so far ask for.
+        // The slots that the types up to the current group ask for.
         let mut asked_for = set_aside + floors;
         let mut rest: &[u32] = order;
         while let Some(&first) = rest.first() {
@@ -161,7 +162,7 @@ impl ValueCut {
                 budget / wanted
             };
             is_short |= fraction < 1.0 && wanted > 0.0;
-            // The rest of a part would be a rounding error.
+            // After a partial admission, any rest of the budget is a rounding error.
             budget = if fraction < 1.0 { 0.0 } else { budget - wanted };
             for &at in group {
                 let (kind, cell) = (kind_of(at), &mut cells[at as usize]);
@@ -221,7 +222,8 @@ impl Kind {
         self.own && !self.condemned && !self.is_broken
     }
 
-    /// Returns the type with these `objectives` and this `estimate`; `before` is its state so far.
+    /// Returns the state of a type with these `objectives` and this `estimate`, updated from
+    /// `before`.
     pub(super) fn new(
         estimate: &Estimate<'_>,
         objectives: &[Objective],
@@ -253,7 +255,7 @@ impl Kind {
         }
     }
 
-    /// Whether it is admitted without regard to the budget, with its work set aside.
+    /// Whether the type's work is set aside and it is admitted regardless of the budget.
     fn is_apart(&self) -> bool {
         self.cold || self.is_broken
     }

@@ -10,20 +10,20 @@ const STEP: f64 = 0.1 - 1e-6;
 const RATE_TIME: f64 = 1.0;
 /// Part of the value above the cut that may be refused before ρ falls.
 const TOLERATED: f64 = 0.02;
-/// Most that ρ falls by in a second, relative.
+/// The largest relative decrease of ρ in a second.
 const DECREASE: f64 = 0.2;
 /// Increase of ρ in a second.
 const INCREASE: f64 = 0.04;
-/// Requests above the cut, or time, s, after which ρ moves.
+/// The number of requests above the cut after which ρ moves.
 const ENOUGH: f64 = 50.0;
-/// See `ENOUGH`.
+/// The time after which ρ moves even after fewer requests, s.
 const LONGEST: f64 = 1.0;
 /// The range of ρ, without a bound of utilization.
 pub(super) const RHO: (f64, f64) = (0.3, 1.3);
 /// Time constant of the averages that decide whether the ceilings apply, s.
 const PROTECTION: f64 = 3.0;
 
-/// The first number of a record, so that no other strategy's record is taken for one.
+/// The first number of a record, which distinguishes it from another strategy's.
 pub(super) const SIGNATURE: f64 = 2_012_002.0;
 
 /// The record of [`Controlled`].
@@ -36,13 +36,13 @@ pub(super) struct Record {
     /// Time of the first step, s.
     pub(super) first: f64,
     pub(super) rho: f64,
-    /// Value above the cut in this step.
+    /// The value above the cut in this step.
     pub(super) above: f64,
     /// The refused part of `above`.
     pub(super) refused: f64,
     /// The part of `above` that Alg. 1 refused.
     pub(super) missed: f64,
-    /// Averages of `above` and `missed`.
+    /// Decaying sums of `above` and `missed`.
     pub(super) recent: (f64, f64),
     /// Sums of `above` and `refused` since ρ moved, the number of requests in them, and the time of
     /// that move, s.
@@ -87,7 +87,7 @@ impl Record {
         }
     }
 
-    /// Whether all its numbers are finite. Any other number would stay in all later records.
+    /// Whether all numbers are finite. A non-finite one would stay in all later records.
     pub(super) fn is_finite(&self) -> bool {
         let head = [
             self.stepped,
@@ -108,7 +108,7 @@ impl Record {
             && self.deliveries.iter().all(Delivery::is_finite)
     }
 
-    /// Advances the averages, and ρ to at most `most`, if that is due.
+    /// Advances the averages, and ρ to at most `most`, if that is due. Returns whether it was.
     pub(super) fn step(&mut self, secs: f64, slots: f64, most: f64) -> bool {
         let elapsed = secs - self.stepped;
         // A clock that stepped back starts a new step.
@@ -140,7 +140,7 @@ impl Record {
         true
     }
 
-    /// Moves ρ, to at most `most`, when enough was decided.
+    /// Moves ρ, to at most `most`, after enough requests or time.
     fn follow(&mut self, secs: f64, most: f64) {
         let elapsed = secs - self.since;
         if self.count < ENOUGH && (0.0..LONGEST).contains(&elapsed) {

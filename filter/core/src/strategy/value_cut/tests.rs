@@ -6,7 +6,7 @@ use super::*;
 use crate::memory::MemoryHost;
 use crate::service_times::{Objective, Settings, TypeSettings};
 
-/// A type with known value, mean and slack in ms, and slots that it asks for.
+/// A type with known value, mean and slack in ms, and the slots that it asks for.
 #[derive(Debug, Clone, Copy)]
 struct Known(f64, f64, f64, f64);
 
@@ -67,7 +67,7 @@ fn slot_time_goes_to_what_is_worth_most() {
     let left = SLOTS - MIX[0].3 - MIX[1].3;
     assert!((cut.admitted(TypeId(2)) - left / MIX[2].3).abs() < 1e-9);
 
-    // A type that is worth thirty times as much comes before the cheap ones.
+    // A type of thirty times the value has a higher rank than the cheap ones.
     let mut dear = MIX;
     dear[2].0 = 30.0;
     let cut = filled(&dear);
@@ -94,7 +94,7 @@ fn a_class_scales_the_value() {
     assert_eq!(admitted(0), 1.0);
     assert!((admitted(1) - 0.6).abs() < 1e-9);
     assert!((cut.admitted(TypeId(0)) - 0.8).abs() < 1e-9);
-    // Classes of one value are one.
+    // Classes with the same value share a cell.
     assert_eq!(known(&MIX, &[0.5, 0.5]).cells.len(), 3);
 }
 
@@ -104,7 +104,7 @@ fn floors_come_first_and_say_when_they_do_not_fit() {
     cut.kinds[2].floor = 0.3;
     cut.fill();
     assert!(cut.floors_fit());
-    // Of the slots, 0.3 of the reports and all of `fast` leave the rest to `search`.
+    // `search` gets the slots that 0.3 of the reports and all of `fast` leave.
     let left = SLOTS - MIX[0].3 - MIX[1].3 - 0.3 * MIX[2].3;
     assert!(left < 0.0, "the cut is among the cheap now");
     assert_eq!(cut.admitted(TypeId(0)), 1.0);
@@ -201,7 +201,7 @@ fn a_type_has_a_rank_before_it_has_a_histogram() {
     assert_eq!(first, [1.0; 19], "its cost is not known");
     assert!((last[0] - 1.0 / 15.0).abs() < 1e-9, "{last:?}");
     assert_eq!(cut.admitted(TypeId(0)), 1.0);
-    // Alg. 1 judges it by the times of other types, so its refusals say nothing about the budget.
+    // Alg. 1 judges it by the times of other types, so its refusals don't affect the budget.
     cut.decided(&of(1), at(0), false, false);
     assert_eq!(cut.refused, 0.0);
 }
@@ -212,7 +212,7 @@ fn a_type_that_misses_its_objective_by_itself_keeps_its_rank() {
         let mut cut = known(&MIX, &[]);
         (cut.kinds[condemned].condemned, cut.kinds[condemned].slack) = (true, None);
         cut.fill();
-        // Refusals of it are no loss.
+        // Its refusals don't count as lost.
         cut.decided(&of(condemned as u16), at(0), false, false);
         assert_eq!(cut.refused, 0.0);
         [0, 1, 2].map(|kind| cut.admitted(TypeId(kind)))
@@ -279,7 +279,7 @@ fn the_budget_follows_refusals_above_the_cut() {
 
 #[test]
 fn nobody_is_protected_until_somebody_needs_it() {
-    // All fit, by far.
+    // All types fit easily.
     let types = [MIX[0], MIX[2]].map(|known| Known(known.0, known.1, known.2, 1.0));
     let mut cut = known(&types, &[]);
     let mut record = Vec::new();
@@ -331,7 +331,8 @@ fn workers_count_arrivals_once_and_agree() {
     let mut record = Vec::new();
     workers[0].sync(at(0), &mut record);
     for now in 1..=10_000_u64 {
-        // Every ms some worker gets 4 × 2.5 ms of fast and, each tenth, a report: 10 and 6 slots.
+        // Every ms some worker gets 4 × 2.5 ms of fast and, every tenth ms, a report: 10 and 6
+        // slots.
         let worker = &mut workers[(now * 7 % 3) as usize];
         for _ in 0..4 {
             worker.admits(&of(0), at(0), &mut rng);

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A controller whose rate doesn't change.
+/// Returns a controller whose rate doesn't change.
 fn fixed(rate: f64) -> ResponseTimeControllerConfig {
     ResponseTimeControllerConfig {
         min_rate: rate,
@@ -13,8 +13,8 @@ fn fixed(rate: f64) -> ResponseTimeControllerConfig {
     }
 }
 
-/// Arrivals at `workers` workers, each millisecond those that `arrivals` says, with a tick of each
-/// worker every `tick` ms; admitted requests by millisecond.
+/// Sends arrivals to `workers`, each millisecond to those that `arrivals` returns, with a tick of
+/// each worker every `tick` ms. Returns the admitted requests by millisecond.
 fn drive(
     workers: &mut [ResponseTimeController],
     (begin, end): (u64, u64),
@@ -43,7 +43,7 @@ fn one_worker_has_a_token_bucket() {
     let mut worker = [controller(&fixed(20.0))];
     let mut record = Record::default();
     record.tick(&mut worker[0], at(0));
-    // Full: 1 + 20·0.1. Then one in 50 ms, ticks or not.
+    // The full bucket has 1 + 20·0.1. Then there is one in 50 ms, with or without ticks.
     let admitted = drive(&mut worker, (0, 1_000), 100_000, |_| vec![0], &mut record);
     let times: Vec<usize> = (0..1_000).filter(|&i| admitted[i] > 0).collect();
     assert_eq!(times[..3], [0, 1, 2]);
@@ -85,7 +85,7 @@ fn the_rate_follows_the_arrivals_to_another_worker() {
 
 #[test]
 fn without_overload_no_worker_is_short_whoever_gets_the_requests() {
-    // A tenth of the rate, in bursts of 20 that go to another worker each time.
+    // A tenth of the rate, in bursts of 20, each to another worker.
     let mut workers: Vec<_> = (0..8).map(|_| controller(&fixed(1_000.0))).collect();
     let mut record = Record::default();
     let burst = |now: u64| {
@@ -97,8 +97,8 @@ fn without_overload_no_worker_is_short_whoever_gets_the_requests() {
 }
 
 proptest! {
-    /// For any spread of requests over workers and time, the process admits no more than the rate
-    /// and the workers' views of the bucket allow together, and no less than the rate if all
+    /// For any distribution of requests over workers and time, the process admits at most the rate
+    /// plus what the workers' copies of the bucket allow together, and at least the rate if all
     /// workers have requests.
     #[test]
     fn the_rate_is_kept_over_all_workers(
@@ -121,7 +121,7 @@ proptest! {
         let admitted: usize = drive(&mut all, (0, 8_000), tick, arrivals, &mut record).iter().sum();
         let most = rate * 8.0 + workers as f64 * bucket::depth(rate);
         prop_assert!(admitted as f64 <= most + 1.0, "{admitted} of {most}");
-        // Then all workers have requests all the time.
+        // After that, all workers always have requests.
         let asked = drive(&mut all, (8_000, 24_000), tick, |_| (0..workers).collect(), &mut record);
         let later: usize = asked.iter().sum();
         let least = (rate * 16.0).min(16_000.0 * workers as f64) * 0.9;
