@@ -312,7 +312,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
         asked: &mut Asked,
     ) -> Result<Decision, HostError> {
         if self.engine.degrades() && headers.any_of_ours() && headers.header(QUALITY).is_some() {
-            // Whatever the decision: only Headgate may set qualities, not clients.
+            // This holds for every decision: only Headgate may set qualities, not clients.
             let removed = stream.remove_request_header(QUALITY.as_bytes());
             self.check(stream, removed);
         }

@@ -284,8 +284,8 @@ proptest! {
         }
     }
 
-    /// Whatever number of samples is enough, the window is bounded, never has too few once it had
-    /// enough, and counts nothing twice.
+    /// For any minimum of samples, the window is bounded, keeps enough once it had enough, and
+    /// counts each sample once.
     #[test]
     fn is_bounded_and_never_has_too_little(
         happenings in happenings(),

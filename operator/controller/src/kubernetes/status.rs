@@ -196,4 +196,4 @@ pub fn is_pending(status: &AdmissionPolicyStatus) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -496,29 +496,15 @@ async fn write(
 mod tests {
     use std::convert::Infallible;
 
-    use headgate_core::config::Mode;
     use http::{Request, Response};
     use kube::client::Body;
 
+    use super::super::status::tests::accepted;
     use super::*;
 
     fn state(number: usize) -> PolicyState {
-        PolicyState {
-            name: format!("a/{number:04}"),
-            source: String::new(),
-            generation: 1,
-            targets: vec![format!("Service/a/{number}").parse().unwrap()],
-            accepted: Ok(()),
-            conflicts: Vec::new(),
-            overridden: Vec::new(),
-            without_workflows: Vec::new(),
-            warnings: Vec::new(),
-            beyond_limit: BTreeMap::new(),
-            not_found: Vec::new(),
-            mode: Mode::Enforce,
-            endpoint_slots: None,
-            revision: "r".to_owned(),
-        }
+        let target = format!("Service/a/{number}").parse().unwrap();
+        accepted(&format!("a/{number:04}"), vec![target])
     }
 
     fn observed(state: &PolicyState, version: u32) -> Observed {

@@ -358,9 +358,9 @@ proptest! {
         }
     }
 
-    /// Whatever the other flows send, each request ends no later than on a separate server with the
-    /// speed of its flow's share, except for one request of each flow, one that found the server
-    /// idle, and tags.
+    /// With any load of the other flows, each request ends no later than on a separate server with
+    /// the speed of its flow's share, except for one request of each flow, one that found the
+    /// server idle, and tags.
     #[test]
     fn tags_guarantee_each_flow_its_share(
         weights in weights(),

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headgate_core::config::{FilterConfig, Mode, OutboundConfig, StageConfig};
+use headgate_core::config::{FilterConfig, OutboundConfig, StageConfig};
 
 use super::settings::Settings;
 use super::wanted::Installed;
 use super::{envoy_gateway, istio};
 use crate::kubernetes::cluster::{Cluster, Gateway, ObjectKey, Pod, PolicyObject, Route};
+use crate::kubernetes::status::tests::accepted;
 use headgate_api::plan::{
-    Attachment, Endpoints, GATEWAY_NAME_LABEL, Plan, PolicyState, ProxySelector, Share, TargetRef,
+    Attachment, Endpoints, GATEWAY_NAME_LABEL, Plan, ProxySelector, Share, TargetRef,
 };
 use headgate_api::validate::{Slots, check_file};
 
@@ -115,22 +116,7 @@ impl Example {
             }
             .into(),
         );
-        self.plan.policies.push(PolicyState {
-            name: policy.to_owned(),
-            source: String::new(),
-            generation: 1,
-            targets: vec![target],
-            accepted: Ok(()),
-            conflicts: Vec::new(),
-            overridden: Vec::new(),
-            without_workflows: Vec::new(),
-            warnings: Vec::new(),
-            beyond_limit: BTreeMap::new(),
-            not_found: Vec::new(),
-            mode: Mode::Enforce,
-            endpoint_slots: None,
-            revision: "r".to_owned(),
-        });
+        self.plan.policies.push(accepted(policy, vec![target]));
         self
     }
 

@@ -16,12 +16,13 @@ fn target(text: &str) -> TargetRef {
     text.parse().unwrap()
 }
 
-fn state(generation: i64) -> PolicyState {
+/// Returns an accepted policy of a plan, without conflicts or warnings.
+pub(in crate::kubernetes) fn accepted(name: &str, targets: Vec<TargetRef>) -> PolicyState {
     PolicyState {
-        name: "a/p".into(),
+        name: name.to_owned(),
         source: String::new(),
-        generation,
-        targets: TARGETS.iter().map(|t| target(t)).collect(),
+        generation: 1,
+        targets,
         accepted: Ok(()),
         conflicts: Vec::new(),
         overridden: Vec::new(),
@@ -31,7 +32,14 @@ fn state(generation: i64) -> PolicyState {
         not_found: Vec::new(),
         mode: Mode::Enforce,
         endpoint_slots: None,
-        revision: "r".into(),
+        revision: "r".to_owned(),
+    }
+}
+
+fn state(generation: i64) -> PolicyState {
+    PolicyState {
+        generation,
+        ..accepted("a/p", TARGETS.iter().map(|t| target(t)).collect())
     }
 }
 
