@@ -17,6 +17,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::variants::in_time;
+use crate::bench::cpu::median;
 use crate::backend::{Backend, BackendConfig, Fault, OnDisconnect};
 use crate::bench::lab::{Lab, Protection};
 use crate::bench::native_filters;
@@ -535,14 +536,14 @@ pub fn table(report: &CaseReport) -> String {
     format!("\n{}: {}\n{table}{refusals}", report.case, report.title)
 }
 
-/// Returns `median (least–greatest)`. A run without a value counts as infinite, which is shown as
-/// `–`.
+/// Returns `median (least–greatest)`. An event that didn't happen in a run counts as later than all
+/// others and is shown as `–`. A run without a value of another unit is left out.
 fn spread(values: Vec<Option<f64>>, unit: Unit) -> String {
-    let mut values: Vec<f64> = values
+    let absent = matches!(unit, Unit::Seconds | Unit::Milliseconds).then_some(f64::INFINITY);
+    let values: Vec<f64> = values
         .into_iter()
-        .map(|value| value.unwrap_or(f64::INFINITY))
+        .filter_map(|value| value.or(absent))
         .collect();
-    values.sort_by(f64::total_cmp);
     let write = |value: f64| match value.is_finite() {
         true => unit.write(value),
         false => "–".to_owned(),
@@ -550,9 +551,11 @@ fn spread(values: Vec<Option<f64>>, unit: Unit) -> String {
     match values.as_slice() {
         [] => "–".to_owned(),
         [only] => write(*only),
-        [least, .., most] => {
-            let median = values[values.len() / 2];
-            format!("{} ({}–{})", write(median), write(*least), write(*most))
+        _ => {
+            let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+            let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let middle = median(&values);
+            format!("{} ({}–{})", write(middle), write(least), write(most))
         }
     }
 }
@@ -607,4 +610,27 @@ fn constant(mix: &[QueryType], seconds: u64) -> Vec<Phase> {
         duration: Duration::from_secs(seconds),
         rate: mix.iter().map(|query| query.share).sum(),
     }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_is_the_median_of_all_runs_with_least_and_greatest() {
+        assert_eq!(
+            spread(vec![Some(0.9), Some(0.7)], Unit::Share),
+            format!("{} ({}–{})", percent(0.8), percent(0.7), percent(0.9)),
+        );
+        assert_eq!(
+            spread(vec![Some(3.0), None, Some(1.0)], Unit::Seconds),
+            "3 s (1 s––)"
+        );
+        assert_eq!(
+            spread(vec![None, Some(0.5)], Unit::Share),
+            percent(0.5),
+            "a share of nothing is not a best share"
+        );
+        assert_eq!(spread(vec![None, None], Unit::Share), "–");
+    }
 }
