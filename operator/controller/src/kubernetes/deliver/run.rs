@@ -32,8 +32,9 @@ pub struct View {
     pub plan: Arc<Plan>,
 }
 
-/// Delivers `views` and the Wasm filter of `modules` until `views` has no sender left. Only the leader may run this, and must drop it when
-/// it loses the Lease. A write in flight at that moment is one that the next leader would make too.
+/// Delivers `views` and the Wasm filter of `modules` until `views` has no sender left. Only the
+/// leader may run this, and must drop it when it loses the Lease. A write in flight at that moment
+/// is one that the next leader would make too.
 ///
 /// `interrupted` means that there may have been no operator before this one to serve the module.
 /// `delivered` gets the outcomes when they change, and keeps the last ones when this ends.

@@ -47,9 +47,9 @@ pub struct Workload {
 pub enum Place {
     /// The proxies of a Gateway.
     Gateway(ObjectKey),
-    /// Sidecars of Pods, for requests to these.
+    /// The inbound side of Pods' sidecars.
     Pods,
-    /// Sidecars of Pods, for calls of these.
+    /// The outbound side of Pods' sidecars.
     Calls,
 }
 
