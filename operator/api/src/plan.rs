@@ -19,7 +19,7 @@ use serde::Serialize;
 
 pub use attachments::{Attachment, Attachments};
 pub use claims::ProxyClaims;
-pub use enforced::{Enforced, InForce, Overridden};
+pub use enforced::{Enforced, InForce};
 pub use share::{Endpoints, Portion, Share};
 pub use target::{ParseTargetError, TargetKind, TargetRef};
 

@@ -52,6 +52,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use headgate_core::config;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 /// Turns enumerations of a policy into those of the filter's configuration with the same values.
@@ -99,7 +100,7 @@ pub const KIND: &str = "AdmissionPolicy";
 pub const DEFAULT_NAMESPACE: &str = "default";
 
 /// An admission policy.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AdmissionPolicy {
     /// [`API_VERSION`].
@@ -111,64 +112,45 @@ pub struct AdmissionPolicy {
     /// The desired state.
     pub spec: AdmissionPolicySpec,
     /// The observed state; written by the operator in a cluster, ignored in a file.
-    #[serde(default, skip_serializing)]
-    pub status: Ignored,
+    #[serde(default)]
+    pub status: IgnoredAny,
 }
 
 /// The fields of Kubernetes' `ObjectMeta` that Headgate reads. The rest is accepted and ignored, so
 /// that the output of `kubectl get -o yaml` is a valid file.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Metadata {
     /// Name, unique in its namespace.
     pub name: String,
     /// Namespace; `default` when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// Increases with each change of the spec; set by the API server.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
     /// RFC 3339; set by the API server. Among policies for one target the oldest applies.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creation_timestamp: Option<String>,
     /// Labels.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default)]
     pub labels: BTreeMap<String, String>,
     /// Annotations.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default)]
     pub annotations: BTreeMap<String, String>,
-    #[serde(default, skip_serializing)]
-    generate_name: Ignored,
-    #[serde(default, skip_serializing)]
-    uid: Ignored,
-    #[serde(default, skip_serializing)]
-    resource_version: Ignored,
-    #[serde(default, skip_serializing)]
-    deletion_timestamp: Ignored,
-    #[serde(default, skip_serializing)]
-    deletion_grace_period_seconds: Ignored,
-    #[serde(default, skip_serializing)]
-    finalizers: Ignored,
-    #[serde(default, skip_serializing)]
-    owner_references: Ignored,
-    #[serde(default, skip_serializing)]
-    managed_fields: Ignored,
-    #[serde(default, skip_serializing)]
-    self_link: Ignored,
-}
-
-/// A field of any value, which is ignored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Ignored;
-
-impl Serialize for Ignored {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_unit()
-    }
-}
-
-impl<'de> Deserialize<'de> for Ignored {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        serde::de::IgnoredAny::deserialize(deserializer).map(|_| Self)
-    }
+    #[serde(default)]
+    generate_name: IgnoredAny,
+    #[serde(default)]
+    uid: IgnoredAny,
+    #[serde(default)]
+    resource_version: IgnoredAny,
+    #[serde(default)]
+    deletion_timestamp: IgnoredAny,
+    #[serde(default)]
+    deletion_grace_period_seconds: IgnoredAny,
+    #[serde(default)]
+    finalizers: IgnoredAny,
+    #[serde(default)]
+    owner_references: IgnoredAny,
+    #[serde(default)]
+    managed_fields: IgnoredAny,
+    #[serde(default)]
+    self_link: IgnoredAny,
 }

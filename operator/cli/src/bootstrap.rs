@@ -5,9 +5,7 @@ mod service;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write as _};
 use std::num::NonZeroU32;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,6 +19,7 @@ use headgate_controller::bootstrap::{
     Admission, Bootstrap, ConfigSource, Outbound, Pod, ProxyIdentity, SdsFiles, Uploads, XdsTls,
 };
 use headgate_controller::endpoint::Endpoint;
+use headgate_controller::files::replace;
 use headgate_controller::xds::module::Kind;
 
 /// Prints a complete Envoy bootstrap: a listener, an upstream and the slot that Headgate fills.
@@ -163,7 +162,9 @@ pub fn run(args: &BootstrapArgs) -> anyhow::Result<Output> {
         return Ok(Output::ok(bootstrap.to_yaml()));
     };
     let write = |path: &Path, content: &str| {
-        replace(path, content).with_context(|| format!("--output {}", path.display()))
+        // Envoy often runs as another user.
+        let written = replace(path, content.as_bytes(), 0o644);
+        written.with_context(|| format!("--output {}", path.display()))
     };
     if let ConfigSource::Xds { tls: Some(tls), .. } = &bootstrap.source {
         write(&tls.sds.identity, &tls.identity_yaml())?;
@@ -312,15 +313,4 @@ fn duration(text: &str) -> Result<Duration, String> {
         Ok(duration) => Ok(duration),
         Err(why) => Err(why.to_string()),
     }
-}
-
-/// Replaces a file as a whole. Envoy often runs as another user, so the file is readable for all.
-fn replace(path: &Path, content: &str) -> io::Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let partial = path.with_file_name(format!(".{name}.{}", std::process::id()));
-    let mut file = fs::File::create(&partial)?;
-    file.set_permissions(fs::Permissions::from_mode(0o644))?;
-    file.write_all(content.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(partial, path)
 }

@@ -6,9 +6,7 @@
 //! a token.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -27,6 +25,7 @@ use kube::client::Body;
 
 use headgate_controller::kubernetes::authorize::{AUDIENCE, TOKEN_HEADER};
 use headgate_controller::kubernetes::client::Access;
+use headgate_controller::kubernetes::cluster::ObjectKey;
 use headgate_controller::kubernetes::deliver::Adapter;
 use headgate_controller::kubernetes::deliver::object::{ADAPTER_LABEL, MANAGED_BY};
 use headgate_controller::kubernetes::resource::PolicyResource;
@@ -42,59 +41,20 @@ const MAX_OPERATORS: usize = 16;
 const TOKEN_SECONDS: i64 = 600;
 /// The name of the operators' admin port in the Service.
 const ADMIN_PORT_NAME: &str = "http-admin";
+/// The Service of the operators' admin ports, as the chart names it.
+pub(super) const OPERATOR: &str = "headgate-system/headgate-metrics";
 /// The default number of that port.
 const ADMIN_PORT: i32 = 18_001;
 
 /// The cluster, and the operators' Service in it.
-#[derive(Debug, Clone, Args, Default)]
+#[derive(Debug, Clone, Args)]
 pub struct ClusterArgs {
     /// The API server
     #[command(flatten)]
     pub access: Access,
     /// Service of the operators' reports
-    #[arg(long, value_name = "NAMESPACE/SERVICE", default_value_t)]
-    pub operator: OperatorService,
-}
-
-/// The Service of the operators' admin ports.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OperatorService {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-}
-
-impl Default for OperatorService {
-    fn default() -> Self {
-        Self {
-            namespace: "headgate-system".to_owned(),
-            name: "headgate-metrics".to_owned(),
-        }
-    }
-}
-
-impl fmt::Display for OperatorService {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
-
-impl FromStr for OperatorService {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.split('/').collect::<Vec<_>>()[..] {
-            [namespace, name] if !namespace.is_empty() && !name.is_empty() => Ok(Self {
-                namespace: namespace.to_owned(),
-                name: name.to_owned(),
-            }),
-            _ => Err(format!(
-                "{text:?} is no NAMESPACE/SERVICE, such as {}",
-                Self::default()
-            )),
-        }
-    }
+    #[arg(long, value_name = "NAMESPACE/SERVICE", default_value = OPERATOR)]
+    pub operator: ObjectKey,
 }
 
 /// The report of one operator.
@@ -114,7 +74,7 @@ pub struct Cluster {
     client: Client,
     /// The namespace of the kubeconfig's context.
     pub namespace: String,
-    operator: OperatorService,
+    operator: ObjectKey,
 }
 
 impl ClusterArgs {
@@ -217,7 +177,7 @@ impl Cluster {
     /// # Errors
     /// Returns the reason why the operators can't be listed, in one line.
     pub async fn operators(&self) -> anyhow::Result<Vec<Operator>> {
-        let OperatorService { namespace, name } = &self.operator;
+        let ObjectKey { namespace, name } = &self.operator;
         let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), namespace);
         let of_service =
             ListParams::default().labels(&format!("kubernetes.io/service-name={name}"));
@@ -254,7 +214,7 @@ impl Cluster {
 
     /// Returns a token that is valid only for the operators' reports.
     async fn token(&self) -> anyhow::Result<String> {
-        let OperatorService { namespace, name } = &self.operator;
+        let ObjectKey { namespace, name } = &self.operator;
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
         let request = TokenRequest {
             spec: Some(TokenRequestSpec {
@@ -336,20 +296,6 @@ pub(super) fn refused(error: &kube::Error) -> anyhow::Error {
                 cause = deeper;
             }
             anyhow!("the API server can't be reached: {cause}")
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_service_has_a_namespace() {
-        let service: OperatorService = "a/b".parse().unwrap();
-        assert_eq!(service.to_string(), "a/b");
-        for text in ["", "a", "a/", "/b", "a/b/c"] {
-            assert!(text.parse::<OperatorService>().is_err(), "{text}");
         }
     }
 }

@@ -3,25 +3,33 @@
 use std::collections::BTreeSet;
 
 use headgate_api::validate::is_label;
+use headgate_controller::kubernetes::cluster::ObjectKey;
 
 /// The longest name of a type.
 const MAX_NAME: usize = 63;
 
-/// The target of the policy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Service {
-    pub(super) namespace: String,
-    pub(super) name: String,
+/// Returns the target of the policy.
+pub(super) fn service(text: &str) -> Result<ObjectKey, String> {
+    let is_right = |key: &ObjectKey| is_label(&key.namespace) && is_label(&key.name);
+    let key = text.parse::<ObjectKey>().ok().filter(is_right);
+    key.ok_or_else(|| {
+        "a namespace and the name of a Service in it, such as default/search".to_owned()
+    })
 }
 
-pub(super) fn service(text: &str) -> Result<Service, String> {
-    match text.split_once('/') {
-        Some((namespace, name)) if is_label(namespace) && is_label(name) => Ok(Service {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        }),
-        _ => Err("a namespace and the name of a Service in it, such as default/search".to_owned()),
-    }
+/// Returns the head of a policy in dry run for a Service, up to its target.
+pub(super) fn head(namespace: &str, name: &str) -> String {
+    format!(
+        "apiVersion: headgate.dev/v1alpha1
+kind: AdmissionPolicy
+metadata: {{name: {name}, namespace: {namespace}}}
+spec:
+  mode: DryRun        # decides and counts, and refuses nothing; remove it when the counts are as \
+         you want them
+  targetRefs:
+  - {{group: \"\", kind: Service, name: {name}}}
+"
+    )
 }
 
 /// Returns `parts` as a name of at most 63 lower case letters, digits and `-`, with a number

@@ -26,6 +26,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use super::tls::TlsArgs;
 use headgate_api::plan::Plan;
 use headgate_controller::admin::{Admin, View};
+use headgate_controller::kubernetes::operate::Operator;
 use headgate_controller::metrics::Metrics;
 use headgate_controller::modules::{self, ModuleServer};
 use headgate_controller::xds::module::{self, Kind, Module, Modules};
@@ -33,7 +34,6 @@ use headgate_controller::xds::tls::Tls;
 use headgate_controller::xds::{AdmissionServer, Limits, Server};
 
 pub use injection::InjectionArgs;
-use injection::Webhook;
 use listen::listen;
 use source::Source;
 pub use source::SourceArgs;
@@ -193,7 +193,10 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     let admission_address = admission_address.transpose()?;
     let trust = tls.as_ref().map(Tls::subscribe);
     let webhook = args.injection.webhook(trust.clone())?;
-    let injection_address = webhook.as_ref().map(Webhook::address).transpose()?;
+    let injection_address = webhook
+        .as_ref()
+        .map(|webhook| webhook.listener.local_addr());
+    let injection_address = injection_address.transpose()?;
     let (xds_address, admin_address) = (xds.local_addr()?, admin.local_addr()?);
 
     let mut stop = StopSignals::new()?;
@@ -210,14 +213,14 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         )
         .await?;
     let (views, view) = watch::channel(None);
-    let status = Admin::starting(
-        view,
-        source.missing(),
-        source.instance(),
-        shutdown.subscribe(),
-    );
-    let authorizer = (!admin_address.ip().is_loopback()).then(|| source.authorizer());
-    let status = status.authorized_by(authorizer.flatten());
+    let operator = source.operator.as_deref();
+    let instance = operator.map_or("", |operator| &operator.identity);
+    let status = Admin::starting(view, source.missing(), instance, shutdown.subscribe());
+    let others_ask = !admin_address.ip().is_loopback();
+    let authorizer = operator.filter(|_| others_ask).map(Operator::authorizer);
+    let status = status.authorized_by(authorizer);
+    let tokens = operator.map(Operator::proxy_tokens);
+    let statuses = operator.map(|operator| Arc::clone(&operator.observations));
     // Dropped, and so aborted, at the end of this function.
     let mut tasks = JoinSet::new();
     if let Some(probes) = probes {
@@ -230,7 +233,6 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     }
     let limits = Limits::of_connections(args.max_connections);
     let mut server = Server::new(plan.clone(), modules.subscribe(), limits, metrics.clone());
-    let tokens = source.proxy_tokens();
     if let Some(tls) = tls {
         server = server.with_tls(tls).with_tokens(tokens.clone());
     }
@@ -240,7 +242,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     views.send_replace(Some(View {
         registry: Arc::clone(&registry),
         snapshots: server.snapshots(),
-        statuses: source.statuses(),
+        statuses,
     }));
     source.write(
         plan.clone(),
@@ -250,7 +252,8 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         shutdown.subscribe(),
     );
     if let Some(listener) = admission_listener {
-        let leadership = source.leadership();
+        let writing = source.writing.as_ref();
+        let leadership = writing.map(|writing| writing.leadership.clone());
         let stop = shutdown.subscribe();
         tasks.spawn(admission::serve(listener, admission, leadership, stop));
     }

@@ -3,8 +3,9 @@
 use clap::Args;
 use serde::Serialize;
 
-use super::cluster::{ClusterArgs, Operator};
+use super::cluster::ClusterArgs;
 use super::status::OutputFormat;
+use super::status::view::{self, OperatorView};
 use super::{Output, block_on};
 
 /// Prints the version.
@@ -27,22 +28,7 @@ pub struct VersionArgs {
 struct Versions {
     client: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    operators: Option<Vec<Version>>,
-}
-
-/// One operator's version.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Version {
-    /// `namespace/name` of its Pod.
-    pod: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    version: Option<String>,
-    /// First 64 bits of the module's SHA-256.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    module: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    problem: Option<String>,
+    operators: Option<Vec<OperatorView>>,
 }
 
 /// Prints the versions. Fails if operators are queried and one doesn't answer, or none exists.
@@ -57,7 +43,7 @@ pub fn run(args: &VersionArgs) -> anyhow::Result<Output> {
     show(operators, args.output)
 }
 
-fn ask(args: &ClusterArgs) -> anyhow::Result<Vec<Version>> {
+fn ask(args: &ClusterArgs) -> anyhow::Result<Vec<OperatorView>> {
     block_on(async {
         let operators = args.connect().await?.operators().await?;
         if operators.is_empty() {
@@ -66,21 +52,11 @@ fn ask(args: &ClusterArgs) -> anyhow::Result<Vec<Version>> {
                 args.operator
             );
         }
-        Ok(operators.iter().map(version).collect())
+        Ok(operators.iter().map(view::operator).collect())
     })
 }
 
-fn version(operator: &Operator) -> Version {
-    let report = operator.report.as_ref();
-    Version {
-        pod: operator.pod.clone(),
-        version: report.ok().map(|r| r.version.clone()),
-        module: report.ok().map(|r| r.module.hash.clone()),
-        problem: report.err().cloned(),
-    }
-}
-
-fn show(operators: Option<Vec<Version>>, output: OutputFormat) -> anyhow::Result<Output> {
+fn show(operators: Option<Vec<OperatorView>>, output: OutputFormat) -> anyhow::Result<Output> {
     let versions = Versions {
         client: env!("CARGO_PKG_VERSION"),
         operators,
@@ -117,7 +93,7 @@ mod tests {
             (client.text, client.ok),
             (format!("headgate {own}\n"), true)
         );
-        let operator = |pod: &str, problem: Option<&str>| Version {
+        let operator = |pod: &str, problem: Option<&str>| OperatorView {
             pod: pod.to_owned(),
             version: problem.is_none().then(|| "9.1.0".to_owned()),
             module: problem.is_none().then(|| "0123".to_owned()),

@@ -110,25 +110,6 @@ impl View {
 }
 
 impl Admin {
-    /// Returns the admin address of a running server. `/readyz` fails once `shutdown` holds `true`,
-    /// so that new proxies connect to other replicas.
-    #[must_use]
-    pub fn new(
-        registry: Arc<Registry>,
-        snapshots: watch::Receiver<Arc<Snapshot>>,
-        shutdown: watch::Receiver<bool>,
-    ) -> Self {
-        let view = View {
-            registry,
-            snapshots,
-            statuses: None,
-        };
-        // Both receivers keep their value after their senders are dropped.
-        let (_, view) = watch::channel(Some(view));
-        let (_, missing) = watch::channel(String::new());
-        Self::starting(view, missing, "", shutdown)
-    }
-
     /// Returns the admin address of a server that starts later. Until then, `/readyz` fails and
     /// names what is `missing`. It fails again once `shutdown` holds `true`, so that new proxies
     /// connect to other replicas. `instance` names this process among its replicas.

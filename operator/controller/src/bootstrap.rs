@@ -156,7 +156,7 @@ fn items(blocks: &[String]) -> String {
 /// Fills the holes of a template, which are capitals after `$`. The lines of a text begin in the
 /// column of its hole, and a line with nothing but an empty text is left out. Texts may contain
 /// what looks like a hole.
-fn fill(template: &str, texts: &[(&str, &str)]) -> String {
+pub(crate) fn fill(template: &str, texts: &[(&str, &str)]) -> String {
     let mut filled = Vec::new();
     for line in template.lines() {
         let mut parts = line.split('$');

@@ -84,7 +84,7 @@ impl Authority {
         Ok(Self {
             cert: own_pem(cert),
             issuer: Issuer::from_ca_cert_der(&der, key)?,
-            expires: expiry(&parsed),
+            expires: validity(&parsed).1,
         })
     }
 
@@ -149,9 +149,16 @@ impl Authority {
     }
 }
 
-fn expiry(certificate: &X509Certificate<'_>) -> SystemTime {
-    let end = u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or_default();
-    SystemTime::UNIX_EPOCH + Duration::from_secs(end)
+/// Returns the first and the last moment at which a certificate is valid.
+pub(crate) fn validity(certificate: &X509Certificate<'_>) -> (SystemTime, SystemTime) {
+    let time = |seconds: i64| {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
+    };
+    let validity = certificate.validity();
+    (
+        time(validity.not_before.timestamp()),
+        time(validity.not_after.timestamp()),
+    )
 }
 
 /// Returns the end of the validity of the first certificate in a PEM text; `None` if there is none.
@@ -159,7 +166,7 @@ fn expiry(certificate: &X509Certificate<'_>) -> SystemTime {
 pub fn expires(pem: &[u8]) -> Option<SystemTime> {
     let der = CertificateDer::from_pem_slice(pem).ok()?;
     let (_, parsed) = X509Certificate::from_der(&der).ok()?;
-    Some(expiry(&parsed))
+    Some(validity(&parsed).1)
 }
 
 /// Returns the first certificate of a PEM text, alone.

@@ -7,6 +7,7 @@ pub mod admin;
 pub mod bootstrap;
 pub mod certificate;
 pub mod endpoint;
+pub mod files;
 pub mod http_client;
 pub mod http_server;
 pub mod inject;

@@ -27,7 +27,9 @@ impl Plan {
     /// selector's labels.
     ///
     /// A proxy to which no policy applies gets a configuration without stages, so that all requests
-    /// pass. `O(log targets)` for a target; by labels see [`Attachments`].
+    /// pass. `O(log targets)` for a target; by labels see [`enforced`].
+    ///
+    /// [`enforced`]: super::Attachments::enforced
     #[must_use]
     pub fn for_proxy(&self, claims: &ProxyClaims<'_>) -> Arc<Enforced> {
         let found = match (claims.target, self.in_cluster) {

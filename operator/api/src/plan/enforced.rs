@@ -22,8 +22,6 @@ pub struct Enforced {
     pub config: Arc<FilterConfig>,
     /// Policies that are in force, each with the target by which it reaches the proxy.
     pub in_force: Vec<InForce>,
-    /// Policies that another policy for the same requests overrides.
-    pub overridden: Vec<Overridden>,
     /// Policies beyond the number that a proxy can hold ([`MAX_STAGES`]).
     pub beyond_limit: Vec<InForce>,
     /// The reason why the proxy gets no policies, in one line, if the proxy's owner can change
@@ -38,17 +36,6 @@ pub struct InForce {
     pub policy: String,
     /// The target by which it reaches the proxy.
     pub target: TargetRef,
-}
-
-/// A policy that another one overrides at a proxy.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Overridden {
-    /// `namespace/name`.
-    pub policy: String,
-    /// The target by which it would reach the proxy.
-    pub target: TargetRef,
-    /// `namespace/name` of the policy in force.
-    pub winner: String,
 }
 
 impl Enforced {
@@ -79,16 +66,11 @@ impl Enforced {
         let mut enforced = Self::default();
         let mut stages: Vec<Part<'_>> = Vec::new();
         for (attachment, winner) in matching.iter().zip(winners) {
-            let policy = attachment.stage.policy.clone();
-            let target = attachment.target.clone();
-            if let Some(winner) = winner.and_then(|at| matching.get(at)) {
-                enforced.overridden.push(Overridden {
-                    policy,
-                    target,
-                    winner: winner.stage.policy.clone(),
-                });
+            if winner.is_some() {
                 continue;
             }
+            let policy = attachment.stage.policy.clone();
+            let target = attachment.target.clone();
             match stages.iter_mut().find(|s| s.first.stage.policy == policy) {
                 Some(part) => part.more.push(attachment),
                 None => stages.push(Part {

@@ -148,16 +148,22 @@ impl FromStr for TargetRef {
 }
 
 impl TargetRef {
+    /// Returns an object as a whole.
+    #[must_use]
+    pub fn new(kind: TargetKind, namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self {
+            kind,
+            namespace: namespace.into(),
+            name: name.into(),
+            section: None,
+        }
+    }
+
     /// Returns the target of the Pods of `namespace` that have all of `labels`.
     #[must_use]
     pub fn pods(namespace: impl Into<String>, labels: &BTreeMap<String, String>) -> Self {
         let pairs: Vec<String> = labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
-        Self {
-            kind: TargetKind::Pod,
-            namespace: namespace.into(),
-            name: pairs.join(","),
-            section: None,
-        }
+        Self::new(TargetKind::Pod, namespace, pairs.join(","))
     }
 
     /// Returns the labels of a target that is Pods; `None` for a named object.

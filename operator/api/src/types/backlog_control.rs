@@ -15,7 +15,6 @@ pub struct BacklogControlSettings {
     /// of a request is its queue wait plus its processing time at this proxy. Only served requests
     /// count: not those that were refused, timed out in the queue or were cancelled. Time spent
     /// connecting and waiting for a workflow's rate doesn't count.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Duration>,
     /// The controlled quantity; the cost of queued requests (`Backlog`) by default.
     pub control: BacklogSignalType,
@@ -23,7 +22,6 @@ pub struct BacklogControlSettings {
     /// by default.
     pub cost: Cost,
     /// P, the sampling period, at whose end the bound moves, 10ms to 1h; 1s by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<Duration>,
     /// K_P, the amount by which an error of 1s moves the bound: cost (ms with cost `Measured`), or
     /// requests with control `QueueLength`; with control `Proportional` the probability of a
@@ -31,22 +29,18 @@ pub struct BacklogControlSettings {
     /// measurements by default (1 with `Proportional`). Given only together with `integralGain`.
     /// Stats report the backlog as time, so a trace for `headgate sysid` in another unit of cost
     /// has to come from elsewhere.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub proportional_gain: Option<f64>,
     /// K_I, without a unit: above 0, at most 1e12; derived by default. Given only together with
     /// `proportionalGain`; control `Proportional` has none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub integral_gain: Option<f64>,
     /// The largest bound (max-data), in cost (ms with cost `Measured`), or requests with control
     /// `QueueLength`: above 0, at most 1e12; by default the cost of the longest queue. Control
     /// `Proportional` has none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_backlog: Option<f64>,
     /// Whether responses carry the rejection rate (0 to 1) in the header
     /// `x-headgate-rejection-rate`, so that clients can send less; true by default. The rate covers
     /// the last one to two periods, and counts requests that timed out in the queue as refused.
     /// Mode `DryRun` sends no header.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<bool>,
 }
 
@@ -70,11 +64,9 @@ pub struct Cost {
     #[serde(rename = "type")]
     pub kind: CostType,
     /// With `Type`: costs by name of the type, 1 to 16777216; 1 for the others.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub costs: BTreeMap<String, i64>,
     /// With `Header`: the name of the header that carries the cost, in any case; `x-headgate-cost`
     /// by default. A request without it costs 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
 }
 

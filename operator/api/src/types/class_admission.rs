@@ -19,27 +19,22 @@ pub struct ClassAdmission {
     /// such as `{high: 15ms, medium: 50ms}`; 1ms to 1h for each class but the last, which has none.
     /// Classes are those of this policy, and callers know the service by the name of a Service in
     /// `targetRefs`. A policy without targets applies to outbound calls only.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub targets: BTreeMap<String, Duration>,
     /// Percentile at which targets are to hold, 0 to less than 100; 99 by default. It sets the time
     /// that senders wait before they admit more: target · 100 / (100 − percentile). It holds for
     /// senders with 1 / target calls/s in the class or more where `increase` is `decrease`
     /// (`headgate explain`), and not with `Incast`, which averages.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub percentile: Option<f64>,
     /// Whether targets apply to each unit of a call's cost (`x-headgate-cost`) instead of to the
     /// call. False by default.
     pub per_cost: bool,
     /// Settings of `Distributed`, also for `Centralized` with `Incast` or where it falls back to
     /// `Distributed`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub distributed: Option<DistributedAdmission>,
     /// Settings of `Centralized`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub centralized: Option<CentralizedAdmission>,
     /// SPIFFE ids of the trusted peers, as `workflows.peers`, which takes precedence where the
     /// policy has workflows. With `Centralized`, the server trusts the proxies of their namespaces.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<String>,
     /// Calls of the backend to other services, as `workflows.outbound`, which takes precedence
     /// where the policy has workflows. Those to services with targets are admitted to classes. A
@@ -67,21 +62,17 @@ pub struct CentralizedAdmission {
     pub method: CentralizedMethod,
     /// With `Misses`: calls that may miss their target in a period, those of all senders together;
     /// 5 by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub misses: Option<i64>,
     /// With `Misses`: the period, 10ms to 1m; 1s by default. So many misses are due in misses · 100
     /// / (100 − percentile) calls: divide that by the calls/s in the class.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<Duration>,
     /// With `Incast`: weight of what was known a second ago in the average wait, 0 to less than 1;
     /// 0.5 by default. The closer it is to 1, the slower the average follows.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub smoothing: Option<f64>,
     /// The scope over which misses or waits are aggregated; a class of the service (`Class`) by
     /// default.
     pub scope: AdmissionScope,
     /// Time between the reports of a sidecar, 10ms to 10s; 100ms by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub report: Option<Duration>,
     /// The decision while the server doesn't answer; each sender's own (`Distributed`) by default.
     pub fallback: AdmissionFallback,
@@ -124,13 +115,10 @@ pub enum AdmissionFallback {
 pub struct DistributedAdmission {
     /// α, by which the probability rises after a time without a miss: above 0, at most 1; 0.01 by
     /// default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub increase: Option<f64>,
     /// β, by which it falls at a call that misses its target, for each unit of its cost: above 0,
     /// at most 1; 0.01 by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub decrease: Option<f64>,
     /// Least probability, so that a class is seen to recover: above 0, at most 1; 0.1 by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub min_probability: Option<f64>,
 }

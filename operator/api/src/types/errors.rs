@@ -10,11 +10,9 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Errors {
     /// HTTP statuses, at most 16: one such as `429`, or `5xx` for 500 to 599. `5xx` by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub http_statuses: Option<Vec<String>>,
     /// gRPC statuses, at most 16; by default `DEADLINE_EXCEEDED`, `RESOURCE_EXHAUSTED`, `INTERNAL`
     /// and `UNAVAILABLE`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub grpc_statuses: Option<Vec<GrpcStatus>>,
 }
 

@@ -35,7 +35,6 @@ pub struct AdmissionPolicySpec {
     /// A header that numbers attempts, in addition to `x-envoy-attempt-count` and
     /// `grpc-previous-rpc-attempts`; none by default. A retry is refused while first attempts of
     /// its type are.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retries: Option<Retries>,
     /// The queue in front of the backend, which the proxy holds by default.
     #[serde(default)]
@@ -47,17 +46,15 @@ pub struct AdmissionPolicySpec {
     pub types: Vec<QueryType>,
     /// Classes of requests by their worth, the highest priority first; the last has no matches and
     /// takes the rest. At most 16; none by default, and then all requests are of one class.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub classes: Vec<RequestClass>,
     /// Workflows that cross this service and others, and their rates; none by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workflows: Option<Workflows>,
     /// Targets of the classes of this service for its callers, and the admission of its own calls
     /// to other services' classes; none by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class_admission: Option<ClassAdmission>,
     /// Requests that bypass admission, such as health checks; at most 64 matches.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub exclude: Vec<RequestMatch>,
 }
 
@@ -73,15 +70,13 @@ pub struct PolicyTargetRef {
     /// proxies in front of the Pods with the labels in `matchLabels`.
     pub kind: String,
     /// Name, in the policy's namespace. Needed by each kind but `Pod`, which has none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Only with kind `Gateway`: the listener to whose requests the policy applies; all listeners
     /// by default. The route decides the listener of a request: the policy applies to the routes
     /// whose `parentRefs` name no other listener of the Gateway.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub section_name: Option<String>,
     /// Only with kind `Pod`: labels that the Pods must all have, 1 to 16.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default)]
     pub match_labels: BTreeMap<String, String>,
 }
 
@@ -101,13 +96,10 @@ pub enum ModeType {
 pub struct Parallelism {
     /// Bounds of the number of slots that each proxy finds: the fewest slots that give nearly the
     /// throughput of any more, and a few above that where they let short requests pass long ones.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auto: Option<AutoParallelism>,
     /// Slots over all endpoints, 1 to 1000000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<i64>,
     /// Slots of each ready endpoint, 1 to 1000000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_endpoint: Option<i64>,
 }
 
@@ -117,10 +109,8 @@ pub struct Parallelism {
 pub struct AutoParallelism {
     /// Fewest slots, 1 to 1000000; 2 by default, or `max` if that is less, so that a long request
     /// doesn't keep all others waiting.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<i64>,
     /// Most slots, `min` to 1000000; 1000000 by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<i64>,
 }
 
@@ -145,7 +135,6 @@ pub struct Retries {
     pub header: String,
     /// The number of a first attempt: 0 where the header counts retries, 1 where it counts
     /// attempts; 0 by default. A request with a greater number is a retry.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_attempt: Option<i64>,
 }
 
@@ -158,22 +147,20 @@ pub struct QueryType {
     pub name: String,
     /// Conditions of the type: it takes requests that match any of these and match no earlier type.
     /// At least one, at most 64; none for `default`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub matches: Vec<RequestMatch>,
     /// Response time objectives by percentile, such as `p50` or `p99.9`: 1ms to 1h each, at most
     /// 16. `Bouncer` and the discipline `Slack` need one or more for each type. A YAML anchor gives
     /// the same to several types: `slo: &fast {p50: 18ms}`, then `slo: *fast`.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default)]
     pub slo: BTreeMap<String, Duration>,
     /// Worth of one response within the objectives, relative to the other types: 0.001 to 1000; 1
     /// by default. Under overload, `Bouncer` with `shedByValue` first refuses the requests that are
     /// worth least per processing time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
     /// A cost that grows with the size of a request: `a + b · size`, of which a and b are measured.
     /// Requests are then judged by their own estimates, so one type may cover small and very large
     /// ones. Without it, all requests of the type are expected to cost the same.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<RequestCost>,
 }
 
@@ -203,10 +190,9 @@ pub struct RequestClass {
     pub name: String,
     /// Conditions of the class: it takes requests that match any of these and match no earlier
     /// class. At least one, at most 64; none for the last class, which takes the rest.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub matches: Vec<RequestMatch>,
     /// Factor of the types' values for requests of this class, such as 0.2 for a free tier: 0.001
     /// to 1000; 1 by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
 }

@@ -15,22 +15,17 @@ pub struct Queue {
     pub mode: QueueModeType,
     /// The order of the queue. The default is `Slack` where the proxy holds the queue and the
     /// strategy is Bouncer, so that every type has objectives, and otherwise `FIFO`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub discipline: Option<DisciplineType>,
     /// Settings of the discipline `DRR`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub drr: Option<DeficitRoundRobin>,
     /// Settings of the discipline `WFQ`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub wfq: Option<WeightedFairQueue>,
     /// Longest queue, 0 to 1000000 requests; 800 by default. With 0, a request that finds no free
     /// slot is refused.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_length: Option<i64>,
     /// Longest wait in the queue, 1ms to 1h; 1s by default. A request's own deadline may be
     /// shorter. It then waits only while its deadline leaves the 10th percentile of its type's
     /// processing time, and is refused at once if it doesn't.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Duration>,
 }
 
@@ -94,12 +89,10 @@ pub struct DeficitRoundRobin {
     /// The flows that take turns; types by default.
     pub by: FlowType,
     /// Processing time that a flow of weight 1 may spend in a round, 1ms to 1m; 10ms by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub quantum: Option<Duration>,
     /// Weights, by name of the type or class or by id of the workflow (1 to 128 bytes): 0.01 to
     /// 100; 1 for the others. At most 1024. A workflow without a weight here has that of
     /// `workflows.named`.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub weights: BTreeMap<String, f64>,
 }
 
@@ -110,7 +103,6 @@ pub struct WeightedFairQueue {
     /// The flows that take turns; types by default.
     pub by: FlowType,
     /// Weights, as with `drr`.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub weights: BTreeMap<String, f64>,
 }
 

@@ -9,19 +9,14 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RequestMatch {
     /// The path, without its query string.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathMatch>,
     /// The method, in upper case.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
     /// Request headers, all of them; at most 16.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<HeaderMatch>,
     /// gRPC service and method; in place of `path` and `method`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub grpc: Option<GrpcMatch>,
     /// Name of the Envoy route that was selected, 1 to 1024 bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub route: Option<String>,
 }
 
@@ -79,10 +74,8 @@ pub struct GrpcMatch {
     #[serde(rename = "type")]
     pub kind: StringMatchType,
     /// Fully qualified service, such as `search.v1.Search`; at most 256 bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
     /// Method, such as `Query`; at most 256 bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
 }
 

@@ -16,62 +16,46 @@ pub struct ResponseTimeControllerSettings {
     /// The response time of a request is its queue wait plus its processing time at this proxy.
     /// Only answered requests count: not those that timed out in the queue. With `workflows` it
     /// begins where the request entered the mesh, as far as the peers are trusted.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub percentile: Option<f64>,
     /// The target for all types, 1ms to 1h; each type's objective at `percentile` by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Duration>,
     /// Targets of classes, by their names, whatever the type; 1ms to 1h each.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub class_targets: BTreeMap<String, Duration>,
     /// The scope of a controller; each type by default.
     pub scope: ControlScopeType,
     /// Weight of the past in the moving average of the percentile (α), 0 or more, below 1; 0.7 by
     /// default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub smoothing: Option<f64>,
     /// Requests after which the controller runs (nreq), 1 to 10000; 100 by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<i64>,
     /// Time after which the controller runs with fewer requests (timeout), 10ms to 1h; 1s by
     /// default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Duration>,
     /// Error, relative to the target, below which the rate is increased (err_i): above -1, at most
     /// `increaseOffset` and `decreaseAbove`; -0.5 by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub increase_below: Option<f64>,
     /// Error, relative to the target, above which the rate is decreased (err_d): -1 to 10; 0 by
     /// default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub decrease_above: Option<f64>,
     /// Factor of an increase (adj_i), requests/s: above 0, at most 1000000; 2 by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub increase: Option<f64>,
     /// Divisor of a decrease (adj_d): above 1, at most 1000000; 1.2 by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub decrease: Option<f64>,
     /// Error at which an increase would be 0 (c_i): -1 to 10; -0.1 by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub increase_offset: Option<f64>,
     /// Least rate, requests/s: 0.001 to `maxRate`; 0.05 by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub min_rate: Option<f64>,
     /// Greatest rate, which is also the initial rate, requests/s: `minRate` to 1000000; 2000 by
     /// default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_rate: Option<f64>,
     /// Divisor of the rates of lower classes when a class misses its target (adj_lo): above 1, at
     /// most 1000000; 10 by default. Only with classes.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lower_class_decrease: Option<f64>,
     /// Runs in which all lower classes must be at their least rate before the class itself is
     /// decreased (lc_thresh), 0 to 1000000; 20 by default. Only with classes.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lower_class_patience: Option<i64>,
     /// Lets the application lower its quality first, as the header `x-headgate-quality` says.
     /// Without it, requests are only refused.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub degradation: Option<DegradationSettings>,
 }
 
@@ -90,17 +74,13 @@ pub enum ControlScopeType {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct DegradationSettings {
     /// Lowest quality, where 1 is full: above 0, below 1; 0.1 by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub min_quality: Option<f64>,
     /// Divisor of the quality when response times miss the target: above 1, at most 1000000; 1.2 by
     /// default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub decrease: Option<f64>,
     /// Increase of the quality when response times meet the target: above 0, at most 1; 0.05 by
     /// default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub increase: Option<f64>,
     /// Whether requests are refused when the lowest quality doesn't suffice; true by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub admission: Option<bool>,
 }

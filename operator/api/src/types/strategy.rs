@@ -19,27 +19,21 @@ pub struct Strategy {
     #[serde(rename = "type")]
     pub kind: StrategyType,
     /// Settings of `Bouncer`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub bouncer: Option<BouncerSettings>,
     /// Settings of `MaxQueueWait`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_queue_wait: Option<MaxQueueWaitSettings>,
     /// Settings of `AcceptFraction`. Beside type `Bouncer`, a second limit: of what Bouncer and
     /// `starvationAvoidance` admit, the share that exceeds the utilization is refused at random.
     /// With `shedByValue` the least valuable requests are refused first, and little is left to
     /// refuse at random. Objectives that are far above processing times don't bound the utilization
     /// (Bouncer §2).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub accept_fraction: Option<AcceptFractionSettings>,
     /// Settings of `ResponseTimeController`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub response_time_controller: Option<ResponseTimeControllerSettings>,
     /// Settings of `BacklogControl`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub backlog_control: Option<BacklogControlSettings>,
     /// Keeps types from starvation under a strategy that distinguishes types: `Bouncer`,
     /// `MaxQueueWait` with `limits`, `ResponseTimeController` with scope `Type`. None by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub starvation_avoidance: Option<StarvationAvoidance>,
 }
 
@@ -72,11 +66,9 @@ pub struct BouncerSettings {
     /// Length of the window that processing times are estimated from, 10ms to 1h; 1s by default.
     /// About 800 responses a second are measured for each type and each worker of the proxy, or all
     /// if there are fewer.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<Duration>,
     /// The number of a type's processing times in the window from which on they replace those of
     /// all types, 1 to 1000000; 50 by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub min_samples: Option<i64>,
     /// The way the window moves; by its whole length (`DualBuffer`) by default.
     pub window: HistogramWindow,
@@ -86,7 +78,6 @@ pub struct BouncerSettings {
     /// `classes[].value`) are refused first under overload, also where they would meet their
     /// objectives; true by default. A type's requests may then be late for a third of what an
     /// objective allows (17% for p50). False is the Bouncer of the paper.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub shed_by_value: Option<bool>,
 }
 
@@ -99,7 +90,6 @@ pub struct HistogramWindow {
     pub kind: HistogramWindowType,
     /// With `Sliding`: the step by which it moves, 10ms or more, of which 2 to 100 make the
     /// interval; 100ms by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<Duration>,
 }
 
@@ -128,17 +118,13 @@ pub enum LogicType {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MaxQueueWaitSettings {
     /// T, the longest estimated wait of an admitted request, 1ms to 1h. It must be given.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<Duration>,
     /// T of single types, by their names; 1ms to 1h each.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub limits: BTreeMap<String, Duration>,
     /// D, the window of the mean processing time, 1ms to 1h; 60s by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<Duration>,
     /// Δ, the step by which the window slides, 1ms to 1h; 1s by default. 2 to 10000 steps make the
     /// window.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<Duration>,
 }
 
@@ -148,20 +134,16 @@ pub struct MaxQueueWaitSettings {
 pub struct AcceptFractionSettings {
     /// `MaxUtil`, the share of the slots, or of `processingUnits`, that may be in use on average:
     /// above 0, at most 1; 0.95 by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_utilization: Option<f64>,
     /// `|PU|`, the number of processing units where that isn't the number of slots, such as the
     /// cores of a service that holds more requests than it has cores: above 0, at most 1000000. Of
     /// each endpoint with `parallelism.perEndpoint`, else of all together. The slots by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub processing_units: Option<f64>,
     /// D, the window over which arrival rate and processing time are averaged, 1ms to 1h; 60s by
     /// default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<Duration>,
     /// Δ, the interval at which the share is computed, 1ms to 1h; 1s by default. 2 to 10000 steps
     /// make the window.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<Duration>,
 }
 
@@ -173,10 +155,8 @@ pub struct StarvationAvoidance {
     #[serde(rename = "type")]
     pub kind: StarvationAvoidanceType,
     /// Settings of `AcceptanceAllowance`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acceptance_allowance: Option<AcceptanceAllowance>,
     /// Settings of `HelpingTheUnderserved`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub helping_the_underserved: Option<HelpingTheUnderserved>,
 }
 
@@ -197,14 +177,11 @@ pub enum StarvationAvoidanceType {
 pub struct AcceptanceAllowance {
     /// A, the share of a type's requests that is admitted whatever the strategy decides, if the
     /// queue has room: 0 to 1; 0.1 by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub allowance: Option<f64>,
     /// D, the window over which shares are counted, 1ms to 1h; 1s by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<Duration>,
     /// Δ, the step by which the window slides, 1ms to 1h; 10ms by default. 2 to 10000 steps make
     /// the window.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<Duration>,
 }
 
@@ -214,13 +191,10 @@ pub struct AcceptanceAllowance {
 pub struct HelpingTheUnderserved {
     /// α, twice the greatest probability to admit a request that the strategy refused: above 0, at
     /// most 1; 1 by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub alpha: Option<f64>,
     /// D, the window over which shares are counted, 1ms to 1h; 1s by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<Duration>,
     /// Δ, the step by which the window slides, 1ms to 1h; 10ms by default. 2 to 10000 steps make
     /// the window.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<Duration>,
 }

@@ -14,42 +14,34 @@ pub struct Workflows {
     /// The places where a request may name its workflow, at most 8; the first that does counts. By
     /// default the member `workflow` of W3C Baggage, then the header `x-headgate-workflow`.
     /// Requests that name none, or one of more than 128 bytes, share `_other`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub identify_by: Vec<WorkflowIdentity>,
     /// q, the adopted quantile of the rates that a downstream service's processes announce, 0 to 1;
     /// 0.5 by default. 0 is the rate of the slowest process, so that none gets more than it can
     /// serve. 1 is the rate of the fastest, so that none is idle.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub quantile: Option<f64>,
     /// Downstream services with a quantile of their own, which takes precedence over that of a
     /// workflow; at most 256.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<ServiceQuantile>,
     /// Interval at which rates are computed, 10ms to 10s; 100ms by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<Duration>,
     /// Time after which an announced rate of a downstream process expires unless it is renewed,
     /// 20ms to 1h and 2 intervals or more; by default 10 intervals, 1s at least. It is also the
     /// longest wait of requests without a deadline.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_timeout: Option<Duration>,
     /// The way a process shares its capacity among workflows; max-min fair (`BottleneckFairness`)
     /// by default.
     pub sharing: Sharing,
     /// The number of workflows that have a rate of their own, 1 to 1000; 100 by default. Later ones
     /// share one, `_other`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_workflows: Option<i64>,
     /// The number of requests of one workflow that may wait for its rate, 0 to 10000; 100 by
     /// default. With 0, requests above the rate are refused at once. A request that would have to
     /// wait is refused if its deadline leaves too little time for that wait and the mean time of
     /// its workflow from here on. One that need not wait is refused if nine in ten of its type take
     /// longer than its deadline leaves.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_queue_length: Option<i64>,
     /// Workflows with settings of their own. They always have a rate of their own, so there are at
     /// most `maxWorkflows`, not counting `_other`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub named: Vec<NamedWorkflow>,
     /// Whether requests come from outside the mesh. Rates, deadlines and progress in their Headgate
     /// headers are then removed and not trusted. False by default.
@@ -57,7 +49,6 @@ pub struct Workflows {
     /// SPIFFE ids of the trusted peers, callers and called, each exact or with `*` at its end, such
     /// as `spiffe://cluster.local/ns/shop/*`; at most 64. By default all are trusted, as without
     /// mutual TLS.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<String>,
     /// Calls of the backend to other services, which pass the outbound listener of its sidecar.
     pub outbound: Outbound,
@@ -71,13 +62,10 @@ pub struct WorkflowIdentity {
     #[serde(rename = "type")]
     pub kind: WorkflowIdentityType,
     /// Settings of `Baggage`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub baggage: Option<BaggageIdentity>,
     /// Settings of `Header`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub header: Option<HeaderIdentity>,
     /// Settings of `Metadata`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<MetadataIdentity>,
 }
 
@@ -99,7 +87,6 @@ pub enum WorkflowIdentityType {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BaggageIdentity {
     /// The member's key, 1 to 256 bytes; `workflow` by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
@@ -108,7 +95,6 @@ pub struct BaggageIdentity {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HeaderIdentity {
     /// Its name, in any case, 1 to 256 bytes; `x-headgate-workflow` by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
@@ -139,10 +125,8 @@ pub struct Sharing {
     #[serde(rename = "type")]
     pub kind: SharingType,
     /// Settings of `BottleneckFairness`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub bottleneck_fairness: Option<BottleneckFairness>,
     /// Settings of `DominantResource`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub dominant_resource: Option<DominantResource>,
 }
 
@@ -167,11 +151,9 @@ pub struct BottleneckFairness {
     /// β, the increase of a rate in an interval in which no capacity is in use, requests/s: above
     /// 0, at most 1000000; 10 by default. With half of the capacity in use, rates rise by half of
     /// it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<f64>,
     /// Share of the slots' time in use above which a process counts as overloaded: above 0, at most
     /// 1; 0.9 by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_utilization: Option<f64>,
 }
 
@@ -180,13 +162,10 @@ pub struct BottleneckFairness {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct DominantResource {
     /// As in `bottleneckFairness`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<f64>,
     /// As in `bottleneckFairness`, of each resource.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_utilization: Option<f64>,
     /// The second resource beside slots. It must be given.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub resource: Option<ReportedResource>,
 }
 
@@ -200,10 +179,8 @@ pub struct ReportedResource {
     pub capacity: f64,
     /// The metric under `request_cost` in the ORCA load report of the response (header
     /// `endpoint-load-metrics`) that holds a request's use.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub orca: Option<ReportedMetric>,
     /// The metric in the `server-timing` header of the response whose `dur` is a request's use.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_timing: Option<ReportedMetric>,
 }
 
@@ -225,18 +202,14 @@ pub struct NamedWorkflow {
     /// Requests/s that this service always admits, whatever the fair share is: above 0, at most
     /// 1e9; none by default. Fewer are admitted while downstream services announce less. Over all
     /// endpoints with `parallelism.total`, at each endpoint with `parallelism.perEndpoint`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guarantee: Option<f64>,
     /// Its part of fair shares, relative to the others', 0.01 to 100; 1 by default. It is also the
     /// weight in a queue with turns by workflow (`DRR`, `WFQ`) that sets none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<f64>,
     /// q for this workflow, 0 to 1; that of all workflows by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantile: Option<f64>,
     /// Deadline of a request that carries none, from its entry to the mesh to its end, 1ms to 1h;
     /// none by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Duration>,
 }
 
@@ -247,11 +220,9 @@ pub struct Outbound {
     /// Names of downstream services by Envoy cluster, at most 256. The default name of a service is
     /// that of its cluster. Clusters whose names are longer than 128 bytes and are not in this list
     /// count as one service.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<OutboundService>,
     /// Delays of calls to a service that refuses some: each call is delayed with the probability of
     /// the service's rejection rate (`backlogControl.hint`). None by default; gateways never delay.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub smoothing: Option<Smoothing>,
 }
 

@@ -25,7 +25,7 @@ use crate::plan::TargetRef;
 use crate::{API_VERSION, AdmissionPolicy, AdmissionPolicySpec, DEFAULT_NAMESPACE, KIND};
 use node::{Node, Value};
 use path::{Path, Segment};
-use rules::Problems;
+use rules::{At, Problems};
 use suggest::closest;
 
 pub use policy::{Slots, ValidPolicy};
@@ -211,19 +211,23 @@ fn check_document(file: &str, mut document: Node) -> Document {
     let is_policy = is_policy(&document);
     let decoded = decode::decode::<AdmissionPolicy>(&mut document, example);
     let mut found = decoded.problems;
-    let mut problems = Problems::default();
+    let problems = Problems::default();
     let valid = decoded
         .value
         .as_ref()
-        .map(|policy| interpret(policy, &mut problems));
-    // A replaced value is no mistake of the user's, and the original mistake is reported already.
-    problems
-        .0
-        .retain(|(path, _)| !decoded.mended.iter().any(|mended| is_made_up(path, mended)));
-    found.extend(problems.0.into_iter().map(|(path, message)| {
-        let at = document.position(&path);
-        (path, at, message)
-    }));
+        .map(|policy| interpret(policy, &problems.document()));
+    for (path, message) in problems.into_inner() {
+        // A replaced value is no mistake of the user's, and the original mistake is reported
+        // already.
+        if !decoded
+            .mended
+            .iter()
+            .any(|mended| is_made_up(&path, mended))
+        {
+            let at = document.position(&path);
+            found.push((path, at, message));
+        }
+    }
 
     // In an object of another kind all fields would be wrong; the problem with the kind suffices.
     if !is_policy {
@@ -334,10 +338,15 @@ fn namespace(policy: &AdmissionPolicy) -> &str {
 }
 
 /// Returns the policy in the filter's types, with all problems noted.
-fn interpret(policy: &AdmissionPolicy, problems: &mut Problems) -> ValidPolicy {
-    rules::identity(policy, problems);
+fn interpret(policy: &AdmissionPolicy, document: &At<'_>) -> ValidPolicy {
+    rules::identity(policy, document);
+    let spec = document.field("spec");
     let (namespace, name) = (namespace(policy).to_owned(), policy.metadata.name.clone());
-    let targets = rules::targets(&policy.spec.target_refs, &namespace, problems);
+    let targets = rules::targets(
+        &policy.spec.target_refs,
+        &namespace,
+        &spec.field("targetRefs"),
+    );
     let generation = policy.metadata.generation.unwrap_or(0);
     let full_name = format!("{namespace}/{name}");
     let rules::Meaning {
@@ -345,8 +354,8 @@ fn interpret(policy: &AdmissionPolicy, problems: &mut Problems) -> ValidPolicy {
         slots,
         outbound,
         promises,
-    } = rules::stage(&policy.spec, full_name, generation, problems);
-    if problems.0.is_empty() {
+    } = rules::stage(&policy.spec, full_name, generation, &spec);
+    if document.found() == 0 {
         // The filter checks again; this must refuse all that the filter would refuse.
         let config = FilterConfig {
             revision: String::new(),
@@ -354,14 +363,11 @@ fn interpret(policy: &AdmissionPolicy, problems: &mut Problems) -> ValidPolicy {
             ..FilterConfig::default()
         };
         if let Err(error) = config.check() {
-            problems.add(
-                Path::default().field("spec"),
-                format!("refused by the filter: {error}"),
-            );
+            spec.add(format!("refused by the filter: {error}"));
         }
     }
-    let mut noted = Problems::default();
-    rules::warnings(&stage, promises.as_ref(), &mut noted);
+    let noted = Problems::default();
+    rules::warnings(&stage, promises.as_ref(), &noted.document().field("spec"));
     let created = policy.metadata.creation_timestamp.clone();
     ValidPolicy {
         namespace,
@@ -373,7 +379,7 @@ fn interpret(policy: &AdmissionPolicy, problems: &mut Problems) -> ValidPolicy {
         stage,
         outbound,
         promises,
-        warnings: (noted.0.into_iter())
+        warnings: (noted.into_inner().into_iter())
             .map(|(path, message)| format!("{path}: {message}"))
             .collect(),
     }

@@ -33,8 +33,6 @@ impl Verdict {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
-    /// The name of the check.
-    pub check: &'static str,
     /// Its verdict.
     pub verdict: Verdict,
     /// The state that was found.
@@ -44,50 +42,65 @@ pub struct Finding {
     pub fix: Option<String>,
 }
 
-impl Finding {
-    fn new(check: &'static str, verdict: Verdict, message: String, fix: Option<String>) -> Self {
-        Self {
-            check,
-            verdict,
-            message,
-            fix,
-        }
-    }
+/// A finding with the name of its check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Checked {
+    /// The name of the check.
+    pub check: &'static str,
+    /// The finding.
+    #[serde(flatten)]
+    pub finding: Finding,
+}
 
+impl Finding {
     /// Returns a finding with nothing to do.
     #[must_use]
-    pub fn ok(check: &'static str, message: impl Into<String>) -> Self {
-        Self::new(check, Verdict::Ok, message.into(), None)
+    pub fn ok(message: impl Into<String>) -> Self {
+        Self {
+            verdict: Verdict::Ok,
+            message: message.into(),
+            fix: None,
+        }
     }
 
     /// Returns the finding of a check that couldn't run.
     #[must_use]
-    pub fn skipped(check: &'static str, why: impl Into<String>) -> Self {
-        Self::new(check, Verdict::Skipped, why.into(), None)
+    pub fn skipped(why: impl Into<String>) -> Self {
+        Self {
+            verdict: Verdict::Skipped,
+            ..Self::ok(why)
+        }
     }
 
     /// Returns a warning with its remedy.
     #[must_use]
-    pub fn warning(check: &'static str, message: String, fix: impl Into<String>) -> Self {
-        Self::new(check, Verdict::Warning, message, Some(fix.into()))
+    pub fn warning(message: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self {
+            verdict: Verdict::Warning,
+            ..Self::error(message, fix)
+        }
     }
 
     /// Returns an error with its remedy.
     #[must_use]
-    pub fn error(check: &'static str, message: String, fix: impl Into<String>) -> Self {
-        Self::new(check, Verdict::Error, message, Some(fix.into()))
+    pub fn error(message: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self {
+            verdict: Verdict::Error,
+            message: message.into(),
+            fix: Some(fix.into()),
+        }
     }
 }
 
 /// Returns a line for each finding.
 #[must_use]
-pub fn table(findings: &[Finding]) -> String {
+pub fn table(findings: &[Checked]) -> String {
     let mut table = Table::new(["VERDICT", "CHECK", "FINDING"]);
-    for finding in findings {
+    for Checked { check, finding } in findings {
         let fix = finding.fix.as_ref().map(|fix| format!("; {fix}"));
         let message = format!("{}{}", finding.message, fix.unwrap_or_default());
         let verdict = finding.verdict.as_str().to_owned();
-        table.row([verdict, finding.check.to_owned(), message]);
+        table.row([verdict, (*check).to_owned(), message]);
     }
     table.or("")
 }

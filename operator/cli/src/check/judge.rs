@@ -44,22 +44,19 @@ fn minor(version: &str) -> Option<(u32, u32)> {
 /// Judges the API server's version.
 #[must_use]
 pub fn server(version: Option<&str>) -> Finding {
-    const CHECK: &str = "api-server";
     match version {
-        None => Finding::ok(CHECK, "reachable; it doesn't tell this user its version"),
+        None => Finding::ok("reachable; it doesn't tell this user its version"),
         Some(version) if minor(version).is_some_and(|v| v < (1, OLDEST_MINOR)) => Finding::error(
-            CHECK,
             format!("Kubernetes {version} is older than 1.{OLDEST_MINOR}"),
             "upgrade the cluster",
         ),
-        Some(version) => Finding::ok(CHECK, format!("reachable, Kubernetes {version}")),
+        Some(version) => Finding::ok(format!("reachable, Kubernetes {version}")),
     }
 }
 
 /// Judges a clock by its difference from the API server's, whose times have whole seconds.
 #[must_use]
 pub fn clock(whose: &str, time: SystemTime, of_server: SystemTime) -> Finding {
-    const CHECK: &str = "clock";
     let ahead = time.duration_since(of_server);
     let (apart, way) = match ahead {
         Ok(apart) => (apart, "ahead of"),
@@ -67,11 +64,10 @@ pub fn clock(whose: &str, time: SystemTime, of_server: SystemTime) -> Finding {
     };
     match apart > SKEW {
         true => Finding::warning(
-            CHECK,
             format!("{whose} is {} {way} the API server's", age(apart)),
             "synchronize the clocks (NTP): certificates and tokens have a begin and an end",
         ),
-        false => Finding::ok(CHECK, format!("{whose} agrees with the API server's")),
+        false => Finding::ok(format!("{whose} agrees with the API server's")),
     }
 }
 
@@ -98,10 +94,9 @@ pub fn definition(
     installed: Option<&CustomResourceDefinition>,
     own: &CustomResourceDefinition,
 ) -> Finding {
-    const CHECK: &str = "crd";
     let Some(installed) = installed else {
         let message = "the cluster knows no AdmissionPolicy".to_owned();
-        return Finding::error(CHECK, message, UPGRADE_CRD.replace("upgrade", "install"));
+        return Finding::error(message, UPGRADE_CRD.replace("upgrade", "install"));
     };
     let conditions = installed
         .status
@@ -112,7 +107,7 @@ pub fn definition(
     if let Some(why) = refused.next() {
         let why = why.message.as_deref().unwrap_or("not yet");
         let message = format!("the API server doesn't serve AdmissionPolicy: {why}");
-        return Finding::error(CHECK, message, UPGRADE_CRD);
+        return Finding::error(message, UPGRADE_CRD);
     }
     let schema = |of: &CustomResourceDefinition| {
         let mut versions = of.spec.versions.iter();
@@ -122,7 +117,7 @@ pub fn definition(
     };
     let (Some(theirs), Some(ours)) = (schema(installed), schema(own)) else {
         let message = format!("the API server serves no AdmissionPolicy of version {VERSION}");
-        return Finding::error(CHECK, message, UPGRADE_CRD);
+        return Finding::error(message, UPGRADE_CRD);
     };
     let all = |schema: &Value| {
         let mut all = BTreeSet::new();
@@ -137,32 +132,27 @@ pub fn definition(
             "the CRD is older than this program: the API server drops {} from policies",
             some(&lacks)
         );
-        return Finding::error(CHECK, message, UPGRADE_CRD);
+        return Finding::error(message, UPGRADE_CRD);
     }
     if !more.is_empty() {
         let message = format!(
             "the CRD is newer than headgate {OWN}: it has {}",
             some(&more)
         );
-        return Finding::warning(CHECK, message, "install the program of the CRD's version");
+        return Finding::warning(message, "install the program of the CRD's version");
     }
     if theirs != ours {
         let message = format!("the CRD's rules aren't those of headgate {OWN}");
-        return Finding::warning(CHECK, message, UPGRADE_CRD);
+        return Finding::warning(message, UPGRADE_CRD);
     }
-    Finding::ok(
-        CHECK,
-        format!("AdmissionPolicy {VERSION} as of headgate {OWN}"),
-    )
+    Finding::ok(format!("AdmissionPolicy {VERSION} as of headgate {OWN}"))
 }
 
 /// Judges the operator's Deployment, `namespace/name`.
 #[must_use]
 pub fn deployment(name: &str, found: Option<&Installation>) -> Finding {
-    const CHECK: &str = "operator";
     let Some(found) = found else {
         return Finding::error(
-            CHECK,
             format!("Deployment {name} doesn't exist"),
             "install Headgate's chart, or name the Service of another release with --operator",
         );
@@ -178,16 +168,15 @@ pub fn deployment(name: &str, found: Option<&Installation>) -> Finding {
         found.name
     );
     match found.ready {
-        0 => Finding::error(CHECK, message, fix),
-        ready if ready < found.replicas => Finding::warning(CHECK, message, fix),
-        _ => Finding::ok(CHECK, message),
+        0 => Finding::error(message, fix),
+        ready if ready < found.replicas => Finding::warning(message, fix),
+        _ => Finding::ok(message),
     }
 }
 
 /// Judges the operators' versions.
 #[must_use]
 pub fn versions(versions: &BTreeSet<&str>) -> Finding {
-    const CHECK: &str = "version";
     let all: Vec<&str> = versions.iter().copied().collect();
     let message = format!("headgate {OWN}, operator {}", all.join(" and "));
     let near = |version: &&str| match (minor(version), minor(OWN)) {
@@ -195,13 +184,10 @@ pub fn versions(versions: &BTreeSet<&str>) -> Finding {
         _ => false,
     };
     match all.as_slice() {
-        [] => Finding::skipped(CHECK, "no operator tells its version"),
-        [_, _, ..] => {
-            Finding::warning(CHECK, message, "wait for the roll-out, or see why it hangs")
-        }
-        [one] if near(one) => Finding::ok(CHECK, message),
+        [] => Finding::skipped("no operator tells its version"),
+        [_, _, ..] => Finding::warning(message, "wait for the roll-out, or see why it hangs"),
+        [one] if near(one) => Finding::ok(message),
         [_] => Finding::warning(
-            CHECK,
             message,
             "use versions of which the minor version differs by at most one",
         ),
@@ -211,14 +197,13 @@ pub fn versions(versions: &BTreeSet<&str>) -> Finding {
 /// Judges the leader's Lease.
 #[must_use]
 pub fn lease(name: &str, lease: Option<&LeaseSpec>, now: SystemTime) -> Finding {
-    const CHECK: &str = "leader";
     const FIX: &str = "see the operator's log and headgate_leader; status and objects aren't \
                        written meanwhile";
     let holder = lease.and_then(|l| l.holder_identity.as_deref());
     let holder = holder.unwrap_or_default();
     let renewed = lease.and_then(|l| l.renew_time.as_ref());
     let (Some(lease), Some(renewed), false) = (lease, renewed, holder.is_empty()) else {
-        return Finding::error(CHECK, format!("no operator holds Lease {name}"), FIX);
+        return Finding::error(format!("no operator holds Lease {name}"), FIX);
     };
     let since = now.duration_since(renewed.0.into()).unwrap_or_default();
     let seconds = lease.lease_duration_seconds.unwrap_or_default();
@@ -226,23 +211,18 @@ pub fn lease(name: &str, lease: Option<&LeaseSpec>, now: SystemTime) -> Finding 
     let limit = Duration::from_secs(u64::try_from(seconds).unwrap_or_default() + 1);
     let message = format!("{holder} renewed Lease {name} {} ago", age(since));
     match since > limit {
-        true => Finding::error(CHECK, message, FIX),
-        false => Finding::ok(CHECK, message),
+        true => Finding::error(message, FIX),
+        false => Finding::ok(message),
     }
 }
 
 /// Judges the rights that the operator's account lacks.
 #[must_use]
 pub fn rights(account: &str, asked: usize, lacking: &[Right]) -> Finding {
-    const CHECK: &str = "rights";
     let lacking: Vec<String> = lacking.iter().map(ToString::to_string).collect();
     match lacking.as_slice() {
-        [] => Finding::ok(
-            CHECK,
-            format!("{account} may make its {asked} kinds of requests"),
-        ),
+        [] => Finding::ok(format!("{account} may make its {asked} kinds of requests")),
         lacking => Finding::error(
-            CHECK,
             format!("{account} may not {}", some(lacking)),
             "upgrade the chart with rbac.create, or grant what its roles say",
         ),
@@ -252,18 +232,17 @@ pub fn rights(account: &str, asked: usize, lacking: &[Right]) -> Finding {
 /// Judges a certificate, PEM.
 #[must_use]
 pub fn certificate(name: &str, pem: Option<&[u8]>, now: SystemTime) -> Finding {
-    const CHECK: &str = "certificate";
     let fix = "renew it; with tls.mode Generated, delete it, and the operator makes a new CA";
     let Some(end) = pem.and_then(certificate::expires) else {
-        return Finding::error(CHECK, format!("{name} has no certificate"), fix);
+        return Finding::error(format!("{name} has no certificate"), fix);
     };
     let until = rfc3339(end);
     match end.duration_since(now) {
-        Err(_) => Finding::error(CHECK, format!("{name} has expired at {until}"), fix),
+        Err(_) => Finding::error(format!("{name} has expired at {until}"), fix),
         Ok(left) if left < EXPIRES_SOON => {
-            Finding::warning(CHECK, format!("{name} expires at {until}"), fix)
+            Finding::warning(format!("{name} expires at {until}"), fix)
         }
-        Ok(_) => Finding::ok(CHECK, format!("{name} is valid until {until}")),
+        Ok(_) => Finding::ok(format!("{name} is valid until {until}")),
     }
 }
 
@@ -276,7 +255,6 @@ pub fn published(
     found: &BTreeMap<String, String>,
     authority: Option<&str>,
 ) -> Finding {
-    const CHECK: &str = "published-ca";
     const FIX: &str = "see the operator's log, and whether it leads and may patch ConfigMaps";
     let missing = { namespaces.iter() }.filter(|n| !found.contains_key(*n));
     let missing: Vec<String> = missing.cloned().collect();
@@ -288,22 +266,18 @@ pub fn published(
             "no ConfigMap {name} in {}: proxies there have no CA",
             some(&missing)
         );
-        return Finding::error(CHECK, message, FIX);
+        return Finding::error(message, FIX);
     }
     if !other.is_empty() {
         let message = format!("ConfigMap {name} has another CA in {}", some(&other));
-        return Finding::error(CHECK, message, FIX);
+        return Finding::error(message, FIX);
     }
-    Finding::ok(
-        CHECK,
-        format!("ConfigMap {name} is in {} namespaces", found.len()),
-    )
+    Finding::ok(format!("ConfigMap {name} is in {} namespaces", found.len()))
 }
 
 /// Judges policies by their conditions.
 #[must_use]
 pub fn policies(view: &View) -> Finding {
-    const CHECK: &str = "policies";
     const PASSES: [&str; 4] = ["NoProxies", "Pending", "PartiallyProgrammed", "Stale"];
     let (mut waiting, mut failed) = (Vec::new(), Vec::new());
     for policy in &view.policies {
@@ -325,16 +299,15 @@ pub fn policies(view: &View) -> Finding {
     let names = [failed.as_slice(), &waiting].concat();
     let message = format!("{count} of {all} aren't programmed: {}", some(&names));
     match (failed.len(), count) {
-        (_, 0) => Finding::ok(CHECK, format!("all {all} are programmed, or overridden")),
-        (0, _) => Finding::warning(CHECK, message, fix),
-        _ => Finding::error(CHECK, message, fix),
+        (_, 0) => Finding::ok(format!("all {all} are programmed, or overridden")),
+        (0, _) => Finding::warning(message, fix),
+        _ => Finding::error(message, fix),
     }
 }
 
 /// Judges the connected proxies of all operators.
 #[must_use]
 pub fn proxies<'a>(proxies: impl Iterator<Item = &'a ProxyReport>, now: SystemTime) -> Finding {
-    const CHECK: &str = "proxies";
     let connected: Vec<&ProxyReport> = proxies.filter(|p| p.disconnected.is_none()).collect();
     let why = |p: &&ProxyReport| {
         let expires = p
@@ -352,9 +325,8 @@ pub fn proxies<'a>(proxies: impl Iterator<Item = &'a ProxyReport>, now: SystemTi
     let bad: Vec<String> = connected.iter().filter_map(why).collect();
     let all = connected.len();
     match bad.as_slice() {
-        [] => Finding::ok(CHECK, format!("{all} connected")),
+        [] => Finding::ok(format!("{all} connected")),
         bad => Finding::error(
-            CHECK,
             format!("{} of {all} have a problem: {}", bad.len(), some(bad)),
             "see all of them: headgate status --all-namespaces",
         ),
@@ -364,7 +336,6 @@ pub fn proxies<'a>(proxies: impl Iterator<Item = &'a ProxyReport>, now: SystemTi
 /// Judges running Pods, by namespace and name, that `headgate inject` changed.
 #[must_use]
 pub fn pods(injected: &[(String, String)], operators: &[Operator]) -> Finding {
-    const CHECK: &str = "pods";
     let reports = operators.iter().flat_map(|o| &o.report);
     let connected = { reports.flat_map(|r| &r.proxies) }.filter(|p| p.disconnected.is_none());
     let connected: BTreeSet<(&str, Option<&str>)> = connected
@@ -378,12 +349,8 @@ pub fn pods(injected: &[(String, String)], operators: &[Operator]) -> Finding {
         .map(|(namespace, name)| format!("{namespace}/{name}"))
         .collect();
     match apart.as_slice() {
-        [] => Finding::ok(
-            CHECK,
-            format!("{} with a sidecar are connected", injected.len()),
-        ),
+        [] => Finding::ok(format!("{} with a sidecar are connected", injected.len())),
         apart => Finding::warning(
-            CHECK,
             format!(
                 "{} with a sidecar aren't connected: {}",
                 apart.len(),
@@ -398,7 +365,6 @@ pub fn pods(injected: &[(String, String)], operators: &[Operator]) -> Finding {
 /// Judges Services by the port at which they reach running Pods that `headgate inject` changed.
 #[must_use]
 pub fn services(services: &[Service], injected: &[ObjectMeta]) -> Finding {
-    const CHECK: &str = "services";
     let mut passing = Vec::new();
     for service in services {
         let Some(spec) = &service.spec else { continue };
@@ -435,9 +401,8 @@ pub fn services(services: &[Service], injected: &[ObjectMeta]) -> Finding {
         }
     }
     match passing.as_slice() {
-        [] => Finding::ok(CHECK, "none sends requests past Envoy"),
+        [] => Finding::ok("none sends requests past Envoy"),
         passing => Finding::warning(
-            CHECK,
             format!(
                 "{} send requests past Envoy: {}",
                 passing.len(),
@@ -463,7 +428,6 @@ pub const EXTENSION_POLICY: &str = "envoyextensionpolicies.gateway.envoyproxy.io
 /// Judges the kinds of Istio that the operator writes.
 #[must_use]
 pub fn istio(served: &Served, is_native: bool) -> Finding {
-    const CHECK: &str = "istio";
     let has = |kind: &str, version: &str| {
         let found = served.get(kind);
         found.is_some_and(|(all, _)| all.iter().any(|v| v == version))
@@ -472,30 +436,29 @@ pub fn istio(served: &Served, is_native: bool) -> Finding {
     let plugin = has(ISTIO[1], "v1alpha1");
     let filter = has(ISTIO[2], "v1alpha3");
     let upgrade = "install or upgrade Istio, or turn delivery.istio off in the chart's values";
-    let error = |why: &str| Finding::error(CHECK, why.to_owned(), upgrade);
+    let error = |why: &str| Finding::error(why.to_owned(), upgrade);
     match (extension, plugin) {
         (false, false) => error("Istio's CRDs aren't installed, and delivery for Istio is on"),
         _ if is_native && !filter => error("Istio serves no EnvoyFilter v1alpha3"),
         (false, true) if is_native => error("the native filter needs Istio 1.30 or newer"),
-        (true, _) => Finding::ok(CHECK, "1.30 or newer (TrafficExtension)"),
-        (false, true) => Finding::ok(CHECK, "older than 1.30 (WasmPlugin)"),
+        (true, _) => Finding::ok("1.30 or newer (TrafficExtension)"),
+        (false, true) => Finding::ok("older than 1.30 (WasmPlugin)"),
     }
 }
 
 /// Judges the kind of Envoy Gateway that the operator writes.
 #[must_use]
 pub fn envoy_gateway(served: &Served, is_native: bool) -> Finding {
-    const CHECK: &str = "envoy-gateway";
     let upgrade = "install or upgrade Envoy Gateway, or turn delivery.envoyGateway off in the \
                    chart's values";
-    let error = |why: &str| Finding::error(CHECK, why.to_owned(), upgrade);
+    let error = |why: &str| Finding::error(why.to_owned(), upgrade);
     let found = served.get(EXTENSION_POLICY);
     match found.filter(|(all, _)| all.iter().any(|v| v == "v1alpha1")) {
         None => error("its CRDs aren't installed, and delivery for Envoy Gateway is on"),
         Some((_, schema)) if is_native && !schema.contains("dynamicModule") => {
             error("the native filter needs Envoy Gateway 1.9 or newer")
         }
-        Some(_) => Finding::ok(CHECK, "EnvoyExtensionPolicy v1alpha1 is served"),
+        Some(_) => Finding::ok("EnvoyExtensionPolicy v1alpha1 is served"),
     }
 }
 

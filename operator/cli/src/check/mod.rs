@@ -31,7 +31,7 @@ use super::cluster::{Cluster, ClusterArgs, Operator, refused, timely};
 use super::status::OutputFormat;
 use super::status::view::View;
 use super::{Output, block_on};
-use finding::{Finding, Verdict};
+use finding::{Checked, Finding, Verdict};
 use headgate_controller::inject::INJECTED_ANNOTATION;
 use headgate_controller::kubernetes::crd;
 use headgate_controller::kubernetes::publish::CA_KEY;
@@ -66,12 +66,12 @@ pub struct CheckArgs {
 /// Returns an error if no cluster is configured.
 pub fn run(args: &CheckArgs) -> anyhow::Result<Output> {
     let findings = block_on(check(args))?;
-    let is_error = |f: &Finding| f.verdict == Verdict::Error;
+    let is_error = |f: &Checked| f.finding.verdict == Verdict::Error;
     let text = args.output.text(&findings, || finding::table(&findings))?;
     Ok(Output::new(text, !findings.iter().any(is_error)))
 }
 
-async fn check(args: &CheckArgs) -> anyhow::Result<Vec<Finding>> {
+async fn check(args: &CheckArgs) -> anyhow::Result<Vec<Checked>> {
     let cluster = args.cluster.connect().await?;
     let mut checks = Checks {
         client: cluster.client(),
@@ -81,8 +81,8 @@ async fn check(args: &CheckArgs) -> anyhow::Result<Vec<Finding>> {
     };
     if let Err(why) = checks.server().await {
         let fix = "see --kubeconfig and --context, and the network between here and the cluster";
-        let unreachable = Finding::error("api-server", format!("{why:#}"), fix);
-        return Ok(vec![unreachable]);
+        checks.add("api-server", Finding::error(format!("{why:#}"), fix));
+        return Ok(checks.findings);
     }
     checks.definition().await?;
     let of_service = &args.cluster.operator;
@@ -116,7 +116,7 @@ struct Checks<'a> {
     namespace: Option<&'a str>,
     /// A time of the API server, and the moment at which it was received.
     time: (SystemTime, Instant),
-    findings: Vec<Finding>,
+    findings: Vec<Checked>,
 }
 
 impl Checks<'_> {
@@ -125,8 +125,8 @@ impl Checks<'_> {
         self.time.0 + self.time.1.elapsed()
     }
 
-    fn add(&mut self, finding: Finding) {
-        self.findings.push(finding);
+    fn add(&mut self, check: &'static str, finding: Finding) {
+        self.findings.push(Checked { check, finding });
     }
 
     /// Returns the answer of the API server; `None`, with a finding added, if it fails.
@@ -138,17 +138,16 @@ impl Checks<'_> {
         let why = match timely(answer).await {
             Ok(Ok(answer)) => return Some(answer),
             Ok(Err(kube::Error::Api(status))) if status.code == 403 => {
-                self.add(Finding::skipped(check, status.message));
+                self.add(check, Finding::skipped(status.message));
                 return None;
             }
             Ok(Err(error)) => refused(&error),
             Err(late) => late,
         };
-        self.add(Finding::error(
+        self.add(
             check,
-            format!("{why:#}"),
-            "see the API server's log",
-        ));
+            Finding::error(format!("{why:#}"), "see the API server's log"),
+        );
         None
     }
 
@@ -173,11 +172,11 @@ impl Checks<'_> {
         let body = body.map_err(|e| anyhow!("the API server's answer broke off: {e}"))?;
         let version: serde_json::Value =
             serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
-        self.add(judge::server(version["gitVersion"].as_str()));
+        self.add("api-server", judge::server(version["gitVersion"].as_str()));
         if let Some(date) = date {
             let date = date.timestamp().into();
             self.time = (date, Instant::now());
-            self.add(judge::clock("this machine's clock", here, date));
+            self.add("clock", judge::clock("this machine's clock", here, date));
         }
         Ok(())
     }
@@ -185,7 +184,10 @@ impl Checks<'_> {
     async fn definition(&mut self) -> anyhow::Result<()> {
         let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
         if let Some(found) = self.read("crd", api.get_opt(crd::NAME)).await {
-            self.add(judge::definition(found.as_ref(), &crd::definition()?));
+            self.add(
+                "crd",
+                judge::definition(found.as_ref(), &crd::definition()?),
+            );
         }
         Ok(())
     }
@@ -196,7 +198,7 @@ impl Checks<'_> {
         let found = self.read("operator", api.get_opt(name)).await?;
         let found = found.map(Installation::of);
         let name = format!("{namespace}/{name}");
-        self.add(judge::deployment(&name, found.as_ref()));
+        self.add("operator", judge::deployment(&name, found.as_ref()));
         Some(found)
     }
 
@@ -219,7 +221,7 @@ impl Checks<'_> {
         if let Some(lease) = self.read("leader", api.get_opt(name)).await {
             let spec = lease.and_then(|lease| lease.spec);
             let name = format!("{namespace}/{name}");
-            self.add(judge::lease(&name, spec.as_ref(), self.now()));
+            self.add("leader", judge::lease(&name, spec.as_ref(), self.now()));
         }
     }
 
@@ -242,7 +244,7 @@ impl Checks<'_> {
                 "ServiceAccount {}/{}",
                 operator.namespace, operator.service_account
             );
-            self.add(judge::rights(&account, needed.len(), &lacking));
+            self.add("rights", judge::rights(&account, needed.len(), &lacking));
         }
     }
 
@@ -251,7 +253,7 @@ impl Checks<'_> {
         if operator.argument("tls-cert").is_none() {
             let message = "the operator serves proxies without TLS: they prove no namespace";
             let fix = "set tls.mode in the chart's values";
-            self.add(Finding::warning("certificate", message.to_owned(), fix));
+            self.add("certificate", Finding::warning(message.to_owned(), fix));
             return;
         }
         let generated = operator.argument("tls-authority");
@@ -264,11 +266,10 @@ impl Checks<'_> {
                 let mut data = found.and_then(|s| s.data).unwrap_or_default();
                 let certificate = data.remove("tls.crt").map(|pem| pem.0);
                 let name = format!("Secret {namespace}/{name}");
-                self.add(judge::certificate(
-                    &name,
-                    certificate.as_deref(),
-                    self.now(),
-                ));
+                self.add(
+                    "certificate",
+                    judge::certificate(&name, certificate.as_deref(), self.now()),
+                );
                 let ca = match generated {
                     Some(_) => certificate,
                     None => data.remove("ca.crt").map(|pem| pem.0),
@@ -282,10 +283,9 @@ impl Checks<'_> {
     }
 
     async fn published(&mut self, name: &str, operator: &Installation, authority: Option<&str>) {
-        const CHECK: &str = "published-ca";
         let api = self.all::<ConfigMap>();
         let only = ListParams::default().fields(&format!("metadata.name={name}"));
-        let Some(found) = self.read(CHECK, api.list(&only)).await else {
+        let Some(found) = self.read("published-ca", api.list(&only)).await else {
             return;
         };
         let watched = operator.watched();
@@ -297,7 +297,7 @@ impl Checks<'_> {
             None => {
                 let api: Api<Namespace> = Api::all(self.client.clone());
                 let active = ListParams::default().fields("status.phase=Active");
-                match self.read(CHECK, api.list_metadata(&active)).await {
+                match self.read("published-ca", api.list_metadata(&active)).await {
                     Some(all) => all.iter().map(ResourceExt::name_any).collect(),
                     None => return,
                 }
@@ -308,7 +308,10 @@ impl Checks<'_> {
             Some((namespace, map.data?.remove(CA_KEY)?))
         };
         let found: BTreeMap<String, String> = found.items.into_iter().filter_map(text).collect();
-        self.add(judge::published(name, &namespaces, &found, authority));
+        self.add(
+            "published-ca",
+            judge::published(name, &namespaces, &found, authority),
+        );
     }
 
     /// Checks the CRDs of a control plane that the operator may write objects for.
@@ -320,7 +323,7 @@ impl Checks<'_> {
         judge: impl Fn(&Served, bool) -> Finding,
     ) {
         if !operator.adapters().contains(&plane) {
-            self.add(Finding::ok(plane, "delivery for it is off"));
+            self.add(plane, Finding::ok("delivery for it is off"));
             return;
         }
         let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
@@ -336,10 +339,10 @@ impl Checks<'_> {
         };
         let found = names.iter().zip(all);
         let served = found.filter_map(|(name, found)| Some((*name, served(found?))));
-        self.add(judge(
-            &served.collect(),
-            operator.argument(native).is_some(),
-        ));
+        self.add(
+            plane,
+            judge(&served.collect(), operator.argument(native).is_some()),
+        );
     }
 
     /// Checks the operators' reports and returns them.
@@ -348,9 +351,8 @@ impl Checks<'_> {
         cluster: &Cluster,
         found: Option<&Installation>,
     ) -> Vec<Operator> {
-        const CHECK: &str = "proxies";
         let operators = cluster.operators().await.unwrap_or_else(|why| {
-            self.add(Finding::skipped("reports", format!("{why:#}")));
+            self.add("reports", Finding::skipped(format!("{why:#}")));
             Vec::new()
         });
         for operator in &operators {
@@ -358,14 +360,14 @@ impl Checks<'_> {
                 Ok(report) => {
                     if let Ok(time) = report.time.parse::<Timestamp>() {
                         let whose = format!("the clock of {}", operator.pod);
-                        self.add(judge::clock(&whose, time.into(), self.now()));
+                        self.add("clock", judge::clock(&whose, time.into(), self.now()));
                     }
                 }
                 Err(why) => {
-                    self.add(Finding::skipped(
+                    self.add(
                         "reports",
-                        format!("{}: {why}", operator.pod),
-                    ));
+                        Finding::skipped(format!("{}: {why}", operator.pod)),
+                    );
                 }
             }
         }
@@ -374,25 +376,27 @@ impl Checks<'_> {
         if versions.is_empty() {
             versions.extend(found.and_then(|f| f.version.as_deref()));
         }
-        self.add(judge::versions(&versions));
+        self.add("version", judge::versions(&versions));
         if reports.is_empty() {
-            self.add(Finding::skipped(CHECK, "no operator's report can be read"));
+            self.add(
+                "proxies",
+                Finding::skipped("no operator's report can be read"),
+            );
         } else {
             let proxies = reports.iter().flat_map(|r| &r.proxies);
-            self.add(judge::proxies(proxies, self.now()));
+            self.add("proxies", judge::proxies(proxies, self.now()));
         }
         operators
     }
 
     async fn pods(&mut self, operators: &[Operator]) {
-        const CHECK: &str = "pods";
         if !operators.iter().any(|o| o.report.is_ok()) {
-            self.add(Finding::skipped(CHECK, "no operator's report can be read"));
+            self.add("pods", Finding::skipped("no operator's report can be read"));
             return;
         }
         let api = self.all::<Pod>();
         let running = ListParams::default().fields("status.phase=Running");
-        let Some(pods) = self.read(CHECK, api.list_metadata(&running)).await else {
+        let Some(pods) = self.read("pods", api.list_metadata(&running)).await else {
             return;
         };
         let is_injected = |metadata: &kube::core::ObjectMeta| {
@@ -408,7 +412,7 @@ impl Checks<'_> {
                 (name(&p.namespace), name(&p.name))
             })
             .collect();
-        self.add(judge::pods(&names, operators));
+        self.add("pods", judge::pods(&names, operators));
         if pods.is_empty() {
             return;
         }
@@ -417,7 +421,7 @@ impl Checks<'_> {
             .read("services", api.list(&ListParams::default()))
             .await
         {
-            self.add(judge::services(&services.items, &pods));
+            self.add("services", judge::services(&services.items, &pods));
         }
     }
 
@@ -433,7 +437,7 @@ impl Checks<'_> {
         };
         if let Some(Some(policies)) = self.read("policies", listed).await {
             let view = View::new(&policies.items, operators, Vec::new(), self.namespace);
-            self.add(judge::policies(&view));
+            self.add("policies", judge::policies(&view));
         }
     }
 }

@@ -40,6 +40,7 @@ pub(super) fn settings(
     let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
     let schema = &schema["properties"]["spec"];
     let mut spec = serde_json::to_value(spec)?;
+    crd::prune(&mut spec, &schema["properties"]);
     if let Value::Object(fields) = &mut spec {
         fields.retain(|name, _| !SHOWN_APART.contains(&name.as_str()));
     }

@@ -1,15 +1,14 @@
 //! The webhook that injects Envoys into Pods.
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use clap::{Args, Parser};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::listen::listen;
-use headgate_controller::inject::{Settings, webhook};
+use headgate_controller::inject::Settings;
+use headgate_controller::inject::webhook::Webhook;
 use headgate_controller::kubernetes::ca_bundle::CaBundle;
 use headgate_controller::xds::tls::Trust;
 
@@ -74,24 +73,6 @@ impl InjectionArgs {
             name,
             trust: trust?,
         })
-    }
-}
-
-/// A webhook that is listening.
-pub(super) struct Webhook {
-    listener: TcpListener,
-    settings: Settings,
-    trust: watch::Receiver<Arc<Trust>>,
-}
-
-impl Webhook {
-    pub(super) fn address(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-
-    /// Serves until `shutdown` holds `true`.
-    pub(super) async fn run(self, shutdown: watch::Receiver<bool>) {
-        webhook::run(self.listener, self.settings, self.trust, shutdown).await;
     }
 }
 

@@ -9,12 +9,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use headgate_api::plan::Plan;
-use headgate_controller::kubernetes::authorize::Authorizer;
 use headgate_controller::kubernetes::ca_bundle::CaBundle;
-use headgate_controller::kubernetes::leader::Leadership;
 use headgate_controller::kubernetes::operate::{Operator, OperatorArgs, Writing};
-use headgate_controller::kubernetes::store::Observations;
-use headgate_controller::kubernetes::tokens::ProxyTokens;
 use headgate_controller::metrics::Metrics;
 use headgate_controller::source;
 use headgate_controller::xds::module::Modules;
@@ -101,8 +97,8 @@ pub(super) struct Source {
     /// The error message if `watching` ends without an error.
     ended: String,
     /// The operator in a cluster, until it writes.
-    operator: Option<Box<Operator>>,
-    writing: Option<Writing>,
+    pub(super) operator: Option<Box<Operator>>,
+    pub(super) writing: Option<Writing>,
 }
 
 impl Source {
@@ -112,28 +108,6 @@ impl Source {
             None => watch::channel("the folder to be read".to_owned()).1,
             Some(operator) => operator.waiting.clone(),
         }
-    }
-
-    /// Returns the name of this process among its replicas.
-    pub(super) fn instance(&self) -> &str {
-        let operator = self.operator.as_ref();
-        operator.map_or("", |operator| &operator.identity)
-    }
-
-    /// Returns the authorizer of readers, which asks the API server; `None` for a folder.
-    pub(super) fn authorizer(&self) -> Option<Authorizer> {
-        self.operator.as_deref().map(Operator::authorizer)
-    }
-
-    /// Returns the reviewer of proxies' tokens; `None` without an API server.
-    pub(super) fn proxy_tokens(&self) -> Option<ProxyTokens> {
-        self.operator.as_deref().map(Operator::proxy_tokens)
-    }
-
-    /// Returns the policies' statuses as observed on the API server; `None` for a folder.
-    pub(super) fn statuses(&self) -> Option<Arc<Observations>> {
-        let operator = self.operator.as_ref();
-        operator.map(|operator| Arc::clone(&operator.observations))
     }
 
     /// Waits until the source fails and returns the error.
@@ -160,12 +134,6 @@ impl Source {
                 self.writing = Some(operator.write(plans, registry, modules, shutdown));
             }
         }
-    }
-
-    /// Whether this process leads its replicas; `None` without replicas.
-    pub(super) fn leadership(&self) -> Option<Leadership> {
-        let writing = self.writing.as_ref();
-        writing.map(|writing| writing.leadership.clone())
     }
 
     /// Waits, after the shutdown, until all writes have ended.

@@ -12,8 +12,9 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
+use headgate_controller::kubernetes::cluster::ObjectKey;
 
-use super::draft::{Service, service};
+use super::draft::service;
 use super::{Output, input};
 
 /// The only `apiVersion` of OpenSLO that is written and read.
@@ -43,7 +44,7 @@ pub struct SloArgs {
     pub unit: Option<Unit>,
     /// The target Service of the policy [default: default/ and the file's spec.service]
     #[arg(long, value_name = "NAMESPACE/NAME", requires = "from", value_parser = service)]
-    pub service: Option<Service>,
+    pub service: Option<ObjectKey>,
 }
 
 /// A format of objectives.

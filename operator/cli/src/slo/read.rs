@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use headgate_api::validate::{NAME, check_file, is_name};
+use headgate_controller::kubernetes::cluster::ObjectKey;
 use headgate_core::config::DEFAULT_TYPE;
 use serde_json::Value;
 
-use super::{OPENSLO, RESPONSE_TIME, Service, TYPE, Unit};
-use crate::draft::free_name;
+use super::{OPENSLO, RESPONSE_TIME, TYPE, Unit};
+use crate::draft::{free_name, head};
 
 /// Kinds of OpenSLO without objectives.
 const OTHER_KINDS: [&str; 6] = [
@@ -107,7 +108,7 @@ pub(super) fn policy(
     file: &str,
     text: &str,
     unit: Option<Unit>,
-    service: Option<&Service>,
+    service: Option<&ObjectKey>,
 ) -> anyhow::Result<String> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).context(file.to_owned())?;
     let (mut types, mut of) = (Vec::new(), None);
@@ -262,10 +263,8 @@ fn threshold(objective: &At<'_>, unit: Option<Unit>) -> anyhow::Result<Duration>
 fn printed(file: &str, types: &[Type], namespace: &str, name: &str) -> String {
     let mut text = format!(
         "# From {file} by headgate slo. OpenSLO doesn't say which requests an objective is about: \
-         correct the matches.\napiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: \
-         {{name: {name}, namespace: {namespace}}}\nspec:\n  mode: DryRun        # decides and \
-         counts, and refuses nothing; remove it when the counts are as you want them\n  \
-         targetRefs:\n  - {{group: \"\", kind: Service, name: {name}}}\n  types:\n"
+         correct the matches.\n{}  types:\n",
+        head(namespace, name)
     );
     let mut kind = |name: &str, slo: &BTreeMap<String, Duration>, comment: &str| {
         // Writing to a String does not fail.

@@ -20,7 +20,7 @@ use http_body_util::Empty;
 use serde::Serialize;
 use tokio::net::TcpStream;
 
-use super::cluster::{Cluster, ClusterArgs, OperatorService};
+use super::cluster::{Cluster, ClusterArgs, OPERATOR};
 use super::input::span;
 use super::table::one_line;
 use super::{Output, block_on};
@@ -236,12 +236,13 @@ async fn fetch(admin: &Endpoint, token: Option<&Path>) -> anyhow::Result<Bytes> 
     let response = response.await.with_context(not_ours)?;
     if let StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN = response.status() {
         let why = String::from_utf8_lossy(response.body());
+        let (namespace, name) = OPERATOR.split_once('/').unwrap_or_default();
         bail!(
             "{admin}: {}; --token-file FILE gives it one that kubectl makes: kubectl create token \
              {} --namespace {} --audience {AUDIENCE}",
             one_line(why.trim()),
-            OperatorService::default().name,
-            OperatorService::default().namespace,
+            name,
+            namespace,
         );
     }
     if response.status() != StatusCode::OK {

@@ -523,7 +523,7 @@ fn carrier(kind: &'static str, object: &DynamicObject) -> Carrier {
     }
 }
 
-fn operator(operator: &Operator) -> OperatorView {
+pub(crate) fn operator(operator: &Operator) -> OperatorView {
     let report = operator.report.as_ref().ok();
     OperatorView {
         pod: operator.pod.clone(),

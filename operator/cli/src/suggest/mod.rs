@@ -11,10 +11,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
+use headgate_controller::kubernetes::cluster::ObjectKey;
 use headgate_core::config::DEFAULT_TYPE;
 use headgate_simulator::workload::recorded::read_requests;
 
-use super::draft::{Service, service};
+use super::draft::service;
 use super::top::client::{Client, Place};
 use super::top::sample::{PolicySample, Stats};
 use super::{Output, block_on};
@@ -45,7 +46,7 @@ pub struct SuggestArgs {
         default_value = "default/app",
         value_parser = service
     )]
-    pub service: Service,
+    pub service: ObjectKey,
     /// Maximum number of types beside default; the routes with the most processing time get one
     #[arg(
         long,

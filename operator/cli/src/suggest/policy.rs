@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use headgate_controller::kubernetes::cluster::ObjectKey;
 use headgate_core::config::DEFAULT_TYPE;
 
 use super::routes::FOLDED;
-use crate::draft::{Service, free_name};
+use crate::draft::{free_name, head};
 
 /// The least objective, ms: access logs and timers resolve it well.
 const LEAST_MS: f64 = 10.0;
@@ -63,69 +64,51 @@ pub(super) fn round_up(ms: f64) -> f64 {
 }
 
 /// Returns the policy's text.
-pub(super) fn text(found: &Found, service: &Service) -> String {
-    let mut text = String::new();
-    let mut line = |words: &str| {
-        text.push_str(words);
-        text.push('\n');
-    };
+pub(super) fn text(found: &Found, service: &ObjectKey) -> String {
     let all = &found.all;
-    line(&format!(
-        "# Suggested by headgate suggest from {} answers. Look it over, then try it:",
+    let mut text = format!(
+        "# Suggested by headgate suggest from {} answers. Look it over, then try it:
+#   headgate validate policy.yaml
+#   headgate simulate --policy policy.yaml --workload access.log
+",
         all.requests
-    ));
-    line("#   headgate validate policy.yaml");
-    line("#   headgate simulate --policy policy.yaml --workload access.log");
+    );
     for note in &found.notes {
-        line(&format!("# {note}"));
+        text += &format!("# {note}\n");
     }
-    line("apiVersion: headgate.dev/v1alpha1");
-    line("kind: AdmissionPolicy");
-    line(&format!(
-        "metadata: {{name: {}, namespace: {}}}",
-        service.name, service.namespace
-    ));
-    line("spec:");
-    line(
-        "  mode: DryRun        # decides and counts, and refuses nothing; remove it when the \
-         counts are as you want them",
-    );
-    line("  targetRefs:");
-    line(&format!(
-        "  - {{group: \"\", kind: Service, name: {}}}",
-        service.name
-    ));
-    line("  # No parallelism: the filter finds how many requests the service works on at once.");
-    line(
-        "  # Objectives are twice what a type's requests took, and room for slow requests before \
-         them: one at the median,",
-    );
-    line(&format!(
-        "  # two at the 90th percentile, of {} each (the 90th percentile of all). Rounded up to 1, \
-         1.5, 2, 3, 5 or 7.",
+    text += &head(&service.namespace, &service.name);
+    text += &format!(
+        "  # No parallelism: the filter finds how many requests the service works on at once.
+  # Objectives are twice what a type's requests took, and room for slow requests before them: one \
+         at the median,
+  # two at the 90th percentile, of {} each (the 90th percentile of all). Rounded up to 1, 1.5, 2, \
+         3, 5 or 7.
+  types:
+",
         shown(all.p90_ms)
-    ));
-    line("  types:");
+    );
     let mut names = BTreeSet::from([DEFAULT_TYPE.to_owned()]);
     for route in in_order(&found.routes) {
-        line(&format!(
-            "  # {}, {:.0}% of all time",
+        text += &format!(
+            "  # {}, {:.0}% of all time
+  - name: {}
+    matches:
+    - {}
+    slo: {}
+",
             took(&route.measured),
-            route.of_time * 100.0
-        ));
-        line(&format!("  - name: {}", name(route, &mut names)));
-        line("    matches:");
-        line(&format!("    - {}", matching(route)));
-        line(&format!("    slo: {}", slo(&route.measured, all)));
+            route.of_time * 100.0,
+            name(route, &mut names),
+            matching(route),
+            slo(&route.measured, all)
+        );
     }
     let which = match found.routes.is_empty() {
         true => "All requests",
         false => "All others, by what all requests took",
     };
-    line(&format!("  # {which}: {}", took(all)));
-    line(&format!("  - name: {DEFAULT_TYPE}"));
-    line(&format!("    slo: {}", slo(all, all)));
-    text
+    let (took, slo) = (took(all), slo(all, all));
+    text + &format!("  # {which}: {took}\n  - name: {DEFAULT_TYPE}\n    slo: {slo}\n")
 }
 
 fn took(measured: &Measured) -> String {

@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_controller::admin::Admin;
@@ -11,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
-use crate::common::{SEARCH, World, get, plan};
+use crate::common::{SEARCH, World, admin_of, get, plan};
 use crate::wire::{ack, hello, sotw};
 
 /// The upper bound on the time of an answer that doesn't wait for a change.
@@ -173,12 +172,7 @@ async fn who_asks_for_probes_is_told_nothing_else() {
     let world = World::start(plan(&[(SEARCH, "r1")])).await;
     let probes = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = probes.local_addr().unwrap();
-    let registry = Arc::clone(&world.registry);
-    let shown = Admin::new(
-        registry,
-        world.snapshots.clone(),
-        world.shutdown.subscribe(),
-    );
+    let shown = admin_of(&world.registry, &world.snapshots, &world.shutdown);
     tokio::spawn(shown.clone().serve_probes(probes));
     assert_eq!(get(at, "/readyz").await.unwrap().0, 200);
     for path in ["/status", "/metrics", COUNTS_PATH] {

@@ -15,7 +15,12 @@ mod settings;
 mod sidecar;
 pub mod webhook;
 
-use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::core::{Selector, SelectorExt as _};
+use serde::Deserialize as _;
+use serde_json::{Value, json};
 
 use mark::Mark;
 pub use mark::{INJECTED_ANNOTATION, injected_port};
@@ -38,7 +43,7 @@ pub struct Injected {
     /// Kind, namespace and name.
     pub workload: String,
     namespace: Option<String>,
-    labels: Map<String, Value>,
+    labels: BTreeMap<String, String>,
     /// The port of the application.
     pub app_port: u16,
     /// The port of Envoy.
@@ -96,9 +101,9 @@ pub fn inject(object: &mut Value, settings: &Settings) -> Result<Outcome, String
     }
     let (app_port, port_name, took_name) =
         add(template, settings).map_err(|problem| at(&problem))?;
-    let labels = template["metadata"]["labels"].as_object();
+    let labels = BTreeMap::deserialize(&template["metadata"]["labels"]);
     Ok(Outcome::Injected(Injected {
-        labels: labels.cloned().unwrap_or_default(),
+        labels: labels.unwrap_or_default(),
         workload,
         namespace,
         app_port,
@@ -204,30 +209,10 @@ fn names(items: &Value) -> Vec<&str> {
 }
 
 /// Whether a label selector matches.
-fn selects(selector: &Value, labels: &Map<String, Value>) -> bool {
-    let equal = selector["matchLabels"].as_object().into_iter().flatten();
-    let expressions = selector["matchExpressions"]
-        .as_array()
-        .into_iter()
-        .flatten();
-    let matches = |expression: &Value| {
-        let label = expression["key"].as_str().and_then(|key| labels.get(key));
-        let is_listed = || {
-            let values = expression["values"].as_array().into_iter().flatten();
-            label.is_some_and(|label| values.into_iter().any(|value| value == label))
-        };
-        match expression["operator"].as_str() {
-            Some("In") => is_listed(),
-            Some("NotIn") => !is_listed(),
-            Some("Exists") => label.is_some(),
-            Some("DoesNotExist") => label.is_none(),
-            _ => false,
-        }
-    };
-    equal
-        .into_iter()
-        .all(|(key, value)| labels.get(key) == Some(value))
-        && expressions.into_iter().all(matches)
+fn selects(selector: &Value, labels: &BTreeMap<String, String>) -> bool {
+    let selector = Option::<LabelSelector>::deserialize(selector);
+    let selector = selector.map(|given| Selector::try_from(given.unwrap_or_default()));
+    matches!(selector, Ok(Ok(selector)) if selector.matches(labels))
 }
 
 /// Returns `kind namespace/name`, such as `Deployment shop/search`.

@@ -3,24 +3,21 @@
 use serde_json::Value;
 
 use super::{Settings, names};
-use crate::bootstrap::quoted;
+use crate::bootstrap::{fill, quoted};
 
-const TEMPLATE: &str = include_str!("sidecar.yaml");
-const CERTIFICATE: &str = "  - --xds-tls-cert=/etc/headgate/tls/tls.crt
-  - --xds-tls-key=/etc/headgate/tls/tls.key
-";
+const CERTIFICATE: &str = "\
+- --xds-tls-cert=/etc/headgate/tls/tls.crt
+- --xds-tls-key=/etc/headgate/tls/tls.key";
 // Mode 0o444 makes the Secret readable by Envoy's user without an fsGroup, which would apply to the
 // application too.
-const CERTIFICATE_VOLUME: &str = "  secret: {secretName: SECRET, defaultMode: 0o444}
-";
-const TOKEN: &str = "  - --xds-token=/etc/headgate/tls/token
-";
+const CERTIFICATE_VOLUME: &str = "secret: {secretName: $NAME, defaultMode: 0o444}";
+const TOKEN: &str = "- --xds-token=/etc/headgate/tls/token";
 /// The kubelet writes and renews the token. The operator keeps the ConfigMap in each namespace.
-const TOKEN_VOLUME: &str = "  projected:
-    sources:
-    - serviceAccountToken: {audience: headgate, path: token, expirationSeconds: 3600}
-    - configMap: {name: CA, items: [{key: ca.crt, path: ca.crt}]}
-";
+const TOKEN_VOLUME: &str = "\
+projected:
+  sources:
+  - serviceAccountToken: {audience: headgate, path: token, expirationSeconds: 3600}
+  - configMap: {name: $NAME, items: [{key: ca.crt, path: ca.crt}]}";
 /// The port of Envoy's admin interface, on the loopback address.
 pub(super) const ADMIN_PORT: u16 = 9901;
 /// The port of `/stats/prometheus` and `/ready`.
@@ -44,47 +41,42 @@ pub(super) fn render(
         (volumes.iter()).any(|name| name.strip_prefix(prefix).is_some_and(is_ours))
     };
     let volume = free("headgate", is_taken);
-    let (identity, tls_volume) = match &settings.tls_secret {
-        Some(secret) => (
-            CERTIFICATE,
-            CERTIFICATE_VOLUME.replace("SECRET", &quoted(secret)),
-        ),
-        None => (
-            TOKEN,
-            TOKEN_VOLUME.replace("CA", &quoted(&settings.ca_config_map)),
-        ),
+    let (identity, tls_volume, name) = match &settings.tls_secret {
+        Some(secret) => (CERTIFICATE, CERTIFICATE_VOLUME, secret),
+        None => (TOKEN, TOKEN_VOLUME, &settings.ca_config_map),
     };
-    let fill = |word: &str| match word {
-        "HEADGATE" => headgate.clone(),
-        "ENVOY" => envoy.clone(),
-        "VOLUME" => volume.clone(),
-        "IMAGE" => quoted(&settings.image),
-        "ENVOY_IMAGE" => quoted(&settings.envoy_image),
-        "LISTEN_PORT" => settings.listen_port.to_string(),
-        "APP_PORT" => app_port.to_string(),
-        "ADMIN_PORT" => ADMIN_PORT.to_string(),
-        "STATS_PORT" => STATS_PORT.to_string(),
-        "XDS" => settings.xds.to_string(),
-        "FILTER" => settings.filter.name().to_owned(),
-        "HTTP2" if settings.upstream_http2 => "\n  - --upstream-http2".to_owned(),
-        "IDENTITY" => identity.to_owned(),
-        "TLS_VOLUME" => tls_volume.clone(),
-        "CONCURRENCY" => settings.concurrency.to_string(),
-        "PORT_NAME" => quoted(port_name),
-        "CPU_REQUEST" => quoted(&settings.proxy_cpu_request),
-        "MEMORY_REQUEST" => quoted(&settings.proxy_memory_request),
-        "CPU_LIMIT" => (settings.proxy_cpu_limit.as_deref())
-            .map_or_else(String::new, |limit| format!("cpu: {}, ", quoted(limit))),
-        "MEMORY_LIMIT" => quoted(&settings.proxy_memory_limit),
-        _ => String::new(),
+    let http2 = if settings.upstream_http2 {
+        "- --upstream-http2"
+    } else {
+        ""
     };
-    let parts = TEMPLATE.split('@').enumerate();
-    let filled: String = parts
-        .map(|(at, part)| match at % 2 {
-            0 => part.to_owned(),
-            _ => fill(part),
-        })
-        .collect();
+    let cpu_limit = settings.proxy_cpu_limit.as_deref();
+    let cpu_limit = cpu_limit.map(|limit| format!("cpu: {}, ", quoted(limit)));
+    let filled = fill(
+        include_str!("sidecar.yaml"),
+        &[
+            ("HEADGATE", &headgate),
+            ("ENVOY", &envoy),
+            ("VOLUME", &volume),
+            ("IMAGE", &quoted(&settings.image)),
+            ("ENVOY_IMAGE", &quoted(&settings.envoy_image)),
+            ("LISTEN_PORT", &settings.listen_port.to_string()),
+            ("APP_PORT", &app_port.to_string()),
+            ("ADMIN_PORT", &ADMIN_PORT.to_string()),
+            ("STATS_PORT", &STATS_PORT.to_string()),
+            ("XDS", &settings.xds.to_string()),
+            ("FILTER", settings.filter.name()),
+            ("HTTP_TWO", http2),
+            ("IDENTITY", identity),
+            ("TLS_VOLUME", &fill(tls_volume, &[("NAME", &quoted(name))])),
+            ("CONCURRENCY", &settings.concurrency.to_string()),
+            ("PORT_NAME", &quoted(port_name)),
+            ("CPU_REQUEST", &quoted(&settings.proxy_cpu_request)),
+            ("MEMORY_REQUEST", &quoted(&settings.proxy_memory_request)),
+            ("CPU_LIMIT", &cpu_limit.unwrap_or_default()),
+            ("MEMORY_LIMIT", &quoted(&settings.proxy_memory_limit)),
+        ],
+    );
     serde_saphyr::from_str(&filled).map_err(|error| error.to_string())
 }
 

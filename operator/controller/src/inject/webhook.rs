@@ -53,19 +53,26 @@ const CHANGED: [&str; 5] = [
     "/spec/volumes",
 ];
 
-/// Serves the webhook over HTTPS until `shutdown` holds `true`.
-pub async fn run(
-    listener: TcpListener,
-    settings: Settings,
-    trust: watch::Receiver<Arc<Trust>>,
-    shutdown: watch::Receiver<bool>,
-) {
-    let app = Router::new()
-        .route(PATH, post(review))
-        .layer(DefaultBodyLimit::max(MAX_BYTES))
-        .with_state(Arc::new(settings));
-    let trust = Some(trust);
-    serve(listener, "injection", LIMITS, trust, app, || {}, shutdown).await;
+/// A webhook that is listening.
+pub struct Webhook {
+    /// Its address.
+    pub listener: TcpListener,
+    /// The options of injections.
+    pub settings: Settings,
+    /// The certificate that it shows.
+    pub trust: watch::Receiver<Arc<Trust>>,
+}
+
+impl Webhook {
+    /// Serves over HTTPS until `shutdown` holds `true`.
+    pub async fn run(self, shutdown: watch::Receiver<bool>) {
+        let app = Router::new()
+            .route(PATH, post(review))
+            .layer(DefaultBodyLimit::max(MAX_BYTES))
+            .with_state(Arc::new(self.settings));
+        let (listener, trust) = (self.listener, Some(self.trust));
+        serve(listener, "injection", LIMITS, trust, app, || {}, shutdown).await;
+    }
 }
 
 async fn review(State(settings): State<Arc<Settings>>, body: Bytes) -> Response {

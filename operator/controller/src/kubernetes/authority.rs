@@ -12,11 +12,7 @@
 //! trusted for some minutes before it signs, and the old one for as long afterwards.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::{self, Write as _};
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, anyhow};
@@ -31,12 +27,15 @@ use super::FIELD_MANAGER;
 use super::cluster::ObjectKey;
 use super::deliver::object::MANAGED_BY;
 use crate::certificate::{Authority, new_authority};
+use crate::files::replace;
 use crate::xds::tls::TlsFiles;
 
 /// The validity of a new CA.
 const CA_LIFE: Duration = Duration::from_secs(3_650 * 86_400);
 /// The validity of the operator's certificate.
 const LIFE: Duration = Duration::from_secs(30 * 86_400);
+/// The permissions of the files.
+const PRIVATE: u32 = 0o600;
 /// The age at which a certificate is renewed.
 const RENEW: Duration = Duration::from_secs(10 * 86_400);
 /// The interval at which the Secret is read again, in case its CA has been replaced.
@@ -192,7 +191,7 @@ impl OwnCertificate {
     /// Writes the CAs that verify the certificates of the operator and of proxies.
     fn trust(&self, pem: &str) -> anyhow::Result<()> {
         let path = &self.files.client_ca;
-        replace(path, pem).with_context(|| path.display().to_string())
+        replace(path, pem.as_bytes(), PRIVATE).with_context(|| path.display().to_string())
     }
 
     fn sign(&self, data: &Data) -> anyhow::Result<()> {
@@ -203,7 +202,8 @@ impl OwnCertificate {
         let pair = signer(data)?.server(&names, &addresses, LIFE, SystemTime::now())?;
         let files = &self.files;
         for (path, content) in [(&files.key, &pair.key), (&files.cert, &pair.cert)] {
-            replace(path, content).with_context(|| path.display().to_string())?;
+            replace(path, content.as_bytes(), PRIVATE)
+                .with_context(|| path.display().to_string())?;
         }
         Ok(())
     }
@@ -218,22 +218,10 @@ fn signer(data: &Data) -> anyhow::Result<Authority> {
     Authority::from_pem(part("tls.crt")?, part("tls.key")?)
 }
 
-/// Replaces a file atomically.
-fn replace(path: &Path, content: &str) -> io::Result<()> {
-    let partial = path.with_extension("partial");
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&partial)?;
-    file.write_all(content.as_bytes())?;
-    fs::rename(partial, path)
-}
-
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::fs;
     use std::sync::{Arc, Mutex};
 
     use http::{Method, Request, Response};

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::str::FromStr;
 
 use super::shared::Shared;
 use headgate_api::plan::{TargetKind, TargetRef};
@@ -31,6 +32,21 @@ impl ObjectKey {
 impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl FromStr for ObjectKey {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split('/').collect::<Vec<_>>()[..] {
+            [namespace, name] if !namespace.is_empty() && !name.is_empty() => {
+                Ok(Self::new(namespace, name))
+            }
+            _ => Err(format!(
+                "{text:?} is no NAMESPACE/NAME, such as default/search"
+            )),
+        }
     }
 }
 
@@ -115,4 +131,18 @@ pub struct Route {
     pub listeners: BTreeSet<(ObjectKey, Option<String>)>,
     /// Services among its backends, each once.
     pub backends: Vec<ObjectKey>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_has_a_namespace_and_a_name() {
+        let key: ObjectKey = "a/b".parse().unwrap();
+        assert_eq!(key.to_string(), "a/b");
+        for text in ["", "a", "a/", "/b", "a/b/c"] {
+            assert!(text.parse::<ObjectKey>().is_err(), "{text}");
+        }
+    }
 }

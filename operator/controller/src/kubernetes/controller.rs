@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use super::cluster::Cluster;
+use super::deliver::View;
 use super::read;
 use super::resolve::Planner;
 use super::resource::PolicyResource;
@@ -41,8 +41,8 @@ pub struct Outputs {
     /// The newest plan; the first one is sent once every resource has been listed.
     pub plans: watch::Sender<Arc<Plan>>,
     /// The cluster as observed last, with its plan.
-    pub resolved: watch::Sender<Option<Resolved>>,
-    /// Whether any delivery is on. If so, it reads [`Resolved::cluster`]. Otherwise that cluster is
+    pub resolved: watch::Sender<Option<View>>,
+    /// Whether any delivery is on. If so, it reads [`View::cluster`]. Otherwise that cluster is
     /// empty, because a cluster that is held elsewhere is copied at the next change.
     pub delivers: bool,
     /// The resources that the first plan still waits for.
@@ -51,15 +51,6 @@ pub struct Outputs {
     pub statuses: watch::Sender<()>,
     /// The addresses of Headgate's ready replicas.
     pub replicas: watch::Sender<BTreeSet<SocketAddr>>,
-}
-
-/// A cluster with its plan.
-#[derive(Debug, Clone)]
-pub struct Resolved {
-    /// The observed cluster.
-    pub cluster: Arc<Cluster>,
-    /// The plan.
-    pub plan: Arc<Plan>,
 }
 
 /// Watches the cluster and makes plans.
@@ -192,7 +183,7 @@ impl Controller {
             self.outputs.plans.send_replace(Arc::clone(&plan));
         }
         // Readers may need changes that leave the plan equal, such as a Gateway's class.
-        let resolved = Resolved {
+        let resolved = View {
             cluster: seen,
             plan,
         };

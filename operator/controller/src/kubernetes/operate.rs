@@ -16,8 +16,8 @@ use super::authorize::Authorizer;
 use super::ca_bundle::CaBundle;
 use super::client::{Access, connect};
 use super::cluster::ObjectKey;
-use super::controller::{Controller, Outputs, Resolved};
-use super::deliver::{self, DeliverArgs, Delivered};
+use super::controller::{Controller, Outputs};
+use super::deliver::{self, DeliverArgs};
 use super::events;
 use super::leader::{Candidate, Leadership, while_leading};
 use super::peers::{self, Peers};
@@ -121,7 +121,7 @@ pub struct Operator {
     pub observations: Arc<Observations>,
     observed: watch::Receiver<()>,
     replicas: watch::Receiver<BTreeSet<SocketAddr>>,
-    resolved: watch::Receiver<Option<Resolved>>,
+    resolved: watch::Receiver<Option<deliver::View>>,
     peers_token: Option<PathBuf>,
     deliver: deliver::Settings,
     publisher: Option<Publisher>,
@@ -271,15 +271,17 @@ impl Operator {
             peers,
             shutdown.clone(),
         );
-        let delivering = deliver_while_leading(
-            self.client.clone(),
-            self.deliver,
-            self.resolved,
-            modules,
-            leadership,
-            interrupted,
-            deliveries,
-        );
+        let client = self.client.clone();
+        let delivering = while_leading(leadership, move || {
+            deliver::run(
+                client.clone(),
+                self.deliver.clone(),
+                *interrupted.borrow(),
+                self.resolved.clone(),
+                modules.clone(),
+                deliveries.clone(),
+            )
+        });
         let publishing = events::publish(self.client, self.identity, news_receiver, self.metrics);
         let task = tokio::spawn(async move {
             let (stop_leading, stopped) = watch::channel(false);
@@ -317,56 +319,4 @@ pub struct Writing {
     pub leadership: Leadership,
     /// Ends after the shutdown, once all writes have ended and the Lease has been released.
     pub task: JoinHandle<()>,
-}
-
-/// Delivers objects to other control planes while this replica leads. This is the only place where
-/// a new plan becomes objects.
-async fn deliver_while_leading(
-    client: Client,
-    settings: deliver::Settings,
-    mut resolved: watch::Receiver<Option<Resolved>>,
-    mut modules: watch::Receiver<Arc<Modules>>,
-    leadership: Leadership,
-    interrupted: watch::Receiver<bool>,
-    delivered: watch::Sender<Arc<Delivered>>,
-) {
-    let Some(first) = view(&mut resolved, &mut modules).await else {
-        return;
-    };
-    let (views, view_receiver) = watch::channel(first);
-    let following = async {
-        loop {
-            tokio::select! {
-                Ok(()) = resolved.changed() => {}
-                Ok(()) = modules.changed() => {}
-                else => return,
-            }
-            if let Some(view) = view(&mut resolved, &mut modules).await {
-                views.send_replace(view);
-            }
-        }
-    };
-    let leading = while_leading(leadership, || {
-        deliver::run(
-            client.clone(),
-            settings.clone(),
-            *interrupted.borrow(),
-            view_receiver.clone(),
-            delivered.clone(),
-        )
-    });
-    tokio::join!(following, leading);
-}
-
-/// Returns the current input of deliveries; `None` once the cluster is no longer watched.
-async fn view(
-    resolved: &mut watch::Receiver<Option<Resolved>>,
-    modules: &mut watch::Receiver<Arc<Modules>>,
-) -> Option<deliver::View> {
-    let resolved = resolved.wait_for(Option::is_some).await.ok()?.clone()?;
-    Some(deliver::View {
-        cluster: resolved.cluster,
-        plan: resolved.plan,
-        module_sha256: modules.borrow_and_update().wasm.sha256.clone(),
-    })
 }

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use self::known::Known;
 use self::proxies::{Claims, Count, count};
-use self::state::{Fate, state};
+use self::state::state;
 use self::targets::{Finder, Found};
 use super::cluster::{Cluster, ObjectKey};
 use super::deliver::settings::ENVOY_GATEWAY_NAMESPACE;
@@ -60,7 +60,7 @@ struct Candidate<'a> {
     key: &'a ObjectKey,
     policy: &'a ValidPolicy,
     known: Known,
-    fate: Fate,
+    state: PolicyState,
 }
 
 /// A target that exists, and the policy that has it.
@@ -130,18 +130,18 @@ impl Planner {
             let config = candidate.known.config(won.policy, claimed.portion());
             let winner = winner(counts).and_then(|at| drafts.get(at));
             match winner.filter(|_| !claims.any(won.target)) {
-                Some(winner) => candidate.fate.overridden.push(Conflict {
+                Some(winner) => candidate.state.overridden.push(Conflict {
                     target: won.target.clone(),
                     winner: winner.policy.full_name(),
                 }),
-                None if candidate.fate.revision.is_empty() => {
-                    candidate.fate.revision.clone_from(&config.revision);
+                None if candidate.state.revision.is_empty() => {
+                    candidate.state.revision.clone_from(&config.revision);
                 }
                 None => {}
             }
             let others = counts.iter().filter_map(|c| c.workflows_of).min();
             if let Some(other) = others.and_then(|at| drafts.get(at)) {
-                candidate.fate.without_workflows.push(Conflict {
+                candidate.state.without_workflows.push(Conflict {
                     target: won.target.clone(),
                     winner: other.policy.full_name(),
                 });
@@ -181,11 +181,11 @@ impl Planner {
         self.configurations.forget_unused();
         let attachments =
             Attachments::new(attachments, selectors, Arc::clone(&self.configurations));
-        let mut fates = self.remember(candidates);
+        let mut states = self.remember(candidates);
         let mut policies: Vec<_> = cluster
             .policies
             .iter()
-            .map(|(key, object)| state(key, object, fates.remove(key).unwrap_or_default()))
+            .map(|(key, object)| states.remove(key).unwrap_or_else(|| state(key, object)))
             .collect();
         policies.sort_by(|a, b| a.name.cmp(&b.name));
         for places in crowded {
@@ -210,7 +210,7 @@ impl Planner {
                 key,
                 policy,
                 known: Known::of(policy, before.remove(key)),
-                fate: Fate::default(),
+                state: state(key, object),
             })
         });
         let mut candidates: Vec<Candidate<'_>> = effective.collect();
@@ -219,14 +219,17 @@ impl Planner {
     }
 
     /// Keeps the compiled policies for the next plan. Returns the policies' outcomes.
-    fn remember<'a>(&mut self, candidates: Vec<Candidate<'a>>) -> HashMap<&'a ObjectKey, Fate> {
-        let mut fates = HashMap::with_capacity(candidates.len());
+    fn remember<'a>(
+        &mut self,
+        candidates: Vec<Candidate<'a>>,
+    ) -> HashMap<&'a ObjectKey, PolicyState> {
+        let mut states = HashMap::with_capacity(candidates.len());
         for mut candidate in candidates {
             candidate.known.forget_old();
             self.known.insert(candidate.key.clone(), candidate.known);
-            fates.insert(candidate.key, candidate.fate);
+            states.insert(candidate.key, candidate.state);
         }
-        fates
+        states
     }
 }
 
@@ -260,7 +263,7 @@ fn contest<'a>(
         let mut names = 0;
         for target in &candidate.policy.targets {
             if let Some(winner) = winners.get(target).and_then(|won| all.get(*won)) {
-                candidate.fate.conflicts.push(Conflict {
+                candidate.state.conflicts.push(Conflict {
                     target: target.clone(),
                     winner: winner.policy.full_name(),
                 });
@@ -268,9 +271,9 @@ fn contest<'a>(
             }
             let found = finder.find(&candidate.key.namespace, target, claims.any(target));
             match found.and_then(|found| found.within(&mut names)) {
-                Err(why) => candidate.fate.not_found.push((target.clone(), why)),
+                Err(why) => candidate.state.not_found.push((target.clone(), why)),
                 Ok(mut found) => {
-                    candidate.fate.left_out.extend(found.left_out.take());
+                    candidate.state.warnings.extend(found.left_out.take());
                     winners.insert(target, all.len());
                     all.push(Won {
                         candidate: at,

@@ -254,15 +254,7 @@ impl Store {
             Change::Routes(kind, seen) => {
                 let changed = self.serves(kind, &seen);
                 let target = |(key, route): Keyed<Route>| {
-                    let ObjectKey { namespace, name } = key;
-                    let section = None;
-                    let target = TargetRef {
-                        kind,
-                        namespace,
-                        name,
-                        section,
-                    };
-                    (target, route)
+                    (TargetRef::new(kind, key.namespace, key.name), route)
                 };
                 let seen = seen.map(target);
                 let news = seen.news(&self.cluster.routes, |target| target.kind == kind);

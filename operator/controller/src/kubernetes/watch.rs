@@ -429,7 +429,8 @@ struct Places<V> {
 
 /// One namespace, or all of them.
 struct Place<V> {
-    health: Health,
+    /// Whether the watch fails, so that each change is logged once.
+    failing: bool,
     /// The list that is being received, or that waits for those of other namespaces.
     list: Vec<V>,
     listed: bool,
@@ -465,7 +466,7 @@ impl<V> Places<V> {
         self.all.retain(|name, _| names.contains(name));
         for name in names {
             let new = || Place {
-                health: Health::new(self.what, name.clone()),
+                failing: false,
                 list: Vec::new(),
                 listed: false,
                 changes: Vec::new(),
@@ -508,7 +509,9 @@ impl<V> Places<V> {
             Ok(Event::Apply(object)) => Some(Seen::Applied(read(object))),
             Ok(Event::Delete(object)) => Some(Seen::Deleted(read(object))),
         };
-        place.health.works();
+        if std::mem::take(&mut place.failing) {
+            info!(resource = self.what, namespace = name, "the watch is back");
+        }
         place.is_refused = false;
         place.refusals = 0;
         match change {
@@ -535,7 +538,15 @@ impl<V> Places<V> {
         let Some(place) = self.all.get_mut(name) else {
             return Vec::new();
         };
-        let status = place.health.failed(error);
+        let status = status(error);
+        // A kind that the API server doesn't serve is no failure.
+        if status != Some(404) && !std::mem::replace(&mut place.failing, true) {
+            warn!(
+                resource = self.what,
+                namespace = name,
+                "the watch failed; what was seen stays in force and it is tried again: {error}"
+            );
+        }
         place.is_refused = matches!(status, Some(403 | 404));
         if !place.is_refused {
             place.refusals = 0;
@@ -568,9 +579,12 @@ impl<V> Places<V> {
             _ => vec![Seen::Failed { status: None }],
         };
         if refusals == CONFIRMED {
-            if let Some(place) = self.all.get(name) {
-                place.health.counts_as_empty();
-            }
+            warn!(
+                resource = self.what,
+                namespace = name,
+                "the API server still refuses this namespace; it counts as empty until it \
+                 answers: is it deleted, or its Role?"
+            );
             match self.complete {
                 true => seen.push(Seen::Within(name.to_owned(), Vec::new())),
                 false => seen.extend(self.first_lists()),
@@ -594,57 +608,6 @@ impl<V> Places<V> {
             seen.append(&mut place.changes);
         }
         seen
-    }
-}
-
-/// The health of a watch, which is logged once for each change.
-struct Health {
-    what: &'static str,
-    /// The namespace; empty for all.
-    namespace: String,
-    failing: bool,
-}
-
-impl Health {
-    const fn new(what: &'static str, namespace: String) -> Self {
-        Self {
-            what,
-            namespace,
-            failing: false,
-        }
-    }
-
-    /// Records a failure. Returns the HTTP status of the answer. A kind that the API server doesn't
-    /// serve is no failure.
-    fn failed(&mut self, error: &watcher::Error) -> Option<u16> {
-        let status = status(error);
-        if status != Some(404) && !std::mem::replace(&mut self.failing, true) {
-            warn!(
-                resource = self.what,
-                namespace = self.namespace,
-                "the watch failed; what was seen stays in force and it is tried again: {error}"
-            );
-        }
-        status
-    }
-
-    fn works(&mut self) {
-        if std::mem::take(&mut self.failing) {
-            info!(
-                resource = self.what,
-                namespace = self.namespace,
-                "the watch is back"
-            );
-        }
-    }
-
-    fn counts_as_empty(&self) {
-        warn!(
-            resource = self.what,
-            namespace = self.namespace,
-            "the API server still refuses this namespace; it counts as empty until it answers: \
-             is it deleted, or its Role?"
-        );
     }
 }
 

@@ -218,12 +218,7 @@ fn believes(plan: &Plan, service: &str, sender: &Spiffe) -> bool {
     let Some((namespace, name)) = service.split_once('/') else {
         return false;
     };
-    let target = TargetRef {
-        kind: TargetKind::Service,
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
-        section: None,
-    };
+    let target = TargetRef::new(TargetKind::Service, namespace, name);
     let stages = plan.workloads.get(&target).into_iter();
     let mut stages = stages.flat_map(|config| &config.stages);
     stages.any(|stage| {

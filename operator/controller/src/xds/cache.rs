@@ -97,18 +97,22 @@ impl ResourceCache {
         resource
     }
 
-    /// Returns room for a new entry, after an eviction if necessary; `None` if there is still no
-    /// room, as for an entry that is larger than the limit of one namespace.
+    /// Returns room for a new entry, after evictions if necessary; `None` for an entry that is
+    /// larger than the limit of one namespace.
     fn room(&self, state: &mut State, key: &Key, bytes: usize) -> Option<Slot<String>> {
         // Another task may have built the same.
         state.built.remove(key);
         let namespace = namespace(key);
         let take = || self.bytes.take(namespace.to_owned(), bytes);
-        match take() {
-            Ok(slot) => return Some(slot),
-            Err(_) if bytes > self.bytes.max_each => return None,
-            Err(Full::Each) => state.evict(Some(namespace), self.bytes.max_each / 2),
-            Err(Full::All) => state.evict(None, self.bytes.max / 2),
+        // An eviction meets one of the two limits.
+        for _ in 0..2 {
+            let (of, max) = match take() {
+                Ok(slot) => return Some(slot),
+                Err(_) if bytes > self.bytes.max_each => return None,
+                Err(Full::Each) => (Some(namespace), self.bytes.max_each),
+                Err(Full::All) => (None, self.bytes.max),
+            };
+            state.evict(of, (max / 2).min(max.saturating_sub(bytes)));
         }
         take().ok()
     }
@@ -128,8 +132,8 @@ fn namespace(key: &Key) -> &str {
 
 impl State {
     /// Evicts the least recently used entries, of one namespace or of all, until at most `target`
-    /// bytes of them are left. Callers pass half of the limit, so that one search makes room for
-    /// many insertions.
+    /// bytes of them are left. Callers pass at most half of the limit, so that one search makes
+    /// room for many insertions.
     fn evict(&mut self, of: Option<&str>, target: usize) {
         let is_of = |key: &Key| of.is_none_or(|of| namespace(key) == of);
         let entries = self.built.iter().filter(|(key, _)| is_of(key));
@@ -220,6 +224,26 @@ mod tests {
         }
         let again = cache.get(&of("b/p"), "headgate", path);
         assert!(Arc::ptr_eq(&others, &again));
+    }
+
+    #[test]
+    fn an_entry_of_most_of_its_namespaces_room_is_cached() {
+        let path = |length: usize| format!("/{}.wasm", "m".repeat(length));
+        let bytes = |length: usize| {
+            let cache = ResourceCache::new(1 << 20, 1 << 20);
+            let _ = cache.get(&config("1"), "headgate", Path::new(&path(length)));
+            cache.bytes.taken()
+        };
+        let (small, large) = (bytes(1), bytes(10_000));
+        for (max, max_each) in [(2 * large, large + small), (large + small, large + small)] {
+            let cache = ResourceCache::new(max, max_each);
+            for i in 0..large / small {
+                let module = format!("/{i}.wasm");
+                let _ = cache.get(&config("1"), "headgate", Path::new(&module));
+            }
+            let get = || cache.get(&config("1"), "headgate", Path::new(&path(10_000)));
+            assert!(Arc::ptr_eq(&get(), &get()), "{max} {max_each}");
+        }
     }
 
     #[test]

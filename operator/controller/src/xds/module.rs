@@ -6,8 +6,7 @@
 //! slow to follow.
 
 use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -17,6 +16,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::resource::sha256;
+use crate::files::replace;
 
 /// The largest module accepted, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
@@ -204,7 +204,7 @@ impl Module {
     }
 }
 
-/// Writes the copy under another name, then renames it: the name never refers to a partial file.
+/// Writes the copy, unless it exists, and returns its path.
 fn store(code: &[u8], hash: &str, folder: &Path) -> io::Result<PathBuf> {
     fs::create_dir_all(folder)?;
     let folder = folder.canonicalize()?;
@@ -220,13 +220,8 @@ fn store(code: &[u8], hash: &str, folder: &Path) -> io::Result<PathBuf> {
             .set_modified(SystemTime::now())?;
         return Ok(path);
     }
-    let partial = folder.join(format!(".headgate-{hash}.{}", std::process::id()));
-    let mut file = fs::File::create(&partial)?;
     // Envoy often runs as another user.
-    file.set_permissions(fs::Permissions::from_mode(0o644))?;
-    file.write_all(code)?;
-    file.sync_all()?;
-    fs::rename(&partial, &path)?;
+    replace(&path, code, 0o644)?;
     Ok(path)
 }
 

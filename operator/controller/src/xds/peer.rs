@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
@@ -16,6 +16,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 use super::addresses::Slot;
 use super::node::{Identity, TargetClaim, clip};
 use super::tenants::Tenant;
+use crate::certificate;
 use crate::kubernetes::tokens::{AUDIENCE, ProxyTokens, Refusal};
 use headgate_api::plan::{NAMESPACE_METADATA, TARGET_METADATA};
 
@@ -79,17 +80,14 @@ impl Spiffe {
             GeneralName::URI(uri) => Some(*uri),
             _ => None,
         });
-        let end = certificate.validity().not_after.timestamp();
-        let end = Duration::from_secs(u64::try_from(end).unwrap_or_default());
+        let (_, end) = certificate::validity(&certificate);
         match (uris.next(), uris.next()) {
-            (Some(only), None) => {
-                Self::parse(only, SystemTime::UNIX_EPOCH + end).ok_or_else(|| {
-                    format!(
-                        "the client certificate's URI {:?} names no namespace; {DO}",
-                        clip(only, 256)
-                    )
-                })
-            }
+            (Some(only), None) => Self::parse(only, end).ok_or_else(|| {
+                format!(
+                    "the client certificate's URI {:?} names no namespace; {DO}",
+                    clip(only, 256)
+                )
+            }),
             (None, _) => Err(format!(
                 "the client certificate has no URI (SPIFFE id) that says its namespace; {DO}"
             )),

@@ -82,8 +82,8 @@ impl Records {
 
     fn forget_node(&mut self, node: &str) {
         for id in self.ended_of.remove(node).unwrap_or_default() {
-            if let Some(at) = self.by_id.remove(&id).and_then(|p| p.disconnected) {
-                self.ended.remove(&(at, id));
+            if let Some(at) = self.by_id.get(&id).and_then(|p| p.disconnected) {
+                self.forget(at, id);
             }
         }
     }

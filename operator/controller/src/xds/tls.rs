@@ -24,6 +24,7 @@ use tracing::{error, info, warn};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::timestamp::rfc3339;
+use crate::certificate;
 use crate::metrics::XdsMetrics;
 
 /// The interval at which the files are read.
@@ -214,14 +215,7 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
 fn validity(der: &CertificateDer<'_>) -> Result<(SystemTime, SystemTime), String> {
     let (_, certificate) =
         X509Certificate::from_der(der).map_err(|e| format!("no X.509 certificate: {e}"))?;
-    let time = |seconds: i64| {
-        SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
-    };
-    let validity = certificate.validity();
-    Ok((
-        time(validity.not_before.timestamp()),
-        time(validity.not_after.timestamp()),
-    ))
+    Ok(certificate::validity(&certificate))
 }
 
 impl Trust {

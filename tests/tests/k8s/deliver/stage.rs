@@ -10,6 +10,7 @@ use headgate_api::validate::check_file;
 use headgate_controller::kubernetes::cluster::{Cluster, ObjectKey, Pod, PolicyObject, Service};
 use headgate_controller::kubernetes::deliver::{self, Delivered, Settings, View};
 use headgate_controller::kubernetes::resolve;
+use headgate_controller::xds::module;
 use headgate_tests::chart;
 use headgate_tests::kube::ApiServer;
 use headgate_tests::kube::api_server::client;
@@ -74,7 +75,7 @@ pub(crate) struct Stage {
     pub(crate) namespace: String,
     pub(crate) modules: Modules,
     pub(crate) cluster: Cluster,
-    pub(crate) views: watch::Sender<View>,
+    pub(crate) views: watch::Sender<Option<View>>,
     pub(crate) delivered: watch::Receiver<Arc<Delivered>>,
     pub(crate) task: JoinHandle<()>,
     _turn: MutexGuard<'static, ()>,
@@ -105,8 +106,16 @@ pub(crate) fn view(cluster: &Cluster) -> View {
     View {
         plan: Arc::new(resolve::plan(cluster)),
         cluster: Arc::new(cluster.clone()),
-        module_sha256: sha256(),
     }
+}
+
+/// Returns the module that the operator serves.
+fn served() -> watch::Receiver<Arc<module::Modules>> {
+    let wasm = module::Module {
+        sha256: sha256(),
+        ..module::Module::default()
+    };
+    watch::channel(Arc::new(wasm.into())).1
 }
 
 pub(crate) fn install(server: &ApiServer, project: &str) -> Result<()> {
@@ -166,10 +175,17 @@ impl Stage {
     ) -> Result<Self> {
         let modules = Modules::start()?;
         let cluster = Cluster::default();
-        let (views, _) = watch::channel(view(&cluster));
+        let (views, _) = watch::channel(Some(view(&cluster)));
         let (send, delivered) = watch::channel(Arc::default());
         let user = client(&server.user_kubeconfig("deliver", None)?).await?;
-        let run = deliver::run(user, settings(&modules), false, views.subscribe(), send);
+        let run = deliver::run(
+            user,
+            settings(&modules),
+            false,
+            views.subscribe(),
+            served(),
+            send,
+        );
         Ok(Self {
             namespace: server.namespace("deliver")?,
             server,
@@ -226,7 +242,14 @@ impl Stage {
         let (send, delivered) = watch::channel(Arc::default());
         let (settings, views) = (settings(&self.modules), self.views.subscribe());
         self.delivered = delivered;
-        self.task = tokio::spawn(deliver::run(user, settings, interrupted, views, send));
+        self.task = tokio::spawn(deliver::run(
+            user,
+            settings,
+            interrupted,
+            views,
+            served(),
+            send,
+        ));
         Ok(())
     }
 
@@ -258,7 +281,7 @@ impl Stage {
     }
 
     pub(crate) fn show(&self) {
-        self.views.send_replace(view(&self.cluster));
+        self.views.send_replace(Some(view(&self.cluster)));
     }
 
     /// The only object of this kind in this test's namespace.

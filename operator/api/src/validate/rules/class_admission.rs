@@ -16,8 +16,7 @@ use headgate_mesh::class_admission::{Law, Scope};
 
 use super::names::{all_known, check_known};
 use super::workflows::{outbound, peers, services};
-use super::{HOUR, MILLISECOND, Problems, Real, SECOND, Time, Whole, micros};
-use crate::validate::path::Path;
+use super::{At, HOUR, MILLISECOND, Real, SECOND, Time, Whole};
 use crate::validate::schema::{Place, Rule, some};
 use crate::{
     AdmissionFallback, AdmissionPolicySpec, AdmissionScope, CentralizedMethod, ClassAdmissionMethod,
@@ -111,32 +110,31 @@ pub(super) fn class_admission(
     spec: &AdmissionPolicySpec,
     policy: &str,
     classes: &[ClassConfig],
-    at: &Path,
-    problems: &mut Problems,
+    at: &At<'_>,
 ) -> Meaning {
     let Some(given) = &spec.class_admission else {
         return Meaning::default();
     };
     let has_calls = !given.outbound.services.is_empty() || given.outbound.smoothing.is_some();
     if given.targets.is_empty() && !has_calls {
-        problems.add(at.clone(), NOTHING);
+        at.add(NOTHING);
     }
     if spec.workflows.is_some() {
         let is_given = [!given.peers.is_empty(), has_calls];
         for ((field, problem), is_given) in OF_WORKFLOWS.into_iter().zip(is_given) {
             if is_given {
-                problems.add(at.field(field), problem);
+                at.field(field).add(problem);
             }
         }
     }
-    let peers = peers::peers(&given.peers, &at.field("peers"), problems);
+    let peers = peers::peers(&given.peers, &at.field("peers"));
     let enforced = Mode::from(spec.mode) == Mode::Enforce;
     let calls = (policy, enforced);
     let calls_at = at.field("outbound");
-    let outbound = outbound(calls, &given.outbound, peers.clone(), &calls_at, problems);
-    let targets_us = targets(spec, &at.field("targets"), problems);
-    let percentile = problems.real(at.field("percentile"), given.percentile, &PERCENTILE);
-    let central = centralized(given, at, problems);
+    let outbound = outbound(calls, &given.outbound, peers.clone(), &calls_at);
+    let targets_us = targets(spec, &at.field("targets"));
+    let percentile = at.field("percentile").real(given.percentile, &PERCENTILE);
+    let central = centralized(given, at);
     let steps = given.distributed.clone().unwrap_or_default();
     let at = at.field("distributed");
     let promises = ServiceAdmissionConfig {
@@ -144,9 +142,11 @@ pub(super) fn class_admission(
         targets_us,
         percentile,
         per_cost: given.per_cost,
-        increase: problems.real(at.field("increase"), steps.increase, &STEP),
-        decrease: problems.real(at.field("decrease"), steps.decrease, &STEP),
-        min_probability: problems.real(at.field("minProbability"), steps.min_probability, &LEAST),
+        increase: at.field("increase").real(steps.increase, &STEP),
+        decrease: at.field("decrease").real(steps.decrease, &STEP),
+        min_probability: at
+            .field("minProbability")
+            .real(steps.min_probability, &LEAST),
         enforced,
         central,
     };
@@ -159,15 +159,11 @@ pub(super) fn class_admission(
 }
 
 /// Returns the server's settings; the service gets its name once its callers are known.
-fn centralized(
-    given: &crate::ClassAdmission,
-    at: &Path,
-    problems: &mut Problems,
-) -> Option<CentralConfig> {
+fn centralized(given: &crate::ClassAdmission, at: &At<'_>) -> Option<CentralConfig> {
     let at = at.field("centralized");
     if given.method == ClassAdmissionMethod::Distributed {
         if given.centralized.is_some() {
-            problems.add(at, NOT_CENTRALIZED);
+            at.add(NOT_CENTRALIZED);
         }
         return None;
     }
@@ -183,17 +179,13 @@ fn centralized(
     };
     for ((field, owner, problem), is_given) in OF_METHODS.into_iter().zip(is_given) {
         if is_given && owner != method {
-            problems.add(at.field(field), problem);
+            at.field(field).add(problem);
         }
     }
-    let allowed = problems.whole(at.field("misses"), settings.misses, &MISSES);
-    let mut time = |field, given: Option<&crate::Duration>, time: &Time| {
-        let given = given.and_then(|given| problems.duration(&at.field(field), given, time));
-        given.unwrap_or_else(|| micros(time.default))
-    };
-    let period_us = time("period", settings.period.as_ref(), &PERIOD);
-    let report_us = time("report", settings.report.as_ref(), &REPORT);
-    let smoothing = problems.real(at.field("smoothing"), settings.smoothing, &SMOOTHING);
+    let allowed = at.field("misses").whole(settings.misses, &MISSES);
+    let period_us = at.field("period").time(settings.period.as_ref(), &PERIOD);
+    let report_us = at.field("report").time(settings.report.as_ref(), &REPORT);
+    let smoothing = at.field("smoothing").real(settings.smoothing, &SMOOTHING);
     Some(CentralConfig {
         service: String::new(),
         method: match settings.method {
@@ -216,7 +208,7 @@ fn centralized(
 }
 
 /// Returns the target of each class but the last, µs.
-fn targets(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) -> Vec<u64> {
+fn targets(spec: &AdmissionPolicySpec, at: &At<'_>) -> Vec<u64> {
     let targets = spec.class_admission.iter().flat_map(|a| &a.targets);
     let targets: BTreeMap<_, _> = targets.collect();
     if targets.is_empty() {
@@ -224,22 +216,18 @@ fn targets(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) -> Ve
     }
     let names: Vec<&str> = spec.classes.iter().map(|c| c.name.as_str()).collect();
     let Some((last, promised @ [_, ..])) = names.split_last() else {
-        problems.add(at.clone(), NO_CLASSES);
+        at.add(NO_CLASSES);
         return Vec::new();
     };
-    check_known(targets.keys().copied(), "class", &names, at, problems);
+    check_known(targets.keys().copied(), "class", &names, at);
     if targets.keys().any(|name| name == last) {
-        problems.add(at.key(last), LAST);
+        at.key(last).add(LAST);
     }
     let mut found = Vec::with_capacity(promised.len());
     for name in promised {
         match targets.get(&(*name).to_owned()) {
-            Some(target) => found.push(
-                problems
-                    .duration(&at.key(name), target, &TARGET)
-                    .unwrap_or(1),
-            ),
-            None => problems.add(at.key(name), MISSING),
+            Some(target) => found.push(at.key(name).duration(target, &TARGET).unwrap_or(1)),
+            None => at.key(name).add(MISSING),
         }
     }
     found
@@ -249,10 +237,10 @@ fn targets(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) -> Ve
 pub(crate) fn warnings(
     stage: &StageConfig,
     promises: Option<&ServiceAdmissionConfig>,
-    noted: &mut Problems,
+    spec: &At<'_>,
 ) {
     if let Some(promises) = promises.filter(|promises| promises.central.is_none()) {
-        few_calls(promises, noted);
+        few_calls(promises, &spec.field("classAdmission.targets"));
     }
     let receives = stage.class_admission.as_ref().is_some_and(|a| a.receives);
     let by_class = matches!(
@@ -266,8 +254,7 @@ pub(crate) fn warnings(
         }
     );
     if receives && (!by_class || stage.queue.mode == QueueMode::Observe) {
-        noted.add(
-            Path::default().field("spec.queue.discipline"),
+        spec.field("queue.discipline").add(
             "not WFQ or DRR by Class: the queue keeps no share for a class, and calls that senders \
              downgrade wait no longer than others",
         );
@@ -276,7 +263,7 @@ pub(crate) fn warnings(
 
 /// Adds warnings about targets that hold at their percentile only for callers with unusually many
 /// calls.
-fn few_calls(promises: &ServiceAdmissionConfig, noted: &mut Problems) {
+fn few_calls(promises: &ServiceAdmissionConfig, at: &At<'_>) {
     let Ok(law) = Law::try_from(promises.settings()) else {
         return;
     };
@@ -284,18 +271,14 @@ fn few_calls(promises: &ServiceAdmissionConfig, noted: &mut Problems) {
         let window = law.window(class);
         let calls_per_s = law.calls_per_window() / window.as_secs_f64();
         if law.promises(class) && calls_per_s > MANY_CALLS {
-            let at = Path::default().field("spec.classAdmission.targets");
-            noted.add(
-                at.key(&config.name),
-                format!(
-                    "its windows, {}, are so short that it holds at p{} only for callers with {} \
+            at.key(&config.name).add(format!(
+                "its windows, {}, are so short that it holds at p{} only for callers with {} \
                      calls/s in the class or more; give a longer target, or more decrease or less \
                      increase in classAdmission.distributed",
-                    crate::Duration::from(window),
-                    promises.percentile,
-                    calls_per_s.round(),
-                ),
-            );
+                crate::Duration::from(window),
+                promises.percentile,
+                calls_per_s.round(),
+            ));
         }
     }
 }

@@ -4,9 +4,8 @@ use headgate_core::config::{ClassConfig, MAX_CLASSES};
 
 use super::matches::{self, check_matches};
 use super::names::{check_name, check_unique, name_schema};
-use super::{Problems, VALUE};
+use super::{At, VALUE};
 use crate::RequestClass;
-use crate::validate::path::Path;
 use crate::validate::schema::{self as cel, Place, Rule, some};
 
 const MATCHES_OF_LAST: &str =
@@ -14,37 +13,26 @@ const MATCHES_OF_LAST: &str =
 const NO_MATCHES: &str = "none; only the last class has none; one or more, such as {headers: \
                           [{name: x-class, value: gold}]}";
 
-pub(super) fn classes(
-    classes: &[RequestClass],
-    at: &Path,
-    problems: &mut Problems,
-) -> Vec<ClassConfig> {
-    if classes.len() > MAX_CLASSES {
-        problems.add(
-            at.clone(),
-            format!("{} classes; at most {MAX_CLASSES}", classes.len()),
-        );
-    }
+pub(super) fn classes(classes: &[RequestClass], at: &At<'_>) -> Vec<ClassConfig> {
+    at.at_most(MAX_CLASSES, classes.len(), "classes");
     let names: Vec<&str> = classes.iter().map(|c| c.name.as_str()).collect();
-    check_unique(&names, at, "classes", problems);
+    check_unique(&names, at, "classes");
     let mut checked = Vec::new();
     for (i, class) in classes.iter().enumerate() {
         let at = at.item(i);
-        check_name(&class.name, &at.field("name"), problems);
+        check_name(&class.name, &at.field("name"));
         let last = i + 1 == classes.len();
         if last && !class.matches.is_empty() {
-            problems.add(
-                at.field("matches"),
-                format!("{} given; {MATCHES_OF_LAST}", class.matches.len()),
-            );
+            at.field("matches")
+                .add(format!("{} given; {MATCHES_OF_LAST}", class.matches.len()));
         }
         if !last && class.matches.is_empty() {
-            problems.add(at.field("matches"), NO_MATCHES);
+            at.field("matches").add(NO_MATCHES);
         }
         checked.push(ClassConfig {
             name: class.name.clone(),
-            matches: check_matches(&class.matches, &at.field("matches"), problems),
-            value: problems.real(at.field("value"), class.value, &VALUE),
+            matches: check_matches(&class.matches, &at.field("matches")),
+            value: at.field("value").real(class.value, &VALUE),
         });
     }
     checked

@@ -2,44 +2,31 @@
 
 use headgate_core::config::{ErrorsConfig, MAX_ERRORS};
 
-use super::Problems;
+use super::At;
 use crate::Errors;
-use crate::validate::path::Path;
 use crate::validate::schema::{Place, Rule};
 
 const RIGHT: &str = "an HTTP status, such as 429, or 5xx for 500 to 599";
 
-pub(super) fn errors(errors: &Errors, at: &Path, problems: &mut Problems) -> ErrorsConfig {
+pub(super) fn errors(errors: &Errors, at: &At<'_>) -> ErrorsConfig {
     let default = ErrorsConfig::default();
-    let mut bounded = |field: &str, given: usize| {
-        if given > MAX_ERRORS {
-            let problem = format!("{given} statuses; at most {MAX_ERRORS}");
-            problems.add(at.field(field), problem);
-        }
-    };
-    bounded(
-        "httpStatuses",
-        errors.http_statuses.as_ref().map_or(0, Vec::len),
-    );
-    bounded(
-        "grpcStatuses",
-        errors.grpc_statuses.as_ref().map_or(0, Vec::len),
-    );
     let http = errors.http_statuses.as_ref().map(|statuses| {
-        let mut ranges = Vec::new();
-        for (i, status) in statuses.iter().enumerate() {
-            match range(status) {
-                Some(range) => ranges.push(range),
-                None => problems.add(
-                    at.field("httpStatuses").item(i),
-                    format!("{status:?}; {RIGHT}"),
-                ),
+        let at = at.field("httpStatuses");
+        at.at_most(MAX_ERRORS, statuses.len(), "statuses");
+        let checked = |(i, status): (usize, &String)| {
+            let found = range(status);
+            if found.is_none() {
+                at.item(i).add(format!("{status:?}; {RIGHT}"));
             }
-        }
-        ranges
+            found
+        };
+        statuses.iter().enumerate().filter_map(checked).collect()
     });
-    let grpc = errors.grpc_statuses.as_ref();
-    let grpc = grpc.map(|statuses| statuses.iter().map(|&status| status as u8).collect());
+    let grpc = errors.grpc_statuses.as_ref().map(|statuses| {
+        let at = at.field("grpcStatuses");
+        at.at_most(MAX_ERRORS, statuses.len(), "statuses");
+        statuses.iter().map(|&status| status as u8).collect()
+    });
     ErrorsConfig {
         http: http.unwrap_or(default.http),
         grpc: grpc.unwrap_or(default.grpc),

@@ -1,9 +1,8 @@
 //! Rules for the policy's identity and targets: `apiVersion`, `kind`, `metadata` and
 //! `spec.targetRefs`.
 
-use super::Problems;
+use super::At;
 use crate::plan::{TargetKind, TargetRef};
-use crate::validate::path::Path;
 use crate::validate::schema::{self as cel, Place, Rule, some};
 use crate::validate::suggest::instead_of;
 use crate::{API_VERSION, AdmissionPolicy, KIND, PolicyTargetRef};
@@ -31,52 +30,36 @@ const LABEL_VALUE: &str =
     "at most 63 of a-z, A-Z, 0-9, -, _ and ., with a letter or digit first and last";
 
 /// Checks `apiVersion`, `kind` and `metadata`.
-pub(crate) fn identity(policy: &AdmissionPolicy, problems: &mut Problems) {
-    let root = Path::default();
+pub(crate) fn identity(policy: &AdmissionPolicy, root: &At<'_>) {
     if policy.api_version != API_VERSION {
-        problems.add(
-            root.field("apiVersion"),
-            format!("{:?}; {API_VERSION}", policy.api_version),
-        );
+        root.field("apiVersion")
+            .add(format!("{:?}; {API_VERSION}", policy.api_version));
     }
     if policy.kind != KIND {
-        problems.add(root.field("kind"), format!("{:?}; {KIND}", policy.kind));
+        root.field("kind").add(format!("{:?}; {KIND}", policy.kind));
     }
     let metadata = &policy.metadata;
-    if let Some(problem) = subdomain_problem(&metadata.name) {
-        problems.add(root.field("metadata.name"), problem);
-    }
-    if let Some(problem) = metadata.namespace.as_deref().and_then(label_problem) {
-        problems.add(root.field("metadata.namespace"), problem);
-    }
+    root.field("metadata.name")
+        .add_any(subdomain_problem(&metadata.name));
+    let problem = metadata.namespace.as_deref().and_then(label_problem);
+    root.field("metadata.namespace").add_any(problem);
     if let Some(generation) = metadata.generation.filter(|g| *g < 0) {
-        problems.add(
-            root.field("metadata.generation"),
-            format!("{generation}; 0 or more"),
-        );
+        root.field("metadata.generation")
+            .add(format!("{generation}; 0 or more"));
     }
     if let Some(created) = metadata.creation_timestamp.as_deref()
         && !is_timestamp(created)
     {
-        problems.add(
-            root.field("metadata.creationTimestamp"),
-            format!("{created:?}; UTC in whole seconds, such as 2026-01-31T12:00:00Z"),
-        );
+        root.field("metadata.creationTimestamp").add(format!(
+            "{created:?}; UTC in whole seconds, such as 2026-01-31T12:00:00Z"
+        ));
     }
 }
 
 /// Checks `spec.targetRefs`, which are of the policy's own namespace.
-pub(crate) fn targets(
-    refs: &[PolicyTargetRef],
-    namespace: &str,
-    problems: &mut Problems,
-) -> Vec<TargetRef> {
-    let at = Path::default().field("spec.targetRefs");
+pub(crate) fn targets(refs: &[PolicyTargetRef], namespace: &str, at: &At<'_>) -> Vec<TargetRef> {
     if refs.is_empty() || refs.len() > MAX_TARGETS {
-        problems.add(
-            at.clone(),
-            format!("{} targets; 1 to {MAX_TARGETS}", refs.len()),
-        );
+        at.add(format!("{} targets; 1 to {MAX_TARGETS}", refs.len()));
     }
     let mut targets: Vec<TargetRef> = Vec::new();
     for (i, target) in refs.iter().enumerate() {
@@ -86,7 +69,7 @@ pub(crate) fn targets(
             Ok(kind) => Some(kind),
             Err(_) => {
                 let right = instead_of(&target.kind, kinds);
-                problems.add(at.field("kind"), format!("{:?}; {right}", target.kind));
+                at.field("kind").add(format!("{:?}; {right}", target.kind));
                 None
             }
         };
@@ -94,14 +77,12 @@ pub(crate) fn targets(
             && target.group != kind.group()
         {
             let (found, right) = (&target.group, kind.group());
-            problems.add(
-                at.field("group"),
-                format!("{found:?}; {right:?} for kind {kind}"),
-            );
+            at.field("group")
+                .add(format!("{found:?}; {right:?} for kind {kind}"));
         }
         let target = match kind {
-            Some(TargetKind::Pod) => pods(target, namespace, &at, problems),
-            _ => named(target, kind, namespace, &at, problems),
+            Some(TargetKind::Pod) => pods(target, namespace, &at),
+            _ => named(target, kind, namespace, &at),
         };
         let Some(target) = target else { continue };
         if targets.contains(&target) {
@@ -109,7 +90,7 @@ pub(crate) fn targets(
                 TargetKind::Pod => "Pod with these labels".to_owned(),
                 kind => format!("{kind} {}", target.name),
             };
-            problems.add(at, format!("{what} is given twice; keep one"));
+            at.add(format!("{what} is given twice; keep one"));
         } else {
             targets.push(target);
         }
@@ -122,35 +103,30 @@ fn named(
     target: &PolicyTargetRef,
     kind: Option<TargetKind>,
     namespace: &str,
-    at: &Path,
-    problems: &mut Problems,
+    at: &At<'_>,
 ) -> Option<TargetRef> {
     if let Some(kind) = kind
         && !target.match_labels.is_empty()
     {
         let problem = format!("given with kind {kind}; {LABELS_OF_OTHERS}");
-        problems.add(at.field("matchLabels"), problem);
+        at.field("matchLabels").add(problem);
     }
     if let Some(section) = &target.section_name {
         let problem = match kind {
             Some(TargetKind::Gateway) | None => subdomain_problem(section),
             Some(kind) => Some(format!("given with kind {kind}; {SECTION_OF_OTHERS}")),
         };
-        if let Some(problem) = problem {
-            problems.add(at.field("sectionName"), problem);
-        }
+        at.field("sectionName").add_any(problem);
     }
     let Some(name) = &target.name else {
-        problems.add(at.field("name"), NO_NAME);
+        at.field("name").add(NO_NAME);
         return None;
     };
     let problem = match kind {
         Some(TargetKind::Service) => label_problem(name),
         _ => subdomain_problem(name),
     };
-    if let Some(problem) = problem {
-        problems.add(at.field("name"), problem);
-    }
+    at.field("name").add_any(problem);
     Some(TargetRef {
         kind: kind?,
         namespace: namespace.to_owned(),
@@ -160,38 +136,28 @@ fn named(
 }
 
 /// Returns a target that is Pods.
-fn pods(
-    target: &PolicyTargetRef,
-    namespace: &str,
-    at: &Path,
-    problems: &mut Problems,
-) -> Option<TargetRef> {
+fn pods(target: &PolicyTargetRef, namespace: &str, at: &At<'_>) -> Option<TargetRef> {
     if target.name.is_some() {
-        problems.add(at.field("name"), NAME_OF_PODS);
+        at.field("name").add(NAME_OF_PODS);
     }
     if target.section_name.is_some() {
         let problem = format!("given with kind Pod; {SECTION_OF_OTHERS}");
-        problems.add(at.field("sectionName"), problem);
+        at.field("sectionName").add(problem);
     }
     let at = at.field("matchLabels");
     let labels = &target.match_labels;
     if labels.is_empty() {
-        problems.add(at, NO_LABELS);
+        at.add(NO_LABELS);
         return None;
     }
-    if labels.len() > MAX_LABELS {
-        problems.add(
-            at.clone(),
-            format!("{} labels; at most {MAX_LABELS}", labels.len()),
-        );
-    }
+    at.at_most(MAX_LABELS, labels.len(), "labels");
     for (key, value) in labels {
         if !is_label_key(key) {
             let problem = format!("{key:?} is no label's key; {LABEL_KEY}");
-            problems.add(at.key(key), problem);
+            at.key(key).add(problem);
         }
         if !value.is_empty() && !is_label_text(value) {
-            problems.add(at.key(key), format!("{value:?}; {LABEL_VALUE}"));
+            at.key(key).add(format!("{value:?}; {LABEL_VALUE}"));
         }
     }
     Some(TargetRef::pods(namespace, labels))

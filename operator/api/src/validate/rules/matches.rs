@@ -3,8 +3,7 @@
 use headgate_core::classify::check_pattern;
 use headgate_core::config::Match;
 
-use super::Problems;
-use crate::validate::path::Path;
+use super::At;
 use crate::validate::schema::{Place, Rule, some};
 use crate::validate::suggest::instead_of;
 use crate::{GrpcMatch, HeaderMatch, PathMatch, PathMatchType, RequestMatch, StringMatchType};
@@ -46,85 +45,72 @@ const GRPC_FIELDS: [(&str, &str, &str); 2] = [
 ];
 
 /// Checks the matches of a type or class, or the exclusions.
-pub(super) fn check_matches(
-    matches: &[RequestMatch],
-    at: &Path,
-    problems: &mut Problems,
-) -> Vec<Match> {
-    if matches.len() > MAX_MATCHES {
-        problems.add(
-            at.clone(),
-            format!("{} matches; at most {MAX_MATCHES}", matches.len()),
-        );
-    }
+pub(super) fn check_matches(matches: &[RequestMatch], at: &At<'_>) -> Vec<Match> {
+    at.at_most(MAX_MATCHES, matches.len(), "matches");
     for (i, rule) in matches.iter().enumerate() {
-        check_match(rule, &at.item(i), problems);
+        check_match(rule, &at.item(i));
     }
     matches.iter().map(Match::from).collect()
 }
 
-fn check_match(rule: &RequestMatch, at: &Path, problems: &mut Problems) {
+fn check_match(rule: &RequestMatch, at: &At<'_>) {
     if *rule == RequestMatch::default() {
-        problems.add(at.clone(), EMPTY);
+        at.add(EMPTY);
     }
     if let Some(path) = &rule.path {
-        check_path(path, &at.field("path"), problems);
+        check_path(path, &at.field("path"));
     }
     if let Some(method) = rule.method.as_deref()
         && !METHODS.contains(&method)
     {
-        problems.add(
-            at.field("method"),
-            format!("{method:?}; {}", instead_of(method, METHODS)),
-        );
+        at.field("method")
+            .add(format!("{method:?}; {}", instead_of(method, METHODS)));
     }
-    check_headers(&rule.headers, &at.field("headers"), problems);
+    check_headers(&rule.headers, &at.field("headers"));
     if let Some(grpc) = &rule.grpc {
-        check_grpc(grpc, &at.field("grpc"), problems);
+        check_grpc(grpc, &at.field("grpc"));
         if rule.path.is_some() {
-            problems.add(at.field("path"), PATH_AND_GRPC);
+            at.field("path").add(PATH_AND_GRPC);
         }
         if let Some(method) = rule.method.as_deref().filter(|m| *m != "POST") {
-            problems.add(at.field("method"), format!("{method:?}; {METHOD_OF_GRPC}"));
+            at.field("method")
+                .add(format!("{method:?}; {METHOD_OF_GRPC}"));
         }
     }
     if let Some(route) = &rule.route
         && !(1..=MAX_ROUTE_NAME).contains(&route.len())
     {
         let right = format!("the name of an Envoy route, 1 to {MAX_ROUTE_NAME} bytes");
-        problems.add(at.field("route"), format!("{} bytes; {right}", route.len()));
+        at.field("route")
+            .add(format!("{} bytes; {right}", route.len()));
     }
 }
 
-fn check_path(path: &PathMatch, at: &Path, problems: &mut Problems) {
+fn check_path(path: &PathMatch, at: &At<'_>) {
     let at = at.field("value");
     let value = &path.value;
     if path.kind == PathMatchType::RegularExpression {
-        return check_regex(value, &at, problems);
+        return check_regex(value, &at);
     }
     if !value.starts_with('/') {
-        problems.add(
-            at,
-            format!("{value:?}; paths start with /, write \"/{value}\""),
-        );
+        at.add(format!("{value:?}; paths start with /, write \"/{value}\""));
     } else if value.len() > MAX_PATH {
-        problems.add(at, format!("{} bytes; at most {MAX_PATH}", value.len()));
+        at.add(format!("{} bytes; at most {MAX_PATH}", value.len()));
     } else if let Some(odd) = value.chars().find(|c| matches!(c, '?' | '#')) {
-        problems.add(at, format!("{value:?} holds {odd:?}; {QUERY_STRING}"));
+        at.add(format!("{value:?} holds {odd:?}; {QUERY_STRING}"));
     } else if value.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        problems.add(at, format!("{value:?} {WHITE_SPACE}"));
+        at.add(format!("{value:?} {WHITE_SPACE}"));
     } else if is_unresolved(value) {
-        problems.add(at, format!("{value:?} {DOT_SEGMENTS}"));
+        at.add(format!("{value:?} {DOT_SEGMENTS}"));
     } else if let Some((part, decoded)) = percent_encoded(value) {
         let problem = format!("{value:?} holds {part:?}, {PERCENT_ENCODED}; write {decoded:?}");
-        problems.add(at, problem);
+        at.add(problem);
     } else if path.kind == PathMatchType::PathPrefix && value.ends_with('*') {
         let plain = value.trim_end_matches('*').trim_end_matches('/');
         let plain = if plain.is_empty() { "/" } else { plain };
-        problems.add(
-            at,
-            format!("{value:?}; a prefix takes no wildcard, write {plain:?}"),
-        );
+        at.add(format!(
+            "{value:?}; a prefix takes no wildcard, write {plain:?}"
+        ));
     }
 }
 
@@ -146,85 +132,76 @@ fn percent_encoded(path: &str) -> Option<(&str, char)> {
     })
 }
 
-fn check_headers(headers: &[HeaderMatch], at: &Path, problems: &mut Problems) {
-    if headers.len() > MAX_HEADERS {
-        problems.add(
-            at.clone(),
-            format!("{} headers; at most {MAX_HEADERS}", headers.len()),
-        );
-    }
+fn check_headers(headers: &[HeaderMatch], at: &At<'_>) {
+    at.at_most(MAX_HEADERS, headers.len(), "headers");
     for (i, header) in headers.iter().enumerate() {
         let at = at.item(i);
         let name = &header.name;
         // RFC 9110, section 5.6.2.
         let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
         if name.starts_with(':') {
-            problems.add(at.field("name"), format!("{name:?}; {PSEUDO_HEADER}"));
+            at.field("name").add(format!("{name:?}; {PSEUDO_HEADER}"));
         } else if !(1..=MAX_HEADER_NAME).contains(&name.len()) || !name.bytes().all(token) {
             let right = "a header's name, letters, digits and -";
-            problems.add(at.field("name"), format!("{name:?}; {right}"));
+            at.field("name").add(format!("{name:?}; {right}"));
         } else if let Some(first) = headers[..i]
             .iter()
             .position(|h| h.name.eq_ignore_ascii_case(name))
         {
             let right = "a header has one value, so both can't be meant; keep one";
-            problems.add(
-                at.field("name"),
-                format!("{name:?} is also headers[{first}]; {right}"),
-            );
+            at.field("name")
+                .add(format!("{name:?} is also headers[{first}]; {right}"));
         }
         let value = &header.value;
         if value.bytes().any(|b| b.is_ascii_control() && b != b'\t') {
-            problems.add(at.field("value"), CONTROL_CHARACTER);
+            at.field("value").add(CONTROL_CHARACTER);
             continue;
         }
         match header.kind {
-            StringMatchType::RegularExpression => check_regex(value, &at.field("value"), problems),
+            StringMatchType::RegularExpression => check_regex(value, &at.field("value")),
             StringMatchType::Exact if !(1..=MAX_HEADER_VALUE).contains(&value.len()) => {
                 let right = format!("1 to {MAX_HEADER_VALUE} bytes");
-                problems.add(at.field("value"), format!("{} bytes; {right}", value.len()));
+                at.field("value")
+                    .add(format!("{} bytes; {right}", value.len()));
             }
             StringMatchType::Exact if value.trim() != value => {
-                problems.add(
-                    at.field("value"),
-                    format!("{value:?}; {SPACE_AROUND_VALUE}"),
-                );
+                at.field("value")
+                    .add(format!("{value:?}; {SPACE_AROUND_VALUE}"));
             }
             StringMatchType::Exact => {}
         }
     }
 }
 
-fn check_grpc(grpc: &GrpcMatch, at: &Path, problems: &mut Problems) {
+fn check_grpc(grpc: &GrpcMatch, at: &At<'_>) {
     if grpc.service.is_none() && grpc.method.is_none() {
-        problems.add(at.clone(), EMPTY_GRPC);
+        at.add(EMPTY_GRPC);
     }
     for ((field, right, _), value) in GRPC_FIELDS.into_iter().zip([&grpc.service, &grpc.method]) {
         let Some(value) = value else { continue };
         if value.len() > MAX_GRPC_NAME {
             let problem = format!("{} bytes; at most {MAX_GRPC_NAME}", value.len());
-            problems.add(at.field(field), problem);
+            at.field(field).add(problem);
             continue;
         }
         let plain =
             |b: u8| b.is_ascii_alphanumeric() || b == b'_' || (b == b'.' && field == "service");
         match grpc.kind {
-            StringMatchType::RegularExpression => check_regex(value, &at.field(field), problems),
+            StringMatchType::RegularExpression => check_regex(value, &at.field(field)),
             StringMatchType::Exact if value.is_empty() || !value.bytes().all(plain) => {
-                problems.add(at.field(field), format!("{value:?}; {right}"));
+                at.field(field).add(format!("{value:?}; {right}"));
             }
             StringMatchType::Exact => {}
         }
     }
 }
 
-fn check_regex(pattern: &str, at: &Path, problems: &mut Problems) {
+fn check_regex(pattern: &str, at: &At<'_>) {
     if let Err(reason) = check_pattern(pattern) {
         let shown: String = pattern.chars().take(80).collect();
-        problems.add(
-            at.clone(),
-            format!("{shown:?} is no usable regular expression: {reason}"),
-        );
+        at.add(format!(
+            "{shown:?} is no usable regular expression: {reason}"
+        ));
     }
 }
 

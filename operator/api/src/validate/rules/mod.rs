@@ -1,6 +1,7 @@
 //! The rules of a policy beyond its shape, and its conversion from the API's types to types that
 //! can't be wrong. All problems are collected; meanwhile a wrong value reads as its default.
 
+mod at;
 mod class_admission;
 mod classes;
 mod errors;
@@ -16,14 +17,14 @@ mod types;
 mod window;
 mod workflows;
 
-use std::fmt::Display;
 use std::time::Duration as Span;
 
 use headgate_core::config::{ServiceAdmissionConfig, StageConfig};
 
-use super::path::Path;
-use super::schema::{Place, right_types};
+use super::schema::Place;
 
+use at::Block;
+pub(crate) use at::{At, Problems};
 pub use identity::is_label;
 pub(crate) use identity::{identity, targets};
 pub use names::{NAME, is_name};
@@ -35,11 +36,11 @@ pub(crate) use stage::{Meaning, stage};
 pub(crate) fn warnings(
     stage: &StageConfig,
     promises: Option<&ServiceAdmissionConfig>,
-    noted: &mut Problems,
+    spec: &At<'_>,
 ) {
-    strategy::warnings(stage, noted);
-    workflows::warnings(stage, noted);
-    class_admission::warnings(stage, promises, noted);
+    strategy::warnings(stage, spec);
+    workflows::warnings(stage, spec);
+    class_admission::warnings(stage, promises, spec);
 }
 
 const MILLISECOND: Span = Span::from_millis(1);
@@ -64,22 +65,4 @@ pub(in crate::validate) fn schema(spec: &mut Place<'_>) {
     class_admission::schema(spec);
     spec.at("exclude").atomic();
     matches::schema(&mut spec.at("exclude"));
-}
-
-/// The problems found.
-#[derive(Debug, Default)]
-pub(crate) struct Problems(pub(crate) Vec<(Path, String)>);
-
-impl Problems {
-    /// Adds a problem of the field at `path`: its value and a correct value.
-    pub(crate) fn add(&mut self, path: Path, message: impl Into<String>) {
-        self.0.push((path, message.into()));
-    }
-
-    /// Adds a problem: the settings at `path` belong to type `owner`, or to `other`, but are given
-    /// with type `kind`.
-    fn other_type<T: Display>(&mut self, path: Path, kind: T, owner: T, other: Option<T>) {
-        let right = right_types(owner, other);
-        self.add(path, format!("given with type {kind}; {right}"));
-    }
 }

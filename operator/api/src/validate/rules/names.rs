@@ -3,8 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::Problems;
-use crate::validate::path::Path;
+use super::At;
 use crate::validate::schema::{self as cel, Place, Rule};
 use crate::validate::suggest::closest;
 
@@ -24,8 +23,7 @@ pub(super) fn check_known<'k>(
     given: impl IntoIterator<Item = &'k String>,
     what: &str,
     known: &[&str],
-    at: &Path,
-    problems: &mut Problems,
+    at: &At<'_>,
 ) {
     for name in given {
         if known.contains(&name.as_str()) {
@@ -35,7 +33,8 @@ pub(super) fn check_known<'k>(
             Some(meant) => format!("did you mean {meant:?}?"),
             None => format!("one of {}", listed(known)),
         };
-        problems.add(at.key(name), format!("no {what} has this name; {right}"));
+        at.key(name)
+            .add(format!("no {what} has this name; {right}"));
     }
 }
 
@@ -58,25 +57,25 @@ pub fn is_name(name: &str) -> bool {
 }
 
 /// Checks the name at `at`, which appears in the names of stats, in headers and in access logs.
-pub(super) fn check_name(name: &str, at: &Path, problems: &mut Problems) {
+pub(super) fn check_name(name: &str, at: &At<'_>) {
     if !is_name(name) {
-        problems.add(at.clone(), format!("{name:?}; {NAME}"));
+        at.add(format!("{name:?}; {NAME}"));
     }
 }
 
 /// Returns the name of a header in lower case, and checks it.
-pub(super) fn header(name: &str, at: &Path, problems: &mut Problems) -> String {
+pub(super) fn header(name: &str, at: &At<'_>) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
     if !(1..=MAX_HEADER_NAME).contains(&name.len()) || !name.bytes().all(plain) {
-        problems.add(at.clone(), format!("{name:?}; {HEADER_NAME}"));
+        at.add(format!("{name:?}; {HEADER_NAME}"));
     }
     name.to_ascii_lowercase()
 }
 
 /// Checks that the items of the list at `list` have unique names; `plural` names the items.
-pub(super) fn check_unique(names: &[&str], list: &Path, plural: &str, problems: &mut Problems) {
+pub(super) fn check_unique(names: &[&str], list: &At<'_>, plural: &str) {
     let right = format!("names of {plural} are unique");
-    check_unique_by(names, (plural, "name"), &right, list, problems);
+    check_unique_by(names, (plural, "name"), &right, list);
 }
 
 /// Checks that the items of the list at `list`, whose name is `field`, are unique by `key`.
@@ -84,16 +83,14 @@ pub(super) fn check_unique_by(
     values: &[&str],
     (field, key): (&str, &str),
     right: &str,
-    list: &Path,
-    problems: &mut Problems,
+    list: &At<'_>,
 ) {
     let mut first_of: HashMap<&str, usize> = HashMap::new();
     for (i, value) in values.iter().enumerate() {
         if let Some(first) = first_of.get(value) {
-            problems.add(
-                list.item(i).field(key),
-                format!("{value:?} is also {field}[{first}]; {right}"),
-            );
+            list.item(i)
+                .field(key)
+                .add(format!("{value:?} is also {field}[{first}]; {right}"));
         } else {
             first_of.insert(value, i);
         }

@@ -7,8 +7,7 @@ use std::time::Duration as Span;
 use headgate_core::config::{Discipline, MAX_QUEUE_LENGTH, MAX_WORKFLOW_NAME, QueueConfig};
 
 use super::names::{all_known, check_known};
-use super::{HOUR, MILLISECOND, Problems, Real, SECOND, Time, Whole};
-use crate::validate::path::Path;
+use super::{At, HOUR, MILLISECOND, Real, SECOND, Time, Whole};
 use crate::validate::schema::{self as cel, Place, Rule, some};
 use crate::{AdmissionPolicySpec, DisciplineType, FlowType, QueueModeType, StrategyType};
 
@@ -36,34 +35,33 @@ const ORDER_IS_THE_BACKENDS: &str =
 const NO_PRIORITIES: &str = "there are no classes; add spec.classes or use another discipline";
 const NO_CLASSES: &str = "there are none; add spec.classes or use Type or Workflow";
 
-pub(super) fn queue(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) -> QueueConfig {
+pub(super) fn queue(spec: &AdmissionPolicySpec, at: &At<'_>) -> QueueConfig {
     let queue = &spec.queue;
-    let max_length = problems.whole(at.field("maxLength"), queue.max_length, &MAX_LENGTH);
-    let timeout_us = problems.time(&at.field("timeout"), queue.timeout.as_ref(), &TIMEOUT);
+    let max_length = at.field("maxLength").whole(queue.max_length, &MAX_LENGTH);
+    let timeout_us = at.field("timeout").time(queue.timeout.as_ref(), &TIMEOUT);
     let chosen = in_use(spec);
     let name = chosen.to_string();
     if queue.mode == QueueModeType::Observe && chosen != DisciplineType::Fifo {
         let problem = format!("{name:?}; {ORDER_IS_THE_BACKENDS}");
-        problems.add(at.field("discipline"), problem);
+        at.field("discipline").add(problem);
     }
     if chosen == DisciplineType::Priority && spec.classes.is_empty() {
         let problem = format!("{name:?}; {NO_PRIORITIES}");
-        problems.add(at.field("discipline"), problem);
+        at.field("discipline").add(problem);
     }
     for (field, given, needed) in [
         ("drr", queue.drr.is_some(), DisciplineType::Drr),
         ("wfq", queue.wfq.is_some(), DisciplineType::Wfq),
     ] {
         if given && chosen != needed {
-            problems.add(
-                at.field(field),
-                format!("given with discipline {name}; leave it out or use discipline {needed}"),
-            );
+            at.field(field).add(format!(
+                "given with discipline {name}; leave it out or use discipline {needed}"
+            ));
         }
     }
     QueueConfig {
         mode: queue.mode.into(),
-        discipline: discipline(spec, at, problems),
+        discipline: discipline(spec, at),
         max_length,
         timeout_us,
     }
@@ -80,7 +78,7 @@ pub(super) fn in_use(spec: &AdmissionPolicySpec) -> DisciplineType {
     spec.queue.discipline.unwrap_or(default)
 }
 
-fn discipline(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) -> Discipline {
+fn discipline(spec: &AdmissionPolicySpec, at: &At<'_>) -> Discipline {
     match in_use(spec) {
         DisciplineType::Fifo => Discipline::Fifo,
         DisciplineType::Edf => Discipline::Edf,
@@ -94,8 +92,8 @@ fn discipline(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) ->
             let settings = spec.queue.drr.clone().unwrap_or_default();
             let at = at.field("drr");
             let quantum = settings.quantum.as_ref();
-            let quantum_us = problems.time(&at.field("quantum"), quantum, &QUANTUM);
-            flows(spec, settings.by, &settings.weights, &at, problems);
+            let quantum_us = at.field("quantum").time(quantum, &QUANTUM);
+            flows(spec, settings.by, &settings.weights, &at);
             Discipline::Drr {
                 by: settings.by.into(),
                 quantum_us,
@@ -105,7 +103,7 @@ fn discipline(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) ->
         DisciplineType::Wfq => {
             let settings = spec.queue.wfq.clone().unwrap_or_default();
             let at = at.field("wfq");
-            flows(spec, settings.by, &settings.weights, &at, problems);
+            flows(spec, settings.by, &settings.weights, &at);
             Discipline::Wfq {
                 by: settings.by.into(),
                 weights: weights(spec, settings.by, settings.weights),
@@ -132,40 +130,31 @@ fn weights(
 }
 
 /// Checks the flows that take turns, and their weights.
-fn flows(
-    spec: &AdmissionPolicySpec,
-    by: FlowType,
-    all: &BTreeMap<String, f64>,
-    at: &Path,
-    problems: &mut Problems,
-) {
+fn flows(spec: &AdmissionPolicySpec, by: FlowType, all: &BTreeMap<String, f64>, at: &At<'_>) {
     let weights = at.field("weights");
     let names = all.keys();
-    if names.len() > MAX_WEIGHTS {
-        let problem = format!("{} weights; at most {MAX_WEIGHTS}", names.len());
-        problems.add(weights.clone(), problem);
-    }
+    weights.at_most(MAX_WEIGHTS, names.len(), "weights");
     match by {
         FlowType::Type => {
             let types: Vec<&str> = spec.types.iter().map(|t| t.name.as_str()).collect();
-            check_known(names, "type", &types, &weights, problems);
+            check_known(names, "type", &types, &weights);
         }
         FlowType::Class if spec.classes.is_empty() => {
-            problems.add(at.field("by"), format!("Class; {NO_CLASSES}"));
+            at.field("by").add(format!("Class; {NO_CLASSES}"));
         }
         FlowType::Class => {
             let classes: Vec<&str> = spec.classes.iter().map(|c| c.name.as_str()).collect();
-            check_known(names, "class", &classes, &weights, problems);
+            check_known(names, "class", &classes, &weights);
         }
         FlowType::Workflow => {
             for id in names.filter(|id| !(1..=MAX_WORKFLOW_NAME).contains(&id.len())) {
                 let right = format!("the id of a workflow, 1 to {MAX_WORKFLOW_NAME} bytes");
-                problems.add(weights.key(id), format!("{} bytes; {right}", id.len()));
+                weights.key(id).add(format!("{} bytes; {right}", id.len()));
             }
         }
     }
     for (name, weight) in all {
-        problems.real(weights.key(name), Some(*weight), &WEIGHT);
+        weights.key(name).real(Some(*weight), &WEIGHT);
     }
 }
 

@@ -9,8 +9,7 @@ use std::collections::HashMap;
 
 use headgate_core::config::DEFAULT_TYPE;
 
-use super::Problems;
-use crate::validate::path::Path;
+use super::At;
 use crate::{AdmissionPolicySpec, GrpcMatch, HeaderMatch, PathMatch, PathMatchType, RequestMatch};
 
 /// Earlier matches by their condition on the path. The index avoids comparing every match with
@@ -19,29 +18,24 @@ type Earlier<'a> = HashMap<Option<(PathMatchType, &'a str)>, Vec<(String, &'a Re
 
 /// Adds a problem for every match of a type or a class that is covered by an exclusion, by an
 /// earlier type (or class) or by an earlier match of its own.
-pub(super) fn check(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) {
+pub(super) fn check(spec: &AdmissionPolicySpec, at: &At<'_>) {
     let mut earlier = Earlier::new();
-    check_list(&spec.exclude, &at.field("exclude"), &mut earlier, problems);
+    check_list(&spec.exclude, &at.field("exclude"), &mut earlier);
     let mut earlier_classes = earlier.clone();
     for (i, kind) in spec.types.iter().enumerate() {
         if kind.name != DEFAULT_TYPE {
             let at = at.field("types").item(i).field("matches");
-            check_list(&kind.matches, &at, &mut earlier, problems);
+            check_list(&kind.matches, &at, &mut earlier);
         }
     }
     for (i, class) in spec.classes.iter().enumerate() {
         let at = at.field("classes").item(i).field("matches");
-        check_list(&class.matches, &at, &mut earlier_classes, problems);
+        check_list(&class.matches, &at, &mut earlier_classes);
     }
 }
 
 /// Adds a problem for each of `rules` that `earlier` covers, and adds the others to `earlier`.
-fn check_list<'a>(
-    rules: &'a [RequestMatch],
-    at: &Path,
-    earlier: &mut Earlier<'a>,
-    problems: &mut Problems,
-) {
+fn check_list<'a>(rules: &'a [RequestMatch], at: &At<'_>, earlier: &mut Earlier<'a>) {
     for (i, rule) in rules.iter().enumerate() {
         if *rule == RequestMatch::default() {
             continue; // Noted elsewhere, and it would cover all that follows.
@@ -53,13 +47,12 @@ fn check_list<'a>(
             } else {
                 "takes all that it matches"
             };
-            problems.add(
-                at,
-                format!("never reached; {by} {how}, so drop one or change their order"),
-            );
+            at.add(format!(
+                "never reached; {by} {how}, so drop one or change their order"
+            ));
             continue;
         }
-        let place = at.to_string();
+        let place = at.path().to_string();
         let place = place.strip_prefix("spec.").unwrap_or(&place).to_owned();
         let same_path = earlier.entry(path_key(rule.path.as_ref())).or_default();
         same_path.push((place, rule));

@@ -8,13 +8,13 @@ use headgate_core::config::{
 use super::class_admission::{self, class_admission};
 use super::classes::classes;
 use super::errors::errors;
+use super::matches::check_matches;
 use super::names::{header, header_schema};
 use super::queue::queue;
 use super::strategy::strategy;
-use super::types::{BOUNCER_NEEDS_OBJECTIVES, SLACK_NEEDS_OBJECTIVES, excluded, types};
+use super::types::{BOUNCER_NEEDS_OBJECTIVES, SLACK_NEEDS_OBJECTIVES, types};
 use super::workflows::workflows;
-use super::{Problems, Whole, shadow};
-use crate::validate::path::Path;
+use super::{At, Whole, shadow};
 use crate::validate::policy::Slots;
 use crate::validate::schema::{Place, Rule};
 use crate::{AdmissionPolicySpec, DisciplineType, MeasureType, StrategyType};
@@ -61,37 +61,35 @@ pub(crate) fn stage(
     spec: &AdmissionPolicySpec,
     policy: String,
     generation: i64,
-    problems: &mut Problems,
+    root: &At<'_>,
 ) -> Meaning {
-    let root = Path::default().field("spec");
-    let slots = parallelism(&spec.parallelism, &root.field("parallelism"), problems);
-    let errors = errors(&spec.errors, &root.field("errors"), problems);
+    let slots = parallelism(&spec.parallelism, &root.field("parallelism"));
+    let errors = errors(&spec.errors, &root.field("errors"));
     let given = spec.retries.as_ref();
-    let retries = given.map(|given| retries(given, &root.field("retries"), problems));
-    let queue = queue(spec, &root.field("queue"), problems);
+    let retries = given.map(|given| retries(given, &root.field("retries")));
+    let queue = queue(spec, &root.field("queue"));
     if slots.auto().is_some() && queue.mode == QueueMode::Observe {
-        problems.add(root.clone(), OBSERVED);
+        root.add(OBSERVED);
     }
     if spec.release_slot == MeasureType::FirstByte && spec.measure == MeasureType::LastByte {
-        problems.add(root.clone(), RELEASED_UNMEASURED);
+        root.add(RELEASED_UNMEASURED);
     }
-    let strategy = strategy(spec, &root.field("strategy"), problems);
+    let strategy = strategy(spec, &root.field("strategy"));
     let types = types(
         &spec.types,
         reason_for_objectives(spec),
         &root.field("types"),
-        problems,
     );
-    let classes = classes(&spec.classes, &root.field("classes"), problems);
-    let excluded = excluded(&spec.exclude, &root.field("exclude"), problems);
-    shadow::check(spec, &root, problems);
-    let (workflows, outbound) = workflows(spec, &policy, &root.field("workflows"), problems);
+    let classes = classes(&spec.classes, &root.field("classes"));
+    let excluded = check_matches(&spec.exclude, &root.field("exclude"));
+    shadow::check(spec, root);
+    let (workflows, outbound) = workflows(spec, &policy, &root.field("workflows"));
     let at = root.field("classAdmission");
     let class_admission::Meaning {
         stage: class_admission,
         promises,
         outbound: calls,
-    } = class_admission(spec, &policy, &classes, &at, problems);
+    } = class_admission(spec, &policy, &classes, &at);
     let stage = StageConfig {
         policy,
         generation,
@@ -166,41 +164,39 @@ fn reason_for_objectives(spec: &AdmissionPolicySpec) -> Option<&'static str> {
     (spec.queue.discipline == Some(DisciplineType::Slack)).then_some(SLACK_NEEDS_OBJECTIVES)
 }
 
-fn retries(given: &crate::Retries, at: &Path, problems: &mut Problems) -> RetriesConfig {
+fn retries(given: &crate::Retries, at: &At<'_>) -> RetriesConfig {
     let at_header = at.field("header");
-    let name = header(&given.header, &at_header, problems);
+    let name = header(&given.header, &at_header);
     if ATTEMPT_HEADERS.iter().any(|(known, _)| *known == name) {
-        problems.add(at_header, format!("{:?}; {READ_ANYWAY}", given.header));
+        at_header.add(format!("{:?}; {READ_ANYWAY}", given.header));
     }
     let at = at.field("firstAttempt");
     RetriesConfig {
         header: name,
-        first_attempt: problems.whole(at, given.first_attempt, &FIRST_ATTEMPT),
+        first_attempt: at.whole(given.first_attempt, &FIRST_ATTEMPT),
     }
 }
 
-fn parallelism(parallelism: &crate::Parallelism, at: &Path, problems: &mut Problems) -> Slots {
+fn parallelism(parallelism: &crate::Parallelism, at: &At<'_>) -> Slots {
     match (
         &parallelism.auto,
         parallelism.total,
         parallelism.per_endpoint,
     ) {
-        (None, total @ Some(_), None) => {
-            Slots::Total(problems.whole(at.field("total"), total, &SLOTS))
-        }
+        (None, total @ Some(_), None) => Slots::Total(at.field("total").whole(total, &SLOTS)),
         (None, None, each @ Some(_)) => {
-            Slots::PerEndpoint(problems.whole(at.field("perEndpoint"), each, &SLOTS))
+            Slots::PerEndpoint(at.field("perEndpoint").whole(each, &SLOTS))
         }
         (auto, None, None) => {
             let crate::AutoParallelism { min, max } = auto.clone().unwrap_or_default();
             let at = at.field("auto");
-            let most = problems.whole(at.field("max"), max, &MOST);
+            let most = at.field("max").whole(max, &MOST);
             let fewest = match min {
                 None => FEWEST.default.min(most),
-                given => problems.whole(at.field("min"), given, &FEWEST),
+                given => at.field("min").whole(given, &FEWEST),
             };
             if fewest > most {
-                problems.add(at, format!("min {fewest} and max {most}; min at most max"));
+                at.add(format!("min {fewest} and max {most}; min at most max"));
                 return Slots::Total(1);
             }
             Slots::Auto(AutoParallelism {
@@ -209,7 +205,7 @@ fn parallelism(parallelism: &crate::Parallelism, at: &Path, problems: &mut Probl
             })
         }
         _ => {
-            problems.add(at.clone(), ONE_OF);
+            at.add(ONE_OF);
             Slots::Total(1)
         }
     }

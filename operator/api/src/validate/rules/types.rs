@@ -1,14 +1,13 @@
 //! Rules for query types: names, objectives, and that exactly one is the default.
 
-use headgate_core::config::{DEFAULT_TYPE, Match, Objective, RequestCost, RequestSize, TypeConfig};
+use headgate_core::config::{DEFAULT_TYPE, Objective, RequestCost, RequestSize, TypeConfig};
 use headgate_core::stats::MAX_TYPES_IN_STATS;
 
 use super::matches::{self, check_matches};
 use super::names::{check_name, check_unique, header, header_schema, name_schema};
-use super::{HOUR, MILLISECOND, Problems, Time, VALUE};
-use crate::validate::path::Path;
+use super::{At, HOUR, MILLISECOND, Time, VALUE};
 use crate::validate::schema::{self as cel, Place, Rule, not_time, some};
-use crate::{Duration, QueryType, RequestMatch};
+use crate::{Duration, QueryType};
 
 /// The most types of one policy: the number with stats of their own.
 pub(super) const MAX_TYPES: usize = MAX_TYPES_IN_STATS;
@@ -35,25 +34,10 @@ pub(super) const BOUNCER_NEEDS_OBJECTIVES: &str = "Bouncer decides by objectives
 pub(super) const SLACK_NEEDS_OBJECTIVES: &str = "the discipline Slack orders by objectives";
 
 /// Checks the types and puts `default` last. Each needs an objective if a `reason` is given.
-pub(super) fn types(
-    types: &[QueryType],
-    reason: Option<&str>,
-    at: &Path,
-    problems: &mut Problems,
-) -> Vec<TypeConfig> {
-    if types.len() > MAX_TYPES {
-        problems.add(
-            at.clone(),
-            format!("{} types; at most {MAX_TYPES}", types.len()),
-        );
-    }
+pub(super) fn types(types: &[QueryType], reason: Option<&str>, at: &At<'_>) -> Vec<TypeConfig> {
+    at.at_most(MAX_TYPES, types.len(), "types");
     let matches: usize = types.iter().map(|t| t.matches.len()).sum();
-    if matches > MAX_MATCHES_OF_ALL {
-        problems.add(
-            at.clone(),
-            format!("{matches} matches in all; at most {MAX_MATCHES_OF_ALL}"),
-        );
-    }
+    at.at_most(MAX_MATCHES_OF_ALL, matches, "matches in all");
     if !types.iter().any(|t| t.name == DEFAULT_TYPE) {
         let similar = types
             .iter()
@@ -66,34 +50,34 @@ pub(super) fn types(
             None if types.is_empty() => "empty".to_owned(),
             None => "no type is named default".to_owned(),
         };
-        problems.add(at.clone(), format!("{found}; {NO_DEFAULT}"));
+        at.add(format!("{found}; {NO_DEFAULT}"));
     }
     let names: Vec<&str> = types.iter().map(|t| t.name.as_str()).collect();
-    check_unique(&names, at, "types", problems);
+    check_unique(&names, at, "types");
     let mut checked = Vec::new();
     for (i, kind) in types.iter().enumerate() {
         let at = at.item(i);
-        check_name(&kind.name, &at.field("name"), problems);
+        check_name(&kind.name, &at.field("name"));
         let is_default = kind.name == DEFAULT_TYPE;
         if is_default && !kind.matches.is_empty() {
-            problems.add(
-                at.field("matches"),
-                format!("{} given; {MATCHES_OF_DEFAULT}", kind.matches.len()),
-            );
+            at.field("matches").add(format!(
+                "{} given; {MATCHES_OF_DEFAULT}",
+                kind.matches.len()
+            ));
         }
         if !is_default && kind.matches.is_empty() {
-            problems.add(at.field("matches"), NO_MATCHES);
+            at.field("matches").add(NO_MATCHES);
         }
-        let rules = check_matches(&kind.matches, &at.field("matches"), problems);
-        let slo = slo(kind, &at.field("slo"), problems);
+        let rules = check_matches(&kind.matches, &at.field("matches"));
+        let slo = slo(kind, &at.field("slo"));
         if let Some(reason) = reason
             && kind.slo.is_empty()
         {
-            problems.add(at.field("slo"), no_objectives(reason));
+            at.field("slo").add(no_objectives(reason));
         }
         let cost = kind.cost.as_ref().map(|cost| {
             let at = at.field("cost").field("size").field("header");
-            let header = header(&cost.size.header, &at, problems);
+            let header = header(&cost.size.header, &at);
             RequestCost {
                 size: RequestSize { header },
             }
@@ -102,7 +86,7 @@ pub(super) fn types(
             name: kind.name.clone(),
             matches: rules,
             slo,
-            value: problems.real(at.field("value"), kind.value, &VALUE),
+            value: at.field("value").real(kind.value, &VALUE),
             cost,
         });
     }
@@ -111,29 +95,19 @@ pub(super) fn types(
     checked
 }
 
-/// Checks the exclusions.
-pub(super) fn excluded(exclude: &[RequestMatch], at: &Path, problems: &mut Problems) -> Vec<Match> {
-    check_matches(exclude, at, problems)
-}
-
-fn slo(kind: &QueryType, at: &Path, problems: &mut Problems) -> Vec<Objective> {
-    if kind.slo.len() > MAX_OBJECTIVES {
-        problems.add(
-            at.clone(),
-            format!("{} objectives; at most {MAX_OBJECTIVES}", kind.slo.len()),
-        );
-    }
+fn slo(kind: &QueryType, at: &At<'_>) -> Vec<Objective> {
+    at.at_most(MAX_OBJECTIVES, kind.slo.len(), "objectives");
     let mut objectives: Vec<(&String, &Duration, Objective)> = Vec::new();
     for (name, time) in &kind.slo {
         let at = at.key(name);
         let percentile = match percentile(name) {
             Ok(percentile) => Some(percentile),
             Err(right) => {
-                problems.add(at.clone(), format!("{name:?} is no percentile; {right}"));
+                at.add(format!("{name:?} is no percentile; {right}"));
                 None
             }
         };
-        let objective_us = problems.duration(&at, time, &OBJECTIVE);
+        let objective_us = at.duration(time, &OBJECTIVE);
         if let (Some(percentile), Some(objective_us)) = (percentile, objective_us) {
             objectives.push((
                 name,
@@ -151,10 +125,9 @@ fn slo(kind: &QueryType, at: &Path, problems: &mut Problems) -> Vec<Objective> {
             continue;
         };
         if high.objective_us < low.objective_us {
-            problems.add(
-                at.key(name),
-                format!("{time} is below the {low_time} of {low_name}; {NOT_ASCENDING}"),
-            );
+            at.key(name).add(format!(
+                "{time} is below the {low_time} of {low_name}; {NOT_ASCENDING}"
+            ));
         }
     }
     objectives

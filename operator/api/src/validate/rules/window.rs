@@ -2,9 +2,8 @@
 
 use std::time::Duration as Span;
 
-use super::{HOUR, MILLISECOND, Problems, SECOND, Time, micros};
+use super::{At, HOUR, MILLISECOND, SECOND, Time, micros};
 use crate::Duration;
-use crate::validate::path::Path;
 use crate::validate::schema::{self as cel, Place, Rule};
 
 /// The most steps: the filter keeps one bucket for each.
@@ -42,22 +41,20 @@ pub(super) fn window(
     window: Option<&Duration>,
     step: Option<&Duration>,
     of: Sliding,
-    at: &Path,
-    problems: &mut Problems,
+    at: &At<'_>,
 ) -> (u64, u64) {
-    let known = problems.0.len();
-    let window_us = problems.time(&at.field("window"), window, &of.window);
-    let step_us = problems.time(&at.field("step"), step, &of.step);
+    let known = at.found();
+    let window_us = at.field("window").time(window, &of.window);
+    let step_us = at.field("step").time(step, &of.step);
     let steps = window_us.checked_div(step_us).unwrap_or(0);
-    if problems.0.len() == known && !(2..=MAX_STEPS).contains(&steps) {
+    if at.found() == known && !(2..=MAX_STEPS).contains(&steps) {
         let text = |us| Duration::from(Span::from_micros(us));
         let (window, step) = (text(window_us), text(step_us));
-        problems.add(
-            at.field("window"),
-            format!("{window} in steps of {step}; the window holds 2 to {MAX_STEPS} steps"),
-        );
+        at.field("window").add(format!(
+            "{window} in steps of {step}; the window holds 2 to {MAX_STEPS} steps"
+        ));
     }
-    match problems.0.len() == known {
+    match at.found() == known {
         true => (window_us, step_us),
         false => (micros(of.window.default), micros(of.step.default)),
     }

@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde_json::json;
 
 use super::super::finding::Verdict::{Error, Ok as Fine, Skipped, Warning};
-use super::super::finding::table;
+use super::super::finding::{Checked, table};
 use super::*;
 use headgate_controller::certificate::new_authority;
 use headgate_controller::kubernetes::crd;
@@ -398,10 +398,12 @@ fn control_planes_serve_what_is_written() {
 
 #[test]
 fn a_finding_is_a_line_with_its_fix() {
+    let checked = |(check, finding)| Checked { check, finding };
     let findings = [
-        Finding::ok("a", "well"),
-        Finding::error("check", "broken\n".to_owned(), "mend it"),
+        ("a", Finding::ok("well")),
+        ("check", Finding::error("broken\n", "mend it")),
     ];
+    let findings = findings.map(checked);
     let lines =
         "VERDICT   CHECK   FINDING\nok        a       well\nerror     check   broken ; mend it\n";
     assert_eq!(table(&findings), lines);

@@ -13,7 +13,7 @@ use envoy_types::pb::envoy::extensions::filters::http::wasm::v3::Wasm;
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{Any, StringValue, Struct, Value};
 use headgate_api::plan::{Plan, PolicyState, TARGET_METADATA, TargetRef};
-use headgate_controller::admin::Admin;
+use headgate_controller::admin::{Admin, View};
 use headgate_controller::metrics::Metrics;
 use headgate_controller::xds::module::{Module, Modules};
 use headgate_controller::xds::registry::Registry;
@@ -41,6 +41,23 @@ pub struct World {
     pub admin: SocketAddr,
     pub shutdown: watch::Sender<bool>,
     pub served: JoinHandle<()>,
+}
+
+/// Returns the admin address of a running server.
+pub fn admin_of(
+    registry: &Arc<Registry>,
+    snapshots: &watch::Receiver<Arc<Snapshot>>,
+    shutdown: &watch::Sender<bool>,
+) -> Admin {
+    let view = View {
+        registry: Arc::clone(registry),
+        snapshots: snapshots.clone(),
+        statuses: None,
+    };
+    // Both receivers keep their value after their senders are dropped.
+    let (_, view) = watch::channel(Some(view));
+    let (_, missing) = watch::channel(String::new());
+    Admin::starting(view, missing, "", shutdown.subscribe())
 }
 
 impl World {
@@ -86,11 +103,7 @@ impl World {
         let xds = TcpListener::bind(address).await.unwrap();
         let admin = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (xds_address, admin_address) = (xds.local_addr().unwrap(), admin.local_addr().unwrap());
-        let shown = Admin::new(
-            Arc::clone(&registry),
-            snapshots.clone(),
-            shutdown.subscribe(),
-        );
+        let shown = admin_of(&registry, &snapshots, &shutdown);
         tokio::spawn(shown.serve(admin));
         let served = tokio::spawn(server.serve(xds, shutdown.subscribe()));
         Self {

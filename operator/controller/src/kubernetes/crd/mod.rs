@@ -12,6 +12,8 @@ use anyhow::anyhow;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde_json::{Value, json};
 
+pub use structural::prune;
+
 use super::resource::{AdmissionPolicyStatus, GROUP, PLURAL, VERSION};
 use headgate_api::validate;
 use headgate_api::{AdmissionPolicySpec, KIND};

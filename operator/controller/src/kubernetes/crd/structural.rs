@@ -111,13 +111,35 @@ fn name_values(node: &mut Map<String, Value>) {
     node.insert("description".to_owned(), json!(description));
 }
 
-/// Returns the default without `null` and empty lists and maps, which Kubernetes doesn't need:
-/// absent means the same.
-fn usable_default(node: &Map<String, Value>, default: Value) -> Option<Value> {
-    match default {
-        Value::Null | Value::Array(_) => None,
-        Value::Object(_) => node.contains_key("properties").then_some(default),
-        scalar => Some(scalar),
+/// Returns the default without null and empty lists and maps: absent fields mean the same.
+fn usable_default(node: &Map<String, Value>, mut default: Value) -> Option<Value> {
+    match &default {
+        Value::Null | Value::Array(_) => return None,
+        Value::Object(_) => prune(&mut default, node.get("properties")?),
+        _ => {}
+    }
+    Some(default)
+}
+
+/// Removes from `value`, whose fields have the schemas `properties`, all null fields and empty
+/// lists and maps, which mean the same as absent ones.
+pub fn prune(value: &mut Value, properties: &Value) {
+    let Value::Object(fields) = value else { return };
+    fields.retain(|name, value| match value {
+        Value::Null => false,
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(fields) => !fields.is_empty() || properties[name]["properties"].is_object(),
+        _ => true,
+    });
+    for (name, value) in fields {
+        let schema = &properties[name];
+        match value {
+            Value::Array(items) => {
+                let of_items = &schema["items"]["properties"];
+                items.iter_mut().for_each(|item| prune(item, of_items));
+            }
+            value => prune(value, &schema["properties"]),
+        }
     }
 }
 

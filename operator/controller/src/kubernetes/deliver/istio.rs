@@ -16,10 +16,6 @@
 //! same module and plugin name and no VM settings of its own. So Envoy runs both in one VM of each
 //! worker, where they share state. A gateway has one side only, and one plugin for both.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use headgate_core::config::FilterConfig;
 use serde_json::{Value, json};
 
 use super::object::{Adapter, ModuleRef, Object, name};
@@ -67,71 +63,46 @@ fn is_older_istiod(pod: &Pod) -> bool {
     matches!((next(), next()), (Some(major), Some(minor)) if (major, minor) < EXTENSIONS_SINCE)
 }
 
-/// Returns the plugin of this kind for requests to `workload`.
+/// Returns the plugin of this kind for `workload`.
 #[must_use]
 pub fn object(workload: &Workload, cluster: &Cluster, module: &ModuleRef, kind: Adapter) -> Object {
-    let labels = &workload.proxies.labels;
-    let identity = format!("{labels:?}");
-    let (readable, place) = match &workload.place {
-        Place::Gateway(gateway) => (
-            gateway.name.clone(),
-            json!({"targetRefs": [{
-                "group": "gateway.networking.k8s.io",
-                "kind": "Gateway",
-                "name": gateway.name,
-            }]}),
-        ),
-        Place::Pods => (
-            readable(labels),
-            json!({
-                "selector": {"matchLabels": labels},
-                "match": [{"mode": "SERVER"}],
-            }),
-        ),
+    let pods = |mode: &str| {
+        json!({
+            "selector": {"matchLabels": workload.proxies.labels},
+            "match": [{"mode": mode}],
+        })
     };
+    let place = match &workload.place {
+        Place::Gateway(gateway) => json!({"targetRefs": [{
+            "group": "gateway.networking.k8s.io",
+            "kind": "Gateway",
+            "name": gateway.name,
+        }]}),
+        Place::Pods => pods("SERVER"),
+        Place::Calls => pods("CLIENT"),
+    };
+    let (readable, identity) = names(workload);
     let name = name(&readable, &identity);
     plugin(workload, &name, place, cluster, module, kind)
 }
 
-/// Returns the plugin for the calls of `workload`, whose sidecars have `config` on their outbound
-/// side.
-#[must_use]
-pub fn outbound(
-    workload: &Workload,
-    config: &Arc<FilterConfig>,
-    cluster: &Cluster,
-    module: &ModuleRef,
-    kind: Adapter,
-) -> Object {
+/// Returns the readable part of the name of an object for `workload`, and its identity.
+pub(super) fn names(workload: &Workload) -> (String, String) {
     let labels = &workload.proxies.labels;
-    let place = json!({
-        "selector": {"matchLabels": labels},
-        "match": [{"mode": "CLIENT"}],
-    });
-    let readable = format!("outbound-{}", readable(labels));
-    let name = name(&readable, &format!("outbound {labels:?}"));
-    let calls = calls(workload, config);
-    plugin(&calls, &name, place, cluster, module, kind)
-}
-
-/// Returns `workload` with `config`, that of its calls.
-pub(super) fn calls(workload: &Workload, config: &Arc<FilterConfig>) -> Workload {
-    let policy = config.outbound.as_ref().map(|calls| calls.policy.clone());
-    Workload {
-        config: Arc::clone(config),
-        policies: policy.into_iter().collect(),
-        ..workload.clone()
-    }
-}
-
-/// Returns the value of the label that usually names an application, if there is one.
-pub(super) fn readable(labels: &BTreeMap<String, String>) -> String {
-    labels
-        .get("app.kubernetes.io/name")
+    // The label that usually names an application, if there is one.
+    let application = { labels.get("app.kubernetes.io/name") }
         .or_else(|| labels.get("app"))
-        .or_else(|| labels.values().next())
-        .cloned()
-        .unwrap_or_default()
+        .or_else(|| labels.values().next());
+    let application = application.cloned().unwrap_or_default();
+    let identity = format!("{labels:?}");
+    match &workload.place {
+        Place::Gateway(gateway) => (gateway.name.clone(), identity),
+        Place::Pods => (application, identity),
+        Place::Calls => (
+            format!("outbound-{application}"),
+            format!("outbound {identity}"),
+        ),
+    }
 }
 
 /// Returns a plugin of this name with the configuration of `workload`; `spec` has its selector.

@@ -9,55 +9,26 @@
 //! whose proxies all have them (Istio 1.30).
 
 use std::path::Path;
-use std::sync::Arc;
 
-use headgate_core::config::FilterConfig;
 use serde_json::{Value, json};
 
-use super::istio::{calls, readable};
+use super::istio::names;
 use super::object::{Adapter, Object, name};
 use super::workload::{Place, Workload};
 use crate::kubernetes::cluster::{Cluster, ObjectKey};
 use crate::xds::resource::ecds_json;
 
-/// Returns the filter for requests to `workload`.
+/// Returns the filter for `workload`.
 #[must_use]
 pub fn object(workload: &Workload, cluster: &Cluster, module: &Path) -> Object {
-    let labels = &workload.proxies.labels;
-    let (readable, context) = match &workload.place {
-        Place::Gateway(gateway) => (gateway.name.clone(), "GATEWAY"),
-        Place::Pods => (readable(labels), "SIDECAR_INBOUND"),
+    let context = match &workload.place {
+        Place::Gateway(_) => "GATEWAY",
+        Place::Pods => "SIDECAR_INBOUND",
+        Place::Calls => "SIDECAR_OUTBOUND",
     };
-    let name = name(&readable, &format!("native {labels:?}"));
-    filter(workload, &name, context, cluster, module)
-}
-
-/// Returns the filter for the calls of `workload`, whose sidecars have `config` on their outbound
-/// side.
-#[must_use]
-pub fn outbound(
-    workload: &Workload,
-    config: &Arc<FilterConfig>,
-    cluster: &Cluster,
-    module: &Path,
-) -> Object {
-    let labels = &workload.proxies.labels;
-    let readable = format!("outbound-{}", readable(labels));
-    let name = name(&readable, &format!("native outbound {labels:?}"));
-    let calls = calls(workload, config);
-    filter(&calls, &name, "SIDECAR_OUTBOUND", cluster, module)
-}
-
-/// Returns a filter of this name with the configuration of `workload`, on listeners of this
-/// context.
-fn filter(
-    workload: &Workload,
-    name: &str,
-    context: &str,
-    cluster: &Cluster,
-    module: &Path,
-) -> Object {
-    let content = ecds_json(&workload.config, name, module);
+    let (readable, identity) = names(workload);
+    let name = name(&readable, &format!("native {identity}"));
+    let content = ecds_json(&workload.config, &name, module);
     let passes = "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC";
     let slot = json!({
         "name": name,

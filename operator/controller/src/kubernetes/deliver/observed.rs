@@ -149,20 +149,11 @@ impl Observed {
         let known = self.sources.entry(source).or_default();
         let kind = source.resource().kind;
         match seen {
-            watch::Seen::All(all) => {
-                known.objects = all.into_iter().collect();
+            watch::Seen::All(_) => {
                 if known.served != Some(true) {
                     info!(kind, "the API server has this kind: Headgate follows it");
                 }
                 known.served = Some(true);
-            }
-            watch::Seen::Within(namespace, all) => {
-                known.objects.retain(|key, _| key.namespace != namespace);
-                known.objects.extend(all);
-            }
-            watch::Seen::Applied((key, value)) => known.take(key, value),
-            watch::Seen::Deleted((key, _)) => {
-                known.objects.remove(&key);
             }
             watch::Seen::Failed { status: Some(404) } => {
                 if known.served == Some(true) {
@@ -175,7 +166,13 @@ impl Observed {
             watch::Seen::Failed { status: Some(403) } => {
                 known.served.get_or_insert(false);
             }
-            watch::Seen::Failed { .. } => {}
+            _ => {}
+        }
+        for (key, value) in seen.news(&known.objects, |_| true) {
+            match value {
+                Some(value) => known.take(key, value),
+                None => drop(known.objects.remove(&key)),
+            }
         }
     }
 

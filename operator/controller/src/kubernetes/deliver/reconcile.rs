@@ -132,8 +132,8 @@ impl Reconciler {
     /// suffices for that, and is better than a change of the module's URL. Agents cache modules by
     /// URL. With a new URL, those that have the module would load it again, and would lose a
     /// working filter if that failed.
-    pub(super) async fn look(&mut self, view: &View, observed: &Observed) -> bool {
-        let module = ModuleRef::new(&self.settings, &view.module_sha256);
+    pub(super) async fn look(&mut self, sha256: &str, observed: &Observed) -> bool {
+        let module = ModuleRef::new(&self.settings, sha256);
         let named = |(adapter, _, value): (Adapter, &ObjectKey, &Value)| {
             adapter.is_plugin() && names(value, &module)
         };
@@ -179,6 +179,7 @@ impl Reconciler {
     pub(super) async fn round(
         &mut self,
         view: &View,
+        sha256: &str,
         observed: &mut Observed,
     ) -> (Delivered, Option<Instant>) {
         let mut wanted = wanted(
@@ -187,7 +188,7 @@ impl Reconciler {
             &self.settings,
             &observed.installed(),
             observed,
-            &view.module_sha256,
+            sha256,
         );
         let plugins = observed.objects().filter(|(a, ..)| a.is_plugin());
         let told = plugins.filter_map(|(_, _, value)| {

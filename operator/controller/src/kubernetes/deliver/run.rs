@@ -15,6 +15,7 @@ use super::reconcile::Reconciler;
 use super::report::Delivered;
 use super::settings::Settings;
 use crate::kubernetes::cluster::Cluster;
+use crate::xds::module::Modules;
 use headgate_api::plan::Plan;
 
 /// The time for which statuses wait for the API server's first answers about our objects.
@@ -22,19 +23,18 @@ const FIRST_ANSWERS: Duration = Duration::from_secs(10);
 /// The number of changes in the queue; watches wait while it is full.
 const BACKLOG: usize = 64;
 
-/// The input of deliveries.
+/// A cluster with its plan.
 #[derive(Debug, Clone)]
 pub struct View {
     /// The observed cluster.
     pub cluster: Arc<Cluster>,
     /// Its plan.
     pub plan: Arc<Plan>,
-    /// The SHA-256 of the module that this operator serves, 64 digits of hex.
-    pub module_sha256: String,
 }
 
-/// Delivers until `views` has no sender left. Only the leader may run this, and must drop it when
-/// it loses the Lease. A write in flight at that moment is one that the next leader would make too.
+/// Delivers `views` and the Wasm filter of `modules` until `views` has no sender left. Only the
+/// leader may run this, and must drop it when it loses the Lease. A write in flight at that moment
+/// is one that the next leader would make too.
 ///
 /// `interrupted` means that there may have been no operator before this one to serve the module.
 /// `delivered` gets the outcomes when they change, and keeps the last ones when this ends.
@@ -42,7 +42,8 @@ pub async fn run(
     client: Client,
     settings: Settings,
     interrupted: bool,
-    mut views: watch::Receiver<View>,
+    mut views: watch::Receiver<Option<View>>,
+    mut modules: watch::Receiver<Arc<Modules>>,
     delivered: watch::Sender<Arc<Delivered>>,
 ) {
     let sources = Source::needed(&settings);
@@ -65,13 +66,14 @@ pub async fn run(
             changed = views.changed() => if changed.is_err() {
                 return;
             },
+            Ok(()) = modules.changed() => {}
             Some(event) = seen.recv() => observed.see(event),
             () = sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => {}
             () = reconciler.way_is_free() => {}
             () = &mut patience, if waits => waits = false,
             _ = looks.tick(), if observed.complete() => {
-                let view = views.borrow().clone();
-                if !reconciler.look(&view, &observed).await {
+                let sha256 = modules.borrow().wasm.sha256.clone();
+                if !reconciler.look(&sha256, &observed).await {
                     continue;
                 }
             }
@@ -90,9 +92,12 @@ pub async fn run(
             }
             continue;
         }
-        let view = views.borrow_and_update().clone();
+        let Some(view) = views.borrow_and_update().clone() else {
+            continue;
+        };
+        let sha256 = modules.borrow_and_update().wasm.sha256.clone();
         let report;
-        (report, again) = reconciler.round(&view, &mut observed).await;
+        (report, again) = reconciler.round(&view, &sha256, &mut observed).await;
         delivered.send_if_modified(|known| {
             let changed = **known != report;
             if changed {
@@ -115,6 +120,7 @@ mod tests {
     use super::super::report::State;
     use super::super::tests::{Example, SHA256, settings};
     use super::*;
+    use crate::xds::module::Module;
 
     /// Returns an API server without objects that serves all kinds, and answers the first write
     /// with `first`.
@@ -163,13 +169,17 @@ mod tests {
                 retry: Duration::from_millis(20),
                 ..settings()
             };
-            let (_views, view) = watch::channel(View {
+            let (_views, view) = watch::channel(Some(View {
                 cluster: Arc::new(example.cluster),
                 plan: Arc::new(example.plan),
-                module_sha256: SHA256.to_owned(),
-            });
+            }));
+            let wasm = Module {
+                sha256: SHA256.to_owned(),
+                ..Module::default()
+            };
+            let (_, modules) = watch::channel(Arc::new(wasm.into()));
             let (send, mut delivered) = watch::channel(Arc::default());
-            let run = tokio::spawn(run(server(code), settings, false, view, send));
+            let run = tokio::spawn(run(server(code), settings, false, view, modules, send));
             let is_delivered = |now: &Arc<Delivered>| {
                 let objects = now.policies.get("a/p");
                 objects.is_some_and(|o| o.iter().all(|o| o.state == State::Delivered))

@@ -17,6 +17,7 @@ pub const ISTIO_NAMESPACE: &str = "istio-system";
 
 /// Objects for other control planes and for Pods.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Delivery")]
 pub struct DeliverArgs {
     /// Control planes to write objects for: TrafficExtensions (WasmPlugins before Istio 1.30) for
     /// istio, EnvoyExtensionPolicies for envoy-gateway; auto writes for those whose CRD is
@@ -25,37 +26,34 @@ pub struct DeliverArgs {
         long,
         value_name = "NAMES",
         value_delimiter = ',',
-        default_value = "auto",
-        help_heading = "Delivery"
+        default_value = "auto"
     )]
     pub adapters: Vec<AdapterChoice>,
     /// Write a ConfigMap for each target, for Envoys that read their filter from a file
-    #[arg(long, help_heading = "Delivery")]
+    #[arg(long)]
     pub deliver_config_maps: bool,
     /// Path of the module in Pods that mount such a ConfigMap; {hash} is replaced by the first 16
     /// digits of its SHA-256
     #[arg(
         long,
         value_name = "PATH",
-        default_value = "/headgate/headgate-{hash}.wasm",
-        help_heading = "Delivery"
+        default_value = "/headgate/headgate-{hash}.wasm"
     )]
     pub config_map_module: String,
     /// Name under which EnvoyProxies register the native module (spec.dynamicModules):
     /// EnvoyExtensionPolicies use it in place of the Wasm module
-    #[arg(long, value_name = "NAME", help_heading = "Delivery")]
+    #[arg(long, value_name = "NAME")]
     pub envoy_gateway_native: Option<String>,
     /// Path of the native module in Istio's proxies: EnvoyFilters are written in place of the
     /// others
-    #[arg(long, value_name = "PATH", help_heading = "Delivery")]
+    #[arg(long, value_name = "PATH")]
     pub istio_native: Option<PathBuf>,
     /// Namespace of Envoy Gateway: only there, and in a Gateway's own namespace, do its labels make
     /// a Pod a proxy of a Gateway
     #[arg(
         long,
         value_name = "NAMESPACE",
-        default_value = ENVOY_GATEWAY_NAMESPACE,
-        help_heading = "Delivery"
+        default_value = ENVOY_GATEWAY_NAMESPACE
     )]
     pub envoy_gateway_namespace: String,
     /// Namespace of istiod: the versions of the istiods there decide between TrafficExtensions and
@@ -63,17 +61,16 @@ pub struct DeliverArgs {
     #[arg(
         long,
         value_name = "NAMESPACE",
-        default_value = ISTIO_NAMESPACE,
-        help_heading = "Delivery"
+        default_value = ISTIO_NAMESPACE
     )]
     pub istio_namespace: String,
     /// Leave objects of deliveries that are off where they are: without it, those of istio and
     /// envoy-gateway are removed at the start, which takes the right to list and delete them
-    #[arg(long, help_heading = "Delivery")]
+    #[arg(long)]
     pub keep_leftovers: bool,
     /// Base URL of this operator's modules for control planes and proxies [default:
     /// http://headgate.NAMESPACE.svc:18002]
-    #[arg(long, value_name = "URL", help_heading = "Delivery")]
+    #[arg(long, value_name = "URL")]
     pub modules_url: Option<String>,
 }
 

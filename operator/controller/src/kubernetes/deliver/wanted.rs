@@ -89,7 +89,7 @@ pub fn wanted(
             let class = cluster.gateways.get(key).map(|g| g.class.as_str());
             class.and_then(|c| installed.classes.get(c)).cloned()
         }
-        Place::Pods => None,
+        Place::Pods | Place::Calls => None,
     };
     let (workloads, meetings) = workloads(plan, cluster);
     for workload in &workloads {
@@ -107,10 +107,9 @@ pub fn wanted(
             (Place::Pods, _) if istio => {
                 let workload = wanted.add_fitting(plan, observed, workload, of_istio);
                 let calls = plan.outbound_of(&workload.config);
-                wanted.extend(calls.map(|calls| match &settings.istio_native {
-                    Some(path) => istio_native::outbound(&workload, calls, cluster, path),
-                    None => istio::outbound(&workload, calls, cluster, &module, plugin),
-                }));
+                if let Some(calls) = calls {
+                    wanted.add(of_istio(&workload.calls(calls)));
+                }
             }
             _ => {}
         }
@@ -159,12 +158,6 @@ fn both_ways(workload: &Workload, plan: &Plan) -> Workload {
 }
 
 impl Wanted {
-    fn extend(&mut self, object: Option<Object>) {
-        if let Some(object) = object {
-            self.add(object);
-        }
-    }
-
     fn add(&mut self, object: Object) {
         let key = (object.adapter, object.key.clone());
         self.objects.insert(key, object);

@@ -47,8 +47,10 @@ pub struct Workload {
 pub enum Place {
     /// The proxies of a Gateway.
     Gateway(ObjectKey),
-    /// Sidecars of Pods.
+    /// The inbound side of Pods' sidecars.
     Pods,
+    /// The outbound side of Pods' sidecars.
+    Calls,
 }
 
 /// A workload that can't have an object of its own.
@@ -61,6 +63,18 @@ pub struct Meeting {
 }
 
 impl Workload {
+    /// Returns the calls of these Pods, whose sidecars have `config` on their outbound side.
+    #[must_use]
+    pub fn calls(&self, config: &Arc<FilterConfig>) -> Self {
+        let policy = config.outbound.as_ref().map(|calls| calls.policy.clone());
+        Self {
+            place: Place::Calls,
+            config: Arc::clone(config),
+            policies: policy.into_iter().collect(),
+            ..self.clone()
+        }
+    }
+
     /// Returns the workload after these cuts. The other policies keep their slots.
     #[must_use]
     pub(super) fn with(&self, cuts: &Cuts<'_>, plan: &Plan) -> Self {

@@ -205,12 +205,7 @@ impl<'a> Finder<'a> {
     /// Returns the ready endpoints of `services`, each counted once.
     fn ready<'k>(&self, services: impl IntoIterator<Item = &'k ObjectKey>) -> Endpoints {
         let ready = |key: &ObjectKey| {
-            let service = TargetRef {
-                kind: TargetKind::Service,
-                namespace: key.namespace.clone(),
-                name: key.name.clone(),
-                section: None,
-            };
+            let service = TargetRef::new(TargetKind::Service, &key.namespace, &key.name);
             let ready = self.cluster.ready_endpoints.get(key).copied();
             (service, ready.unwrap_or(0))
         };

@@ -5,9 +5,8 @@ use std::ops::Bound::{Excluded, Included};
 use headgate_core::config::{AcceptFractionConfig, StageConfig};
 
 use super::super::window::{self, MINUTE_IN_SECONDS, window};
-use super::super::{Problems, Real};
+use super::super::{At, Real};
 use crate::AcceptFractionSettings;
-use crate::validate::path::Path;
 use crate::validate::schema::Place;
 
 const MAX_UTILIZATION: Real = Real {
@@ -24,24 +23,20 @@ const UNITS: Real = Real {
 
 pub(super) fn config(
     settings: Option<&AcceptFractionSettings>,
-    at: &Path,
-    problems: &mut Problems,
+    at: &At<'_>,
 ) -> AcceptFractionConfig {
     let settings = settings.cloned().unwrap_or_default();
-    let max_utilization = problems.real(
-        at.field("maxUtilization"),
-        settings.max_utilization,
-        &MAX_UTILIZATION,
-    );
-    let units = settings
-        .processing_units
-        .map(|units| problems.real(at.field("processingUnits"), Some(units), &UNITS));
+    let max_utilization = at
+        .field("maxUtilization")
+        .real(settings.max_utilization, &MAX_UTILIZATION);
+    let units = at
+        .field("processingUnits")
+        .given_real(settings.processing_units, &UNITS);
     let (window_us, step_us) = window(
         settings.window.as_ref(),
         settings.step.as_ref(),
         MINUTE_IN_SECONDS,
         at,
-        problems,
     );
     AcceptFractionConfig {
         max_utilization,
@@ -58,14 +53,12 @@ pub(super) fn schema(at: &mut Place<'_>) {
 }
 
 /// Adds warnings about limits that have no effect.
-pub(super) fn warnings(stage: &StageConfig, noted: &mut Problems) {
+pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
     let Some(fraction) = stage.strategy.accept_fraction() else {
         return;
     };
-    let strategy = Path::default().field("spec.strategy");
     if stage.auto_parallelism.is_some() && fraction.units.is_none() {
-        noted.add(
-            strategy.field("acceptFraction"),
+        spec.field("strategy.acceptFraction").add(
             "no effect while Headgate looks for the number of slots, which has no limit then; \
              give processingUnits, or parallelism as total or perEndpoint",
         );

@@ -9,11 +9,14 @@ use headgate_core::config::{
 
 use super::super::names::{all_known, check_known, header, header_schema};
 use super::super::types::MAX_TYPES;
-use super::super::{HOUR, Problems, Real, SECOND, Time, Whole};
-use crate::validate::path::Path;
+use super::super::{At, Block, HOUR, Real, SECOND, Time, Whole};
 use crate::validate::schema::{self as cel, Place, Rule, some};
 use crate::{AdmissionPolicySpec, BacklogControlSettings, BacklogSignalType, Cost, CostType};
 
+const BLOCKS: [Block<CostType>; 2] = [
+    ("costs", CostType::Type, None),
+    ("header", CostType::Header, None),
+];
 const TIME: Time = Time {
     default: SECOND,
     bounds: (Span::from_millis(10), HOUR),
@@ -35,28 +38,26 @@ const COST: Whole = Whole {
 const NO_TARGET: &str = "missing; the mean service delay to hold, such as 500ms";
 const NO_COSTS: &str = "none; costs of one type or more, such as {slow: 20}; the others cost 1";
 
-pub(super) fn config(
-    spec: &AdmissionPolicySpec,
-    at: &Path,
-    problems: &mut Problems,
-) -> StrategyConfig {
+pub(super) fn config(spec: &AdmissionPolicySpec, at: &At<'_>) -> StrategyConfig {
     let given = spec.strategy.backlog_control.clone().unwrap_or_default();
     if given.target.is_none() {
-        problems.add(at.field("target"), NO_TARGET);
+        at.field("target").add(NO_TARGET);
     }
-    check_gains(&given, at, problems);
-    let mut number = |field: &str, value: Option<f64>, real: &Real| {
-        let value = value?;
-        Some(problems.real(at.field(field), Some(value), real))
-    };
-    let proportional_gain = number("proportionalGain", given.proportional_gain, &GAIN);
-    let integral_gain = number("integralGain", given.integral_gain, &GAIN);
-    let max_backlog = number("maxBacklog", given.max_backlog, &MAX_BACKLOG);
+    check_gains(&given, at);
+    let proportional_gain = at
+        .field("proportionalGain")
+        .given_real(given.proportional_gain, &GAIN);
+    let integral_gain = at
+        .field("integralGain")
+        .given_real(given.integral_gain, &GAIN);
+    let max_backlog = at
+        .field("maxBacklog")
+        .given_real(given.max_backlog, &MAX_BACKLOG);
     StrategyConfig::BacklogControl(BacklogControlConfig {
-        target_us: problems.time(&at.field("target"), given.target.as_ref(), &TIME),
+        target_us: at.field("target").time(given.target.as_ref(), &TIME),
         control: given.control.into(),
-        cost: cost(spec, &given.cost, &at.field("cost"), problems),
-        period_us: problems.time(&at.field("period"), given.period.as_ref(), &TIME),
+        cost: cost(spec, &given.cost, &at.field("cost")),
+        period_us: at.field("period").time(given.period.as_ref(), &TIME),
         proportional_gain,
         integral_gain,
         max_backlog,
@@ -66,7 +67,7 @@ pub(super) fn config(
 
 /// Checks the gains. The control law takes both gains or derives both; `Proportional` has neither
 /// an integral part nor a bound.
-fn check_gains(given: &BacklogControlSettings, at: &Path, problems: &mut Problems) {
+fn check_gains(given: &BacklogControlSettings, at: &At<'_>) {
     let (proportional, integral) = (given.proportional_gain, given.integral_gain);
     if given.control == BacklogSignalType::Proportional {
         for (field, is_given, what) in [
@@ -76,7 +77,7 @@ fn check_gains(given: &BacklogControlSettings, at: &Path, problems: &mut Problem
             if is_given {
                 let problem =
                     format!("given with control Proportional, which has {what}; leave it out");
-                problems.add(at.field(field), problem);
+                at.field(field).add(problem);
             }
         }
         return;
@@ -86,45 +87,38 @@ fn check_gains(given: &BacklogControlSettings, at: &Path, problems: &mut Problem
         (None, Some(_)) => ("integralGain", "proportionalGain"),
         _ => return,
     };
-    problems.add(
-        at.field(field),
-        format!("given without {missing}; give both, or none to have them derived"),
-    );
+    at.field(field).add(format!(
+        "given without {missing}; give both, or none to have them derived"
+    ));
 }
 
-fn cost(spec: &AdmissionPolicySpec, cost: &Cost, at: &Path, problems: &mut Problems) -> CostConfig {
-    for (field, is_given, owner) in [
-        ("costs", !cost.costs.is_empty(), CostType::Type),
-        ("header", cost.header.is_some(), CostType::Header),
-    ] {
-        if is_given && cost.kind != owner {
-            problems.other_type(at.field(field), cost.kind, owner, None);
-        }
-    }
+fn cost(spec: &AdmissionPolicySpec, cost: &Cost, at: &At<'_>) -> CostConfig {
+    let is_given = [!cost.costs.is_empty(), cost.header.is_some()];
+    at.only_blocks_of(cost.kind, BLOCKS, is_given);
     match cost.kind {
         CostType::Measured => CostConfig::Measured,
         CostType::Type => CostConfig::Type {
-            costs: costs(spec, cost, &at.field("costs"), problems),
+            costs: costs(spec, cost, &at.field("costs")),
         },
         CostType::Header => {
             let name = cost.header.as_deref().unwrap_or("x-headgate-cost");
             CostConfig::Header {
-                header: header(name, &at.field("header"), problems),
+                header: header(name, &at.field("header")),
             }
         }
     }
 }
 
 /// Returns a cost for each type, in the order of the configuration.
-fn costs(spec: &AdmissionPolicySpec, cost: &Cost, at: &Path, problems: &mut Problems) -> Vec<u32> {
+fn costs(spec: &AdmissionPolicySpec, cost: &Cost, at: &At<'_>) -> Vec<u32> {
     if cost.costs.is_empty() {
-        problems.add(at.clone(), NO_COSTS);
+        at.add(NO_COSTS);
     }
     let types: Vec<&str> = spec.types.iter().map(|t| t.name.as_str()).collect();
-    check_known(cost.costs.keys(), "type", &types, at, problems);
-    let mut of_type = |name: &str| {
+    check_known(cost.costs.keys(), "type", &types, at);
+    let of_type = |name: &str| {
         let given = cost.costs.get(name).copied();
-        problems.whole(at.key(name), given, &COST)
+        at.key(name).whole(given, &COST)
     };
     let others = types.iter().filter(|name| **name != DEFAULT_TYPE);
     let mut costs: Vec<u32> = others.map(|name| of_type(name)).collect();
@@ -188,10 +182,8 @@ fn cost_schema(cost: &mut Place<'_>) {
     cost.at("costs{}").whole_bounds(&COST);
     header_schema(&mut cost.at("header"));
     let costs = some("self.costs");
-    for (field, is_given, owner) in [
-        ("costs", costs.as_str(), CostType::Type),
-        ("header", "has(self.header)", CostType::Header),
-    ] {
+    let is_given = [costs.as_str(), "has(self.header)"];
+    for ((field, owner, _), is_given) in BLOCKS.into_iter().zip(is_given) {
         cost.rule(
             Rule::value(
                 format!("self.type == '{owner}' || !{is_given}"),

@@ -6,8 +6,7 @@ use headgate_core::config::{
     AcceptFractionConfig, HistogramWindow, MAX_HISTOGRAM_STEPS, ServiceTimesConfig, StrategyConfig,
 };
 
-use super::super::{HOUR, Problems, SECOND, Time, Whole};
-use crate::validate::path::Path;
+use super::super::{At, HOUR, SECOND, Time, Whole};
 use crate::validate::schema::{Place, Rule, right_time};
 use crate::{BouncerSettings, Duration, HistogramWindowType};
 
@@ -39,46 +38,40 @@ pub(super) fn config(
 
 /// Returns the settings of the estimates of processing times. Other strategies need them, too, for
 /// estimated waits and Retry-After, but don't decide by their percentiles: they take the defaults.
-pub(super) fn service_times(
-    strategy: &crate::Strategy,
-    at: &Path,
-    problems: &mut Problems,
-) -> ServiceTimesConfig {
+pub(super) fn service_times(strategy: &crate::Strategy, at: &At<'_>) -> ServiceTimesConfig {
     let settings = strategy.bouncer.clone().unwrap_or_default();
-    let interval_us = problems.time(&at.field("interval"), settings.interval.as_ref(), &INTERVAL);
-    let min_samples = problems.whole(at.field("minSamples"), settings.min_samples, &MIN_SAMPLES);
+    let interval_us = at
+        .field("interval")
+        .time(settings.interval.as_ref(), &INTERVAL);
+    let min_samples = at
+        .field("minSamples")
+        .whole(settings.min_samples, &MIN_SAMPLES);
     ServiceTimesConfig {
         interval_us,
         min_samples,
-        window: window(&settings.window, interval_us, &at.field("window"), problems),
+        window: window(&settings.window, interval_us, &at.field("window")),
     }
 }
 
-fn window(
-    window: &crate::HistogramWindow,
-    interval_us: u64,
-    at: &Path,
-    problems: &mut Problems,
-) -> HistogramWindow {
+fn window(window: &crate::HistogramWindow, interval_us: u64, at: &At<'_>) -> HistogramWindow {
     let at = at.field("step");
     if window.kind == HistogramWindowType::DualBuffer {
         if window.step.is_some() {
-            problems.add(at, STEP_OF_DUAL_BUFFER);
+            at.add(STEP_OF_DUAL_BUFFER);
         }
         return HistogramWindow::DualBuffer;
     }
-    let known = problems.0.len();
-    let step_us = problems.time(&at, window.step.as_ref(), &STEP);
+    let known = at.found();
+    let step_us = at.time(window.step.as_ref(), &STEP);
     let steps = interval_us / step_us.max(1);
     let is_whole = interval_us.is_multiple_of(step_us);
     let most = MAX_HISTOGRAM_STEPS as u64;
-    if problems.0.len() == known && !(is_whole && (2..=most).contains(&steps)) {
+    if at.found() == known && !(is_whole && (2..=most).contains(&steps)) {
         let text = |us| Duration::from(Span::from_micros(us));
         let (step, interval) = (text(step_us), text(interval_us));
-        problems.add(
-            at,
-            format!("{step}; 2 to {most} whole steps make the interval of {interval}"),
-        );
+        at.add(format!(
+            "{step}; 2 to {most} whole steps make the interval of {interval}"
+        ));
     }
     HistogramWindow::Sliding { step_us }
 }

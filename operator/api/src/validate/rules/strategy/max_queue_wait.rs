@@ -5,9 +5,8 @@ use headgate_core::config::StrategyConfig;
 use super::super::names::{all_known, check_known};
 use super::super::types::MAX_TYPES;
 use super::super::window::{self, MINUTE_IN_SECONDS, window};
-use super::super::{HOUR, MILLISECOND, Problems, Time};
+use super::super::{At, HOUR, MILLISECOND, Time};
 use crate::MaxQueueWaitSettings;
-use crate::validate::path::Path;
 use crate::validate::schema::{Place, Rule};
 
 const LIMIT: Time = Time {
@@ -19,18 +18,17 @@ const NO_LIMIT: &str = "missing; the longest wait of a request that is let in, s
 pub(super) fn config(
     settings: Option<&MaxQueueWaitSettings>,
     types: &[&str],
-    at: &Path,
-    problems: &mut Problems,
+    at: &At<'_>,
 ) -> StrategyConfig {
     let settings = settings.cloned().unwrap_or_default();
     if settings.limit.is_none() {
-        problems.add(at.field("limit"), NO_LIMIT);
+        at.field("limit").add(NO_LIMIT);
     }
-    let limit_us = problems.time(&at.field("limit"), settings.limit.as_ref(), &LIMIT);
+    let limit_us = at.field("limit").time(settings.limit.as_ref(), &LIMIT);
     let limits = at.field("limits");
-    check_known(settings.limits.keys(), "type", types, &limits, problems);
+    check_known(settings.limits.keys(), "type", types, &limits);
     let type_limits_us = settings.limits.iter().filter_map(|(name, limit)| {
-        let us = problems.duration(&limits.key(name), limit, &LIMIT)?;
+        let us = limits.key(name).duration(limit, &LIMIT)?;
         Some((name.clone(), us))
     });
     let type_limits_us = type_limits_us.collect();
@@ -39,7 +37,6 @@ pub(super) fn config(
         settings.step.as_ref(),
         MINUTE_IN_SECONDS,
         at,
-        problems,
     );
     StrategyConfig::MaxQueueWait {
         limit_us,

@@ -11,8 +11,7 @@ use headgate_core::config::{
 };
 
 use super::super::names::check_known;
-use super::super::{HOUR, Problems, Real, SECOND, Time, Whole};
-use crate::validate::path::Path;
+use super::super::{At, HOUR, Real, SECOND, Time, Whole};
 use crate::{
     AdmissionPolicySpec, ControlScopeType, DegradationSettings, ResponseTimeControllerSettings,
 };
@@ -90,73 +89,54 @@ const FAR_BELOW: f64 = 10.0;
 /// The most controllers, because the workers share their state.
 const MAX_CONTROLLERS: usize = 256;
 
-pub(super) fn config(
-    spec: &AdmissionPolicySpec,
-    at: &Path,
-    problems: &mut Problems,
-) -> StrategyConfig {
+pub(super) fn config(spec: &AdmissionPolicySpec, at: &At<'_>) -> StrategyConfig {
     let given = spec.strategy.response_time_controller.clone();
     let given = given.unwrap_or_default();
-    let percentile = problems.real(at.field("percentile"), given.percentile, &PERCENTILE);
-    check_scope(spec, given.scope, at, problems);
-    check_classes(spec, &given, at, problems);
-    let errors = errors(&given, at, problems);
-    let rates = rates(&given, at, problems);
+    let percentile = at.field("percentile").real(given.percentile, &PERCENTILE);
+    check_scope(spec, given.scope, at);
+    check_classes(spec, &given, at);
+    let errors = errors(&given, at);
+    let rates = rates(&given, at);
     StrategyConfig::ResponseTimeController(ResponseTimeControllerConfig {
         percentile,
-        targets_us: targets::targets(spec, &given, percentile, at, problems),
+        targets_us: targets::targets(spec, &given, percentile, at),
         scope: given.scope.into(),
-        smoothing: problems.real(at.field("smoothing"), given.smoothing, &SMOOTHING),
-        requests: problems.whole(at.field("requests"), given.requests, &REQUESTS),
-        timeout_us: problems.time(&at.field("timeout"), given.timeout.as_ref(), &TIMEOUT),
+        smoothing: at.field("smoothing").real(given.smoothing, &SMOOTHING),
+        requests: at.field("requests").whole(given.requests, &REQUESTS),
+        timeout_us: at.field("timeout").time(given.timeout.as_ref(), &TIMEOUT),
         increase_below: errors.increase_below,
         decrease_above: errors.decrease_above,
-        increase: problems.real(at.field("increase"), given.increase, &INCREASE),
-        decrease: problems.real(at.field("decrease"), given.decrease, &DECREASE),
+        increase: at.field("increase").real(given.increase, &INCREASE),
+        decrease: at.field("decrease").real(given.decrease, &DECREASE),
         increase_offset: errors.increase_offset,
         min_rate: rates.0,
         max_rate: rates.1,
-        lower_class_decrease: problems.real(
-            at.field("lowerClassDecrease"),
-            given.lower_class_decrease,
-            &LOWER_CLASS_DECREASE,
-        ),
-        lower_class_patience: problems.whole(
-            at.field("lowerClassPatience"),
-            given.lower_class_patience,
-            &LOWER_CLASS_PATIENCE,
-        ),
+        lower_class_decrease: at
+            .field("lowerClassDecrease")
+            .real(given.lower_class_decrease, &LOWER_CLASS_DECREASE),
+        lower_class_patience: at
+            .field("lowerClassPatience")
+            .whole(given.lower_class_patience, &LOWER_CLASS_PATIENCE),
         degradation: given
             .degradation
             .as_ref()
-            .map(|d| degradation(d, &at.field("degradation"), problems)),
+            .map(|d| degradation(d, &at.field("degradation"))),
     })
 }
 
-fn check_scope(
-    spec: &AdmissionPolicySpec,
-    scope: ControlScopeType,
-    at: &Path,
-    problems: &mut Problems,
-) {
+fn check_scope(spec: &AdmissionPolicySpec, scope: ControlScopeType, at: &At<'_>) {
     let (types, classes) = (spec.types.len(), spec.classes.len().max(1));
     if scope == ControlScopeType::Type && types * classes > MAX_CONTROLLERS {
         let right =
             format!("at most {MAX_CONTROLLERS} controllers; scope Policy has one for all types");
-        problems.add(
-            at.field("scope"),
-            format!("Type with {types} types and {classes} classes; {right}"),
-        );
+        at.field("scope").add(format!(
+            "Type with {types} types and {classes} classes; {right}"
+        ));
     }
 }
 
 /// Checks settings that only make a difference between classes.
-fn check_classes(
-    spec: &AdmissionPolicySpec,
-    given: &ResponseTimeControllerSettings,
-    at: &Path,
-    problems: &mut Problems,
-) {
+fn check_classes(spec: &AdmissionPolicySpec, given: &ResponseTimeControllerSettings, at: &At<'_>) {
     let targets = at.field("classTargets");
     if spec.classes.is_empty() {
         for (field, is_given) in [
@@ -165,13 +145,13 @@ fn check_classes(
             ("lowerClassPatience", given.lower_class_patience.is_some()),
         ] {
             if is_given {
-                problems.add(at.field(field), WITHOUT_CLASSES);
+                at.field(field).add(WITHOUT_CLASSES);
             }
         }
     } else {
         let classes: Vec<&str> = spec.classes.iter().map(|c| c.name.as_str()).collect();
         let names = given.class_targets.keys();
-        check_known(names, "class", &classes, &targets, problems);
+        check_known(names, "class", &classes, &targets);
     }
 }
 
@@ -182,21 +162,18 @@ struct Errors {
 }
 
 /// Returns the errors, relative to the target, at which the rate changes.
-fn errors(given: &ResponseTimeControllerSettings, at: &Path, problems: &mut Problems) -> Errors {
-    let known = problems.0.len();
-    let mut error = |field: &str, value, real| problems.real(at.field(field), value, real);
+fn errors(given: &ResponseTimeControllerSettings, at: &At<'_>) -> Errors {
+    let known = at.found();
+    let error = |field: &str, value, real| at.field(field).real(value, real);
     let decrease_above = error("decreaseAbove", given.decrease_above, &DECREASE_ABOVE);
     let increase_offset = error("increaseOffset", given.increase_offset, &INCREASE_OFFSET);
     let increase_below = given.increase_below.unwrap_or(INCREASE_BELOW_DEFAULT);
     let most = increase_offset.min(decrease_above);
-    if problems.0.len() == known && !(increase_below > -1.0 && increase_below <= most) {
-        problems.add(
-            at.field("increaseBelow"),
-            format!(
-                "{increase_below}; above -1, at most increaseOffset ({increase_offset}) and \
+    if at.found() == known && !(increase_below > -1.0 && increase_below <= most) {
+        at.field("increaseBelow").add(format!(
+            "{increase_below}; above -1, at most increaseOffset ({increase_offset}) and \
                  decreaseAbove ({decrease_above})"
-            ),
-        );
+        ));
     }
     Errors {
         increase_below,
@@ -206,23 +183,21 @@ fn errors(given: &ResponseTimeControllerSettings, at: &Path, problems: &mut Prob
 }
 
 /// Returns the least and the greatest rate.
-fn rates(given: &ResponseTimeControllerSettings, at: &Path, problems: &mut Problems) -> (f64, f64) {
-    let known = problems.0.len();
-    let mut rate = |field: &str, value, real| problems.real(at.field(field), value, real);
+fn rates(given: &ResponseTimeControllerSettings, at: &At<'_>) -> (f64, f64) {
+    let known = at.found();
+    let rate = |field: &str, value, real| at.field(field).real(value, real);
     let least = rate("minRate", given.min_rate, &MIN_RATE);
     let greatest = rate("maxRate", given.max_rate, &MAX_RATE);
-    if problems.0.len() == known && greatest < least {
-        problems.add(
-            at.field("maxRate"),
-            format!("{greatest}; at least minRate ({least})"),
-        );
+    if at.found() == known && greatest < least {
+        at.field("maxRate")
+            .add(format!("{greatest}; at least minRate ({least})"));
     }
     (least, greatest)
 }
 
 /// Adds warnings about rates that the slots can serve only if processing times are far below the
 /// targets. The rate starts there, so the queue grows until response times have lowered it.
-pub(super) fn warnings(stage: &StageConfig, noted: &mut Problems) {
+pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
     let StrategyConfig::ResponseTimeController(control) = &stage.strategy else {
         return;
     };
@@ -235,29 +210,22 @@ pub(super) fn warnings(stage: &StageConfig, noted: &mut Problems) {
     let each_us = 1e6 * f64::from(slots) / control.max_rate;
     if each_us * FAR_BELOW < *target_us as f64 {
         let time = |us| crate::Duration::from(Span::from_micros(us));
-        noted.add(
-            Path::default().field("spec.strategy.responseTimeController.maxRate"),
-            format!(
+        spec.field("strategy.responseTimeController.maxRate").add(format!(
                 "{} requests/s, the rate at first, are more than {slots} slots (of an endpoint, with \
                  perEndpoint) serve if a request takes more than {}, where the target is {}; the queue then grows until response \
                  times have lowered the rate; give about what the service can serve",
                 control.max_rate,
                 time(each_us as u64),
                 time(*target_us),
-            ),
-        );
+            ));
     }
 }
 
-fn degradation(
-    given: &DegradationSettings,
-    at: &Path,
-    problems: &mut Problems,
-) -> DegradationConfig {
+fn degradation(given: &DegradationSettings, at: &At<'_>) -> DegradationConfig {
     DegradationConfig {
-        min_quality: problems.real(at.field("minQuality"), given.min_quality, &MIN_QUALITY),
-        decrease: problems.real(at.field("decrease"), given.decrease, &DECREASE),
-        increase: problems.real(at.field("increase"), given.increase, &QUALITY_INCREASE),
+        min_quality: at.field("minQuality").real(given.min_quality, &MIN_QUALITY),
+        decrease: at.field("decrease").real(given.decrease, &DECREASE),
+        increase: at.field("increase").real(given.increase, &QUALITY_INCREASE),
         admission: given.admission.unwrap_or(true),
     }
 }

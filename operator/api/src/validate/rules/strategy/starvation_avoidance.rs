@@ -6,10 +6,9 @@ use std::ops::Bound::{Excluded, Included};
 use headgate_core::config::StarvationAvoidance;
 
 use super::super::window::{self, SECOND_IN_HUNDREDTHS, window};
-use super::super::{Problems, Real};
-use crate::validate::path::Path;
+use super::super::{At, Real};
 use crate::validate::schema::{self as cel, Place, Rule, some};
-use crate::{ControlScopeType, Duration, StarvationAvoidanceType, StrategyType};
+use crate::{ControlScopeType, StarvationAvoidanceType, StrategyType};
 
 const ALLOWANCE: Real = Real {
     default: 0.1,
@@ -31,26 +30,22 @@ const USE_BOUNCER: &str = "leave it out or use type Bouncer";
 
 pub(super) fn starvation_avoidance(
     strategy: &crate::Strategy,
-    at: &Path,
-    problems: &mut Problems,
+    at: &At<'_>,
 ) -> Option<StarvationAvoidance> {
     let avoidance = strategy.starvation_avoidance.as_ref()?;
     if let Some(alike) = treats_types_alike(strategy) {
-        problems.add(
-            at.clone(),
-            format!("given with type {alike}; {USE_BOUNCER}"),
-        );
+        at.add(format!("given with type {alike}; {USE_BOUNCER}"));
     }
     Some(match avoidance.kind {
         StarvationAvoidanceType::AcceptanceAllowance => {
             if avoidance.helping_the_underserved.is_some() {
-                mismatch("helpingTheUnderserved", "AcceptanceAllowance", at, problems);
+                mismatch("helpingTheUnderserved", "AcceptanceAllowance", at);
             }
             let settings = avoidance.acceptance_allowance.clone().unwrap_or_default();
             let at = at.field("acceptanceAllowance");
-            let allowance = problems.real(at.field("allowance"), settings.allowance, &ALLOWANCE);
-            let shares = (settings.window.as_ref(), settings.step.as_ref());
-            let (window_us, step_us) = counted(shares, &at, problems);
+            let allowance = at.field("allowance").real(settings.allowance, &ALLOWANCE);
+            let (length, step) = (settings.window.as_ref(), settings.step.as_ref());
+            let (window_us, step_us) = window(length, step, SECOND_IN_HUNDREDTHS, &at);
             StarvationAvoidance::AcceptanceAllowance {
                 allowance,
                 window_us,
@@ -59,16 +54,16 @@ pub(super) fn starvation_avoidance(
         }
         StarvationAvoidanceType::HelpingTheUnderserved => {
             if avoidance.acceptance_allowance.is_some() {
-                mismatch("acceptanceAllowance", "HelpingTheUnderserved", at, problems);
+                mismatch("acceptanceAllowance", "HelpingTheUnderserved", at);
             }
             let settings = avoidance
                 .helping_the_underserved
                 .clone()
                 .unwrap_or_default();
             let at = at.field("helpingTheUnderserved");
-            let alpha = problems.real(at.field("alpha"), settings.alpha, &ALPHA);
-            let shares = (settings.window.as_ref(), settings.step.as_ref());
-            let (window_us, step_us) = counted(shares, &at, problems);
+            let alpha = at.field("alpha").real(settings.alpha, &ALPHA);
+            let (length, step) = (settings.window.as_ref(), settings.step.as_ref());
+            let (window_us, step_us) = window(length, step, SECOND_IN_HUNDREDTHS, &at);
             StarvationAvoidance::HelpingTheUnderserved {
                 alpha,
                 window_us,
@@ -99,20 +94,10 @@ fn treats_types_alike(strategy: &crate::Strategy) -> Option<&'static str> {
     }
 }
 
-fn mismatch(field: &str, kind: &str, at: &Path, problems: &mut Problems) {
-    problems.add(
-        at.field(field),
-        format!("given with type {kind}; leave it out or change the type"),
-    );
-}
-
-/// Returns the window over which shares are counted and its step, µs.
-fn counted(
-    (length, step): (Option<&Duration>, Option<&Duration>),
-    at: &Path,
-    problems: &mut Problems,
-) -> (u64, u64) {
-    window(length, step, SECOND_IN_HUNDREDTHS, at, problems)
+fn mismatch(field: &str, kind: &str, at: &At<'_>) {
+    at.field(field).add(format!(
+        "given with type {kind}; leave it out or change the type"
+    ));
 }
 
 pub(super) fn schema(strategy: &mut Place<'_>) {

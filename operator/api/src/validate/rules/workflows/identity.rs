@@ -2,12 +2,16 @@
 
 use headgate_core::config::{MAX_WORKFLOW_SOURCES, WorkflowSource};
 
-use super::super::Problems;
+use super::super::{At, Block};
 use super::text::{MAX_BYTES, Text};
-use crate::validate::path::Path;
 use crate::validate::schema::{self as cel, Place, Rule};
 use crate::{MetadataIdentity, WorkflowIdentity, WorkflowIdentityType};
 
+const BLOCKS: [Block<WorkflowIdentityType>; 3] = [
+    ("baggage", WorkflowIdentityType::Baggage, None),
+    ("header", WorkflowIdentityType::Header, None),
+    ("metadata", WorkflowIdentityType::Metadata, None),
+];
 /// The number of names in the path of a value in metadata: a namespace and at least one key.
 const PATH: std::ops::RangeInclusive<usize> = 2..=8;
 const DEFAULT_KEY: &str = "workflow";
@@ -31,11 +35,7 @@ const NAME: Text = Text {
 
 /// Returns the sources; by default the member that applications with trace context carry, then
 /// Headgate's own header.
-pub(super) fn identify(
-    given: &[WorkflowIdentity],
-    at: &Path,
-    problems: &mut Problems,
-) -> Vec<WorkflowSource> {
+pub(super) fn identify(given: &[WorkflowIdentity], at: &At<'_>) -> Vec<WorkflowSource> {
     if given.is_empty() {
         return vec![
             WorkflowSource::Baggage {
@@ -46,93 +46,83 @@ pub(super) fn identify(
             },
         ];
     }
-    if given.len() > MAX_WORKFLOW_SOURCES {
-        let problem = format!("{} sources; at most {MAX_WORKFLOW_SOURCES}", given.len());
-        problems.add(at.clone(), problem);
-    }
+    at.at_most(MAX_WORKFLOW_SOURCES, given.len(), "sources");
     let mut sources = Vec::new();
     for (i, identity) in given.iter().enumerate() {
         let at = at.item(i);
-        let source = source(identity, &at, problems);
+        let source = source(identity, &at);
         if sources.contains(&source) {
-            problems.add(at, TWICE);
+            at.add(TWICE);
         } else if source == WorkflowSource::Type && i + 1 < given.len() {
-            problems.add(at, NOT_LAST);
+            at.add(NOT_LAST);
         }
         sources.push(source);
     }
     sources
 }
 
-fn source(identity: &WorkflowIdentity, at: &Path, problems: &mut Problems) -> WorkflowSource {
+fn source(identity: &WorkflowIdentity, at: &At<'_>) -> WorkflowSource {
     use WorkflowIdentityType as Kind;
-    for (field, is_given, owner) in [
-        ("baggage", identity.baggage.is_some(), Kind::Baggage),
-        ("header", identity.header.is_some(), Kind::Header),
-        ("metadata", identity.metadata.is_some(), Kind::Metadata),
-    ] {
-        if is_given && identity.kind != owner {
-            problems.other_type(at.field(field), identity.kind, owner, None);
-        }
-    }
+    let is_given = [
+        identity.baggage.is_some(),
+        identity.header.is_some(),
+        identity.metadata.is_some(),
+    ];
+    at.only_blocks_of(identity.kind, BLOCKS, is_given);
     match identity.kind {
         Kind::Baggage => {
             let key = identity.baggage.as_ref().and_then(|b| b.key.as_deref());
             WorkflowSource::Baggage {
-                key: baggage_key(key, at.field("baggage.key"), problems),
+                key: baggage_key(key, &at.field("baggage.key")),
             }
         }
         Kind::Header => {
             let name = identity.header.as_ref().and_then(|h| h.name.as_deref());
             WorkflowSource::Header {
-                name: header(name, at.field("header.name"), problems),
+                name: header(name, &at.field("header.name")),
             }
         }
         Kind::Metadata => WorkflowSource::Metadata {
-            path: metadata(
-                identity.metadata.as_ref(),
-                &at.field("metadata.path"),
-                problems,
-            ),
+            path: metadata(identity.metadata.as_ref(), &at.field("metadata.path")),
         },
         Kind::Type => WorkflowSource::Type,
     }
 }
 
-fn baggage_key(key: Option<&str>, at: Path, problems: &mut Problems) -> String {
+fn baggage_key(key: Option<&str>, at: &At<'_>) -> String {
     let key = key.unwrap_or(DEFAULT_KEY);
     // A token of RFC 9110, section 5.6.2, as the recommendation requires (§3.2.1.1).
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     if key == OWN_KEY {
-        problems.add(at, KEY_IS_OWN);
+        at.add(KEY_IS_OWN);
     } else if !(1..=MAX_BYTES).contains(&key.len()) || !key.bytes().all(token) {
-        problems.add(at, format!("{key:?}; {KEY}"));
+        at.add(format!("{key:?}; {KEY}"));
     }
     key.to_owned()
 }
 
-fn header(name: Option<&str>, at: Path, problems: &mut Problems) -> String {
+fn header(name: Option<&str>, at: &At<'_>) -> String {
     let name = name.unwrap_or(DEFAULT_HEADER);
     let lower = name.to_ascii_lowercase();
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
     if !(1..=MAX_BYTES).contains(&name.len()) || !name.bytes().all(plain) {
-        problems.add(at, format!("{name:?}; {HEADER}"));
+        at.add(format!("{name:?}; {HEADER}"));
     } else if lower.starts_with(OWN_HEADERS) && lower != DEFAULT_HEADER {
-        problems.add(at, format!("{name:?}; {HEADER_IS_OWN}"));
+        at.add(format!("{name:?}; {HEADER_IS_OWN}"));
     }
     lower
 }
 
-fn metadata(given: Option<&MetadataIdentity>, at: &Path, problems: &mut Problems) -> Vec<String> {
+fn metadata(given: Option<&MetadataIdentity>, at: &At<'_>) -> Vec<String> {
     let Some(MetadataIdentity { path }) = given else {
-        problems.add(at.clone(), NO_PATH);
+        at.add(NO_PATH);
         return Vec::new();
     };
     if !PATH.contains(&path.len()) {
-        problems.add(at.clone(), format!("{} names; {}", path.len(), names()));
+        at.add(format!("{} names; {}", path.len(), names()));
     }
     for (i, name) in path.iter().enumerate() {
-        NAME.check(name, at.item(i), problems);
+        NAME.check(name, &at.item(i));
     }
     path.clone()
 }
@@ -155,11 +145,7 @@ pub(super) fn schema(list: &mut Place<'_>) {
             NOT_LAST,
         ));
     let mut source = list.at("[]");
-    for (field, owner) in [
-        ("baggage", WorkflowIdentityType::Baggage),
-        ("header", WorkflowIdentityType::Header),
-        ("metadata", WorkflowIdentityType::Metadata),
-    ] {
+    for (field, owner, _) in BLOCKS {
         source.rule(
             Rule::value(
                 format!("self.type == '{owner}' || !has(self.{field})"),

@@ -17,8 +17,7 @@ use headgate_core::config::{
     MAX_WORKFLOW_QUEUE, MAX_WORKFLOWS, Mode, OutboundConfig, WorkflowsConfig,
 };
 
-use super::{HOUR, Problems, Real, SECOND, Time, Whole, micros};
-use crate::validate::path::Path;
+use super::{At, HOUR, Real, SECOND, Time, Whole, micros};
 use crate::validate::schema::{self as cel, Place, Rule};
 use crate::{AdmissionPolicySpec, Duration};
 
@@ -54,36 +53,35 @@ const QUANTILE: Real = Real {
 pub(super) fn workflows(
     spec: &AdmissionPolicySpec,
     policy: &str,
-    at: &Path,
-    problems: &mut Problems,
+    at: &At<'_>,
 ) -> (Option<WorkflowsConfig>, Option<OutboundConfig>) {
     let Some(given) = &spec.workflows else {
         return (None, None);
     };
     let interval = given.interval.as_ref();
-    let interval_us = problems.time(&at.field("interval"), interval, &INTERVAL);
+    let interval_us = at.field("interval").time(interval, &INTERVAL);
     let max_workflows = at.field("maxWorkflows");
-    let max_workflows = problems.whole(max_workflows, given.max_workflows, &WORKFLOWS);
+    let max_workflows = max_workflows.whole(given.max_workflows, &WORKFLOWS);
     let max_queue_length = at.field("maxQueueLength");
-    let max_queue_length = problems.whole(max_queue_length, given.max_queue_length, &QUEUE);
-    let peers = peers::peers(&given.peers, &at.field("peers"), problems);
+    let max_queue_length = max_queue_length.whole(given.max_queue_length, &QUEUE);
+    let peers = peers::peers(&given.peers, &at.field("peers"));
     let inbound = WorkflowsConfig {
-        identify: identity::identify(&given.identify_by, &at.field("identifyBy"), problems),
-        quantile: problems.real(at.field("quantile"), given.quantile, &QUANTILE),
-        service_quantiles: services::quantiles(&given.services, &at.field("services"), problems),
+        identify: identity::identify(&given.identify_by, &at.field("identifyBy")),
+        quantile: at.field("quantile").real(given.quantile, &QUANTILE),
+        service_quantiles: services::quantiles(&given.services, &at.field("services")),
         interval_us,
-        rate_ttl_us: rate_timeout(given, interval_us, &at.field("rateTimeout"), problems),
-        sharing: sharing::sharing(&given.sharing, &at.field("sharing"), problems),
+        rate_ttl_us: rate_timeout(given, interval_us, &at.field("rateTimeout")),
+        sharing: sharing::sharing(&given.sharing, &at.field("sharing")),
         // Within the bounds of WORKFLOWS.
         max_workflows: u16::try_from(max_workflows).unwrap_or(MAX_WORKFLOWS),
         max_queue_length,
-        workflows: named::named(&given.named, max_workflows, &at.field("named"), problems),
+        workflows: named::named(&given.named, max_workflows, &at.field("named")),
         edge: given.edge,
         peers: peers.clone(),
     };
     let enforced = Mode::from(spec.mode) == Mode::Enforce;
     let at = at.field("outbound");
-    let outbound = outbound((policy, enforced), &given.outbound, peers, &at, problems);
+    let outbound = outbound((policy, enforced), &given.outbound, peers, &at);
     (Some(inbound), Some(outbound))
 }
 
@@ -92,35 +90,29 @@ pub(super) fn outbound(
     (policy, enforced): (&str, bool),
     given: &crate::Outbound,
     peers: Vec<String>,
-    at: &Path,
-    problems: &mut Problems,
+    at: &At<'_>,
 ) -> OutboundConfig {
     let smoothing = given.smoothing.as_ref();
     OutboundConfig {
         policy: policy.to_owned(),
-        services: services::clusters(&given.services, &at.field("services"), problems),
+        services: services::clusters(&given.services, &at.field("services")),
         peers,
         class_admission: BTreeMap::new(),
-        smoothing: smoothing::smoothing(smoothing, enforced, &at.field("smoothing"), problems),
+        smoothing: smoothing::smoothing(smoothing, enforced, &at.field("smoothing")),
     }
 }
 
 /// Returns the lifetime of a rate, µs.
-fn rate_timeout(
-    given: &crate::Workflows,
-    interval_us: u64,
-    at: &Path,
-    problems: &mut Problems,
-) -> u64 {
+fn rate_timeout(given: &crate::Workflows, interval_us: u64, at: &At<'_>) -> u64 {
     let Some(timeout) = &given.rate_timeout else {
         return (interval_us * INTERVALS_BELIEVED).max(micros(RATE_TIMEOUT.default));
     };
-    let known = problems.0.len();
-    let timeout_us = problems.time(at, Some(timeout), &RATE_TIMEOUT);
-    if problems.0.len() == known && timeout_us < 2 * interval_us {
+    let known = at.found();
+    let timeout_us = at.time(Some(timeout), &RATE_TIMEOUT);
+    if at.found() == known && timeout_us < 2 * interval_us {
         let interval = Duration::from(Span::from_micros(interval_us));
         let problem = format!("{timeout}; at least 2 intervals of {interval}");
-        problems.add(at.clone(), problem);
+        at.add(problem);
     }
     timeout_us
 }

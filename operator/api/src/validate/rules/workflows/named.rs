@@ -6,11 +6,10 @@ use std::ops::Bound::{Excluded, Included};
 use headgate_core::config::{MAX_WORKFLOW_NAME, MAX_WORKFLOWS, WorkflowConfig};
 
 use super::super::names::check_unique_by;
-use super::super::{HOUR, MILLISECOND, Problems, Real, Time};
+use super::super::{At, HOUR, MILLISECOND, Real, Time};
 use super::text::Text;
 use super::{QUANTILE, WORKFLOWS};
 use crate::NamedWorkflow;
-use crate::validate::path::Path;
 use crate::validate::schema::{Place, Rule};
 
 /// The id of the workflows without a rate of their own. It doesn't count towards `maxWorkflows`.
@@ -38,13 +37,12 @@ const DEADLINE: Time = Time {
 pub(super) fn named(
     given: &[NamedWorkflow],
     most: u32,
-    at: &Path,
-    problems: &mut Problems,
+    at: &At<'_>,
 ) -> BTreeMap<String, WorkflowConfig> {
     let count = given.iter().filter(|w| w.name != OTHER).count();
     if count > most as usize {
         let problem = format!("{count} workflows; at most maxWorkflows, {most}");
-        problems.add(at.clone(), problem);
+        at.add(problem);
     }
     let names: Vec<&str> = given.iter().map(|w| w.name.as_str()).collect();
     check_unique_by(
@@ -52,28 +50,25 @@ pub(super) fn named(
         ("named", "name"),
         "names of workflows are unique",
         at,
-        problems,
     );
     let mut settings = BTreeMap::new();
     for (i, workflow) in given.iter().enumerate() {
         let at = at.item(i);
-        ID.check(&workflow.name, at.field("name"), problems);
-        let mut number = |field: &str, value: Option<f64>, real: &Real| {
-            let value = value?;
-            Some(problems.real(at.field(field), Some(value), real))
-        };
-        let quantile = number("quantile", workflow.quantile, &QUANTILE);
-        let guarantee = number("guarantee", workflow.guarantee, &GUARANTEE);
-        let weight = number("weight", workflow.weight, &WEIGHT);
+        ID.check(&workflow.name, &at.field("name"));
+        let quantile = at
+            .field("quantile")
+            .given_real(workflow.quantile, &QUANTILE);
+        let guarantee = at
+            .field("guarantee")
+            .given_real(workflow.guarantee, &GUARANTEE);
         let deadline = workflow.deadline.as_ref();
-        let deadline_us =
-            deadline.and_then(|d| problems.duration(&at.field("deadline"), d, &DEADLINE));
+        let deadline_us = deadline.and_then(|d| at.field("deadline").duration(d, &DEADLINE));
         settings.insert(
             workflow.name.clone(),
             WorkflowConfig {
                 quantile,
                 guarantee,
-                weight: weight.unwrap_or(WEIGHT.default),
+                weight: at.field("weight").real(workflow.weight, &WEIGHT),
                 deadline_us,
             },
         );

@@ -2,8 +2,7 @@
 
 use headgate_core::config::MAX_WORKFLOW_PEERS;
 
-use super::super::Problems;
-use crate::validate::path::Path;
+use super::super::At;
 use crate::validate::schema::{Place, Rule};
 
 /// The longest SPIFFE id (the specification's bound), bytes.
@@ -12,22 +11,15 @@ const SCHEME: &str = "spiffe://";
 const RIGHT: &str =
     "a SPIFFE id, exact or with * at its end, such as spiffe://cluster.local/ns/shop/*";
 
-pub(in crate::validate::rules) fn peers(
-    given: &[String],
-    at: &Path,
-    problems: &mut Problems,
-) -> Vec<String> {
-    if given.len() > MAX_WORKFLOW_PEERS {
-        let problem = format!("{} peers; at most {MAX_WORKFLOW_PEERS}", given.len());
-        problems.add(at.clone(), problem);
-    }
+pub(in crate::validate::rules) fn peers(given: &[String], at: &At<'_>) -> Vec<String> {
+    at.at_most(MAX_WORKFLOW_PEERS, given.len(), "peers");
     for (i, peer) in given.iter().enumerate() {
         let at = at.item(i);
         if !is_peer(peer) {
             let shown: String = peer.chars().take(80).collect();
-            problems.add(at, format!("{shown:?}; {RIGHT}"));
+            at.add(format!("{shown:?}; {RIGHT}"));
         } else if given.iter().take(i).any(|before| before == peer) {
-            problems.add(at, "given twice; keep one");
+            at.add("given twice; keep one");
         }
     }
     given.to_vec()

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 
 use headgate_core::config::{MAX_WORKFLOW_NAME, MAX_WORKFLOW_SERVICES};
 
-use super::super::Problems;
+use super::super::At;
 use super::super::names::check_unique_by;
 use super::QUANTILE;
 use super::smoothing;
 use super::text::{MAX_BYTES, Text};
-use crate::validate::path::Path;
 use crate::validate::schema::{Place, Rule};
 use crate::{OutboundService, ServiceQuantile};
 
@@ -24,53 +23,38 @@ const CLUSTER: Text = Text {
 const STAR: &str = "* only at the end, where it matches any text";
 
 /// Returns the quantiles by service.
-pub(super) fn quantiles(
-    given: &[ServiceQuantile],
-    at: &Path,
-    problems: &mut Problems,
-) -> BTreeMap<String, f64> {
-    bounded(given.len(), at, problems);
+pub(super) fn quantiles(given: &[ServiceQuantile], at: &At<'_>) -> BTreeMap<String, f64> {
+    at.at_most(MAX_WORKFLOW_SERVICES, given.len(), "services");
     let names: Vec<&str> = given.iter().map(|s| s.name.as_str()).collect();
     let unique = "names of services are unique";
-    check_unique_by(&names, ("services", "name"), unique, at, problems);
+    check_unique_by(&names, ("services", "name"), unique, at);
     let mut quantiles = BTreeMap::new();
     for (i, service) in given.iter().enumerate() {
         let at = at.item(i);
-        NAME.check(&service.name, at.field("name"), problems);
-        let quantile = problems.real(at.field("quantile"), Some(service.quantile), &QUANTILE);
+        NAME.check(&service.name, &at.field("name"));
+        let quantile = at.field("quantile").real(Some(service.quantile), &QUANTILE);
         quantiles.insert(service.name.clone(), quantile);
     }
     quantiles
 }
 
 /// Returns the names of services by cluster.
-pub(super) fn clusters(
-    given: &[OutboundService],
-    at: &Path,
-    problems: &mut Problems,
-) -> BTreeMap<String, String> {
-    bounded(given.len(), at, problems);
+pub(super) fn clusters(given: &[OutboundService], at: &At<'_>) -> BTreeMap<String, String> {
+    at.at_most(MAX_WORKFLOW_SERVICES, given.len(), "services");
     let clusters: Vec<&str> = given.iter().map(|s| s.cluster.as_str()).collect();
     let unique = "a cluster is of one service";
-    check_unique_by(&clusters, ("services", "cluster"), unique, at, problems);
+    check_unique_by(&clusters, ("services", "cluster"), unique, at);
     for (i, service) in given.iter().enumerate() {
         let at = at.item(i);
         let cluster = &service.cluster;
-        CLUSTER.check(cluster, at.field("cluster"), problems);
+        CLUSTER.check(cluster, &at.field("cluster"));
         if cluster.strip_suffix('*').unwrap_or(cluster).contains('*') {
-            problems.add(at.field("cluster"), format!("{cluster:?}; {STAR}"));
+            at.field("cluster").add(format!("{cluster:?}; {STAR}"));
         }
-        NAME.check(&service.name, at.field("name"), problems);
+        NAME.check(&service.name, &at.field("name"));
     }
     let entry = |s: &OutboundService| (s.cluster.clone(), s.name.clone());
     given.iter().map(entry).collect()
-}
-
-fn bounded(count: usize, at: &Path, problems: &mut Problems) {
-    if count > MAX_WORKFLOW_SERVICES {
-        let problem = format!("{count} services; at most {MAX_WORKFLOW_SERVICES}");
-        problems.add(at.clone(), problem);
-    }
 }
 
 pub(super) fn schema(workflows: &mut Place<'_>) {

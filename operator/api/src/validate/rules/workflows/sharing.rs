@@ -4,12 +4,15 @@ use std::ops::Bound::{Excluded, Included};
 
 use headgate_core::config::{ResourceConfig, ResourceReport, SharingConfig};
 
-use super::super::{Problems, Real};
+use super::super::{At, Block, Real};
 use super::text;
-use crate::validate::path::Path;
 use crate::validate::schema::{Place, Rule};
 use crate::{ReportedMetric, ReportedResource, Sharing, SharingType};
 
+const BLOCKS: [Block<SharingType>; 2] = [
+    ("bottleneckFairness", SharingType::BottleneckFairness, None),
+    ("dominantResource", SharingType::DominantResource, None),
+];
 const PROBE: Real = Real {
     default: 10.0,
     bounds: (Excluded(0.0), Included(1e6)),
@@ -31,75 +34,53 @@ const NO_REPORT: &str = "empty; orca or serverTiming, such as serverTiming: {met
 const TWO_REPORTS: &str = "orca and serverTiming; give one of them";
 const METRIC: &str = "the name of a metric, 1 to 256 of a-z, A-Z, 0-9, -, _ and .";
 
-pub(super) fn sharing(given: &Sharing, at: &Path, problems: &mut Problems) -> SharingConfig {
+pub(super) fn sharing(given: &Sharing, at: &At<'_>) -> SharingConfig {
     let (bottleneck, dominant) = (&given.bottleneck_fairness, &given.dominant_resource);
-    for (field, is_given, owner) in [
-        (
-            "bottleneckFairness",
-            bottleneck.is_some(),
-            SharingType::BottleneckFairness,
-        ),
-        (
-            "dominantResource",
-            dominant.is_some(),
-            SharingType::DominantResource,
-        ),
-    ] {
-        if is_given && given.kind != owner {
-            problems.other_type(at.field(field), given.kind, owner, None);
-        }
-    }
+    let is_given = [bottleneck.is_some(), dominant.is_some()];
+    at.only_blocks_of(given.kind, BLOCKS, is_given);
     match given.kind {
         SharingType::StaticGuarantees => SharingConfig::StaticGuarantees,
         SharingType::BottleneckFairness => {
             let settings = bottleneck.clone().unwrap_or_default();
             let at = at.field("bottleneckFairness");
             SharingConfig::BottleneckFairness {
-                probe: problems.real(at.field("probe"), settings.probe, &PROBE),
-                max_utilization: problems.real(
-                    at.field("maxUtilization"),
-                    settings.max_utilization,
-                    &MAX_UTILIZATION,
-                ),
+                probe: at.field("probe").real(settings.probe, &PROBE),
+                max_utilization: at
+                    .field("maxUtilization")
+                    .real(settings.max_utilization, &MAX_UTILIZATION),
             }
         }
         SharingType::DominantResource => {
             let settings = dominant.clone().unwrap_or_default();
             let at = at.field("dominantResource");
             SharingConfig::DominantResource {
-                probe: problems.real(at.field("probe"), settings.probe, &PROBE),
-                max_utilization: problems.real(
-                    at.field("maxUtilization"),
-                    settings.max_utilization,
-                    &MAX_UTILIZATION,
-                ),
-                resource: resource(settings.resource.as_ref(), &at.field("resource"), problems),
+                probe: at.field("probe").real(settings.probe, &PROBE),
+                max_utilization: at
+                    .field("maxUtilization")
+                    .real(settings.max_utilization, &MAX_UTILIZATION),
+                resource: resource(settings.resource.as_ref(), &at.field("resource")),
             }
         }
     }
 }
 
-fn resource(
-    given: Option<&ReportedResource>,
-    at: &Path,
-    problems: &mut Problems,
-) -> ResourceConfig {
+fn resource(given: Option<&ReportedResource>, at: &At<'_>) -> ResourceConfig {
     let nothing = ResourceReport::Orca {
         metric: String::new(),
     };
     let Some(given) = given else {
-        problems.add(at.clone(), NO_RESOURCE);
+        at.add(NO_RESOURCE);
         return ResourceConfig {
             capacity: CAPACITY.default,
             report: nothing,
         };
     };
-    let mut metric = |field: &str, reported: &ReportedMetric| {
+    let metric = |field: &str, reported: &ReportedMetric| {
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
         let name = &reported.metric;
         if !(1..=text::MAX_BYTES).contains(&name.len()) || !name.bytes().all(plain) {
             let at = at.field(field).field("metric");
-            problems.add(at, format!("{name:?}; {METRIC}"));
+            at.add(format!("{name:?}; {METRIC}"));
         }
         name.clone()
     };
@@ -110,26 +91,23 @@ fn resource(
         (Some(metric), None) => ResourceReport::Orca { metric },
         (None, Some(metric)) => ResourceReport::ServerTiming { metric },
         (Some(_), Some(_)) => {
-            problems.add(at.clone(), TWO_REPORTS);
+            at.add(TWO_REPORTS);
             nothing
         }
         (None, None) => {
-            problems.add(at.clone(), NO_REPORT);
+            at.add(NO_REPORT);
             nothing
         }
     };
     ResourceConfig {
-        capacity: problems.real(at.field("capacity"), Some(given.capacity), &CAPACITY),
+        capacity: at.field("capacity").real(Some(given.capacity), &CAPACITY),
         report,
     }
 }
 
 pub(super) fn schema(sharing: &mut Place<'_>) {
-    for (field, owner) in [
-        ("bottleneckFairness", SharingType::BottleneckFairness),
-        ("dominantResource", SharingType::DominantResource),
-    ] {
-        sharing.settings_of(owner, None::<SharingType>, field);
+    for (field, owner, other) in BLOCKS {
+        sharing.settings_of(owner, other, field);
         let mut settings = sharing.at(field);
         settings.at("probe").real(&PROBE);
         settings.at("maxUtilization").real(&MAX_UTILIZATION);

@@ -4,9 +4,8 @@ use std::time::Duration as Span;
 
 use headgate_core::config::{MAX_SMOOTHING_US, SmoothingConfig};
 
-use super::super::{MILLISECOND, Problems, Time, micros};
+use super::super::{At, MILLISECOND, Time, micros};
 use crate::Smoothing;
-use crate::validate::path::Path;
 use crate::validate::schema::{self as cel, Place, Rule};
 
 const LONGEST: Span = Span::from_micros(MAX_SMOOTHING_US);
@@ -23,18 +22,17 @@ const MOST: Time = Time {
 pub(in crate::validate::rules) fn smoothing(
     given: Option<&Smoothing>,
     enforced: bool,
-    at: &Path,
-    problems: &mut Problems,
+    at: &At<'_>,
 ) -> Option<SmoothingConfig> {
     let Smoothing { least, most } = given?;
-    let least_us = problems.duration(&at.field("least"), least, &LEAST);
-    let most_us = problems.duration(&at.field("most"), most, &MOST);
+    let least_us = at.field("least").duration(least, &LEAST);
+    let most_us = at.field("most").duration(most, &MOST);
     if least_us
         .zip(most_us)
         .is_some_and(|(least, most)| least > most)
     {
         let problem = format!("{least}; at most {most}, as most is");
-        problems.add(at.field("least"), problem);
+        at.field("least").add(problem);
     }
     Some(SmoothingConfig {
         least_us: least_us.unwrap_or(micros(LEAST.default)),

@@ -1,7 +1,6 @@
 //! Texts with a meaning outside the policy: ids, keys, names of clusters.
 
-use super::Problems;
-use crate::validate::path::Path;
+use super::At;
 use crate::validate::schema::{Place, Rule};
 
 /// The longest text without another limit, in bytes.
@@ -16,14 +15,14 @@ pub(super) struct Text {
 
 impl Text {
     /// Adds a problem if `text` doesn't meet the requirement.
-    pub(super) fn check(&self, text: &str, at: Path, problems: &mut Problems) {
+    pub(super) fn check(&self, text: &str, at: &At<'_>) {
         let bytes = text.len();
         let found = match bytes > self.most {
             true => format!("{bytes} bytes"),
             false if text.is_empty() || text.chars().any(char::is_control) => format!("{text:?}"),
             false => return,
         };
-        problems.add(at, format!("{found}; {}", self.right()));
+        at.add(format!("{found}; {}", self.right()));
     }
 
     pub(super) fn schema(&self, at: &mut Place<'_>) {

@@ -2,27 +2,21 @@
 
 use headgate_core::config::{Discipline, Flow, QueueMode, StageConfig};
 
-use super::super::Problems;
-use crate::validate::path::Path;
+use super::super::At;
 
 /// Adds warnings about consequences that the author of these workflows may have overlooked.
-pub(in crate::validate::rules) fn warnings(stage: &StageConfig, noted: &mut Problems) {
+pub(in crate::validate::rules) fn warnings(stage: &StageConfig, spec: &At<'_>) {
     let Some(workflows) = &stage.workflows else {
         return;
     };
-    let spec = Path::default().field("spec");
     if let Some(order) = blind_order(stage) {
-        noted.add(
-            spec.field("queue.discipline"),
-            format!(
-                "{order}, which knows no workflows: one with a steady rate fills the queue, and \
+        spec.field("queue.discipline").add(format!(
+            "{order}, which knows no workflows: one with a steady rate fills the queue, and \
                  the bursts of others wait behind it; with DRR by Workflow they take turns"
-            ),
-        );
+        ));
     }
     if workflows.edge && !workflows.peers.is_empty() {
-        noted.add(
-            spec.field("workflows.peers"),
+        spec.field("workflows.peers").add(
             "given with edge, where no caller is believed: they are those that this service calls",
         );
     }

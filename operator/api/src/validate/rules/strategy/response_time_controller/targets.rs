@@ -3,8 +3,7 @@
 
 use headgate_core::config::DEFAULT_TYPE;
 
-use super::super::super::{HOUR, MILLISECOND, Problems, Time};
-use crate::validate::path::Path;
+use super::super::super::{At, HOUR, MILLISECOND, Time};
 use crate::{
     AdmissionPolicySpec, ControlScopeType, Duration, QueryType, ResponseTimeControllerSettings,
 };
@@ -23,11 +22,9 @@ pub(super) fn targets(
     spec: &AdmissionPolicySpec,
     given: &ResponseTimeControllerSettings,
     percentile: f64,
-    at: &Path,
-    problems: &mut Problems,
+    at: &At<'_>,
 ) -> Vec<Vec<u64>> {
-    let mut parse =
-        |at: &Path, target: &Duration| problems.duration(at, target, &TARGET).unwrap_or(1);
+    let parse = |at: &At<'_>, target: &Duration| at.duration(target, &TARGET).unwrap_or(1);
     let of_all = given
         .target
         .as_ref()
@@ -36,7 +33,7 @@ pub(super) fn targets(
     let of_classes: Vec<Option<u64>> = if spec.classes.is_empty() {
         vec![None]
     } else {
-        let mut of_class = |name: &String| {
+        let of_class = |name: &String| {
             let target = given.class_targets.get(name)?;
             Some(parse(&at_classes.key(name), target))
         };
@@ -50,7 +47,7 @@ pub(super) fn targets(
     let is_open = of_all.is_none() && of_classes.iter().any(Option::is_none);
     if given.scope == ControlScopeType::Policy {
         if is_open {
-            problems.add(at.field("target"), NO_TARGET_OF_POLICY);
+            at.field("target").add(NO_TARGET_OF_POLICY);
         }
         return vec![row(None)];
     }
@@ -68,11 +65,11 @@ pub(super) fn targets(
     if is_open && objectives.iter().all(|(_, o)| o.is_none()) {
         let right =
             format!("one for all types, such as 500ms, or p{percentile} in each type's slo");
-        problems.add(at.field("target"), format!("missing; {right}"));
+        at.field("target").add(format!("missing; {right}"));
     } else if is_open {
         for (i, _) in objectives.iter().filter(|(_, o)| o.is_none()) {
-            let slo = Path::default().field("spec.types").item(*i).field("slo");
-            problems.add(slo, format!("no p{percentile}; {NO_OBJECTIVE}"));
+            let slo = at.document().field("spec.types").item(*i).field("slo");
+            slo.add(format!("no p{percentile}; {NO_OBJECTIVE}"));
         }
     }
     objectives.into_iter().map(|(_, o)| row(o)).collect()
