@@ -7,9 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use headgate_core::config::{FilterConfig, StageConfig};
 use headgate_core::strategy::TypeId;
-use headgate_simulator::{
-    LogNormal, Outcome, Request, Run, Servers, Source, TypeLoad, Until, Workload,
-};
+use headgate_simulator::backend::Network;
+use headgate_simulator::{LogNormal, Outcome, Request, Run, Source, TypeLoad, Until, Workload};
 use serde_json::Value;
 
 use crate::headgate;
@@ -107,7 +106,10 @@ pub fn replay_with(policy: &Value, load: &LoadSpec, turnaround: Duration) -> Res
         until: Until::Time(load.duration()),
         seed: load.seed,
     };
-    Ok(run.with(&mut Replay(requests), Servers::new(stage.parallelism))?)
+    Ok(run.with(
+        &mut Replay(requests),
+        Network::of_servers(stage.parallelism),
+    )?)
 }
 
 fn request(due: Due, turnaround: Duration) -> Result<Request> {

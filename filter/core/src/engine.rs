@@ -12,16 +12,16 @@ use std::time::Duration;
 
 use crate::beside::Beside;
 use crate::classify::{Classified, RequestView};
-use crate::config::{ConfigError, Direction, ErrorsConfig, FilterConfig, Measure, StageConfig};
+use crate::config::{ConfigError, Direction, FilterConfig, StageConfig};
 use crate::decision::{Action, Arrival, Decision, PolicyId, Ticket};
 use crate::discipline::Order;
 use crate::host::{Host, HostError};
 use crate::progress::progress;
 use crate::refusal::{Origin, Refusal};
-use crate::request::{Attributes, ClassId, Progress, TypeId};
+use crate::request::{Attributes, Progress};
 use crate::requests::Requests;
 use crate::retries;
-use crate::stage::{Outcome, Upstream};
+use crate::stage::{Outcome, Stage, Upstream};
 use crate::stats::StageCount;
 use crate::time::Instant;
 use crate::work;
@@ -62,11 +62,12 @@ pub struct Engine<B = ()> {
     revision: String,
     membership: Option<Membership>,
     listeners: Vec<Listener>,
-    /// Policies of the current configurations, before the first request.
+    /// Policies of the current configurations. They run from the first request on.
     compiled: Vec<Arc<Compiled>>,
-    running: Vec<Policy>,
-    /// Removed policies that still have requests.
-    retired: Vec<Policy>,
+    /// Whether the host failed while the running policies changed, so that the next tick continues.
+    unbuilt: bool,
+    /// The policies that run, and removed ones that still have requests.
+    policies: Vec<Policy>,
     next_policy: u32,
     /// Whether any stage degrades service.
     degrades: bool,
@@ -87,8 +88,8 @@ impl<B: Beside> Engine<B> {
             membership: None,
             listeners: Vec::new(),
             compiled: Vec::new(),
-            running: Vec::new(),
-            retired: Vec::new(),
+            unbuilt: false,
+            policies: Vec::new(),
             next_policy: 0,
             degrades: false,
             suspects: Vec::new(),
@@ -113,16 +114,15 @@ impl<B: Beside> Engine<B> {
         Some((beside, &mut policy.stage.requests))
     }
 
-    /// Returns the requests of `policy` on this worker.
+    /// Returns the stage of `policy`.
     #[must_use]
-    pub fn requests(&self, policy: PolicyId) -> Option<&Requests> {
-        Some(&self.policy(policy)?.stage.requests)
+    pub fn stage(&self, policy: PolicyId) -> Option<&Stage> {
+        Some(&self.policy(policy)?.stage)
     }
 
-    /// Returns the configuration of `policy`.
-    #[must_use]
-    pub fn config(&self, policy: PolicyId) -> Option<&StageConfig> {
-        Some(self.policy(policy)?.stage.config())
+    /// Returns the stage of `policy`, mutably. Requests enter and leave it through the engine.
+    pub fn stage_mut(&mut self, policy: PolicyId) -> Option<&mut Stage> {
+        Some(&mut self.policy_beside(policy)?.0.stage)
     }
 
     /// Returns the revision of the newest configuration in force.
@@ -140,17 +140,14 @@ impl<B: Beside> Engine<B> {
     /// Returns the number of requests that wait or run on this worker.
     #[must_use]
     pub fn pending(&self) -> usize {
-        self.running
-            .iter()
-            .chain(&self.retired)
-            .map(Policy::pending)
-            .sum()
+        let pending = |policy: &Policy| policy.stage.pending();
+        self.policies.iter().map(pending).sum()
     }
 
     /// Adopts a configuration. An invalid one changes nothing: the last good one stays.
     ///
     /// # Errors
-    /// [`ConfigError`] with the field at fault.
+    /// [`ConfigError`] with the field at fault, or with the error of [`Engine::build`].
     pub fn configure(
         &mut self,
         host: &impl Host,
@@ -162,7 +159,9 @@ impl<B: Beside> Engine<B> {
         if config.direction == Direction::Outbound {
             return self.call_by(host, config);
         }
-        self.listen(host, now, &[("", &prepared)], actions)
+        self.listen(host, &[("", &prepared)])?;
+        let built = self.build(host, now, actions);
+        built.map_err(|e| ConfigError::new("stages", e.to_string()))
     }
 
     /// Adopts an outbound configuration; on error, nothing changes.
@@ -181,17 +180,15 @@ impl<B: Beside> Engine<B> {
     /// Adopts the inbound configurations of all listeners, each with its listener's name, oldest
     /// first. The configuration of a request's own listener ([`RequestView::listener`]) decides
     /// about it. A policy that several of them contain runs once, with its settings from the newest
-    /// and its routes from each. An invalid configuration changes nothing. If the host fails while
-    /// the running stages change, stages that can't change stay as they were.
+    /// and its routes from each. An invalid configuration changes nothing. [`Engine::build`] must
+    /// follow.
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.
     pub fn listen(
         &mut self,
         host: &impl Host,
-        now: Instant,
         listeners: &[(&str, &Prepared)],
-        actions: &mut Vec<Action>,
     ) -> Result<(), ConfigError> {
         let newest_first = listeners.iter().rev().map(|(_, p)| &p.config);
         self.beside.listen(host, newest_first)?;
@@ -212,16 +209,15 @@ impl<B: Beside> Engine<B> {
         if let Some((_, newest)) = listeners.last() {
             self.revision.clone_from(&newest.config.revision);
         }
-        if self.membership.is_some() {
-            self.build(host, now, actions)
-                .map_err(|e| ConfigError::new("stages", e.to_string()))?;
-        }
         Ok(())
     }
 
     /// Brings the running stages in line with the configuration, and keeps those that it still has.
-    /// A stage that can't be changed stays as it was.
-    fn build(
+    /// A stage that can't be changed stays as it was. Before this worker has joined, none runs.
+    ///
+    /// # Errors
+    /// [`HostError`]; the next tick continues.
+    pub fn build(
         &mut self,
         host: &impl Host,
         now: Instant,
@@ -231,16 +227,16 @@ impl<B: Beside> Engine<B> {
             return Ok(());
         };
         let mut done = Ok(());
-        let mut old = std::mem::take(&mut self.running);
-        old.append(&mut self.retired);
-        for compiled in std::mem::take(&mut self.compiled) {
+        let mut old = std::mem::take(&mut self.policies);
+        for compiled in &self.compiled {
+            let compiled = Arc::clone(compiled);
             let same = |p: &Policy| p.compiled.config.policy == compiled.config.policy;
             if let Some(at) = old.iter().position(same) {
                 let mut policy = old.remove(at);
                 let beside = &mut self.beside;
                 let changed = policy.reconfigure(beside, host, now, compiled, membership, actions);
                 done = done.and(changed);
-                self.running.push(policy);
+                self.policies.push(policy);
                 continue;
             }
             let id = PolicyId(self.next_policy);
@@ -248,7 +244,7 @@ impl<B: Beside> Engine<B> {
             let seed = self.seed.wrapping_add(u64::from(id.0));
             let beside = &mut self.beside;
             match Policy::new(id, compiled, membership, seed, now, host, beside) {
-                Ok(policy) => self.running.push(policy),
+                Ok(policy) => self.policies.push(policy),
                 Err(error) => done = done.and(Err(error)),
             }
         }
@@ -256,14 +252,15 @@ impl<B: Beside> Engine<B> {
             if !gone.stage.is_retired() {
                 done = done.and(gone.retire(&mut self.beside, host, now, actions));
             }
-            self.retired.push(gone);
+            self.policies.push(gone);
         }
+        self.unbuilt = done.is_err();
         done
     }
 
     /// Yields the names of the running policies, and of removed ones that still have requests.
     pub(crate) fn policies(&self) -> impl Iterator<Item = &str> {
-        let policies = self.running.iter().chain(&self.retired);
+        let policies = self.policies.iter();
         policies.map(|policy| policy.stage.config().policy.as_str())
     }
 
@@ -288,14 +285,14 @@ impl<B: Beside> Engine<B> {
     /// Whether the engine has no stages, so that no request concerns it.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.compiled.is_empty() && self.running.is_empty()
+        self.compiled.is_empty()
     }
 
     /// Returns the configuration of the policy whose stage covers `request`.
     #[must_use]
     pub fn config_for(&self, request: &impl RequestView) -> Option<&StageConfig> {
         // Before a worker's first request no stage runs yet.
-        let running = self.running.iter().map(|r| &r.compiled);
+        let running = self.policies.iter().map(|r| &r.compiled);
         let mut compiled = running.chain(&self.compiled);
         let policy = self.policy_for(request)?;
         let compiled = compiled.find(|c| c.config.policy == policy)?;
@@ -330,10 +327,10 @@ impl<B: Beside> Engine<B> {
         self.be_member(host, now, actions)?;
         let named = self.policy_for(request);
         let named = |p: &Policy| Some(p.compiled.config.policy.as_str()) == named;
-        let Some(at) = self.running.iter().position(named) else {
+        let Some(at) = self.policies.iter().position(named) else {
             return Ok(Decision::PassBy);
         };
-        let policy = &mut self.running[at];
+        let policy = &mut self.policies[at];
         let kind = match policy.compiled.classifier.classify(request) {
             Classified::Excluded => {
                 policy.stage.pass_by(StageCount::Excluded);
@@ -442,16 +439,12 @@ impl<B: Beside> Engine<B> {
     }
 
     fn policy(&self, id: PolicyId) -> Option<&Policy> {
-        let mut policies = self.running.iter().chain(&self.retired);
+        let mut policies = self.policies.iter();
         policies.find(|policy| policy.id == id)
     }
 
-    fn policy_mut(&mut self, id: PolicyId) -> Option<&mut Policy> {
-        Some(self.policy_beside(id)?.0)
-    }
-
     fn policy_beside(&mut self, id: PolicyId) -> Option<(&mut Policy, &mut B)> {
-        let mut policies = self.running.iter_mut().chain(&mut self.retired);
+        let mut policies = self.policies.iter_mut();
         let policy = policies.find(|policy| policy.id == id)?;
         Some((policy, &mut self.beside))
     }
@@ -489,81 +482,11 @@ impl<B: Beside> Engine<B> {
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         match self.policy_beside(ticket.policy) {
-            Some((policy, beside)) => policy.at_host(beside, host, now, ticket, upstream, actions),
+            Some((policy, beside)) => policy.in_stage(beside, now, actions, |stage, actions| {
+                stage.at_host(host, now, ticket, upstream, actions)
+            }),
             None => Ok(()),
         }
-    }
-
-    /// Whether [`Engine::answered_by`] is to be called when this request is answered.
-    #[must_use]
-    pub fn watches_hosts(&self, ticket: Ticket) -> bool {
-        let policy = self.policy(ticket.policy);
-        policy.is_some_and(|policy| policy.stage.watches_hosts())
-    }
-
-    /// Reports the upstream host that answered a request, before the request's end.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn answered_by(
-        &mut self,
-        host: &impl Host,
-        now: Instant,
-        ticket: Ticket,
-        upstream: Upstream,
-    ) -> Result<(), HostError> {
-        match self.policy_mut(ticket.policy) {
-            Some(policy) => policy.stage.answered_by(host, now, ticket, upstream),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether the answer to this request is worth measuring; see
-    /// [`crate::stage::Stage::wants_sample`].
-    pub fn wants_sample(&mut self, ticket: Ticket) -> bool {
-        let policy = self.policy_mut(ticket.policy);
-        policy.is_none_or(|policy| policy.stage.wants_sample(ticket))
-    }
-
-    /// Whether the first byte of the response's body ends this request's processing time. If more
-    /// follows, the caller then calls [`Engine::first_byte`] where the policy [holds
-    /// streams](Engine::holds_streams), and [`Engine::finish`] elsewhere.
-    #[must_use]
-    pub fn measures_first_byte(&self, ticket: Ticket) -> bool {
-        let policy = self.policy(ticket.policy);
-        policy.is_some_and(|policy| policy.stage.config().measure == Measure::FirstByte)
-    }
-
-    /// Whether this request holds its slot for longer than its processing time.
-    #[must_use]
-    pub fn holds_streams(&self, ticket: Ticket) -> bool {
-        let policy = self.policy(ticket.policy);
-        policy.is_some_and(|policy| policy.stage.config().holds_streams())
-    }
-
-    /// Ends a request's processing time at the first byte of the response's body, if more follows.
-    /// Its slot is held until [`Engine::finish`]. Safe to call twice.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn first_byte(
-        &mut self,
-        host: &impl Host,
-        now: Instant,
-        ticket: Ticket,
-        outcome: Outcome,
-    ) -> Result<(), HostError> {
-        match self.policy_mut(ticket.policy) {
-            Some(policy) => policy.stage.first_byte(host, now, ticket, outcome),
-            None => Ok(()),
-        }
-    }
-
-    /// Returns the quality to pass to the application with this request, ratio; `None` without
-    /// degradation.
-    #[must_use]
-    pub fn quality(&self, ticket: Ticket) -> Option<f64> {
-        self.policy(ticket.policy)?.stage.quality(ticket)
     }
 
     /// Whether any stage passes a quality to its application. Then only Headgate may set its
@@ -573,17 +496,10 @@ impl<B: Beside> Engine<B> {
         self.degrades
     }
 
-    /// Returns the statuses that count as errors of this request; `None` when its policy was
-    /// removed.
-    #[must_use]
-    pub fn errors(&self, ticket: Ticket) -> Option<&ErrorsConfig> {
-        Some(&self.policy(ticket.policy)?.stage.config().errors)
-    }
-
     /// Whether ticks should come every [`FAST_TICK`] rather than every [`SLOW_TICK`].
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        self.beside.holds_calls() || self.running.iter().any(|p| p.is_busy(&self.beside))
+        self.beside.holds_calls() || self.policies.iter().any(|p| p.is_busy(&self.beside))
     }
 
     /// Uses a slot that another worker freed for a request that waits here.
@@ -597,8 +513,10 @@ impl<B: Beside> Engine<B> {
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         self.resume_lease(host, now, actions)?;
-        for policy in self.running.iter_mut().chain(&mut self.retired) {
-            policy.woken(&mut self.beside, host, now, actions)?;
+        for policy in &mut self.policies {
+            policy.in_stage(&mut self.beside, now, actions, |stage, actions| {
+                stage.woken(host, now, actions)
+            })?;
         }
         Ok(())
     }
@@ -619,14 +537,18 @@ impl<B: Beside> Engine<B> {
             return Ok(());
         };
         let changes = membership.tick(now, host)?;
+        let built = match self.unbuilt {
+            true => self.build(host, now, actions),
+            false => Ok(()),
+        };
         self.tick_stages(host, now, &changes, actions)?;
         if let Some(membership) = &mut self.membership {
             for dead in changes.dead.into_iter().chain(changes.free) {
                 membership.buried(dead, host)?;
             }
         }
-        self.retired.retain(|policy| {
-            let stays = policy.pending() > 0;
+        self.policies.retain(|policy| {
+            let stays = !policy.stage.is_retired() || policy.stage.pending() > 0;
             if !stays {
                 self.beside.forget(policy.id);
             }
@@ -635,7 +557,7 @@ impl<B: Beside> Engine<B> {
         if changes.hot_restart {
             return Err(HostError::HotRestart);
         }
-        Ok(())
+        built
     }
 
     /// Releases all bookings of `dead` at once; the caller is certain that this worker has ended.
@@ -679,7 +601,7 @@ impl<B: Beside> Engine<B> {
         };
         let mut done = Ok(());
         self.suspects.clear();
-        for policy in self.running.iter_mut().chain(&mut self.retired) {
+        for policy in &mut self.policies {
             policy.stage.find_suspects(now, &mut self.suspects);
             // An error of one policy must not stop the ticks of the others.
             done = done.and(policy.tick(&mut self.beside, host, now, membership, changes, actions));
@@ -693,38 +615,20 @@ impl<B: Beside> Engine<B> {
     /// # Errors
     /// [`HostError`]; the lease then runs out instead.
     pub fn leave(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
-        for policy in self.running.iter_mut().chain(&mut self.retired) {
+        for policy in &mut self.policies {
             policy.flush(&mut self.beside, host, now)?;
         }
         if self.pending() > 0 {
             return Ok(());
         }
-        for gone in self.running.iter().chain(&self.retired) {
+        for gone in &self.policies {
             self.beside.forget(gone.id);
         }
-        self.retired.clear();
         // Return to the state before the first request, so that a new root context can start over.
-        self.compiled = std::mem::take(&mut self.running)
-            .into_iter()
-            .map(|r| r.compiled)
-            .collect();
+        self.policies.clear();
         self.membership
             .take()
             .map_or(Ok(()), |membership| membership.leave(host))
-    }
-
-    /// Returns the recent ratio of refused requests, 0..=1; `None` if the policy doesn't announce
-    /// it to clients.
-    #[must_use]
-    pub fn rejection_rate(&self, policy: PolicyId) -> Option<f64> {
-        self.policy(policy)?.stage.rejection_rate()
-    }
-
-    /// Returns the rate up to which requests of this type and class are admitted, requests/s;
-    /// `None` if the strategy sets no rate.
-    #[must_use]
-    pub fn admission_rate(&self, policy: PolicyId, kind: TypeId, class: ClassId) -> Option<f64> {
-        self.policy(policy)?.stage.admission_rate(kind, class)
     }
 
     /// Returns the number of slots of this policy, configured or found by control.

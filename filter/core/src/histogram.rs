@@ -163,46 +163,52 @@ impl Histogram {
         }
     }
 
-    /// Appends the compact form: sum, number of buckets, then each bucket's distance to the one
-    /// before and its count, all as LEB128. Two to four bytes a bucket.
+    /// Appends the compact form: the sum, then each bucket's distance to the one before and its
+    /// count, two to four bytes a bucket.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        put_varint(out, self.sum_nanos);
-        put_varint(out, self.buckets.len() as u64);
         let mut previous = 0;
-        for &(bucket, n) in &self.buckets {
-            put_varint(out, u64::from(bucket - previous));
-            put_varint(out, u64::from(n));
-            previous = bucket;
-        }
+        let steps = self.buckets.iter().map(|&(bucket, n)| {
+            let step = bucket - std::mem::replace(&mut previous, bucket);
+            (step, n)
+        });
+        let compact = Compact {
+            sum_nanos: self.sum_nanos,
+            steps: steps.collect(),
+        };
+        // Numbers always have an encoding, and a vector takes all bytes.
+        *out = postcard::to_extend(&compact, std::mem::take(out)).unwrap_or_default();
     }
 
     /// Reads an encoded histogram ([`Histogram::encode`]) and advances `input` past it; `None` for
     /// invalid bytes.
     #[must_use]
     pub fn decode(input: &mut &[u8]) -> Option<Self> {
-        let sum_nanos = take_varint(input)?;
-        let len = usize::try_from(take_varint(input)?)
-            .ok()
-            .filter(|&n| n <= BUCKETS)?;
+        let (compact, rest) = postcard::take_from_bytes::<Compact>(input).ok()?;
+        *input = rest;
         let mut this = Self {
             count: 0,
-            sum_nanos,
-            buckets: Vec::with_capacity(len),
+            sum_nanos: compact.sum_nanos,
+            buckets: compact.steps,
         };
-        let mut previous = 0;
-        for i in 0..len {
-            let step = take_varint(input)?;
-            let bucket = u64::checked_add(previous, step).filter(|&b| b < BUCKETS as u64)?;
-            let n = u32::try_from(take_varint(input)?).ok().filter(|&n| n > 0)?;
-            if step == 0 && i > 0 {
+        let mut previous = None;
+        for (bucket, n) in &mut this.buckets {
+            *bucket = previous.unwrap_or(0_u16).checked_add(*bucket)?;
+            if usize::from(*bucket) >= BUCKETS || *n == 0 || previous == Some(*bucket) {
                 return None;
             }
-            this.buckets.push((bucket as u16, n));
-            this.count += u64::from(n);
-            previous = bucket;
+            this.count += u64::from(*n);
+            previous = Some(*bucket);
         }
         Some(this)
     }
+}
+
+/// The compact form of a histogram.
+#[derive(Serialize, Deserialize)]
+struct Compact {
+    sum_nanos: u64,
+    /// Each bucket's distance to the one before, and its count.
+    steps: Vec<(u16, u32)>,
 }
 
 /// Serializes in the form of [`Histogram::encode`].
@@ -227,33 +233,6 @@ fn rank(percentile: f64, count: u64) -> u64 {
     // 99.9% of 1,000 must be 999, despite rounding in the product.
     let exact = percentile * count as f64 / 100.0;
     ((exact * (1.0 - 1e-12)).ceil() as u64).clamp(1, count.max(1))
-}
-
-/// Appends `value` as LEB128.
-pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
-/// Reads a LEB128 number and advances `input` past it.
-pub(crate) fn take_varint(input: &mut &[u8]) -> Option<u64> {
-    let mut value = 0_u64;
-    for shift in (0..u64::BITS).step_by(7) {
-        let (&byte, rest) = input.split_first()?;
-        *input = rest;
-        let part = u64::from(byte & 0x7f);
-        if shift == 63 && part > 1 {
-            return None;
-        }
-        value |= part << shift;
-        if byte & 0x80 == 0 {
-            return Some(value);
-        }
-    }
-    None
 }
 
 #[cfg(test)]

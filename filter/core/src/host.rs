@@ -4,15 +4,12 @@
 //! Envoy runs one WebAssembly VM per worker thread, and every decision needs the state of the whole
 //! process. Three facilities cross threads: numbers (Envoy's gauges are process-wide atomics),
 //! blobs with compare-and-swap (shared data), and a wake-up of another worker (shared queues).
-//! `Shared` has these three and nothing more. With one engine for the whole process, plain cells
-//! hold the same state: [`Local`].
+//! `Shared` has these three and nothing more.
 
-mod local;
 #[cfg(test)]
 mod memory_tests;
 mod unfiltered;
 
-pub use local::Local;
 pub use unfiltered::Unfiltered;
 
 use std::time::Duration;
@@ -156,66 +153,3 @@ pub trait Shared {
 pub trait Host: Metrics + Shared {}
 
 impl<H: Metrics + Shared> Host for H {}
-
-/// Discards all metrics.
-impl Metrics for () {
-    fn define(&self, _kind: MetricKind, _name: &str) -> Result<MetricId, HostError> {
-        Ok(MetricId(0))
-    }
-
-    fn add(&self, _metric: MetricId, _delta: i64) -> Result<(), HostError> {
-        Ok(())
-    }
-
-    fn record(&self, _metric: MetricId, _value: u64) -> Result<(), HostError> {
-        Ok(())
-    }
-}
-
-impl<M: Metrics> Metrics for &M {
-    fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError> {
-        (**self).define(kind, name)
-    }
-
-    fn add(&self, metric: MetricId, delta: i64) -> Result<(), HostError> {
-        (**self).add(metric, delta)
-    }
-
-    fn record(&self, metric: MetricId, value: u64) -> Result<(), HostError> {
-        (**self).record(metric, value)
-    }
-}
-
-impl<S: Shared> Shared for &S {
-    fn wall_clock_offset(&self) -> Duration {
-        (**self).wall_clock_offset()
-    }
-
-    fn number(&self, name: &str) -> Result<Number, HostError> {
-        (**self).number(name)
-    }
-
-    fn add_to(&self, number: Number, delta: i64) -> Result<(), HostError> {
-        (**self).add_to(number, delta)
-    }
-
-    fn set(&self, number: Number, value: u64) -> Result<(), HostError> {
-        (**self).set(number, value)
-    }
-
-    fn get(&self, number: Number) -> Result<u64, HostError> {
-        (**self).get(number)
-    }
-
-    fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError> {
-        (**self).load(key)
-    }
-
-    fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError> {
-        (**self).store(key, value, expected)
-    }
-
-    fn wake(&self, worker: u32) -> Result<(), HostError> {
-        (**self).wake(worker)
-    }
-}

@@ -321,9 +321,10 @@ pub fn believes(engine: &Engine, request: &impl RequestView) -> Option<bool> {
 /// without class admission, or if the times aren't known. Call it when the response begins.
 #[must_use]
 pub fn spent(engine: &Engine, now: Instant, ticket: Ticket) -> Option<Spent> {
-    let admission = engine.config(ticket.policy)?.class_admission.as_ref();
+    let stage = engine.stage(ticket.policy)?;
+    let admission = stage.config().class_admission.as_ref();
     admission.filter(|a| a.receives)?;
-    let request = engine.requests(ticket.policy)?.of(ticket)?;
+    let request = stage.requests.of(ticket)?;
     let Phase::Running { dequeued } = request.phase else {
         return None;
     };
@@ -340,7 +341,7 @@ pub fn spent(engine: &Engine, now: Instant, ticket: Ticket) -> Option<Spent> {
 #[must_use]
 pub fn token(engine: &Engine, ticket: Ticket) -> Option<Token> {
     let workflows = engine.beside().workflows(ticket.policy)?;
-    workflows.token(engine.requests(ticket.policy)?, ticket)
+    workflows.token(&engine.stage(ticket.policy)?.requests, ticket)
 }
 
 /// Whether the request has a workflow.
@@ -348,8 +349,8 @@ pub fn token(engine: &Engine, ticket: Ticket) -> Option<Token> {
 pub fn has_workflow(engine: &Engine, ticket: Ticket) -> bool {
     let workflows = engine.beside().workflows(ticket.policy);
     workflows.is_some_and(|workflows| {
-        let requests = engine.requests(ticket.policy);
-        requests.is_some_and(|requests| workflows.has(requests, ticket))
+        let stage = engine.stage(ticket.policy);
+        stage.is_some_and(|stage| workflows.has(&stage.requests, ticket))
     })
 }
 

@@ -102,7 +102,6 @@ impl Traffic {
             self.measured.push(Measured {
                 workflow,
                 offered,
-                admitted: offered,
                 completed: offered,
                 service: Duration::from_micros(offered * (100 + u64::from(id))),
                 completion: Duration::from_micros(offered * 1_000),

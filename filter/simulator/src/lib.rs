@@ -15,6 +15,7 @@
 pub mod backend;
 pub mod clients;
 pub mod fabric;
+pub mod host;
 pub mod mesh;
 mod observe;
 mod parallel;
@@ -30,7 +31,7 @@ pub mod sysid;
 pub mod trial;
 pub mod workload;
 
-pub use backend::{Backend, Servers};
+pub use backend::Backend;
 pub use progress::{Progress, Silent};
 pub use report::Report;
 pub use results::{ALL, Outcome};

@@ -1,6 +1,7 @@
 //! A source that reports the progress of a run, and records outcomes of requests over time.
 
 use crate::progress::Progress;
+use crate::results::nearest_rank;
 use crate::source::{Answer, Ending, Request, Source};
 
 /// The number of requests between two progress reports: small enough for a smooth bar, and large
@@ -198,12 +199,7 @@ impl Timeline {
             .tallies(bin, kind)
             .flat_map(|tally| tally.served.iter().copied())
             .collect();
-        let mut at = |q: &f64| {
-            // The smallest time that at least the ratio q of the times doesn't exceed.
-            let rank = (times.len() as f64 * q).ceil().max(1.0) as usize - 1;
-            let rank = rank.min(times.len().checked_sub(1)?);
-            Some(f64::from(*times.select_nth_unstable(rank).1) / 1e3)
-        };
+        let mut at = |q: &f64| Some(f64::from(nearest_rank(&mut times, *q)?) / 1e3);
         quantiles.iter().map(&mut at).collect()
     }
 

@@ -1,7 +1,6 @@
 //! Independent jobs on several threads.
 
 use std::num::NonZeroUsize;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -19,45 +18,32 @@ pub(crate) fn in_parallel<T: Send>(
     job: impl Fn(usize) -> Result<T, SimulationError> + Sync,
 ) -> Result<Vec<T>, SimulationError> {
     let next = AtomicUsize::new(0);
-    let results: Mutex<Vec<Option<Result<T, SimulationError>>>> =
-        Mutex::new((0..jobs).map(|_| None).collect());
     let work = || {
+        let mut results = Vec::new();
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
             if at >= jobs {
-                return;
+                return results;
             }
             let result = job(at);
             if result.is_err() {
                 next.store(jobs, Ordering::Relaxed);
             }
-            if let Ok(mut results) = results.lock() {
-                results[at] = Some(result);
-            }
+            results.push((at, result));
         }
     };
     let threads = threads
         .or_else(|| thread::available_parallelism().ok())
         .map_or(1, NonZeroUsize::get);
-    thread::scope(|scope| {
-        for _ in 0..threads.min(jobs) {
-            scope.spawn(work);
-        }
+    let results = thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads.min(jobs)).map(|_| scope.spawn(work)).collect();
+        let results = threads.into_iter().map(|thread| thread.join());
+        results.collect::<Result<Vec<_>, _>>()
     });
-    let results = results.into_inner().map_err(|_| SimulationError::Lost)?;
-    // An error explains missing results.
-    let mut all = Vec::with_capacity(jobs);
-    let mut missing = false;
-    for result in results {
-        match result {
-            Some(result) => all.push(result?),
-            None => missing = true,
-        }
-    }
-    match missing {
-        true => Err(SimulationError::Lost),
-        false => Ok(all),
-    }
+    let results = results.map_err(|_| SimulationError::Lost)?;
+    let mut results: Vec<_> = results.into_iter().flatten().collect();
+    results.sort_unstable_by_key(|(at, _)| *at);
+    results.into_iter().map(|(_, result)| result).collect()
 }
 
 #[cfg(test)]

@@ -142,3 +142,11 @@ pub fn mean(values: impl IntoIterator<Item: Borrow<f64>>) -> Option<f64> {
     });
     (count > 0).then(|| sum / f64::from(count))
 }
+
+/// Returns the smallest value that at least the ratio `q` of the values doesn't exceed; `None`
+/// without values.
+pub(crate) fn nearest_rank(values: &mut [u32], q: f64) -> Option<u32> {
+    let rank = ((values.len() as f64 * q).ceil() as usize).max(1) - 1;
+    let rank = rank.min(values.len().checked_sub(1)?);
+    Some(*values.select_nth_unstable(rank).1)
+}

@@ -11,16 +11,17 @@ use std::time::Duration;
 
 use headgate_core::config::{ConfigError, FilterConfig, StageConfig};
 use headgate_core::decision::{Action, Arrival, Decision, PolicyId, Ticket};
-use headgate_core::host::{HostError, Local};
+use headgate_core::host::HostError;
 use headgate_core::refusal::Origin;
 use headgate_core::request::{Attributes, ClassId};
-use headgate_core::stage::{Outcome as Completion, Upstream};
+use headgate_core::stage::{Outcome as Completion, Stage, Upstream};
 use headgate_core::strategy::TypeId;
 use headgate_core::time::{Instant, nanos};
 use headgate_mesh::Engine;
 use headgate_mesh::class_admission::SettingsError;
 
-use crate::backend::{Backend, Servers};
+use crate::backend::{Backend, Network};
+use crate::host::Local;
 use crate::results::{Outcome, TypeOutcome};
 use crate::source::{Answer, Ending, Request, Source};
 use crate::workload::{Traffic, Workload, WorkloadError};
@@ -152,7 +153,7 @@ impl Simulation<'_> {
             seed: !self.seed,
         };
         let mut traffic = Traffic::steady(self.workload, self.per_second, self.seed);
-        run.with(&mut traffic, Servers::new(self.stage.parallelism))
+        run.with(&mut traffic, Network::of_servers(self.stage.parallelism))
     }
 }
 
@@ -166,7 +167,7 @@ struct Job {
 }
 
 struct World<'a, S, B> {
-    host: Local<()>,
+    host: Local,
     engine: Engine,
     kinds: &'a [TypeId],
     source: &'a mut S,
@@ -360,9 +361,10 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
         if let Some(ticket) = job.ticket {
             let now = Instant::from_nanos(self.now);
             if let Some(upstream) = self.upstream(stream).filter(|_| !failed)
-                && self.engine.watches_hosts(ticket)
+                && let Some(stage) = self.engine.stage_mut(POLICY)
+                && stage.watches_hosts()
             {
-                self.engine.answered_by(&self.host, now, ticket, upstream)?;
+                stage.answered_by(&self.host, now, ticket, upstream)?;
             }
             let actions = &mut self.actions;
             self.engine
@@ -388,7 +390,10 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
     /// Sends a request to the backend.
     fn send(&mut self, stream: u32) {
         let job = &mut self.jobs[stream as usize];
-        job.quality = job.ticket.and_then(|ticket| self.engine.quality(ticket));
+        let stage = self.engine.stage(POLICY);
+        job.quality = stage
+            .zip(job.ticket)
+            .and_then(|(stage, ticket)| stage.quality(ticket));
         if let Some(quality) = job.quality {
             job.request.processing = self.backend.work(&job.request, quality);
         }
@@ -421,14 +426,12 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
     }
 
     fn answer(&mut self, job: &Job, ending: Ending) {
+        let stage = self.engine.stage(POLICY);
+        let (kind, class) = (self.kinds[job.request.kind], ClassId(job.request.class));
         let answer = Answer {
             ending,
-            rejection_rate: self.engine.rejection_rate(POLICY).unwrap_or_default(),
-            admission_rate: self.engine.admission_rate(
-                POLICY,
-                self.kinds[job.request.kind],
-                ClassId(job.request.class),
-            ),
+            rejection_rate: stage.and_then(Stage::rejection_rate).unwrap_or_default(),
+            admission_rate: stage.and_then(|stage| stage.admission_rate(kind, class)),
             quality: job.quality,
         };
         self.source.answered(&job.request, self.now, answer);

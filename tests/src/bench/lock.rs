@@ -9,10 +9,11 @@ use std::time::{Duration, Instant as Clock};
 use anyhow::{Result, anyhow};
 use headgate_core::decision::Decision;
 use headgate_core::engine::Prepared;
-use headgate_core::host::{HostError, Local, MetricId, MetricKind, Metrics};
+use headgate_core::host::{HostError, MetricId, MetricKind, Metrics};
 use headgate_core::http::{Headers, Inbound, Property};
 use headgate_core::time::Instant;
 use headgate_mesh::Filter;
+use headgate_simulator::host::Local;
 use serde::Serialize;
 use serde_json::json;
 
@@ -129,7 +130,7 @@ pub struct Row {
     pub edit_ns: u64,
 }
 
-type Engine = Filter<Local<Names>>;
+type Engine = Filter<Local>;
 
 /// A metrics host that stores only names, without the lock.
 #[derive(Debug, Default)]

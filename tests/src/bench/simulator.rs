@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use headgate_core::rng::Rng;
-use headgate_simulator::{Backend, Outcome, Request, Servers, Silent, Simulation, Size};
+use headgate_simulator::backend::Network;
+use headgate_simulator::{Backend, Outcome, Request, Silent, Simulation, Size};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use serde_json::json;
@@ -175,7 +176,7 @@ pub fn table_run(options: &Options) -> Result<TableRun> {
 /// their services in order.
 fn bare_events(mix: &[QueryType], per_second: f64, requests: u64) -> u64 {
     let mut rng = Rng::new(1);
-    let mut backend = Servers::new(P as u32);
+    let mut backend = Network::of_servers(P as u32);
     let shares: Vec<f64> = mix
         .iter()
         .scan(0.0, |sum, query| {

@@ -6,7 +6,7 @@ use super::prepared::Compiled;
 use crate::beside::{Beside, InForce, Passage, Release};
 use crate::decision::{Action, Arrival, Decision, PolicyId, Ticket};
 use crate::host::{Host, HostError};
-use crate::stage::{Outcome, Stage, Upstream};
+use crate::stage::{Outcome, Stage};
 use crate::time::Instant;
 use crate::workers::{Changes, Membership};
 
@@ -16,6 +16,8 @@ pub(super) struct Policy {
     pub(super) id: PolicyId,
     pub(super) compiled: Arc<Compiled>,
     pub(super) stage: Stage,
+    /// Whether the behaviour beside the stage may not have adopted the configuration.
+    unfinished: bool,
     releases: Vec<Release>,
 }
 
@@ -39,6 +41,7 @@ impl Policy {
             id,
             stage: Stage::new(id, config, stats, membership, seed, host)?,
             compiled,
+            unfinished: false,
             releases: Vec::new(),
         };
         this.configure_beside(beside, host, now, membership, true)?;
@@ -61,11 +64,6 @@ impl Policy {
         };
         let requests = &mut self.stage.requests;
         beside.reconfigure(host, now, &policy, requests, &mut self.releases)
-    }
-
-    /// Returns the number of this worker's requests that wait or run.
-    pub(super) fn pending(&self) -> usize {
-        self.stage.pending()
     }
 
     /// Whether the policy needs fast ticks.
@@ -124,7 +122,7 @@ impl Policy {
     }
 
     /// Runs `f` on the stage, and reports the requests that it sends to the backend.
-    fn in_stage<T>(
+    pub(super) fn in_stage<T>(
         &mut self,
         beside: &mut impl Beside,
         now: Instant,
@@ -158,40 +156,6 @@ impl Policy {
         beside.ended(host, now, &self.stage.requests, ticket, answered);
         self.in_stage(beside, now, actions, |stage, actions| {
             stage.finish(host, now, ticket, outcome, actions)
-        })
-    }
-
-    /// Calls [`Stage::at_host`].
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub(super) fn at_host(
-        &mut self,
-        beside: &mut impl Beside,
-        host: &impl Host,
-        now: Instant,
-        ticket: Ticket,
-        upstream: Upstream,
-        actions: &mut Vec<Action>,
-    ) -> Result<(), HostError> {
-        self.in_stage(beside, now, actions, |stage, actions| {
-            stage.at_host(host, now, ticket, upstream, actions)
-        })
-    }
-
-    /// Handles a wake-up: another worker freed a slot for a request that waits on this one.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub(super) fn woken(
-        &mut self,
-        beside: &mut impl Beside,
-        host: &impl Host,
-        now: Instant,
-        actions: &mut Vec<Action>,
-    ) -> Result<(), HostError> {
-        self.in_stage(beside, now, actions, |stage, actions| {
-            stage.woken(host, now, actions)
         })
     }
 
@@ -280,7 +244,9 @@ impl Policy {
         if applied {
             self.compiled = compiled;
         }
-        let kept = self.configure_beside(beside, host, now, membership, applied && !same);
+        let changed_beside = (applied && !same) || self.unfinished;
+        let kept = self.configure_beside(beside, host, now, membership, changed_beside);
+        self.unfinished = kept.is_err();
         self.release(beside, host, now, actions);
         changed.and(kept)
     }

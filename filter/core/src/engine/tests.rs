@@ -169,8 +169,9 @@ impl Process {
         let at = self.hosts.remove(&stream);
         let at = at.filter(|_| outcome == Outcome::Completed);
         self.with(worker, |engine, host, now, actions| {
-            if let Some(at) = at.filter(|_| engine.watches_hosts(pass)) {
-                engine.answered_by(host, now, pass, at).unwrap();
+            let stage = engine.stage_mut(pass.policy).filter(|s| s.watches_hosts());
+            if let (Some(at), Some(stage)) = (at, stage) {
+                stage.answered_by(host, now, pass, at).unwrap();
             }
             engine.finish(host, now, pass, outcome, actions).unwrap();
         });

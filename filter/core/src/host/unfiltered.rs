@@ -19,6 +19,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::{Expected, Host, HostError, MetricId, MetricKind, Metrics, Number, Shared, Version};
+use crate::shared::change_bytes;
 
 /// A bit in the ids of numbers that are in shared data. Envoy's ids count up from 0 and have the
 /// kind in the 2 low bits.
@@ -96,27 +97,17 @@ impl<H: Host> Unfiltered<H> {
         Some(f(key))
     }
 
-    fn load_state(&self, key: &str) -> Result<(u64, Option<Version>), HostError> {
-        Ok(match self.host.load(key)? {
-            None => (0, None),
-            Some((bytes, version)) => {
-                let value = bytes.as_slice().try_into().map_or(0, u64::from_le_bytes);
-                (value, Some(version))
-            }
+    fn change(&self, key: &str, change: impl Fn(u64) -> u64) -> Result<(), HostError> {
+        change_bytes(&self.host, key, ATTEMPTS, |bytes| {
+            *bytes = change(value_of(bytes)).to_le_bytes().to_vec();
+            (true, ())
         })
     }
+}
 
-    fn change(&self, key: &str, change: impl Fn(u64) -> u64) -> Result<(), HostError> {
-        for _ in 0..ATTEMPTS {
-            let (value, version) = self.load_state(key)?;
-            let changed = change(value).to_le_bytes();
-            match self.host.store(key, &changed, version.into()) {
-                Err(HostError::Conflict) => {}
-                done => return done,
-            }
-        }
-        Err(HostError::Conflict)
-    }
+/// Returns the number in a blob.
+fn value_of(bytes: &[u8]) -> u64 {
+    bytes.try_into().map_or(0, u64::from_le_bytes)
 }
 
 impl<H: Host> Metrics for Unfiltered<H> {
@@ -170,7 +161,11 @@ impl<H: Host> Shared for Unfiltered<H> {
     }
 
     fn get(&self, number: Number) -> Result<u64, HostError> {
-        self.stored(number, |key| Ok(self.load_state(key)?.0))
+        let load = |key: &str| {
+            let loaded = self.host.load(key)?;
+            Ok(loaded.map_or(0, |(bytes, _)| value_of(&bytes)))
+        };
+        self.stored(number, load)
             .unwrap_or_else(|| self.host.get(number))
     }
 

@@ -11,7 +11,7 @@ use crate::engine::{Engine, Prepared};
 use crate::host::{Host, HostError};
 use crate::refusal::Refusal;
 use crate::rng::Rng;
-use crate::stage::{Outcome, Upstream};
+use crate::stage::{Outcome, Stage, Upstream};
 use crate::strategy::hint;
 use crate::time::Instant;
 
@@ -171,7 +171,11 @@ impl<H: Host, B: Beside> Filter<H, B> {
         };
         let (engine, actions) = (&mut self.engine, &mut self.actions);
         match direction {
-            Direction::Inbound => engine.listen(&self.host, now, &in_force, actions)?,
+            Direction::Inbound => {
+                engine.listen(&self.host, &in_force)?;
+                let built = engine.build(&self.host, now, actions);
+                self.check(proxy, built);
+            }
             Direction::Outbound => engine.call_by(&self.host, config)?,
         }
         self.configured = true;
@@ -351,7 +355,8 @@ impl<H: Host, B: Beside> Filter<H, B> {
 
     /// Sets the header with the quality for the application.
     fn tell_quality(&mut self, stream: &impl Stream, ticket: Ticket) {
-        if let Some(quality) = self.engine.quality(ticket) {
+        let stage = self.engine.stage(ticket.policy);
+        if let Some(quality) = stage.and_then(|stage| stage.quality(ticket)) {
             let told = stream.set_request_header(QUALITY, format!("{quality:.2}").as_bytes());
             self.check(stream, told);
         }
@@ -380,7 +385,10 @@ impl<H: Host, B: Beside> Filter<H, B> {
     /// Reports the upstream host that answered request `ticket`, if the policy watches hosts.
     pub(super) fn answered_by(&mut self, stream: &impl Stream, ticket: Ticket) {
         if let (Ok(now), Some(upstream)) = (stream.now(), upstream(stream)) {
-            let noted = (self.engine).answered_by(&self.host, now, ticket, upstream);
+            let stage = self.engine.stage_mut(ticket.policy);
+            let noted = stage.map_or(Ok(()), |stage| {
+                stage.answered_by(&self.host, now, ticket, upstream)
+            });
             self.check(stream, noted);
         }
     }
@@ -413,7 +421,10 @@ impl<H: Host, B: Beside> Filter<H, B> {
     ) -> Outcome {
         match stream.now() {
             Ok(now) => {
-                let done = self.engine.first_byte(&self.host, now, ticket, outcome);
+                let stage = self.engine.stage_mut(ticket.policy);
+                let done = stage.map_or(Ok(()), |stage| {
+                    stage.first_byte(&self.host, now, ticket, outcome)
+                });
                 self.check(stream, done);
                 outcome
             }
@@ -427,7 +438,8 @@ impl<H: Host, B: Beside> Filter<H, B> {
     /// Sets the header with the rejection rate on the response to request `ticket`, if its policy
     /// announces the rate.
     pub(super) fn hint(&mut self, stream: &impl Stream, ticket: Ticket) {
-        if let Some(rate) = self.engine.rejection_rate(ticket.policy) {
+        let stage = self.engine.stage(ticket.policy);
+        if let Some(rate) = stage.and_then(Stage::rejection_rate) {
             // This replaces the backend's own header, which would be about another queue.
             let set = stream.set_response_header(hint::HEADER, hint::value(rate).as_bytes());
             self.check(stream, set);
@@ -437,9 +449,10 @@ impl<H: Host, B: Beside> Filter<H, B> {
     /// Returns the outcome of request `ticket` by the headers of the backend's response. `alone`
     /// means that nothing follows them; then they have the gRPC status.
     pub(super) fn judge(&self, stream: &impl Stream, ticket: Ticket, alone: bool) -> Outcome {
-        let Some(errors) = self.engine.errors(ticket) else {
+        let Some(stage) = self.engine.stage(ticket.policy) else {
             return Outcome::Completed;
         };
+        let errors = &stage.config().errors;
         let header = |name| stream.response_header(name).ok().flatten();
         match answer::of_status(header(":status").as_deref(), errors) {
             Outcome::Completed if alone => {
@@ -451,9 +464,10 @@ impl<H: Host, B: Beside> Filter<H, B> {
 
     /// Returns the outcome of request `ticket` by the trailers of the backend's response.
     pub(super) fn judge_trailers(&self, stream: &impl Stream, ticket: Ticket) -> Outcome {
-        let Some(errors) = self.engine.errors(ticket) else {
+        let Some(stage) = self.engine.stage(ticket.policy) else {
             return Outcome::Completed;
         };
+        let errors = &stage.config().errors;
         let status = stream.response_trailer(GRPC_STATUS).ok().flatten();
         answer::of_grpc_status(status.as_deref(), errors)
     }
@@ -480,8 +494,8 @@ impl<H: Host, B: Beside> Filter<H, B> {
         self.engine.beside_mut().announce(refusal, |name, value| {
             announced = Some((name, value.to_owned()));
         });
-        let hint = self.engine.rejection_rate(refusal.policy).map(hint::value);
-        let hint = hint.map(|rate| (hint::HEADER, rate));
+        let rate = (self.engine.stage(refusal.policy)).and_then(Stage::rejection_rate);
+        let hint = rate.map(|rate| (hint::HEADER, hint::value(rate)));
         let told = hint.into_iter().chain(announced);
         let words = self.engine.words(refusal);
         LocalReply::new(words, refusal, told, &mut self.rng)

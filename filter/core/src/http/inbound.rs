@@ -1,9 +1,10 @@
 //! One request, from its headers to the end of its response, however it ends.
 
 use crate::beside::Beside;
+use crate::config::Measure;
 use crate::decision::{Decision, Ticket};
 use crate::host::{Host, HostError};
-use crate::stage::Outcome;
+use crate::stage::{Outcome, Stage};
 
 use super::headers::{Headers, Upgrade};
 use super::{Filter, Property, Stream, answer};
@@ -101,11 +102,13 @@ impl Inbound {
         // Call it before Headgate's own headers overwrite those of the process behind a gateway.
         B::answers(filter, stream, ticket, self.asked.by_peer);
         filter.hint(stream, ticket);
-        self.awaits_first_byte = filter.engine.measures_first_byte(ticket);
-        if filter.engine.watches_hosts(ticket) && details(stream) == Outcome::Completed {
+        let stage = filter.engine.stage(ticket.policy);
+        self.awaits_first_byte = stage.is_some_and(|s| s.config().measure == Measure::FirstByte);
+        if stage.is_some_and(Stage::watches_hosts) && details(stream) == Outcome::Completed {
             filter.answered_by(stream, ticket);
         }
-        if !filter.engine.wants_sample(ticket) {
+        let stage = filter.engine.stage_mut(ticket.policy);
+        if stage.is_some_and(|stage| !stage.wants_sample(ticket)) {
             self.outcome = Outcome::Unsampled;
         } else {
             self.outcome = details(stream);
@@ -143,7 +146,8 @@ impl Inbound {
             return;
         };
         self.awaits_first_byte = false;
-        if filter.engine.holds_streams(ticket) {
+        let stage = filter.engine.stage(ticket.policy);
+        if stage.is_some_and(|stage| stage.config().holds_streams()) {
             self.outcome = filter.first_byte(stream, ticket, self.outcome);
         } else {
             self.finish(filter, stream, self.outcome);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::config::Direction;
 use crate::decision::{Action, Decision};
+use crate::engine::Prepared;
 use crate::memory::{Fault, MemoryHost};
 use crate::memory::{MemoryStream, pairs};
 use crate::refusal::Reason;
@@ -419,6 +420,40 @@ fn a_bad_configuration_keeps_the_last_good_one() {
     let mut inbound = Inbound::default();
     let decision = inbound.request_headers(&mut fresh, &stream);
     assert_eq!(decision, Decision::PassBy);
+}
+
+/// The proxy has adopted the configuration, so the filter must not go on with the one before.
+#[test]
+fn a_configuration_during_which_the_host_fails_is_in_force() {
+    let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
+    let mut running = proxy.forwarded(&[]);
+    proxy.done(&mut running);
+    let other = stage(MAX_QUEUE_LENGTH).replace("ns/p", "ns/other");
+    let stream = proxy.stream(&[]);
+    let now = Instant::default();
+    let prepared = Prepared::from_json(&proxy.filter.host, other.as_bytes());
+    proxy.filter.host.inject(Fault::MetricFails, 100);
+    let configured = proxy.filter.take_over(&stream, now, (3, ""), prepared);
+    proxy.filter.host.inject(Fault::MetricFails, 0);
+    assert_eq!(configured, Ok(()));
+    let newest = proxy.filter.listeners().newest(Direction::Inbound);
+    assert_eq!(newest, Some(3));
+    {
+        let log = stream.log.borrow();
+        let warned = |(level, _): &(Level, String)| *level == Level::Warn;
+        assert!(log.iter().any(warned), "{log:?}");
+        assert!(
+            !log.iter().any(|(_, line)| line.contains("stays")),
+            "{log:?}"
+        );
+    }
+    proxy.filter.tick(&stream);
+    let (_, decision) = proxy.arrive(&[]);
+    let Decision::Forward(ticket) = decision else {
+        panic!("{decision:?}")
+    };
+    let stage = proxy.filter.engine().stage(ticket.policy).unwrap();
+    assert_eq!(stage.config().policy, "ns/other");
 }
 
 #[test]

@@ -370,7 +370,8 @@ impl Stage {
         }
     }
 
-    /// Returns the rate of [`crate::engine::Engine::admission_rate`].
+    /// Returns the rate up to which requests of this type and class are admitted, requests/s;
+    /// `None` if the strategy sets no rate.
     #[must_use]
     pub fn admission_rate(&self, kind: TypeId, class: ClassId) -> Option<f64> {
         self.strategy.base.admission_rate(kind, class)
@@ -518,7 +519,8 @@ impl Stage {
         }
     }
 
-    /// Ends a request's processing time; see [`crate::engine::Engine::first_byte`].
+    /// Ends a request's processing time at the first byte of the response's body, if more follows.
+    /// Its slot is held until [`Stage::finish`]. Safe to call twice.
     ///
     /// # Errors
     /// [`HostError`].

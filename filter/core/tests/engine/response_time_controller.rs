@@ -196,7 +196,7 @@ impl World {
             Decision::Refuse(_) => None,
             Decision::PassBy => panic!("the stage is for all requests"),
         };
-        let quality = ticket.and_then(|ticket| engine.quality(ticket));
+        let quality = ticket.and_then(|ticket| engine.stage(ticket.policy)?.quality(ticket));
         let quality = quality.unwrap_or(1.0);
         self.streams.push(Stream {
             worker,
@@ -234,7 +234,8 @@ impl World {
         } = self.streams[stream as usize];
         let ticket = ticket.unwrap();
         let engine = &mut self.workers[worker];
-        let outcome = if engine.wants_sample(ticket) {
+        let stage = engine.stage_mut(ticket.policy).unwrap();
+        let outcome = if stage.wants_sample(ticket) {
             Outcome::Completed
         } else {
             Outcome::Unsampled

@@ -445,3 +445,51 @@ impl Shared for Group<'_> {
         self.memory.wake(worker)
     }
 }
+
+impl Metrics for &MemoryHost {
+    fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError> {
+        (**self).define(kind, name)
+    }
+
+    fn add(&self, metric: MetricId, delta: i64) -> Result<(), HostError> {
+        (**self).add(metric, delta)
+    }
+
+    fn record(&self, metric: MetricId, value: u64) -> Result<(), HostError> {
+        (**self).record(metric, value)
+    }
+}
+
+impl Shared for &MemoryHost {
+    fn wall_clock_offset(&self) -> Duration {
+        (**self).wall_clock_offset()
+    }
+
+    fn number(&self, name: &str) -> Result<Number, HostError> {
+        (**self).number(name)
+    }
+
+    fn add_to(&self, number: Number, delta: i64) -> Result<(), HostError> {
+        (**self).add_to(number, delta)
+    }
+
+    fn set(&self, number: Number, value: u64) -> Result<(), HostError> {
+        (**self).set(number, value)
+    }
+
+    fn get(&self, number: Number) -> Result<u64, HostError> {
+        (**self).get(number)
+    }
+
+    fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError> {
+        (**self).load(key)
+    }
+
+    fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError> {
+        (**self).store(key, value, expected)
+    }
+
+    fn wake(&self, worker: u32) -> Result<(), HostError> {
+        (**self).wake(worker)
+    }
+}

@@ -191,14 +191,6 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
     pub fn probability(&self, now: Instant, source: S, destination: D, class: ClassId) -> f64 {
         self.channels.probability(now, (source, destination), class)
     }
-
-    /// Returns the average incast delay at `destination` of calls in `class`.
-    #[must_use]
-    pub fn delay(&self, now: Instant, destination: D, class: ClassId) -> Option<Duration> {
-        let key = (destination, class_of(self.scope, class));
-        let incast = self.delays.peek(now, key)?.delay_ns;
-        Some(Duration::from_nanos(incast.round() as u64))
-    }
 }
 
 #[cfg(test)]
@@ -208,6 +200,15 @@ mod tests {
     use super::super::Settings;
     use super::*;
     use headgate_core::rng::Rng;
+
+    impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
+        /// Returns the average incast delay at `destination` of calls in `class`.
+        fn delay(&self, now: Instant, destination: D, class: ClassId) -> Option<Duration> {
+            let key = (destination, class_of(self.scope, class));
+            let incast = self.delays.peek(now, key)?.delay_ns;
+            Some(Duration::from_nanos(incast.round() as u64))
+        }
+    }
 
     const HIGH: ClassId = ClassId(0);
     const MEDIUM: ClassId = ClassId(1);

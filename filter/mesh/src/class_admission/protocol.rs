@@ -19,7 +19,6 @@
 //! Reports may be lost; they are never sent again. Readers skip unknown fields.
 
 use std::borrow::Cow;
-use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 pub use headgate_config::admission_law::Method;
@@ -92,29 +91,6 @@ impl Rules {
             decrease: self.decrease,
             min_probability: self.min_probability,
         })
-    }
-}
-
-/// A hash over the bits of the numbers, since it only distinguishes rules.
-impl Hash for Rules {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        let Self {
-            targets_us,
-            percentile,
-            increase,
-            decrease,
-            min_probability,
-            scope,
-            method,
-        } = self;
-        (targets_us, scope).hash(state);
-        for number in [percentile, increase, decrease, min_probability] {
-            number.to_bits().hash(state);
-        }
-        match method {
-            Method::Misses { allowed, period_us } => (0_u8, allowed, period_us).hash(state),
-            Method::Incast { smoothing } => (1_u8, smoothing.to_bits()).hash(state),
-        }
     }
 }
 

@@ -97,7 +97,9 @@ impl Server {
         let sender = self.hashes.hash_one(&report.process);
         let mut services = Vec::with_capacity(report.services.len());
         for (at, told) in report.services.iter().enumerate() {
-            let key = self.hashes.hash_one((&told.service, &told.rules));
+            // Serialization can't fail: the rules have no maps.
+            let rules = serde_json::to_vec(&told.rules).unwrap_or_default();
+            let key = self.hashes.hash_one((&told.service, rules));
             if self.services.peek(now, key).is_none() {
                 let service = Service::new(&told.rules);
                 let service = service.map_err(|error| ReportError::Rules { at, error })?;

@@ -157,6 +157,22 @@ impl Service {
         }
     }
 
+    /// Sets the gauges to the probabilities without a server.
+    fn show(&self, host: &impl Host, now: Instant) -> Result<(), HostError> {
+        let admits_all = self
+            .central
+            .as_ref()
+            .is_some_and(Central::falls_back_to_all);
+        for (class, stats) in (0..).map(ClassId).zip(&self.stats) {
+            let admit = match admits_all {
+                true => 1.0,
+                false => self.channels.probability(host, now, class)?,
+            };
+            host.record(stats.admit, permille(admit))?;
+        }
+        Ok(())
+    }
+
     /// Returns the class of this name; `None` if the service has no such class.
     fn class_of(&self, name: &[u8]) -> Option<ClassId> {
         let at = self.names.iter().position(|n| n.as_bytes() == name)?;
@@ -197,17 +213,10 @@ impl Admission {
         }
         for (name, service) in &config.class_admission {
             let service = Service::new(host, (&config.policy, name), service)?;
-            for (class, stats) in (0..).map(ClassId).zip(&service.stats) {
-                // The current value; the next call in the class updates it.
-                let admit = service
-                    .channels
-                    .probability(host, Instant::default(), class);
-                admit
-                    .and_then(|admit| host.record(stats.admit, permille(admit)))
-                    .map_err(|error| {
-                        ConfigError::new("outbound.class_admission", error.to_string())
-                    })?;
-            }
+            // These are the current values; the next call in a class updates its own.
+            let shown = service.show(host, Instant::default());
+            shown
+                .map_err(|error| ConfigError::new("outbound.class_admission", error.to_string()))?;
             this.names.insert(name.clone(), this.services.len());
             this.services.push(service);
         }
@@ -219,6 +228,21 @@ impl Admission {
         self.services
             .iter()
             .filter_map(|service| service.central.as_ref())
+    }
+
+    /// Shows the probabilities without a server where its decisions have run out.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub(crate) fn end_decisions(&self, host: &impl Host, now: Instant) -> Result<(), HostError> {
+        for service in &self.services {
+            if let Some(central) = &service.central
+                && central.end_decisions(host, now)?
+            {
+                service.show(host, now)?;
+            }
+        }
+        Ok(())
     }
 
     /// Returns the index of a service; `None` if it has no class targets.
@@ -301,7 +325,7 @@ impl Admission {
             };
             let missed = of.channels.law().missed(&completion);
             central.completed(host, &completion, missed, waited)?;
-            if central.is_heard(host, now)? {
+            if central.falls_back_to_all() || central.is_heard(host, now)? {
                 return Ok(());
             }
         }

@@ -318,6 +318,31 @@ fn a_request_waits_only_if_its_deadline_can_be_met() {
     proxy.assert_nothing_is_left();
 }
 
+/// The rate falls while requests are held, so that they would wait for longer than the queue's
+/// timeout. Their deadlines are later.
+#[test]
+fn a_held_request_that_the_queues_timeout_refuses_has_not_missed_its_deadline() {
+    let mut proxy = Proxy::new(1, &config(|_| {}));
+    proxy.load("a", 45, 2_000);
+    for _ in 0..18 {
+        proxy.arrive(0, &of("a"), Some(Duration::from_secs(60)));
+    }
+    let held = proxy.held.len();
+    assert!(held >= 15, "{held}");
+    proxy.configure(&config(|stage| {
+        let workflows = stage.workflows.as_mut().unwrap();
+        workflows.workflows.get_mut("a").unwrap().guarantee = Some(1.0);
+    }));
+    proxy.idle(2_000);
+    assert!(proxy.refused.len() >= 5, "{}", proxy.refused.len());
+    let limited = |r: &Refusal| r.reason == Reason::RateLimited;
+    assert!(proxy.refused.iter().all(limited));
+    assert_eq!(proxy.stat("workflow.a.rq_deadline"), 0);
+    let refused = proxy.stat("workflow.a.rq_rate_limited") as usize;
+    assert_eq!(refused, proxy.refused.len());
+    proxy.assert_nothing_is_left();
+}
+
 #[test]
 fn a_request_that_cannot_meet_its_deadline_takes_no_number_of_its_workflow() {
     let mut proxy = Proxy::new(1, &config(|_| {}));

@@ -71,8 +71,6 @@ impl Quotient {
 pub struct Estimates {
     /// Arrivals: requests and seconds.
     pub offered: Quotient,
-    /// Admitted requests.
-    pub admitted: f64,
     /// Completed requests: the divisor of the next three fields, and of calls.
     pub completed: f64,
     /// Slot-seconds of completed requests.
@@ -88,8 +86,6 @@ pub struct Estimates {
 pub struct Sums {
     /// Requests that arrived.
     pub offered: f64,
-    /// Admitted requests.
-    pub admitted: f64,
     /// Completed requests.
     pub completed: f64,
     /// Slot-seconds of completed requests.
@@ -124,8 +120,6 @@ impl Estimates {
     /// Adds an interval of `seconds`. Returns the ratio of earlier calls that still counts.
     pub fn add(&mut self, keep: Keep, seconds: f64, sums: &Sums) -> f64 {
         self.offered.add(keep.demand, sums.offered, seconds);
-        let admitted = keep_requests(keep.cost, self.admitted + sums.admitted);
-        self.admitted = self.admitted * admitted + sums.admitted;
         let kept = keep_requests(keep.cost, self.completed + sums.completed);
         self.completed = self.completed * kept + sums.completed;
         self.service = self.service * kept + sums.service;
@@ -178,7 +172,6 @@ mod tests {
         assert_eq!(estimates.cost(), None);
         let sums = |n: f64, cost: f64| Sums {
             offered: n,
-            admitted: n,
             completed: n,
             service: n * cost,
             resource: 2.0 * n,
@@ -221,7 +214,6 @@ mod tests {
         for interval in 0..4_000 {
             let sums = Sums {
                 offered: f64::from(interval % 20 == 0),
-                admitted: f64::from(interval % 20 == 0),
                 completed: f64::from(interval % 20 == 10),
                 ..Sums::default()
             };

@@ -177,7 +177,7 @@ impl Workflows {
         requests: &mut Requests,
         releases: &mut Vec<Release>,
     ) {
-        let (stats, tally, parts) = (&mut self.stats, &mut self.tally, &mut self.parts);
+        let (stats, parts) = (&mut self.stats, &mut self.parts);
         self.limiter.release(now, |ticket, fate| {
             let Some((request, part)) = parts.both_mut(requests, ticket) else {
                 return;
@@ -190,13 +190,12 @@ impl Workflows {
                     stats.count(workflow, Count::Admitted);
                     // If the host fails, the histogram only lacks a value.
                     stats.waited(host, workflow, waited).unwrap_or(());
-                    tally.row(workflow).measured.admitted += 1;
                     releases.push(Release::Admit { ticket, stream });
                 }
                 Fate::Late(retry_after) => {
-                    let (reason, count) = match part.deadline {
-                        Some(_) => (Reason::Deadline, Count::Deadline),
-                        None => (Reason::RateLimited, Count::RateLimited),
+                    let (reason, count) = match part.hasty {
+                        true => (Reason::Deadline, Count::Deadline),
+                        false => (Reason::RateLimited, Count::RateLimited),
                     };
                     stats.count(workflow, count);
                     stats.count(workflow, Count::RejectedEnforced);
@@ -216,11 +215,10 @@ impl Workflows {
 
     /// Releases all held requests, and ends all limits.
     fn release_all(&mut self, now: Instant, requests: &mut Requests, releases: &mut Vec<Release>) {
-        let (tally, parts) = (&mut self.tally, &mut self.parts);
+        let parts = &mut self.parts;
         self.limiter.clear(now, |ticket, _| {
             if let Some((request, part)) = parts.both_mut(requests, ticket) {
                 part.pass(request, now);
-                tally.row(origin(request).workflow).measured.admitted += 1;
                 let stream = request.stream;
                 releases.push(Release::Admit { ticket, stream });
             }

@@ -11,7 +11,8 @@
 //! after minutes without a request of the old name.
 //!
 //! **Bound.** A name is at most [`MAX_NAME`] bytes; a longer one shares id 0. For n names a worker
-//! uses at most [`bytes_for`]`(n)` bytes, and the blob at most `8 + n · (MAX_NAME + 3)`.
+//! uses at most `1024 + n · (2 · MAX_NAME + 160)` bytes, and the blob at most `8 + n · (MAX_NAME +
+//! 3)`.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -26,13 +27,6 @@ use crate::shared;
 /// The time after a failure during which no name is added, so that not every request causes a
 /// failing call.
 const RETRY: Duration = Duration::from_millis(100);
-
-/// Returns the maximum memory of a worker's copy of `names` names, bytes: each name twice, its
-/// entries in both tables, and the tables' spare capacity.
-#[must_use]
-pub const fn bytes_for(names: usize) -> usize {
-    1024 + names * (2 * MAX_NAME + 160)
-}
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Id {
@@ -270,15 +264,6 @@ impl Directory {
         }
         self.ids = ids;
     }
-
-    /// Returns the memory of the copy, bytes.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        let names: usize = self.iter().map(|(_, name)| 2 * name.len()).sum();
-        // A hash table has a control byte for each entry.
-        let table = self.by_name.capacity() * (size_of::<(Box<[u8]>, u16)>() + 1);
-        names + table + self.ids.capacity() * size_of::<Id>()
-    }
 }
 
 #[cfg(test)]
@@ -291,6 +276,20 @@ mod tests {
     use headgate_core::host::Expected;
 
     const T: Instant = Instant::from_nanos(1);
+
+    /// Returns the maximum memory of a worker's copy of `names` names, bytes: each name twice, its
+    /// entries in both tables, and the tables' spare capacity.
+    fn bytes_for(names: usize) -> usize {
+        1024 + names * (2 * MAX_NAME + 160)
+    }
+
+    /// Returns the memory of the copy, bytes.
+    fn bytes(worker: &Directory) -> usize {
+        let names: usize = worker.iter().map(|(_, name)| 2 * name.len()).sum();
+        // A hash table has a control byte for each entry.
+        let table = worker.by_name.capacity() * (size_of::<(Box<[u8]>, u16)>() + 1);
+        names + table + worker.ids.capacity() * size_of::<Id>()
+    }
 
     fn directory(host: &MemoryHost, cap: u16) -> Directory {
         Directory::new(host, "names".into(), "changes", cap).unwrap()
@@ -328,7 +327,7 @@ mod tests {
         for worker in &mut workers {
             worker.sync(&host).unwrap();
             assert_eq!(worker.len(), usize::from(cap));
-            let (found, bound) = (worker.bytes(), bytes_for(usize::from(cap)));
+            let (found, bound) = (bytes(worker), bytes_for(usize::from(cap)));
             assert!(found <= bound, "{found} bytes, at most {bound}");
         }
         let blob = host.load(&shared::key("names", 9)).unwrap().unwrap().0;

@@ -275,6 +275,7 @@ impl Workflows {
         waits.origin = Some(request.origin);
         let mut part = Part {
             deadline: attributes.own_deadline.map(|own| now + own),
+            hasty,
             passed: None,
             started: None,
             branch: None,
@@ -292,7 +293,6 @@ impl Workflows {
         if refused.is_none() {
             self.stats.count(workflow, Count::Admitted);
         }
-        self.tally.row(workflow).measured.admitted += 1;
         part.pass(&mut waits, now);
         Passage::Forward(self.parts.insert(requests, waits, part))
     }

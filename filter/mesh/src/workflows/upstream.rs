@@ -141,17 +141,6 @@ impl Upstream {
         }
     }
 
-    /// Returns the rate at which a process may send requests of a workflow with rate `rate`,
-    /// requests/s; infinite for no limit.
-    #[must_use]
-    pub fn announced(&self, workflow: WorkflowId, process: ProcessId, rate: f64) -> f64 {
-        let key = (workflow, process);
-        match self.entries.binary_search_by(|e| e.key.cmp(&key)) {
-            Ok(at) => self.entries[at].rate,
-            Err(_) => self.newcomer(workflow, rate),
-        }
-    }
-
     /// Returns the rate at which an unknown process may send requests of a workflow with rate
     /// `rate`, requests/s.
     #[must_use]
@@ -177,6 +166,15 @@ mod tests {
     use super::*;
 
     const W: WorkflowId = WorkflowId(3);
+
+    impl Upstream {
+        /// Returns the rate at which a process may send requests of a workflow with rate `rate`.
+        fn announced(&self, workflow: WorkflowId, process: ProcessId, rate: f64) -> f64 {
+            let mut known = self.iter();
+            let own = known.find(|(w, p, _)| (*w, *p) == (workflow, process));
+            own.map_or_else(|| self.newcomer(workflow, rate), |(_, _, rate)| rate)
+        }
+    }
 
     fn at(ms: u64) -> Instant {
         Instant::from_nanos(1_000_000 + ms * 1_000_000)

@@ -1,10 +1,8 @@
 //! Hosts around a switch whose calls run in the class that class admission allows: the experiments
 //! of centralized Aequitas (§4).
 
-use std::num::NonZeroU32;
 use std::time::Duration;
 
-use headgate_mesh::class_admission::Scope;
 use headgate_simulator::SimulationError;
 use headgate_simulator::fabric::{self, Method, Pattern, Seen, Setup};
 use serde::Deserialize;
@@ -22,7 +20,7 @@ const HOSTS: [&str; 2] = ["host 1", "host 2"];
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Fabric {
     hosts: u16,
-    pattern: PatternEntry,
+    pattern: Pattern,
     call_bytes: u32,
     /// The names and shares of the classes, the highest first.
     classes: Vec<(String, u32)>,
@@ -36,48 +34,17 @@ pub(crate) struct Fabric {
     interval: u64,
     /// The length of the run, s.
     length: f64,
-    method: MethodEntry,
+    method: Method,
     /// Whether to measure results over time, too.
     #[serde(default)]
     curves: bool,
 }
 
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(tag = "type", deny_unknown_fields)]
-enum PatternEntry {
-    AllToAll { burst: f64, calls: u32, idle: f64 },
-    Incast { load: f64 },
-}
-
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(tag = "type", rename_all_fields = "camelCase", deny_unknown_fields)]
-enum MethodEntry {
-    None,
-    Distributed,
-    /// T, ms, and K, for each receiver or for each sender at a receiver.
-    Misses {
-        period: f64,
-        allowed: NonZeroU32,
-        #[serde(default)]
-        by_sender: bool,
-    },
-    /// w, the weight of the past.
-    Incast {
-        past: f64,
-    },
-}
-
 impl Fabric {
     pub(super) fn run(&self, amount: &Amount, seed: u64) -> Result<Measured, SimulationError> {
-        let scope = Scope::Destination;
         let setup = Setup {
             hosts: self.hosts,
-            pattern: match self.pattern {
-                PatternEntry::AllToAll { burst, calls, idle } => {
-                    Pattern::AllToAll { burst, calls, idle }
-                }
-                PatternEntry::Incast { load } => Pattern::Incast { load },
-            },
+            pattern: self.pattern,
             call_bytes: self.call_bytes,
             weights: self.classes.iter().map(|(_, share)| *share).collect(),
             mixes: self.mixes.clone(),
@@ -86,23 +53,8 @@ impl Fabric {
             percentile: self.percentile,
             interval: Duration::from_millis(self.interval),
         };
-        let method = match self.method {
-            MethodEntry::None => Method::None,
-            MethodEntry::Distributed => Method::Distributed,
-            MethodEntry::Misses {
-                period,
-                allowed,
-                by_sender,
-            } => Method::Misses {
-                period: Duration::from_secs_f64(period / 1e3),
-                allowed,
-                scope,
-                by_sender,
-            },
-            MethodEntry::Incast { past } => Method::Incast { past, scope },
-        };
         let length = Duration::from_secs_f64(self.length * amount.part);
-        let seen = fabric::run(&setup, method, length, length / 3, seed)?;
+        let seen = fabric::run(&setup, self.method, length, length / 3, seed)?;
         Ok(self.measure(&seen))
     }
 

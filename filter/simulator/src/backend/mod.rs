@@ -1,17 +1,14 @@
 //! Models of the service behind the stage, reduced to events: the start and the end of jobs.
 //!
-//! [`Servers`] is the backend that Bouncer assumes: P servers with one request each. In a
-//! [`SharedProcessor`], such as a database, requests share the capacity and slow each other down.
-//! [`Staged`] has thread pools in front of it. [`Network`] is a service of workers, pools and
-//! cores; [`Paced`] is one whose speed changes. [`Faulty`] has faults, and [`Endpoints`] consists
-//! of several of these.
+//! [`Network`] is a service of workers, pools and cores: also the P servers with one request each
+//! that Bouncer assumes, and a database whose requests share the capacity and slow each other down.
+//! [`Staged`] has thread pools in front of one. [`Paced`] is one whose speed changes. [`Faulty`] has
+//! faults, and [`Endpoints`] consists of several of these.
 
 mod endpoints;
 mod faulty;
 mod network;
 mod paced;
-mod servers;
-mod shared;
 mod staged;
 
 use crate::source::Request;
@@ -20,8 +17,6 @@ pub use endpoints::Endpoints;
 pub use faulty::{Effect, Fault, Faulty};
 pub use network::{Network, Step};
 pub use paced::Paced;
-pub use servers::Servers;
-pub use shared::SharedProcessor;
 pub use staged::Staged;
 
 /// A model of a service. Times are ns since the start and never decrease.

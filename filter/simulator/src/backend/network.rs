@@ -10,9 +10,13 @@
 //!   `min(1, c/n) / (1 + σ (n − 1) + κ n (n − 1))` of full speed: processor sharing, slowed down by
 //!   serial work and by crosstalk between requests (Gunther's universal scalability law).
 //!
-//! So N workers that sleep model N servers, unlimited workers over cores a web server, and three
-//! workers over one core SQLite behind an async server. Capacity can change at any time
-//! ([`Network::scale`]).
+//! So N workers that sleep model N servers ([`Network::of_servers`]), unlimited workers over cores a
+//! web server or a database ([`Network::of_cores`]), and three workers over one core SQLite behind
+//! an async server. Capacity can change at any time ([`Network::scale`]).
+//!
+//! All requests at the cores advance at the same speed. So one number is enough, the work done for
+//! each since the beginning: a request ends when that number has grown by its work. An event costs
+//! O(log n); a list of each request's remaining work would cost O(n).
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -97,8 +101,10 @@ pub struct Network {
     ends: BinaryHeap<Reverse<(At, u32)>>,
     now: f64,
     capacity: u32,
-    /// Jobs that have left, until [`Backend::end`] returns them.
-    done: VecDeque<u32>,
+    /// The work of a refusal, ns.
+    refusal: f64,
+    /// Pending work with priority over the requests', ns.
+    overhead: f64,
 }
 
 impl Network {
@@ -124,7 +130,37 @@ impl Network {
             ends: BinaryHeap::new(),
             now: 0.0,
             capacity,
-            done: VecDeque::new(),
+            refusal: 0.0,
+            overhead: 0.0,
+        }
+    }
+
+    /// Returns this number of servers with a FIFO queue. The queue stays empty if the stage holds
+    /// requests (`queue.mode: Hold`); otherwise it is the only queue.
+    #[must_use]
+    pub fn of_servers(servers: u32) -> Self {
+        Self::new(servers, &[(1.0, Step::Sleep)], servers)
+    }
+
+    /// Returns a processor that all requests share, with this number of cores. Serial work σ slows
+    /// requests down: locks, aborts, cache misses.
+    #[must_use]
+    pub fn of_cores(cores: u32, serial: f64) -> Self {
+        let step = Step::Cores {
+            cores: f64::from(cores),
+            serial,
+            crosstalk: 0.0,
+        };
+        Self::new(u32::MAX, &[(1.0, step)], cores)
+    }
+
+    /// Returns this service if it refuses requests itself: each refusal costs this work, ns, which
+    /// is done before all other work.
+    #[must_use]
+    pub fn refusing_at(self, work: f64) -> Self {
+        Self {
+            refusal: work,
+            ..self
         }
     }
 
@@ -161,33 +197,25 @@ impl Network {
     /// Returns the time of the next event, ns; infinite without events.
     #[must_use]
     pub fn next(&self) -> f64 {
-        if !self.done.is_empty() {
-            return self.now;
-        }
-        let slept = self
-            .ends
-            .peek()
-            .map_or(f64::INFINITY, |Reverse((at, _))| at.0);
-        let shared = self.stations.iter().filter_map(|station| {
-            let Reverse((end, _)) = station.shared.peek()?;
-            Some(self.now + (end.0 - station.attained).max(0.0) / station.speed())
-        });
-        shared.fold(slept, f64::min)
+        let slept = self.ends.peek().map(|Reverse((at, _))| at.0);
+        let shared = self.stations.iter().filter_map(Station::left);
+        let shared = shared.map(|left| self.now + (left + self.overhead));
+        shared.chain(slept).fold(f64::INFINITY, f64::min)
     }
 
     /// Runs the next event. Returns the job that leaves, if one does.
     pub fn advance(&mut self) -> Option<u32> {
-        let now = self.next();
-        if now.is_infinite() {
-            return None;
+        match self.next() {
+            now if now.is_finite() => self.advance_at(now),
+            _ => None,
         }
+    }
+
+    /// Runs the next event at `now`, which may be later than the event by rounding.
+    fn advance_at(&mut self, now: f64) -> Option<u32> {
         let slept = self.ends.peek().is_some_and(|Reverse((at, _))| at.0 <= now);
-        let ending = self.stations.iter().position(|station| {
-            let end = station.shared.peek().map(|Reverse((end, _))| end.0);
-            end.is_some_and(|end| {
-                self.now + (end - station.attained).max(0.0) / station.speed() <= now
-            })
-        });
+        let is_over = |left: f64| self.now + (left + self.overhead) <= now;
+        let ending = (self.stations.iter()).position(|station| station.left().is_some_and(is_over));
         self.pass_to(now);
         let job = if slept {
             self.ends.pop()
@@ -213,8 +241,10 @@ impl Network {
 
     fn pass_to(&mut self, now: f64) {
         let passed = (now - self.now).max(0.0);
+        let overhead = self.overhead.min(passed);
+        self.overhead -= overhead;
         for station in &mut self.stations {
-            station.attained += passed * station.speed();
+            station.attained += (passed - overhead) * station.speed();
             if station.shared.is_empty() {
                 // A reset when the cores are idle preserves precision.
                 station.attained = 0.0;
@@ -262,6 +292,12 @@ impl Network {
 }
 
 impl Station {
+    /// Returns the time until the next job at the cores ends, ns; `None` without jobs.
+    fn left(&self) -> Option<f64> {
+        let Reverse((end, _)) = self.shared.peek()?;
+        Some((end.0 - self.attained).max(0.0) / self.speed())
+    }
+
     /// Returns the work per time of each job at the cores.
     fn speed(&self) -> f64 {
         let Step::Cores {
@@ -283,23 +319,16 @@ impl Backend for Network {
     }
 
     fn next_end(&self) -> u64 {
-        let next = self.next();
-        if next.is_infinite() {
-            u64::MAX
-        } else {
-            next.ceil() as u64
-        }
+        let slept = self.ends.peek().map(|Reverse((at, _))| at.0.ceil() as u64);
+        let shared = self.stations.iter().filter_map(Station::left);
+        // Add whole numbers: a sum of fractions would lose the last digits.
+        let end =
+            |left: f64| (self.now as u64).saturating_add((left + self.overhead).ceil() as u64);
+        shared.map(end).chain(slept).min().unwrap_or(u64::MAX)
     }
 
     fn end(&mut self, now: u64) -> Option<u32> {
-        // Runs the events until now. If several jobs leave, each is returned by its own call of
-        // `end`.
-        while self.done.is_empty() && self.next() <= now as f64 {
-            if let Some(job) = self.advance() {
-                self.done.push_back(job);
-            }
-        }
-        self.done.pop_front()
+        self.advance_at(now as f64)
     }
 
     fn busy(&self) -> u32 {
@@ -308,6 +337,11 @@ impl Backend for Network {
 
     fn servers(&self) -> u32 {
         self.capacity
+    }
+
+    fn refused(&mut self, now: u64) {
+        self.pass_to(now as f64);
+        self.overhead += self.refusal / f64::from(self.capacity);
     }
 }
 
@@ -342,7 +376,7 @@ mod tests {
 
     #[test]
     fn workers_that_sleep_are_servers() {
-        let two = Network::new(2, &[(1.0, Step::Sleep)], 2);
+        let two = Network::of_servers(2);
         assert_eq!(
             ends(two, &[(0, 100), (10, 100), (20, 100), (30, 10)]),
             [100, 110, 200, 120]
@@ -353,8 +387,14 @@ mod tests {
     fn cores_are_shared_by_those_who_have_a_worker() {
         // The first job runs alone for 100 ns, both at half speed for 400, the second alone for the
         // rest.
-        let one = Network::new(u32::MAX, &[(1.0, Step::cores(1.0))], 1);
-        assert_eq!(ends(one, &[(0, 300), (100, 500)]), [500, 800]);
+        assert_eq!(
+            ends(Network::of_cores(1, 0.0), &[(0, 300), (100, 500)]),
+            [500, 800]
+        );
+        assert_eq!(
+            ends(Network::of_cores(2, 0.0), &[(0, 300), (100, 500)]),
+            [300, 600]
+        );
         // The third job waits for a worker.
         let sqlite = Network::new(2, &[(1.0, Step::cores(1.0))], 1);
         assert_eq!(
@@ -382,6 +422,32 @@ mod tests {
             &[(0, 300), (0, 300)],
         );
         assert_eq!(found, [600, 600]);
+        let found = ends(Network::of_cores(2, 0.5), &[(0, 300), (0, 300)]);
+        assert_eq!(found, [450, 450]);
+    }
+
+    #[test]
+    fn refusals_take_time_from_the_requests() {
+        let mut processor = Network::of_cores(2, 0.0).refusing_at(100.0);
+        processor.start(0.0, 0, 300.0);
+        processor.refused(10);
+        processor.refused(20);
+        assert_eq!(processor.next_end(), 400);
+        assert_eq!(processor.end(400), Some(0));
+    }
+
+    #[test]
+    fn work_is_conserved_over_a_million_events() {
+        let jobs: Vec<(u64, u64)> = (0..200_000).map(|i| (i * 1_000, 900 + i % 199)).collect();
+        let total: u64 = jobs.iter().map(|j| j.1).sum();
+        let found = ends(Network::of_cores(1, 0.0), &jobs);
+        let last = found.iter().max().unwrap();
+        // The processor is busy without a pause from some time on, so the last end includes all
+        // accumulated rounding.
+        assert!(
+            *last >= total && *last < total + 2_000_000,
+            "{last} {total}"
+        );
     }
 
     #[test]

@@ -50,7 +50,7 @@ impl Behaviour for Callers<'_> {
 
     fn answered(&mut self, _: &Request, at: u64, answer: Answer) -> u64 {
         let smoothing = self.smoothing.as_ref();
-        let delay = smoothing.and_then(|s| s.delay(answer.rejection_rate, &mut self.dice.0));
-        at + self.think + delay.map_or(0, nanos)
+        let delay = smoothing.map_or(0, |s| self.dice.smoothed(s, answer.rejection_rate));
+        at + self.think + delay
     }
 }

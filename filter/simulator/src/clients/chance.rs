@@ -2,29 +2,16 @@
 
 use std::f64::consts::TAU;
 
-use headgate_core::rng::Rng;
 use headgate_core::time::nanos;
 use headgate_mesh::smoothing::Smoothing;
 
 use crate::workload::LogNormal;
+use crate::workload::dice::Dice;
 
-/// The generator of the engine, for clients.
-#[derive(Debug)]
-pub(super) struct Chance(Rng);
-
-impl Chance {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(Rng::new(seed))
-    }
-
-    /// Returns a random ratio, at least 0 and below 1.
-    pub(super) fn ratio(&mut self) -> f64 {
-        self.0.next_f64()
-    }
-
+impl Dice {
     /// Returns a time drawn uniformly between two times, ns.
     pub(super) fn between(&mut self, (low, high): (u64, u64)) -> u64 {
-        low + ((high.saturating_sub(low)) as f64 * self.ratio()) as u64
+        low + ((high.saturating_sub(low)) as f64 * self.unit()) as u64
     }
 
     /// Returns the additional delay of a client that received this rejection rate, ns.
@@ -35,12 +22,12 @@ impl Chance {
 
     /// Returns a random number from 1 to `most`.
     pub(super) fn up_to(&mut self, most: u32) -> u32 {
-        1 + (f64::from(most) * self.ratio()) as u32
+        1 + (f64::from(most) * self.unit()) as u32
     }
 
     /// Returns a random index; `weights` are the probabilities, with a sum of 1.
     pub(super) fn index(&mut self, weights: &[f64]) -> usize {
-        let mut left = self.ratio();
+        let mut left = self.unit();
         let taken = weights.iter().position(|weight| {
             left -= weight;
             left < 0.0
@@ -51,8 +38,8 @@ impl Chance {
     /// Returns a time drawn from this distribution, ns.
     pub(super) fn time(&mut self, times: &LogNormal) -> u64 {
         // The Box–Muller method; 1 − u is never 0.
-        let radius = (-2.0 * (1.0 - self.ratio()).ln()).sqrt();
-        let normal = radius * (TAU * self.ratio()).cos();
+        let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
+        let normal = radius * (TAU * self.unit()).cos();
         let sigma = (2.0 * (times.mean_ms() / times.median_ms()).ln()).sqrt();
         (times.median_ms() * 1e6 * (sigma * normal).exp()) as u64
     }

@@ -1,5 +1,6 @@
 //! Answers to clients by intervals, as in the papers' figures.
 
+use crate::results::nearest_rank;
 use crate::source::{Answer, Ending};
 
 /// The answers of one interval.
@@ -96,13 +97,7 @@ impl Series {
             .of(intervals)
             .flat_map(|i| i.response_times.iter().copied())
             .collect();
-        // The smallest value that at least the ratio q of all values doesn't exceed.
-        let rank = ((all.len() as f64 * q).ceil() as usize).max(1) - 1;
-        if rank >= all.len() {
-            return None;
-        }
-        let (_, value, _) = all.select_nth_unstable(rank);
-        Some(f64::from(*value) / 1e6)
+        Some(f64::from(nearest_rank(&mut all, q)?) / 1e6)
     }
 
     /// Returns the mean requested quality, ratio; `None` if no request was served.

@@ -11,9 +11,9 @@
 
 use headgate_mesh::smoothing::Smoothing;
 
-use super::chance::Chance;
 use super::{Behaviour, Wake};
 use crate::source::{Answer, Ending, Request};
+use crate::workload::dice::Dice;
 
 /// Transactions, in the order of [`Request::kind`].
 pub const TRANSACTIONS: [&str; 4] = ["view-stock", "view-portfolio", "purchase", "sale"];
@@ -79,7 +79,7 @@ pub struct Threads<'a> {
     portfolios: Vec<u32>,
     /// The time at which each thread would have sent its request without smoothing.
     begun: Vec<u64>,
-    chance: Chance,
+    dice: Dice,
     period: u64,
     timely_within: u64,
     backlog: u64,
@@ -91,15 +91,15 @@ impl<'a> Threads<'a> {
     /// `timely_within` ns.
     #[must_use]
     pub fn new(habits: &'a Habits, period: u64, timely_within: u64, seed: u64) -> Self {
-        let mut chance = Chance::new(seed);
+        let mut dice = Dice::new(seed);
         let portfolios = (0..habits.threads)
-            .map(|_| chance.up_to(habits.portfolio))
+            .map(|_| dice.up_to(habits.portfolio))
             .collect();
         Self {
             habits,
             portfolios,
             begun: vec![0; habits.threads as usize],
-            chance,
+            dice,
             period: period.max(1),
             timely_within,
             backlog: 0,
@@ -111,9 +111,9 @@ impl<'a> Threads<'a> {
     #[must_use]
     pub fn starts(&mut self) -> Vec<u64> {
         let longest = self.think(0).1;
-        let chance = &mut self.chance;
+        let dice = &mut self.dice;
         for begun in &mut self.begun {
-            *begun = chance.between((0, longest));
+            *begun = dice.between((0, longest));
         }
         self.begun.clone()
     }
@@ -146,10 +146,10 @@ impl<'a> Threads<'a> {
     fn cost(&mut self, kind: usize, client: usize) -> u32 {
         let portfolio = self.portfolios[client];
         match kind {
-            0 => 2 * self.chance.up_to(self.habits.companies),
+            0 => 2 * self.dice.up_to(self.habits.companies),
             1 => 2 * portfolio,
             2 => 1 + (portfolio + 1),
-            _ => portfolio + 2 * self.chance.up_to(portfolio),
+            _ => portfolio + 2 * self.dice.up_to(portfolio),
         }
     }
 
@@ -161,7 +161,7 @@ impl<'a> Threads<'a> {
 
 impl Behaviour for Threads<'_> {
     fn wake(&mut self, client: u32, at: u64) -> Wake {
-        let kind = self.chance.index(&SHARES);
+        let kind = self.dice.index(&SHARES);
         let cost = self.cost(kind, client as usize);
         self.sample(at);
         self.backlog += u64::from(cost);
@@ -196,9 +196,9 @@ impl Behaviour for Threads<'_> {
             }
         }
         let think = self.think(at);
-        let next = at + self.chance.between(think);
+        let next = at + self.dice.between(think);
         self.begun[client] = next;
         let smoothing = self.habits.smoothing.as_ref();
-        next + smoothing.map_or(0, |s| self.chance.smoothed(s, answer.rejection_rate))
+        next + smoothing.map_or(0, |s| self.dice.smoothed(s, answer.rejection_rate))
     }
 }

@@ -9,11 +9,11 @@
 //! timeout each time. It gives up after five retries, 189 s in all (Linux 2.4: `tcp_syn_retries` 5,
 //! first timeout 3 s).
 
-use super::chance::Chance;
 use super::series::Series;
 use super::{Behaviour, Wake};
 use crate::source::{Answer, Ending, Request};
 use crate::workload::LogNormal;
+use crate::workload::dice::Dice;
 
 const SYN_TIMEOUT: u64 = 3_000_000_000;
 const SYN_RETRIES: u32 = 5;
@@ -69,7 +69,7 @@ pub struct Users<'a> {
     habits: &'a Habits,
     users: Vec<User>,
     connected: u32,
-    chance: Chance,
+    dice: Dice,
     /// Answers by class.
     classes: Vec<Series>,
     /// Answers by page.
@@ -92,7 +92,7 @@ impl<'a> Users<'a> {
             habits,
             users: stays.iter().map(user).collect(),
             connected: 0,
-            chance: Chance::new(seed),
+            dice: Dice::new(seed),
             classes: vec![Series::new(interval); classes.unwrap_or_default()],
             pages: vec![Series::new(interval); habits.pages.len()],
         }
@@ -151,7 +151,7 @@ impl Behaviour for Users<'_> {
         Wake::Send(Request {
             client,
             class: user.stay.class,
-            ..Request::new(at, user.page, self.chance.time(&page.work))
+            ..Request::new(at, user.page, self.dice.time(&page.work))
         })
     }
 
@@ -162,7 +162,7 @@ impl Behaviour for Users<'_> {
         self.pages[request.kind].add(user.begun, at, answer);
         let pause = match answer.ending {
             Ending::Served => {
-                user.page = self.chance.index(&self.habits.pages[request.kind].next);
+                user.page = self.dice.index(&self.habits.pages[request.kind].next);
                 self.habits.think
             }
             Ending::Refused | Ending::Failed => {

@@ -22,6 +22,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use headgate_mesh::class_admission::Scope;
+use serde::{Deserialize, Deserializer};
 
 pub use seen::{Sample, Seen};
 pub use world::run;
@@ -54,7 +55,8 @@ pub struct Setup {
 }
 
 /// A traffic pattern: the pairs of hosts that call each other, and the times of the calls.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(tag = "type", deny_unknown_fields)]
 pub enum Pattern {
     /// Every host calls every other. In a burst, `calls` calls of each pair arrive as a Poisson
     /// process at `burst` times a link's bandwidth. Then nothing arrives for `idle` times the
@@ -76,7 +78,8 @@ pub enum Pattern {
 }
 
 /// The algorithm that decides the class in which a call runs.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(tag = "type", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub enum Method {
     /// No algorithm: each call runs in the class that it asks for.
     None,
@@ -84,13 +87,16 @@ pub enum Method {
     Distributed,
     /// [`headgate_mesh::class_admission::Misses`].
     Misses {
-        /// T, the period.
+        /// T, the period; in data a number of ms.
+        #[serde(deserialize_with = "millis")]
         period: Duration,
         /// K, the number of misses allowed in a period.
         allowed: NonZeroU32,
         /// The calls whose misses are counted together.
+        #[serde(default = "destination")]
         scope: Scope,
         /// Whether K holds for each sender at a receiver rather than for all of them together.
+        #[serde(default)]
         by_sender: bool,
     },
     /// [`headgate_mesh::class_admission::Incast`].
@@ -98,8 +104,19 @@ pub enum Method {
         /// w, the weight of the past.
         past: f64,
         /// The calls whose delays are averaged together.
+        #[serde(default = "destination")]
         scope: Scope,
     },
+}
+
+/// The scope of the paper.
+const fn destination() -> Scope {
+    Scope::Destination
+}
+
+fn millis<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    let seconds = f64::deserialize(from)? / 1e3;
+    Duration::try_from_secs_f64(seconds).map_err(serde::de::Error::custom)
 }
 
 /// The setups of experiments, for tests.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use headgate_core::config::FilterConfig;
 use headgate_core::decision::{Action, Arrival, Decision, PolicyId, Ticket};
-use headgate_core::host::{HostError, Local};
+use headgate_core::host::HostError;
 use headgate_core::refusal::Refusal;
 use headgate_core::request::{Attributes, ClassId, Progress};
 use headgate_core::stage::Outcome;
@@ -18,6 +18,7 @@ use super::graph::{Graph, Service};
 use super::policy::Setup;
 use super::seen::ProcessSample;
 use super::spans::{Said, Span};
+use crate::host::Local;
 use crate::simulation::SimulationError;
 use crate::workload::dice::Dice;
 use crate::workload::request::Place;
@@ -28,7 +29,7 @@ const POLICY: PolicyId = PolicyId(0);
 /// A process and its engine.
 #[derive(Debug)]
 pub(super) struct Process {
-    host: Local<()>,
+    host: Local,
     clock: Clock,
     engine: Engine,
     /// Classifications of requests in the stage, by task and workflow.

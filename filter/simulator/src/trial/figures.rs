@@ -10,11 +10,10 @@ type Value = fn(&TypeRow) -> Option<f64>;
 pub(super) fn figures(
     trial: &Trial,
     results: &[CaseRows],
-    runs: &[CaseOutcome],
-    seeds: usize,
+    runs: &[Vec<CaseOutcome>],
 ) -> Vec<Figure> {
     let over_load = over_load(trial, results);
-    let over_time = over_time(trial, results, runs, seeds);
+    let over_time = over_time(trial, results, runs);
     [over_load, over_time].concat()
 }
 
@@ -116,16 +115,10 @@ fn objectives(trial: &Trial, points: &[(f64, &[TypeRow])], percentile: f64) -> V
 }
 
 /// Returns the figures over time, if the load changes over time.
-fn over_time(
-    trial: &Trial,
-    results: &[CaseRows],
-    runs: &[CaseOutcome],
-    seeds: usize,
-) -> Vec<Figure> {
-    let cases = runs.chunks(seeds);
-    let several = cases.len() > 1;
+fn over_time(trial: &Trial, results: &[CaseRows], runs: &[Vec<CaseOutcome>]) -> Vec<Figure> {
+    let several = runs.len() > 1;
     let mut all = Vec::new();
-    for (runs, case) in cases.zip(results) {
+    for (runs, case) in runs.iter().zip(results) {
         let of_runs: Vec<Vec<(f64, Vec<TypeRow>)>> =
             runs.iter().filter_map(|run| curve(trial, run)).collect();
         let Some(first) = of_runs.first() else {

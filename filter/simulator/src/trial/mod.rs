@@ -13,10 +13,9 @@ use headgate_core::time::nanos;
 use headgate_mesh::smoothing::Smoothing;
 
 use crate::Size;
-use crate::backend::Servers;
+use crate::backend::Network;
 use crate::clients::callers::Callers;
 use crate::observe::{Observed, Timeline};
-use crate::parallel::in_parallel;
 use crate::progress::Progress;
 use crate::report::{Report, Subject};
 use crate::results::Outcome;
@@ -224,22 +223,24 @@ impl Trial {
     pub fn run(&self, size: &Size, progress: &dyn Progress) -> Result<Report, SimulationError> {
         let amount = self.amount(size);
         let cases = self.cases();
-        let seeds = amount.seeds as usize;
         let expected: u64 = cases.iter().map(|case| self.expected(case, &amount)).sum();
         progress.expect(expected * u64::from(amount.seeds));
-        let runs = in_parallel(size.threads, cases.len() * seeds, |at| {
-            let seed = amount.seed.wrapping_add((at % seeds) as u64);
-            self.run_case(&cases[at / seeds], seed, &amount, progress)
+        let size = Size {
+            seed: Some(amount.seed),
+            ..*size
+        };
+        let runs = size.runs(amount.seeds, cases.len(), |case, seed| {
+            self.run_case(&cases[case], seed, &amount, progress)
         })?;
         let results: Vec<CaseRows> = cases
             .iter()
-            .zip(runs.chunks(seeds))
+            .zip(&runs)
             .flat_map(|(case, runs)| self.rows_of(case, runs))
             .collect();
         let mut report = Report::new(self.subject.clone(), self.title());
         self.describe(&mut report, &amount);
         report.tables = vec![tables::table(self, &results)];
-        report.figures = figures::figures(self, &results, &runs, seeds);
+        report.figures = figures::figures(self, &results, &runs);
         report.rows = results.iter().flat_map(|case| case.records(self)).collect();
         report.notes.clone_from(&self.notes);
         report.notes.extend(tables::hardly_answered(self, &results));
@@ -364,7 +365,7 @@ impl Trial {
             // The strategy and the traffic must not share random numbers.
             seed: !seed,
         };
-        let backend = Servers::new(self.slots);
+        let backend = Network::of_servers(self.slots);
         let (phases, curve) = self.edges(case, amount);
         let timeline = |edges: Option<Vec<u64>>| edges.map(|e| Timeline::new(e, kinds.len()));
         let timelines = [phases, curve].map(timeline);
@@ -406,7 +407,7 @@ impl Trial {
         let phases = phases
             .iter()
             .map(|phase| (nanos(phase.duration), rate(phase)));
-        Pace::Phases(warm_up.into_iter().chain(phases).collect())
+        warm_up.into_iter().chain(phases).collect()
     }
 
     /// Returns the edges of phases and of bins, ns; `None` if nothing changes over time.

@@ -53,15 +53,9 @@ impl Bursts {
     }
 }
 
-/// A rate over time.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Pace {
-    /// A constant rate, requests per second, without an end.
-    Steady(f64),
-    /// The lengths of phases, ns, and their rates, requests per second. No requests arrive after
-    /// the last phase.
-    Phases(Vec<(u64, f64)>),
-}
+/// A rate over time: the lengths of phases, ns, and their rates, requests per second. No requests
+/// arrive after the last phase.
+pub(crate) type Pace = Vec<(u64, f64)>;
 
 /// The state of an arrival process, which yields the arrival times.
 #[derive(Debug)]
@@ -86,10 +80,7 @@ impl Clock {
             process,
             now: 0.0,
             phase: 0,
-            phase_end: match &pace {
-                Pace::Steady(_) => f64::INFINITY,
-                Pace::Phases(phases) => phases.first().map_or(0.0, |(ns, _)| *ns as f64),
-            },
+            phase_end: pace.first().map_or(0.0, |(ns, _)| *ns as f64),
             pace,
             in_burst: false,
             state_end: f64::INFINITY,
@@ -113,7 +104,7 @@ impl Clock {
         loop {
             let end = self.phase_end.min(self.state_end);
             let room = self.rate * (end - self.now);
-            if left < room || end == f64::INFINITY {
+            if left < room {
                 self.now += left / self.rate;
                 return Some(self.now as u64);
             }
@@ -135,11 +126,8 @@ impl Clock {
             self.stay(&bursts, dice);
         }
         if self.now >= self.phase_end {
-            let Pace::Phases(phases) = &self.pace else {
-                return false;
-            };
             self.phase += 1;
-            let Some((ns, _)) = phases.get(self.phase) else {
+            let Some((ns, _)) = self.pace.get(self.phase) else {
                 return false;
             };
             self.phase_end += *ns as f64;
@@ -158,10 +146,7 @@ impl Clock {
     }
 
     fn rate_now(&self) -> f64 {
-        let per_second = match &self.pace {
-            Pace::Steady(rate) => *rate,
-            Pace::Phases(phases) => phases.get(self.phase).map_or(0.0, |(_, rate)| *rate),
-        };
+        let per_second = self.pace.get(self.phase).map_or(0.0, |(_, rate)| *rate);
         let factor = match self.process {
             Process::Poisson | Process::Constant => 1.0,
             Process::Bursty(bursts) => {
@@ -204,11 +189,11 @@ mod tests {
 
     #[test]
     fn poisson_arrivals_vary_as_they_should_and_constant_ones_do_not() {
-        let poisson = arrivals(Process::Poisson, Pace::Steady(100.0), 4_000 * S);
+        let poisson = arrivals(Process::Poisson, vec![(u64::MAX, 100.0)], 4_000 * S);
         let of_poisson = counts(&poisson, 4_000);
         assert!((poisson.len() as f64 / 400_000.0 - 1.0).abs() < 0.01);
         assert!((dispersion(&of_poisson) - 1.0).abs() < 0.1);
-        let constant = arrivals(Process::Constant, Pace::Steady(100.0), 40 * S);
+        let constant = arrivals(Process::Constant, vec![(u64::MAX, 100.0)], 40 * S);
         assert!(
             constant
                 .windows(2)
@@ -226,7 +211,11 @@ mod tests {
         let (calm, burst) = bursts.rates();
         assert!((calm * 0.9 + burst * 0.1 - 1.0).abs() < 1e-12);
         let seconds = 20_000;
-        let times = arrivals(Process::Bursty(bursts), Pace::Steady(100.0), seconds * S);
+        let times = arrivals(
+            Process::Bursty(bursts),
+            vec![(u64::MAX, 100.0)],
+            seconds * S,
+        );
         let rate = times.len() as f64 / seconds as f64;
         assert!((rate / 100.0 - 1.0).abs() < 0.05, "{rate}");
         let counts = counts(&times, seconds as usize);
@@ -238,7 +227,7 @@ mod tests {
 
     #[test]
     fn phases_follow_each_other_and_end() {
-        let pace = Pace::Phases(vec![(100 * S, 50.0), (10 * S, 0.0), (100 * S, 200.0)]);
+        let pace = vec![(100 * S, 50.0), (10 * S, 0.0), (100 * S, 200.0)];
         let times = arrivals(Process::Poisson, pace, u64::MAX);
         let between = |from: u64, to: u64| {
             let within = |at: &&u64| (from * S..to * S).contains(*at);
@@ -253,7 +242,7 @@ mod tests {
     #[test]
     fn a_change_of_rate_takes_effect_at_once() {
         // At the first phase's rate the next request would arrive after a day.
-        let pace = Pace::Phases(vec![(S, 1e-5), (S, 1_000.0)]);
+        let pace = vec![(S, 1e-5), (S, 1_000.0)];
         let times = arrivals(Process::Poisson, pace, u64::MAX);
         assert!((times.len() as f64 - 1_000.0).abs() < 100.0);
         assert!(times[0] - S < S / 10);

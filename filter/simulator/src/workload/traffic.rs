@@ -29,7 +29,7 @@ impl<'a> Traffic<'a> {
 
     /// Returns an endless stream.
     pub(crate) fn steady(workload: &'a Workload, per_second: f64, seed: u64) -> Self {
-        Self::new(workload, Pace::Steady(per_second), seed)
+        Self::new(workload, vec![(u64::MAX, per_second)], seed)
     }
 
     fn draw(&mut self) -> Option<Request> {

@@ -190,7 +190,7 @@ fn an_edit_that_fails_is_made_or_not_made() {
             h.fail_at.set(fail_at);
             let edited = e.configure(&h, t(2), &types(after, Discipline::Sjf), &mut a);
             h.fail_at.set(0);
-            let running = &e.running[0];
+            let running = &e.policies[0];
             assert_eq!(&running.compiled.config, running.stage.config());
             let applied = running.compiled.config.types.len() == after;
             assert!(applied || edited.is_err(), "{fail_at}");
@@ -209,6 +209,39 @@ fn an_edit_that_fails_is_made_or_not_made() {
         }
     }
     assert!(made > 0 && not_made > 0, "{made} {not_made}");
+}
+
+/// Whichever call fails during an edit, the next tick finishes it.
+#[test]
+fn an_edit_during_which_the_host_fails_is_finished_by_a_tick() {
+    let two = || {
+        let mut config = config(2, |stage| stage.routes = vec!["r".to_owned()]);
+        let mut other = config.stages[0].clone();
+        other.policy = "ns/other".to_owned();
+        other.routes.clear();
+        config.stages.push(other);
+        config
+    };
+    let mut failed = 0;
+    for fail_at in 1..40 {
+        let m = MemoryHost::new();
+        let h = H::new(&m);
+        let (mut e, mut a) = (Engine::new(1), Vec::new());
+        e.configure(&h, t(0), &config(1, |_| {}), &mut a).unwrap();
+        let first = e.arrive(&h, t(1), 1, &MemoryRequest::get("/"), None, &mut a);
+        h.calls.set(0);
+        h.fail_at.set(fail_at);
+        failed += u32::from(e.configure(&h, t(2), &two(), &mut a).is_err());
+        h.fail_at.set(0);
+        e.tick(&h, t(10), &mut a).unwrap();
+        let new = e.arrive(&h, t(11), 2, &MemoryRequest::get("/"), None, &mut a);
+        let new = pass(&new.unwrap());
+        assert_eq!(e.stage(new.policy).unwrap().config().policy, "ns/other");
+        let old = pass(&first.unwrap());
+        let stage = e.stage(old.policy).unwrap();
+        assert_eq!(stage.config(), &two().stages[0], "{fail_at}");
+    }
+    assert!(failed > 0);
 }
 
 /// A request that an edit sends to the backend above P releases its slot only if it has one.

@@ -34,7 +34,7 @@ fn warm() -> Process {
 fn rates(process: &Process) -> Vec<Option<f64>> {
     let rate = |engine: &Option<Engine>| {
         let engine = engine.as_ref().unwrap();
-        engine.rejection_rate(engine.running[0].id)
+        engine.policies[0].stage.rejection_rate()
     };
     process.workers.iter().map(rate).collect()
 }

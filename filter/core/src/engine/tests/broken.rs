@@ -119,7 +119,8 @@ fn a_stream_that_has_begun_is_answered() {
             panic!("{at:?}")
         };
         let begun = process.with(worker, |engine, host, now, _| {
-            engine.first_byte(host, now, ticket, Outcome::Completed)
+            let stage = engine.stage_mut(ticket.policy).unwrap();
+            stage.first_byte(host, now, ticket, Outcome::Completed)
         });
         begun.unwrap().unwrap();
     }
@@ -137,7 +138,7 @@ fn a_stream_that_has_begun_is_answered() {
 fn held(process: &Process) -> (u64, u64) {
     let (mut held, mut freed) = (0, 0);
     let policies = process.workers.iter().flatten();
-    let policies = policies.flat_map(|engine| engine.running.iter().chain(&engine.retired));
+    let policies = policies.flat_map(|engine| &engine.policies);
     for request in policies.flat_map(|policy| policy.stage.requests.iter()) {
         if matches!(request.phase, Phase::Running { .. }) {
             match request.freed {
@@ -261,7 +262,7 @@ fn no_host_is_asked_for_while_none_is_overtaken() {
             .workers
             .iter()
             .flatten()
-            .flat_map(|engine| &engine.running);
+            .flat_map(|engine| &engine.policies);
         stages.filter(|policy| policy.stage.watches_hosts()).count()
     };
     let slow = arrive_at(&mut process, 0, 1);

@@ -181,7 +181,7 @@ fn wait_estimates_follow_the_groups_of_an_order_that_is_enforced_from_now_on() {
         class: rest,
         ..crate::request::Attributes::of(crate::request::TypeId(0))
     };
-    let stage = &process.workers[0].as_ref().unwrap().running[0].stage;
+    let stage = &process.workers[0].as_ref().unwrap().policies[0].stage;
     let wait = stage.expected_wait(&process.host, now, &request).unwrap();
     assert!(wait > Duration::from_millis(500), "{wait:?}");
 }
@@ -212,7 +212,7 @@ fn work_is_counted_anew_when_its_unit_changes() {
     process.run_for(Duration::from_millis(200));
     process.finish(streams[0], Outcome::Completed);
     process.run_for(Duration::from_secs(2));
-    let stage = &process.workers[0].as_ref().unwrap().running[0].stage;
+    let stage = &process.workers[0].as_ref().unwrap().policies[0].stage;
     let request = crate::request::Attributes::of(crate::request::TypeId(1));
     let wait = stage.expected_wait(&process.host, process.now, &request);
     assert!(wait.unwrap().abs_diff(Duration::from_millis(600)) < Duration::from_millis(20));

@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::{Measure, QueueMode};
 use crate::request::Attributes;
+use crate::request::TypeId;
 use crate::stage::Stage;
 
 const MS: Duration = Duration::from_millis(1);
@@ -24,7 +25,8 @@ impl Process {
             panic!("{stream} is not in the backend")
         };
         self.with(worker, |engine, host, now, _| {
-            let held = engine.first_byte(host, now, ticket, Outcome::Completed);
+            let stage = engine.stage_mut(ticket.policy).unwrap();
+            let held = stage.first_byte(host, now, ticket, Outcome::Completed);
             held.unwrap();
         });
     }
@@ -44,7 +46,7 @@ impl Process {
 
     fn stage(&self, worker: usize) -> &Stage {
         let engine = self.workers[worker].as_ref().unwrap();
-        &engine.running[0].stage
+        &engine.policies[0].stage
     }
 
     /// Returns the estimated mean and median of the only type, ms.
@@ -125,7 +127,8 @@ fn a_slot_goes_to_the_next_once_when_the_stream_ends() {
         engine
             .finish(host, now, ticket, Outcome::Abandoned, actions)
             .unwrap();
-        engine
+        let stage = engine.stage_mut(ticket.policy).unwrap();
+        stage
             .first_byte(host, now, ticket, Outcome::Completed)
             .unwrap();
     });
@@ -149,7 +152,8 @@ fn a_stream_that_is_watched_without_a_slot_is_not_measured() {
     let (_, _, place) = process.requests[&second];
     let (At::Queue(ticket) | At::Backend(ticket)) = place;
     process.with(0, |engine, host, now, _| {
-        engine
+        let stage = engine.stage_mut(ticket.policy).unwrap();
+        stage
             .first_byte(host, now, ticket, Outcome::Completed)
             .unwrap();
     });

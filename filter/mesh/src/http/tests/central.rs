@@ -106,6 +106,8 @@ fn a_proxy_does_as_the_server_says_while_it_says_something() {
         sender.ms += 300;
         assert_eq!(sender.is_downgraded(), alone);
         assert!(sender.reports().is_some());
+        let shown = if alone { 0 } else { 1_000 };
+        assert_eq!(sender.of_class("admit_permille"), shown);
         assert_eq!(
             (
                 sender.value("admission_reports"),
@@ -122,6 +124,21 @@ fn a_proxy_does_as_the_server_says_while_it_says_something() {
         sender.ms += 10_001;
         assert_eq!(sender.reports(), None);
     }
+}
+
+/// The sender's own law doesn't move meanwhile, since no call runs in the class.
+#[test]
+fn without_the_server_the_gauge_shows_the_senders_own_law() {
+    let (mut sender, mut server) = (sender(MISSES, "Distributed"), Server::default());
+    sender.completes(100, &LATE);
+    let report = sender.reports().unwrap();
+    sender.hears(Some(&answer(&mut server, 0, &report)));
+    assert!(!sender.is_downgraded());
+    assert_eq!(sender.of_class("admit_permille"), 1_000);
+    sender.ms += 1_000;
+    assert!(sender.is_downgraded());
+    sender.reports();
+    assert_eq!(sender.of_class("admit_permille"), 0);
 }
 
 #[test]

@@ -39,8 +39,6 @@ pub struct Measured {
     pub workflow: WorkflowId,
     /// Requests that arrived, including refused ones: λ.
     pub offered: u64,
-    /// Those of them that went on to the backend.
-    pub admitted: u64,
     /// Requests that ended in the interval after holding a slot.
     pub completed: u64,
     /// The sum of their service times.

@@ -60,8 +60,6 @@ pub struct Snapshot {
     pub local_rate: f64,
     /// λ: the arrival rate, requests/s.
     pub demand: f64,
-    /// Mean slot time of a request, slot-seconds; `None` as long as none has completed.
-    pub cost: Option<f64>,
     /// The bottleneck that sets the rate; `None` without a rate.
     pub bottleneck: Option<Bottleneck>,
     /// Mean time from admission to end; `None` as long as none has completed.
@@ -147,7 +145,6 @@ impl Workflow {
     fn is_valid(&self) -> bool {
         let Estimates {
             offered,
-            admitted,
             completed,
             service,
             resource,
@@ -156,7 +153,6 @@ impl Workflow {
         let sums = [
             offered.sum,
             offered.count,
-            admitted,
             completed,
             service,
             resource,
@@ -378,15 +374,6 @@ impl Adaptation {
         self.seen(workflow).map_or(f64::INFINITY, |w| w.rate)
     }
 
-    /// Returns the rate of `workflow` that `upstream` may send, requests/s; `None` for no limit. An
-    /// unknown process gets an equal share.
-    #[must_use]
-    pub fn announced(&self, workflow: WorkflowId, upstream: ProcessId) -> Option<f64> {
-        let rate = self.rate(workflow);
-        let announced = self.state.upstream.announced(workflow, upstream, rate);
-        announced.is_finite().then_some(announced)
-    }
-
     /// Returns the result of [`Adaptation::announced`] for an unknown process.
     #[must_use]
     pub fn announced_to_newcomers(&self, workflow: WorkflowId) -> Option<f64> {
@@ -403,13 +390,6 @@ impl Adaptation {
             .filter(|(_, _, rate)| rate.is_finite())
     }
 
-    /// Returns the mean time of a request of `workflow` from its admission to its end; `None` as
-    /// long as none has completed.
-    #[must_use]
-    pub fn completion(&self, workflow: WorkflowId) -> Option<Duration> {
-        seconds(self.seen(workflow)?.estimates.completion()?)
-    }
-
     /// Yields the workflows seen so far, ascending. Allocates nothing.
     pub fn workflows(&self) -> impl Iterator<Item = Snapshot> + '_ {
         let all = self.state.workflows.iter().enumerate();
@@ -418,7 +398,6 @@ impl Adaptation {
             rate: w.rate,
             local_rate: w.local,
             demand: w.estimates.demand(),
-            cost: w.estimates.cost(),
             bottleneck: w.bottleneck,
             completion: w.estimates.completion().and_then(seconds),
         })
@@ -440,7 +419,6 @@ impl Adaptation {
             workflow.seen = true;
             let sums = &mut workflow.sums;
             sums.offered += measured.offered as f64;
-            sums.admitted += measured.admitted as f64;
             sums.completed += measured.completed as f64;
             sums.service += measured.service.as_secs_f64();
             sums.resource += amount(measured.resource);

@@ -13,6 +13,21 @@ impl shared::Record for State {
     const SCHEMA: u32 = 0;
 }
 
+impl Adaptation {
+    /// Returns the rate of `workflow` that `upstream` may send, requests/s; `None` for no limit.
+    fn announced(&self, workflow: WorkflowId, upstream: ProcessId) -> Option<f64> {
+        let mut known = self.state.upstream.iter();
+        let own = known.find(|(w, process, _)| (*w, *process) == (workflow, upstream));
+        let newcomer = || self.announced_to_newcomers(workflow);
+        let rate = own.map_or_else(newcomer, |(_, _, rate)| Some(rate));
+        rate.filter(|rate| rate.is_finite())
+    }
+
+    fn completion(&self, workflow: WorkflowId) -> Option<Duration> {
+        seconds(self.seen(workflow)?.estimates.completion()?)
+    }
+}
+
 fn config(quantile: f64, sharing: SharingConfig) -> WorkflowsConfig {
     WorkflowsConfig {
         identify: vec![WorkflowSource::Type],
@@ -65,7 +80,6 @@ fn step(adaptation: &mut Adaptation, now: Instant, workflow: u16, rps: u64, hear
         workflows: &[Measured {
             workflow,
             offered: n,
-            admitted: n,
             completed: n,
             service: spent,
             completion: spent * 5,
@@ -157,7 +171,6 @@ fn settings_belong_to_names() {
                 workflows: &[Measured {
                     workflow: w,
                     offered: 10,
-                    admitted: 10,
                     completed: 10,
                     service: INTERVAL,
                     ..Measured::default()
@@ -203,7 +216,6 @@ fn a_new_workflow_is_taken_for_one_like_the_others() {
     let measured = |workflow, offered, completed| Measured {
         workflow: WorkflowId(workflow),
         offered,
-        admitted: offered,
         completed,
         service: Duration::from_millis(2) * completed as u32,
         ..Measured::default()
@@ -327,14 +339,13 @@ fn anything() -> impl Strategy<Value = f64> {
 prop_compose! {
     fn measured()(
         workflow in prop_oneof![9 => 0..4_u16, 1 => any::<u16>()],
-        counts in [0..500_u64, 0..500_u64, 0..500_u64],
+        counts in [0..500_u64, 0..500_u64],
         millis in [0..10_000_u64, 0..10_000_u64], resource in anything(),
     ) -> Measured {
         Measured {
             workflow: WorkflowId(workflow),
             offered: counts[0],
-            admitted: counts[1],
-            completed: counts[2],
+            completed: counts[1],
             service: Duration::from_millis(millis[0]),
             completion: Duration::from_millis(millis[1]),
             resource,

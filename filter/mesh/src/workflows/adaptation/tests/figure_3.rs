@@ -105,7 +105,6 @@ impl Mesh {
             measured.push(Measured {
                 workflow,
                 offered,
-                admitted,
                 completed: admitted,
                 service: spent,
                 completion: spent,

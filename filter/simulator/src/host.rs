@@ -1,47 +1,29 @@
-//! Shared state for one engine that serves the whole process, in plain cells.
+//! The state of a process with a single engine, in plain cells.
 //!
-//! Without other workers nothing is atomic and no wake-up is sent. A caller that shares the engine
-//! between threads must lock it together with this state. The engine calls its host several times
-//! per request, so this determines the speed of a simulation.
+//! Without other workers nothing is atomic and no wake-up is sent. The engine calls its host several
+//! times per request, so this determines the speed of a simulation.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::{Expected, HostError, MetricId, MetricKind, Metrics, Number, Shared, Version};
+use headgate_core::host::{
+    Expected, HostError, MetricId, MetricKind, Metrics, Number, Shared, Version,
+};
 
 /// The status in [`HostError::Call`] for an undefined number: proxy-wasm's `Status::NotFound`.
 const NOT_FOUND: u32 = 1;
 
-/// State in plain cells, for a single engine. `M` is the sink of metrics; `()` discards them.
+/// State in plain cells, for a single engine. Discards metrics.
 #[derive(Debug, Default)]
-pub struct Local<M> {
-    metrics: M,
-    wall_clock_offset: Duration,
+pub struct Local {
     numbers: RefCell<HashMap<String, Number>>,
     values: RefCell<Vec<Cell<u64>>>,
     blobs: RefCell<HashMap<String, (Vec<u8>, Version)>>,
     versions: Cell<u32>,
 }
 
-impl<M> Local<M> {
-    /// Creates an empty state. `wall_clock_offset` is that of [`Shared::wall_clock_offset`].
-    pub fn new(metrics: M, wall_clock_offset: Duration) -> Self {
-        Self {
-            metrics,
-            wall_clock_offset,
-            numbers: RefCell::default(),
-            values: RefCell::default(),
-            blobs: RefCell::default(),
-            versions: Cell::default(),
-        }
-    }
-
-    /// Returns the sink of metrics.
-    pub fn metrics(&self) -> &M {
-        &self.metrics
-    }
-
+impl Local {
     fn with<T>(
         &self,
         call: &'static str,
@@ -55,23 +37,23 @@ impl<M> Local<M> {
     }
 }
 
-impl<M: Metrics> Metrics for Local<M> {
-    fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError> {
-        self.metrics.define(kind, name)
+impl Metrics for Local {
+    fn define(&self, _kind: MetricKind, _name: &str) -> Result<MetricId, HostError> {
+        Ok(MetricId(0))
     }
 
-    fn add(&self, metric: MetricId, delta: i64) -> Result<(), HostError> {
-        self.metrics.add(metric, delta)
+    fn add(&self, _metric: MetricId, _delta: i64) -> Result<(), HostError> {
+        Ok(())
     }
 
-    fn record(&self, metric: MetricId, value: u64) -> Result<(), HostError> {
-        self.metrics.record(metric, value)
+    fn record(&self, _metric: MetricId, _value: u64) -> Result<(), HostError> {
+        Ok(())
     }
 }
 
-impl<M> Shared for Local<M> {
+impl Shared for Local {
     fn wall_clock_offset(&self) -> Duration {
-        self.wall_clock_offset
+        Duration::ZERO
     }
 
     fn number(&self, name: &str) -> Result<Number, HostError> {
@@ -127,8 +109,7 @@ mod tests {
 
     #[test]
     fn numbers_and_blobs_are_those_of_their_name() {
-        let host = Local::new((), Duration::from_secs(7));
-        assert_eq!(host.wall_clock_offset(), Duration::from_secs(7));
+        let host = Local::default();
         let (a, b) = (host.number("a").unwrap(), host.number("b").unwrap());
         host.set(a, 3).unwrap();
         host.add_to(host.number("a").unwrap(), -4).unwrap();
