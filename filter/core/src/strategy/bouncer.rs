@@ -151,7 +151,8 @@ impl Admission for Bouncer {
         view: &View<'_>,
         rng: &mut Rng,
     ) -> Result<(), Reason> {
-        if let Some(ByValue { cut, .. }) = &mut self.by_value {
+        if let Some(ByValue { cut, budget }) = &mut self.by_value {
+            budget.begin();
             match cut.admits(request, view.now, rng) {
                 Admitted::No if !(has_room(view) && cut.is_calm(view.now)) => {
                     return Err(Reason::Value);
@@ -179,6 +180,12 @@ impl Admission for Bouncer {
 
     fn needs_slots_in_use(&self, queue_length: u32, _work: u64) -> bool {
         queue_length == 0 && (self.by_size || self.value_cut().is_some_and(ValueCut::cuts))
+    }
+
+    fn withdrawn(&mut self, _request: &Attributes) {
+        if let Some(ByValue { budget, .. }) = &mut self.by_value {
+            budget.withdrawn();
+        }
     }
 
     fn entered(&mut self, kind: TypeId, _class: ClassId) {

@@ -50,6 +50,11 @@ pub struct ErrorBudget {
     spent: Vec<f64>,
     /// The largest number of objectives of a type.
     objectives: usize,
+    /// The start of the part of `spent` that the request just admitted changed; `None` if it was
+    /// not admitted.
+    changed: Option<usize>,
+    /// The values of that part before.
+    before: Vec<f64>,
 }
 
 impl ErrorBudget {
@@ -59,7 +64,14 @@ impl ErrorBudget {
         Self {
             spent: vec![0.0; types * objectives],
             objectives,
+            changed: None,
+            before: vec![0.0; objectives],
         }
+    }
+
+    /// Begins the decision about a request: [`Self::withdrawn`] no longer applies to earlier ones.
+    pub fn begin(&mut self) {
+        self.changed = None;
     }
 
     /// Whether one more request of `kind` may exceed the type's objective number `at`, which is for
@@ -74,9 +86,24 @@ impl ErrorBudget {
     /// request is expected to exceed it.
     pub fn admitted(&mut self, kind: TypeId, exceeded: impl Iterator<Item = bool>) {
         let row = usize::from(kind.0) * self.objectives;
-        let spent = self.spent.iter_mut().skip(row).take(self.objectives);
-        for (spent, exceeds) in spent.zip(exceeded) {
+        let Some(spent) = self.spent.get_mut(row..row + self.objectives) else {
+            return;
+        };
+        self.before.copy_from_slice(spent);
+        self.changed = Some(row);
+        for (spent, exceeds) in spent.iter_mut().zip(exceeded) {
             *spent += GAIN * (f64::from(u8::from(exceeds)) - *spent);
+        }
+    }
+
+    /// Records that the request that was just admitted was refused after all.
+    pub fn withdrawn(&mut self) {
+        let Some(row) = self.changed.take() else {
+            return;
+        };
+        let spent = self.spent.iter_mut().skip(row);
+        for (spent, before) in spent.zip(&self.before) {
+            *spent = *before;
         }
     }
 }

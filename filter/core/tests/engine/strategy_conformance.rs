@@ -473,6 +473,53 @@ fn beside_a_value_cut_accept_fraction_refuses_hardly_any_itself() {
     }
 }
 
+/// The budget of an objective is for requests that are answered. Refusals by the second limit, by a
+/// full queue or by a deadline don't spend it.
+#[test]
+fn requests_that_are_refused_after_all_spend_no_error_budget() {
+    // Each waits 12 ms, so that the p50 of slow, 22 ms, exceeds the objective of 18 ms.
+    let wait = ms(12);
+    let mut bounded = VALUE_CUT;
+    if let StrategyConfig::Bouncer { capacity, .. } = &mut bounded {
+        let limit = capacity.insert(accept_fraction().accept_fraction().unwrap().clone());
+        limit.units = Some(0.001);
+    }
+    let config = stage(["fast", "slow", "default"], bounded, None);
+    let times = warm(&config);
+    let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(11));
+    for i in 0..2_000 {
+        strategy.tick(at(i));
+        let view = view(&times, at(i), 0, 0, ms(0));
+        let _admitted_at_first = strategy.decide(&of(SLOW), &view, &mut rng);
+        strategy.completed(&served(SLOW, ms(0), ms(10)), at(i));
+    }
+    for i in 2_000..2_200 {
+        let verdict = strategy.decide(&of(SLOW), &view(&times, at(i), 0, 0, wait), &mut rng);
+        assert_eq!(verdict, Err(Reason::Utilization));
+    }
+
+    let config = stage(["fast", "slow", "default"], VALUE_CUT, None);
+    let mut strategy = Strategy::from_config(&config);
+    let mut decide = |is_kept: bool, wait: Duration| {
+        let verdict = strategy.decide(&of(SLOW), &view(&times, at(0), 8, 50, wait), &mut rng);
+        if !is_kept {
+            strategy.withdrawn(&of(SLOW));
+        }
+        verdict
+    };
+    for _ in 0..200 {
+        assert_eq!(decide(false, wait), Ok(()));
+    }
+    // A sixth of the last hundred may exceed the p50 objective: 1 − 0.99^19 > 1/6.
+    for _ in 0..19 {
+        assert_eq!(decide(true, wait), Ok(()));
+    }
+    assert_eq!(decide(true, wait), Err(Reason::Objective(50.0)));
+    // The withdrawal of a refused request changes nothing.
+    assert_eq!(decide(false, wait), Err(Reason::Objective(50.0)));
+    assert_eq!(decide(true, wait), Err(Reason::Objective(50.0)));
+}
+
 /// Bouncer App. A: a type is judged by the histogram of all types until it has its own. If that
 /// misses the objectives of `default`, it is admitted while no request waits, and by its allowance.
 #[test]

@@ -5,9 +5,11 @@
 
 use std::time::Duration;
 
-use headgate_core::config::{QueueMode, StageConfig};
+use headgate_core::config::{
+    ControlScope, QueueMode, ResponseTimeControllerConfig, StageConfig, StrategyConfig,
+};
 use headgate_core::strategy::TypeId;
-use headgate_simulator::{LogNormal, Rate, Simulation, TypeLoad, Workload};
+use headgate_simulator::{LogNormal, Rate, ServiceTime, Simulation, TypeLoad, Workload};
 use serde_json::json;
 
 /// Returns Bouncer before 100 servers, with Table 1's types `fast` and `slow` and objectives of 18
@@ -103,4 +105,48 @@ fn objectives_far_above_processing_times_do_not_bound_the_utilization() {
         (utilization - 0.8).abs() < 0.01 && median < 10.0,
         "{utilization} {median}"
     );
+}
+
+/// SEDA §3.2: docs/src/concepts/strategies.md has the sweep of the constants. With an `increase` of
+/// 1% of the capacity, one set of the others holds targets of different scale at every load.
+#[test]
+fn an_increase_of_a_hundredth_of_the_capacity_holds_targets_of_milliseconds() {
+    const SLOTS: u32 = 20;
+    for target_ms in [50.0, 200.0] {
+        let times = ServiceTime::Exponential(target_ms / 10.0);
+        let capacity = f64::from(SLOTS) * 1e3 / times.mean_ms();
+        let mut stage = stage();
+        stage.parallelism = SLOTS;
+        stage.types.drain(..2);
+        let target_us = (target_ms * 1e3) as u64;
+        let figure_4 = ResponseTimeControllerConfig::figure_4;
+        stage.strategy = StrategyConfig::ResponseTimeController(ResponseTimeControllerConfig {
+            increase: capacity / 100.0,
+            max_rate: capacity * 1.5,
+            decrease: 1.05,
+            increase_below: -0.05,
+            increase_offset: -0.05,
+            smoothing: 0.3,
+            requests: 20,
+            ..figure_4(ControlScope::Type, vec![vec![target_us]])
+        });
+        let workload = Workload::new(vec![TypeLoad::new("a", TypeId(0), 1.0, times)]).unwrap();
+        for load in [1.2, 1.5, 2.0] {
+            let simulation = Simulation {
+                stage: &stage,
+                workload: &workload,
+                per_second: capacity * load,
+                warm_up: Duration::from_secs(10),
+                requests: (capacity * load * 30.0) as u64,
+                seed: 1,
+            };
+            let outcome = simulation.run().unwrap();
+            let p90 = outcome.types[0].response_time_ms(0.9).unwrap() / target_ms;
+            let seen = format!("{target_ms} ms, {load}: {p90}, {}", outcome.utilization);
+            assert!(
+                (p90 - 1.0).abs() < 0.15 && outcome.utilization > 0.6,
+                "{seen}"
+            );
+        }
+    }
 }

@@ -21,6 +21,10 @@ pub struct ResponseTimeControllerSettings {
     pub target: Option<Duration>,
     /// Targets of classes, by their names, whatever the type; 1ms to 1h each.
     pub class_targets: BTreeMap<String, Duration>,
+    /// Targets of the classes of a type, by the names of type and class, before all others; 1ms to
+    /// 1h each. Only with classes and scope `Type`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub type_targets: BTreeMap<String, BTreeMap<String, Duration>>,
     /// The scope of a controller; each type by default.
     pub scope: ControlScopeType,
     /// Weight of the past in the moving average of the percentile (α), 0 or more, below 1; 0.7 by

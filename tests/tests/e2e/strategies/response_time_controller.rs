@@ -6,7 +6,7 @@ use headgate_tests::rig::Rig;
 use headgate_tests::wait::until;
 use serde_json::{Value, json};
 
-use super::{ALONE, QUICK, SLOW, at_once, policy, start};
+use super::{ALONE, Kind, QUICK, SLOW, at_once, policy, start};
 
 /// SEDA's controller for a target of 500 ms, quick to move: it runs after five requests, or without
 /// any within 50 ms.
@@ -116,6 +116,42 @@ fn response_time_controller_takes_from_lower_classes_first() -> Result<()> {
         assert!(!is_refused(&answer), "{answer:?}");
     }
     Ok(())
+}
+
+#[test]
+fn response_time_controller_holds_a_target_of_a_type_and_class() -> Result<()> {
+    const KINDS: [Kind; 2] = [
+        Kind("/work", 1, &[("p50", 1)]),
+        Kind("/bulk", 1, &[("p50", 1)]),
+    ];
+    let strategy = controller(&json!({"typeTargets": {"bulk": {"rest": "1000s"}}}));
+    let mut policy = policy(100, &KINDS, &strategy);
+    let header = json!({"name": "x-class", "value": "gold"});
+    policy["spec"]["classes"] =
+        json!([{"name": "gold", "matches": [{"headers": [header]}]}, {"name": "rest"}]);
+    let rig = start(&KINDS, policy)?;
+    let refused = |path: &str, class: &str, service_us: &str| -> Result<usize, String> {
+        let headers = [("x-class", class), ("x-backend-service-us", service_us)];
+        let send = |_| rig.request(path, &headers).map_err(|e| e.to_string());
+        let sent: Vec<Pending> = (0..10).map(send).collect::<Result<_, _>>()?;
+        let answer = |sent: Pending| sent.answer().map_err(|e| e.to_string());
+        let answers: Vec<Answer> = sent.into_iter().map(answer).collect::<Result<_, _>>()?;
+        Ok(answers.iter().filter(|a| is_refused(a)).count())
+    };
+    let some = |refused: usize| match refused {
+        0 => Err("none".to_owned()),
+        _ => Ok(()),
+    };
+    // The same class is as slow in both types, and misses the target for all.
+    until("refusals of work", || {
+        assert_eq!(refused("/bulk", "rest", SLOW)?, 0);
+        some(refused("/work", "rest", SLOW)?)
+    })?;
+    // For gold, the target for all applies to bulk, and the rest of bulk gives way.
+    until("refusals of the rest of bulk", || {
+        refused("/bulk", "gold", SLOW)?;
+        some(refused("/bulk", "rest", QUICK)?)
+    })
 }
 
 /// Returns the quality that the filter announced to the application, as the backend received it.

@@ -191,6 +191,7 @@ pub(crate) const OTHER_WORDS: &[Group] = &[
             "queue-drr-weight-of-type-misspelt",
             "queue-wfq-weight-of-type-misspelt",
             "rtc-class-target-misspelt",
+            "rtc-type-target-class-misspelt",
             "wait-limits-type-misspelt",
         ],
     ),

@@ -567,6 +567,12 @@ fn response_time_controller(
         };
         let targets = dice.by_name(names, 0, |d| d.ms(1, 3_600_000));
         settings.insert("classTargets".into(), targets);
+        if scope == "Type" || dice.breaks() {
+            let targets = dice.by_name(&outline.types, 0, |d| {
+                d.by_name(names, 0, |d| d.ms(1, 3_600_000))
+            });
+            settings.insert("typeTargets".into(), targets);
+        }
         let divisor = |d: &mut Dice| d.real(1.0, 1e6, (true, false));
         dice.perhaps(settings, "lowerClassDecrease", divisor);
         dice.perhaps(settings, "lowerClassPatience", |d| d.number(0, 1_000_000));

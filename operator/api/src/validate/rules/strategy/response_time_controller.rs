@@ -3,6 +3,7 @@
 mod schema;
 mod targets;
 
+use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Included};
 use std::time::Duration as Span;
 
@@ -84,6 +85,7 @@ const QUALITY_INCREASE: Real = Real {
     right: "a share of full quality, above 0, at most 1",
 };
 const WITHOUT_CLASSES: &str = "given without classes; leave it out or add spec.classes";
+const WITH_POLICY: &str = "given with scope Policy; leave it out or use scope Type";
 /// The ratio of a target to processing times that few services reach.
 const FAR_BELOW: f64 = 10.0;
 /// The most controllers, because the workers share their state.
@@ -135,12 +137,15 @@ fn check_scope(spec: &AdmissionPolicySpec, scope: ControlScopeType, at: &At<'_>)
     }
 }
 
-/// Checks settings that only make a difference between classes.
+/// Checks settings that only make a difference between classes, or between types of a class.
 fn check_classes(spec: &AdmissionPolicySpec, given: &ResponseTimeControllerSettings, at: &At<'_>) {
-    let targets = at.field("classTargets");
+    if given.scope == ControlScopeType::Policy && !given.type_targets.is_empty() {
+        at.field("typeTargets").add(WITH_POLICY);
+    }
     if spec.classes.is_empty() {
         for (field, is_given) in [
             ("classTargets", !given.class_targets.is_empty()),
+            ("typeTargets", !given.type_targets.is_empty()),
             ("lowerClassDecrease", given.lower_class_decrease.is_some()),
             ("lowerClassPatience", given.lower_class_patience.is_some()),
         ] {
@@ -150,8 +155,16 @@ fn check_classes(spec: &AdmissionPolicySpec, given: &ResponseTimeControllerSetti
         }
     } else {
         let classes: Vec<&str> = spec.classes.iter().map(|c| c.name.as_str()).collect();
-        let names = given.class_targets.keys();
-        check_known(names, "class", &classes, &targets);
+        let of_classes = |targets: &BTreeMap<String, _>, at: &At<'_>| {
+            check_known(targets.keys(), "class", &classes, at);
+        };
+        of_classes(&given.class_targets, &at.field("classTargets"));
+        let at = at.field("typeTargets");
+        for (kind, targets) in &given.type_targets {
+            of_classes(targets, &at.key(kind));
+        }
+        let types: Vec<&str> = spec.types.iter().map(|t| t.name.as_str()).collect();
+        check_known(given.type_targets.keys(), "type", &types, &at);
     }
 }
 

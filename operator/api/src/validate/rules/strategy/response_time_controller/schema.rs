@@ -1,11 +1,12 @@
 //! The API server's checks of `ResponseTimeController`.
 
 use super::super::super::names::all_known;
+use super::super::super::types::MAX_TYPES;
 use super::targets::{NO_OBJECTIVE, NO_TARGET_OF_POLICY, TARGET};
 use super::{
     DECREASE, DECREASE_ABOVE, INCREASE, INCREASE_BELOW_DEFAULT, INCREASE_OFFSET,
     LOWER_CLASS_DECREASE, LOWER_CLASS_PATIENCE, MAX_CONTROLLERS, MAX_RATE, MIN_QUALITY, MIN_RATE,
-    PERCENTILE, QUALITY_INCREASE, REQUESTS, SMOOTHING, TIMEOUT, WITHOUT_CLASSES,
+    PERCENTILE, QUALITY_INCREASE, REQUESTS, SMOOTHING, TIMEOUT, WITH_POLICY, WITHOUT_CLASSES,
 };
 use crate::validate::schema::{self as cel, Place, Rule, real_within, some};
 use headgate_core::config::MAX_CLASSES;
@@ -23,6 +24,9 @@ fn settings(settings: &mut Place<'_>) {
     settings.at("target").time_bounds(&TARGET);
     settings.at("classTargets").max_properties(MAX_CLASSES);
     settings.at("classTargets{}").time_bounds(&TARGET);
+    settings.at("typeTargets").max_properties(MAX_TYPES);
+    settings.at("typeTargets{}").max_properties(MAX_CLASSES);
+    settings.at("typeTargets{}.{}").time_bounds(&TARGET);
     settings.at("smoothing").real(&SMOOTHING);
     settings.at("requests").whole(&REQUESTS);
     settings.at("timeout").time(&TIMEOUT);
@@ -64,6 +68,14 @@ fn settings(settings: &mut Place<'_>) {
         .on(".increaseBelow"),
     );
     settings.rule(
+        Rule::text(
+            format!("self.scope != 'Policy' || !{}", some("self.typeTargets")),
+            WITH_POLICY,
+        )
+        .on(".typeTargets")
+        .forbidden(),
+    );
+    settings.rule(
         Rule::words(
             format!(
                 "!({} && {}) || self.maxRate >= self.minRate",
@@ -82,8 +94,10 @@ fn classes(spec: &mut Place<'_>) {
     let settings = "self.strategy.responseTimeController";
     let given = format!("has({settings})");
     let class_targets = some(&format!("{settings}.classTargets"));
+    let type_targets = some(&format!("{settings}.typeTargets"));
     for (field, is_given) in [
         ("classTargets", class_targets.clone()),
+        ("typeTargets", type_targets.clone()),
         (
             "lowerClassDecrease",
             format!("has({settings}.lowerClassDecrease)"),
@@ -106,6 +120,20 @@ fn classes(spec: &mut Place<'_>) {
     let condition = format!("{given} && {class_targets} && {classes}");
     let rule = all_known(&condition, &names, "class", "self.classes");
     spec.rule(rule.on(&format!("{PATH}.classTargets")));
+    let (names, on) = (
+        format!("{settings}.typeTargets"),
+        format!("{PATH}.typeTargets"),
+    );
+    let condition = format!("{given} && {type_targets} && {classes}");
+    spec.rule(all_known(&condition, &names, "type", "self.types").on(&on));
+    let odd = format!(
+        "{names}.filter(t, !sets.contains(self.classes.map(c, c.name), {names}[t].map(k, k)))"
+    );
+    let (condition, first) = (
+        format!("{condition} && size({odd}) > 0"),
+        format!("{names}[{odd}[0]]"),
+    );
+    spec.rule(all_known(&condition, &first, "class", "self.classes").on(&on));
     let number = "(has(self.classes) && size(self.classes) > 1 ? size(self.classes) : 1)";
     let count = format!("size(self.types) * {number}");
     let is_by_type = format!("(!{given} || {settings}.scope == 'Type')");
@@ -126,7 +154,7 @@ fn classes(spec: &mut Place<'_>) {
 }
 
 /// Adds the rule about the sources of targets: without a target for all requests, each class has
-/// one, or each type has an objective at the percentile.
+/// one, or each type has an objective at the percentile, or one for each class without.
 fn targets(spec: &mut Place<'_>) {
     let settings = "self.strategy.responseTimeController";
     let is_open = format!(
@@ -156,8 +184,15 @@ fn targets(spec: &mut Place<'_>) {
          double(k.substring(1)) == {percentile})"
     );
     let (open, shown) = (open("Type"), format!("string({percentile})"));
-    let any = format!("self.types.exists(t, {has_objective})");
-    let all = format!("self.types.all(t, {has_objective})");
+    let has_own = format!(
+        "{} && has({settings}.typeTargets) && t.name in {settings}.typeTargets && \
+         self.classes.all(c, c.name in {settings}.typeTargets[t.name] || \
+         has({settings}.classTargets) && c.name in {settings}.classTargets)",
+        some("self.classes")
+    );
+    let has_target = format!("({has_objective} || has({settings}) && {has_own})");
+    let any = format!("self.types.exists(t, {has_target})");
+    let all = format!("self.types.all(t, {has_target})");
     spec.rule(
         Rule::words(
             format!("!({open}) || {any}"),

@@ -1,5 +1,7 @@
-//! The targets of a controller: that of the class, else the one for all, else the type's own
-//! objective at the percentile.
+//! The targets of a controller: that of the type's class, else that of the class, else the one for
+//! all, else the type's own objective at the percentile.
+
+use std::collections::BTreeMap;
 
 use headgate_core::config::DEFAULT_TYPE;
 
@@ -30,49 +32,63 @@ pub(super) fn targets(
         .as_ref()
         .map(|target| parse(&at.field("target"), target));
     let at_classes = at.field("classTargets");
-    let of_classes: Vec<Option<u64>> = if spec.classes.is_empty() {
-        vec![None]
-    } else {
-        let of_class = |name: &String| {
-            let target = given.class_targets.get(name)?;
-            Some(parse(&at_classes.key(name), target))
+    let at_types = at.field("typeTargets");
+    // A stage without classes has one, which has no name.
+    let classes: Vec<Option<&String>> = match spec.classes.as_slice() {
+        [] => vec![None],
+        classes => classes.iter().map(|class| Some(&class.name)).collect(),
+    };
+    let of = |targets: &BTreeMap<String, Duration>, at: &At<'_>, class: Option<&String>| {
+        let name = class?;
+        Some(parse(&at.key(name), targets.get(name)?))
+    };
+    let of_classes: Vec<Option<u64>> = { classes.iter() }
+        .map(|class| of(&given.class_targets, &at_classes, *class))
+        .collect();
+    let row = |kind: Option<&QueryType>| -> Vec<Option<u64>> {
+        let own = kind.and_then(|kind| {
+            let targets = given.type_targets.get(&kind.name)?;
+            Some((targets, at_types.key(&kind.name)))
+        });
+        let objective = kind.and_then(|kind| objective(kind, percentile));
+        let target = |(class, of_class): (&Option<&String>, &Option<u64>)| {
+            let own = own
+                .as_ref()
+                .and_then(|(targets, at)| of(targets, at, *class));
+            own.or(*of_class).or(of_all).or(objective)
         };
-        spec.classes.iter().map(|c| of_class(&c.name)).collect()
+        classes.iter().zip(&of_classes).map(target).collect()
     };
-    let row = |of_type: Option<u64>| {
-        let target = |of_class: &Option<u64>| of_class.or(of_all).or(of_type);
-        of_classes.iter().map(|c| target(c).unwrap_or(1)).collect()
-    };
-    // Whether some targets must come from the types' objectives.
-    let is_open = of_all.is_none() && of_classes.iter().any(Option::is_none);
-    if given.scope == ControlScopeType::Policy {
-        if is_open {
+    let is_open = |row: &[Option<u64>]| row.iter().any(Option::is_none);
+    let rows = if given.scope == ControlScopeType::Policy {
+        let row = row(None);
+        if is_open(&row) {
             at.field("target").add(NO_TARGET_OF_POLICY);
         }
-        return vec![row(None)];
-    }
-    // `default` is last, as in the configuration.
-    let (default, others): (Vec<_>, Vec<_>) = spec
-        .types
-        .iter()
-        .enumerate()
-        .partition(|(_, t)| t.name == DEFAULT_TYPE);
-    let objectives: Vec<(usize, Option<u64>)> = others
-        .into_iter()
-        .chain(default)
-        .map(|(i, kind)| (i, objective(kind, percentile)))
-        .collect();
-    if is_open && objectives.iter().all(|(_, o)| o.is_none()) {
-        let right =
-            format!("one for all types, such as 500ms, or p{percentile} in each type's slo");
-        at.field("target").add(format!("missing; {right}"));
-    } else if is_open {
-        for (i, _) in objectives.iter().filter(|(_, o)| o.is_none()) {
-            let slo = at.document().field("spec.types").item(*i).field("slo");
-            slo.add(format!("no p{percentile}; {NO_OBJECTIVE}"));
+        vec![row]
+    } else {
+        // `default` is last, as in the configuration.
+        let (default, others): (Vec<_>, Vec<_>) = spec
+            .types
+            .iter()
+            .enumerate()
+            .partition(|(_, t)| t.name == DEFAULT_TYPE);
+        let types: Vec<(usize, &QueryType)> = others.into_iter().chain(default).collect();
+        let rows: Vec<_> = types.iter().map(|(_, kind)| row(Some(kind))).collect();
+        if !rows.is_empty() && rows.iter().all(|row| is_open(row)) {
+            let right =
+                format!("one for all types, such as 500ms, or p{percentile} in each type's slo");
+            at.field("target").add(format!("missing; {right}"));
+        } else {
+            for ((i, _), _) in types.iter().zip(&rows).filter(|(_, row)| is_open(row)) {
+                let slo = at.document().field("spec.types").item(*i).field("slo");
+                slo.add(format!("no p{percentile}; {NO_OBJECTIVE}"));
+            }
         }
-    }
-    objectives.into_iter().map(|(_, o)| row(o)).collect()
+        rows
+    };
+    let known = |row: Vec<Option<u64>>| row.into_iter().map(|target| target.unwrap_or(1)).collect();
+    rows.into_iter().map(known).collect()
 }
 
 /// Returns the type's objective at `percentile`, µs. The rules for types note its mistakes.
