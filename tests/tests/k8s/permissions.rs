@@ -569,7 +569,10 @@ fn judge(requests: &[AuditEvent], granted: &Permissions, needed: &Permissions) {
     assert_eq!(granted, &(needed | &before), "granted is what is needed");
     let unused: Vec<&String> = needed.difference(&used).collect();
     assert!(unused.is_empty(), "granted and never used: {unused:?}");
-    assert!(used.is_disjoint(&before), "no longer only for the version before");
+    assert!(
+        used.is_disjoint(&before),
+        "no longer only for the version before"
+    );
 }
 
 #[test]
@@ -579,6 +582,24 @@ fn the_operator_uses_all_that_it_may_do_and_needs_no_more() {
     live(&operator);
     let granted = granted(&server);
     judge(&operator.stop(), &granted, &needed());
+}
+
+/// It leads without a Lease, and has no right to one.
+#[test]
+fn a_single_operator_without_an_election_writes() {
+    let server = ApiServer::start().unwrap();
+    let values = ["--set", "replicas=1,leaderElection.enabled=false"];
+    let operator = Operator::install(&server, &values);
+    server.apply(SHOP).unwrap();
+    wait::until("the API server to take a policy", || {
+        let applied = server.apply(&policy("search", TO_SERVICE, "18ms"));
+        applied.map_err(|error| format!("{error:#}"))
+    })
+    .unwrap();
+    operator.wait_for("search", "Accepted", "TargetNotFound");
+    let is_of_lease = |p: &String| p.contains("coordination.k8s.io");
+    assert!(!granted(&server).iter().any(is_of_lease));
+    assert!(!used(&operator.stop()).iter().any(is_of_lease));
 }
 
 /// With what the chart of 0.1.0 granted, as its operators ask for it when they start.
@@ -641,7 +662,10 @@ fn delivery_needs_what_it_is_granted_and_no_more() {
     let server = ApiServer::start().unwrap();
     let before_1_30 = |name: &str| !name.starts_with("trafficextensions");
     chart::install_some_crds(&server, "istio", before_1_30).unwrap();
-    let operator = deliver(&server, &LEFT[..1], ",injection.enabled=true");
+    let values = ",injection.enabled=true,leaderElection.leaseDuration=20s";
+    let operator = deliver(&server, &LEFT[..1], values);
+    let lease = get(&server, &["lease", "headgate", "--namespace", NAMESPACE]);
+    assert_eq!(lease["spec"]["leaseDurationSeconds"], 20);
     operator.wait_for_writes("patch", 200, &["mutatingwebhookconfigurations"]);
     writes(
         &operator,
