@@ -18,6 +18,15 @@ Whether objects of deliveries that are off are removed: "true" or nothing. A rel
 - --module-dir=/var/lib/headgate/modules
 - --native=/bin/libheadgate.so
 - --lease={{ include "headgate.fullname" . }}
+{{- if include "headgate.elects" . }}
+{{- with .Values.leaderElection }}
+- --leader-elect-lease-duration={{ .leaseDuration }}
+- --leader-elect-renew-deadline={{ .renewDeadline }}
+- --leader-elect-retry-period={{ .retryPeriod }}
+{{- end }}
+{{- else }}
+- --leader-elect=false
+{{- end }}
 - --peers-service={{ include "headgate.fullname" . }}-metrics
 - --peers-token=/var/run/secrets/headgate.dev/token
 - --log-format={{ .Values.log.format }}

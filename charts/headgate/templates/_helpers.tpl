@@ -85,6 +85,11 @@ a key that stands twice is no YAML; the chart's own win over `commonLabels`.
 {{- if dig "enabled" false (.Values.injection | default dict) }}true{{ end }}
 {{- end }}
 
+{{/* "true" if operators elect a leader. Values that `helm upgrade --reuse-values` kept from 0.1.0 have no such key. */}}
+{{- define "headgate.elects" -}}
+{{- if dig "enabled" true (.Values.leaderElection | default dict) }}true{{ end }}
+{{- end }}
+
 {{/* The requirements of a label selector in text, as matchExpressions. */}}
 {{- define "headgate.matchExpressions" -}}
 {{- range regexFindAll `[^,(]+(\([^)]*\))?` . -1 }}
@@ -126,6 +131,9 @@ a key that stands twice is no YAML; the chart's own win over `commonLabels`.
 {{- end }}
 {{- if and (include "headgate.injects" .) (eq .Values.tls.mode "Disabled") }}
 {{- fail "injection.enabled is true and tls.mode is Disabled; the API server calls webhooks over HTTPS only" }}
+{{- end }}
+{{- if and (not (include "headgate.elects" .)) (or .Values.autoscaling.enabled (gt (int .Values.replicas) 1)) }}
+{{- fail "leaderElection.enabled is false, and several operators may run; set replicas to 1 and autoscaling.enabled to false" }}
 {{- end }}
 {{- if and .Values.watchNamespaces .Values.watchNamespaceSelector }}
 {{- fail "watchNamespaces and watchNamespaceSelector are both set; namespaces are watched by a list or by their labels" }}

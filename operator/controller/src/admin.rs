@@ -11,7 +11,7 @@
 //! must not cause a restart of the operator.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use axum::Router;
@@ -24,6 +24,7 @@ use bytes::Bytes;
 use futures::stream;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
+use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
@@ -31,13 +32,14 @@ use tokio::time::{Instant, sleep_until};
 use crate::http_server::{self, HttpLimits};
 use crate::kubernetes::authorize::{Authorizer, Refusal, TOKEN_HEADER};
 use crate::kubernetes::cluster::ObjectKey;
-use crate::kubernetes::peers::{COUNTS_PATH, Counted, LONGEST_WAIT};
+use crate::kubernetes::peers::{
+    COUNTS_PATH, Counted, LONGEST_WAIT, PATCH, TAKES_CHANGES, Versions,
+};
 use crate::kubernetes::review::bearer;
 use crate::kubernetes::status;
 use crate::kubernetes::store::Observations;
 use crate::metrics;
 use crate::xds::registry::Registry;
-use crate::xds::resource::hash;
 use crate::xds::snapshot::Snapshot;
 use crate::xds::status::{Report, Written};
 use crate::xds::tally::Tallies;
@@ -79,6 +81,7 @@ pub struct Admin {
     shutdown: watch::Receiver<bool>,
     instance: Arc<str>,
     waiting: Arc<Semaphore>,
+    counts: Arc<Mutex<Versions>>,
     reports: Arc<Semaphore>,
     authorizer: Option<Authorizer>,
 }
@@ -126,6 +129,7 @@ impl Admin {
             shutdown,
             instance: instance.into(),
             waiting: Arc::new(Semaphore::new(MAX_WAITING)),
+            counts: Arc::default(),
             reports: Arc::new(Semaphore::new(MAX_REPORTS)),
             authorizer: None,
         }
@@ -136,6 +140,10 @@ impl Admin {
     pub fn authorized_by(mut self, authorizer: Option<Authorizer>) -> Self {
         self.authorizer = authorizer;
         self
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Versions> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Serves until `shutdown` holds `true`. Connections still open then end with the process.
@@ -269,10 +277,12 @@ async fn metrics(view: View) -> Response {
 }
 
 /// Returns the proxies' counts for each policy. A request that names the version it has and asks to
-/// wait (RFC 7240) is answered when a newer version exists.
+/// wait (RFC 7240) is answered when a newer version exists, and with the changes since then if it
+/// takes them (RFC 3229) and its version is the one before.
 async fn counts(State(admin): State<Admin>, view: View, headers: HeaderMap) -> Response {
     let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
     let known = text(header::IF_NONE_MATCH.as_str());
+    let takes_changes = text(TAKES_CHANGES) == Some(PATCH);
     let wait = text("prefer")
         .and_then(|p| p.strip_prefix("wait="))
         .and_then(|s| s.trim().parse().ok())
@@ -284,25 +294,22 @@ async fn counts(State(admin): State<Admin>, view: View, headers: HeaderMap) -> R
     let mut shutdown = admin.shutdown.clone();
     loop {
         changes.borrow_and_update();
-        let counted = Counted {
-            instance: admin.instance.to_string(),
-            policies: Tallies::of(&view.registry.proxies(SystemTime::now())),
-        };
-        let body = match serde_json::to_string(&counted) {
-            Ok(body) => body,
-            Err(error) => return failed(&error),
-        };
-        let version = format!("\"{}\"", hash(body.as_bytes()));
+        let tallies = Tallies::of(&view.registry.proxies(SystemTime::now()));
+        let (version, all, changed) = admin.counts().publish(tallies, known);
         let is_news = known != Some(version.as_str());
-        if is_news || Instant::now() >= end || *shutdown.borrow() {
-            let headers = [
-                (header::ETAG, version),
-                (header::CONTENT_TYPE, JSON.to_owned()),
-            ];
-            return if is_news {
-                (headers, body).into_response()
-            } else {
-                (StatusCode::NOT_MODIFIED, headers).into_response()
+        if !is_news && (Instant::now() >= end || *shutdown.borrow()) {
+            return (StatusCode::NOT_MODIFIED, [(header::ETAG, version)]).into_response();
+        }
+        if is_news {
+            return match changed.filter(|_| takes_changes) {
+                Some(changed) => {
+                    let mut answer = counted(&admin, version, &changed);
+                    let patch = HeaderValue::from_static(PATCH);
+                    answer.headers_mut().insert("im", patch);
+                    *answer.status_mut() = StatusCode::IM_USED;
+                    answer
+                }
+                None => counted(&admin, version, &*all),
             };
         }
         let next = Instant::now() + LOOK;
@@ -313,5 +320,20 @@ async fn counts(State(admin): State<Admin>, view: View, headers: HeaderMap) -> R
         }
         // Reports arrive in bursts, so one answer covers several.
         sleep_until(next.min(end)).await;
+    }
+}
+
+fn counted(admin: &Admin, version: String, policies: impl Serialize) -> Response {
+    let counted = Counted {
+        instance: admin.instance.to_string(),
+        policies,
+    };
+    let headers = [
+        (header::ETAG, version),
+        (header::CONTENT_TYPE, JSON.to_owned()),
+    ];
+    match serde_json::to_string(&counted) {
+        Ok(body) => (headers, body).into_response(),
+        Err(error) => failed(&error),
     }
 }

@@ -336,6 +336,32 @@ fn writing_elsewhere_is_granted_only_where_it_is_wanted() {
     );
 }
 
+/// Two operators without an election would both write. So one ends before the next starts.
+#[test]
+fn operators_elect_a_leader_unless_there_is_only_one() {
+    let parts = |values: &str| {
+        let objects = chart::render(&good(values), &[]).unwrap();
+        let deployment = find(&objects, "Deployment/headgate")["spec"].clone();
+        let args = &deployment["template"]["spec"]["containers"][0]["args"];
+        let args = { args.as_array().unwrap().iter() }.filter_map(Value::as_str);
+        let args = args.filter_map(|arg| arg.strip_prefix("--leader-elect"));
+        let args: Vec<String> = args.map(str::to_owned).collect();
+        let has_lease = objects.iter().any(|object| object["kind"] == "Lease");
+        (args, deployment["strategy"]["type"].clone(), has_lease)
+    };
+    let (args, strategy, has_lease) = parts("defaults");
+    let times = [
+        "-lease-duration=15s",
+        "-renew-deadline=10s",
+        "-retry-period=2s",
+    ];
+    assert_eq!(args, times);
+    assert_eq!((strategy, has_lease), (json!("RollingUpdate"), true));
+    let (args, strategy, has_lease) = parts("no-election");
+    assert_eq!(args, ["=false"]);
+    assert_eq!((strategy, has_lease), (json!("Recreate"), false));
+}
+
 /// The webhook, and all that lets the API server reach and verify the operator.
 #[test]
 fn pods_are_injected_only_where_it_is_wanted() {
@@ -496,7 +522,13 @@ fn a_cluster_role_has_only_what_no_role_can_grant() {
     let set = |names: &[&str]| names.iter().map(|&n| n.to_owned()).collect::<BTreeSet<_>>();
     assert_eq!(
         resources(&find(&objects, "ClusterRole/headgate")["rules"]),
-        set(&["gatewayclasses", "subjectaccessreviews", "tokenreviews"])
+        set(&[
+            // For operators of 0.1 during an upgrade.
+            "customresourcedefinitions",
+            "gatewayclasses",
+            "subjectaccessreviews",
+            "tokenreviews"
+        ])
     );
     let of_kind = |kind: &str| -> Vec<&Value> {
         let label = format!("{kind}/headgate-watched");

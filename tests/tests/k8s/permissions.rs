@@ -57,6 +57,15 @@ fn needed() -> Permissions {
     ])
 }
 
+/// Returns the permissions that only operators of the minor version before need: one may restart
+/// during an upgrade, when the roles are already new.
+fn needed_before() -> Permissions {
+    permissions(&[(
+        "apiextensions.k8s.io/customresourcedefinitions",
+        "list watch",
+    )])
+}
+
 const WRITES: &str = "list watch create patch delete";
 /// Time in which the operator notices that a kind is served: its longest pause, and as long again.
 const NOTICED: Duration = Duration::from_secs(60);
@@ -556,10 +565,14 @@ fn judge(requests: &[AuditEvent], granted: &Permissions, needed: &Permissions) {
         .filter(|event| event.code == 401 || event.code == 403)
         .collect();
     assert!(refused.is_empty(), "{refused:#?}");
-    assert_eq!(granted, needed, "what the chart grants is what is needed");
-    let used = used(requests);
-    let unused: Vec<&String> = granted.difference(&used).collect();
+    let (used, before) = (used(requests), needed_before());
+    assert_eq!(granted, &(needed | &before), "granted is what is needed");
+    let unused: Vec<&String> = needed.difference(&used).collect();
     assert!(unused.is_empty(), "granted and never used: {unused:?}");
+    assert!(
+        used.is_disjoint(&before),
+        "no longer only for the version before"
+    );
 }
 
 #[test]
@@ -569,6 +582,57 @@ fn the_operator_uses_all_that_it_may_do_and_needs_no_more() {
     live(&operator);
     let granted = granted(&server);
     judge(&operator.stop(), &granted, &needed());
+}
+
+/// It leads without a Lease, and has no right to one.
+#[test]
+fn a_single_operator_without_an_election_writes() {
+    let server = ApiServer::start().unwrap();
+    let values = ["--set", "replicas=1,leaderElection.enabled=false"];
+    let operator = Operator::install(&server, &values);
+    server.apply(SHOP).unwrap();
+    wait::until("the API server to take a policy", || {
+        let applied = server.apply(&policy("search", TO_SERVICE, "18ms"));
+        applied.map_err(|error| format!("{error:#}"))
+    })
+    .unwrap();
+    operator.wait_for("search", "Accepted", "TargetNotFound");
+    let is_of_lease = |p: &String| p.contains("coordination.k8s.io");
+    assert!(!granted(&server).iter().any(is_of_lease));
+    assert!(!used(&operator.stop()).iter().any(is_of_lease));
+}
+
+/// With what the chart of 0.1.0 granted, as its operators ask for it when they start.
+#[test]
+fn an_upgrade_takes_no_right_from_operators_of_the_version_before() {
+    let then = permissions(&[
+        ("headgate.dev/admissionpolicies", "list watch"),
+        ("headgate.dev/admissionpolicies/status", "patch"),
+        ("/services", "list watch"),
+        ("/pods", "list watch"),
+        ("discovery.k8s.io/endpointslices", "list watch"),
+        ("gateway.networking.k8s.io/gateways", "list watch"),
+        ("gateway.networking.k8s.io/httproutes", "list watch"),
+        ("gateway.networking.k8s.io/grpcroutes", "list watch"),
+        ("gateway.networking.k8s.io/gatewayclasses", "list watch"),
+        (
+            "apiextensions.k8s.io/customresourcedefinitions",
+            "list watch",
+        ),
+        ("events.k8s.io/events", "create patch"),
+        ("coordination.k8s.io/leases", "create get patch"),
+        ("/configmaps", WRITES),
+        (PLUGINS, WRITES),
+        (POLICIES, WRITES),
+    ]);
+    let values = Path::new(env!("CARGO_MANIFEST_DIR")).join("helm/values-0.1.0.yaml");
+    let deliveries = "--set=delivery.configMap.enabled=true,delivery.istio.enabled=true,\
+                      delivery.envoyGateway.enabled=true";
+    let objects = chart::render(&values, &["--is-upgrade", deliveries]).unwrap();
+    let roles = ["ClusterRole/headgate", "Role/headgate"];
+    let roles = { objects.iter() }.filter(|o| roles.contains(&chart::label(o).as_str()));
+    let granted: Permissions = roles.flat_map(of_rules).collect();
+    assert_eq!(&then - &granted, Permissions::new(), "lost");
 }
 
 /// Objects for Istio that an operator left before it was set up otherwise.
@@ -598,7 +662,10 @@ fn delivery_needs_what_it_is_granted_and_no_more() {
     let server = ApiServer::start().unwrap();
     let before_1_30 = |name: &str| !name.starts_with("trafficextensions");
     chart::install_some_crds(&server, "istio", before_1_30).unwrap();
-    let operator = deliver(&server, &LEFT[..1], ",injection.enabled=true");
+    let values = ",injection.enabled=true,leaderElection.leaseDuration=20s";
+    let operator = deliver(&server, &LEFT[..1], values);
+    let lease = get(&server, &["lease", "headgate", "--namespace", NAMESPACE]);
+    assert_eq!(lease["spec"]["leaseDurationSeconds"], 20);
     operator.wait_for_writes("patch", 200, &["mutatingwebhookconfigurations"]);
     writes(
         &operator,

@@ -80,6 +80,12 @@ impl Installation {
         self.argument("lease").unwrap_or(&self.name)
     }
 
+    /// Whether its replicas elect a leader.
+    #[must_use]
+    pub fn elects(&self) -> bool {
+        self.argument("leader-elect") != Some("false")
+    }
+
     /// Returns the namespaces that it watches; empty for all.
     #[must_use]
     pub fn watched(&self) -> Vec<&str> {

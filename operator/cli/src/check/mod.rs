@@ -216,6 +216,10 @@ impl Checks<'_> {
     }
 
     async fn lease(&mut self, operator: &Installation) {
+        if !operator.elects() {
+            let alone = "without an election, the only operator leads";
+            return self.add(Finding::ok("leader", alone));
+        }
         let (namespace, name) = (&operator.namespace, operator.lease());
         let api: Api<Lease> = Api::namespaced(self.client.clone(), namespace);
         if let Some(lease) = self.read("leader", api.get_opt(name)).await {

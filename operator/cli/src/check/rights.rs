@@ -17,8 +17,8 @@ cluster -             authentication.k8s.io/tokenreviews             -          
 cluster -             authorization.k8s.io/subjectaccessreviews      -             create
 cluster adapters      gateway.networking.k8s.io/gatewayclasses       -             list,watch
 cluster publish-all   /namespaces                                    -             list,watch
-own     -             coordination.k8s.io/leases                     -             create
-own     -             coordination.k8s.io/leases                     lease         get,patch
+own     elects        coordination.k8s.io/leases                     -             create
+own     elects        coordination.k8s.io/leases                     lease         get,patch
 own     tls-authority /secrets                                       -             create
 own     tls-authority /secrets                                       tls-authority get
 own     publish-ca    /namespaces                                    namespace     get
@@ -65,6 +65,7 @@ pub fn needed(operator: &Installation) -> Vec<Right> {
         "config-maps" => operator.has("deliver-config-maps"),
         "istio-wasm" => delivers("istio") && !has("istio-native"),
         "istio-native" => delivers("istio") && has("istio-native"),
+        "elects" => operator.elects(),
         "envoy-gateway" => delivers("envoy-gateway"),
         "-" => true,
         argument => has(argument),

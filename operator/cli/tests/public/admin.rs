@@ -1,16 +1,20 @@
 //! The admin address: counts for other replicas, and answers before the replica serves.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use headgate_controller::admin::Admin;
-use headgate_controller::kubernetes::peers::{COUNTS_PATH, Counted};
+use headgate_controller::kubernetes::peers::{self, COUNTS_PATH, Counted, Peers};
+use headgate_controller::xds::status::Report;
+use headgate_controller::xds::tally::Tallies;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
-use crate::common::{SEARCH, World, admin_of, get, plan};
+use crate::common::{ADS, SEARCH, World, admin_of, get, node, plan};
 use crate::wire::{ack, hello, sotw};
 
 /// The upper bound on the time of an answer that doesn't wait for a change.
@@ -76,6 +80,92 @@ async fn counts_are_told_when_they_change() {
         1,
         "{body}"
     );
+}
+
+/// The answer to an edit of one policy doesn't grow with the number of policies.
+#[tokio::test]
+async fn counts_are_told_by_what_changed() {
+    let world = World::start(plan(&[(SEARCH, "r1"), (ADS, "r1")])).await;
+    let mut search = sotw(&world, hello(Some(SEARCH))).await;
+    let mut ads = hello(Some(ADS));
+    ads.node = node("ads-1", Some(ADS));
+    let mut ads = sotw(&world, ads).await;
+    for proxy in [&mut search, &mut ads] {
+        let first = proxy.next().await;
+        proxy.send(ack(&first)).await;
+    }
+    let all_run =
+        |r: &Report| r.proxies.len() == 2 && r.proxies.iter().all(|p| p.state == "Running");
+    world.until("both run", all_run).await;
+    let (_, version, _) = answer(ask(world.admin, "").await).await;
+    let takes = |version: &str| format!("if-none-match: {version}\r\na-im: merge-patch\r\n");
+    let waiting = ask(world.admin, &(takes(&version) + "prefer: wait=20\r\n")).await;
+    drop(ads);
+    let (line, next, body) = answer(waiting).await;
+    assert!(line.contains(" 226 "), "{line}");
+    let policies = serde_json::from_str::<serde_json::Value>(&body).unwrap()["policies"].take();
+    assert_eq!(policies, serde_json::json!({"default/ads": null}));
+    // Another version than the last one gets all, as does a leader of an older version.
+    for headers in [
+        takes("\"other\""),
+        format!("if-none-match: {version}\r\n"),
+        String::new(),
+    ] {
+        let (line, same, body) = answer(ask(world.admin, &headers).await).await;
+        assert!(line.contains(" 200 "), "{line}");
+        assert_eq!(same, next);
+        let counted: Counted = serde_json::from_str(&body).unwrap();
+        assert_eq!(counted.policies.of_policy("default/search").running, 1);
+        assert_eq!(counted.policies.of_policy("default/ads").total, 0);
+    }
+}
+
+/// A leader with the answers of another replica, over HTTP, has that replica's counts.
+#[tokio::test]
+async fn a_leader_follows_the_counts_of_another_replica() {
+    let world = World::start(plan(&[(SEARCH, "r1"), (ADS, "r1")])).await;
+    let (_replicas, replicas) = watch::channel(BTreeSet::from([world.admin]));
+    let far = tokio::time::Instant::now() + Duration::from_secs(3_600);
+    let (_leads, leads) = watch::channel(Some(far));
+    let (out, mut heard) = watch::channel(Peers::default());
+    let stop = world.shutdown.subscribe();
+    tokio::spawn(peers::follow(
+        replicas,
+        "leader".to_owned(),
+        None,
+        leads,
+        out,
+        stop,
+    ));
+    let mut follows = async |what: &str| {
+        let is_same = |peers: &Peers| {
+            let own = Tallies::of(&world.registry.proxies(SystemTime::now()));
+            peers.complete
+                && peers
+                    .tallies
+                    .get(&world.admin)
+                    .is_some_and(|told| **told == own)
+        };
+        let waited = tokio::time::timeout(PATIENCE, heard.wait_for(is_same)).await;
+        assert!(waited.is_ok(), "{what}");
+    };
+    follows("no proxies").await;
+    let mut search = sotw(&world, hello(Some(SEARCH))).await;
+    let first = search.next().await;
+    follows("one that hasn't answered").await;
+    search.send(ack(&first)).await;
+    let is_running = |r: &Report| r.proxies[0].state == "Running";
+    world.until("it runs", is_running).await;
+    follows("one that runs").await;
+    let mut ads = hello(Some(ADS));
+    ads.node = node("ads-1", Some(ADS));
+    let ads = sotw(&world, ads).await;
+    world.until("two", |r| r.proxies.len() == 2).await;
+    follows("one of another policy").await;
+    drop(ads);
+    let has_left = |r: &Report| r.proxies.iter().any(|p| p.state == "Disconnected");
+    world.until("it has left", has_left).await;
+    follows("one of them left").await;
 }
 
 #[tokio::test]

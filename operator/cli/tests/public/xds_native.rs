@@ -17,8 +17,9 @@ use headgate_api::plan::{
 use headgate_controller::xds::Limits;
 use headgate_controller::xds::conditions::Type::Programmed;
 use headgate_controller::xds::module::{Module, Modules};
+use headgate_controller::xds::status::Report;
 
-use crate::common::{SEARCH, World, module_at, plan};
+use crate::common::{SEARCH, World, configuration, module_at, plan};
 use crate::wire::{ack, hello, nack, sotw};
 
 const WASM: &str = "/modules/headgate-1.wasm";
@@ -247,4 +248,50 @@ async fn a_refusal_by_a_module_of_another_version_says_so() {
             "{message}"
         );
     }
+}
+
+/// A module of the version before refuses a policy with a new field, and follows the rest of it:
+/// its slots change as Pods come and go.
+#[tokio::test]
+async fn an_older_module_follows_a_policy_without_its_new_field() {
+    let world = world(None).await;
+    let own = (MODULE_METADATA, "/pod/headgate.wasm");
+    let mut proxy = sotw(&world, envoy(40, &[own, (VERSION_METADATA, "0.0.9")])).await;
+    let first = proxy.next().await;
+    proxy.send(ack(&first)).await;
+    let with_errors = |revision: &str, slots: u32| {
+        let mut plan = plan(&[(SEARCH, revision)]);
+        for config in plan.workloads.values_mut() {
+            let stage = &mut Arc::make_mut(config).stages[0];
+            stage.errors.http = vec![(500, 503)];
+            stage.parallelism = slots;
+        }
+        Arc::new(plan)
+    };
+    let has = |response: &DiscoveryResponse| {
+        let stage = configuration(&response.resources[0]).stages.remove(0);
+        (stage.errors.http, stage.parallelism)
+    };
+    let state = || world.report().proxies[0].state.clone();
+    world.plans.send_replace(with_errors("r2", 3));
+    let second = proxy.next().await;
+    assert_eq!(has(&second), (vec![(500, 503)], 3));
+    proxy.send(nack(&second, &first.version_info)).await;
+    let third = proxy.next().await;
+    assert_eq!(has(&third), (vec![(500, 599)], 3));
+    assert_eq!(state(), "Rejected");
+    proxy.send(ack(&third)).await;
+
+    world.plans.send_replace(with_errors("r3", 2));
+    let fourth = proxy.next().await;
+    assert_eq!(has(&fourth), (vec![(500, 599)], 2), "not tried again");
+    assert_eq!(state(), "Rejected");
+    proxy.send(ack(&fourth)).await;
+
+    world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r4")])));
+    let fifth = proxy.next().await;
+    assert_eq!(has(&fifth).1, 4);
+    proxy.send(ack(&fifth)).await;
+    let runs = |r: &Report| r.proxies[0].state == "Running";
+    world.until("all of it runs", runs).await;
 }

@@ -2,11 +2,11 @@
 //!
 //! All replicas serve proxies; only the holder of a Lease writes to the API server. The invariant:
 //! a replica that lost the Lease has stopped writing before another one may begin. So a holder
-//! trusts its Lease only for [`VALID`] since it *sent* its last successful renewal. This is shorter
-//! than the time that others wait ([`DURATION`]) by more than a write may take
-//! ([`super::writer::WRITE_TIMEOUT`]). Each replica measures time on its own monotonic clock: the
-//! replicas' wall clocks need not agree. A Lease counts as abandoned only after a replica has
-//! observed no renewal for the whole duration.
+//! trusts its Lease only for [`ElectionArgs::renew_deadline`] since it *sent* its last successful
+//! renewal. This is shorter than the time that others wait ([`ElectionArgs::lease_duration`]) by
+//! more than a write may take ([`WRITE_TIMEOUT`]). Each replica measures time on its own monotonic
+//! clock: the replicas' wall clocks need not agree. A Lease counts as abandoned only after a
+//! replica has observed no renewal for the whole duration.
 //!
 //! Why not `kube-lease-manager`: it doesn't report until when a lock is valid, reports no lock as
 //! lost while the API server is away, compares the holder's wall clock with its own, and frees an
@@ -16,6 +16,9 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use anyhow::ensure;
+use clap::{ArgAction, Args};
+use headgate_api::Duration as Text;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
@@ -30,18 +33,104 @@ use tracing::{info, warn};
 use super::FIELD_MANAGER;
 use super::cluster::ObjectKey;
 use super::watch::random;
+use super::writer::WRITE_TIMEOUT;
 use crate::metrics::Metrics;
 
-/// The time that others wait after the last renewal that they observed.
-pub const DURATION: Duration = Duration::from_secs(15);
-/// The time for which a holder trusts its Lease after it sent a renewal.
-pub const VALID: Duration = Duration::from_secs(10);
-/// The interval between renewals.
-const RENEW: Duration = Duration::from_secs(4);
-/// The interval between attempts of a replica without the Lease, and after a failure.
-const RETRY: Duration = Duration::from_secs(2);
-/// The timeout of one request.
+/// The longest timeout of one request.
 const REQUEST: Duration = Duration::from_secs(4);
+/// The time for which a replica without an election leads: longer than any process lives.
+const ALWAYS: Duration = Duration::from_secs(30 * 365 * 86_400);
+
+/// The election of the replica that writes. The options are those of Kubernetes' own controllers.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct ElectionArgs {
+    /// Elect the replica that writes, by the Lease. Without an election, run one replica at a time
+    #[arg(
+        long,
+        value_name = "BOOL",
+        action = ArgAction::Set,
+        default_value_t = true,
+        default_missing_value = "true",
+        num_args = 0..=1,
+        require_equals = true
+    )]
+    pub leader_elect: bool,
+    /// Time after the last renewal of the Lease at which another replica takes it, in whole seconds
+    #[arg(
+        long = "leader-elect-lease-duration",
+        value_name = "DURATION",
+        default_value = "15s",
+        value_parser = duration
+    )]
+    pub lease_duration: Duration,
+    /// Time after its last renewal at which a leader stops writing. It must be shorter than the
+    /// Lease's duration by more than 4s, the longest write
+    #[arg(
+        long = "leader-elect-renew-deadline",
+        value_name = "DURATION",
+        default_value = "10s",
+        value_parser = duration
+    )]
+    pub renew_deadline: Duration,
+    /// Pause between two attempts of a replica to become the leader
+    #[arg(
+        long = "leader-elect-retry-period",
+        value_name = "DURATION",
+        default_value = "2s",
+        value_parser = duration
+    )]
+    pub retry_period: Duration,
+}
+
+/// Parses a duration as in policies, more than 0.
+fn duration(text: &str) -> Result<Duration, String> {
+    match Text(text.to_owned()).parse() {
+        Ok(Duration::ZERO) => Err("must be more than 0".to_owned()),
+        Ok(duration) => Ok(duration),
+        Err(why) => Err(why.to_string()),
+    }
+}
+
+impl ElectionArgs {
+    /// Checks that a leader has stopped writing before another replica begins.
+    ///
+    /// # Errors
+    /// Returns one line that names the argument at fault and a valid value.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let (lease, renew, retry) = (self.lease_duration, self.renew_deadline, self.retry_period);
+        ensure!(
+            lease.subsec_nanos() == 0 && i32::try_from(lease.as_secs()).is_ok(),
+            "--leader-elect-lease-duration {}: a Lease has whole seconds, such as 15s",
+            Text::from(lease)
+        );
+        ensure!(
+            renew + WRITE_TIMEOUT < lease,
+            "--leader-elect-renew-deadline {}: a write of {} after it would end when others may \
+             lead, by --leader-elect-lease-duration {}; choose a shorter deadline or a longer \
+             duration",
+            Text::from(renew),
+            Text::from(WRITE_TIMEOUT),
+            Text::from(lease)
+        );
+        ensure!(
+            retry < renew,
+            "--leader-elect-retry-period {}: must be shorter than --leader-elect-renew-deadline {}",
+            Text::from(retry),
+            Text::from(renew)
+        );
+        Ok(())
+    }
+
+    /// Returns the interval between renewals.
+    fn renewal(&self) -> Duration {
+        self.renew_deadline * 2 / 5
+    }
+
+    /// Returns the timeout of one request: one renewal may fail within the deadline.
+    fn request(&self) -> Duration {
+        self.renewal().min(REQUEST)
+    }
+}
 
 /// The time until which this replica is the leader; `None` if it isn't.
 pub type Leadership = watch::Receiver<Option<Instant>>;
@@ -73,6 +162,7 @@ pub struct Candidate {
     api: Api<Lease>,
     name: String,
     identity: String,
+    election: ElectionArgs,
     metrics: Metrics,
     leadership: watch::Sender<Option<Instant>>,
     /// The time at which this replica began to serve, on its wall clock.
@@ -106,20 +196,24 @@ fn step(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> Step {
 impl Candidate {
     /// Returns a candidate for `lease` and its leadership. The last receiver holds, for a leader,
     /// whether the previous one may have ended before this replica began to serve; this compares
-    /// wall clocks. `identity` must be unique among all replicas.
+    /// wall clocks. `identity` must be unique among all replicas. Without an election, the replica
+    /// leads until it stops.
     #[must_use]
     pub fn new(
         client: Client,
         lease: ObjectKey,
         identity: String,
+        election: ElectionArgs,
         metrics: Metrics,
     ) -> (Self, Leadership, watch::Receiver<bool>) {
         let (leadership, receiver) = watch::channel(None);
-        let (interrupted, was_interrupted) = watch::channel(false);
+        // Without a Lease, a predecessor is unknown.
+        let (interrupted, was_interrupted) = watch::channel(!election.leader_elect);
         let candidate = Self {
             api: Api::namespaced(client, &lease.namespace),
             name: lease.name,
             identity,
+            election,
             metrics,
             leadership,
             started: Timestamp::now(),
@@ -133,13 +227,20 @@ impl Candidate {
     /// Takes part in the election until `stop` holds `true`, and then releases the Lease. All
     /// writes must have stopped by then.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
+        if !self.election.leader_elect {
+            self.lead_until(Instant::now() + ALWAYS);
+            // An error means that the sender was dropped, which is a stop as well.
+            let _ = stop.wait_for(|stop| *stop).await;
+            return self.end();
+        }
         loop {
             let begun = Instant::now();
             let ending = run_out(self.leadership.clone(), self.metrics.clone());
             // The attempt isn't cancelled: a renewal whose answer is never read takes a Lease that
             // can't be released. But the Lease may expire during the attempt.
             let outcome = {
-                let mut attempt = pin!(timeout(REQUEST, self.attempt()));
+                let limit = self.election.request();
+                let mut attempt = pin!(timeout(limit, self.attempt()));
                 tokio::select! {
                     outcome = &mut attempt => outcome,
                     () = ending => attempt.await,
@@ -148,13 +249,13 @@ impl Candidate {
             let pause = match outcome {
                 Ok(Ok(true)) => {
                     self.recovered();
-                    self.lead_until(begun + VALID);
-                    RENEW
+                    self.lead_until(begun + self.election.renew_deadline);
+                    self.election.renewal()
                 }
                 Ok(Ok(false)) => {
                     self.recovered();
                     self.lose("another replica holds the Lease");
-                    RETRY
+                    self.election.retry_period
                 }
                 Ok(Err(error)) => self.failed(&error.to_string()),
                 Err(_) => self.failed("no answer in time"),
@@ -184,6 +285,11 @@ impl Candidate {
         }
     }
 
+    fn end(&self) {
+        self.leadership.send_replace(None);
+        self.metrics.plan.set_leader(false);
+    }
+
     fn lose(&self, why: &str) {
         lose(&self.leadership, &self.metrics, why);
     }
@@ -202,7 +308,7 @@ impl Candidate {
             // The request may have succeeded all the same.
             self.seen = None;
         }
-        RETRY / 2
+        self.election.retry_period / 2
     }
 
     /// Tries once to take or renew the Lease. Returns whether this replica holds it.
@@ -258,7 +364,7 @@ impl Candidate {
         let transitions = before.lease_transitions.unwrap_or(0);
         LeaseSpec {
             holder_identity: Some(self.identity.clone()),
-            lease_duration_seconds: i32::try_from(DURATION.as_secs()).ok(),
+            lease_duration_seconds: i32::try_from(self.election.lease_duration.as_secs()).ok(),
             acquire_time: match &before.acquire_time {
                 Some(time) if held => Some(time.clone()),
                 _ => Some(now.clone()),
@@ -316,8 +422,7 @@ impl Candidate {
         if !self.is_leading() {
             return;
         }
-        self.leadership.send_replace(None);
-        self.metrics.plan.set_leader(false);
+        self.end();
         let Some((mut lease, _)) = self.seen.take() else {
             return;
         };
@@ -326,7 +431,7 @@ impl Candidate {
             spec.lease_duration_seconds = Some(1);
             spec.renew_time = Some(MicroTime(Timestamp::now()));
         }
-        match timeout(REQUEST, self.write(lease)).await {
+        match timeout(self.election.request(), self.write(lease)).await {
             Ok(Ok(true)) => info!(identity = self.identity, "the Lease was given back"),
             Ok(Ok(false)) => {}
             Ok(Err(error)) => warn!(lease = self.name, "giving the Lease back failed: {error}"),
@@ -357,7 +462,14 @@ fn lose(leadership: &watch::Sender<Option<Instant>>, metrics: &Metrics, why: &st
 
 #[cfg(test)]
 mod tests {
+    use clap::{Command, FromArgMatches as _};
+
     use super::*;
+
+    fn election(arguments: &[&str]) -> ElectionArgs {
+        let command = ElectionArgs::augment_args(Command::new("run").no_binary_name(true));
+        ElectionArgs::from_arg_matches(&command.try_get_matches_from(arguments).unwrap()).unwrap()
+    }
 
     fn lease(holder: Option<&str>, seconds: i32) -> LeaseSpec {
         LeaseSpec {
@@ -398,6 +510,7 @@ mod tests {
             Client::new(api_server, "a"),
             ObjectKey::new("a", "headgate"),
             "me".to_owned(),
+            election(&[]),
             Metrics::new(),
         );
         assert!(!candidate.attempt().await.unwrap());
@@ -429,6 +542,7 @@ mod tests {
                 Client::new(api_server, "a"),
                 ObjectKey::new("a", "headgate"),
                 "me".to_owned(),
+                election(&[]),
                 Metrics::new(),
             );
             assert!(candidate.attempt().await.unwrap());
@@ -438,8 +552,63 @@ mod tests {
 
     #[test]
     fn a_holder_stops_before_another_begins() {
-        assert!(VALID + super::super::writer::WRITE_TIMEOUT < DURATION);
-        assert!(RENEW + REQUEST < VALID, "one renewal may fail");
+        for (arguments, wrong) in [
+            (&[][..], None),
+            (
+                &[
+                    "--leader-elect-lease-duration=60s",
+                    "--leader-elect-renew-deadline=55s",
+                ],
+                None,
+            ),
+            (
+                &["--leader-elect-lease-duration=14s"],
+                Some("--leader-elect-renew-deadline 10s: "),
+            ),
+            (
+                &["--leader-elect-lease-duration=15s500ms"],
+                Some("--leader-elect-lease-duration 15s500ms: "),
+            ),
+            (
+                &["--leader-elect-retry-period=10s"],
+                Some("--leader-elect-retry-period 10s: "),
+            ),
+        ] {
+            let election = election(arguments);
+            let error = election.check().err().map(|error| error.to_string());
+            let is_as_expected = match (&error, wrong) {
+                (None, None) => true,
+                (Some(error), Some(start)) => error.starts_with(start),
+                _ => false,
+            };
+            assert!(is_as_expected, "{arguments:?}: {error:?}");
+            let one_fails = election.renewal() + election.request();
+            assert!(one_fails < election.renew_deadline, "{arguments:?}");
+        }
+    }
+
+    /// Neither takes a Lease nor needs the right to.
+    #[tokio::test]
+    async fn a_single_replica_leads_without_an_election() {
+        let api_server = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            Err::<http::Response<kube::client::Body>, _>("no request is expected")
+        });
+        let (candidate, mut leadership, was_interrupted) = Candidate::new(
+            Client::new(api_server, "a"),
+            ObjectKey::new("a", "headgate"),
+            "me".to_owned(),
+            election(&["--leader-elect=false"]),
+            Metrics::new(),
+        );
+        assert!(*was_interrupted.borrow());
+        let (stop, stopped) = watch::channel(false);
+        let running = tokio::spawn(candidate.run(stopped));
+        leadership.wait_for(Option::is_some).await.unwrap();
+        let in_a_year = Instant::now() + Duration::from_secs(365 * 86_400);
+        assert!(may_write(&leadership, in_a_year));
+        stop.send_replace(true);
+        running.await.unwrap();
+        assert!(leadership.borrow().is_none());
     }
 
     #[tokio::test]
@@ -447,8 +616,9 @@ mod tests {
         let now = Instant::now();
         let (sender, leadership) = watch::channel(None);
         assert!(!may_write(&leadership, now));
-        sender.send_replace(Some(now + VALID));
+        let valid = election(&[]).renew_deadline;
+        sender.send_replace(Some(now + valid));
         assert!(may_write(&leadership, now));
-        assert!(!may_write(&leadership, now + VALID));
+        assert!(!may_write(&leadership, now + valid));
     }
 }

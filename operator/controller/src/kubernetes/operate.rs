@@ -19,7 +19,7 @@ use super::cluster::ObjectKey;
 use super::controller::{Controller, Outputs};
 use super::deliver::{self, DeliverArgs};
 use super::events;
-use super::leader::{Candidate, Leadership, while_leading};
+use super::leader::{Candidate, ElectionArgs, Leadership, while_leading};
 use super::peers::{self, Peers};
 use super::publish::Publisher;
 use super::resolve::Planner;
@@ -51,6 +51,9 @@ pub struct OperatorArgs {
     /// Lease in the operator's namespace, whose holder writes; one for all replicas
     #[arg(long, value_name = "NAME", default_value = "headgate")]
     pub lease: String,
+    /// The election of the replica that writes
+    #[command(flatten)]
+    pub election: ElectionArgs,
     /// Service in the operator's namespace with the admin addresses of all replicas
     #[arg(long, value_name = "NAME", default_value = "headgate-metrics")]
     pub peers_service: String,
@@ -114,6 +117,7 @@ fn namespace(text: &str) -> Result<String, String> {
 pub struct Operator {
     client: Client,
     lease: ObjectKey,
+    election: ElectionArgs,
     /// The operator's name among the replicas.
     pub identity: String,
     metrics: Metrics,
@@ -135,7 +139,8 @@ impl Operator {
     /// returned task ends with an error, or at the shutdown.
     ///
     /// # Errors
-    /// One line: the API server isn't configured.
+    /// One line: the API server isn't configured, or the times of the election contradict each
+    /// other.
     pub async fn start(
         mut args: OperatorArgs,
         publish_ca: Option<(String, PathBuf)>,
@@ -144,6 +149,7 @@ impl Operator {
         metrics: Metrics,
         shutdown: watch::Receiver<bool>,
     ) -> anyhow::Result<(Self, JoinHandle<anyhow::Result<()>>)> {
+        args.election.check()?;
         args.watch_namespaces.sort();
         args.watch_namespaces.dedup();
         let (client, default_namespace) = connect(&args.access(), metrics.clone()).await?;
@@ -199,6 +205,7 @@ impl Operator {
         let operator = Self {
             client,
             lease,
+            election: args.election,
             identity,
             metrics,
             observations,
@@ -241,6 +248,7 @@ impl Operator {
             self.client.clone(),
             self.lease,
             self.identity.clone(),
+            self.election,
             self.metrics.clone(),
         );
         let (peers, peers_receiver) = watch::channel(Peers::default());

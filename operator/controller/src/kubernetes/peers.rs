@@ -2,7 +2,9 @@
 //!
 //! Each replica counts its own proxies and serves the counts at [`COUNTS_PATH`]. The leader keeps
 //! one request open to each other replica, which is answered when the counts change: there is no
-//! polling, and a change arrives within a round trip.
+//! polling, and a change arrives within a round trip. The answer has the changes since the version
+//! that the leader has (delta encoding, RFC 3229), and all counts only if that version is older
+//! than the last one: an edit costs the same with ten policies and with ten thousand.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -22,12 +24,16 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::leader::Leadership;
-use super::watch::Pauses;
+use super::watch::{Pauses, random};
 use crate::http_client::exchange;
-use crate::xds::tally::Tallies;
+use crate::xds::tally::{Changes, Tallies};
 
 /// The path at which a replica serves the counts of its proxies.
 pub const COUNTS_PATH: &str = "/status/policies";
+/// The header of a request for changes, and of an answer that has them, with [`PATCH`].
+pub const TAKES_CHANGES: &str = "a-im";
+/// The format of changes.
+pub const PATCH: &str = "merge-patch";
 /// The longest time for which a replica keeps a long poll open.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(20);
 /// The timeout of connecting to a replica.
@@ -45,16 +51,62 @@ const KEEP: Duration = Duration::from_secs(30);
 const TRIES: u32 = 3;
 /// The largest response, in bytes: ten thousand policies with a few targets.
 const MAX_BODY: usize = 8 << 20;
+/// The error of an answer of another format.
+const STRANGE: &str = "not what a replica says";
 /// The most replicas that are queried.
 const MAX_PEERS: usize = 64;
 
-/// The counts that a replica serves.
+/// The counts that a replica serves, or their changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counted {
+pub struct Counted<P = Tallies> {
     /// The replica.
     pub instance: String,
     /// The counts of its proxies.
-    pub policies: Tallies,
+    pub policies: P,
+}
+
+/// The last two versions of the counts that a replica serves.
+#[derive(Debug)]
+pub struct Versions {
+    /// A number that no other run of this replica has.
+    run: u64,
+    number: u64,
+    current: Arc<Tallies>,
+    before: Arc<Tallies>,
+}
+
+impl Default for Versions {
+    fn default() -> Self {
+        Self {
+            run: random(),
+            number: 0,
+            current: Arc::default(),
+            before: Arc::default(),
+        }
+    }
+}
+
+impl Versions {
+    /// Makes `tallies` the current version, unless they are. Returns the current version's name and
+    /// counts, and their changes since `known` if that is the version before.
+    pub fn publish(
+        &mut self,
+        tallies: Tallies,
+        known: Option<&str>,
+    ) -> (String, Arc<Tallies>, Option<Changes>) {
+        if *self.current != tallies {
+            self.before = std::mem::replace(&mut self.current, Arc::new(tallies));
+            self.number += 1;
+        }
+        let before = self.number.checked_sub(1).map(|number| self.name(number));
+        let is_before = known.is_some() && known == before.as_deref();
+        let changes = is_before.then(|| self.current.changes_since(&self.before));
+        (self.name(self.number), Arc::clone(&self.current), changes)
+    }
+
+    fn name(&self, number: u64) -> String {
+        format!("\"{:016x}-{number}\"", self.run)
+    }
 }
 
 /// The counts of the other replicas.
@@ -77,9 +129,12 @@ enum Peer {
 }
 
 enum News {
-    Counted(Counted),
+    Counted(Counted<Arc<Tallies>>),
     Unreachable,
 }
+
+/// The counts of a replica, and their version.
+type Known = (String, Arc<Tallies>);
 
 /// Follows the other replicas while this one leads, until `shutdown` holds `true`. `instance` names
 /// this replica; the file `token` has the token for the others.
@@ -145,7 +200,7 @@ pub async fn follow(
                         task.abort();
                         Peer::Itself
                     }
-                    News::Counted(counted) => Peer::Heard(Arc::new(counted.policies)),
+                    News::Counted(counted) => Peer::Heard(counted.policies),
                     News::Unreachable => Peer::Unreachable,
                 };
             }
@@ -155,20 +210,19 @@ pub async fn follow(
 
 /// Queries one replica until the receiver is dropped.
 async fn ask(address: SocketAddr, token: Option<PathBuf>, out: mpsc::Sender<(SocketAddr, News)>) {
-    let mut known: Option<String> = None;
+    let mut known: Option<Known> = None;
     let mut pauses = Pauses::new(PAUSE, LONGEST_PAUSE);
     let mut failing: Option<Instant> = None;
     let mut failures = 0_u32;
     loop {
-        let told = match timeout(ANSWER, request(address, token.as_deref(), known.as_deref())).await
-        {
+        let told = match timeout(ANSWER, request(address, token.as_deref(), known.as_ref())).await {
             Ok(Ok(answer)) => {
                 if failing.take().is_some() {
                     info!(%address, "the replica answers again");
                 }
                 (failures, pauses) = (0, Pauses::new(PAUSE, LONGEST_PAUSE));
                 answer.map(|(version, counted)| {
-                    known = version;
+                    known = version.map(|version| (version, Arc::clone(&counted.policies)));
                     News::Counted(counted)
                 })
             }
@@ -208,12 +262,12 @@ async fn ask(address: SocketAddr, token: Option<PathBuf>, out: mpsc::Sender<(Soc
 }
 
 /// Sends one request. Returns the counts with their version, or nothing if the version still is
-/// `known`.
+/// that of `known`.
 async fn request(
     address: SocketAddr,
     token: Option<&Path>,
-    known: Option<&str>,
-) -> anyhow::Result<Option<(Option<String>, Counted)>> {
+    known: Option<&Known>,
+) -> anyhow::Result<Option<(Option<String>, Counted<Arc<Tallies>>)>> {
     let stream = timeout(CONNECT, TcpStream::connect(address))
         .await
         .context("no connection in time")??;
@@ -223,25 +277,67 @@ async fn request(
         let token = token.with_context(|| format!("--peers-token {}", path.display()))?;
         request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.trim()));
     }
-    if let Some(version) = known {
+    if let Some((version, _)) = known {
         request = request
             .header(header::IF_NONE_MATCH, version)
+            .header(TAKES_CHANGES, PATCH)
             .header("prefer", format!("wait={}", LONGEST_WAIT.as_secs()));
     }
     let response = exchange(stream, request.body(Empty::new())?, MAX_BODY).await?;
-    match response.status() {
+    let body = response.body();
+    let counted = match (response.status(), known) {
         // Without a version, 304 is the answer to a request without a token.
-        StatusCode::NOT_MODIFIED if response.headers().contains_key(header::ETAG) => {
+        (StatusCode::NOT_MODIFIED, _) if response.headers().contains_key(header::ETAG) => {
             return Ok(None);
         }
-        StatusCode::OK => {}
-        status => {
-            let why = String::from_utf8_lossy(response.body());
+        (StatusCode::OK, _) => {
+            let all: Counted = serde_json::from_slice(body).context(STRANGE)?;
+            Counted {
+                instance: all.instance,
+                policies: Arc::new(all.policies),
+            }
+        }
+        (StatusCode::IM_USED, Some((_, before))) => {
+            let changed: Counted<Changes> = serde_json::from_slice(body).context(STRANGE)?;
+            let mut policies = Tallies::clone(before);
+            policies.change(changed.policies);
+            Counted {
+                instance: changed.instance,
+                policies: Arc::new(policies),
+            }
+        }
+        (status, _) => {
+            let why = String::from_utf8_lossy(body);
             bail!("it answers {status}: {}", why.trim());
         }
-    }
+    };
     let version = response.headers().get(header::ETAG);
     let version = version.and_then(|v| v.to_str().ok()).map(str::to_owned);
-    let counted = serde_json::from_slice(response.body()).context("not what a replica says")?;
     Ok(Some((version, counted)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tallies(total: u64) -> Tallies {
+        let text = format!(r#"{{"a/p": {{"total": {total}, "running": 0, "by_target": []}}}}"#);
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn changes_are_known_since_the_version_before_and_no_other() {
+        let mut versions = Versions::default();
+        let (first, ..) = versions.publish(tallies(1), None);
+        let (same, _, changes) = versions.publish(tallies(1), Some(&first));
+        assert_eq!((&same, changes), (&first, None));
+        let (second, current, changes) = versions.publish(tallies(2), Some(&first));
+        assert_ne!(first, second);
+        assert_eq!(*current, tallies(2));
+        assert_eq!(changes, Some(tallies(2).changes_since(&tallies(1))));
+        let (_, current, changes) = versions.publish(tallies(3), Some(&first));
+        assert_eq!((&*current, changes), (&tallies(3), None), "too old");
+        let (other, ..) = Versions::default().publish(tallies(1), None);
+        assert_ne!(first, other, "another run");
+    }
 }

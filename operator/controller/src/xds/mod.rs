@@ -31,6 +31,7 @@ mod limits;
 mod listen;
 pub mod module;
 pub mod node;
+mod older;
 pub mod peer;
 pub mod proxy;
 pub mod registry;

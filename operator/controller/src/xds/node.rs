@@ -134,7 +134,8 @@ impl Identity {
         };
         Some(format!(
             "its own module is {version}, the operator of {VERSION}; it may not know a field of \
-             the policy that is new since then: give the proxy a new module, or leave the field out"
+             the policy that is new since then: give the proxy a new module, or leave the field \
+             out; until then it follows the rest of the policy where it can"
         ))
     }
 }

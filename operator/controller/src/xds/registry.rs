@@ -263,6 +263,16 @@ impl Connection {
         }
     }
 
+    /// Records that the proxy gets less than this version, as it has refused a field of it or of
+    /// one before.
+    pub fn withheld(&self, version: &str) {
+        self.update(|p| {
+            if let Some(nack) = &mut p.nack {
+                version.clone_into(&mut nack.push.version);
+            }
+        });
+    }
+
     /// Records the proxy's answer.
     pub fn answered(&self, verdict: Verdict, now: SystemTime) {
         let metrics = &self.registry.metrics.xds;

@@ -11,6 +11,7 @@ use headgate_core::config::{Direction, FilterConfig};
 use super::cache::ResourceCache;
 use super::module::{Kind, Modules};
 use super::node::{Identity, TargetClaim};
+use super::older::without_new_fields;
 use super::sotw::Offer;
 use super::{direction, is_headgate_slot};
 use headgate_api::plan::{
@@ -87,6 +88,21 @@ impl Assignment {
             && self.problem == other.problem
             && self.module == other.module
             && self.fallback == other.fallback
+    }
+}
+
+impl Assignment {
+    /// Returns the assignment without the new fields that filters of the version before can do
+    /// without; `None` if it has none of them.
+    #[must_use]
+    pub fn for_older_filter(&self) -> Option<Self> {
+        let older = |config: &FilterConfig| without_new_fields(config).map(Arc::new);
+        let (config, outbound) = (older(&self.config), older(&self.outbound));
+        (config.is_some() || outbound.is_some()).then(|| Self {
+            config: config.unwrap_or_else(|| Arc::clone(&self.config)),
+            outbound: outbound.unwrap_or_else(|| Arc::clone(&self.outbound)),
+            ..self.clone()
+        })
     }
 }
 

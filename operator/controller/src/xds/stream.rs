@@ -54,6 +54,8 @@ struct Session {
     native: Option<PathBuf>,
     /// Whether the proxy has run a native module on this stream.
     runs_native: bool,
+    /// Whether its own module, of another version, has refused a configuration on this stream.
+    is_older: bool,
     /// The time at which the stream began.
     began: Instant,
     /// The time of the snapshot that the last response comes from.
@@ -111,6 +113,7 @@ async fn serve(
         last: None,
         native: None,
         runs_native: false,
+        is_older: false,
         began: Instant::now(),
         sent_of: Instant::now(),
     };
@@ -171,6 +174,8 @@ impl Session {
             .map_err(|e| Status::invalid_argument(e.to_string()))?;
         if let Some(verdict) = verdict {
             self.learn_what_it_loads(&verdict);
+            let is_refused = matches!(verdict, Verdict::Nack { .. });
+            self.is_older |= is_refused && self.identity.skew().is_some();
             // The first response after a connection is as old as the last edit, so its delay isn't
             // counted.
             if matches!(verdict, Verdict::Ack(_)) && self.sent_of > self.began {
@@ -201,7 +206,15 @@ impl Session {
         if self.sotw.busy() {
             return None;
         }
-        let response = self.send(&offer, &assignment);
+        let less = self.is_older.then(|| assignment.for_older_filter());
+        let response = match less.flatten() {
+            Some(less) => {
+                self.connection.withheld(&offer.version);
+                let offer = snapshot.offer(&less, self.sotw.names());
+                self.send(&offer, &less)
+            }
+            None => self.send(&offer, &assignment),
+        };
         // A proxy without policies is assigned anew at each change: whether it keeps its own
         // configuration also depends on the other policies.
         self.last = (!assignment.config.stages.is_empty()).then_some(assignment);

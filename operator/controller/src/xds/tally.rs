@@ -17,6 +17,12 @@ use headgate_api::plan::TargetRef;
 #[serde(transparent)]
 pub struct Tallies(BTreeMap<String, Counts>);
 
+/// Changes of counts by policy: a JSON merge patch (RFC 7396) of [`Tallies`]. `None` removes a
+/// policy, which no proxy should enforce any more.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Changes(BTreeMap<String, Option<Counts>>);
+
 /// Counts of one policy.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 struct Counts {
@@ -133,6 +139,35 @@ impl Tallies {
             for e in &counts.by_target {
                 sum.add(e.generation, e.target.as_ref(), &e.tally);
             }
+        }
+    }
+
+    /// Returns the changes from `before` to these counts.
+    #[must_use]
+    pub fn changes_since(&self, before: &Self) -> Changes {
+        let changed = self
+            .0
+            .iter()
+            .filter(|(policy, counts)| before.0.get(*policy) != Some(counts));
+        let changed = changed.map(|(policy, counts)| (policy.clone(), Some(counts.clone())));
+        let gone = before
+            .0
+            .keys()
+            .filter(|policy| !self.0.contains_key(*policy));
+        Changes(
+            changed
+                .chain(gone.map(|policy| (policy.clone(), None)))
+                .collect(),
+        )
+    }
+
+    /// Applies changes.
+    pub fn change(&mut self, changes: Changes) {
+        for (policy, counts) in changes.0 {
+            match counts {
+                Some(counts) => self.0.insert(policy, counts),
+                None => self.0.remove(&policy),
+            };
         }
     }
 
@@ -319,6 +354,32 @@ mod tests {
             tally(1, 1, None)
         );
         assert_eq!(all.of_policy("a/p"), tally(1, 3, None));
+    }
+
+    #[test]
+    fn changes_have_what_changed_and_no_more() {
+        let named = |policies: &[(&str, u64)]| {
+            let of = |(policy, total): &(&str, u64)| {
+                let all = tally(0, *total, None);
+                let counts = Counts {
+                    all,
+                    by_target: Vec::new(),
+                };
+                ((*policy).to_owned(), counts)
+            };
+            Tallies(policies.iter().map(of).collect())
+        };
+        let before = named(&[("a/goes", 1), ("a/same", 2), ("b/changes", 3)]);
+        let after = named(&[("a/comes", 4), ("a/same", 2), ("b/changes", 5)]);
+        let text = serde_json::to_string(&after.changes_since(&before)).unwrap();
+        assert_eq!(
+            text,
+            r#"{"a/comes":{"total":4,"running":0,"by_target":[]},"a/goes":null,"b/changes":{"total":5,"running":0,"by_target":[]}}"#
+        );
+        let mut there = before;
+        there.change(serde_json::from_str(&text).unwrap());
+        assert_eq!(there, after);
+        assert_eq!(after.changes_since(&after), Changes::default());
     }
 
     #[test]

@@ -330,6 +330,10 @@ fn rights_are_those_of_the_arguments() {
         &[],
         "patch coordination.k8s.io/leases headgate in system"
     ));
+    assert!(!has(
+        &["--leader-elect=false"],
+        "create coordination.k8s.io/leases in system"
+    ));
     assert!(!has(&[], "patch configmaps headgate-ca"));
     assert!(has(
         &["--publish-ca=headgate-ca"],

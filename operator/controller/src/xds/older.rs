@@ -1,0 +1,114 @@
+//! Configurations for filters of the minor version before.
+//!
+//! A filter refuses a configuration with a field that it doesn't know, and keeps its last one, with
+//! its slots. A proxy with a module of its own may be older than the operator, so one new field in
+//! a policy would keep all later edits and all changes of slots from it. Fields that this version
+//! has added and that only add refusals or refine measurements are left out for it: the rest of the
+//! policy means the same without them. Other new fields, such as another order of the queue, are
+//! not: without them the policy would be another one.
+
+use headgate_core::config::{FilterConfig, StageConfig, StrategyConfig};
+
+/// Returns `config` without the new fields that can be left out; `None` if it has none of them.
+#[must_use]
+pub(super) fn without_new_fields(config: &FilterConfig) -> Option<FilterConfig> {
+    let mut older = config.clone();
+    older.stages.iter_mut().for_each(strip);
+    if let Some(outbound) = &mut older.outbound {
+        outbound.class_admission.clear();
+        outbound.smoothing = None;
+    }
+    if older == *config {
+        return None;
+    }
+    older.revision.push_str("-older");
+    Some(older)
+}
+
+fn strip(stage: &mut StageConfig) {
+    stage.errors = Default::default();
+    stage.retries = None;
+    stage.class_admission = None;
+    for of_type in &mut stage.types {
+        of_type.value = 1.0;
+        of_type.cost = None;
+    }
+    for class in &mut stage.classes {
+        class.value = 1.0;
+    }
+    if let StrategyConfig::Bouncer {
+        shed_by_value,
+        capacity,
+        ..
+    } = &mut stage.strategy
+    {
+        *shed_by_value = false;
+        *capacity = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// All fields of the version before.
+    const BEFORE: &str = include_str!("../../../../filter/config/tests/config_format/0.1.json");
+
+    fn fields(of: &Value, at: &str, all: &mut BTreeSet<String>) {
+        match of {
+            Value::Object(of) => {
+                for (name, value) in of {
+                    let at = format!("{at}.{name}");
+                    fields(value, &at, all);
+                    all.insert(at);
+                }
+            }
+            Value::Array(of) => of.iter().for_each(|value| fields(value, at, all)),
+            _ => {}
+        }
+    }
+
+    fn read(config: &Value) -> FilterConfig {
+        FilterConfig::from_json(config.to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn what_is_not_new_stays() {
+        let before = FilterConfig::from_json(BEFORE.as_bytes()).unwrap();
+        assert_eq!(without_new_fields(&before), None);
+    }
+
+    #[test]
+    fn what_the_version_before_does_not_know_is_left_out() {
+        let config = read(&json!({"revision": "r", "stages": [{
+            "policy": "shop/search", "parallelism": 7,
+            "queue": {"max_length": 10, "timeout_us": 1_000_000},
+            "strategy": {"type": "Bouncer", "shed_by_value": true, "capacity": {
+                "max_utilization": 0.9, "window_us": 1_000_000, "step_us": 100_000}},
+            "errors": {"http": [[500, 503]], "grpc": [14]},
+            "retries": {"header": "x-retry"},
+            "class_admission": {"receives": true},
+            "classes": [
+                {"name": "high", "value": 2.0, "matches": [
+                    {"headers": [{"name": "x-high", "type": "Exact", "value": "1"}]}]},
+                {"name": "low"}],
+            "types": [{"name": "default", "value": 3.0,
+                "cost": {"size": {"header": "content-length"}},
+                "slo": [{"percentile": 50.0, "objective_us": 18_000}]}],
+        }]}));
+        let older = without_new_fields(&config).unwrap();
+        assert_eq!(older.stages[0].parallelism, 7);
+        assert_ne!(older.revision, config.revision, "encoded once for each");
+        let (mut known, mut has) = (BTreeSet::new(), BTreeSet::new());
+        fields(&serde_json::from_str(BEFORE).unwrap(), "", &mut known);
+        fields(&serde_json::to_value(&older).unwrap(), "", &mut has);
+        // The strategy's own default, which 0.1 wrote too.
+        known.insert(".stages.strategy.logic".to_owned());
+        let unknown: Vec<&String> = has.difference(&known).collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
+    }
+}
