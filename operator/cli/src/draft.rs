@@ -20,7 +20,7 @@ pub(super) fn service(text: &str) -> Result<Service, String> {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         }),
-        _ => Err("a namespace and the name of a Service in it, such as default/search".to_owned()),
+        _ => Err("a namespace and a name in it, such as default/search".to_owned()),
     }
 }
 

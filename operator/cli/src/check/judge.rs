@@ -477,8 +477,8 @@ pub fn istio(served: &Served, is_native: bool) -> Finding {
         (false, false) => error("Istio's CRDs aren't installed, and delivery for Istio is on"),
         _ if is_native && !filter => error("Istio serves no EnvoyFilter v1alpha3"),
         (false, true) if is_native => error("the native filter needs Istio 1.30 or newer"),
-        (true, _) => Finding::ok(CHECK, "1.30 or newer (TrafficExtension)"),
-        (false, true) => Finding::ok(CHECK, "older than 1.30 (WasmPlugin)"),
+        (true, _) => Finding::ok(CHECK, "its CRDs are of 1.30 or newer (TrafficExtension)"),
+        (false, true) => Finding::ok(CHECK, "its CRDs are older than 1.30 (WasmPlugin)"),
     }
 }
 

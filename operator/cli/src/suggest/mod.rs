@@ -46,6 +46,14 @@ pub struct SuggestArgs {
         value_parser = service
     )]
     pub service: Service,
+    /// The target Gateway of the policy, in place of a Service
+    #[arg(
+        long,
+        value_name = "NAMESPACE/NAME",
+        conflicts_with = "service",
+        value_parser = service
+    )]
+    pub gateway: Option<Service>,
     /// Maximum number of types beside default; the routes with the most processing time get one
     #[arg(
         long,
@@ -68,7 +76,11 @@ pub fn run(args: &SuggestArgs) -> anyhow::Result<Output> {
         // clap requires one.
         (None, None) => bail!("an access log, or --proxy"),
     };
-    Ok(Output::ok(policy::text(&found, &args.service)))
+    let (of, target) = match &args.gateway {
+        Some(gateway) => (gateway, "group: gateway.networking.k8s.io, kind: Gateway"),
+        None => (&args.service, "group: \"\", kind: Service"),
+    };
+    Ok(Output::ok(policy::text(&found, of, target)))
 }
 
 fn of_log(path: &Path, types: usize) -> anyhow::Result<Found> {

@@ -62,8 +62,8 @@ pub(super) fn round_up(ms: f64) -> f64 {
     enough.next().unwrap_or(10.0 * power)
 }
 
-/// Returns the policy's text.
-pub(super) fn text(found: &Found, service: &Service) -> String {
+/// Returns the policy's text. `target` is the group and the kind of its target.
+pub(super) fn text(found: &Found, of: &Service, target: &str) -> String {
     let mut text = String::new();
     let mut line = |words: &str| {
         text.push_str(words);
@@ -83,7 +83,7 @@ pub(super) fn text(found: &Found, service: &Service) -> String {
     line("kind: AdmissionPolicy");
     line(&format!(
         "metadata: {{name: {}, namespace: {}}}",
-        service.name, service.namespace
+        of.name, of.namespace
     ));
     line("spec:");
     line(
@@ -91,10 +91,7 @@ pub(super) fn text(found: &Found, service: &Service) -> String {
          counts are as you want them",
     );
     line("  targetRefs:");
-    line(&format!(
-        "  - {{group: \"\", kind: Service, name: {}}}",
-        service.name
-    ));
+    line(&format!("  - {{{target}, name: {}}}", of.name));
     line("  # No parallelism: the filter finds how many requests the service works on at once.");
     line(
         "  # Objectives are twice what a type's requests took, and room for slow requests before \
