@@ -12,13 +12,15 @@ const MAX_NAME: usize = 63;
 pub(super) fn service(text: &str) -> Result<ObjectKey, String> {
     let is_right = |key: &ObjectKey| is_label(&key.namespace) && is_label(&key.name);
     let key = text.parse::<ObjectKey>().ok().filter(is_right);
-    key.ok_or_else(|| {
-        "a namespace and the name of a Service in it, such as default/search".to_owned()
-    })
+    key.ok_or_else(|| "a namespace and a name in it, such as default/search".to_owned())
 }
 
-/// Returns the head of a policy in dry run for a Service, up to its target.
-pub(super) fn head(namespace: &str, name: &str) -> String {
+/// The group and the kind of a Service as a target.
+pub(super) const SERVICE: &str = "group: \"\", kind: Service";
+
+/// Returns the head of a policy in dry run, up to its target. `target` is the group and the kind of
+/// the target.
+pub(super) fn head(namespace: &str, name: &str, target: &str) -> String {
     format!(
         "apiVersion: headgate.dev/v1alpha1
 kind: AdmissionPolicy
@@ -27,7 +29,7 @@ spec:
   mode: DryRun        # decides and counts, and refuses nothing; remove it when the counts are as \
          you want them
   targetRefs:
-  - {{group: \"\", kind: Service, name: {name}}}
+  - {{{target}, name: {name}}}
 "
     )
 }

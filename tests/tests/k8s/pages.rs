@@ -22,7 +22,7 @@ const LONGEST: &str = "120";
 
 /// The beginnings of commands, each with the reason why such a command doesn't run here; `None`: it
 /// runs. The first that fits a command counts.
-const TABLE: [(&str, Option<&str>); 40] = [
+const TABLE: [(&str, Option<&str>); 42] = [
     ("dist/headgate run ", Some(DEMO)),
     ("dist/headgate status --admin ", Some(DEMO)),
     ("dist/headgate top", Some(PROXIES)),
@@ -44,6 +44,8 @@ const TABLE: [(&str, Option<&str>); 40] = [
     ("kubectl --namespace shop port-forward ", Some(PODS)),
     ("kubectl --namespace shop rollout status ", Some(PODS)),
     ("kubectl --namespace shop wait ", Some(PODS)),
+    ("kubectl --namespace envoy-gateway-system logs ", Some(PODS)),
+    ("kubectl --namespace envoy-gateway-system wait ", Some(PODS)),
     ("kubectl ", None),
     ("helm test ", Some(PODS)),
     ("helm ", None),

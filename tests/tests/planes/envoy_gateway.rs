@@ -6,6 +6,7 @@ use headgate_tests::kube::node::can_run;
 use headgate_tests::kube::programs;
 
 use crate::cluster::{Cluster, Side};
+use crate::pages;
 
 const SYSTEM: &str = "envoy-gateway-system";
 /// Port of the stats of Envoy Gateway's Envoys.
@@ -68,6 +69,18 @@ fn proxies_in_their_gateways_namespace_share_a_policys_slots() -> Result<()> {
 #[test]
 fn proxies_in_their_gateways_namespace_share_a_policys_slots_natively() -> Result<()> {
     run(native(IN_NAMESPACES))
+}
+
+#[test]
+fn the_page_leads_a_newcomer_to_an_enforced_policy() -> Result<()> {
+    if !can_run()? || programs::or_skip(programs::envoy_gateway())?.is_none() {
+        return Ok(());
+    }
+    let cluster = Cluster::start(&["envoy-gateway"])?;
+    let image = cluster.envoy_image()?;
+    install(&cluster, &format!("global.images.envoyProxy.image={image}"))?;
+    let page = "docs/src/start/envoy-gateway.md";
+    pages::walk(&cluster, page, "envoyextensionpolicies")
 }
 
 fn native(mode: Mode) -> Mode {
@@ -153,10 +166,9 @@ spec:
     ))
 }
 
-/// Installs Envoy Gateway; `deploy` is how it runs proxies.
-fn install(cluster: &Cluster, deploy: &str) -> Result<()> {
+/// Installs Envoy Gateway with this value of its chart.
+fn install(cluster: &Cluster, value: &str) -> Result<()> {
     let chart = programs::envoy_gateway()?.join("chart");
-    let proxies = "--set=config.envoyGateway.provider.kubernetes.deploy.type";
     cluster
         .node
         .helm(&[
@@ -166,7 +178,7 @@ fn install(cluster: &Cluster, deploy: &str) -> Result<()> {
             "--namespace",
             SYSTEM,
             "--create-namespace",
-            &format!("{proxies}={deploy}"),
+            &format!("--set={value}"),
             "--wait",
             "--timeout=3m",
         ])
@@ -186,7 +198,8 @@ fn run(mode: Mode) -> Result<()> {
         return Ok(());
     }
     let cluster = Cluster::start(&["envoy-gateway"])?;
-    install(&cluster, mode.deploy)?;
+    let proxies = "config.envoyGateway.provider.kubernetes.deploy.type";
+    install(&cluster, &format!("{proxies}={}", mode.deploy))?;
     cluster.install_headgate("envoyGateway", if mode.native { NATIVE } else { "" })?;
     cluster.node.apply(&class(mode, &cluster.envoy_image()?)?)?;
     let labels = ["shop", "bank"].map(|namespace| match mode.merged {

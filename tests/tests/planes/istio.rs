@@ -11,6 +11,7 @@ use headgate_tests::wait::until_within;
 use serde_json::{Value, json};
 
 use crate::cluster::{BACKEND, Cluster, PATIENCE, Side};
+use crate::pages;
 
 const SYSTEM: &str = "istio-system";
 /// Port of the stats of Istio's Envoys.
@@ -24,7 +25,7 @@ const NEWER: &str = "1.31.0";
 const EXTENSIONS: (&str, &str) = ("TrafficExtension", "trafficextensions");
 const PLUGINS: (&str, &str) = ("WasmPlugin", "wasmplugins");
 
-/// No iptables redirects requests to the sidecars: their listener has the Service's port.
+/// No rule redirects requests to the sidecars: their listener has the Service's port.
 const LISTENERS: &str = "
 apiVersion: networking.istio.io/v1
 kind: Sidecar
@@ -112,6 +113,14 @@ fn a_gateway_with_traffic_extensions_shares_a_policys_slots() -> Result<()> {
     cluster.life(&side, service, EXTENSIONS)
 }
 
+#[test]
+fn the_page_leads_a_newcomer_to_an_enforced_policy() -> Result<()> {
+    let Some(cluster) = istiod(NEWER)? else {
+        return Ok(());
+    };
+    pages::walk(&cluster, "docs/src/start/istio.md", EXTENSIONS.1)
+}
+
 /// With one slot, the filter of one kind would wait for the slot that a request has taken from that
 /// of the other.
 #[test]
@@ -166,6 +175,15 @@ spec:
 /// A node with Istio, whose istiod says that it is of this version, and Headgate; `None` if it
 /// can't be had here.
 fn istio(version: &str) -> Result<Option<Cluster>> {
+    let cluster = istiod(version)?;
+    if let Some(cluster) = &cluster {
+        cluster.install_headgate("istio", "")?;
+    }
+    Ok(cluster)
+}
+
+/// As [`istio`], without Headgate.
+fn istiod(version: &str) -> Result<Option<Cluster>> {
     if !can_run()? || programs::or_skip(programs::istio())?.is_none() {
         return Ok(None);
     }
@@ -185,17 +203,18 @@ fn istio(version: &str) -> Result<Option<Cluster>> {
         })?;
     }
     set_version(&cluster, version)?;
-    cluster.install_headgate("istio", "")?;
     Ok(Some(cluster))
 }
 
 /// Options of istiod's chart: images of this repository's scripts, an Envoy without Istio's own
 /// filters, and little of a node with two processors.
-const ISTIOD: [&str; 9] = [
+const ISTIOD: [&str; 10] = [
     "--set=global.hub=headgate.test",
     "--set=global.tag=dev",
     "--set=telemetry.enabled=false",
     "--set=autoscaleEnabled=false",
+    // The image of its proxies has nft, and no iptables.
+    "--set=global.nativeNftables=true",
     "--set=resources.requests.cpu=10m",
     "--set=resources.requests.memory=64Mi",
     "--set=global.proxy.resources.requests.cpu=10m",

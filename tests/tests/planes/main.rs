@@ -4,3 +4,4 @@
 mod cluster;
 mod envoy_gateway;
 mod istio;
+mod pages;

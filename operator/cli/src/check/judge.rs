@@ -441,8 +441,8 @@ pub fn istio(served: &Served, is_native: bool) -> Finding {
         (false, false) => error("Istio's CRDs aren't installed, and delivery for Istio is on"),
         _ if is_native && !filter => error("Istio serves no EnvoyFilter v1alpha3"),
         (false, true) if is_native => error("the native filter needs Istio 1.30 or newer"),
-        (true, _) => Finding::ok("1.30 or newer (TrafficExtension)"),
-        (false, true) => Finding::ok("older than 1.30 (WasmPlugin)"),
+        (true, _) => Finding::ok("its CRDs are of 1.30 or newer (TrafficExtension)"),
+        (false, true) => Finding::ok("its CRDs are older than 1.30 (WasmPlugin)"),
     }
 }
 

@@ -218,7 +218,7 @@ impl Checks<'_> {
     async fn lease(&mut self, operator: &Installation) {
         if !operator.elects() {
             let alone = "without an election, the only operator leads";
-            return self.add(Finding::ok("leader", alone));
+            return self.add("leader", Finding::ok(alone));
         }
         let (namespace, name) = (&operator.namespace, operator.lease());
         let api: Api<Lease> = Api::namespaced(self.client.clone(), namespace);

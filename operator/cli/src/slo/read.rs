@@ -14,7 +14,7 @@ use headgate_core::config::DEFAULT_TYPE;
 use serde_json::Value;
 
 use super::{OPENSLO, RESPONSE_TIME, TYPE, Unit};
-use crate::draft::{free_name, head};
+use crate::draft::{SERVICE, free_name, head};
 
 /// Kinds of OpenSLO without objectives.
 const OTHER_KINDS: [&str; 6] = [
@@ -264,7 +264,7 @@ fn printed(file: &str, types: &[Type], namespace: &str, name: &str) -> String {
     let mut text = format!(
         "# From {file} by headgate slo. OpenSLO doesn't say which requests an objective is about: \
          correct the matches.\n{}  types:\n",
-        head(namespace, name)
+        head(namespace, name, SERVICE)
     );
     let mut kind = |name: &str, slo: &BTreeMap<String, Duration>, comment: &str| {
         // Writing to a String does not fail.

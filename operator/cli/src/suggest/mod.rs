@@ -15,7 +15,7 @@ use headgate_controller::kubernetes::cluster::ObjectKey;
 use headgate_core::config::DEFAULT_TYPE;
 use headgate_simulator::workload::recorded::read_requests;
 
-use super::draft::service;
+use super::draft::{SERVICE, service};
 use super::top::client::{Client, Place};
 use super::top::sample::{PolicySample, Stats};
 use super::{Output, block_on};
@@ -47,6 +47,14 @@ pub struct SuggestArgs {
         value_parser = service
     )]
     pub service: ObjectKey,
+    /// The target Gateway of the policy, in place of a Service
+    #[arg(
+        long,
+        value_name = "NAMESPACE/NAME",
+        conflicts_with = "service",
+        value_parser = service
+    )]
+    pub gateway: Option<ObjectKey>,
     /// Maximum number of types beside default; the routes with the most processing time get one
     #[arg(
         long,
@@ -69,7 +77,11 @@ pub fn run(args: &SuggestArgs) -> anyhow::Result<Output> {
         // clap requires one.
         (None, None) => bail!("an access log, or --proxy"),
     };
-    Ok(Output::ok(policy::text(&found, &args.service)))
+    let (of, target) = match &args.gateway {
+        Some(gateway) => (gateway, "group: gateway.networking.k8s.io, kind: Gateway"),
+        None => (&args.service, SERVICE),
+    };
+    Ok(Output::ok(policy::text(&found, of, target)))
 }
 
 fn of_log(path: &Path, types: usize) -> anyhow::Result<Found> {

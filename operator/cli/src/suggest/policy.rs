@@ -63,8 +63,8 @@ pub(super) fn round_up(ms: f64) -> f64 {
     enough.next().unwrap_or(10.0 * power)
 }
 
-/// Returns the policy's text.
-pub(super) fn text(found: &Found, service: &ObjectKey) -> String {
+/// Returns the policy's text. `target` is the group and the kind of its target.
+pub(super) fn text(found: &Found, of: &ObjectKey, target: &str) -> String {
     let all = &found.all;
     let mut text = format!(
         "# Suggested by headgate suggest from {} answers. Look it over, then try it:
@@ -76,7 +76,7 @@ pub(super) fn text(found: &Found, service: &ObjectKey) -> String {
     for note in &found.notes {
         text += &format!("# {note}\n");
     }
-    text += &head(&service.namespace, &service.name);
+    text += &head(&of.namespace, &of.name, target);
     text += &format!(
         "  # No parallelism: the filter finds how many requests the service works on at once.
   # Objectives are twice what a type's requests took, and room for slow requests before them: one \

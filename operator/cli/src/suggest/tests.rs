@@ -25,12 +25,17 @@ fn suggested<'a>(requests: impl IntoIterator<Item = (&'a str, String, u32)>) -> 
 }
 
 fn policy_for(log: &str) -> anyhow::Result<String> {
+    policy_of(log, None)
+}
+
+fn policy_of(log: &str, gateway: Option<ObjectKey>) -> anyhow::Result<String> {
     let mut file = tempfile::NamedTempFile::new()?;
     file.write_all(log.as_bytes())?;
     let args = SuggestArgs {
         log: Some(file.path().to_owned()),
         proxy: None,
         service: service("shop/web").unwrap(),
+        gateway,
         types: 12,
     };
     Ok(run(&args)?.text)
@@ -55,6 +60,17 @@ fn by_type(policy: &str, log: &str) -> Vec<(String, usize)> {
 
 fn has(policy: &str, line: &str) {
     assert!(policy.lines().any(|l| l.trim() == line), "{line}\n{policy}");
+}
+
+#[test]
+fn a_gateway_is_the_target_if_one_is_named() {
+    let log = include_str!("../../../../examples/simulate/access.log");
+    let gateway = service("shop/edge").unwrap();
+    let policy = policy_of(log, Some(gateway)).unwrap();
+    stage(&policy);
+    has(&policy, "metadata: {name: edge, namespace: shop}");
+    let target = "- {group: gateway.networking.k8s.io, kind: Gateway, name: edge}";
+    has(&policy, target);
 }
 
 #[test]

@@ -17,8 +17,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::variants::in_time;
-use crate::bench::cpu::median;
 use crate::backend::{Backend, BackendConfig, Fault, OnDisconnect};
+use crate::bench::cpu::median;
 use crate::bench::lab::{Lab, Protection};
 use crate::bench::native_filters;
 use crate::bench::table::{Table, percent};

@@ -1,5 +1,5 @@
 //! JSON lines of an access log (`json_format`). Users choose the fields' names. The known ones are
-//! Istio's, those of Envoy's command operators, and similar ones. Case and punctuation are ignored,
+//! Istio's, Envoy Gateway's, those of Envoy's command operators, and similar ones. Case and punctuation are ignored,
 //! because variants often differ only in them. An unknown name is treated as that of a request
 //! header.
 
@@ -50,7 +50,7 @@ fn field(name: &str, text: &str, fields: &mut Fields) {
         }
         "method" | "requestmethod" => fields.request.method = present(text).map(str::to_owned),
         // The path that the client sent, which the filter sees before the router rewrites it.
-        "xenvoyoriginalpath" => {
+        "xenvoyoriginalpath" | "xenvoyoriginpath" => {
             let path = present(text).map(str::to_owned);
             fields.request.path = path.or(fields.request.path.take());
         }

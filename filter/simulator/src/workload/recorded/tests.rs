@@ -81,6 +81,17 @@ fn json_lines_are_read_by_the_names_that_are_in_use() {
     assert_eq!(recording.unserved, 1);
 }
 
+/// A line as Envoy Gateway 1.9 writes it by default.
+#[test]
+fn the_json_lines_of_envoy_gateway_are_read() {
+    let log = r#"{":authority":"shop.example","bytes_received":0,"bytes_sent":3,"connection_termination_details":null,"downstream_local_address":"10.244.0.9:10080","downstream_remote_address":"10.200.0.1:51662","duration":12,"method":"GET","protocol":"HTTP/1.1","requested_server_name":null,"response_code":200,"response_code_details":"via_upstream","response_flags":"-","route_name":"httproute/shop/search/rule/0/match/0/*","start_time":"2026-01-05T10:00:00.000Z","upstream_cluster":"httproute/shop/search/rule/0","upstream_host":"10.244.0.7:8080","upstream_local_address":"10.244.0.9:38718","upstream_transport_failure_reason":null,"user-agent":null,"x-envoy-origin-path":"/q/slow","x-envoy-upstream-service-time":"11","x-forwarded-for":"10.200.0.1","x-request-id":"dc4159c1-f7cd-4b24-a2cb-a1d6cd5d26e8"}
+"#;
+    let recording = read(log);
+    assert_eq!(names(&recording), ["slow"]);
+    assert_eq!(recording.requests[0].processing, 11_500_000);
+    assert_eq!(recording.unserved, 0);
+}
+
 #[test]
 fn lines_that_are_no_requests_are_counted_by_reason_with_their_numbers() {
     let mut log = String::from("starting up\n\n{\"message\": \"hello\"}\n");
