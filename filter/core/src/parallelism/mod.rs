@@ -320,6 +320,12 @@ impl Auto {
         self.fresh.requests += f64::from(weight);
     }
 
+    /// Records an arrival of `kind`, whether it is refused or not.
+    pub fn arrived(&mut self, kind: TypeId) {
+        let kind = self.kinds.get(usize::from(kind.0));
+        self.fresh.offered += kind.map_or(0.0, |kind| kind.reference);
+    }
+
     /// Records a request of `kind` that was refused because slots were scarce.
     pub fn refused(&mut self, kind: TypeId) {
         self.fresh.refused += 1.0;
@@ -411,7 +417,10 @@ impl Auto {
             }
         }
         if schedule != self.schedule {
-            (self.schedule, self.since) = (schedule, now);
+            self.schedule = schedule;
+            if !self.law.is_open() {
+                self.since = now;
+            }
         }
         if self.fresh.epoch != self.law.epoch() {
             self.since = now;
@@ -421,6 +430,7 @@ impl Auto {
                 refused: self.fresh.refused,
                 late: self.fresh.late,
                 shed: self.fresh.shed,
+                offered: self.fresh.offered,
                 ..Fresh::default()
             };
         }

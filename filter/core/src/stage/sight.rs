@@ -148,6 +148,11 @@ impl Stage {
         let timeout = Duration::from_micros(self.config.queue.timeout_us);
         let least = self.service_times.at_least(request);
         let own = (request.own_deadline).map(|own| own.saturating_sub(least));
+        let last = self.service_times.objectives(request.kind).last();
+        let last = last.filter(|_| self.slots.is_open());
+        let timeout = last.map_or(timeout, |last| {
+            timeout.min(last.response_time.saturating_sub(least))
+        });
         let own = own.filter(|own| *own < timeout);
         Patience {
             longest: own.unwrap_or(timeout),

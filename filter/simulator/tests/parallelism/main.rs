@@ -12,6 +12,7 @@ mod memory;
 mod proxies;
 #[allow(dead_code)]
 mod service;
+mod step;
 mod table;
 
 use headgate_simulator::backend::{Paced, Step};

@@ -59,6 +59,8 @@ pub struct Fresh {
     pub times: [f64; 5],
     /// The number of answers, and their lateness ([`open`]).
     pub late: [f64; 2],
+    /// Slot time that arrivals were expected to take, s.
+    pub offered: f64,
     /// Slot time that refused requests would have taken, s.
     pub shed: f64,
     /// The regression's sums, over requests that had waited.
@@ -115,6 +117,13 @@ pub struct Law {
     watched: f64,
     /// The recent maximum of work that ended, in slots.
     peak: f64,
+    /// While the law is open: slot time of the latest arrivals, per time, and its recent maximum; the
+    /// most slots in use; and the times since it was reached: samples, Σ pt and Σ reference pt, s.
+    offered: f64,
+    most_offered: f64,
+    arrived: f64,
+    ceiling: f64,
+    reached: [f64; 3],
     reach: f64,
     resting: f64,
     run: f64,
@@ -155,7 +164,7 @@ pub struct Law {
     slopes: [Slope; 2],
 }
 
-crate::shared::record!(Law, 4);
+crate::shared::record!(Law, 5);
 
 impl Law {
     /// Creates an open law. The backend is assumed to make use of `slots`.
@@ -220,7 +229,7 @@ impl Law {
     pub fn dither(&self, bounds: (u32, u32), seed: u64) -> Dither {
         let (least, most) = bounds;
         let base = if self.is_open() {
-            most
+            self.ceiling(most)
         } else {
             self.slots().max(1)
         };
@@ -253,6 +262,7 @@ impl Law {
         self.ended += fresh.requests;
         self.refused += fresh.refused;
         self.shed += fresh.shed;
+        self.arrived += fresh.offered;
         if fresh.epoch != self.epoch {
             return;
         }

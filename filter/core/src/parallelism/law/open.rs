@@ -61,6 +61,11 @@ const WATCHED: f64 = 0.3;
 const FORGET: f64 = 10.0;
 /// The highest P when the law closes, as a part of the requests in flight.
 const MOST: f64 = 0.5;
+const OFFERED: f64 = 0.1;
+const USUAL: (f64, f64, f64) = (16.0, 2.0, 4.0);
+const ENOUGH: f64 = 16.0;
+const STRETCH: f64 = 2.0;
+const SLOWLY: f64 = 0.1;
 /// The least time over which ended work is measured, s.
 const LEAST_WATCHED: f64 = 0.1;
 /// The least number of slots that count as working.
@@ -116,7 +121,7 @@ impl Law {
         let secs = (now.as_nanos() as f64 - self.watched_since).max(0.0) / 1e9;
         self.watched_since = now.as_nanos() as f64;
         let fade = (-secs / WATCHED).exp();
-        let [.., reference, _, _] = std::mem::take(&mut self.times);
+        let [samples, pt, reference, _, _] = std::mem::take(&mut self.times);
         self.work = fade * self.work + reference;
         self.watched = fade * self.watched + secs;
         self.peak *= (-secs / FORGET).exp();
@@ -125,6 +130,7 @@ impl Law {
         }
         let most = view.in_flight.max(self.base * (-secs / FORGET).exp());
         self.base = most.clamp(f64::from(view.bounds.0.max(1)), f64::from(view.bounds.1));
+        self.raise(secs, [samples, pt, reference], view);
         if self.late <= LATE.0 {
             return;
         }
@@ -148,6 +154,45 @@ impl Law {
         self.go(target.ceil(), now, &View { mean, ..*view });
     }
 
+    /// Returns the most slots in use without a limit.
+    pub(super) fn ceiling(&self, most: u32) -> u32 {
+        if self.ceiling > 0.0 {
+            (self.ceiling as u32).clamp(1, most)
+        } else {
+            most
+        }
+    }
+
+    /// Moves the ceiling.
+    fn raise(&mut self, secs: f64, times: [f64; 3], view: &View) {
+        let window = OFFERED.max(view.mean / 4.0);
+        let fade = (-secs / window).exp();
+        let arrived = std::mem::take(&mut self.arrived);
+        self.offered = fade * self.offered + arrived / window;
+        self.most_offered = self.offered.max(self.most_offered * (-secs / FORGET).exp());
+        if self.answers < FEW_ANSWERS || !view.enforced {
+            self.ceiling = 0.0;
+            return;
+        }
+        let usual = USUAL.0 + USUAL.1 * self.most_offered + USUAL.2 * self.most_offered.sqrt();
+        self.ceiling = usual.max(self.ceiling * (-secs / FORGET).exp());
+        if view.in_flight + 1.0 < self.ceiling {
+            self.reached = [0.0; 3];
+            return;
+        }
+        for (sum, of) in self.reached.iter_mut().zip(times) {
+            *sum += of;
+        }
+        let [samples, pt, reference] = self.reached;
+        if std::env::var_os("DBG").is_some() { eprintln!("{:.3} in {} ceil {:.0} off {:.1} most {:.1} S {:.2} n {} late {:.2}", self.watched_since/1e9, view.in_flight, self.ceiling, self.offered, self.most_offered, pt/reference, samples, self.late); }
+        if samples < ENOUGH {
+            return;
+        }
+        self.reached = [0.0; 3];
+        let grown = if pt < STRETCH * reference { 1.0 } else { SLOWLY };
+        self.ceiling += grown * samples;
+    }
+
     /// Opens a law whose limit is no longer needed. Returns whether it did.
     pub(super) fn reopen(&mut self, now: Instant, view: &View) -> bool {
         let now_ns = now.as_nanos() as f64;
@@ -168,7 +213,7 @@ impl Law {
             self.found = self.base;
         }
         (self.open, self.late, self.opened) = (1.0, 0.0, now_ns);
-        (self.work, self.watched) = (0.0, 0.0);
+        (self.work, self.watched, self.ceiling) = (0.0, 0.0, 0.0);
         (self.resting, self.run, self.jumped_from) = (0.0, 0.0, 0.0);
         self.go(self.base, now, view);
         true
