@@ -189,6 +189,9 @@ impl Law {
             return;
         }
         self.reached = [0.0; 3];
+        if pt > STRETCH * reference {
+            self.late = 2.0;
+        }
         let grown = if pt < STRETCH * reference { 1.0 } else { SLOWLY };
         self.ceiling += grown * samples;
     }
