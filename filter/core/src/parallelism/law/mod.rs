@@ -123,7 +123,7 @@ pub struct Law {
     most_offered: f64,
     arrived: f64,
     ceiling: f64,
-    reached: [f64; 3],
+    reached: [f64; 5],
     reach: f64,
     resting: f64,
     run: f64,

@@ -39,7 +39,7 @@
 //! A dry run holds no requests: its law only closes and opens.
 
 use super::start::FIRST;
-use super::{Law, View, reach_at_first};
+use super::{CONFIDENCE, Law, View, reach_at_first};
 use crate::time::Instant;
 
 /// Weight of the latest answer.
@@ -65,7 +65,6 @@ const OFFERED: f64 = 0.1;
 const USUAL: (f64, f64, f64) = (16.0, 2.0, 4.0);
 const ENOUGH: f64 = 16.0;
 const STRETCH: f64 = 2.0;
-const SLOWLY: f64 = 0.1;
 /// The least time over which ended work is measured, s.
 const LEAST_WATCHED: f64 = 0.1;
 /// The least number of slots that count as working.
@@ -121,7 +120,8 @@ impl Law {
         let secs = (now.as_nanos() as f64 - self.watched_since).max(0.0) / 1e9;
         self.watched_since = now.as_nanos() as f64;
         let fade = (-secs / WATCHED).exp();
-        let [samples, pt, reference, _, _] = std::mem::take(&mut self.times);
+        let times = std::mem::take(&mut self.times);
+        let [_, _, reference, _, _] = times;
         self.work = fade * self.work + reference;
         self.watched = fade * self.watched + secs;
         self.peak *= (-secs / FORGET).exp();
@@ -130,7 +130,7 @@ impl Law {
         }
         let most = view.in_flight.max(self.base * (-secs / FORGET).exp());
         self.base = most.clamp(f64::from(view.bounds.0.max(1)), f64::from(view.bounds.1));
-        self.raise(secs, [samples, pt, reference], view);
+        self.raise(secs, times, view);
         if self.late <= LATE.0 {
             return;
         }
@@ -164,7 +164,7 @@ impl Law {
     }
 
     /// Moves the ceiling.
-    fn raise(&mut self, secs: f64, times: [f64; 3], view: &View) {
+    fn raise(&mut self, secs: f64, times: [f64; 5], view: &View) {
         let window = OFFERED.max(view.mean / 4.0);
         let fade = (-secs / window).exp();
         let arrived = std::mem::take(&mut self.arrived);
@@ -177,23 +177,23 @@ impl Law {
         let usual = USUAL.0 + USUAL.1 * self.most_offered + USUAL.2 * self.most_offered.sqrt();
         self.ceiling = usual.max(self.ceiling * (-secs / FORGET).exp());
         if view.in_flight + 1.0 < self.ceiling {
-            self.reached = [0.0; 3];
+            self.reached = [0.0; 5];
             return;
         }
         for (sum, of) in self.reached.iter_mut().zip(times) {
             *sum += of;
         }
-        let [samples, pt, reference] = self.reached;
-        if std::env::var_os("DBG").is_some() { eprintln!("{:.3} in {} ceil {:.0} off {:.1} most {:.1} S {:.2} n {} late {:.2}", self.watched_since/1e9, view.in_flight, self.ceiling, self.offered, self.most_offered, pt/reference, samples, self.late); }
+        let [samples, pt, reference, doubt, squares] = self.reached;
+        let error = CONFIDENCE * squares.sqrt();
         if samples < ENOUGH {
             return;
         }
-        self.reached = [0.0; 3];
-        if pt > STRETCH * reference {
-            self.late = 2.0;
+        if pt < STRETCH * reference {
+            self.reached = [0.0; 5];
+            self.ceiling += samples;
+        } else if pt - error > STRETCH * (reference + doubt) {
+            self.late = 2.0 * LATE.0;
         }
-        let grown = if pt < STRETCH * reference { 1.0 } else { SLOWLY };
-        self.ceiling += grown * samples;
     }
 
     /// Opens a law whose limit is no longer needed. Returns whether it did.
