@@ -176,6 +176,8 @@ impl Auto {
                 condemned: false,
                 enforced: false,
                 in_flight: 0.0,
+                queued: 0.0,
+                shortest: f64::INFINITY,
                 bounds,
             },
             looked: now,
@@ -341,7 +343,7 @@ impl Auto {
         now: Instant,
         enforced: bool,
         wall_clock_offset: Duration,
-        in_flight: u32,
+        (in_flight, queued): (u32, u32),
         times: &ServiceTimes,
         is_broken: impl Fn(TypeId) -> bool,
     ) {
@@ -362,13 +364,16 @@ impl Auto {
             kind.is_broken = is_broken(id);
         }
         let (mut roomy, mut condemned) = (0.0, false);
-        let (mut shortest, mut longest) = (f64::INFINITY, 0.0_f64);
+        let (mut shortest, mut longest, mut least) = (f64::INFINITY, 0.0_f64, f64::INFINITY);
         for (at, kind) in self.kinds.iter().enumerate() {
             let id = TypeId(u16::try_from(at).unwrap_or(u16::MAX));
             if kind.recent <= RARE * total || kind.is_broken {
                 continue;
             }
             shortest = shortest.min(kind.mean);
+            if let Some((_, last)) = kind.objective.filter(|_| kind.lateness(0.0).is_some()) {
+                least = least.min(last);
+            }
             longest = longest.max(kind.mean);
             let estimate = times.estimate(id);
             if estimate.source == Source::None {
@@ -389,6 +394,8 @@ impl Auto {
             condemned,
             enforced,
             in_flight: f64::from(in_flight),
+            queued: f64::from(queued),
+            shortest: least,
             bounds: self.bounds,
         };
     }
@@ -502,7 +509,7 @@ mod tests {
 
     /// Exchanges with the record while `in_flight` requests are in flight.
     fn look(auto: &mut Auto, record: &mut Vec<u8>, now: Instant, in_flight: u32) {
-        auto.look(now, true, Duration::ZERO, in_flight, &times(), |_| false);
+        auto.look(now, true, Duration::ZERO, (in_flight, 0), &times(), |_| false);
         if auto.sync(now, record) {
             auto.stored();
         }

@@ -183,9 +183,10 @@ impl Slots {
         let in_use = ledger.slots_in_use(host)?;
         found.elsewhere = in_use - ledger.booked().slots;
         let in_flight = u32::try_from(in_use).unwrap_or(0);
+        let queued = ledger.queue(host)?.length;
         let is_broken = |kind| cut.is_some_and(|cut| cut.is_broken(kind));
         let (enforced, offset) = (mode == Mode::Enforce, host.wall_clock_offset());
-        (found.auto).look(now, enforced, offset, in_flight, times, is_broken);
+        (found.auto).look(now, enforced, offset, (in_flight, queued), times, is_broken);
         found.control.advance(host, now, &mut found.auto)?;
         Ok(found.auto.slots() != before)
     }

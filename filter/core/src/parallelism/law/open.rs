@@ -64,6 +64,7 @@ const MOST: f64 = 0.5;
 const OFFERED: f64 = 0.1;
 const USUAL: (f64, f64, f64) = (16.0, 2.0, 4.0);
 const ENOUGH: f64 = 16.0;
+const PART: f64 = 0.5;
 const STRETCH: f64 = 2.0;
 /// The least time over which ended work is measured, s.
 const LEAST_WATCHED: f64 = 0.1;
@@ -191,7 +192,9 @@ impl Law {
         if pt < STRETCH * reference {
             self.reached = [0.0; 5];
             self.ceiling += samples;
-        } else if pt - error > STRETCH * (reference + doubt) {
+        } else if pt - error > STRETCH * (reference + doubt)
+            && (view.in_flight + view.queued) / view.in_flight * pt / samples > PART * view.shortest
+        {
             self.late = 2.0 * LATE.0;
         }
     }
