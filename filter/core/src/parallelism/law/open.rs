@@ -64,7 +64,7 @@ const MOST: f64 = 0.5;
 const OFFERED: f64 = 0.1;
 const USUAL: (f64, f64, f64) = (16.0, 2.0, 4.0);
 const ENOUGH: f64 = 16.0;
-const PART: f64 = 0.5;
+const PART: f64 = 0.8;
 const STRETCH: f64 = 2.0;
 /// The least time over which ended work is measured, s.
 const LEAST_WATCHED: f64 = 0.1;
@@ -186,13 +186,10 @@ impl Law {
         }
         let [samples, pt, reference, doubt, squares] = self.reached;
         let error = CONFIDENCE * squares.sqrt();
-        if samples < ENOUGH {
-            return;
-        }
         if pt < STRETCH * reference {
-            self.reached = [0.0; 5];
-            self.ceiling += samples;
-        } else if pt - error > STRETCH * (reference + doubt)
+            self.ceiling += times[0];
+        } else if samples >= ENOUGH
+            && pt - error > STRETCH * (reference + doubt)
             && (view.in_flight + view.queued) / view.in_flight * pt / samples > PART * view.shortest
         {
             self.late = 2.0 * LATE.0;
