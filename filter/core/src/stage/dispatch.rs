@@ -367,9 +367,6 @@ impl Stage {
         let Attributes { kind, class, .. } = request.attributes;
         self.strategy.base.left(kind, class);
         self.strategy.base.expired();
-        if self.slots.is_open() {
-            self.slots.answered(kind, Duration::MAX);
-        }
         self.gave_up(now, &request);
         let left = self.leave_queue(host, slot, &request);
         self.stats.count(kind, Count::Unmeasured);

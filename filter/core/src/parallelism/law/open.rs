@@ -171,7 +171,7 @@ impl Law {
         let arrived = std::mem::take(&mut self.arrived);
         self.offered = fade * self.offered + arrived / window;
         self.most_offered = self.offered.max(self.most_offered * (-secs / FORGET).exp());
-        if self.answers < FEW_ANSWERS || !view.enforced {
+        if self.answers < 1000.0 || !view.enforced {
             self.ceiling = 0.0;
             return;
         }
