@@ -80,6 +80,8 @@ pub struct View {
     pub mixed: bool,
     /// Whether a type's service time alone misses an objective.
     pub condemned: bool,
+    /// Whether a type is broken.
+    pub broken: bool,
     /// Whether requests are held while no slot is free.
     pub enforced: bool,
     /// The number of slots in use.

@@ -64,7 +64,7 @@ const MOST: f64 = 0.5;
 const OFFERED: f64 = 0.1;
 const USUAL: (f64, f64, f64) = (16.0, 2.0, 4.0);
 const ENOUGH: f64 = 16.0;
-const PART: f64 = 0.8;
+const PART: f64 = 1.0;
 const STRETCH: f64 = 2.0;
 /// The least time over which ended work is measured, s.
 const LEAST_WATCHED: f64 = 0.1;
@@ -171,7 +171,7 @@ impl Law {
         let arrived = std::mem::take(&mut self.arrived);
         self.offered = fade * self.offered + arrived / window;
         self.most_offered = self.offered.max(self.most_offered * (-secs / FORGET).exp());
-        if self.answers < 1000.0 || !view.enforced {
+        if self.answers < 1000.0 || view.broken || !view.enforced {
             self.ceiling = 0.0;
             return;
         }
