@@ -427,6 +427,7 @@ impl Auto {
         }
         if schedule != self.schedule {
             self.schedule = schedule;
+            // A ceiling that moves is no other schedule.
             if !self.law.is_open() {
                 self.since = now;
             }
@@ -511,7 +512,9 @@ mod tests {
 
     /// Exchanges with the record while `in_flight` requests are in flight.
     fn look(auto: &mut Auto, record: &mut Vec<u8>, now: Instant, in_flight: u32) {
-        auto.look(now, true, Duration::ZERO, (in_flight, 0), &times(), |_| false);
+        auto.look(now, true, Duration::ZERO, (in_flight, 0), &times(), |_| {
+            false
+        });
         if auto.sync(now, record) {
             auto.stored();
         }
@@ -539,9 +542,47 @@ mod tests {
             serve(&mut auto, second, 140, 30);
             look(&mut auto, &mut record, at(1_000 * second + 300), 50);
             assert!(auto.is_open());
-            assert_eq!((auto.limit(), auto.level(at(1_000 * second))), (64, 64));
+            assert_eq!(auto.limit(), 64);
+            assert!(auto.level(at(1_000 * second)) > 50, "more than are in use");
         }
         assert_eq!(auto.slots(), 64, "twice the most in use, within bounds");
+    }
+
+    /// Ends as many requests as the ceiling permits in each of 10 steps of 10 ms, each after `took`
+    /// ms, while 10 slots are offered.
+    fn serve_at_the_ceiling(auto: &mut Auto, record: &mut Vec<u8>, ms: u64, took: u64) {
+        for step in 0..10 {
+            let now = at(ms + 10 * step);
+            let in_flight = auto.level(now);
+            (0..10).for_each(|_| auto.arrived(TypeId(0)));
+            for _ in 0..in_flight {
+                let started = Instant::from_nanos(now.as_nanos() - took * 1_000_000);
+                auto.completed(TypeId(0), started, now, (true, in_flight), 1);
+            }
+            look(auto, record, now, in_flight);
+        }
+    }
+
+    #[test]
+    fn an_open_law_has_a_ceiling_that_rises_while_service_times_stay() {
+        let bounds = AutoParallelism { min: 2, max: 1_000 };
+        for (took, is_open) in [(10, true), (200, false)] {
+            let (mut auto, mut record) = (Auto::new("default/a", &bounds, 4, 1), Vec::new());
+            look(&mut auto, &mut record, at(0), 0);
+            for ms in 1..1_100 {
+                auto.arrived(TypeId(0));
+                auto.answered(TypeId(0), Duration::from_millis(10));
+                auto.completed(TypeId(0), at(1_000 + ms), at(1_010 + ms), (false, 1), 1);
+                look(&mut auto, &mut record, at(1_010 + ms), 10);
+            }
+            let now = at(2_120);
+            let ceiling = auto.level(now);
+            assert!((40..60).contains(&ceiling), "16 + 2·10 + 4·√10: {ceiling}");
+            serve_at_the_ceiling(&mut auto, &mut record, 2_120, took);
+            assert_eq!(auto.is_open(), is_open, "{took} ms");
+            let risen = auto.level(at(2_230)) > 2 * ceiling;
+            assert_eq!(risen, is_open, "{took} ms: {}", auto.level(at(2_230)));
+        }
     }
 
     /// A law that has closed after 1.3 s.

@@ -316,17 +316,3 @@ fn under_overload_a_type_that_only_fails_comes_last() {
     let search = mean(&faults, 1);
     assert!(search > 0.95, "{search:.3} of search in time");
 }
-
-#[test]
-#[ignore = "prints a table"]
-fn dbg_all_hang() {
-    for seed in 3..7 {
-        let faults = [fault(None, (8, 13), Effect::Hangs)];
-        let found = run(&three(0.6, seed), None, 3, &faults);
-        println!("slots {:?}", found.slots);
-        for kind in 0..3 {
-            let row: Vec<String> = (6..35).map(|s| format!("{:.2}", found.in_time(kind, s..s + 1))).collect();
-            println!("{kind}: {}", row.join(" "));
-        }
-    }
-}

@@ -59,7 +59,7 @@ pub struct Fresh {
     pub times: [f64; 5],
     /// The number of answers, and their lateness ([`open`]).
     pub late: [f64; 2],
-    /// Slot time that arrivals were expected to take, s.
+    /// Σ of the references of requests that arrived, s.
     pub offered: f64,
     /// Slot time that refused requests would have taken, s.
     pub shed: f64,
@@ -123,11 +123,13 @@ pub struct Law {
     watched: f64,
     /// The recent maximum of work that ended, in slots.
     peak: f64,
-    /// While the law is open: slot time of the latest arrivals, per time, and its recent maximum; the
-    /// most slots in use; and the times since it was reached: samples, Σ pt and Σ reference pt, s.
+    /// Σ of the references of requests that arrived since the last step, s; the average per time,
+    /// in slots; and its recent maximum.
+    arrived: f64,
     offered: f64,
     most_offered: f64,
-    arrived: f64,
+    /// The most slots in use while the law is open, 0 for no ceiling; and the sums of `times` since
+    /// it was reached.
     ceiling: f64,
     reached: [f64; 5],
     reach: f64,
@@ -170,7 +172,7 @@ pub struct Law {
     slopes: [Slope; 2],
 }
 
-crate::shared::record!(Law, 5);
+crate::shared::record!(Law, 4);
 
 impl Law {
     /// Creates an open law. The backend is assumed to make use of `slots`.
