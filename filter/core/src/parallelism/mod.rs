@@ -14,7 +14,8 @@
 //! slots up and down ([`dither`]), measures the effect on service times, type by type
 //! ([`elasticity`]), and moves to the point beyond which more slots only add waiting ([`law`]).
 //! Traffic is never paused. Only the few slots by which the schedule goes below the estimate are
-//! lost, at most 3% of the throughput while P is constant. Nothing is learned while slots are free.
+//! lost, at most 3% of the throughput while P is constant or above 12. Nothing is learned while
+//! slots are free.
 //!
 //! This file has the worker's part. It normalises service times by type, and adds its sums to the
 //! law's state, which all workers share ([`Controlled`]) and which outlives edits and VMs. The

@@ -251,7 +251,9 @@ impl Law {
         let below = match (down, self.resting > 0.0) {
             (0, _) => 0.0,
             (_, true) => (LOSS * self.base / f64::from(up.max(1))).min(0.2),
-            (_, false) => 0.4,
+            // With few slots, the effect is visible only after much time below.
+            (_, false) if self.base <= FEW => 0.4,
+            (_, false) => (LOSS * self.base / f64::from(down)).min(0.4),
         };
         Dither {
             base,
