@@ -14,7 +14,8 @@
 //! slots up and down ([`dither`]), measures the effect on service times, type by type
 //! ([`elasticity`]), and moves to the point beyond which more slots only add waiting ([`law`]).
 //! Traffic is never paused. Only the few slots by which the schedule goes below the estimate are
-//! lost, at most 3% of the throughput while P is constant. Nothing is learned while slots are free.
+//! lost, at most 3% of the throughput while P is constant or above 12. Nothing is learned while
+//! slots are free.
 //!
 //! This file has the worker's part. It normalises service times by type, and adds its sums to the
 //! law's state, which all workers share ([`Controlled`]) and which outlives edits and VMs. The
@@ -174,8 +175,11 @@ impl Auto {
                 room: false,
                 mixed: false,
                 condemned: false,
+                broken: false,
                 enforced: false,
                 in_flight: 0.0,
+                queued: 0.0,
+                shortest: f64::INFINITY,
                 bounds,
             },
             looked: now,
@@ -320,6 +324,12 @@ impl Auto {
         self.fresh.requests += f64::from(weight);
     }
 
+    /// Records an arrival of `kind`, whether it is refused or not.
+    pub fn arrived(&mut self, kind: TypeId) {
+        let kind = self.kinds.get(usize::from(kind.0));
+        self.fresh.offered += kind.map_or(0.0, |kind| kind.reference);
+    }
+
     /// Records a request of `kind` that was refused because slots were scarce.
     pub fn refused(&mut self, kind: TypeId) {
         self.fresh.refused += 1.0;
@@ -335,7 +345,7 @@ impl Auto {
         now: Instant,
         enforced: bool,
         wall_clock_offset: Duration,
-        in_flight: u32,
+        (in_flight, queued): (u32, u32),
         times: &ServiceTimes,
         is_broken: impl Fn(TypeId) -> bool,
     ) {
@@ -356,13 +366,16 @@ impl Auto {
             kind.is_broken = is_broken(id);
         }
         let (mut roomy, mut condemned) = (0.0, false);
-        let (mut shortest, mut longest) = (f64::INFINITY, 0.0_f64);
+        let (mut shortest, mut longest, mut least) = (f64::INFINITY, 0.0_f64, f64::INFINITY);
         for (at, kind) in self.kinds.iter().enumerate() {
             let id = TypeId(u16::try_from(at).unwrap_or(u16::MAX));
             if kind.recent <= RARE * total || kind.is_broken {
                 continue;
             }
             shortest = shortest.min(kind.mean);
+            if let Some((_, last)) = kind.objective.filter(|_| kind.lateness(0.0).is_some()) {
+                least = least.min(last);
+            }
             longest = longest.max(kind.mean);
             let estimate = times.estimate(id);
             if estimate.source == Source::None {
@@ -381,8 +394,11 @@ impl Auto {
             room: total > 0.0 && roomy >= ROOMY * total,
             mixed: longest > 2.0 * shortest,
             condemned,
+            broken: self.kinds.iter().any(|kind| kind.is_broken),
             enforced,
             in_flight: f64::from(in_flight),
+            queued: f64::from(queued),
+            shortest: least,
             bounds: self.bounds,
         };
     }
@@ -411,7 +427,11 @@ impl Auto {
             }
         }
         if schedule != self.schedule {
-            (self.schedule, self.since) = (schedule, now);
+            self.schedule = schedule;
+            // A ceiling that moves is no other schedule.
+            if !self.law.is_open() {
+                self.since = now;
+            }
         }
         if self.fresh.epoch != self.law.epoch() {
             self.since = now;
@@ -421,6 +441,7 @@ impl Auto {
                 refused: self.fresh.refused,
                 late: self.fresh.late,
                 shed: self.fresh.shed,
+                offered: self.fresh.offered,
                 ..Fresh::default()
             };
         }
@@ -492,7 +513,9 @@ mod tests {
 
     /// Exchanges with the record while `in_flight` requests are in flight.
     fn look(auto: &mut Auto, record: &mut Vec<u8>, now: Instant, in_flight: u32) {
-        auto.look(now, true, Duration::ZERO, in_flight, &times(), |_| false);
+        auto.look(now, true, Duration::ZERO, (in_flight, 0), &times(), |_| {
+            false
+        });
         if auto.sync(now, record) {
             auto.stored();
         }
@@ -520,9 +543,47 @@ mod tests {
             serve(&mut auto, second, 140, 30);
             look(&mut auto, &mut record, at(1_000 * second + 300), 50);
             assert!(auto.is_open());
-            assert_eq!((auto.limit(), auto.level(at(1_000 * second))), (64, 64));
+            assert_eq!(auto.limit(), 64);
+            assert!(auto.level(at(1_000 * second)) > 50, "more than are in use");
         }
         assert_eq!(auto.slots(), 64, "twice the most in use, within bounds");
+    }
+
+    /// Ends as many requests as the ceiling permits in each of 10 steps of 10 ms, each after `took`
+    /// ms, while 10 slots are offered.
+    fn serve_at_the_ceiling(auto: &mut Auto, record: &mut Vec<u8>, ms: u64, took: u64) {
+        for step in 0..10 {
+            let now = at(ms + 10 * step);
+            let in_flight = auto.level(now);
+            (0..10).for_each(|_| auto.arrived(TypeId(0)));
+            for _ in 0..in_flight {
+                let started = Instant::from_nanos(now.as_nanos() - took * 1_000_000);
+                auto.completed(TypeId(0), started, now, (true, in_flight), 1);
+            }
+            look(auto, record, now, in_flight);
+        }
+    }
+
+    #[test]
+    fn an_open_law_has_a_ceiling_that_rises_while_service_times_stay() {
+        let bounds = AutoParallelism { min: 2, max: 1_000 };
+        for (took, is_open) in [(10, true), (200, false)] {
+            let (mut auto, mut record) = (Auto::new("default/a", &bounds, 4, 1), Vec::new());
+            look(&mut auto, &mut record, at(0), 0);
+            for ms in 1..1_100 {
+                auto.arrived(TypeId(0));
+                auto.answered(TypeId(0), Duration::from_millis(10));
+                auto.completed(TypeId(0), at(1_000 + ms), at(1_010 + ms), (false, 1), 1);
+                look(&mut auto, &mut record, at(1_010 + ms), 10);
+            }
+            let now = at(2_120);
+            let ceiling = auto.level(now);
+            assert!((40..60).contains(&ceiling), "16 + 2·10 + 4·√10: {ceiling}");
+            serve_at_the_ceiling(&mut auto, &mut record, 2_120, took);
+            assert_eq!(auto.is_open(), is_open, "{took} ms");
+            let risen = auto.level(at(2_230)) > 2 * ceiling;
+            assert_eq!(risen, is_open, "{took} ms: {}", auto.level(at(2_230)));
+        }
     }
 
     /// A law that has closed after 1.3 s.

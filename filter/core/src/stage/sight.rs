@@ -143,11 +143,17 @@ impl Stage {
     }
 
     /// Returns the longest queue wait of a request: min(`queue.timeout`, own deadline − p10 of its
-    /// processing time).
+    /// processing time). While P is unlimited, decisions expect no wait, so that the last objective
+    /// of its type is a deadline, too.
     pub(super) fn patience(&self, request: &Attributes) -> Patience {
         let timeout = Duration::from_micros(self.config.queue.timeout_us);
         let least = self.service_times.at_least(request);
         let own = (request.own_deadline).map(|own| own.saturating_sub(least));
+        let objective = self.service_times.objectives(request.kind).last();
+        let timeout = match objective.filter(|_| self.slots.is_open()) {
+            Some(last) => timeout.min(last.response_time.saturating_sub(least)),
+            None => timeout,
+        };
         let own = own.filter(|own| *own < timeout);
         Patience {
             longest: own.unwrap_or(timeout),

@@ -135,6 +135,13 @@ impl Slots {
         }
     }
 
+    /// Records an arrival; see [`Auto::arrived`].
+    pub(super) fn arrived(&mut self, kind: TypeId) {
+        if let Some(found) = &mut self.found {
+            found.auto.arrived(kind);
+        }
+    }
+
     /// Records a request of `kind` that was refused for `reason`.
     pub(super) fn refused(&mut self, kind: TypeId, reason: Reason) {
         let lacks_slots = match reason {
@@ -176,9 +183,10 @@ impl Slots {
         let in_use = ledger.slots_in_use(host)?;
         found.elsewhere = in_use - ledger.booked().slots;
         let in_flight = u32::try_from(in_use).unwrap_or(0);
+        let queued = ledger.queue(host)?.length;
         let is_broken = |kind| cut.is_some_and(|cut| cut.is_broken(kind));
         let (enforced, offset) = (mode == Mode::Enforce, host.wall_clock_offset());
-        (found.auto).look(now, enforced, offset, in_flight, times, is_broken);
+        (found.auto).look(now, enforced, offset, (in_flight, queued), times, is_broken);
         found.control.advance(host, now, &mut found.auto)?;
         Ok(found.auto.slots() != before)
     }

@@ -12,6 +12,7 @@ mod memory;
 mod proxies;
 #[allow(dead_code)]
 mod service;
+mod step;
 mod table;
 
 use headgate_simulator::backend::{Paced, Step};
@@ -218,7 +219,7 @@ fn goodput_by_value_of_one_worker_over_many_seeds() {
 }
 
 /// The demo, with its load and the 13 s that it measures, which start two seconds after the
-/// overload. The mean is 0.956 of P = 20. The rest is lost while the search is at values below P,
+/// overload. The mean is 0.965 of P = 20. The rest is lost while the search is at values below P,
 /// and to a P that is found too low.
 #[test]
 fn goodput_of_the_demo() {
@@ -229,7 +230,7 @@ fn goodput_of_the_demo() {
         shed_by_value: true,
         ..Service::new(PAPER_NATURAL, 20, SLEEP, 20.0)
     };
-    as_good_over(&many_seeds(), "demo", &service, &[20], 0.95);
+    as_good_over(&many_seeds(), "demo", &service, &[20], 0.96);
 }
 
 /// The load of the demo: service times vary widely, and P is low until the overload.

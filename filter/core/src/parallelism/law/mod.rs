@@ -59,6 +59,8 @@ pub struct Fresh {
     pub times: [f64; 5],
     /// The number of answers, and their lateness ([`open`]).
     pub late: [f64; 2],
+    /// Σ of the references of requests that arrived, s.
+    pub offered: f64,
     /// Slot time that refused requests would have taken, s.
     pub shed: f64,
     /// The regression's sums, over requests that had waited.
@@ -78,10 +80,16 @@ pub struct View {
     pub mixed: bool,
     /// Whether a type's service time alone misses an objective.
     pub condemned: bool,
+    /// Whether a type is broken.
+    pub broken: bool,
     /// Whether requests are held while no slot is free.
     pub enforced: bool,
     /// The number of slots in use.
     pub in_flight: f64,
+    /// The number of requests that wait for a slot.
+    pub queued: f64,
+    /// The shortest last objective of a type that isn't rare, s; infinite without objectives.
+    pub shortest: f64,
     /// The least and the largest number of slots.
     pub bounds: (u32, u32),
 }
@@ -115,6 +123,15 @@ pub struct Law {
     watched: f64,
     /// The recent maximum of work that ended, in slots.
     peak: f64,
+    /// Σ of the references of requests that arrived since the last step, s; the average per time,
+    /// in slots; and its recent maximum.
+    arrived: f64,
+    offered: f64,
+    most_offered: f64,
+    /// The most slots in use while the law is open, 0 for no ceiling; and the sums of `times` since
+    /// it was reached.
+    ceiling: f64,
+    reached: [f64; 5],
     reach: f64,
     resting: f64,
     run: f64,
@@ -220,7 +237,7 @@ impl Law {
     pub fn dither(&self, bounds: (u32, u32), seed: u64) -> Dither {
         let (least, most) = bounds;
         let base = if self.is_open() {
-            most
+            self.ceiling(most)
         } else {
             self.slots().max(1)
         };
@@ -234,7 +251,9 @@ impl Law {
         let below = match (down, self.resting > 0.0) {
             (0, _) => 0.0,
             (_, true) => (LOSS * self.base / f64::from(up.max(1))).min(0.2),
-            (_, false) => 0.4,
+            // With few slots, the effect is visible only after much time below.
+            (_, false) if self.base <= FEW => 0.4,
+            (_, false) => (LOSS * self.base / f64::from(down)).min(0.4),
         };
         Dither {
             base,
@@ -253,6 +272,7 @@ impl Law {
         self.ended += fresh.requests;
         self.refused += fresh.refused;
         self.shed += fresh.shed;
+        self.arrived += fresh.offered;
         if fresh.epoch != self.epoch {
             return;
         }

@@ -11,6 +11,23 @@
 //! late < 0.4 and less than 0.85 P asked for, 1 s  the law opens again
 //! ```
 //!
+//! In a sudden overload requests are late only after the objective has passed, and until then the
+//! backend would take in a queue that it needs just as long to work off. So an open law has a
+//! ceiling: a number of slots that the work that arrives doesn't need unless requests wait in the
+//! backend. Beyond it they wait in the filter, no longer than their last objective, and while S = Σ pt
+//! / Σ reference pt shows that the backend works on all of them, the ceiling rises with each answer.
+//! If S > 2 by more than 1.3 standard errors, and requests that arrive now would miss the shortest
+//! last objective, the law closes at once:
+//!
+//! ```text
+//! a = Σ reference of arrivals / elapsed     over 0.1 s; the maximum of the last 10 s
+//! ceiling = 16 + 2a + 4√a                   and 1 more for each answer at the ceiling with S < 2
+//! mean pt · (1 + waiting / in flight) > objective, S > 2: the law closes
+//! ```
+//!
+//! No ceiling applies to the first 1,000 answers, whose references are not reliable, and while a
+//! type is broken, whose requests hold slots without work.
+//!
 //! An overdue request counts as late before it ends. Broken types don't count. A type that nearly
 //! misses its last objective with few requests in flight (the reference) says nothing about slots.
 //! A type without objectives is late at four references. The slots asked for are the mean of slots
@@ -39,7 +56,7 @@
 //! A dry run holds no requests: its law only closes and opens.
 
 use super::start::FIRST;
-use super::{Law, View, reach_at_first};
+use super::{CONFIDENCE, Law, View, reach_at_first};
 use crate::time::Instant;
 
 /// Weight of the latest answer.
@@ -61,6 +78,15 @@ const WATCHED: f64 = 0.3;
 const FORGET: f64 = 10.0;
 /// The highest P when the law closes, as a part of the requests in flight.
 const MOST: f64 = 0.5;
+/// Time over which arriving work is averaged, s, at least.
+const OFFERED: f64 = 0.1;
+/// Slots that may be in use beside those that follow from the arriving work.
+const CEILING: f64 = 16.0;
+/// The number of answers before references support a ceiling.
+const WARM: f64 = 1_000.0;
+/// S from which requests wait in the backend, and the least number of samples to close by it.
+const STRETCH: f64 = 2.0;
+const ENOUGH: f64 = 16.0;
 /// The least time over which ended work is measured, s.
 const LEAST_WATCHED: f64 = 0.1;
 /// The least number of slots that count as working.
@@ -116,7 +142,8 @@ impl Law {
         let secs = (now.as_nanos() as f64 - self.watched_since).max(0.0) / 1e9;
         self.watched_since = now.as_nanos() as f64;
         let fade = (-secs / WATCHED).exp();
-        let [.., reference, _, _] = std::mem::take(&mut self.times);
+        let times = std::mem::take(&mut self.times);
+        let [_, _, reference, _, _] = times;
         self.work = fade * self.work + reference;
         self.watched = fade * self.watched + secs;
         self.peak *= (-secs / FORGET).exp();
@@ -125,7 +152,7 @@ impl Law {
         }
         let most = view.in_flight.max(self.base * (-secs / FORGET).exp());
         self.base = most.clamp(f64::from(view.bounds.0.max(1)), f64::from(view.bounds.1));
-        if self.late <= LATE.0 {
+        if !self.overflows(secs, times, view) && self.late <= LATE.0 {
             return;
         }
         let target = if self.found > 0.0 {
@@ -148,6 +175,48 @@ impl Law {
         self.go(target.ceil(), now, &View { mean, ..*view });
     }
 
+    /// Returns the most slots that may be in use while the law is open.
+    pub(super) fn ceiling(&self, most: u32) -> u32 {
+        if self.ceiling > 0.0 {
+            (self.ceiling as u32).clamp(1, most)
+        } else {
+            most
+        }
+    }
+
+    /// Moves the ceiling, `secs` after the last time, with the times of requests that ended since.
+    /// Returns whether an arrival would wait in the backend beyond its objective.
+    fn overflows(&mut self, secs: f64, times: [f64; 5], view: &View) -> bool {
+        let fade = (-secs / OFFERED.max(view.mean / 4.0)).exp();
+        let arrived = std::mem::take(&mut self.arrived);
+        if secs > 0.0 {
+            self.offered = fade * self.offered + (1.0 - fade) * arrived / secs;
+        }
+        let forgotten = (-secs / FORGET).exp();
+        self.most_offered = self.offered.max(self.most_offered * forgotten);
+        if self.answers < WARM || view.broken || !view.enforced {
+            self.ceiling = 0.0;
+            return false;
+        }
+        let usual = CEILING + 2.0 * self.most_offered + 4.0 * self.most_offered.sqrt();
+        self.ceiling = usual.max(self.ceiling * forgotten);
+        if view.in_flight + 1.0 < self.ceiling {
+            self.reached = [0.0; 5];
+            return false;
+        }
+        for (sum, fresh) in self.reached.iter_mut().zip(times) {
+            *sum += fresh;
+        }
+        let [samples, pt, reference, doubt, squares] = self.reached;
+        if pt < STRETCH * reference {
+            self.ceiling += times[0];
+            return false;
+        }
+        let surely = pt - CONFIDENCE * squares.sqrt() > STRETCH * (reference + doubt);
+        let response = pt / samples.max(1.0) * (1.0 + view.queued / view.in_flight.max(1.0));
+        samples >= ENOUGH && surely && response > view.shortest
+    }
+
     /// Opens a law whose limit is no longer needed. Returns whether it did.
     pub(super) fn reopen(&mut self, now: Instant, view: &View) -> bool {
         let now_ns = now.as_nanos() as f64;
@@ -168,7 +237,7 @@ impl Law {
             self.found = self.base;
         }
         (self.open, self.late, self.opened) = (1.0, 0.0, now_ns);
-        (self.work, self.watched) = (0.0, 0.0);
+        (self.work, self.watched, self.ceiling) = (0.0, 0.0, 0.0);
         (self.resting, self.run, self.jumped_from) = (0.0, 0.0, 0.0);
         self.go(self.base, now, view);
         true

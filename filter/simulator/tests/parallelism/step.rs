@@ -1,0 +1,113 @@
+//! Steps from a calm load to an overload, with P found.
+
+use std::cell::Cell;
+
+use headgate_simulator::Request;
+use headgate_simulator::backend::{Backend, Paced, Step};
+
+use crate::service::{Found, Kind, NATURAL, PAPER, PAPER_NATURAL, Service, UNFILTERED};
+use crate::{CORES, SLEEP};
+
+/// A backend that records the largest number of requests that it had at once.
+struct Peak<'a, B> {
+    inner: B,
+    jobs: u32,
+    most: &'a Cell<u32>,
+}
+
+impl<B: Backend> Backend for Peak<'_, B> {
+    fn take(&mut self, now: u64, job: u32, request: &Request) {
+        self.jobs += 1;
+        self.most.set(self.most.get().max(self.jobs));
+        self.inner.take(now, job, request);
+    }
+
+    fn work(&self, request: &Request, quality: f64) -> u64 {
+        self.inner.work(request, quality)
+    }
+
+    fn next_end(&self) -> u64 {
+        self.inner.next_end()
+    }
+
+    fn end(&mut self, now: u64) -> Option<u32> {
+        let ended = self.inner.end(now);
+        self.jobs -= u32::from(ended.is_some());
+        ended
+    }
+
+    fn busy(&self) -> u32 {
+        self.inner.busy()
+    }
+
+    fn servers(&self) -> u32 {
+        self.inner.servers()
+    }
+}
+
+fn run(service: &Service, slots: Option<u32>) -> (u32, Found) {
+    let most = Cell::new(0);
+    let backend = Peak {
+        inner: Paced::new(service.network(), &[], &[]),
+        jobs: 0,
+        most: &most,
+    };
+    let found = service.run_on(slots, backend);
+    (most.get(), found)
+}
+
+/// Name, types, workers, steps, capacity, and the least ratio of answers in time to those with P
+/// given.
+type Row = (
+    &'static str,
+    &'static [Kind],
+    u32,
+    &'static [(f64, Step)],
+    f64,
+    f64,
+);
+const ROWS: &[Row] = &[
+    (
+        "20 workers, own objectives",
+        PAPER_NATURAL,
+        20,
+        SLEEP,
+        20.0,
+        0.88,
+    ),
+    ("16 workers, natural", NATURAL, 16, SLEEP, 16.0, 0.92),
+    ("16 workers, paper", PAPER, 16, SLEEP, 16.0, 0.925),
+    ("4 cores, natural", NATURAL, u32::MAX, CORES, 4.0, 0.86),
+];
+
+/// After 3 s at 0.6 of the capacity, P found is compared with P given for 5 s. What the backend
+/// takes in before the law closes is bounded by a part of what it takes in without a filter.
+#[test]
+fn a_step_to_overload_keeps_most_of_the_goodput() {
+    for &(name, kinds, workers, steps, capacity, least) in ROWS {
+        for load in [1.5, 2.0] {
+            let (mut good, mut most) = ([0.0; 2], [0; 2]);
+            for seed in 0..8 {
+                let service = Service {
+                    load,
+                    calm: 3,
+                    seconds: 8,
+                    warm_up: 3,
+                    seed,
+                    shed_by_value: true,
+                    ..Service::new(kinds, workers, steps, capacity)
+                };
+                let (peak, found) = run(&service, None);
+                good[0] += found.goodput;
+                good[1] += service.run(Some(capacity as u32)).goodput;
+                most[0] += peak;
+                most[1] += run(&service, Some(UNFILTERED)).0;
+            }
+            let part = good[0] / good[1];
+            let peak = f64::from(most[0]) / f64::from(most[1]);
+            println!("{name} at {load}: {part:.3} of P given, {peak:.3} of the peak");
+            assert!(part >= least, "{name} at {load}: {part:.3}");
+            assert!(peak <= 0.2, "{name} at {load}: {peak:.3} of the peak");
+        }
+    }
+}
