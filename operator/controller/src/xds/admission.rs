@@ -95,7 +95,9 @@ impl AdmissionServer {
     /// Serves until `end`, and then connected proxies for a grace period. It starts without state.
     pub async fn serve(&self, listener: TcpListener, end: impl Future<Output = ()>) {
         let limits = self.limits;
-        let reports = (limits.report_bytes, limits.report_bytes_per_namespace);
+        // The token of a report is reviewed before its body is read, so one has to fit.
+        let each = limits.report_bytes_per_namespace;
+        let reports = (limits.report_bytes, each, each);
         let shared = Shared {
             plans: self.plans.clone(),
             tenants: Tenants::new(self.tokens.clone(), &limits, "bytes of reports", reports),

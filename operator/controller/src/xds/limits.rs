@@ -74,6 +74,13 @@ impl Limits {
         http
     }
 
+    /// Returns the largest numbers of streams: in total, of a namespace, and of an address whose
+    /// streams have proven no namespace, which has two for each connection.
+    pub(super) fn of_streams(&self) -> (usize, usize, usize) {
+        let unproven = self.connections_per_address.saturating_mul(2);
+        (self.streams, self.streams_per_namespace, unproven)
+    }
+
     /// Returns the limits of a server for this many connections. Bounds that grow with the number
     /// of proxies have the same proportions for each number.
     #[must_use]

@@ -35,8 +35,7 @@ type Responses<T> = ReceiverStream<Result<T, Status>>;
 impl Service {
     pub(super) fn new(context: Context, tokens: Option<ProxyTokens>) -> Self {
         let limits = &context.limits;
-        let streams = (limits.streams, limits.streams_per_namespace);
-        let tenants = Tenants::new(tokens, limits, "streams", streams);
+        let tenants = Tenants::new(tokens, limits, "streams", limits.of_streams());
         Self { context, tenants }
     }
 

@@ -57,20 +57,20 @@ pub(super) struct Tenants {
 }
 
 impl Tenants {
-    /// Returns the shares of `limits`, with at most `streams` of `unit` in total and for each
-    /// tenant. Without a proven namespace, half as many are open in total, and an eighth at one
-    /// address: two for each of its connections.
+    /// Returns the shares of `limits`, with at most `streams` of `unit` in total, for each tenant,
+    /// and for each address without a proven namespace. All addresses without one have half of the
+    /// total.
     pub(super) fn new(
         tokens: Option<ProxyTokens>,
         limits: &Limits,
         unit: &'static str,
-        (streams, streams_each): (usize, usize),
+        (streams, streams_each, unproven_each): (usize, usize, usize),
     ) -> Arc<Self> {
         Arc::new(Self {
             tokens,
             connections: Quota::new(limits.connections, limits.connections_per_namespace),
             streams: Quota::new(streams, streams_each),
-            unproven: Quota::new(streams.div_ceil(2), streams_each.div_ceil(8)),
+            unproven: Quota::new(streams.div_ceil(2), unproven_each),
             unit,
         })
     }
@@ -142,7 +142,7 @@ mod tests {
     async fn clients_without_an_identity_leave_room_for_all_namespaces() {
         let limits = Limits::default();
         let each = limits.streams_per_namespace;
-        let tenants = Tenants::new(None, &limits, "streams", (limits.streams, each));
+        let tenants = Tenants::new(None, &limits, "streams", limits.of_streams());
         let mut held = Vec::new();
         for client in 1..=40 {
             let address = SocketAddr::from(([10, 0, 0, client], 1));
