@@ -2,8 +2,8 @@
 //!
 //! [`Network`] is a service of workers, pools and cores: also the P servers with one request each
 //! that Bouncer assumes, and a database whose requests share the capacity and slow each other down.
-//! [`Staged`] has thread pools in front of one. [`Paced`] is one whose speed changes. [`Faulty`] has
-//! faults, and [`Endpoints`] consists of several of these.
+//! [`Staged`] has thread pools in front of one. [`Paced`] is one whose speed changes. [`Faulty`]
+//! has faults, and [`Endpoints`] consists of several of these.
 
 mod endpoints;
 mod faulty;

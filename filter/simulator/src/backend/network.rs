@@ -10,9 +10,9 @@
 //!   `min(1, c/n) / (1 + σ (n − 1) + κ n (n − 1))` of full speed: processor sharing, slowed down by
 //!   serial work and by crosstalk between requests (Gunther's universal scalability law).
 //!
-//! So N workers that sleep model N servers ([`Network::of_servers`]), unlimited workers over cores a
-//! web server or a database ([`Network::of_cores`]), and three workers over one core SQLite behind
-//! an async server. Capacity can change at any time ([`Network::scale`]).
+//! So N workers that sleep model N servers ([`Network::of_servers`]), unlimited workers over cores
+//! a web server or a database ([`Network::of_cores`]), and three workers over one core SQLite
+//! behind an async server. Capacity can change at any time ([`Network::scale`]).
 //!
 //! All requests at the cores advance at the same speed. So one number is enough, the work done for
 //! each since the beginning: a request ends when that number has grown by its work. An event costs

@@ -14,10 +14,10 @@
 //! In a sudden overload requests are late only after the objective has passed, and until then the
 //! backend would take in a queue that it needs just as long to work off. So an open law has a
 //! ceiling: a number of slots that the work that arrives doesn't need unless requests wait in the
-//! backend. Beyond it they wait in the filter, no longer than their last objective, and while S = Σ pt
-//! / Σ reference pt shows that the backend works on all of them, the ceiling rises with each answer.
-//! If S > 2 by more than 1.3 standard errors, and requests that arrive now would miss the shortest
-//! last objective, the law closes at once:
+//! backend. Beyond it they wait in the filter, no longer than their last objective, and while S = Σ
+//! pt / Σ reference pt shows that the backend works on all of them, the ceiling rises with each
+//! answer. If S > 2 by more than 1.3 standard errors, and requests that arrive now would miss the
+//! shortest last objective, the law closes at once:
 //!
 //! ```text
 //! a = Σ reference of arrivals / elapsed     over 0.1 s; the maximum of the last 10 s
