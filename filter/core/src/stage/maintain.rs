@@ -10,7 +10,7 @@ use super::demand::DemandExchange;
 use super::hosts::Hosts;
 use super::places::Places;
 use super::sampling::Sampling;
-use crate::config::{RequestCost, StageConfig};
+use crate::config::{Mode, QueueMode, RequestCost, StageConfig};
 use crate::decision::Action;
 use crate::discipline::{Order, Place};
 use crate::host::{Host, HostError};
@@ -98,11 +98,11 @@ impl Stage {
         self.others.clear();
         self.others.extend_from_slice(membership.others());
         self.expire_late(host, now, actions)?;
-        let mode = self.config.mode;
+        let holds = self.holds();
         let cut = self.strategy.base.value_cut();
         let moved = self
             .slots
-            .run(host, now, mode, &self.ledger, &self.service_times, cut)?;
+            .run(host, now, holds, &self.ledger, &self.service_times, cut)?;
         if moved && !self.retired {
             self.stats.slots(host, self.slots.known())?;
         }
@@ -234,7 +234,7 @@ impl Stage {
         (self.slots.run(
             host,
             now,
-            config.mode,
+            config.mode == Mode::Enforce && config.queue.mode == QueueMode::Hold,
             &self.ledger,
             &self.service_times,
             cut,

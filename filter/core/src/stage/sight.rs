@@ -151,8 +151,11 @@ impl Stage {
         let own = (request.own_deadline).map(|own| own.saturating_sub(least));
         let objective = self.service_times.objectives(request.kind).last();
         let timeout = match objective.filter(|_| self.slots.is_open()) {
-            Some(last) => timeout.min(last.response_time.saturating_sub(least)),
-            None => timeout,
+            // A type that misses its objective by itself keeps its place.
+            Some(last) if least < last.response_time / 2 => {
+                timeout.min(last.response_time.saturating_sub(least))
+            }
+            _ => timeout,
         };
         let own = own.filter(|own| *own < timeout);
         Patience {

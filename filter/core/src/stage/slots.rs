@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::control::Control;
-use crate::config::{Mode, StageConfig};
+use crate::config::StageConfig;
 use crate::host::{Host, HostError};
 use crate::ledger::Ledger;
 use crate::parallelism::Auto;
@@ -166,7 +166,7 @@ impl Slots {
         &mut self,
         host: &impl Host,
         now: Instant,
-        mode: Mode,
+        holds: bool,
         ledger: &Ledger,
         times: &ServiceTimes,
         cut: Option<&ValueCut>,
@@ -185,7 +185,7 @@ impl Slots {
         let in_flight = u32::try_from(in_use).unwrap_or(0);
         let queued = ledger.queue(host)?.length;
         let is_broken = |kind| cut.is_some_and(|cut| cut.is_broken(kind));
-        let (enforced, offset) = (mode == Mode::Enforce, host.wall_clock_offset());
+        let (enforced, offset) = (holds, host.wall_clock_offset());
         (found.auto).look(now, enforced, offset, (in_flight, queued), times, is_broken);
         found.control.advance(host, now, &mut found.auto)?;
         Ok(found.auto.slots() != before)

@@ -237,7 +237,7 @@ impl Law {
     pub fn dither(&self, bounds: (u32, u32), seed: u64) -> Dither {
         let (least, most) = bounds;
         let base = if self.is_open() {
-            self.ceiling(most)
+            self.ceiling(bounds)
         } else {
             self.slots().max(1)
         };
@@ -272,7 +272,9 @@ impl Law {
         self.ended += fresh.requests;
         self.refused += fresh.refused;
         self.shed += fresh.shed;
-        self.arrived += fresh.offered;
+        if self.is_open() {
+            self.arrived += fresh.offered;
+        }
         if fresh.epoch != self.epoch {
             return;
         }

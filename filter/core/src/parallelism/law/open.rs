@@ -21,7 +21,7 @@
 //!
 //! ```text
 //! a = Σ reference of arrivals / elapsed     over 0.1 s; the maximum of the last 10 s
-//! ceiling = 16 + 2a + 4√a                   and 1 more for each answer at the ceiling with S < 2
+//! ceiling = 16 + 2a + 4√a     and for each answer at the ceiling 1 more with S < 2
 //! mean pt · (1 + waiting / in flight) > objective, S > 2: the law closes
 //! ```
 //!
@@ -136,11 +136,13 @@ impl Law {
 
     /// Closes an open law when objectives are about to be missed.
     pub(super) fn watch(&mut self, now: Instant, view: &View) {
-        if self.times[0] <= 0.0 && view.in_flight <= self.base {
+        let is_full = self.ceiling > 0.0 && view.in_flight + 1.0 >= self.ceiling;
+        let is_idle = self.times[0] <= 0.0 && view.in_flight <= self.base;
+        if is_idle && !is_full && !view.broken {
             return;
         }
         let secs = (now.as_nanos() as f64 - self.watched_since).max(0.0) / 1e9;
-        self.watched_since = now.as_nanos() as f64;
+        self.watched_since = self.watched_since.max(now.as_nanos() as f64);
         let fade = (-secs / WATCHED).exp();
         let times = std::mem::take(&mut self.times);
         let [_, _, reference, _, _] = times;
@@ -176,9 +178,9 @@ impl Law {
     }
 
     /// Returns the most slots that may be in use while the law is open.
-    pub(super) fn ceiling(&self, most: u32) -> u32 {
+    pub(super) fn ceiling(&self, (least, most): (u32, u32)) -> u32 {
         if self.ceiling > 0.0 {
-            (self.ceiling as u32).clamp(1, most)
+            (self.ceiling as u32).clamp(least.max(1).min(most), most)
         } else {
             most
         }
@@ -187,10 +189,13 @@ impl Law {
     /// Moves the ceiling, `secs` after the last time, with the times of requests that ended since.
     /// Returns whether an arrival would wait in the backend beyond its objective.
     fn overflows(&mut self, secs: f64, times: [f64; 5], view: &View) -> bool {
-        let fade = (-secs / OFFERED.max(view.mean / 4.0)).exp();
-        let arrived = std::mem::take(&mut self.arrived);
         if secs > 0.0 {
-            self.offered = fade * self.offered + (1.0 - fade) * arrived / secs;
+            // The arrivals after an idle time came in the last part of it.
+            let window = OFFERED.max(view.mean / 4.0);
+            let span = secs.min(window);
+            let rate = std::mem::take(&mut self.arrived) / span;
+            self.offered *= (-secs / window).exp();
+            self.offered += (1.0 - (-span / window).exp()) * rate;
         }
         let forgotten = (-secs / FORGET).exp();
         self.most_offered = self.offered.max(self.most_offered * forgotten);
@@ -238,6 +243,8 @@ impl Law {
         }
         (self.open, self.late, self.opened) = (1.0, 0.0, now_ns);
         (self.work, self.watched, self.ceiling) = (0.0, 0.0, 0.0);
+        // The backend has served as many.
+        (self.offered, self.most_offered, self.reached) = (0.0, self.base, [0.0; 5]);
         (self.resting, self.run, self.jumped_from) = (0.0, 0.0, 0.0);
         self.go(self.base, now, view);
         true
