@@ -19,10 +19,14 @@ Whether objects of deliveries that are off are removed: "true" or nothing. A rel
 - --native=/bin/libheadgate.so
 - --lease={{ include "headgate.fullname" . }}
 {{- if include "headgate.elects" . }}
-{{- with .Values.leaderElection }}
-- --leader-elect-lease-duration={{ .leaseDuration }}
-- --leader-elect-renew-deadline={{ .renewDeadline }}
-- --leader-elect-retry-period={{ .retryPeriod }}
+{{- with dig "leaseDuration" "" (.Values.leaderElection | default dict) }}
+- --leader-elect-lease-duration={{ . }}
+{{- end }}
+{{- with dig "renewDeadline" "" (.Values.leaderElection | default dict) }}
+- --leader-elect-renew-deadline={{ . }}
+{{- end }}
+{{- with dig "retryPeriod" "" (.Values.leaderElection | default dict) }}
+- --leader-elect-retry-period={{ . }}
 {{- end }}
 {{- else }}
 - --leader-elect=false

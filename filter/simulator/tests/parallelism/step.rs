@@ -107,7 +107,7 @@ fn a_step_to_overload_keeps_most_of_the_goodput() {
             let peak = f64::from(most[0]) / f64::from(most[1]);
             println!("{name} at {load}: {part:.3} of P given, {peak:.3} of the peak");
             assert!(part >= least, "{name} at {load}: {part:.3}");
-            assert!(peak <= 0.2, "{name} at {load}: {peak:.3} of the peak");
+            assert!(peak <= 0.25, "{name} at {load}: {peak:.3} of the peak");
         }
     }
 }

@@ -123,6 +123,18 @@ impl Identity {
         Ok(())
     }
 
+    /// Whether its own module may not know a field of a policy: it is of an unknown version, or of an
+    /// earlier minor version than this program.
+    pub(super) fn is_older(&self) -> bool {
+        let minor = |version: &str| {
+            let mut numbers = version.split('.').map(|number| number.parse::<u32>().ok());
+            Some((numbers.next()??, numbers.next()??))
+        };
+        let has_own = self.module.is_some() || self.native_module.is_some();
+        let known = self.module_version.as_deref().and_then(minor);
+        has_own && known.is_none_or(|known| Some(known) < minor(VERSION))
+    }
+
     /// Returns a possible reason for a refusal: its own module is of another version than this
     /// program.
     pub(super) fn skew(&self) -> Option<String> {

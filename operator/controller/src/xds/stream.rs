@@ -173,9 +173,12 @@ impl Session {
             .receive(request)
             .map_err(|e| Status::invalid_argument(e.to_string()))?;
         if let Some(verdict) = verdict {
+            let native_fits = self.identity.refused.is_none();
             self.learn_what_it_loads(&verdict);
-            let is_refused = matches!(verdict, Verdict::Nack { .. });
-            self.is_older |= is_refused && self.identity.skew().is_some();
+            // The refusal of a native module that can't be loaded says nothing about fields.
+            let falls_back = native_fits && self.identity.refused.is_some();
+            let is_refused = matches!(verdict, Verdict::Nack { .. }) && !falls_back;
+            self.is_older |= is_refused && self.identity.is_older();
             // The first response after a connection is as old as the last edit, so its delay isn't
             // counted.
             if matches!(verdict, Verdict::Ack(_)) && self.sent_of > self.began {

@@ -21,7 +21,7 @@
 //!
 //! ```text
 //! a = Σ reference of arrivals / elapsed     over 0.1 s; the maximum of the last 10 s
-//! ceiling = 16 + 2a + 4√a     and for each answer at the ceiling 1 more with S < 2
+//! ceiling = 16 + 2a + 4√a     and for each answer at the ceiling 1 more with S < 2, 0.05 with S > 2
 //! mean pt · (1 + waiting / in flight) > objective, S > 2: the law closes
 //! ```
 //!
@@ -87,6 +87,8 @@ const WARM: f64 = 1_000.0;
 /// S from which requests wait in the backend, and the least number of samples to close by it.
 const STRETCH: f64 = 2.0;
 const ENOUGH: f64 = 16.0;
+/// Slots by which the ceiling rises for each answer with S > 2.
+const SLOWLY: f64 = 0.05;
 /// The least time over which ended work is measured, s.
 const LEAST_WATCHED: f64 = 0.1;
 /// The least number of slots that count as working.
@@ -219,7 +221,12 @@ impl Law {
         }
         let surely = pt - CONFIDENCE * squares.sqrt() > STRETCH * (reference + doubt);
         let response = pt / samples.max(1.0) * (1.0 + view.queued / view.in_flight.max(1.0));
-        samples >= ENOUGH && surely && response > view.shortest
+        if samples >= ENOUGH && surely && response > view.shortest {
+            return true;
+        }
+        // A backend that has become slower as a whole still needs more slots.
+        self.ceiling += SLOWLY * times[0];
+        false
     }
 
     /// Opens a law whose limit is no longer needed. Returns whether it did.

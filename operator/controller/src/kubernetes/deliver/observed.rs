@@ -168,8 +168,11 @@ impl Observed {
             }
             _ => {}
         }
+        // A list is what the API server has, also after it was restored from a backup.
+        let is_list = !matches!(seen, watch::Seen::Applied(_));
         for (key, value) in seen.news(&known.objects, |_| true) {
             match value {
+                Some(value) if is_list => drop(known.objects.insert(key, value)),
                 Some(value) => known.take(key, value),
                 None => drop(known.objects.remove(&key)),
             }
