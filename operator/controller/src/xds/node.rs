@@ -123,8 +123,8 @@ impl Identity {
         Ok(())
     }
 
-    /// Whether its own module may not know a field of a policy: it is of an unknown version, or of an
-    /// earlier minor version than this program.
+    /// Whether its own module may not know a field of a policy: it is of an unknown version, or of
+    /// an earlier minor version than this program.
     pub(super) fn is_older(&self) -> bool {
         let minor = |version: &str| {
             let mut numbers = version.split('.').map(|number| number.parse::<u32>().ok());
