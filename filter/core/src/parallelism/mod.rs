@@ -324,12 +324,6 @@ impl Auto {
         self.fresh.requests += f64::from(weight);
     }
 
-    /// Records an arrival of `kind`, whether it is refused or not.
-    pub fn arrived(&mut self, kind: TypeId) {
-        let kind = self.kinds.get(usize::from(kind.0));
-        self.fresh.offered += kind.map_or(0.0, |kind| kind.reference);
-    }
-
     /// Records a request of `kind` that was refused because slots were scarce.
     pub fn refused(&mut self, kind: TypeId) {
         self.fresh.refused += 1.0;
@@ -441,7 +435,6 @@ impl Auto {
                 refused: self.fresh.refused,
                 late: self.fresh.late,
                 shed: self.fresh.shed,
-                offered: self.fresh.offered,
                 ..Fresh::default()
             };
         }
@@ -555,7 +548,6 @@ mod tests {
         for step in 0..10 {
             let now = at(ms + 10 * step);
             let in_flight = auto.level(now);
-            (0..10).for_each(|_| auto.arrived(TypeId(0)));
             for _ in 0..in_flight {
                 let started = Instant::from_nanos(now.as_nanos() - took * 1_000_000);
                 auto.completed(TypeId(0), started, now, (true, in_flight), 1);
@@ -571,7 +563,6 @@ mod tests {
             let (mut auto, mut record) = (Auto::new("default/a", &bounds, 4, 1), Vec::new());
             look(&mut auto, &mut record, at(0), 0);
             for ms in 1..1_100 {
-                auto.arrived(TypeId(0));
                 auto.answered(TypeId(0), Duration::from_millis(10));
                 auto.completed(TypeId(0), at(1_000 + ms), at(1_010 + ms), (false, 1), 1);
                 look(&mut auto, &mut record, at(1_010 + ms), 10);

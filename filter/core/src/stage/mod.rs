@@ -347,7 +347,6 @@ impl Stage {
     /// Counts an arrival, and the slot time that it is expected to take.
     fn arrived(&mut self, request: &Attributes) {
         self.stats.count(request.kind, Count::Total);
-        self.slots.arrived(request.kind);
         let mean = self.service_times.mean_of(request).unwrap_or_default();
         let micros = u64::try_from(mean.as_micros()).unwrap_or(u64::MAX);
         self.stats.count_stage(StageCount::OfferedWork, micros);

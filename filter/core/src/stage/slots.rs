@@ -135,13 +135,6 @@ impl Slots {
         }
     }
 
-    /// Records an arrival; see [`Auto::arrived`].
-    pub(super) fn arrived(&mut self, kind: TypeId) {
-        if let Some(found) = &mut self.found {
-            found.auto.arrived(kind);
-        }
-    }
-
     /// Records a request of `kind` that was refused for `reason`.
     pub(super) fn refused(&mut self, kind: TypeId, reason: Reason) {
         let lacks_slots = match reason {

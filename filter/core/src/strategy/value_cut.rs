@@ -649,7 +649,7 @@ impl Controlled for ValueCut {
         } else {
             self.all
         };
-        changed |= known.step(secs, slots, self.most);
+        changed |= known.step(secs, slots, self.longest, self.most);
         if self.stepped.to_bits() != known.stepped.to_bits() {
             self.stepped = known.stepped;
             self.rho = known.rho.clamp(RHO.0, self.most);

@@ -59,8 +59,6 @@ pub struct Fresh {
     pub times: [f64; 5],
     /// The number of answers, and their lateness ([`open`]).
     pub late: [f64; 2],
-    /// Σ of the references of requests that arrived, s.
-    pub offered: f64,
     /// Slot time that refused requests would have taken, s.
     pub shed: f64,
     /// The regression's sums, over requests that had waited.
@@ -123,15 +121,12 @@ pub struct Law {
     watched: f64,
     /// The recent maximum of work that ended, in slots.
     peak: f64,
-    /// Σ of the references of requests that arrived since the last step, s; the average per time,
-    /// in slots; and its recent maximum.
-    arrived: f64,
-    offered: f64,
-    most_offered: f64,
-    /// The most slots in use while the law is open, 0 for no ceiling; and the sums of `times` since
-    /// it was reached.
+    /// The most slots in use while the law is open, 0 for no ceiling; the time since it was
+    /// reached, s; and the sums of `times` over that time.
     ceiling: f64,
-    reached: [f64; 5],
+    full_for: f64,
+    turn: f64,
+    ended_full: [f64; 5],
     reach: f64,
     resting: f64,
     run: f64,
@@ -172,7 +167,7 @@ pub struct Law {
     slopes: [Slope; 2],
 }
 
-crate::shared::record!(Law, 4);
+crate::shared::record!(Law, 5);
 
 impl Law {
     /// Creates an open law. The backend is assumed to make use of `slots`.
@@ -272,9 +267,6 @@ impl Law {
         self.ended += fresh.requests;
         self.refused += fresh.refused;
         self.shed += fresh.shed;
-        if self.is_open() {
-            self.arrived += fresh.offered;
-        }
         if fresh.epoch != self.epoch {
             return;
         }

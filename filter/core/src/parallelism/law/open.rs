@@ -56,6 +56,7 @@
 //! A dry run holds no requests: its law only closes and opens.
 
 use super::start::FIRST;
+use super::super::add;
 use super::{CONFIDENCE, Law, View, reach_at_first};
 use crate::time::Instant;
 
@@ -78,8 +79,12 @@ const WATCHED: f64 = 0.3;
 const FORGET: f64 = 10.0;
 /// The highest P when the law closes, as a part of the requests in flight.
 const MOST: f64 = 0.5;
-/// Time over which arriving work is averaged, s, at least.
-const OFFERED: f64 = 0.1;
+/// The part of the ceiling from which on it counts as reached.
+const FULL: f64 = 0.8;
+/// The part of the shortest last objective that a response time may take.
+const SOON: f64 = 0.5;
+/// The time at the ceiling before it is judged, mean service times.
+const TURNS: f64 = 2.0;
 /// Slots that may be in use beside those that follow from the arriving work.
 const CEILING: f64 = 16.0;
 /// The number of answers before references support a ceiling.
@@ -189,39 +194,34 @@ impl Law {
     }
 
     /// Moves the ceiling, `secs` after the last time, with the times of requests that ended since.
-    /// Returns whether an arrival would wait in the backend beyond its objective.
+    /// Returns whether an arrival would miss its objective because requests wait in the backend.
     fn overflows(&mut self, secs: f64, times: [f64; 5], view: &View) -> bool {
-        if secs > 0.0 {
-            // The arrivals after an idle time came in the last part of it.
-            let window = OFFERED.max(view.mean / 4.0);
-            let span = secs.min(window);
-            let rate = std::mem::take(&mut self.arrived) / span;
-            self.offered *= (-secs / window).exp();
-            self.offered += (1.0 - (-span / window).exp()) * rate;
-        }
-        let forgotten = (-secs / FORGET).exp();
-        self.most_offered = self.offered.max(self.most_offered * forgotten);
         if self.answers < WARM || view.broken || !view.enforced {
             self.ceiling = 0.0;
             return false;
         }
-        let usual = CEILING + 2.0 * self.most_offered + 4.0 * self.most_offered.sqrt();
-        self.ceiling = usual.max(self.ceiling * forgotten);
-        if view.in_flight + 1.0 < self.ceiling {
-            self.reached = [0.0; 5];
+        let usual = CEILING + 2.0 * self.peak + 4.0 * self.peak.sqrt();
+        self.ceiling = usual.max(self.ceiling * (-secs / FORGET).exp());
+        if view.in_flight < FULL * self.ceiling {
+            (self.full_for, self.ended_full, self.turn) = (0.0, [0.0; 5], view.mean);
             return false;
         }
-        for (sum, fresh) in self.reached.iter_mut().zip(times) {
-            *sum += fresh;
-        }
-        let [samples, pt, reference, doubt, squares] = self.reached;
-        if pt < STRETCH * reference {
-            self.ceiling += times[0];
+        self.full_for += secs;
+        add(&mut self.ended_full, times);
+        let [answers, pt, work, doubt, squares] = self.ended_full;
+        if self.full_for < TURNS * self.turn {
             return false;
         }
-        let surely = pt - CONFIDENCE * squares.sqrt() > STRETCH * (reference + doubt);
-        let response = pt / samples.max(1.0) * (1.0 + view.queued / view.in_flight.max(1.0));
-        if samples >= ENOUGH && surely && response > view.shortest {
+        let expected = view.in_flight * self.full_for / STRETCH;
+        if work > expected {
+            self.ceiling += answers;
+            (self.full_for, self.ended_full) = (0.0, [0.0; 5]);
+            return false;
+        }
+        let error = doubt + CONFIDENCE * squares.sqrt() * work / pt.max(work);
+        let surely = work + error < expected;
+        let response = (view.in_flight + view.queued) * self.full_for / answers.max(1.0);
+        if answers >= ENOUGH && surely && response > SOON * view.shortest {
             return true;
         }
         // A backend that has become slower as a whole still needs more slots.
@@ -251,7 +251,8 @@ impl Law {
         (self.open, self.late, self.opened) = (1.0, 0.0, now_ns);
         (self.work, self.watched, self.ceiling) = (0.0, 0.0, 0.0);
         // The backend has served as many.
-        (self.offered, self.most_offered, self.reached) = (0.0, self.base, [0.0; 5]);
+        self.peak = self.base;
+        (self.full_for, self.ended_full) = (0.0, [0.0; 5]);
         (self.resting, self.run, self.jumped_from) = (0.0, 0.0, 0.0);
         self.go(self.base, now, view);
         true

@@ -8,6 +8,9 @@ use super::delivery::{Delivery, Held};
 const STEP: f64 = 0.1 - 1e-6;
 /// Time constant of arrival rates, s.
 const RATE_TIME: f64 = 1.0;
+/// The same after a significant change, s, and the least such change, standard errors.
+const QUICK_TIME: f64 = 0.2;
+const SIGNIFICANT: f64 = 3.0;
 /// Part of the value above the cut that may be refused before ρ falls.
 const TOLERATED: f64 = 0.02;
 /// The largest relative decrease of ρ in a second.
@@ -109,7 +112,7 @@ impl Record {
     }
 
     /// Advances the averages, and ρ to at most `most`, if that is due. Returns whether it was.
-    pub(super) fn step(&mut self, secs: f64, slots: f64, most: f64) -> bool {
+    pub(super) fn step(&mut self, secs: f64, slots: f64, longest: f64, most: f64) -> bool {
         let elapsed = secs - self.stepped;
         // A clock that stepped back starts a new step.
         if (0.0..STEP).contains(&elapsed) {
@@ -117,7 +120,12 @@ impl Record {
         }
         let weight = if elapsed > 0.0 {
             let age = (secs - self.first).max(elapsed);
-            (1.0 - (-elapsed / RATE_TIME).exp()).max((elapsed / age).min(1.0))
+            let time = if self.has_changed(elapsed, longest) {
+                QUICK_TIME
+            } else {
+                RATE_TIME
+            };
+            (1.0 - (-elapsed / time).exp()).max((elapsed / age).min(1.0))
         } else {
             self.first = secs;
             0.0
@@ -138,6 +146,14 @@ impl Record {
         self.stepped = secs;
         self.follow(secs, most);
         true
+    }
+
+    /// Whether the work that arrived in this step is no random deviation from the average. Its
+    /// variance is at most its mean times the longest slot time (a compound Poisson process).
+    fn has_changed(&self, elapsed: f64, longest: f64) -> bool {
+        let sum = |of: fn(&Row) -> f64| self.rows.iter().map(of).sum::<f64>();
+        let (fresh, usual) = (sum(|row| row.fresh), sum(|row| row.rate) * elapsed);
+        (fresh - usual).abs() > SIGNIFICANT * (longest * usual.max(longest)).sqrt()
     }
 
     /// Moves ρ, to at most `most`, after enough requests or time.
