@@ -542,13 +542,14 @@ mod tests {
         assert_eq!(auto.slots(), 64, "twice the most in use, within bounds");
     }
 
-    /// Ends as many requests as the ceiling permits in each of 10 steps of 10 ms, each after `took`
-    /// ms, while 10 slots are offered.
+    /// Serves as many requests at once as the ceiling permits, each in `took` ms, for 10 steps of
+    /// 10 ms.
     fn serve_at_the_ceiling(auto: &mut Auto, record: &mut Vec<u8>, ms: u64, took: u64) {
         for step in 0..10 {
             let now = at(ms + 10 * step);
             let in_flight = auto.level(now);
-            for _ in 0..in_flight {
+            let ended = u64::from(in_flight) * 10 / took;
+            for _ in 0..ended {
                 let started = Instant::from_nanos(now.as_nanos() - took * 1_000_000);
                 auto.completed(TypeId(0), started, now, (true, in_flight), 1);
             }

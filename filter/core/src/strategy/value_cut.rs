@@ -20,7 +20,8 @@
 //! Type k is admitted with probability f_k. a_k is its floor, the probability with which starvation
 //! avoidance overrides a refusal. In all, a_k + (1 − a_k) f_k of type k enter, and floors are paid
 //! first. They fit while Σ a_k w_k ≤ P. Types whose v/m differ by at most 10% share one f, so that
-//! equals are treated alike. λ is an exponential average over 1 s, over all workers.
+//! equals are treated alike. λ is an exponential average over 1 s, over all workers, and over 0.2 s
+//! after the number of arrivals in a step was more than 3 standard errors away from it.
 //!
 //! *The ceiling.* A request may wait as long as its own objectives allow (Alg. 1), but no longer
 //! than types of higher v/m can. With slack_j = min over percentiles p of (objective_p − pt_p), and
@@ -230,6 +231,8 @@ pub struct ValueCut {
     /// Longest mean slot time of a type with traffic, s; infinite while one is not known.
     longest: f64,
     rho: f64,
+    /// Requests that arrived here and are not in the record yet.
+    arrivals: f64,
     /// Value of requests above the cut that were decided here and are not in the record yet.
     decided: f64,
     /// The refused part of `decided`.
@@ -341,6 +344,7 @@ impl ValueCut {
             working: 0.0,
             longest: 0.0,
             rho: 1.0,
+            arrivals: 0.0,
             decided: 0.0,
             refused: 0.0,
             missed: 0.0,
@@ -373,6 +377,7 @@ impl ValueCut {
         let cell = &mut self.cells[at];
         // Requests of a type without a known cost show at least that the type has traffic.
         cell.fresh += kind.mean.max(UNKNOWN);
+        self.arrivals += 1.0;
         if kind.is_broken {
             let presence = &mut self.presence[at / self.classes];
             let pause = now.since(presence.entered).as_secs_f64();
@@ -623,6 +628,7 @@ impl Controlled for ValueCut {
         let mut changed = read.is_none() || self.decided > 0.0;
         let mut known =
             read.unwrap_or_else(|| Record::new(secs, self.cells.len(), self.kinds.len()));
+        known.arrivals += self.arrivals;
         known.above += self.decided;
         known.refused += self.refused;
         known.missed += self.missed;
@@ -649,7 +655,7 @@ impl Controlled for ValueCut {
         } else {
             self.all
         };
-        changed |= known.step(secs, slots, self.longest, self.most);
+        changed |= known.step(secs, slots, self.most);
         if self.stepped.to_bits() != known.stepped.to_bits() {
             self.stepped = known.stepped;
             self.rho = known.rho.clamp(RHO.0, self.most);
@@ -668,6 +674,7 @@ impl Controlled for ValueCut {
     }
 
     fn stored(&mut self) {
+        self.arrivals = 0.0;
         (self.decided, self.refused, self.missed, self.count) = (0.0, 0.0, 0.0, 0.0);
         for cell in &mut self.cells {
             cell.fresh = 0.0;

@@ -185,13 +185,18 @@ fn goodput_by_value_is_that_of_the_best_number() {
         &[1, 2, 3, 4, 6],
         NEARLY_ALL,
     );
-    for (name, workers, steps) in [("one core", u32::MAX, CORE), ("one worker", 1, SLEEP)] {
-        let service = Service {
-            load: 2.0,
-            ..by_value(workers, steps, 1.0)
-        };
-        as_good_as_the_best(name, &service, &[1, 2, 3, 4, 6], NEARLY_ALL);
-    }
+    let one_core = Service {
+        load: 2.0,
+        ..by_value(u32::MAX, CORE, 1.0)
+    };
+    // Which P four seeds find is chance, as for the one worker below.
+    as_good_over(
+        &many_seeds(),
+        "one core",
+        &one_core,
+        &[1, 2, 3, 4, 6],
+        NEARLY_ALL,
+    );
     as_good_as_the_best(
         "lock",
         &by_value(64, LOCK, 5.0),
@@ -200,7 +205,7 @@ fn goodput_by_value_is_that_of_the_best_number() {
     );
 }
 
-/// One worker at twice its capacity. Four seeds reach the bound above by chance. 36 seeds reach
+/// One worker at twice its capacity. Whether four seeds reach the bound above is chance. 36 reach
 /// 0.896 of P = 1, because the search leaves many slots for few only slowly.
 #[test]
 fn goodput_by_value_of_one_worker_over_many_seeds() {

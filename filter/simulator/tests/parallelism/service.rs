@@ -243,7 +243,7 @@ impl Service {
         let mut source = Counting {
             inner: workload.steady(self.per_second(), self.seed),
             calm: self.calm * SECOND,
-            kept: std::env::var("CALM").map_or(0.6, |c| c.parse().unwrap()) / self.load,
+            kept: 0.6 / self.load,
             part: 0.0,
             limits: self
                 .kinds

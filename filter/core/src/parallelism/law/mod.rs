@@ -121,11 +121,11 @@ pub struct Law {
     watched: f64,
     /// The recent maximum of work that ended, in slots.
     peak: f64,
-    /// The most slots in use while the law is open, 0 for no ceiling; the time since it was
-    /// reached, s; and the sums of `times` over that time.
+    /// The most slots in use while the law is open, 0 for no ceiling; the mean service time before
+    /// it was reached, s; the time since then, s; and the sums of `times` over that time.
     ceiling: f64,
-    full_for: f64,
     turn: f64,
+    full_for: f64,
     ended_full: [f64; 5],
     reach: f64,
     resting: f64,
@@ -167,7 +167,7 @@ pub struct Law {
     slopes: [Slope; 2],
 }
 
-crate::shared::record!(Law, 5);
+crate::shared::record!(Law, 4);
 
 impl Law {
     /// Creates an open law. The backend is assumed to make use of `slots`.

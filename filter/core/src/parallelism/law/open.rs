@@ -13,20 +13,22 @@
 //!
 //! In a sudden overload requests are late only after the objective has passed, and until then the
 //! backend would take in a queue that it needs just as long to work off. So an open law has a
-//! ceiling: a number of slots that the work that arrives doesn't need unless requests wait in the
-//! backend. Beyond it they wait in the filter, no longer than their last objective, and while S = Σ
-//! pt / Σ reference pt shows that the backend works on all of them, the ceiling rises with each
-//! answer. If S > 2 by more than 1.3 standard errors, and requests that arrive now would miss the
-//! shortest last objective, the law closes at once:
+//! ceiling: more slots than work has lately. Beyond it requests wait in the filter, no longer than
+//! their last objective. With N requests in the backend for a time T at the ceiling, and W = Σ
+//! reference of those that ended in T, N T / W is by Little's law the factor S by which service
+//! times are stretched. Service times themselves show that only after the queue has passed. While
+//! the backend works on all N, the ceiling rises with each answer. If S > 2 by more than 1.3
+//! standard errors, and a request that arrives now would miss the shortest last objective, the law
+//! closes at once:
 //!
 //! ```text
-//! a = Σ reference of arrivals / elapsed     over 0.1 s; the maximum of the last 10 s
-//! ceiling = 16 + 2a + 4√a     and for each answer at the ceiling 1 more with S < 2, 0.05 with S > 2
-//! mean pt · (1 + waiting / in flight) > objective, S > 2: the law closes
+//! ceiling = 16 + 2w + 4√w     w as below
+//! T ≥ 2 mean pt               for each answer 1 more with S < 2, 0.05 with S > 2
+//! (N + waiting) · T / answers > objective, S > 2: the law closes
 //! ```
 //!
-//! No ceiling applies to the first 1,000 answers, whose references are not reliable, and while a
-//! type is broken, whose requests hold slots without work.
+//! No ceiling applies to the first 500 answers, whose references are not reliable, before N was
+//! below it once, and while a type is broken, whose requests hold slots without work.
 //!
 //! An overdue request counts as late before it ends. Broken types don't count. A type that nearly
 //! misses its last objective with few requests in flight (the reference) says nothing about slots.
@@ -55,8 +57,8 @@
 //!
 //! A dry run holds no requests: its law only closes and opens.
 
-use super::start::FIRST;
 use super::super::add;
+use super::start::FIRST;
 use super::{CONFIDENCE, Law, View, reach_at_first};
 use crate::time::Instant;
 
@@ -81,14 +83,12 @@ const FORGET: f64 = 10.0;
 const MOST: f64 = 0.5;
 /// The part of the ceiling from which on it counts as reached.
 const FULL: f64 = 0.8;
-/// The part of the shortest last objective that a response time may take.
-const SOON: f64 = 0.5;
 /// The time at the ceiling before it is judged, mean service times.
 const TURNS: f64 = 2.0;
-/// Slots that may be in use beside those that follow from the arriving work.
+/// Slots that may be in use beside those that follow from the work.
 const CEILING: f64 = 16.0;
 /// The number of answers before references support a ceiling.
-const WARM: f64 = 1_000.0;
+const WARM: f64 = 500.0;
 /// S from which requests wait in the backend, and the least number of samples to close by it.
 const STRETCH: f64 = 2.0;
 const ENOUGH: f64 = 16.0;
@@ -201,6 +201,9 @@ impl Law {
             return false;
         }
         let usual = CEILING + 2.0 * self.peak + 4.0 * self.peak.sqrt();
+        if self.ceiling <= 0.0 && view.in_flight >= FULL * usual {
+            return false;
+        }
         self.ceiling = usual.max(self.ceiling * (-secs / FORGET).exp());
         if view.in_flight < FULL * self.ceiling {
             (self.full_for, self.ended_full, self.turn) = (0.0, [0.0; 5], view.mean);
@@ -221,7 +224,7 @@ impl Law {
         let error = doubt + CONFIDENCE * squares.sqrt() * work / pt.max(work);
         let surely = work + error < expected;
         let response = (view.in_flight + view.queued) * self.full_for / answers.max(1.0);
-        if answers >= ENOUGH && surely && response > SOON * view.shortest {
+        if answers >= ENOUGH && surely && response > view.shortest {
             return true;
         }
         // A backend that has become slower as a whole still needs more slots.

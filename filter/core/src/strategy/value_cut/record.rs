@@ -52,6 +52,9 @@ pub(super) struct Record {
     pub(super) judged: (f64, f64),
     pub(super) count: f64,
     pub(super) since: f64,
+    /// Requests that arrived in this step, and the average rate, 1/s.
+    pub(super) arrivals: f64,
+    pub(super) arrival_rate: f64,
     /// By cell.
     pub(super) rows: Vec<Row>,
     /// By type.
@@ -60,7 +63,7 @@ pub(super) struct Record {
     pub(super) held: Vec<Held>,
 }
 
-crate::shared::record!(Record, 5);
+crate::shared::record!(Record, 12);
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Row {
@@ -84,6 +87,8 @@ impl Record {
             judged: (0.0, 0.0),
             count: 0.0,
             since: secs,
+            arrivals: 0.0,
+            arrival_rate: 0.0,
             rows: vec![Row::default(); cells],
             deliveries: vec![Delivery::default(); kinds],
             held: Vec::new(),
@@ -105,6 +110,8 @@ impl Record {
             self.judged.1,
             self.count,
             self.since,
+            self.arrivals,
+            self.arrival_rate,
         ];
         let rows = self.rows.iter().flat_map(|row| [row.rate, row.fresh]);
         head.into_iter().chain(rows).all(f64::is_finite)
@@ -112,7 +119,7 @@ impl Record {
     }
 
     /// Advances the averages, and ρ to at most `most`, if that is due. Returns whether it was.
-    pub(super) fn step(&mut self, secs: f64, slots: f64, longest: f64, most: f64) -> bool {
+    pub(super) fn step(&mut self, secs: f64, slots: f64, most: f64) -> bool {
         let elapsed = secs - self.stepped;
         // A clock that stepped back starts a new step.
         if (0.0..STEP).contains(&elapsed) {
@@ -120,7 +127,7 @@ impl Record {
         }
         let weight = if elapsed > 0.0 {
             let age = (secs - self.first).max(elapsed);
-            let time = if self.has_changed(elapsed, longest) {
+            let time = if self.has_changed(elapsed) {
                 QUICK_TIME
             } else {
                 RATE_TIME
@@ -130,9 +137,12 @@ impl Record {
             self.first = secs;
             0.0
         };
+        let average = |rate: &mut f64, fresh: &mut f64| {
+            *rate += weight * (std::mem::take(fresh) / elapsed.max(STEP) - *rate);
+        };
+        average(&mut self.arrival_rate, &mut self.arrivals);
         for row in &mut self.rows {
-            row.rate += weight * (row.fresh / elapsed.max(STEP) - row.rate);
-            row.fresh = 0.0;
+            average(&mut row.rate, &mut row.fresh);
         }
         for delivery in &mut self.deliveries {
             delivery.step(secs, slots);
@@ -148,12 +158,11 @@ impl Record {
         true
     }
 
-    /// Whether the work that arrived in this step is no random deviation from the average. Its
-    /// variance is at most its mean times the longest slot time (a compound Poisson process).
-    fn has_changed(&self, elapsed: f64, longest: f64) -> bool {
-        let sum = |of: fn(&Row) -> f64| self.rows.iter().map(of).sum::<f64>();
-        let (fresh, usual) = (sum(|row| row.fresh), sum(|row| row.rate) * elapsed);
-        (fresh - usual).abs() > SIGNIFICANT * (longest * usual.max(longest)).sqrt()
+    /// Whether the number of arrivals in this step is no random deviation from the average (a
+    /// Poisson process). Their work also changes with service times.
+    fn has_changed(&self, elapsed: f64) -> bool {
+        let usual = self.arrival_rate * elapsed;
+        (self.arrivals - usual).abs() > SIGNIFICANT * usual.max(1.0).sqrt()
     }
 
     /// Moves ρ, to at most `most`, after enough requests or time.

@@ -362,6 +362,31 @@ fn workers_count_arrivals_once_and_agree() {
     assert_eq!(workers[0].budget(), workers[2].budget());
 }
 
+/// 100 arrivals of 10 ms in each 100 ms, and then 300.
+#[test]
+fn a_step_of_the_arrival_rate_is_followed_at_once() {
+    let mut cut = known(&[Known(1.0, 10.0, 50.0, 0.0)], &[]);
+    let (mut record, mut rng) = (Vec::new(), Rng::new(7));
+    let mut steps = |from: u64, steps: u64, arrivals: u64| {
+        for step in from..from + steps {
+            for _ in 0..arrivals {
+                cut.admits(&of(0), at(100 * step), &mut rng);
+            }
+            cut.sync(at(100 * step), &mut record);
+            cut.stored();
+        }
+        cut.cells[0].rate
+    };
+    let usual = steps(1, 30, 100);
+    assert!((9.0..11.0).contains(&usual), "{usual}");
+    let noisy = steps(31, 1, 120);
+    assert!(noisy < 10.5, "{noisy}: two standard errors are no step");
+    let risen = steps(32, 3, 300);
+    assert!(risen > 23.0, "{risen}");
+    let fallen = steps(35, 5, 100);
+    assert!(fallen < 12.0, "{fallen}");
+}
+
 #[test]
 fn odd_records_and_clocks_are_survived() {
     let mut cut = filled(&MIX);
