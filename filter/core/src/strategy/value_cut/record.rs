@@ -63,7 +63,7 @@ pub(super) struct Record {
     pub(super) held: Vec<Held>,
 }
 
-crate::shared::record!(Record, 12);
+crate::shared::record!(Record, 13);
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Row {
