@@ -378,9 +378,8 @@ pub fn answer(
 
 /// Sets headers on a call to Envoy's `cluster`. `token` is that of the request that caused the
 /// call. If it is `None`, it is read from the call's header [`wire::REQUEST`] or its baggage
-/// ([`baggage`]); the caller then removes it there. `since` is the time at which the call came, if it was delayed.
-/// Returns the state for [`Mesh::answered`];
-/// `None` if the answer isn't needed.
+/// ([`baggage`]); the caller then removes it there. `since` is the time at which the call came, if
+/// it was delayed. Returns the state for [`Mesh::answered`]; `None` if the answer isn't needed.
 ///
 /// # Errors
 /// [`HostError`]; the call goes on unchanged.

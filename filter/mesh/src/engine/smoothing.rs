@@ -7,8 +7,8 @@
 //! weighted by calls. Each worker uses the answers to its own calls.
 //!
 //! A delayed call holds no slot, and workflows and class admission don't count it before it is
-//! sent. Its delay is a part of its time in its request's progress. A call whose deadline is shorter than the delay isn't delayed, and the number of delayed
-//! calls is bounded.
+//! sent. Its delay is a part of its time in its request's progress. A call whose deadline is
+//! shorter than the delay isn't delayed, and the number of delayed calls is bounded.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};

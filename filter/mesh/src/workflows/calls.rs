@@ -142,8 +142,8 @@ impl Workflows {
     }
 
     /// Records a call to `service` for the request of `token`. Without a valid token the call is
-    /// only counted, for `workflow`. The call came at `since` and is sent `now`. The caller must report the end of every call with
-    /// [`Workflows::answered`].
+    /// only counted, for `workflow`. The call came at `since` and is sent `now`. The caller must
+    /// report the end of every call with [`Workflows::answered`].
     pub fn called(
         &mut self,
         host: &impl Host,

@@ -21,13 +21,13 @@
 //! [`Controlled`]). So the law runs as often per request as with one worker. At a few requests a
 //! second, when it runs on the timeout, a run uses the samples of one worker only.
 //!
-//! A rate starts at its maximum, since nothing requires a lower one yet. The paper doesn't say where
-//! its rates start. With a given `increase` (requests/s, as in the paper), decreases from far above
-//! the demand follow each other until one has an effect, while a queue builds up; a `max_rate` near
-//! the backend's capacity makes that phase short. A run then adds up to 0.9 `increase`, about once
-//! a second, until response times show that the rate is too high, which takes about one response
-//! time. So it must be small compared with the stage's goodput: scenario `seda-fig8` has both.
-//! Without an `increase`, the law follows the measured throughput ([`law`]).
+//! A rate starts at its maximum, since nothing requires a lower one yet. The paper doesn't say
+//! where its rates start. With a given `increase` (requests/s, as in the paper), decreases from far
+//! above the demand follow each other until one has an effect, while a queue builds up; a
+//! `max_rate` near the backend's capacity makes that phase short. A run then adds up to 0.9
+//! `increase`, about once a second, until response times show that the rate is too high, which
+//! takes about one response time. So it must be small compared with the stage's goodput: scenario
+//! `seda-fig8` has both. Without an `increase`, the law follows the measured throughput ([`law`]).
 //!
 //! **A dry run** has no effect on response times. If they miss the target, the rate (and quality)
 //! falls to its minimum. So a dry run shows that requests would be refused, but not how many.
