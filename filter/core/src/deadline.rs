@@ -34,6 +34,23 @@ pub fn own_deadline(request: &impl RequestView) -> Option<Duration> {
     .min()
 }
 
+/// Calls `set` with each header that states a deadline later than `by`, and its value less `by`: a
+/// request that was held for so long has less time.
+pub fn lower(request: &impl RequestView, by: Duration, mut set: impl FnMut(&'static str, &str)) {
+    for name in HEADERS {
+        let is_grpc = name == "grpc-timeout";
+        let stated = request.header(name).and_then(|value| match is_grpc {
+            true => grpc_timeout(value),
+            false => number(value).map(Duration::from_millis),
+        });
+        let left = stated.map_or(0, |stated| stated.saturating_sub(by).as_millis());
+        // Of more digits, the delay is less than a millionth.
+        if left > 0 && (!is_grpc || left <= 99_999_999) {
+            set(name, &format!("{left}{}", if is_grpc { "m" } else { "" }));
+        }
+    }
+}
+
 fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -84,6 +101,33 @@ mod tests {
             ]),
             Some(Duration::from_millis(40))
         );
+    }
+
+    #[test]
+    fn a_delay_lowers_what_is_stated() {
+        let lowered = |headers: &[(&str, &str)]| {
+            let mut set = Vec::new();
+            let by = Duration::from_millis(300);
+            lower(&MemoryRequest::of(headers), by, |name, value| {
+                set.push((name, value.to_owned()));
+            });
+            set
+        };
+        let stated = [
+            ("grpc-timeout", "1S"),
+            ("x-envoy-expected-rq-timeout-ms", "15000"),
+            ("x-headgate-timeout-ms", "400"),
+        ];
+        let expected = [
+            ("x-headgate-timeout-ms", "100".to_owned()),
+            ("grpc-timeout", "700m".to_owned()),
+            ("x-envoy-expected-rq-timeout-ms", "14700".to_owned()),
+        ];
+        assert_eq!(lowered(&stated), expected);
+        // 0 is no limit, or an expired one, and eight digits of hours aren't as many of ms.
+        for unchanged in ["0m", "300m", "much", "99999999H"] {
+            assert_eq!(lowered(&[("grpc-timeout", unchanged)]), []);
+        }
     }
 
     #[test]

@@ -378,8 +378,8 @@ pub fn answer(
 
 /// Sets headers on a call to Envoy's `cluster`. `token` is that of the request that caused the
 /// call. If it is `None`, it is read from the call's header [`wire::REQUEST`] or its baggage
-/// ([`baggage`]); the caller then removes it there. Returns the state for [`Mesh::answered`];
-/// `None` if the answer isn't needed.
+/// ([`baggage`]); the caller then removes it there. `since` is the time at which the call came, if
+/// it was delayed. Returns the state for [`Mesh::answered`]; `None` if the answer isn't needed.
 ///
 /// # Errors
 /// [`HostError`]; the call goes on unchanged.
@@ -387,7 +387,7 @@ pub fn call(
     engine: &mut Engine,
     host: &impl Host,
     now: Instant,
-    (request, token): (&impl RequestView, Option<&[u8]>),
+    (request, token, since): (&impl RequestView, Option<&[u8]>, Option<Instant>),
     cluster: &str,
     actions: &mut Vec<Action>,
     mut set: impl FnMut(&'static str, &str),
@@ -399,7 +399,7 @@ pub fn call(
         engine.be_member(host, now, actions)?;
     }
     let mesh = engine.beside_mut();
-    let call = mesh.call_of_workflow(host, now, (request, token), cluster, &mut set);
+    let call = mesh.call_of_workflow(host, now, (request, token, since), cluster, &mut set);
     let admitted = match mesh.admit_call(host, now, request, cluster, call.as_ref(), &mut set) {
         // The workflow part still needs the answer.
         Err(_) if call.is_some() => None,
@@ -528,7 +528,7 @@ impl Mesh {
         &mut self,
         host: &impl Host,
         now: Instant,
-        (request, token): (&impl RequestView, Option<&[u8]>),
+        (request, token, since): (&impl RequestView, Option<&[u8]>, Option<Instant>),
         cluster: &str,
         mut set: impl FnMut(&'static str, &str),
     ) -> Option<(PolicyId, Call)> {
@@ -555,7 +555,7 @@ impl Mesh {
         let named = (workflows.config().identify.iter())
             .any(|source| name(source, request, "", true, &mut self.scratch.name));
         let workflow = named.then(|| workflows.identify(host, now, &self.scratch.name));
-        let call = workflows.called(host, now, service, token, workflow);
+        let call = workflows.called(host, (since.unwrap_or(now), now), service, token, workflow);
 
         let value = &mut self.scratch.value;
         let mut say = |header, write: &mut dyn FnMut(&mut String)| {

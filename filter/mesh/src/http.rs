@@ -133,7 +133,7 @@ fn forward<H: Host, S: Stream>(
         let set = stream.set_request_header(name, value.as_bytes());
         told = std::mem::replace(&mut told, Ok(())).and(set);
     };
-    let call = (headers, token.map(Token::as_bytes));
+    let call = (headers, token.map(Token::as_bytes), None);
     let now = stream.now()?;
     let (host, engine, actions) = filter.parts();
     let calling = engine::call(engine, host, now, call, &cluster, actions, set);
@@ -215,19 +215,15 @@ fn learn_use(filter: &mut Filter<impl Host>, stream: &impl Stream, ticket: Ticke
     }
 }
 
-/// Handles a call of the application, on `stream`.
-fn call(filter: &mut Filter<impl Host>, stream: &impl Stream) -> Called {
-    called(filter, stream, true)
-}
-
 /// Sends a call that was held.
 pub fn send(filter: &mut Filter<impl Host>, stream: &impl Stream) {
-    if let Called::Sent(Some(calling)) = called(filter, stream, false) {
+    if let Called::Sent(Some(calling)) = call(filter, stream) {
         mesh(filter).forwarded.insert(stream.id(), calling);
     }
 }
 
-fn called(filter: &mut Filter<impl Host>, stream: &impl Stream, may_wait: bool) -> Called {
+/// Handles a call of the application, on `stream`, when it comes and after its delay.
+fn call(filter: &mut Filter<impl Host>, stream: &impl Stream) -> Called {
     let mesh = filter.engine().beside();
     let matters =
         mesh.workflows && mesh.has_outbound() || mesh.admits_calls() || mesh.smooths_calls();
@@ -237,28 +233,33 @@ fn called(filter: &mut Filter<impl Host>, stream: &impl Stream, may_wait: bool) 
     if !matters || !served || mesh.is_gateway() {
         return Called::Sent(None);
     }
-    describe(filter, stream, may_wait).unwrap_or_else(|error| {
+    describe(filter, stream).unwrap_or_else(|error| {
         filter.complain(stream, &error);
         Called::Sent(None)
     })
 }
 
-fn describe(
-    filter: &mut Filter<impl Host>,
-    stream: &impl Stream,
-    may_wait: bool,
-) -> Result<Called, HostError> {
+fn describe(filter: &mut Filter<impl Host>, stream: &impl Stream) -> Result<Called, HostError> {
     let headers = Headers::of_request(stream)?;
     let cluster = stream.property(Property::ClusterName)?.unwrap_or_default();
     let cluster = String::from_utf8_lossy(&cluster);
     let now = stream.now()?;
+    let since = mesh(filter).held.take(stream.id());
     let mesh = filter.engine().beside();
     let workflows = mesh.workflows;
-    if may_wait && mesh.smooths_calls() {
+    let mut told: Result<(), HostError> = Ok(());
+    let set = |name: &'static str, value: &str| {
+        let set = stream.set_request_header(name, value.as_bytes());
+        told = std::mem::replace(&mut told, Ok(())).and(set);
+    };
+    if since.is_none() && mesh.smooths_calls() {
         let call = (stream.id(), &headers);
         let (host, engine, actions) = filter.parts();
-        match engine::delay(engine, host, now, call, &cluster, actions) {
-            Ok(true) => return Ok(Called::Held),
+        match engine::delay(engine, host, now, call, &cluster, actions, set) {
+            Ok(true) => {
+                filter.check(stream, told);
+                return Ok(Called::Held);
+            }
             Ok(false) => {}
             Err(error) => filter.complain(stream, &error),
         }
@@ -273,7 +274,7 @@ fn describe(
         let set = stream.set_request_header(name, value.as_bytes());
         told = std::mem::replace(&mut told, Ok(())).and(set);
     };
-    let call = (&headers, None);
+    let call = (&headers, None, since);
     let (host, engine, actions) = filter.parts();
     let calling = engine::call(engine, host, now, call, &cluster, actions, set);
     filter.check(stream, told);

@@ -584,7 +584,14 @@ fn a_client_that_leaves_the_queue_leaves_no_trace() {
 
 #[test]
 fn the_queue_never_exceeds_its_length() {
-    let mut process = Process::new(2, &config(1, |stage| stage.queue.max_length = 3));
+    // A strategy that doesn't look at the length of the queue.
+    const MAX_QUEUE_WAIT: &str = r#"{"type":"MaxQueueWait","limit_us":1000000,
+        "window_us":1000000,"step_us":100000}"#;
+    let config = config(1, |stage| {
+        stage.queue.max_length = 3;
+        stage.strategy = serde_json::from_str(MAX_QUEUE_WAIT).unwrap();
+    });
+    let mut process = Process::new(2, &config);
     let running = process.arrive(0, "/");
     let _waiting: Vec<u32> = (0..3).map(|n| process.arrive(n % 2, "/")).collect();
     let refused = process.arrive(0, "/");

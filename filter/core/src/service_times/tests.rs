@@ -144,6 +144,9 @@ fn a_lull_retains_the_histogram_and_goes_on_accumulating() {
             Some(ms(10)),
             "10 samples a second are too few"
         );
+        let mut late = ServiceTimes::new(settings());
+        late.sync(at(second * 1000), &host, PREFIX).unwrap();
+        assert_eq!(late.mean(SLOW), Some(ms(10)), "it is in the record, too");
     }
     (0..10).for_each(|_| times.record(SLOW, ms(20), 1));
     times.sync(at(5000), &host, PREFIX).unwrap();
@@ -152,6 +155,20 @@ fn a_lull_retains_the_histogram_and_goes_on_accumulating() {
         Some(ms(20)),
         "50 over five seconds are enough"
     );
+}
+
+#[test]
+fn the_least_time_of_a_type_is_that_of_its_newest_samples_if_they_are_faster() {
+    let host = MemoryHost::new();
+    let mut times = ServiceTimes::new(settings());
+    let slow = Attributes::of(SLOW);
+    (0..100).for_each(|_| times.record(SLOW, ms(20), 1));
+    times.sync(at(0), &host, PREFIX).unwrap();
+    assert_close(times.at_least(&slow), ms(20));
+    times.record(SLOW, ms(2), 1);
+    times.sync(at(500), &host, PREFIX).unwrap();
+    assert_eq!(times.mean(SLOW), Some(ms(20)), "the interval isn't over");
+    assert_close(times.at_least(&slow), ms(2));
 }
 
 #[test]

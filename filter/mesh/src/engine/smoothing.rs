@@ -7,8 +7,8 @@
 //! weighted by calls. Each worker uses the answers to its own calls.
 //!
 //! A delayed call holds no slot, and workflows and class admission don't count it before it is
-//! sent. A call whose deadline is shorter than the delay isn't delayed, and the number of delayed
-//! calls is bounded.
+//! sent. Its delay is a part of its time in its request's progress. A call whose deadline is
+//! shorter than the delay isn't delayed, and the number of delayed calls is bounded.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use headgate_core::classify::RequestView;
 use headgate_core::config::{ConfigError, OutboundConfig};
-use headgate_core::deadline::own_deadline;
+use headgate_core::deadline::{lower, own_deadline};
 use headgate_core::decision::Action;
 use headgate_core::host::{Host, HostError, MetricId, MetricKind, Metrics};
 use headgate_core::rng::Rng;
@@ -67,9 +67,14 @@ struct ServiceStats {
     rejection: MetricId,
 }
 
-/// Delayed calls, by the time at which they are sent.
+/// Delayed calls.
 #[derive(Debug, Default)]
-pub(crate) struct Held(BinaryHeap<Reverse<(Instant, u32)>>);
+pub(crate) struct Held {
+    /// By the time at which they are sent.
+    due: BinaryHeap<Reverse<(Instant, u32)>>,
+    /// The time at which each came, by stream, until it is sent.
+    since: HashMap<u32, Instant>,
+}
 
 impl ServiceStats {
     fn new(host: &impl Metrics, policy: &str, service: &str) -> Result<Self, ConfigError> {
@@ -181,15 +186,21 @@ impl Smoother {
 
 impl Held {
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.due.is_empty()
+    }
+
+    /// Returns the time at which the call of `stream` came, and forgets it; `None` if it was not
+    /// delayed.
+    pub(crate) fn take(&mut self, stream: u32) -> Option<Instant> {
+        self.since.remove(&stream)
     }
 
     /// Sends the calls whose delay has ended at `now`; if `now` is `None`, all of them.
     pub(crate) fn send(&mut self, now: Option<Instant>, actions: &mut Vec<Action>) {
-        while let Some(Reverse((at, stream))) = self.0.peek().copied()
+        while let Some(Reverse((at, stream))) = self.due.peek().copied()
             && now.is_none_or(|now| at <= now)
         {
-            self.0.pop();
+            self.due.pop();
             actions.push(Action::Send { stream });
         }
     }
@@ -212,12 +223,15 @@ impl Mesh {
 
     /// Removes the call of `stream`, if it is delayed.
     pub fn forget_call(&mut self, stream: u32) {
-        self.held.0.retain(|Reverse((_, held))| *held != stream);
+        if self.held.take(stream).is_some() {
+            self.held.due.retain(|Reverse((_, held))| *held != stream);
+        }
     }
 }
 
 /// Decides whether a call to Envoy's `cluster` is delayed. If true, the call waits for an
-/// [`Action::Send`] with its `stream`; if false, it is sent now, with [`super::call`].
+/// [`Action::Send`] with its `stream`, and `set` lowers the deadlines in its headers by the delay;
+/// if false, it is sent now, with [`super::call`].
 ///
 /// # Errors
 /// [`HostError`]; the call isn't delayed.
@@ -228,6 +242,7 @@ pub fn delay(
     (stream, request): (u32, &impl RequestView),
     cluster: &str,
     actions: &mut Vec<Action>,
+    set: impl FnMut(&'static str, &str),
 ) -> Result<bool, HostError> {
     if engine.is_idle() {
         // Without stages there are no ticks, so the call would never be sent.
@@ -242,7 +257,7 @@ pub fn delay(
     };
     let of_request = super::token_of(request).and_then(|token| mesh.time_left(now, token));
     let mut left = own_deadline(request).into_iter().chain(of_request);
-    if mesh.held.0.len() >= MAX_HELD || left.any(|left| left <= delay) {
+    if mesh.held.due.len() >= MAX_HELD || left.any(|left| left <= delay) {
         return Ok(false);
     }
     host.add(stats.delayed, 1)?;
@@ -250,7 +265,9 @@ pub fn delay(
     host.add(stats.delay_us, delay_us)?;
     let waits = mesh.delays_calls();
     if waits {
-        mesh.held.0.push(Reverse((now + delay, stream)));
+        mesh.held.due.push(Reverse((now + delay, stream)));
+        mesh.held.since.insert(stream, now);
+        lower(request, delay, set);
     }
     Ok(waits)
 }

@@ -142,12 +142,12 @@ impl Workflows {
     }
 
     /// Records a call to `service` for the request of `token`. Without a valid token the call is
-    /// only counted, for `workflow`. The caller must report the end of every call with
-    /// [`Workflows::answered`].
+    /// only counted, for `workflow`. The call came at `since` and is sent `now`. The caller must
+    /// report the end of every call with [`Workflows::answered`].
     pub fn called(
         &mut self,
         host: &impl Host,
-        now: Instant,
+        (since, now): (Instant, Instant),
         service: ServiceId,
         token: Option<&[u8]>,
         workflow: Option<WorkflowId>,
@@ -159,7 +159,7 @@ impl Workflows {
             return Call {
                 workflow,
                 service,
-                began: now,
+                began: since,
                 branch: None,
                 deadline: None,
                 progress: Progress::UNKNOWN,
@@ -171,7 +171,7 @@ impl Workflows {
         let workflow = if known { parent.workflow } else { OTHER };
         self.stats.count(workflow, Count::Calls);
         let begun = parent.branch.map(|branch| {
-            let found = self.branches.began(host, now, branch, parent.started);
+            let found = self.branches.began(host, since, branch, parent.started);
             (branch, found.ok().flatten())
         });
         // If the branch belongs to a later request, or the host fails, the progress lacks the call.
@@ -182,7 +182,7 @@ impl Workflows {
         Call {
             workflow,
             service,
-            began: now,
+            began: since,
             branch,
             deadline: parent.deadline.map(|deadline| deadline.since(now)),
             progress: Progress {

@@ -300,8 +300,8 @@ mod tests {
         let host = MemoryHost::new();
         let mut workers = [directory(&host, 10), directory(&host, 10)];
         let a = workers[0].id(&host, T, b"a").unwrap();
-        let b = workers[1].id(&host, T, b"b").unwrap();
         assert_eq!(workers[1].id(&host, T, b"a"), Some(a));
+        let b = workers[1].id(&host, T, b"b").unwrap();
         assert!(workers[0].sync(&host).unwrap());
         assert_eq!(workers[0].id(&host, T, b"b"), Some(b));
         assert_eq!(workers[0].name(b), Some(&b"b"[..]));

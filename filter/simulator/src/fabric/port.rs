@@ -157,9 +157,12 @@ mod tests {
             now += 80_000;
         }
         for class in [1, 0] {
-            (0..200).for_each(|_| port.enqueue(now, (class, 1_000)).unwrap());
+            (0..400).for_each(|_| port.enqueue(now, (class, 1_000)).unwrap());
         }
-        assert!((0..200).all(|_| next(&mut port) == Some((0, 1_000))));
+        // The first has its share of the time in which the other used all, then they share 4:1.
+        assert!((0..320).all(|_| next(&mut port) == Some((0, 1_000))));
+        let of_second = (0..50).filter(|_| next(&mut port) == Some((1, 1_000)));
+        assert_eq!(of_second.count(), 10);
     }
 
     #[test]

@@ -194,7 +194,7 @@ impl Process {
         let id = workflows.identify(&self.host, now, name);
         let token = caller.token.as_ref();
         let token = token.map(|token| token.as_str().as_bytes());
-        let call = workflows.called(&self.host, now, service, token, Some(id));
+        let call = workflows.called(&self.host, (now, now), service, token, Some(id));
         Some((workflows.process(), call))
     }
 

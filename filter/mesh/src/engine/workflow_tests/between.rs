@@ -48,7 +48,7 @@ fn request(front: &mut Proxy, back: &mut Proxy, calls: usize) -> bool {
                 e,
                 h,
                 now,
-                (&call, None),
+                (&call, None, None),
                 "outbound|80||b.svc",
                 a,
                 |name, value: &str| {
@@ -176,7 +176,7 @@ fn told(a: &mut Proxy, stream: u32) -> Progress {
             e,
             h,
             now,
-            (&call, None),
+            (&call, None, None),
             "outbound|80||b.svc",
             acts,
             |name, value: &str| {
@@ -218,7 +218,7 @@ fn a_call_that_nobody_knows_counts_by_what_it_says_itself() {
     for baggage in ["headgate=nonsense", "x=1", "headgate="] {
         let call = of("a").with("baggage", baggage);
         let calling = a.with(0, |e, h, now, acts| {
-            engine::call(e, h, now, (&call, None), "c", acts, |_, _: &str| {})
+            engine::call(e, h, now, (&call, None, None), "c", acts, |_, _: &str| {})
         });
         let calling = calling.unwrap().unwrap().unwrap();
         for rate in [&b"nonsense"[..], b"process=\"0000000000000009\", rate=5"] {
@@ -258,7 +258,7 @@ fn a_gateway_learns_from_the_answers_to_its_own_requests() {
             let token = token(e, ticket).unwrap();
             // A token made up by the client is ignored.
             let request = of("a").with(wire::REQUEST, "nonsense");
-            let call = (&request, Some(token.as_bytes()));
+            let call = (&request, Some(token.as_bytes()), None);
             engine::call(e, h, now, call, "b", acts, |name, value: &str| {
                 told.insert(name, value.to_owned());
             })

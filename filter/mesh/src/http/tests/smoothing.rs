@@ -162,7 +162,11 @@ fn a_call_that_has_no_time_does_not_wait() {
     let mut call = proxy.calls("stock.svc", &[]);
     proxy.told(&mut call, PEER, "1");
     assert!(proxy.calls("stock.svc", &[("grpc-timeout", "100m")]).sent);
-    assert!(!proxy.calls("stock.svc", &[("grpc-timeout", "301m")]).sent);
+    let call = proxy.calls("stock.svc", &[("grpc-timeout", "301m")]);
+    assert!(!call.sent);
+    let left = call.stream.in_request("grpc-timeout").unwrap();
+    let left: u64 = left.strip_suffix('m').unwrap().parse().unwrap();
+    assert!((1..=201).contains(&left), "{left}");
     assert_eq!(proxy.of_stock("calls_delayed"), 1);
 
     // At most `MAX_HELD` calls are delayed; further ones are sent at once.
@@ -208,6 +212,40 @@ fn the_deadline_of_the_request_is_that_of_its_calls() {
         }
         proxy.done(&mut request);
     }
+}
+
+#[test]
+fn the_delay_of_a_call_is_a_part_of_its_time_and_no_work_of_its_request() {
+    let mut proxy = Proxy::new(&stage(WORKFLOWS));
+    let stream = proxy.stream(&[]);
+    let json = outbound(DELAYS);
+    let configured =
+        proxy
+            .filter
+            .configure(&stream, Instant::default(), (OUT, ""), json.as_bytes());
+    assert_eq!(configured, Ok(()));
+    let mut first = proxy.calls("stock.svc", &[]);
+    proxy.told(&mut first, PEER, "1");
+    let request = proxy.forwarded(&[("x-tenant", "a")]);
+    let token = request.stream.in_request(wire::REQUEST).unwrap();
+    let mut call = proxy.calls("stock.svc", &[(wire::REQUEST, &token)]);
+    assert!(!call.sent);
+    proxy.ms += 300;
+    call.stream
+        .now
+        .set(Some(Instant::default() + Duration::from_millis(proxy.ms)));
+    send(&mut proxy.filter, &call.stream);
+    proxy.ms += 50;
+    let now = Instant::default() + Duration::from_millis(proxy.ms);
+    call.stream.now.set(Some(now));
+    call.stream.set(Property::UpstreamPeer, PEER);
+    *call.stream.response.borrow_mut() =
+        pairs(&[(":status", "200"), (wire::PROGRESS, "elapsed=50, work=50")]);
+    call.outbound
+        .response_headers(&mut proxy.filter, &call.stream);
+    let next = proxy.calls("other.svc", &[(wire::REQUEST, &token)]);
+    let progress = next.stream.in_request(wire::PROGRESS).unwrap();
+    assert_eq!(progress, "elapsed=50, work=50, age=350");
 }
 
 #[test]
