@@ -186,39 +186,38 @@ impl ClaimEntry {
 }
 
 #[cfg(test)]
-impl ClaimEntry {
-    fn operands(&self) -> Vec<&str> {
-        let pair = self.ratio.iter().chain(&self.difference).flatten();
-        pair.chain(&self.of).map(String::as_str).collect()
-    }
-
-    /// Returns an error: the text of a number whose series or point isn't run, or that the claim
-    /// has no numbers or no bound. `None` if the claim is valid.
-    pub(crate) fn wrong(&self, series: &[&str], places: &[f64]) -> Option<String> {
-        let operands = self.operands();
-        let is_bounded = self.above.is_some() || self.below.is_some() || self.within.is_some();
-        if operands.len() != if self.of.is_some() { 1 } else { 2 } || !is_bounded {
-            return Some(format!(
-                "{}: neither of, ratio nor difference, or no bound",
-                self.text
-            ));
-        }
-        let is_known = |text: &&&str| {
-            Numbers::read(text).is_some_and(|numbers| {
-                let is_run = numbers.series == "*" || series.contains(&numbers.series);
-                is_run && (places.is_empty() || places.iter().any(|x| numbers.is_at(Some(*x))))
-            })
-        };
-        let unknown = operands.iter().find(|text| !is_known(text));
-        unknown.map(|text| (**text).to_owned())
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
     use crate::measured::Measured;
     use crate::show::Found;
+
+    impl ClaimEntry {
+        fn operands(&self) -> Vec<&str> {
+            let pair = self.ratio.iter().chain(&self.difference).flatten();
+            pair.chain(&self.of).map(String::as_str).collect()
+        }
+
+        /// Returns an error: the text of a number whose series or point isn't run, or that the claim
+        /// has no numbers or no bound. `None` if the claim is valid.
+        pub(crate) fn wrong(&self, series: &[&str], places: &[f64]) -> Option<String> {
+            let operands = self.operands();
+            let is_bounded = self.above.is_some() || self.below.is_some() || self.within.is_some();
+            if operands.len() != if self.of.is_some() { 1 } else { 2 } || !is_bounded {
+                return Some(format!(
+                    "{}: neither of, ratio nor difference, or no bound",
+                    self.text
+                ));
+            }
+            let is_known = |text: &&&str| {
+                Numbers::read(text).is_some_and(|numbers| {
+                    let is_run = numbers.series == "*" || series.contains(&numbers.series);
+                    is_run && (places.is_empty() || places.iter().any(|x| numbers.is_at(Some(*x))))
+                })
+            };
+            let unknown = operands.iter().find(|text| !is_known(text));
+            unknown.map(|text| (**text).to_owned())
+        }
+    }
 
     fn found(series: &str, x: f64, slow: Option<f64>, all: f64) -> Found {
         let mut measured = Measured::default();

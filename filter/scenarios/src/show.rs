@@ -557,27 +557,4 @@ pub(crate) fn rows(fields: &Fields, tables: &[TableEntry], results: &Results<'_>
 }
 
 #[cfg(test)]
-impl TableEntry {
-    /// Whether any of the table's cells has a bound.
-    pub(crate) fn is_judged(&self) -> bool {
-        self.columns.iter().any(|column| column.within.is_some())
-    }
-
-    /// Returns a series that the table names but that isn't run.
-    pub(crate) fn wrong(&self, series: &[&str]) -> Option<String> {
-        let columns = self
-            .columns
-            .iter()
-            .flat_map(|column| column.series.iter().chain(&column.relative));
-        let only = self
-            .only
-            .iter()
-            .flatten()
-            .filter(|_| self.rows == Dimension::Series);
-        let mut named = columns.chain(only);
-        named.find(|name| !series.contains(&name.as_str())).cloned()
-    }
-}
-
-#[cfg(test)]
 mod tests;

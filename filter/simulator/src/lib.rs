@@ -23,6 +23,7 @@ pub mod progress;
 pub mod report;
 pub mod results;
 #[cfg(test)]
+#[path = "../tests/samples/mod.rs"]
 mod samples;
 pub mod simulation;
 mod size;

@@ -90,7 +90,9 @@ macro_rules! written {
     )+};
 }
 
-written! { CostType DisciplineType SharingType StrategyType WorkflowIdentityType }
+written! {
+    CostType DisciplineType SharingType StarvationAvoidanceType StrategyType WorkflowIdentityType
+}
 
 /// The only `apiVersion`.
 pub const API_VERSION: &str = "headgate.dev/v1alpha1";

@@ -13,6 +13,7 @@ use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
 
 use super::Output;
+use super::input::span;
 use super::run::{install, module_file};
 use headgate_api::plan::TargetRef;
 use headgate_controller::bootstrap::{
@@ -140,7 +141,7 @@ pub struct BootstrapArgs {
     pub buffer_requests: Option<NonZeroU32>,
     /// Answer 408 to a request that has not fully arrived within this time, such as 30s; no limit
     /// by default
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = span)]
     pub request_timeout: Option<Duration>,
     /// Read the configuration from a file that `headgate render` wrote, without xDS
     #[arg(long, value_name = "PATH", conflicts_with_all = ["xds", "xds_identity"])]
@@ -301,16 +302,5 @@ impl BootstrapArgs {
         let module = install(kind, &module_file(kind, named), dir);
         let module = module.with_context(|| format!("--install-module {}", dir.display()))?;
         Ok(Some(module.path))
-    }
-}
-
-/// Parses a duration as in policies, more than 0.
-fn duration(text: &str) -> Result<Duration, String> {
-    match headgate_api::Duration(text.to_owned()).parse() {
-        Ok(Duration::ZERO) => {
-            Err("0 would end every request; leave the argument out for no bound".to_owned())
-        }
-        Ok(duration) => Ok(duration),
-        Err(why) => Err(why.to_string()),
     }
 }

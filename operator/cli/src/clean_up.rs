@@ -2,11 +2,10 @@
 
 use std::fmt::Write as _;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use clap::Args;
-use kube::Client;
 
-use super::{Output, block_on};
+use super::{Output, block_on, cluster};
 use headgate_controller::kubernetes::client::Access;
 use headgate_controller::kubernetes::cluster::ObjectKey;
 use headgate_controller::kubernetes::deliver::clean_up::{clean_up, stop};
@@ -40,10 +39,7 @@ pub fn run(args: &CleanUpArgs) -> anyhow::Result<Output> {
 }
 
 async fn remove(args: &CleanUpArgs) -> anyhow::Result<Output> {
-    let unknown = || "no usable kubeconfig; name one with --kubeconfig PATH".to_owned();
-    let config = args.access.config(unknown).await?;
-    let namespace = config.default_namespace.clone();
-    let client = Client::try_from(config).context("making a client failed")?;
+    let (client, namespace) = cluster::client(&args.access).await?;
     if let Some(name) = &args.deployment {
         let deployment = ObjectKey::new(namespace, name);
         stop(&client, &deployment).await.map_err(|e| anyhow!(e))?;
@@ -59,8 +55,7 @@ async fn remove(args: &CleanUpArgs) -> anyhow::Result<Output> {
         writeln!(notes, "warning: ConfigMap {key} stays: a Pod mounts it")?;
     }
     Ok(Output {
-        text,
         notes,
-        ok: true,
+        ..Output::ok(text)
     })
 }

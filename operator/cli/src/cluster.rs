@@ -96,16 +96,23 @@ impl ClusterArgs {
     /// # Errors
     /// Returns one line: the argument or file at fault and the mistake.
     pub async fn connect(&self) -> anyhow::Result<Cluster> {
-        let unknown = || "no usable kubeconfig; name one with --kubeconfig PATH".to_owned();
-        let mut config = self.access.config(unknown).await?;
-        config.connect_timeout = Some(TIMEOUT);
-        let namespace = config.default_namespace.clone();
+        let (client, namespace) = client(&self.access).await?;
         Ok(Cluster {
-            client: Client::try_from(config).context("making a client failed")?,
+            client,
             namespace,
             operator: self.operator.clone(),
         })
     }
+}
+
+/// Returns a client of the API server, and the namespace of the kubeconfig's context.
+pub(super) async fn client(access: &Access) -> anyhow::Result<(Client, String)> {
+    let unknown = || "no usable kubeconfig; name one with --kubeconfig PATH".to_owned();
+    let mut config = access.config(unknown).await?;
+    config.connect_timeout = Some(TIMEOUT);
+    let namespace = config.default_namespace.clone();
+    let client = Client::try_from(config).context("making a client failed")?;
+    Ok((client, namespace))
 }
 
 impl Cluster {

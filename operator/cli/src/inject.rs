@@ -98,9 +98,8 @@ fn print(objects: &[Value], notes: String) -> anyhow::Result<Output> {
         write!(text, "---\n{}", serde_saphyr::to_string(object)?)?;
     }
     Ok(Output {
-        text,
         notes,
-        ok: true,
+        ..Output::ok(text)
     })
 }
 

@@ -130,9 +130,8 @@ pub fn run(args: &RenderArgs) -> anyhow::Result<Output> {
         FileFormat::Yaml => serde_saphyr::to_string(&response)?,
     };
     Ok(Output {
-        text,
         notes,
-        ok: true,
+        ..Output::ok(text)
     })
 }
 

@@ -44,7 +44,7 @@ const OTHER_FILES: u64 = 512;
 /// The time that streams have to end after a signal.
 const GRACE: Duration = Duration::from_secs(5);
 /// The interval between log lines while waiting for the first plan.
-const TELL: Duration = Duration::from_secs(10);
+const REMINDER: Duration = Duration::from_secs(10);
 
 /// Serves policies to proxies over xDS, and follows their changes.
 #[derive(Debug, Clone, Args)]
@@ -205,7 +205,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     let mut source = args
         .source
         .start(
-            args.tls.published(),
+            args.tls.publish_ca.clone().zip(trust.clone()),
             args.injection.ca_bundle(trust.clone()),
             plans,
             metrics.clone(),
@@ -321,7 +321,7 @@ async fn first_plan(
     stop: &mut StopSignals,
     admin: SocketAddr,
 ) -> anyhow::Result<bool> {
-    let mut reminder = tokio::time::interval(TELL);
+    let mut reminder = tokio::time::interval(REMINDER);
     reminder.tick().await;
     loop {
         tokio::select! {

@@ -51,11 +51,6 @@ impl TlsArgs {
         })
     }
 
-    /// Returns the ConfigMap's name and the file for --publish-ca.
-    pub fn published(&self) -> Option<(String, PathBuf)> {
-        self.publish_ca.clone().zip(self.client_ca.clone())
-    }
-
     /// Makes the files, if --tls-authority is set. The returned future renews them forever.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use headgate_simulator::SimulationError;
 use headgate_simulator::clients::threads::Sample;
 use headgate_simulator::sysid::{
     Design, Fit, Gains, Goal, Law, MAX_ORDER, Plant, Segment, Transform, choose_order, design,
-    identify,
+    identify, roots_text,
 };
 use num_complex::Complex64;
 use serde::Deserialize;
@@ -159,17 +159,7 @@ fn note(measured: &mut Measured, kind: &str, design: &Design) {
     );
     measured
         .words
-        .push((format!("poles, {kind}"), poles(design)));
-}
-
-fn poles(design: &Design) -> String {
-    let real = |re: f64| (1e3 * re).round() / 1e3 + 0.0;
-    let upper = design.poles.iter().filter(|p| p.im >= 0.0);
-    let shown = upper.map(|p| match p.im {
-        0.0 => format!("{:.3}", real(p.re)),
-        im => format!("{:.3} ± {im:.3}i", real(p.re)),
-    });
-    shown.collect::<Vec<_>>().join(", ")
+        .push((format!("poles, {kind}"), roots_text(&design.poles)));
 }
 
 /// Returns the model's predictions of the delay one period ahead, over time.

@@ -2,21 +2,14 @@
 //!
 //! [`Network`] is a service of workers, pools and cores: also the P servers with one request each
 //! that Bouncer assumes, and a database whose requests share the capacity and slow each other down.
-//! [`Staged`] has thread pools in front of one. [`Paced`] is one whose speed changes. [`Faulty`]
-//! has faults, and [`Endpoints`] consists of several of these.
+//! [`Staged`] has thread pools in front of one.
 
-mod endpoints;
-mod faulty;
 mod network;
-mod paced;
 mod staged;
 
 use crate::source::Request;
 
-pub use endpoints::Endpoints;
-pub use faulty::{Effect, Fault, Faulty};
 pub use network::{Network, Step};
-pub use paced::Paced;
 pub use staged::Staged;
 
 /// A model of a service. Times are ns since the start and never decrease.

@@ -46,8 +46,6 @@ pub struct ClosedLoop<B> {
     behaviour: B,
     /// The thinking clients: the end of the think time, ns, and the client.
     thinking: BinaryHeap<Reverse<(u64, u32)>>,
-    waiting: u32,
-    gone: u32,
 }
 
 impl<B: Behaviour> ClosedLoop<B> {
@@ -57,20 +55,12 @@ impl<B: Behaviour> ClosedLoop<B> {
         Self {
             behaviour,
             thinking: first.collect(),
-            waiting: 0,
-            gone: 0,
         }
     }
 
     /// Returns the behaviour of the clients, with its results.
     pub fn behaviour(&self) -> &B {
         &self.behaviour
-    }
-
-    /// Returns the numbers of clients that think, that wait for an answer, and that have left.
-    #[must_use]
-    pub fn census(&self) -> (usize, u32, u32) {
-        (self.thinking.len(), self.waiting, self.gone)
     }
 }
 
@@ -82,12 +72,9 @@ impl<B: Behaviour> Source for ClosedLoop<B> {
     fn take(&mut self) -> Option<Request> {
         let Reverse((at, client)) = self.thinking.pop()?;
         match self.behaviour.wake(client, at) {
-            Wake::Send(request) => {
-                self.waiting += 1;
-                return Some(request);
-            }
+            Wake::Send(request) => return Some(request),
             Wake::Later(later) => self.thinking.push(Reverse((later.max(at + 1), client))),
-            Wake::Leave => self.gone += 1,
+            Wake::Leave => {}
         }
         None
     }
@@ -97,7 +84,6 @@ impl<B: Behaviour> Source for ClosedLoop<B> {
     }
 
     fn answered(&mut self, request: &Request, at: u64, answer: Answer) {
-        self.waiting -= 1;
         let next = self.behaviour.answered(request, at, answer);
         self.thinking.push(Reverse((next.max(at), request.client)));
     }

@@ -137,8 +137,8 @@ impl Pair {
 
 #[cfg(test)]
 mod tests {
-    use super::super::setups::{all_to_all, incast};
     use super::*;
+    use crate::samples::fabric::{all_to_all, incast};
 
     fn calls(setup: &Setup, until: u64) -> Vec<Arrival> {
         let mut traffic = Traffic::new(setup, 2_643_840, 1);

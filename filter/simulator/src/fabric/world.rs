@@ -363,8 +363,8 @@ mod tests {
     use headgate_mesh::class_admission::Scope;
 
     use super::super::Pattern;
-    use super::super::setups::{all_to_all, incast};
     use super::*;
+    use crate::samples::fabric::{all_to_all, incast};
 
     fn run_for(setup: &Setup, method: Method, ms: u64) -> Seen {
         run(setup, method, Duration::from_millis(ms), Duration::ZERO, 1).unwrap()

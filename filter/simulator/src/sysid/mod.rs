@@ -21,3 +21,4 @@ pub mod qr;
 pub use design::{Design, DesignError, Gains, Goal, Law, Response, closed_loop, design, place};
 pub use identify::{Fit, IdentifyError, MAX_ORDER, Segment, Transform, choose_order, identify};
 pub use plant::Plant;
+pub use polynomial::roots_text;

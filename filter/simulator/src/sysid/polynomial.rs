@@ -25,22 +25,6 @@ impl Polynomial {
         Self(all)
     }
 
-    /// Returns the polynomial with these roots and the leading coefficient 1. Complex roots must be
-    /// given with their conjugates.
-    #[must_use]
-    pub fn from_roots(roots: &[Complex64]) -> Self {
-        let mut product = vec![Complex64::new(1.0, 0.0)];
-        for root in roots {
-            let mut next = product.clone();
-            next.push(Complex64::new(0.0, 0.0));
-            for (to, from) in next[1..].iter_mut().zip(&product) {
-                *to -= root * from;
-            }
-            product = next;
-        }
-        Self::new(product.iter().map(|c| c.re).collect::<Vec<_>>())
-    }
-
     /// Returns the coefficients, that of the highest power first; none for the zero polynomial.
     #[must_use]
     pub fn coefficients(&self) -> &[f64] {
@@ -150,6 +134,21 @@ impl Polynomial {
     }
 }
 
+/// Returns text such as `0.735, 0.0004 ± 0.405i`.
+#[must_use]
+pub fn roots_text(roots: &[Complex64]) -> String {
+    // Without the sign of a number that is rounded to 0.
+    let real = |re: f64| (1e3 * re).round() / 1e3 + 0.0;
+    let shown = roots.iter().filter(|p| p.im >= 0.0).map(|p| match p.im {
+        0.0 => format!("{:.3}", real(p.re)),
+        im => format!("{:.3} ± {im:.3}i", real(p.re)),
+    });
+    match shown.collect::<Vec<_>>().join(", ") {
+        none if none.is_empty() => "none".to_owned(),
+        some => some,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,7 +160,9 @@ mod tests {
     #[test]
     fn roots_and_coefficients_are_two_sides_of_one_thing() {
         let roots = [c(0.9, 0.0), c(0.5, 0.2), c(0.5, -0.2), c(-0.3, 0.0)];
-        let found = Polynomial::from_roots(&roots).roots();
+        let pair = Polynomial::new([1.0, -1.0, 0.29]);
+        let product = Polynomial::new([1.0, -0.9]).times(&pair);
+        let found = product.times(&Polynomial::new([1.0, 0.3])).roots();
         assert_eq!(found.len(), roots.len());
         for (found, root) in found.iter().zip(&roots) {
             assert!((found - root).norm() < 1e-10, "{found} {root}");

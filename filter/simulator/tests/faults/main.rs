@@ -3,6 +3,8 @@
 // Clippy doesn't recognize helpers outside of `#[test]` functions as test code.
 #![allow(clippy::unwrap_used)]
 
+mod endpoints;
+mod faulty;
 #[path = "../parallelism/service.rs"]
 #[allow(dead_code)]
 mod service;
@@ -11,9 +13,11 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::time::Duration;
 
-use headgate_simulator::backend::{Backend, Effect, Endpoints, Fault, Faulty, Step};
+use headgate_simulator::backend::{Backend, Step};
 use headgate_simulator::source::Request;
 
+use endpoints::Endpoints;
+use faulty::{Effect, Fault, Faulty};
 use service::{Found, Kind, SECOND, Service, UNFILTERED};
 
 const SLEEP: &[(f64, Step)] = &[(1.0, Step::Sleep)];

@@ -15,8 +15,9 @@ mod service;
 mod step;
 mod table;
 
-use headgate_simulator::backend::{Paced, Step};
+use headgate_simulator::backend::Step;
 
+use service::paced::Paced;
 use service::{Found, NATURAL, PAPER, PAPER_NATURAL, SECOND, Service, TIGHT, UNFILTERED};
 
 const SLEEP: &[(f64, Step)] = &[(1.0, Step::Sleep)];

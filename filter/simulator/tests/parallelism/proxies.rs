@@ -9,9 +9,10 @@ use headgate_core::request::Attributes;
 use headgate_core::stage::Outcome;
 use headgate_core::strategy::TypeId;
 use headgate_core::time::Instant;
-use headgate_simulator::backend::{Backend, Paced};
+use headgate_simulator::backend::Backend;
 use headgate_simulator::{Request, Source};
 
+use crate::service::paced::Paced;
 use crate::service::{SECOND, Service};
 
 const POLICY: PolicyId = PolicyId(0);

@@ -1,5 +1,8 @@
 //! Services for which P is found, their load, and runs with P fixed or found.
 
+#[path = "paced.rs"]
+pub(crate) mod paced;
+
 use std::time::Duration;
 
 use headgate_core::config::{
@@ -7,10 +10,12 @@ use headgate_core::config::{
     QueueConfig, QueueMode, ServiceTimesConfig, StageConfig, StrategyConfig, TypeConfig,
 };
 use headgate_core::strategy::TypeId;
-use headgate_simulator::backend::{Backend, Network, Paced, Step};
+use headgate_simulator::backend::{Backend, Network, Step};
 use headgate_simulator::{
     Answer, Ending, LogNormal, Request, Run, Source, TypeLoad, Until, Workload,
 };
+
+use paced::Paced;
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
 

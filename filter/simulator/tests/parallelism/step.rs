@@ -3,8 +3,9 @@
 use std::cell::Cell;
 
 use headgate_simulator::Request;
-use headgate_simulator::backend::{Backend, Paced, Step};
+use headgate_simulator::backend::{Backend, Step};
 
+use crate::service::paced::Paced;
 use crate::service::{Found, Kind, NATURAL, PAPER, PAPER_NATURAL, Service, UNFILTERED};
 use crate::{CORES, SLEEP};
 

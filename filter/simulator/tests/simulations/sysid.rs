@@ -31,6 +31,21 @@ fn trace(plant: &Plant, samples: usize, noise: f64, seed: u64) -> Segment {
     trace
 }
 
+/// Returns the polynomial with these roots and the leading coefficient 1. Complex roots must be
+/// given with their conjugates.
+fn from_roots(roots: &[Complex64]) -> Polynomial {
+    let mut product = vec![Complex64::new(1.0, 0.0)];
+    for root in roots {
+        let mut next = product.clone();
+        next.push(Complex64::new(0.0, 0.0));
+        for (to, from) in next[1..].iter_mut().zip(&product) {
+            *to -= root * from;
+        }
+        product = next;
+    }
+    Polynomial::new(product.iter().map(|c| c.re).collect::<Vec<_>>())
+}
+
 /// Returns a stable plant of this order with a complex pair of poles.
 fn plant(radius: f64, angle: f64, third: f64, b: [f64; 3], order: usize) -> Plant {
     let pole = Complex64::from_polar(radius, angle);
@@ -40,7 +55,7 @@ fn plant(radius: f64, angle: f64, third: f64, b: [f64; 3], order: usize) -> Plan
         2 => &poles[1..],
         _ => &poles[..],
     };
-    let denominator = Polynomial::from_roots(poles);
+    let denominator = from_roots(poles);
     let a = denominator.coefficients()[1..].iter().map(|c| -c).collect();
     Plant::new(a, b[..order].to_vec()).unwrap()
 }
@@ -82,7 +97,7 @@ proptest! {
                 prop_assert!(least < 1e-4, "{} {:?} {:?}", pole, roots, gains);
             }
             // The roots and the leading coefficient determine the polynomial.
-            let again = Polynomial::from_roots(&roots);
+            let again = from_roots(&roots);
             let lead = polynomial.coefficients()[0];
             let size = polynomial.coefficients().iter()
                 .fold(1.0_f64, |m, c| m.max((c / lead).abs()));

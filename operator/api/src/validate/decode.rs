@@ -3,7 +3,7 @@
 //! serde ends at the first mistake. So the tree is repaired there and read again, until reading
 //! succeeds: a misspelt name is replaced by the closest known one, and an unusable value by
 //! [`Value::Anything`], which reads as any type. Each round gives one problem. The resulting policy
-//! is used only to find further mistakes, outside the repaired fields ([`Decoded::mended`]).
+//! is used only to find further mistakes, outside the repaired fields ([`Decoded::repaired`]).
 
 mod reader;
 
@@ -24,7 +24,7 @@ pub(crate) struct Decoded<T> {
     /// All mistakes, each with its field, its position and the message.
     pub(crate) problems: Vec<(Path, Position, String)>,
     /// Fields whose values were replaced by the repair.
-    pub(crate) mended: Vec<Path>,
+    pub(crate) repaired: Vec<Path>,
 }
 
 /// Returns an example of a missing field, by the place and the name of the field.
@@ -32,14 +32,14 @@ pub(crate) type Example = fn(&Path, &str) -> &'static str;
 
 /// Reads `document`, and repairs it if necessary.
 pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node, example: Example) -> Decoded<T> {
-    let (mut problems, mut mended) = (Vec::new(), Vec::new());
+    let (mut problems, mut repaired) = (Vec::new(), Vec::new());
     while problems.len() < MAX_PROBLEMS {
         let error = match T::deserialize(&*document) {
             Ok(value) => {
                 return Decoded {
                     value: Some(value),
                     problems,
-                    mended,
+                    repaired,
                 };
             }
             Err(error) => error,
@@ -50,7 +50,7 @@ pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node, example: Example)
             problems.push((path, document.at, "not readable".to_owned()));
             break;
         };
-        let made_up = |field: &Path| mended.iter().any(|m| field.is_within(m));
+        let is_repaired = |field: &Path| repaired.iter().any(|m| field.is_within(m));
         let mut at = path.clone();
         // Determined before the repair, which may remove the field.
         let mut position = place;
@@ -71,19 +71,19 @@ pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node, example: Example)
                     "{variant:?}; {}",
                     instead_of(&variant, expected.iter().copied())
                 );
-                if meant.is_none() && !made_up(&at) {
-                    mended.push(at.clone());
+                if meant.is_none() && !is_repaired(&at) {
+                    repaired.push(at.clone());
                 }
                 message
             }
             Fault::Missing { field } => {
                 at = path.key(field);
-                let known = made_up(&at);
+                let known = is_repaired(&at);
                 insert_anything(node, field);
                 if known {
                     continue;
                 }
-                mended.push(at.clone());
+                repaired.push(at.clone());
                 format!("missing; {}", example(&at, field))
             }
             Fault::Wrong { expected } => {
@@ -92,13 +92,13 @@ pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node, example: Example)
                 let quote = if quote { " (put it in quotes)" } else { "" };
                 let message = format!("{}; {expected}{quote}", node.describe());
                 node.value = Value::Anything;
-                mended.push(at.clone());
+                repaired.push(at.clone());
                 message
             }
             Fault::Other(message) => {
                 let message = format!("{}; {message}", node.describe());
                 node.value = Value::Anything;
-                mended.push(at.clone());
+                repaired.push(at.clone());
                 message
             }
         };
@@ -107,7 +107,7 @@ pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node, example: Example)
     Decoded {
         value: None,
         problems,
-        mended,
+        repaired,
     }
 }
 

@@ -220,9 +220,9 @@ fn check_document(file: &str, mut document: Node) -> Document {
         // A replaced value is no mistake of the user's, and the original mistake is reported
         // already.
         if !decoded
-            .mended
+            .repaired
             .iter()
-            .any(|mended| is_made_up(&path, mended))
+            .any(|repaired| follows_from(&path, repaired))
         {
             let at = document.position(&path);
             found.push((path, at, message));
@@ -287,14 +287,14 @@ fn example(at: &Path, field: &str) -> &'static str {
     }
 }
 
-/// Whether a problem at `path` results from the replaced value of `mended`: `path` is a part of
+/// Whether a problem at `path` results from the replaced value of `repaired`: `path` is a part of
 /// that value, or a field beside a replaced type, and so may be right.
-fn is_made_up(path: &Path, mended: &Path) -> bool {
-    let beside = match (path.segments(), mended.segments()) {
+fn follows_from(path: &Path, repaired: &Path) -> bool {
+    let beside = match (path.segments(), repaired.segments()) {
         ([of @ .., _], [of_type @ .., Segment::Field(name)]) => name == "type" && of == of_type,
         _ => false,
     };
-    beside || path.is_within(mended)
+    beside || path.is_within(repaired)
 }
 
 /// Whether the field belongs to an item of the list `list`.

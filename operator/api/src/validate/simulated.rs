@@ -28,7 +28,7 @@ struct Document<T> {
     value: T,
     problems: Vec<Problem>,
     /// Fields whose values were replaced by the repair.
-    mended: Vec<Path>,
+    repaired: Vec<Path>,
 }
 
 impl<T: DeserializeOwned> Document<T> {
@@ -53,7 +53,7 @@ impl<T: DeserializeOwned> Document<T> {
             node,
             value,
             problems,
-            mended: decoded.mended.into_iter().map(depending).collect(),
+            repaired: decoded.repaired.into_iter().map(depending).collect(),
         })
     }
 
@@ -76,7 +76,11 @@ impl<T: DeserializeOwned> Document<T> {
     /// mistake of the user's, and the original mistake is reported already.
     fn problem(&self, finding: &Finding) -> Option<Problem> {
         let path = path(&finding.at);
-        if self.mended.iter().any(|mended| path.is_within(mended)) {
+        if self
+            .repaired
+            .iter()
+            .any(|repaired| path.is_within(repaired))
+        {
             return None;
         }
         let at = Some(self.node.position(&path));
@@ -166,12 +170,12 @@ fn message(finding: &Finding) -> String {
 }
 
 /// Returns the fields that a replaced value makes meaningless: for a choice, all fields beside it.
-fn depending(mended: Path) -> Path {
-    match mended.segments() {
+fn depending(repaired: Path) -> Path {
+    match repaired.segments() {
         [beside @ .., Segment::Field(name)] if CHOICES.contains(&name.as_str()) => {
             Path::new(beside.to_vec())
         }
-        _ => mended,
+        _ => repaired,
     }
 }
 

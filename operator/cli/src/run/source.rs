@@ -15,6 +15,7 @@ use headgate_controller::metrics::Metrics;
 use headgate_controller::source;
 use headgate_controller::xds::module::Modules;
 use headgate_controller::xds::registry::Registry;
+use headgate_controller::xds::tls::Trust;
 
 /// The source of policies: a folder or a cluster.
 #[derive(Debug, Clone, Args)]
@@ -64,7 +65,7 @@ impl SourceArgs {
     /// Returns one line if no API server is known.
     pub(super) async fn start(
         &self,
-        publish_ca: Option<(String, PathBuf)>,
+        publish_ca: Option<(String, watch::Receiver<Arc<Trust>>)>,
         ca_bundle: Option<CaBundle>,
         plans: watch::Sender<Arc<Plan>>,
         metrics: Metrics,

@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use headgate_simulator::sysid::{Design, Fit, Goal, Law, Plant, polynomial::Polynomial};
+use headgate_simulator::sysid::{
+    Design, Fit, Goal, Law, Plant, polynomial::Polynomial, roots_text,
+};
 use serde_json::{Value, json};
 
 use super::super::table::Table;
@@ -89,7 +91,7 @@ pub(super) fn text(answer: &Answer<'_>) -> String {
     ));
     line(format_args!(
         "Poles of the open loop: {}; 1000 more of backlog, for long, are {:.3} s more of delay\n",
-        poles(&plant.poles()),
+        roots_text(&plant.poles()),
         1000.0 * plant.gain()
     ));
     let Some(design) = answer.design else {
@@ -106,7 +108,7 @@ pub(super) fn text(answer: &Answer<'_>) -> String {
         "K_P = {}, K_I = {}: poles of the closed loop {}",
         significant(design.gains.proportional),
         significant(design.gains.integral),
-        poles(&design.poles)
+        roots_text(&design.poles)
     ));
     let stable = match design.is_stable() {
         true => "All inside of the unit circle: stable",
@@ -203,20 +205,6 @@ fn significant(value: f64) -> String {
     }
     let digits = (3 - value.abs().log10().floor() as i32).clamp(0, 12) as usize;
     format!("{value:.digits$}")
-}
-
-/// Returns text such as `0.735, 0.0004 ± 0.405i`.
-fn poles(poles: &[num_complex::Complex64]) -> String {
-    // Without the sign of a number that is rounded to 0.
-    let real = |re: f64| (1e3 * re).round() / 1e3 + 0.0;
-    let shown = poles.iter().filter(|p| p.im >= 0.0).map(|p| match p.im {
-        0.0 => format!("{:.3}", real(p.re)),
-        im => format!("{:.3} ± {im:.3}i", real(p.re)),
-    });
-    match shown.collect::<Vec<_>>().join(", ") {
-        none if none.is_empty() => "none".to_owned(),
-        some => some,
-    }
 }
 
 /// Returns text such as `z² + 0.003 z + 0.104`.

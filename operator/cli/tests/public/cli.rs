@@ -720,7 +720,7 @@ fn validate_warns_of_what_is_seldom_meant() {
     );
     assert_eq!(
         warned(&policy.replace("    peers:", "    edge: true\n    peers:")),
-        "default/search: spec.workflows.peers: given with edge, where no caller is believed: they \
+        "default/search: spec.workflows.peers: given with edge, where no caller is trusted: they \
          are those that this service calls\n"
     );
     let policy = include_str!("../../../../examples/policies/class-admission.yaml");

@@ -23,7 +23,7 @@ use super::read;
 use super::resolve::Planner;
 use super::resource::PolicyResource;
 use super::store::{Change, Effect, Observations, Store};
-use super::watch::{Namespaces, Seen, Watch};
+use super::watch::{Namespaces, Seen, Watch, send_if_changed};
 use crate::metrics::Metrics;
 use crate::source::report;
 use headgate_api::plan::{Plan, TargetKind};
@@ -108,7 +108,7 @@ impl Controller {
     /// Only if planning panics.
     pub async fn run(mut self, mut shutdown: watch::Receiver<bool>) -> anyhow::Result<()> {
         self.begin();
-        self.tell_what_is_missing();
+        self.report_missing();
         loop {
             let change = tokio::select! {
                 change = self.changes.recv() => change,
@@ -145,7 +145,7 @@ impl Controller {
         if effect.status {
             self.outputs.statuses.send_replace(());
         }
-        if !self.is_ready && !self.tell_what_is_missing() {
+        if !self.is_ready && !self.report_missing() {
             return Ok(());
         }
         if effect.plan || !self.is_ready {
@@ -192,14 +192,10 @@ impl Controller {
     }
 
     /// Publishes the resources that haven't been listed yet. Returns whether there are none.
-    fn tell_what_is_missing(&self) -> bool {
+    fn report_missing(&self) -> bool {
         let missing = self.store.waiting_for().join(", ");
         let done = missing.is_empty();
-        self.outputs.waiting.send_if_modified(|told| {
-            let changed = *told != missing;
-            *told = missing;
-            changed
-        });
+        send_if_changed(&self.outputs.waiting, missing);
         done
     }
 

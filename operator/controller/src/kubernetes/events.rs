@@ -57,7 +57,7 @@ pub fn transitions(
     old: Option<&AdmissionPolicyStatus>,
     new: &AdmissionPolicyStatus,
 ) -> Vec<Transition> {
-    let mut told: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
+    let mut notes_by_reason: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
     for entry in ours(new) {
         let before = old.and_then(|old| ours(old).find(|e| e.ancestor_ref == entry.ancestor_ref));
         for condition in &entry.conditions {
@@ -65,7 +65,7 @@ pub fn transitions(
                 .and_then(|e| e.conditions.iter().find(|c| c.type_ == condition.type_))
                 .map(|c| c.reason.as_str());
             if reason_before == Some(condition.reason.as_str())
-                || !is_told(&condition.type_, &condition.reason)
+                || !is_reported(&condition.type_, &condition.reason)
             {
                 continue;
             }
@@ -74,10 +74,11 @@ pub fn transitions(
             let name = target.name.clone() + &section.collect::<String>();
             let note = format!("{} {name}: {}", target.kind, condition.message);
             let key = (condition.type_.as_str(), condition.reason.as_str());
-            told.entry(key).or_default().push(note);
+            notes_by_reason.entry(key).or_default().push(note);
         }
     }
-    told.into_iter()
+    notes_by_reason
+        .into_iter()
         .map(|((_, reason), notes)| Transition {
             reason: reason.to_owned(),
             note: clip(&notes.join("; "), MAX_NOTE),
@@ -95,7 +96,7 @@ fn ours(status: &AdmissionPolicyStatus) -> impl Iterator<Item = &PolicyAncestorS
 
 /// Whether a reason deserves an Event. A temporary state (`Pending`) doesn't, nor does the reason
 /// of another condition.
-fn is_told(type_: &str, reason: &str) -> bool {
+fn is_reported(type_: &str, reason: &str) -> bool {
     type_ != Type::Programmed.as_str()
         || matches!(reason, "Programmed" | "EnvoyRejected" | "DeliveryFailed")
 }

@@ -31,6 +31,7 @@ use super::writer::{Inputs, Writer};
 use crate::metrics::Metrics;
 use crate::xds::module::Modules;
 use crate::xds::registry::Registry;
+use crate::xds::tls::Trust;
 use headgate_api::plan::Plan;
 
 /// The arguments of an operator in a cluster.
@@ -143,7 +144,7 @@ impl Operator {
     /// other.
     pub async fn start(
         mut args: OperatorArgs,
-        publish_ca: Option<(String, PathBuf)>,
+        publish_ca: Option<(String, watch::Receiver<Arc<Trust>>)>,
         ca_bundle: Option<CaBundle>,
         plans: watch::Sender<Arc<Plan>>,
         metrics: Metrics,
@@ -160,15 +161,12 @@ impl Operator {
             watch_namespaces: args.watch_namespaces.clone(),
             ..deliver::Settings::new(&args.deliver, &namespace)?
         };
-        let publisher = publish_ca.map(|(name, file)| {
-            let config_maps = ObjectKey::new(namespace.clone(), name);
-            Publisher::new(
-                client.clone(),
-                config_maps,
-                file,
-                args.watch_namespaces.clone(),
-                args.namespace_selector.clone(),
-            )
+        let publisher = publish_ca.map(|(name, trust)| Publisher {
+            client: client.clone(),
+            config_maps: ObjectKey::new(namespace.clone(), name),
+            trust,
+            namespaces: args.watch_namespaces.clone(),
+            selector: args.namespace_selector.clone(),
         });
         let lease = ObjectKey::new(namespace.clone(), args.lease);
         let peers_service = ObjectKey::new(namespace, args.peers_service);

@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::leader::Leadership;
-use super::watch::{Pauses, random};
+use super::watch::{pauses, random, send_if_changed};
 use crate::http_client::exchange;
 use crate::xds::tally::{Changes, Tallies};
 
@@ -183,19 +183,15 @@ pub async fn follow(
                 })
                 .collect(),
         };
-        out.send_if_modified(|told| {
-            let changed = *told != state;
-            *told = state;
-            changed
-        });
+        send_if_changed(&out, state);
         tokio::select! {
             _ = shutdown.wait_for(|stop| *stop) => return,
             Ok(()) = replicas.changed() => {}
             Ok(()) = leadership.changed() => {}
             Some(_) = tasks.join_next(), if !tasks.is_empty() => {}
-            Some((address, told)) = news.recv() => {
+            Some((address, latest)) = news.recv() => {
                 let Some((peer, task)) = peers.get_mut(&address) else { continue };
-                *peer = match told {
+                *peer = match latest {
                     News::Counted(counted) if counted.instance == instance => {
                         task.abort();
                         Peer::Itself
@@ -211,16 +207,17 @@ pub async fn follow(
 /// Queries one replica until the receiver is dropped.
 async fn ask(address: SocketAddr, token: Option<PathBuf>, out: mpsc::Sender<(SocketAddr, News)>) {
     let mut known: Option<Known> = None;
-    let mut pauses = Pauses::new(PAUSE, LONGEST_PAUSE);
+    let mut after_failures = pauses(PAUSE, LONGEST_PAUSE);
     let mut failing: Option<Instant> = None;
     let mut failures = 0_u32;
     loop {
-        let told = match timeout(ANSWER, request(address, token.as_deref(), known.as_ref())).await {
+        let latest = match timeout(ANSWER, request(address, token.as_deref(), known.as_ref())).await
+        {
             Ok(Ok(answer)) => {
                 if failing.take().is_some() {
                     info!(%address, "the replica answers again");
                 }
-                (failures, pauses) = (0, Pauses::new(PAUSE, LONGEST_PAUSE));
+                (failures, after_failures) = (0, pauses(PAUSE, LONGEST_PAUSE));
                 answer.map(|(version, counted)| {
                     known = version.map(|version| (version, Arc::clone(&counted.policies)));
                     News::Counted(counted)
@@ -248,13 +245,13 @@ async fn ask(address: SocketAddr, token: Option<PathBuf>, out: mpsc::Sender<(Soc
                 })
             }
         };
-        if let Some(told) = told
-            && out.send((address, told)).await.is_err()
+        if let Some(latest) = latest
+            && out.send((address, latest)).await.is_err()
         {
             return;
         }
         let pause = match failing {
-            Some(_) => pauses.next().unwrap_or(LONGEST_PAUSE),
+            Some(_) => after_failures.next().unwrap_or(LONGEST_PAUSE),
             None => PAUSE,
         };
         sleep(pause).await;

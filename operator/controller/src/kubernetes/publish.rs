@@ -3,14 +3,12 @@
 //! `istio-ca-root-cert`.
 //!
 //! Only the leader writes. It compares the ConfigMaps when a namespace or one of them changes, and
-//! when the CA's file does.
+//! when the operator has another CA.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::future::ready;
-use std::io;
-use std::path::PathBuf;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, stream};
@@ -21,7 +19,8 @@ use kube::core::{PartialObjectMeta, Status};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Client, Error, ResourceExt as _};
 use serde_json::json;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout_at};
 use tracing::warn;
 
 use super::FIELD_MANAGER;
@@ -29,79 +28,52 @@ use super::cluster::ObjectKey;
 use super::deliver::object::MANAGED_BY;
 use super::leader::{Leadership, while_leading};
 use super::watch::apis;
+use crate::xds::tls::Trust;
 
 /// The key in the ConfigMap.
 pub const CA_KEY: &str = "ca.crt";
 /// The time within which several changes are handled as one.
 const SETTLE: Duration = Duration::from_millis(200);
-/// The interval at which the CA's file is read again and failures are retried.
-const AGAIN: Duration = Duration::from_secs(60);
+/// The pause after a failure.
+const RETRY: Duration = Duration::from_secs(60);
 
 /// Writes the CA into ConfigMaps.
 #[derive(Clone)]
-pub struct Publisher {
-    client: Client,
+pub(super) struct Publisher {
+    pub(super) client: Client,
     /// The operator's namespace, and the name of the ConfigMaps.
-    config_maps: ObjectKey,
-    /// The CA, PEM.
-    file: PathBuf,
-    /// The namespaces; all if the list is empty.
-    namespaces: Vec<String>,
-    /// The selector of the namespaces, if not all are meant.
-    selector: Option<String>,
-}
-
-impl fmt::Debug for Publisher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Publisher").finish_non_exhaustive()
-    }
+    pub(super) config_maps: ObjectKey,
+    /// The certificates of the operator.
+    pub(super) trust: watch::Receiver<Arc<Trust>>,
+    /// The namespaces; if the list is empty, those that `selector` selects, or all.
+    pub(super) namespaces: Vec<String>,
+    pub(super) selector: Option<String>,
 }
 
 impl Publisher {
-    /// Returns a publisher of `file` for these namespaces; if the list is empty, for those that
-    /// `selector` selects, or all.
-    #[must_use]
-    pub const fn new(
-        client: Client,
-        config_maps: ObjectKey,
-        file: PathBuf,
-        namespaces: Vec<String>,
-        selector: Option<String>,
-    ) -> Self {
-        Self {
-            client,
-            config_maps,
-            file,
-            namespaces,
-            selector,
-        }
-    }
-
     /// Publishes until cancelled, while this replica leads.
-    pub async fn run(self, leadership: Leadership) {
-        while_leading(leadership, || self.follow()).await;
+    pub(super) async fn run(self, leadership: Leadership) {
+        while_leading(leadership, || self.clone().follow()).await;
     }
 
-    async fn follow(&self) {
+    async fn follow(mut self) {
         let mut changes = pin!(self.changes());
         loop {
-            let published = self.publish().await;
+            let ca = self.trust.borrow_and_update().client_ca().to_vec();
+            let published = self.publish(&String::from_utf8_lossy(&ca)).await;
             if let Err(error) = &published {
                 let name = &self.config_maps.name;
-                warn!("publishing the CA as ConfigMap {name} failed: {error:#}");
+                warn!("publishing the CA as ConfigMap {name} failed: {error}");
             }
-            let published = published.ok();
-            while timeout(AGAIN, changes.next()).await.is_err()
-                && published.is_some()
-                && published == self.ca().await.ok()
-            {}
+            tokio::select! {
+                Some(()) = changes.next() => {}
+                Ok(()) = self.trust.changed() => {}
+                () = sleep(RETRY), if published.is_err() => {}
+                else => return,
+            }
             let settled = Instant::now() + SETTLE;
             while let Ok(Some(())) = timeout_at(settled, changes.next()).await {}
         }
-    }
-
-    async fn ca(&self) -> io::Result<String> {
-        tokio::fs::read_to_string(&self.file).await
     }
 
     /// Returns a stream with an item for each change of namespaces and ConfigMaps.
@@ -131,9 +103,8 @@ impl Publisher {
         apis(&self.client, &self.namespaces)
     }
 
-    /// Writes the ConfigMaps that lack the CA. Returns the CA.
-    async fn publish(&self) -> anyhow::Result<String> {
-        let ca = self.ca().await?;
+    /// Writes the ConfigMaps that lack the CA.
+    async fn publish(&self, ca: &str) -> Result<(), Error> {
         let only =
             ListParams::default().fields(&format!("metadata.name={}", self.config_maps.name));
         let mut found = BTreeMap::new();
@@ -147,18 +118,19 @@ impl Publisher {
         let mut failed = Ok(());
         for namespace in self.wanted().await? {
             let data = found.get(&namespace);
-            if data.is_some_and(|data| data.len() == 1 && data.get(CA_KEY) == Some(&ca)) {
+            if data.is_some_and(|data| {
+                data.len() == 1 && data.get(CA_KEY).is_some_and(|known| known == ca)
+            }) {
                 continue;
             }
-            match self.write(&namespace, &ca, &owner).await {
+            match self.write(&namespace, ca, &owner).await {
                 Ok(_) => {}
                 // The namespace is deleted or terminating.
                 Err(Error::Api(status)) if status.code == 404 || is_terminating(&status) => {}
                 Err(error) => failed = Err(error),
             }
         }
-        failed?;
-        Ok(ca)
+        failed
     }
 
     async fn wanted(&self) -> Result<Vec<String>, Error> {

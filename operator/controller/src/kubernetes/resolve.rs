@@ -189,7 +189,7 @@ impl Planner {
             .collect();
         policies.sort_by(|a, b| a.name.cmp(&b.name));
         for places in crowded {
-            tell_beyond_limit(&attachments.enforced_at(places), &mut policies);
+            record_beyond_limit(&attachments.enforced_at(places), &mut policies);
         }
         Plan {
             policies,
@@ -235,7 +235,7 @@ impl Planner {
 
 /// Records for each of `policies`, which are ordered by name, the targets at which `enforced` has
 /// no room for it.
-fn tell_beyond_limit(enforced: &Enforced, policies: &mut [PolicyState]) {
+fn record_beyond_limit(enforced: &Enforced, policies: &mut [PolicyState]) {
     let beyond: BTreeSet<&str> = { enforced.beyond_limit.iter() }
         .map(|f| f.policy.as_str())
         .collect();

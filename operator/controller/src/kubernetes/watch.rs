@@ -10,6 +10,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use futures::stream::{self, AbortHandle, BoxStream, SelectAll, StreamExt as _, abortable};
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::NamespaceResourceScope;
@@ -346,9 +347,10 @@ where
         let absent = u32::try_from(all.div_ceil(10)).unwrap_or(u32::MAX);
         let (api, config) = ((self.api)(name), self.config.clone());
         let fresh = move || watcher(api.clone(), config.clone()).boxed();
-        let pauses = Pauses::new(FIRST_PAUSE, self.longest_pause);
+        let longest = self.longest_pause;
+        let first = move || pauses(FIRST_PAUSE, longest);
         let served = Arc::clone(&self.served);
-        let start = (fresh(), fresh, pauses, None::<(Duration, bool)>);
+        let start = (fresh(), fresh, first(), None::<(Duration, bool)>);
         stream::unfold(start, move |(mut events, fresh, mut pauses, pause)| {
             let served = Arc::clone(&served);
             async move {
@@ -378,7 +380,7 @@ where
                         if matches!(event, Event::InitDone) {
                             served.notify_waiters();
                         }
-                        pauses.reset();
+                        pauses = first();
                     }
                 }
                 Some((event, (events, fresh, pauses, pause)))
@@ -621,45 +623,25 @@ fn status(error: &watcher::Error) -> Option<u16> {
     }
 }
 
-/// Pauses that double, each shortened by a random part of up to a half, so that a thousand clients
-/// of one failed API server don't reconnect at the same moment.
-#[derive(Debug, Clone)]
-pub struct Pauses {
-    first: Duration,
-    longest: Duration,
-    next: Duration,
+/// Returns pauses that double up to `longest`, each shortened by a random part of up to a half, so
+/// that a thousand clients of one failed API server don't reconnect at the same moment.
+pub(super) fn pauses(first: Duration, longest: Duration) -> ExponentialBackoff {
+    // The jitter adds up to as much again.
+    ExponentialBuilder::default()
+        .with_min_delay(first.min(longest) / 2)
+        .with_max_delay(longest / 2)
+        .without_max_times()
+        .with_jitter()
+        .build()
 }
 
-impl Pauses {
-    /// Returns pauses from `first` to `longest`.
-    #[must_use]
-    pub fn new(first: Duration, longest: Duration) -> Self {
-        Self {
-            first,
-            longest,
-            next: first,
-        }
-    }
-
-    fn reset(&mut self) {
-        self.next = self.first;
-    }
-}
-
-impl Iterator for Pauses {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        let pause = self.next.min(self.longest);
-        self.next = pause.saturating_mul(2);
-        Some(shortened(pause, random()))
-    }
-}
-
-/// Returns `pause` shortened by up to a half, depending on `random`.
-fn shortened(pause: Duration, random: u64) -> Duration {
-    let part = (random % 1_024) as u32;
-    pause - pause / 2 * part / 1_024
+/// Sends `value` if the last one is another.
+pub(super) fn send_if_changed<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
+    sender.send_if_modified(|last| {
+        let changed = *last != value;
+        *last = value;
+        changed
+    });
 }
 
 /// Returns a number that differs between processes and calls; good enough to spread retries.
@@ -917,25 +899,5 @@ mod tests {
         assert_eq!(take("a", refusal(404)).len(), 1);
         assert_eq!(take("a", Ok(Event::Init)), []);
         assert_eq!(take("a", Ok(Event::InitDone)), []);
-    }
-
-    #[test]
-    fn pauses_double_up_to_the_longest_and_start_again() {
-        let (first, longest) = (Duration::from_millis(100), Duration::from_millis(300));
-        let mut pauses = Pauses::new(first, longest);
-        for full in [100, 200, 300, 300] {
-            let pause = pauses.next().unwrap().as_millis();
-            assert!((full / 2..=full).contains(&pause), "{pause} of {full}");
-        }
-        pauses.reset();
-        assert!(pauses.next().unwrap() <= first);
-    }
-
-    #[test]
-    fn a_pause_is_shortened_by_less_than_half() {
-        let pause = Duration::from_millis(1_024);
-        assert_eq!(shortened(pause, 0), pause);
-        assert!(shortened(pause, 1_023) > pause / 2);
-        assert_eq!(shortened(pause, 512), Duration::from_millis(768));
     }
 }

@@ -54,7 +54,8 @@ pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> O
                 .is_none_or(|m| m != MANAGED_BY.1)
         });
         if let Some(theirs) = theirs {
-            let why = "an object of this name is there and is not Headgate's; rename or delete it";
+            let why =
+                "an object of this name exists that Headgate doesn't manage; rename or delete it";
             return Outcome::Refused {
                 why: why.to_owned(),
                 uid: theirs.uid(),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use backon::ExponentialBackoff;
 use futures::future::{self, FutureExt as _};
 use futures::stream::{self, StreamExt as _};
 use k8s_openapi::jiff::Timestamp;
@@ -24,13 +25,13 @@ use super::served;
 use super::settings::Settings;
 use super::wanted::{Wanted, wanted};
 use crate::kubernetes::cluster::ObjectKey;
-use crate::kubernetes::watch::Pauses;
+use crate::kubernetes::watch::pauses;
 use headgate_api::plan::Plan;
 
 /// The number of writes in flight at once.
 const WRITES: usize = 8;
 /// The time for which a successful check of the module's URL is trusted.
-const BELIEVED: Duration = Duration::from_secs(60);
+const CHECK_LIFE: Duration = Duration::from_secs(60);
 
 /// The first pause after a refusal, unless the settings' pause is shorter.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
@@ -91,7 +92,7 @@ struct Refusal {
     gone: Option<AbortOnDropHandle<()>>,
     /// The time of the next attempt.
     again: Instant,
-    pauses: Pauses,
+    pauses: ExponentialBackoff,
 }
 
 /// Brings the API server's objects to the wanted state.
@@ -143,7 +144,7 @@ impl Reconciler {
         match served::check(&module).await {
             Ok(()) if std::mem::take(&mut self.interrupted) => {
                 self.unserved = None;
-                info!("the module is served again: Istio's agents are told to fetch it");
+                info!("the module is served again; Istio's agents will fetch it");
                 // A fixed number of digits, so that the newest is the largest text.
                 self.served_again = Some(format!("{:.3}", Timestamp::now()));
                 true
@@ -162,7 +163,7 @@ impl Reconciler {
     }
 
     /// Waits until a conflicting foreign object is deleted; pending if there is none.
-    pub(super) async fn way_is_free(&mut self) {
+    pub(super) async fn name_is_free(&mut self) {
         let waits = self.refusals.iter_mut().filter_map(|(key, refusal)| {
             let gone = refusal.gone.as_mut()?;
             Some(gone.map(|_| key.clone()))
@@ -191,10 +192,10 @@ impl Reconciler {
             sha256,
         );
         let plugins = observed.objects().filter(|(a, ..)| a.is_plugin());
-        let told = plugins.filter_map(|(_, _, value)| {
+        let times = plugins.filter_map(|(_, _, value)| {
             value["metadata"]["annotations"][SERVED_ANNOTATION].as_str()
         });
-        self.served_again = told
+        self.served_again = times
             .map(str::to_owned)
             .chain(self.served_again.take())
             .max();
@@ -326,7 +327,7 @@ impl Reconciler {
                         warn!(kind, object = %name, "not applied, and is tried again: {why}");
                     }
                     failures.insert(key.clone(), State::Failed(why.clone()));
-                    let first = || Pauses::new(FIRST_PAUSE.min(retry), LONGEST_PAUSE);
+                    let first = || pauses(FIRST_PAUSE.min(retry), LONGEST_PAUSE);
                     let mut pauses = before.map_or_else(first, |r| r.pauses);
                     let refusal = Refusal {
                         content: object.content().to_owned(),
@@ -352,9 +353,9 @@ impl Reconciler {
             return Ok(());
         };
         let there = known.is_some_and(|value| names(value, module));
-        let believed =
-            |(served, at): &(ModuleRef, Instant)| served == module && at.elapsed() < BELIEVED;
-        if there || self.served.as_ref().is_some_and(believed) {
+        let is_fresh =
+            |(served, at): &(ModuleRef, Instant)| served == module && at.elapsed() < CHECK_LIFE;
+        if there || self.served.as_ref().is_some_and(is_fresh) {
             return Ok(());
         }
         served::check_all(module).await?;
@@ -417,7 +418,7 @@ fn report(wanted: &Wanted, observed: &Observed, failures: &BTreeMap<Key, State>)
                 (Adapter::EnvoyGateway, Some(value)) => envoy_gateway::state(value),
                 (adapter, Some(_)) if adapter.is_of_istio() && !object.seen => State::Unread,
                 (_, Some(_)) => State::Delivered,
-                (_, None) => State::Pending("it is gone, and is made again".to_owned()),
+                (_, None) => State::Pending("it was deleted and will be made again".to_owned()),
             }
         });
         let delivery = Delivery {

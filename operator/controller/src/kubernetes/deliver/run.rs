@@ -15,6 +15,7 @@ use super::reconcile::Reconciler;
 use super::report::Delivered;
 use super::settings::Settings;
 use crate::kubernetes::cluster::Cluster;
+use crate::kubernetes::watch::send_if_changed;
 use crate::xds::module::Modules;
 use headgate_api::plan::Plan;
 
@@ -69,7 +70,7 @@ pub async fn run(
             Ok(()) = modules.changed() => {}
             Some(event) = seen.recv() => observed.see(event),
             () = sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => {}
-            () = reconciler.way_is_free() => {}
+            () = reconciler.name_is_free() => {}
             () = &mut patience, if waits => waits = false,
             _ = looks.tick(), if observed.complete() => {
                 let sha256 = modules.borrow().wasm.sha256.clone();
@@ -98,13 +99,7 @@ pub async fn run(
         let sha256 = modules.borrow_and_update().wasm.sha256.clone();
         let report;
         (report, again) = reconciler.round(&view, &sha256, &mut observed).await;
-        delivered.send_if_modified(|known| {
-            let changed = **known != report;
-            if changed {
-                *known = Arc::new(report);
-            }
-            changed
-        });
+        send_if_changed(&delivered, Arc::new(report));
     }
 }
 

@@ -122,8 +122,8 @@ impl<'a> Finder<'a> {
             reach.push(everywhere(&target.namespace, service.selector.clone()));
         } else if !is_claimed {
             return Err(format!(
-                "Service {key} has no selector, so nobody knows the Pods behind it; give it one, \
-                 or annotate the Pods whose proxies are in front of it with {TARGET_METADATA}: \
+                "Service {key} has no selector, so the Pods behind it are unknown; give it one, or \
+                 annotate the Pods whose proxies are in front of it with {TARGET_METADATA}: \
                  {target}"
             ));
         }

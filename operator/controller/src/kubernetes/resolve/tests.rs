@@ -250,7 +250,7 @@ fn what_is_missing_is_said() {
         before[..3],
         [
             "Service shop/search doesn't exist".to_owned(),
-            "Service shop/ext has no selector, so nobody knows the Pods behind it; give it one, or \
+            "Service shop/ext has no selector, so the Pods behind it are unknown; give it one, or \
              annotate the Pods whose proxies are in front of it with headgate.dev/target: \
              Service/shop/ext"
                 .to_owned(),

@@ -6,10 +6,17 @@ use std::ops::Bound::{Excluded, Included};
 use headgate_core::config::StarvationAvoidance;
 
 use super::super::window::{self, SECOND_IN_HUNDREDTHS, window};
-use super::super::{At, Real};
-use crate::validate::schema::{self as cel, Place, Rule, some};
+use super::super::{At, Block, Real};
+use crate::validate::schema::{Place, Rule, some};
 use crate::{ControlScopeType, StarvationAvoidanceType, StrategyType};
 
+const BLOCKS: [Block<StarvationAvoidanceType>; 2] = {
+    use StarvationAvoidanceType as Kind;
+    [
+        ("acceptanceAllowance", Kind::AcceptanceAllowance, None),
+        ("helpingTheUnderserved", Kind::HelpingTheUnderserved, None),
+    ]
+};
 const ALLOWANCE: Real = Real {
     default: 0.1,
     bounds: (Included(0.0), Included(1.0)),
@@ -36,11 +43,13 @@ pub(super) fn starvation_avoidance(
     if let Some(alike) = treats_types_alike(strategy) {
         at.add(format!("given with type {alike}; {USE_BOUNCER}"));
     }
+    let is_given = [
+        avoidance.acceptance_allowance.is_some(),
+        avoidance.helping_the_underserved.is_some(),
+    ];
+    at.only_blocks_of(avoidance.kind, BLOCKS, is_given);
     Some(match avoidance.kind {
         StarvationAvoidanceType::AcceptanceAllowance => {
-            if avoidance.helping_the_underserved.is_some() {
-                mismatch("helpingTheUnderserved", "AcceptanceAllowance", at);
-            }
             let settings = avoidance.acceptance_allowance.clone().unwrap_or_default();
             let at = at.field("acceptanceAllowance");
             let allowance = at.field("allowance").real(settings.allowance, &ALLOWANCE);
@@ -53,9 +62,6 @@ pub(super) fn starvation_avoidance(
             }
         }
         StarvationAvoidanceType::HelpingTheUnderserved => {
-            if avoidance.acceptance_allowance.is_some() {
-                mismatch("acceptanceAllowance", "HelpingTheUnderserved", at);
-            }
             let settings = avoidance
                 .helping_the_underserved
                 .clone()
@@ -94,12 +100,6 @@ fn treats_types_alike(strategy: &crate::Strategy) -> Option<&'static str> {
     }
 }
 
-fn mismatch(field: &str, kind: &str, at: &At<'_>) {
-    at.field(field).add(format!(
-        "given with type {kind}; leave it out or change the type"
-    ));
-}
-
 pub(super) fn schema(strategy: &mut Place<'_>) {
     let limits = some("self.maxQueueWait.limits");
     let without_limits = format!("!(has(self.maxQueueWait) && {limits})");
@@ -125,19 +125,8 @@ pub(super) fn schema(strategy: &mut Place<'_>) {
         );
     }
     let mut avoidance = strategy.at("starvationAvoidance");
-    for (field, kind) in [
-        ("acceptanceAllowance", "AcceptanceAllowance"),
-        ("helpingTheUnderserved", "HelpingTheUnderserved"),
-    ] {
-        avoidance.rule(
-            Rule::value(
-                format!("!has(self.{field}) || self.type == '{kind}'"),
-                &cel::format("given with type %s", &["self.type"]),
-                "leave it out or change the type",
-            )
-            .on(&format!(".{field}"))
-            .forbidden(),
-        );
+    for (field, owner, other) in BLOCKS {
+        avoidance.settings_of(owner, other, field);
         window::schema(&mut avoidance.at(field), &SECOND_IN_HUNDREDTHS);
     }
     avoidance

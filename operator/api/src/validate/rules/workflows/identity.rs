@@ -145,16 +145,8 @@ pub(super) fn schema(list: &mut Place<'_>) {
             NOT_LAST,
         ));
     let mut source = list.at("[]");
-    for (field, owner, _) in BLOCKS {
-        source.rule(
-            Rule::value(
-                format!("self.type == '{owner}' || !has(self.{field})"),
-                &cel::format("given with type %s", &["self.type"]),
-                format!("leave it out or use type {owner}"),
-            )
-            .on(&format!(".{field}"))
-            .forbidden(),
-        );
+    for (field, owner, other) in BLOCKS {
+        source.settings_of(owner, other, field);
     }
     source.rule(
         Rule::text("self.type != 'Metadata' || has(self.metadata)", NO_PATH)

@@ -33,7 +33,7 @@ const RATE_TIMEOUT: Time = Time {
 };
 /// The default lifetime of a rate without renewal, in intervals: some responses are lost, and some
 /// workflows seldom call.
-const INTERVALS_BELIEVED: u64 = 10;
+const RATE_INTERVALS: u64 = 10;
 const WORKFLOWS: Whole = Whole {
     default: 100,
     bounds: (1, MAX_WORKFLOWS as u32),
@@ -105,7 +105,7 @@ pub(super) fn outbound(
 /// Returns the lifetime of a rate, µs.
 fn rate_timeout(given: &crate::Workflows, interval_us: u64, at: &At<'_>) -> u64 {
     let Some(timeout) = &given.rate_timeout else {
-        return (interval_us * INTERVALS_BELIEVED).max(micros(RATE_TIMEOUT.default));
+        return (interval_us * RATE_INTERVALS).max(micros(RATE_TIMEOUT.default));
     };
     let known = at.found();
     let timeout_us = at.time(Some(timeout), &RATE_TIMEOUT);

@@ -17,7 +17,7 @@ pub(in crate::validate::rules) fn warnings(stage: &StageConfig, spec: &At<'_>) {
     }
     if workflows.edge && !workflows.peers.is_empty() {
         spec.field("workflows.peers").add(
-            "given with edge, where no caller is believed: they are those that this service calls",
+            "given with edge, where no caller is trusted: they are those that this service calls",
         );
     }
 }

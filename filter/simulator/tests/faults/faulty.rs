@@ -8,13 +8,12 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use headgate_core::time::nanos;
-
-use super::Backend;
-use crate::source::Request;
+use headgate_simulator::backend::Backend;
+use headgate_simulator::source::Request;
 
 /// The effect of a fault on a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Effect {
+pub(crate) enum Effect {
     /// The request is never answered.
     Hangs,
     /// The service time is multiplied by this factor.
@@ -25,15 +24,15 @@ pub enum Effect {
 
 /// A fault of the backend.
 #[derive(Debug, Clone, Copy)]
-pub struct Fault {
+pub(crate) struct Fault {
     /// Index into the workload's types; `None` for all types.
-    pub kind: Option<usize>,
+    pub(crate) kind: Option<usize>,
     /// One in this many requests is affected; 1 affects all of them.
-    pub one_in: u64,
+    pub(crate) one_in: u64,
     /// The start and the end of the fault, ns. It affects requests that start in between.
-    pub span: (u64, u64),
+    pub(crate) span: (u64, u64),
     /// The effect on these requests.
-    pub effect: Effect,
+    pub(crate) effect: Effect,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -57,7 +56,7 @@ impl Job {
 
 /// Workers with a FIFO queue, and the faults.
 #[derive(Debug)]
-pub struct Faulty {
+pub(crate) struct Faulty {
     workers: usize,
     timeout: u64,
     faults: Vec<Fault>,
@@ -69,8 +68,7 @@ pub struct Faulty {
 
 impl Faulty {
     /// Returns a backend with this number of workers, behind a route with this timeout.
-    #[must_use]
-    pub fn new(workers: u32, timeout: Duration, faults: &[Fault]) -> Self {
+    pub(crate) fn new(workers: u32, timeout: Duration, faults: &[Fault]) -> Self {
         Self {
             workers: workers as usize,
             timeout: nanos(timeout),

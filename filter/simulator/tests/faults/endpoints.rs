@@ -4,8 +4,10 @@
 //! Envoy's `consecutive_gateway_failure`. The route's timeout is one of these failures. The
 //! endpoint keeps the requests that it has.
 
-use super::{Backend, Faulty};
-use crate::source::Request;
+use headgate_simulator::backend::Backend;
+use headgate_simulator::source::Request;
+
+use super::faulty::Faulty;
 
 /// An endpoint, and the number of its consecutive failures.
 #[derive(Debug)]
@@ -16,7 +18,7 @@ struct Endpoint {
 
 /// The endpoints of a cluster, used round robin.
 #[derive(Debug)]
-pub struct Endpoints {
+pub(crate) struct Endpoints {
     endpoints: Vec<Endpoint>,
     /// The number of consecutive failures after which an endpoint is ejected for the rest of the
     /// run; `None` for never.
@@ -30,8 +32,7 @@ pub struct Endpoints {
 impl Endpoints {
     /// Returns these endpoints. An endpoint is ejected after `ejects` consecutive failures; `None`
     /// means no outlier detection.
-    #[must_use]
-    pub fn new(endpoints: impl IntoIterator<Item = Faulty>, ejects: Option<u32>) -> Self {
+    pub(crate) fn new(endpoints: impl IntoIterator<Item = Faulty>, ejects: Option<u32>) -> Self {
         let endpoint = |backend| Endpoint {
             backend,
             failures: 0,

@@ -7,8 +7,8 @@
 //! A pause of the garbage collector is v = 0 for 100 ms; a noisy neighbour or a slow disk is v = ½
 //! for some seconds. With a leak, v decreases over minutes; with a cold cache, it increases.
 
-use super::{Backend, Network};
-use crate::source::Request;
+use headgate_simulator::backend::{Backend, Network};
+use headgate_simulator::source::Request;
 
 /// The speed from a time on.
 #[derive(Debug, Clone, Copy)]
@@ -22,7 +22,7 @@ struct Piece {
 
 /// A [`Network`] whose speed or capacity changes while it runs.
 #[derive(Debug)]
-pub struct Paced {
+pub(crate) struct Paced {
     network: Network,
     pieces: Vec<Piece>,
     /// The times of capacity changes, ns, and their factors; the next one is last.
@@ -32,8 +32,7 @@ pub struct Paced {
 impl Paced {
     /// Returns a backend with these changes of speed: the time, ns, ascending, and the speed from
     /// then on. Before the first change, the speed is 1. Changes of capacity have the same form.
-    #[must_use]
-    pub fn new(network: Network, speeds: &[(u64, f64)], changes: &[(u64, f64)]) -> Self {
+    pub(crate) fn new(network: Network, speeds: &[(u64, f64)], changes: &[(u64, f64)]) -> Self {
         let mut pieces = vec![Piece {
             from: 0.0,
             own: 0.0,
@@ -116,7 +115,8 @@ impl Backend for Paced {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Step;
+    use headgate_simulator::backend::Step;
+
     use super::*;
 
     fn ends(mut backend: Paced, jobs: u32, work: u64) -> Vec<u64> {

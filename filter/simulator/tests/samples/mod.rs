@@ -3,6 +3,8 @@
 // Test helpers may panic, as tests do.
 #![allow(clippy::unwrap_used)]
 
+pub(crate) mod fabric;
+
 use headgate_core::config::StageConfig;
 use headgate_core::strategy::TypeId;
 use serde_json::json;
