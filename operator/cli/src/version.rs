@@ -108,7 +108,10 @@ mod tests {
         );
         let json = show(Some(all), OutputFormat::Json).unwrap();
         let json: serde_json::Value = serde_json::from_str(&json.text).unwrap();
-        assert_eq!(json["operators"][0]["module"], "0123");
-        assert_eq!(json["operators"][1]["problem"], "gone");
+        let expected = serde_json::json!([
+            {"pod": "s/a", "version": "9.1.0", "module": "0123"},
+            {"pod": "s/b", "problem": "gone"},
+        ]);
+        assert_eq!(json["operators"], expected);
     }
 }

@@ -10,9 +10,11 @@
 //! server. With method 1 the probability is 0 or 1, and holds until the end of the period.
 //!
 //! State is bounded, whatever is reported: [`SERVICES`] services, and for each the [`CHANNELS`]
-//! most recently used pairs of sender and class. The content of reports is trusted; the server's
-//! TLS authenticates the senders.
+//! most recently used pairs of sender and class. A new service replaces those of the namespace with
+//! the most, so that reports about one namespace's services don't evict those of the others. The
+//! content of reports is trusted; the server's TLS authenticates the senders.
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -26,7 +28,6 @@ use super::misses::Misses;
 use super::protocol::{
     Answer, ClassReport, Decision, MAX_SERVICES, Method, Report, Rules, ServiceAnswer,
 };
-use super::recent::Recent;
 use super::{Completion, Limits};
 
 /// The maximum number of services.
@@ -37,12 +38,20 @@ pub(super) const CHANNELS: usize = 32_768;
 const IDLE: Duration = Duration::from_secs(60);
 
 /// The state of all services.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Server {
     /// Services by the hash of name and rules. The hashes are keyed, so that a sender can't
     /// construct a collision.
-    services: Recent<u64, Service>,
+    services: HashMap<u64, Entry>,
     hashes: RandomState,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// The hash of the namespace.
+    namespace: u64,
+    used: Instant,
+    service: Service,
 }
 
 #[derive(Debug)]
@@ -68,19 +77,6 @@ pub enum ReportError {
     },
 }
 
-impl Default for Server {
-    fn default() -> Self {
-        let limits = Limits {
-            channels: SERVICES,
-            idle: IDLE,
-        };
-        Self {
-            services: Recent::new(limits),
-            hashes: RandomState::new(),
-        }
-    }
-}
-
 impl Server {
     /// Records a report, and returns the decisions for its sender.
     ///
@@ -100,14 +96,25 @@ impl Server {
             // Serialization can't fail: the rules have no maps.
             let rules = serde_json::to_vec(&told.rules).unwrap_or_default();
             let key = self.hashes.hash_one((&told.service, rules));
-            if self.services.peek(now, key).is_none() {
+            let known = self.services.get(&key);
+            if known.is_none_or(|known| now.since(known.used) >= IDLE) {
                 let service = Service::new(&told.rules);
                 let service = service.map_err(|error| ReportError::Rules { at, error })?;
-                self.services.insert(now, key, service);
+                let namespace = told.service.split_once('/').map_or("", |(of, _)| of);
+                let entry = Entry {
+                    namespace: self.hashes.hash_one(namespace),
+                    used: now,
+                    service,
+                };
+                self.services.remove(&key);
+                self.make_room(now);
+                self.services.insert(key, entry);
             }
-            let Some(service) = self.services.get(now, key) else {
+            let Some(entry) = self.services.get_mut(&key) else {
                 continue;
             };
+            entry.used = now;
+            let service = &mut entry.service;
             let promised = told.rules.targets_us.len();
             let classes = || (0..).map(ClassId).take(promised);
             for (class, told) in classes().zip(&told.classes) {
@@ -121,6 +128,31 @@ impl Server {
             });
         }
         Ok(Answer { services })
+    }
+
+    /// Makes room for another service. While no service is idle, the least recently used half of
+    /// the namespace with the most services goes, so that one search makes room for many
+    /// insertions.
+    fn make_room(&mut self, now: Instant) {
+        if self.services.len() < SERVICES {
+            return;
+        }
+        self.services
+            .retain(|_, entry| now.since(entry.used) < IDLE);
+        if self.services.len() < SERVICES {
+            return;
+        }
+        let mut of_namespace: HashMap<u64, Vec<(Instant, u64)>> = HashMap::new();
+        for (key, entry) in &self.services {
+            let own = of_namespace.entry(entry.namespace).or_default();
+            own.push((entry.used, *key));
+        }
+        let most = of_namespace.into_values().max_by_key(Vec::len);
+        let mut most = most.unwrap_or_default();
+        most.sort_unstable();
+        for (_, key) in most.iter().take(most.len().div_ceil(2)) {
+            self.services.remove(key);
+        }
     }
 }
 
@@ -397,6 +429,16 @@ mod tests {
         assert_eq!(ask(&mut server, 2, &last)[0].0, 0.0);
         let first = report("2", "0", &rules, misses(0));
         assert_eq!(ask(&mut server, 2, &first)[0].0, 1.0);
+        // Another namespace's services and rules evict only their own.
+        let theirs = report("1", "other/0", &rules, misses(9));
+        server.exchange(at(2), &theirs).unwrap();
+        for service in 0..2_000 {
+            let flood = report("1", &format!("flood/{service}"), &rules, misses(9));
+            server.exchange(at(3 + service), &flood).unwrap();
+            assert!(server.services.len() <= SERVICES);
+        }
+        let theirs = report("2", "other/0", &rules, misses(0));
+        assert_eq!(ask(&mut server, 2_003, &theirs)[0].0, 0.0);
         let mut many = first;
         many.services = vec![many.services[0].clone(); MAX_SERVICES + 1];
         let error = server.exchange(at(3), &many).unwrap_err().to_string();

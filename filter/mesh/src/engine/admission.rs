@@ -230,14 +230,15 @@ impl Admission {
             .filter_map(|service| service.central.as_ref())
     }
 
-    /// Shows the probabilities without a server where its decisions have run out.
+    /// Shows the probabilities without a server where it has no decision in force. It only reads the
+    /// time until which decisions hold: another worker may be writing a newer one.
     ///
     /// # Errors
     /// [`HostError`].
-    pub(crate) fn end_decisions(&self, host: &impl Host, now: Instant) -> Result<(), HostError> {
+    pub(crate) fn show_fallbacks(&self, host: &impl Host, now: Instant) -> Result<(), HostError> {
         for service in &self.services {
             if let Some(central) = &service.central
-                && central.end_decisions(host, now)?
+                && !central.is_heard(host, now)?
             {
                 service.show(host, now)?;
             }

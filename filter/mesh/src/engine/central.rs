@@ -184,20 +184,6 @@ impl Central {
         Ok(host.get(self.heard)? > clock(now))
     }
 
-    /// Whether the server's decisions have run out since the last call.
-    pub(crate) fn end_decisions(
-        &self,
-        host: &impl Shared,
-        now: Instant,
-    ) -> Result<bool, HostError> {
-        let until = host.get(self.heard)?;
-        let ended = until != 0 && until <= clock(now);
-        if ended {
-            host.set(self.heard, 0)?;
-        }
-        Ok(ended)
-    }
-
     /// Whether all calls run in their class while no decision holds.
     pub(crate) fn falls_back_to_all(&self) -> bool {
         matches!(self.fallback, Fallback::Admit)
@@ -366,7 +352,7 @@ impl Mesh {
         let Some(admission) = &outbound.admission else {
             return Ok(None);
         };
-        admission.end_decisions(host, now)?;
+        admission.show_fallbacks(host, now)?;
         let mut services = Vec::new();
         for central in admission.centrals() {
             if services.len() < MAX_SERVICES {

@@ -200,10 +200,13 @@ pub struct OperatorView {
     /// `namespace/name` of its Pod.
     pub pod: String,
     /// Its version.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// The first 64 bits of the SHA-256 of the module that it assigns to proxies.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
     /// The reason why its report couldn't be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 

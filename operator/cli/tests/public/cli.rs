@@ -751,6 +751,14 @@ fn validate_warns_of_what_is_seldom_meant() {
                  the number of slots, which has no limit then; give processingUnits, or \
                  parallelism as total or perEndpoint\n";
     assert_eq!(warned(&fraction.replace("total: 20", "auto: {}")), units);
+    let waits = include_str!("../../../../examples/policies/max-queue-wait.yaml");
+    assert_eq!(warned(waits), "");
+    assert_eq!(
+        warned(&waits.replace("limit: 12ms", "limit: 2s")),
+        "default/prices: spec.strategy.maxQueueWait.limit: 2s, above queue.timeout (1s): requests \
+         that would wait longer are let in, and refused when they have waited for the timeout; give \
+         a limit below it, or a longer timeout\n"
+    );
     let bouncer = fraction.replace("type: AcceptFraction", "type: Bouncer");
     let bouncer = bouncer + "    slo: {p50: 100ms}\n";
     assert_eq!(warned(&bouncer), "");

@@ -98,8 +98,8 @@ impl Authorizer {
     pub fn new(client: Client) -> Self {
         Self {
             client,
-            permissions: Arc::new(Kept::new(MAX_KEPT)),
-            refused: Arc::new(Kept::new(MAX_KEPT)),
+            permissions: Arc::new(Kept::new(MAX_KEPT, MAX_KEPT)),
+            refused: Arc::new(Kept::new(MAX_KEPT, MAX_KEPT)),
             reviews: Arc::new(Semaphore::new(MAX_REVIEWS)),
         }
     }
@@ -124,7 +124,7 @@ impl Authorizer {
             let reviewed = self.review(token, path).await;
             if reviewed == Err(Refusal::UnknownToken) {
                 self.refused
-                    .keep(of_token, (), Instant::now(), KEEP_REFUSED);
+                    .keep(of_token, "", (), Instant::now(), KEEP_REFUSED);
             }
             reviewed
         };
@@ -133,7 +133,7 @@ impl Authorizer {
             return Err(Refusal::Unavailable(why));
         };
         reviewed?;
-        self.permissions.keep(of_both, (), Instant::now(), KEEP);
+        self.permissions.keep(of_both, "", (), Instant::now(), KEEP);
         Ok(())
     }
 

@@ -1,10 +1,12 @@
 //! A cache of the API server's answers about tokens. It doesn't keep the tokens themselves.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sha2::{Digest as _, Sha256};
+
+use crate::xds::addresses::{Quota, Slot};
 
 /// The SHA-256 of a token, or of a token and a path.
 pub(super) type Key = [u8; 32];
@@ -14,39 +16,57 @@ pub(super) fn key(text: &str) -> Key {
     Sha256::digest(text).into()
 }
 
-/// A bounded number of answers, each with its expiry.
+/// A bounded number of answers, in total and for each owner, each with its expiry.
 #[derive(Debug)]
 pub(super) struct Kept<T> {
-    answers: Mutex<HashMap<Key, (T, Instant)>>,
-    max: usize,
+    answers: Mutex<HashMap<Key, Answer<T>>>,
+    shares: Arc<Quota<String>>,
+}
+
+#[derive(Debug)]
+struct Answer<T> {
+    answer: T,
+    until: Instant,
+    _share: Slot<String>,
 }
 
 impl<T: Clone> Kept<T> {
-    /// Returns a cache of at most `max` answers. Further ones aren't kept.
-    pub(super) fn new(max: usize) -> Self {
+    /// Returns a cache of at most `max` answers, and `max_each` of one owner. Further ones aren't
+    /// kept.
+    pub(super) fn new(max: usize, max_each: usize) -> Self {
+        let shares = Quota::new(max, max_each);
         let answers = Mutex::default();
-        Self { answers, max }
+        Self { answers, shares }
     }
 
     /// Returns the answer for `key`, if it is valid at `now`.
     pub(super) fn get(&self, key: &Key, now: Instant) -> Option<T> {
         let answers = self.lock();
-        let (answer, until) = answers.get(key)?;
-        (now < *until).then(|| answer.clone())
+        let found = answers.get(key)?;
+        (now < found.until).then(|| found.answer.clone())
     }
 
-    /// Keeps `answer` for `time`.
-    pub(super) fn keep(&self, key: Key, answer: T, now: Instant, time: Duration) {
+    /// Keeps `answer` of `owner` for `time`.
+    pub(super) fn keep(&self, key: Key, owner: &str, answer: T, now: Instant, time: Duration) {
         let mut answers = self.lock();
-        if answers.len() >= self.max && !answers.contains_key(&key) {
-            answers.retain(|_, (_, until)| now < *until);
-        }
-        if answers.len() < self.max || answers.contains_key(&key) {
-            answers.insert(key, (answer, now + time));
+        answers.remove(&key);
+        let take = || self.shares.take(owner.to_owned(), 1);
+        let share = take().or_else(|_| {
+            answers.retain(|_, answer| now < answer.until);
+            take()
+        });
+        if let Ok(_share) = share {
+            let until = now + time;
+            let answer = Answer {
+                answer,
+                until,
+                _share,
+            };
+            answers.insert(key, answer);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, (T, Instant)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Answer<T>>> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -59,8 +79,8 @@ mod tests {
 
     #[test]
     fn an_answer_counts_for_a_while() {
-        let (kept, now) = (Kept::new(2), Instant::now());
-        kept.keep(key("a"), 1, now, TIME);
+        let (kept, now) = (Kept::new(2, 2), Instant::now());
+        kept.keep(key("a"), "", 1, now, TIME);
         let almost = now + TIME - Duration::from_millis(1);
         assert_eq!(kept.get(&key("a"), almost), Some(1));
         assert_eq!(kept.get(&key("a"), now + TIME), None);
@@ -69,16 +89,29 @@ mod tests {
 
     #[test]
     fn answers_are_bounded_and_those_that_ended_make_room() {
-        let (kept, now) = (Kept::new(2), Instant::now());
+        let (kept, now) = (Kept::new(2, 2), Instant::now());
         for name in ["a", "b", "c"] {
-            kept.keep(key(name), name, now, TIME);
+            kept.keep(key(name), "", name, now, TIME);
         }
         assert_eq!(kept.lock().len(), 2);
         assert_eq!(kept.get(&key("c"), now), None);
-        kept.keep(key("a"), "again", now, TIME);
+        kept.keep(key("a"), "", "again", now, TIME);
         assert_eq!(kept.get(&key("a"), now), Some("again"), "full, but its own");
-        kept.keep(key("c"), "c", now + TIME, TIME);
+        kept.keep(key("c"), "", "c", now + TIME, TIME);
         assert_eq!(kept.get(&key("c"), now + TIME), Some("c"));
         assert_eq!(kept.lock().len(), 1);
+    }
+
+    #[test]
+    fn an_owner_takes_no_more_than_its_share() {
+        let (kept, now) = (Kept::new(4, 2), Instant::now());
+        for number in 0..9 {
+            kept.keep(key(&number.to_string()), "a", number, now, TIME);
+        }
+        assert_eq!(kept.lock().len(), 2);
+        kept.keep(key("b"), "b", 0, now, TIME);
+        assert_eq!(kept.get(&key("b"), now), Some(0));
+        kept.keep(key("later"), "a", 1, now + TIME, TIME);
+        assert_eq!(kept.get(&key("later"), now + TIME), Some(1));
     }
 }

@@ -38,6 +38,8 @@ use crate::metrics::Metrics;
 
 /// The longest timeout of one request.
 const REQUEST: Duration = Duration::from_secs(4);
+/// The number of attempts in a retry period after a failed one.
+const RETRIES_PER_PERIOD: u32 = 2;
 /// The time for which a replica without an election leads: longer than any process lives.
 const ALWAYS: Duration = Duration::from_secs(30 * 365 * 86_400);
 
@@ -72,7 +74,8 @@ pub struct ElectionArgs {
         value_parser = duration
     )]
     pub renew_deadline: Duration,
-    /// Pause between two attempts of a replica to become the leader
+    /// Pause between two attempts of a replica to become the leader. It must leave a leader time for
+    /// a second try to renew the Lease before its deadline: less than 4s of 10s
     #[arg(
         long = "leader-elect-retry-period",
         value_name = "DURATION",
@@ -112,13 +115,24 @@ impl ElectionArgs {
             Text::from(WRITE_TIMEOUT),
             Text::from(lease)
         );
+        let longest = self.longest_retry();
         ensure!(
-            retry < renew,
-            "--leader-elect-retry-period {}: must be shorter than --leader-elect-renew-deadline {}",
+            retry < longest,
+            "--leader-elect-retry-period {}: too long for a second try to renew the Lease within \
+             --leader-elect-renew-deadline {}; choose less than {}",
             Text::from(retry),
-            Text::from(renew)
+            Text::from(renew),
+            Text::from(longest)
         );
         Ok(())
+    }
+
+    /// Returns the bound of the retry period, in whole ms: that of Kubernetes' own controllers, and
+    /// the one at which a leader whose first renewal gets no answer starts another in time.
+    fn longest_retry(&self) -> Duration {
+        let left = self.renew_deadline - self.renewal() - self.request();
+        let longest = (left * RETRIES_PER_PERIOD).min(self.renew_deadline * 5 / 6);
+        Duration::from_millis(u64::try_from(longest.as_millis()).unwrap_or(u64::MAX))
     }
 
     /// Returns the interval between renewals.
@@ -308,7 +322,7 @@ impl Candidate {
             // The request may have succeeded all the same.
             self.seen = None;
         }
-        self.election.retry_period / 2
+        self.election.retry_period / RETRIES_PER_PERIOD
     }
 
     /// Tries once to take or renew the Lease. Returns whether this replica holds it.
@@ -573,6 +587,22 @@ mod tests {
                 &["--leader-elect-retry-period=10s"],
                 Some("--leader-elect-retry-period 10s: "),
             ),
+            (
+                &["--leader-elect-retry-period=4s"],
+                Some(
+                    "--leader-elect-retry-period 4s: too long for a second try to renew the Lease \
+                     within --leader-elect-renew-deadline 10s; choose less than 4s",
+                ),
+            ),
+            (&["--leader-elect-retry-period=3999ms"], None),
+            (
+                &[
+                    "--leader-elect-lease-duration=60s",
+                    "--leader-elect-renew-deadline=54s",
+                    "--leader-elect-retry-period=45s",
+                ],
+                Some("--leader-elect-retry-period 45s: "),
+            ),
         ] {
             let election = election(arguments);
             let error = election.check().err().map(|error| error.to_string());
@@ -584,6 +614,11 @@ mod tests {
             assert!(is_as_expected, "{arguments:?}: {error:?}");
             let one_fails = election.renewal() + election.request();
             assert!(one_fails < election.renew_deadline, "{arguments:?}");
+            let second = one_fails + election.retry_period / RETRIES_PER_PERIOD;
+            assert!(
+                error.is_some() || second < election.renew_deadline,
+                "{arguments:?}"
+            );
         }
     }
 

@@ -184,7 +184,8 @@ pub fn written(state: &PolicyState, status: Option<&AdmissionPolicyStatus>) -> C
     pair.into_iter().collect()
 }
 
-/// Whether some proxy's answer is still pending.
+/// Whether some proxy's answer is still pending. A target without proxies counts, too: streams and
+/// deliveries may not have seen a new plan yet.
 #[must_use]
 pub fn is_pending(status: &AdmissionPolicyStatus) -> bool {
     status
@@ -192,7 +193,12 @@ pub fn is_pending(status: &AdmissionPolicyStatus) -> bool {
         .iter()
         .filter(|entry| entry.controller_name == CONTROLLER_NAME)
         .filter_map(|entry| find(&entry.conditions, Type::Programmed))
-        .any(|c| matches!(c.reason.as_str(), "Pending" | "PartiallyProgrammed"))
+        .any(|c| {
+            matches!(
+                c.reason.as_str(),
+                "Pending" | "PartiallyProgrammed" | "NoProxies"
+            )
+        })
 }
 
 #[cfg(test)]

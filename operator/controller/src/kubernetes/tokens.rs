@@ -18,7 +18,7 @@ use kube::Client;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::kept::{Kept, key};
+use super::kept::{Kept, Key, key};
 use super::review::{life, review};
 
 /// The audience of proxies' tokens.
@@ -29,6 +29,8 @@ const KEEP: Duration = Duration::from_secs(120);
 const KEEP_REFUSED: Duration = Duration::from_secs(10);
 /// The largest number of accepted tokens in the cache: those of all proxies over the last hours.
 const MAX_KNOWN: usize = 32_768;
+/// The largest number of these of one namespace, whose members can make any number of tokens.
+const MAX_KNOWN_OF_NAMESPACE: usize = MAX_KNOWN / 2;
 /// The largest number of refused tokens in the cache.
 const MAX_REFUSED: usize = 1_024;
 /// The number of reviews in flight; further ones wait.
@@ -73,7 +75,8 @@ pub struct ProxyTokens {
     client: Client,
     known: Arc<Kept<Known>>,
     refused: Arc<Kept<Refusal>>,
-    reviews: Arc<Semaphore>,
+    /// Permits for reviews, by token: so concurrent streams of a proxy share one review.
+    reviews: Arc<[Semaphore; MAX_REVIEWS]>,
 }
 
 impl fmt::Debug for ProxyTokens {
@@ -88,9 +91,9 @@ impl ProxyTokens {
     pub fn new(client: Client) -> Self {
         Self {
             client,
-            known: Arc::new(Kept::new(MAX_KNOWN)),
-            refused: Arc::new(Kept::new(MAX_REFUSED)),
-            reviews: Arc::new(Semaphore::new(MAX_REVIEWS)),
+            known: Arc::new(Kept::new(MAX_KNOWN, MAX_KNOWN_OF_NAMESPACE)),
+            refused: Arc::new(Kept::new(MAX_REFUSED, MAX_REFUSED)),
+            reviews: Arc::new(std::array::from_fn(|_| Semaphore::new(1))),
         }
     }
 
@@ -104,35 +107,57 @@ impl ProxyTokens {
             return Err(Refusal::Invalid(why));
         }
         let key = key(token);
-        let known = self.known.get(&key, Instant::now());
-        if let Some((account, _)) = known.clone().filter(|(_, at)| at.elapsed() < KEEP) {
+        if let Some(account) = self.fresh(&key) {
             return Ok(account);
         }
         let reviewing = async {
-            let _permit = self.reviews.acquire().await;
-            // Checked again after the permit is acquired: concurrent streams share a refusal.
-            match self.refused.get(&key, Instant::now()) {
-                Some(refusal) => Err(refusal),
-                None => self.review(token).await,
+            let permits = self.reviews.get(usize::from(key[0]) % MAX_REVIEWS);
+            let _permit = match permits {
+                Some(permits) => permits.acquire().await.ok(),
+                None => None,
+            };
+            // Checked again after the permit is acquired.
+            if let Some(account) = self.fresh(&key) {
+                return Ok(account);
             }
+            if let Some(refusal) = self.refused.get(&key, Instant::now()) {
+                return Err(refusal);
+            }
+            let reviewed = self.review(token).await;
+            self.keep(key, token, &reviewed);
+            reviewed
         };
         let reviewed = timeout(TIMEOUT, reviewing).await.unwrap_or_else(|_| {
             let why = format!("no answer within {} s", TIMEOUT.as_secs());
             Err(Refusal::Unavailable(why))
         });
-        let now = Instant::now();
-        match (&reviewed, known) {
-            (Ok(account), _) => {
-                let life = life(token, SystemTime::now()).unwrap_or(KEEP);
-                self.known.keep(key, (account.clone(), now), now, life);
-            }
-            (Err(refusal @ Refusal::Invalid(_)), _) => {
-                self.refused.keep(key, refusal.clone(), now, KEEP_REFUSED);
-            }
-            (Err(Refusal::Unavailable(_)), Some((account, _))) => return Ok(account),
-            (Err(Refusal::Unavailable(_)), None) => {}
+        match (reviewed, self.known.get(&key, Instant::now())) {
+            (Err(Refusal::Unavailable(_)), Some((account, _))) => Ok(account),
+            (reviewed, _) => reviewed,
         }
-        reviewed
+    }
+
+    /// Returns the account of a token that was reviewed within [`KEEP`].
+    fn fresh(&self, key: &Key) -> Option<Account> {
+        let known = self.known.get(key, Instant::now());
+        let fresh = known.filter(|(_, at)| at.elapsed() < KEEP);
+        fresh.map(|(account, _)| account)
+    }
+
+    fn keep(&self, key: Key, token: &str, reviewed: &Result<Account, Refusal>) {
+        let now = Instant::now();
+        match reviewed {
+            Ok(account) => {
+                let life = life(token, SystemTime::now()).unwrap_or(KEEP);
+                let (owner, known) = (&account.namespace, (account.clone(), now));
+                self.known.keep(key, owner, known, now, life);
+            }
+            Err(refusal @ Refusal::Invalid(_)) => {
+                let refusal = refusal.clone();
+                self.refused.keep(key, "", refusal, now, KEEP_REFUSED);
+            }
+            Err(Refusal::Unavailable(_)) => {}
+        }
     }
 
     async fn review(&self, token: &str) -> Result<Account, Refusal> {

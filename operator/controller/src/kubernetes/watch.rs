@@ -798,6 +798,27 @@ mod tests {
         );
     }
 
+    /// Its pause is one of centuries, so only the other namespace's list can end it.
+    #[tokio::test]
+    async fn a_kind_that_one_namespace_has_is_listed_in_the_others_at_once() {
+        let client = server(|namespace, number| match (namespace, number) {
+            ("b", 0) => refused(404),
+            _ => one(namespace, number),
+        });
+        let api = move |name: &str| Api::<Pod>::namespaced(client.clone(), name);
+        let watch = Watch::with("pods", Box::new(api), Namespaces::All);
+        let (mut a, mut b) = (watch.events("a", 1), watch.events("b", usize::MAX));
+        let absent = loop {
+            if let Err(error) = b.next().await.unwrap() {
+                break status(&error);
+            }
+        };
+        assert_eq!(absent, Some(404));
+        let lists = async { while !matches!(a.next().await, Some(Ok(Event::InitDone))) {} };
+        let (listed, ()) = tokio::join!(b.next(), lists);
+        assert!(matches!(listed, Some(Ok(_))), "{listed:?}");
+    }
+
     #[tokio::test]
     async fn a_namespace_refused_from_the_start_is_waited_for_no_longer_than_confirmed() {
         let client = server(|namespace, number| match namespace {

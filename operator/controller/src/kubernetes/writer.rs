@@ -576,6 +576,9 @@ mod tests {
         let peers = watch::channel(peers(1)).1;
         let mut writer = writer(client, plans, observations, peers);
         let now = Instant::now();
+        let _ = writer.pass(now);
+        assert_eq!(writer.writes.len(), 0, "proxies may not have seen the plan");
+        let now = now + ANSWERS;
         for round in 1..=3 {
             let _ = writer.pass(now);
             assert_eq!(writer.writes.len(), CONCURRENT, "{round}");
@@ -633,6 +636,45 @@ mod tests {
                 "the end of reconnections"
             );
             assert_eq!(computed(SETTLE), 0);
+        }
+    }
+
+    /// Prints the time of a pass over many policies.
+    #[tokio::test]
+    #[ignore = "a measurement; run it with --release"]
+    async fn time_of_a_pass() {
+        for policies in [1_000, 10_000] {
+            let mut plan = Plan {
+                policies: (0..policies).map(state).collect(),
+                ..Plan::default()
+            };
+            plan.policies.sort_by(|a, b| a.name.cmp(&b.name));
+            let observations = Arc::new(Observations::default());
+            for state in &plan.policies {
+                let (namespace, name) = state.name.split_once('/').unwrap();
+                observations.newer(ObjectKey::new(namespace, name), observed(state, 1));
+            }
+            let plans = watch::Sender::new(Arc::new(plan.clone()));
+            let others = watch::Sender::new(peers(1));
+            let never =
+                |_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>();
+            let client = Client::new(tower::service_fn(never), "default");
+            let mut writer = writer(client, plans.subscribe(), observations, others.subscribe());
+            let mut pass = |what: &str| {
+                let begun = Instant::now();
+                let _ = writer.pass(begun);
+                eprintln!("{policies} policies, {what}: {:?}", begun.elapsed());
+            };
+            pass("the first pass");
+            pass("at rest");
+            pass("at rest");
+            plan.policies[3].revision = "s".to_owned();
+            plans.send_replace(Arc::new(plan.clone()));
+            pass("an edit");
+            plans.send_replace(Arc::new(plan));
+            pass("a plan without news");
+            others.send_replace(peers(2));
+            pass("an answer");
         }
     }
 

@@ -147,15 +147,13 @@ async fn exchange(
         Err(refused) => {
             let code = match refused {
                 Refused::Full { .. } => StatusCode::TOO_MANY_REQUESTS,
+                Refused::Unproven(_) => StatusCode::FORBIDDEN,
                 Refused::Token(Refusal::Invalid(_)) => StatusCode::UNAUTHORIZED,
                 Refused::Token(Refusal::Unavailable(_)) => StatusCode::SERVICE_UNAVAILABLE,
             };
             return (code, refused.to_string()).into_response();
         }
     };
-    if let Some(Err(why)) = peer.proven.as_deref() {
-        return (StatusCode::FORBIDDEN, why.clone()).into_response();
-    }
     // Read after the sender is counted, because a body takes memory, and counts until it ends.
     let read = Bytes::from_request(request, &());
     let body = match tokio::time::timeout(shared.patience, read).await {

@@ -52,6 +52,7 @@ impl Service {
             let why = refused.to_string();
             let status = match refused {
                 Refused::Full { .. } => return Status::resource_exhausted(why),
+                Refused::Unproven(_) => Status::permission_denied(why),
                 Refused::Token(Refusal::Invalid(_)) => Status::unauthenticated(why),
                 Refused::Token(Refusal::Unavailable(_)) => Status::unavailable(why),
             };

@@ -2,9 +2,10 @@
 //! so that one can't take all of them.
 //!
 //! A connection is counted for its tenant from the first stream that proves the tenant. Before, it
-//! counts for its address only. Over TLS, a stream without a proven namespace waits for the review
-//! of its token, or is refused after its first message. Such streams have a share of their own:
-//! everybody who reaches the port can open them.
+//! counts for its address only. Over TLS, a stream without a proven namespace has a slot of another
+//! quota while its token is reviewed: everybody who reaches the port can open one. That quota is as
+//! large as the one of reviewed streams, because all proxies of a restarted operator reconnect at
+//! once. A stream that proves nothing is refused before a message of it is read.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -36,6 +37,8 @@ impl Tenant {
 pub(super) enum Refused {
     #[error(transparent)]
     Token(#[from] Refusal),
+    #[error("{0}")]
+    Unproven(String),
     #[error("{most} {what}{of} are open")]
     Full {
         most: usize,
@@ -50,7 +53,7 @@ pub(super) struct Tenants {
     tokens: Option<ProxyTokens>,
     connections: Arc<Quota<Tenant>>,
     streams: Arc<Quota<Tenant>>,
-    /// Streams without a proven namespace.
+    /// Streams whose token is being reviewed.
     unproven: Arc<Quota<Tenant>>,
     /// The unit of `streams` and `unproven`.
     unit: &'static str,
@@ -58,8 +61,7 @@ pub(super) struct Tenants {
 
 impl Tenants {
     /// Returns the shares of `limits`, with at most `streams` of `unit` in total, for each tenant,
-    /// and for each address without a proven namespace. All addresses without one have half of the
-    /// total.
+    /// and for each address without a proven namespace.
     pub(super) fn new(
         tokens: Option<ProxyTokens>,
         limits: &Limits,
@@ -70,7 +72,7 @@ impl Tenants {
             tokens,
             connections: Quota::new(limits.connections, limits.connections_per_namespace),
             streams: Quota::new(streams, streams_each),
-            unproven: Quota::new(streams.div_ceil(2), unproven_each),
+            unproven: Quota::new(streams, unproven_each),
             unit,
         })
     }
@@ -88,7 +90,10 @@ impl Tenants {
         let token = authorization.as_deref().and_then(bearer);
         let peer = peer.with_token(token, self.tokens.as_ref()).await?;
         drop(before);
-        if !is_unproven(&peer) && peer.connection.get().is_none() {
+        if let Some(Err(why)) = peer.proven.as_deref() {
+            return Err(Refused::Unproven(why.clone()));
+        }
+        if peer.connection.get().is_none() {
             let slot = take(&self.connections, "connections", Tenant::of(&peer), 1)?;
             // Another stream of this connection may have counted it meanwhile.
             let _ = peer.connection.set(slot);
@@ -98,17 +103,12 @@ impl Tenants {
     }
 
     fn stream(&self, peer: &Peer, amount: usize) -> Result<Slot<Tenant>, Refused> {
-        let quota = match is_unproven(peer) {
-            true => &self.unproven,
-            false => &self.streams,
+        let quota = match peer.proven.as_deref() {
+            Some(Err(_)) => &self.unproven,
+            Some(Ok(_)) | None => &self.streams,
         };
         take(quota, self.unit, Tenant::of(peer), amount)
     }
-}
-
-/// Whether a peer over TLS has proven no namespace.
-fn is_unproven(peer: &Peer) -> bool {
-    matches!(peer.proven.as_deref(), Some(Err(_)))
 }
 
 fn take(
@@ -132,28 +132,85 @@ fn take(
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
     use std::net::SocketAddr;
+
+    use http::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+    use tokio::sync::watch;
+    use tokio::task::{JoinSet, yield_now};
 
     use super::super::peer::Spiffe;
     use super::*;
+    use crate::kubernetes::tokens::AUDIENCE;
 
-    /// Streams that wait for the review of a token, true or not, or send nothing.
+    /// Returns a reviewer for tokens `namespace/…`, whose API server answers once `open` is true.
+    fn reviews(open: watch::Receiver<bool>) -> ProxyTokens {
+        let answer = move |request: Request<Body>| {
+            let mut open = open.clone();
+            async move {
+                let body = request.into_body().collect_bytes().await.unwrap();
+                let mut review: Value = serde_json::from_slice(&body).unwrap();
+                let token = review["spec"]["token"].as_str().unwrap();
+                let namespace = token.split_once('/').unwrap().0;
+                let user = format!("system:serviceaccount:{namespace}:web");
+                review["status"] = json!({
+                    "authenticated": true, "user": {"username": user}, "audiences": [AUDIENCE],
+                });
+                let _ = open.wait_for(|open| *open).await;
+                let body = Body::from(review.to_string().into_bytes());
+                Ok::<_, Infallible>(Response::builder().status(201).body(body).unwrap())
+            }
+        };
+        ProxyTokens::new(Client::new(tower::service_fn(answer), "default"))
+    }
+
+    /// Returns the peer with this number, which has an address of its own.
+    fn peer(number: usize) -> Peer {
+        let [_, a, b, c] = u32::try_from(number).unwrap().to_be_bytes();
+        Peer::new(SocketAddr::from(([10, a, b, c], 1)), Some(&[]))
+    }
+
+    /// Opens a stream of `peer` with `token`.
+    fn open(
+        streams: &mut JoinSet<Result<(Peer, Slot<Tenant>), Refused>>,
+        tenants: &Arc<Tenants>,
+        (peer, token): (Peer, &str),
+    ) {
+        let (tenants, header) = (Arc::clone(tenants), format!("Bearer {token}"));
+        streams.spawn(async move { tenants.admit(peer, Some(header), 1).await });
+    }
+
+    /// Streams that wait for the review of a token, true or not.
     #[tokio::test]
     async fn clients_without_an_identity_leave_room_for_all_namespaces() {
         let limits = Limits::default();
         let each = limits.streams_per_namespace;
-        let tenants = Tenants::new(None, &limits, "streams", limits.of_streams());
-        let mut held = Vec::new();
-        for client in 1..=40 {
-            let address = SocketAddr::from(([10, 0, 0, client], 1));
-            let peer = Peer::new(address, Some(&[]));
-            let before = held.len();
-            while let Ok((_, slot)) = tenants.admit(peer.clone(), None, 1).await {
-                held.push(slot);
+        let (_gate, is_open) = watch::channel(false);
+        let tenants = Tenants::new(
+            Some(reviews(is_open)),
+            &limits,
+            "streams",
+            limits.of_streams(),
+        );
+        let of_address = 2 * limits.connections_per_address;
+        let clients = 2 * limits.streams / of_address;
+        let mut streams = JoinSet::new();
+        for client in 1..=clients {
+            for stream in 0..=of_address {
+                let token = format!("none/{client}/{stream}");
+                open(&mut streams, &tenants, (peer(client), &token));
             }
-            assert!(held.len() - before <= 2 * limits.connections_per_address);
         }
-        assert_eq!(held.len(), limits.streams / 2);
+        let opened = clients * (of_address + 1);
+        for _ in 0..opened - limits.streams {
+            let refused = streams.join_next().await.unwrap().unwrap();
+            assert!(matches!(refused, Err(Refused::Full { .. })), "{refused:?}");
+        }
+        assert_eq!(tenants.unproven.taken(), limits.streams);
+        let mut held = Vec::new();
         for namespace in ["a", "b"] {
             let mut peer = Peer::new(SocketAddr::from(([10, 0, 1, 1], 1)), None);
             peer.proven = Some(Arc::new(Ok(Spiffe {
@@ -170,5 +227,40 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// All proxies of a restarted operator: as many as it takes, each with a stream for requests
+    /// and one for calls.
+    #[tokio::test]
+    async fn all_proxies_may_reconnect_at_once() {
+        let limits = Limits::default();
+        let (gate, is_open) = watch::channel(false);
+        let tenants = Tenants::new(
+            Some(reviews(is_open)),
+            &limits,
+            "streams",
+            limits.of_streams(),
+        );
+        let mut streams = JoinSet::new();
+        for proxy in 0..limits.connections {
+            let peer = peer(proxy);
+            let token = format!("{}/{proxy}", ["a", "b"][proxy % 2]);
+            for _ in 0..2 {
+                open(&mut streams, &tenants, (peer.clone(), &token));
+            }
+        }
+        while tenants.unproven.taken() < limits.streams {
+            if let Some(ended) = streams.try_join_next() {
+                panic!("before its review: {:?}", ended.unwrap().map(|_| ()));
+            }
+            yield_now().await;
+        }
+        gate.send_replace(true);
+        let mut held = Vec::new();
+        while let Some(ended) = streams.join_next().await {
+            held.push(ended.unwrap().unwrap());
+        }
+        assert_eq!(held.len(), limits.streams);
+        assert_eq!(tenants.connections.taken(), limits.connections);
     }
 }

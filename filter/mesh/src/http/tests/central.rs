@@ -137,8 +137,11 @@ fn without_the_server_the_gauge_shows_the_senders_own_law() {
     assert_eq!(sender.of_class("admit_permille"), 1_000);
     sender.ms += 1_000;
     assert!(sender.is_downgraded());
+    let until = sender.value("service.stock.central.heard");
     sender.reports();
     assert_eq!(sender.of_class("admit_permille"), 0);
+    let read = sender.value("service.stock.central.heard");
+    assert_eq!(read, until, "a worker that reports writes over no decision");
 }
 
 #[test]

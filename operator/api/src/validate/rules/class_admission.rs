@@ -17,7 +17,7 @@ use headgate_mesh::class_admission::{Law, Scope};
 use super::names::{all_known, check_known};
 use super::workflows::{outbound, peers, services};
 use super::{At, HOUR, MILLISECOND, Real, SECOND, Time, Whole};
-use crate::validate::schema::{Place, Rule, some};
+use crate::validate::schema::{self as cel, Place, Rule, some};
 use crate::{
     AdmissionFallback, AdmissionPolicySpec, AdmissionScope, CentralizedMethod, ClassAdmissionMethod,
 };
@@ -78,6 +78,8 @@ const OF_METHODS: [(&str, &str, &str); 3] = [
         "given with method Misses; leave it out or use method Incast",
     ),
 ];
+const AT_MOST_A_PERIOD: &str = "at most the period";
+const ENDS_WITH_IT: &str = "with which the server's decisions end";
 /// The calls/s in one class that few sidecars exceed.
 const MANY_CALLS: f64 = 100.0;
 /// The most targets: one for each class but the last of 16.
@@ -182,9 +184,17 @@ fn centralized(given: &crate::ClassAdmission, at: &At<'_>) -> Option<CentralConf
             at.field(field).add(problem);
         }
     }
+    let known = at.found();
     let allowed = at.field("misses").whole(settings.misses, &MISSES);
     let period_us = at.field("period").time(settings.period.as_ref(), &PERIOD);
     let report_us = at.field("report").time(settings.report.as_ref(), &REPORT);
+    if settings.method == CentralizedMethod::Misses && at.found() == known && report_us > period_us
+    {
+        let text = |us| crate::Duration::from(Duration::from_micros(us));
+        let (report, period) = (text(report_us), text(period_us));
+        let problem = format!("{report}; {AT_MOST_A_PERIOD} ({period}), {ENDS_WITH_IT}");
+        at.field("report").add(problem);
+    }
     let smoothing = at.field("smoothing").real(settings.smoothing, &SMOOTHING);
     Some(CentralConfig {
         service: String::new(),
@@ -307,6 +317,27 @@ pub(super) fn schema(spec: &mut Place<'_>) {
                 .forbidden(),
         );
     }
+    let or = |field: &str, default| {
+        let default = crate::Duration::from(default);
+        format!("(has(self.{field}) ? self.{field} : '{default}')")
+    };
+    let (report, period) = (or("report", REPORT.default), or("period", PERIOD.default));
+    let right = format!(
+        "{} && {}",
+        cel::right_time(&report, &REPORT),
+        cel::right_time(&period, &PERIOD)
+    );
+    central.rule(
+        Rule::words(
+            format!(
+                "(has(self.method) && self.method != 'Misses') || !({right}) || \
+                 duration({report}) <= duration({period})"
+            ),
+            &format!("%s; {AT_MOST_A_PERIOD} (%s), {ENDS_WITH_IT}"),
+            &[&report, &period],
+        )
+        .on(".report"),
+    );
     let is_centralized = "has(self.method) && self.method == 'Centralized'";
     admission.rule(
         Rule::text(

@@ -103,7 +103,9 @@ async fn a_token_is_reviewed_once_for_many_streams() {
     for status in [of(WEB, &json!([AUDIENCE])), json!({})] {
         let (tokens, server) = server(status);
         let token = token();
-        let first = tokens.account(&token).await;
+        // A sidecar opens its streams for requests and for calls at once.
+        let (first, second) = tokio::join!(tokens.account(&token), tokens.account(&token));
+        assert_eq!(first, second);
         for _ in 0..3 {
             assert_eq!(tokens.account(&token).await, first);
         }
@@ -120,7 +122,7 @@ async fn an_older_review_counts_while_the_api_server_is_away() {
     let then = Instant::now().checked_sub(KEEP).unwrap();
     let expire = |life| {
         let known = (account.clone(), then);
-        tokens.known.keep(key(&token), known, then, life);
+        tokens.known.keep(key(&token), "shop", known, then, life);
     };
     server.is_away.store(true, Ordering::Relaxed);
     expire(KEEP * 2);

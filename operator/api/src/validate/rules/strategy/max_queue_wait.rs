@@ -1,13 +1,15 @@
 //! Settings of `MaxQueueWait`.
 
-use headgate_core::config::StrategyConfig;
+use std::time::Duration as Span;
+
+use headgate_core::config::{QueueMode, StageConfig, StrategyConfig};
 
 use super::super::names::{all_known, check_known};
 use super::super::types::MAX_TYPES;
 use super::super::window::{self, MINUTE_IN_SECONDS, window};
 use super::super::{At, HOUR, MILLISECOND, Time};
-use crate::MaxQueueWaitSettings;
 use crate::validate::schema::{Place, Rule};
+use crate::{Duration, MaxQueueWaitSettings};
 
 const LIMIT: Time = Time {
     default: MILLISECOND,
@@ -43,6 +45,23 @@ pub(super) fn config(
         type_limits_us,
         window_us,
         step_us,
+    }
+}
+
+/// Adds a warning about a limit that has no effect, because the queue's timeout ends waits before.
+pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
+    let StrategyConfig::MaxQueueWait { limit_us, .. } = stage.strategy else {
+        return;
+    };
+    let timeout_us = stage.queue.timeout_us;
+    if stage.queue.mode == QueueMode::Hold && limit_us > timeout_us {
+        let text = |us| Duration::from(Span::from_micros(us));
+        spec.field("strategy.maxQueueWait.limit").add(format!(
+            "{}, above queue.timeout ({}): requests that would wait longer are let in, and refused \
+             when they have waited for the timeout; give a limit below it, or a longer timeout",
+            text(limit_us),
+            text(timeout_us),
+        ));
     }
 }
 

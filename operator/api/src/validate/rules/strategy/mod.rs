@@ -82,6 +82,7 @@ fn config(spec: &AdmissionPolicySpec, at: &At<'_>) -> StrategyConfig {
 /// Adds warnings about settings that are valid but seldom intended.
 pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
     accept_fraction::warnings(stage, spec);
+    max_queue_wait::warnings(stage, spec);
     response_time_controller::warnings(stage, spec);
 }
 
