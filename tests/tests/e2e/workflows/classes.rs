@@ -255,8 +255,8 @@ fn ends(calls: &[Called], measured: Duration) -> Result<Ends> {
     })
 }
 
-/// Runs for `warmup` and `measured` seconds under `settings`; without them, classes have no targets.
-/// `least` of 1000 calls run in their class.
+/// Runs for `warmup` and `measured` seconds under `settings`; without them, classes have no
+/// targets. `least` of 1000 calls run in their class.
 fn under_incast(
     settings: Option<&str>,
     (warmup, measured): (u64, u64),
