@@ -268,6 +268,11 @@ pub fn is_native() -> bool {
     std::env::var_os(FILTER_ENV).is_some_and(|kind| kind == "native")
 }
 
+/// Returns the tested kind of filter, in the words of `--filter`.
+pub fn tested_kind() -> &'static str {
+    if is_native() { "native" } else { "wasm" }
+}
+
 /// Returns the path of the tested kind of module.
 pub fn tested_module() -> PathBuf {
     if is_native() {

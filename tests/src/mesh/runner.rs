@@ -452,6 +452,7 @@ fn operator(topology: &Topology, dir: &Path) -> Result<Headgate> {
     write_policies(topology, &policies)?;
     let mut options = RunOptions::new(&policies);
     options.module_dir = Some(dir.join("modules"));
+    options.native = headgate::is_native().then(headgate::native_path);
     Headgate::start(&options)
 }
 
@@ -488,10 +489,15 @@ fn files(topology: &Topology, place: &Place, dir: &Path) -> Result<Source> {
     let source = at("policy");
     std::fs::write(&source, serde_json::to_string_pretty(&policy)?)?;
     let source = source.display().to_string();
-    let module = std::path::absolute(headgate::module_path())?;
-    let wasm = format!("--wasm={}", module.display());
+    let kind = headgate::tested_kind();
+    let module = std::path::absolute(headgate::tested_module())?;
+    let (filter, module) = (
+        format!("--filter={kind}"),
+        format!("--{kind}={}", module.display()),
+    );
     let render = |name: &str, more: &[&str]| -> Result<PathBuf> {
-        let arguments = [&["render", &source, "--output=json", &wasm], more].concat();
+        let same = ["render", &source, "--output=json", &filter, &module];
+        let arguments = [&same[..], more].concat();
         let file = at(name);
         std::fs::write(&file, headgate::run_command(&arguments)?)?;
         Ok(file)

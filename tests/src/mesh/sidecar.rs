@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::bootstrap::{Bootstrap, socket};
-use crate::headgate::run_command;
+use crate::headgate::{run_command, tested_kind};
 
 /// The name of the listener for calls, and of the slot in it.
 pub(super) const OUTBOUND: &str = "outbound";
@@ -87,6 +87,7 @@ impl Sidecar<'_> {
             format!("--listen={}", self.inbound),
             format!("--upstream={}", self.app),
             format!("--node-id={}", self.node),
+            format!("--filter={}", tested_kind()),
             format!(
                 "--target=Service/{}/{}",
                 super::topology::NAMESPACE,

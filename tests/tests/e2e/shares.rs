@@ -11,12 +11,12 @@ use serde_json::json;
 
 const P: usize = 4;
 const CHEAP: Duration = Duration::from_millis(5);
-/// A hundred times the cost of the cheap ones, of the same type.
-const DEAR: Duration = Duration::from_millis(500);
+/// Fifty times the cost of the cheap ones, of the same type.
+const DEAR: Duration = Duration::from_millis(250);
 /// Each tenant has so many requests under way all the time.
 const CLIENTS: usize = 12;
-const WARMUP: Duration = Duration::from_secs(8);
-const MEASURED: Duration = Duration::from_secs(12);
+const WARMUP: Duration = Duration::from_secs(4);
+const MEASURED: Duration = Duration::from_secs(6);
 
 /// Part of the slots' time that each tenant had, by what the backend spent on its requests: cheap,
 /// dear.

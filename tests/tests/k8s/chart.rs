@@ -15,36 +15,36 @@ use headgate_tests::kube::ApiServer;
 use headgate_tests::wait;
 use serde_json::Value;
 
-/// Every stored object of the cluster except Events: `resource.group namespace/name` and its uid.
+/// Every stored object of the cluster except Events: `Kind version namespace/name` and its uid.
 type Inventory = BTreeMap<String, String>;
 
 /// Returns the inventory. Fails while a definition is being deleted: it is listed, and can't be
 /// read any more.
 fn inventory(server: &ApiServer) -> Result<Inventory> {
     let resources = server.kubectl(&["api-resources", "--verbs=list", "--output=name"])?;
-    let mut inventory = Inventory::new();
     // Events expire by themselves; metrics and component statuses are computed, and not stored.
     let resources: Vec<&str> = resources
         .lines()
         .filter(|name| !name.starts_with("events") && !name.ends_with("metrics.k8s.io"))
         .filter(|name| *name != "componentstatuses")
         .collect();
-    for resource in resources {
-        let list = server.kubectl(&["get", resource, "--all-namespaces", "--output=json"])?;
-        let list: Value = serde_json::from_str(&list)?;
-        for object in list["items"].as_array().unwrap() {
-            let metadata = &object["metadata"];
-            inventory.insert(
-                format!(
-                    "{resource} {}/{}",
-                    metadata["namespace"].as_str().unwrap_or_default(),
-                    metadata["name"].as_str().unwrap()
-                ),
-                metadata["uid"].as_str().unwrap_or_default().to_owned(),
-            );
-        }
-    }
-    Ok(inventory)
+    // All at once, because each kubectl asks the server for all of its resources first.
+    let resources = resources.join(",");
+    let list = server.kubectl(&["get", &resources, "--all-namespaces", "--output=json"])?;
+    let list: Value = serde_json::from_str(&list)?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let entry = |object: &Value| {
+        let [kind, version] = ["kind", "apiVersion"].map(|key| text(&object[key]));
+        let [namespace, name, uid] =
+            ["namespace", "name", "uid"].map(|key| text(&object["metadata"][key]));
+        (format!("{kind} {version} {namespace}/{name}"), uid)
+    };
+    Ok(list["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(entry)
+        .collect())
 }
 
 /// Returns the keys that are in only one of the two.
@@ -93,8 +93,52 @@ fn get(server: &ApiServer, arguments: &[&str]) -> Value {
     serde_json::from_str(&server.kubectl(&all).unwrap()).unwrap()
 }
 
-fn secret(server: &ApiServer, name: &str) -> Value {
-    get(server, &["secret", name, "--namespace", NAMESPACE])["data"].clone()
+/// A release in a namespace of its own, on the API server that tests share: one at a time, because
+/// its cluster-wide objects have the same names in each.
+struct Release {
+    server: &'static ApiServer,
+    namespace: String,
+}
+
+impl Release {
+    fn new() -> Self {
+        let server = ApiServer::shared();
+        let namespace = server.namespace("chart").unwrap();
+        Self { server, namespace }
+    }
+
+    fn helm(&self, arguments: &[&str]) {
+        let all = [arguments, &["--namespace", &self.namespace]].concat();
+        self.server.helm(&all).unwrap();
+    }
+
+    /// Upgrades to this chart, or installs it.
+    fn upgrade(&self, arguments: &[&str]) {
+        let folder = chart::folder().display().to_string();
+        self.helm(&[&["upgrade", "--install", "headgate", &folder], arguments].concat());
+    }
+}
+
+/// An uninstalled release leaves its CRD, which belongs to a release of that namespace only.
+impl Drop for Release {
+    fn drop(&mut self) {
+        let crd = "crd/admissionpolicies.headgate.dev";
+        let uninstall = [
+            "uninstall",
+            "headgate",
+            "--no-hooks",
+            "--namespace",
+            &self.namespace,
+        ];
+        for result in [
+            self.server.helm(&uninstall),
+            self.server.kubectl(&["delete", crd, "--ignore-not-found"]),
+        ] {
+            if let Err(error) = result {
+                println!("{error:#}");
+            }
+        }
+    }
 }
 
 const POLICY: &str = "
@@ -110,9 +154,9 @@ spec:
 
 #[test]
 fn the_api_server_accepts_all_that_is_rendered() {
-    let server = ApiServer::start().unwrap();
+    let server = ApiServer::shared();
     for project in ["prometheus-operator", "cert-manager"] {
-        chart::install_crds(&server, project).unwrap();
+        chart::install_crds(server, project).unwrap();
     }
     // The last two are in `watchNamespaces` of some values.
     for namespace in [NAMESPACE, "shop", "envoy-gateway-system"] {
@@ -146,8 +190,9 @@ fn the_api_server_accepts_all_that_is_rendered() {
 
 #[test]
 fn who_edits_or_views_a_namespace_does_the_same_with_its_policies() {
-    let server = ApiServer::start().unwrap();
-    helm(&server, "install", &["--create-namespace"]);
+    let release = Release::new();
+    let server = release.server;
+    release.upgrade(&[]);
     for role in ["edit", "view"] {
         let (role_argument, user) = (format!("--clusterrole={role}"), format!("--user={role}er"));
         let binding = [
@@ -185,7 +230,8 @@ fn who_edits_or_views_a_namespace_does_the_same_with_its_policies() {
     .unwrap();
     assert!(can("editer", "list", "default") && can("editer", "delete", "default"));
     assert!(!can("viewer", "create", "default"));
-    assert!(!can("editer", "create", NAMESPACE) && !can("viewer", "watch", NAMESPACE));
+    let own = &release.namespace;
+    assert!(!can("editer", "create", own) && !can("viewer", "watch", own));
 }
 
 #[test]
@@ -256,7 +302,11 @@ fn a_release_loses_nothing_and_leaves_nothing() {
     // An uninstalled release leaves the CRD, and with it the policies. No node runs the hook's Job.
     helm(&server, "uninstall", &["--no-hooks"]);
     assert_eq!(get(&server, &["admissionpolicy", "search"]), policy);
-    let kept = ["admissionpolicies.headgate.dev", "v1alpha1.headgate.dev"];
+    let kept = [
+        "AdmissionPolicy headgate.dev/v1alpha1 default/search",
+        "/admissionpolicies.headgate.dev",
+        "/v1alpha1.headgate.dev",
+    ];
     wait_for_nothing_left(&server, &before, &kept);
 
     // The next release takes both over, and its values say to leave nothing at all.
@@ -274,9 +324,9 @@ fn a_release_loses_nothing_and_leaves_nothing() {
 #[test]
 fn an_upgrade_upgrades_the_crd() {
     const NAME: &str = "admissionpolicies.headgate.dev";
-    let server = ApiServer::start().unwrap();
-    server.kubectl(&["create", "namespace", NAMESPACE]).unwrap();
-    helm(&server, "install", &[]);
+    let release = Release::new();
+    let server = release.server;
+    release.upgrade(&[]);
     // As an older chart would have left it.
     server
         .kubectl(&[
@@ -289,21 +339,20 @@ fn an_upgrade_upgrades_the_crd() {
         ])
         .unwrap();
     let description = || {
-        get(&server, &["crd", NAME])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        get(server, &["crd", NAME])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
             ["description"]
             .clone()
     };
     assert_eq!(description(), "Old.");
     // The field is kubectl's now, which an older chart's would not be.
-    helm(&server, "upgrade", &["--force-conflicts"]);
+    release.upgrade(&["--force-conflicts"]);
     assert_ne!(description(), "Old.");
 }
 
 /// The chart of 0.1.0 made a CA, which has signed the certificates of proxies.
 #[test]
 fn an_upgrade_keeps_the_ca_that_an_older_chart_made() {
-    let server = ApiServer::start().unwrap();
-    server.kubectl(&["create", "namespace", NAMESPACE]).unwrap();
+    let release = Release::new();
     let older = tempfile::tempdir().unwrap();
     let copied = Command::new("cp")
         .args(["-R", "--dereference"])
@@ -324,14 +373,16 @@ data: {tls.crt: {{ $ca.Cert | b64enc }}, tls.key: {{ $ca.Key | b64enc }}}
 ";
     fs::write(template, ca).unwrap();
     let older = older.path().to_str().unwrap();
-    server
-        .helm(&["install", "headgate", older, "--namespace", NAMESPACE])
-        .unwrap();
-    let before = secret(&server, "headgate-ca");
+    release.helm(&["install", "headgate", older]);
+    let secret = || {
+        let name = ["secret", "headgate-ca", "--namespace", &release.namespace];
+        get(release.server, &name)["data"].clone()
+    };
+    let before = secret();
     assert!(before["tls.key"].is_string(), "{before}");
     for _ in 0..2 {
-        helm(&server, "upgrade", &[]);
-        assert_eq!(secret(&server, "headgate-ca"), before);
+        release.upgrade(&[]);
+        assert_eq!(secret(), before);
     }
 }
 
@@ -339,8 +390,7 @@ data: {tls.crt: {{ $ca.Cert | b64enc }}, tls.key: {{ $ca.Key | b64enc }}}
 /// are missing.
 #[test]
 fn an_upgrade_with_the_values_of_the_first_release_has_the_same_rights() {
-    let server = ApiServer::start().unwrap();
-    server.kubectl(&["create", "namespace", NAMESPACE]).unwrap();
+    let release = Release::new();
     let values = Path::new(env!("CARGO_MANIFEST_DIR")).join("helm/values-0.1.0.yaml");
     let first = tempfile::tempdir().unwrap();
     let definition = "apiVersion: v2\nname: headgate\nversion: 0.1.0\n";
@@ -349,22 +399,19 @@ fn an_upgrade_with_the_values_of_the_first_release_has_the_same_rights() {
     let delivery = "delivery.configMap.enabled=true,delivery.istio.enabled=true,\
                     delivery.envoyGateway.enabled=true";
     let folder = first.path().to_str().unwrap();
-    let install = ["install", "headgate", folder, "--namespace", NAMESPACE];
-    server
-        .helm(&[&install[..], &["--set", delivery]].concat())
-        .unwrap();
+    release.helm(&["install", "headgate", folder, "--set", delivery]);
 
-    helm(&server, "upgrade", &["--reuse-values"]);
+    release.upgrade(&["--reuse-values"]);
     let roles = |kind: &str| -> BTreeMap<String, Value> {
         let all = "--selector=app.kubernetes.io/instance=headgate";
-        let list = get(&server, &[kind, "--all-namespaces", all]);
+        let list = get(release.server, &[kind, "--all-namespaces", all]);
         let items = list["items"].as_array().unwrap().iter();
         let of = |object: &Value| (chart::label(object), object["rules"].clone());
         items.map(of).collect()
     };
     let has = |kind| (kind, roles(kind));
     let upgraded = ["clusterroles", "roles"].map(has);
-    helm(&server, "upgrade", &["--reset-then-reuse-values"]);
+    release.upgrade(&["--reset-then-reuse-values"]);
     assert_eq!(upgraded, ["clusterroles", "roles"].map(has));
     let plugins = &upgraded[0].1["ClusterRole/headgate"].to_string();
     assert!(plugins.contains("trafficextensions"), "{plugins}");

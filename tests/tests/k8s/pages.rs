@@ -169,16 +169,21 @@ impl<'a> Folder<'a> {
         process::run(&mut command, None)
     }
 
-    /// Makes the cluster that the page assumes: the chart, and a service with a policy.
-    fn prepare(&self, commands: &[commands::Command]) -> Result<()> {
-        let chart = "helm upgrade --install headgate charts/headgate --namespace headgate-system";
-        self.run(&format!("{chart} --create-namespace"))?;
-        // The one of the chart: kubectl waits for each CRD in turn, and other projects have many.
-        wait::until("the CRD to be served", || {
-            let served = "--for=condition=Established";
-            let wait = ["wait", "crd/admissionpolicies.headgate.dev", served];
-            self.server.kubectl(&wait).map_err(|e| format!("{e:#}"))
-        })?;
+    /// Makes the cluster that the page assumes: the chart, unless it is `installed` with its
+    /// defaults, and a service with a policy.
+    fn prepare(&self, commands: &[commands::Command], installed: bool) -> Result<()> {
+        if !installed {
+            let chart = "helm upgrade --install headgate charts/headgate";
+            let namespace = "--namespace headgate-system --create-namespace";
+            self.run(&format!("{chart} {namespace}"))?;
+            // The one of the chart: kubectl waits for each CRD in turn, and other projects have
+            // many.
+            wait::until("the CRD to be served", || {
+                let served = "--for=condition=Established";
+                let wait = ["wait", "crd/admissionpolicies.headgate.dev", served];
+                self.server.kubectl(&wait).map_err(|e| format!("{e:#}"))
+            })?;
+        }
         let creates = |command: &commands::Command| {
             (command.text).starts_with("kubectl create namespace shop")
         };
@@ -239,6 +244,7 @@ fn every_command_succeeds() -> Result<()> {
     // The namespace in which Envoy Gateway's chart installs it.
     server.kubectl(&["create", "namespace", "envoy-gateway-system"])?;
     let (mut wrong, mut used) = (Vec::new(), [false; TABLE.len()]);
+    let mut installed = false;
     for page in pages()? {
         let commands: Vec<_> = page
             .blocks
@@ -248,8 +254,14 @@ fn every_command_succeeds() -> Result<()> {
         let folder = Folder::new(server, &page)?;
         let is_of_cluster = |text: &str| text.contains("kubectl ") || text.starts_with("helm ");
         if commands.iter().any(|command| is_of_cluster(&command.text)) {
-            let prepared = folder.prepare(&commands);
+            let prepared = folder.prepare(&commands, installed);
             prepared.with_context(|| page.path.clone())?;
+            let changes = |command: &commands::Command| {
+                ["helm ", "headgate-system", "crd"]
+                    .iter()
+                    .any(|part| command.text.contains(part))
+            };
+            installed = !commands.iter().any(changes);
         }
         for command in &commands {
             let place = format!("{}:{}: {}", page.path, command.line, command.text);

@@ -5,8 +5,9 @@
 //! which the harness was late, because the machine was busy with something else, is repeated on the
 //! same mesh.
 //!
-//! Eight proxies that each compile the filter take longer to start than most runs take, so runs
-//! that differ in policies only share a mesh, which an operator programs anew.
+//! Eight proxies that each compile the Wasm filter take longer to start than most runs take, so
+//! runs that differ in policies only share a mesh, which an operator programs anew; and
+//! `scripts/test` uses the native filter.
 
 use std::ops::Range;
 

@@ -69,15 +69,10 @@ impl Proxy {
     ) -> Result<Self> {
         let file = dir.join(name).join("envoy.yaml");
         std::fs::create_dir(dir.join(name))?;
-        let kind = if binary::is_native() {
-            "native"
-        } else {
-            "wasm"
-        };
         let mut arguments = vec![
             format!("--target=Service/shop/{target}"),
             format!("--node-id={name}"),
-            format!("--filter={kind}"),
+            format!("--filter={}", binary::tested_kind()),
             format!("--output={}", file.display()),
         ];
         arguments.extend(pki.proxy_arguments("shop")?);

@@ -255,10 +255,14 @@ fn ends(calls: &[Called], measured: Duration) -> Result<Ends> {
     })
 }
 
-/// Runs under `settings`; without them, classes have no targets. `least` of 1000 calls run in their
-/// class.
-fn under_incast(settings: Option<&str>, warmup: Duration, least: u64) -> Result<Ends> {
-    let measured = Duration::from_secs(10);
+/// Runs for `warmup` and `measured` seconds under `settings`; without them, classes have no
+/// targets. `least` of 1000 calls run in their class.
+fn under_incast(
+    settings: Option<&str>,
+    (warmup, measured): (u64, u64),
+    least: u64,
+) -> Result<Ends> {
+    let [warmup, measured] = [warmup, measured].map(Duration::from_secs);
     load::undisturbed(load::tolerable(TARGET), |_| {
         let incast = Incast::start(&settings.map(promising).unwrap_or_default())?;
         let calls = run(&incast, &incast_clients(), warmup, measured)?;
@@ -280,13 +284,13 @@ fn under_incast(settings: Option<&str>, warmup: Duration, least: u64) -> Result<
 #[test]
 fn under_incast_a_class_keeps_its_target_by_admission_only() -> Result<()> {
     let _lock = lock_machine()?;
-    let without = under_incast(None, Duration::from_secs(3), 1_000)?;
+    let without = under_incast(None, (2, 3), 1_000)?;
     assert!(without.median > TARGET, "{without:?}");
     assert!(without.kept.iter().all(|kept| *kept == 1.0), "{without:?}");
 
     let settings = "targets: {high: 100ms, medium: 1h}, percentile: 90, \
                     distributed: {increase: 0.05, decrease: 0.02, minProbability: 0.5}";
-    let with = under_incast(Some(settings), Duration::from_secs(14), 500)?;
+    let with = under_incast(Some(settings), (14, 8), 500)?;
     // Clients also see the time of a connection to their sidecar.
     let beside = Duration::from_millis(10);
     assert!(with.p90 <= TARGET + beside, "{with:?}");
@@ -309,7 +313,7 @@ fn under_incast_a_class_keeps_its_target_by_admission_only() -> Result<()> {
 fn the_constants_that_ship_keep_the_target_and_the_share_of_the_modest() -> Result<()> {
     let _lock = lock_machine()?;
     let settings = "targets: {high: 100ms, medium: 1h}";
-    let seen = under_incast(Some(settings), Duration::from_secs(5), 100)?;
+    let seen = under_incast(Some(settings), (5, 8), 100)?;
     let beside = Duration::from_millis(10);
     assert!(seen.p99 <= TARGET + beside, "{seen:?}");
     let modest = MODEST_CLIENTS as f64 / MODEST.as_secs_f64();
@@ -339,7 +343,7 @@ fn classes_that_senders_name_share_by_weight() -> Result<()> {
             })
         })
         .collect();
-    let (warmup, measured) = (Duration::from_secs(3), Duration::from_secs(12));
+    let (warmup, measured) = (Duration::from_secs(2), Duration::from_secs(8));
     let shares = load::undisturbed(TOLERABLE_FOR_SHARES, |_| {
         let incast = Incast::start(&promising("targets: {high: 1h, medium: 1h}"))?;
         let calls = run(&incast, &clients, warmup, measured)?;

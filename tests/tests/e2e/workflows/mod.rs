@@ -83,14 +83,6 @@ impl Pair {
     }
 }
 
-#[test]
-fn a_call_is_known_as_part_of_its_request() -> Result<()> {
-    let _lock = lock_machine()?;
-    let pair = Pair::start(&workflows(), &workflows())?;
-    check_what_a_call_says(&pair)?;
-    pair.check()
-}
-
 /// Checks that calls of a request name its workflow, with tokens and without.
 fn check_what_a_call_says(pair: &Pair) -> Result<()> {
     let from_outside = [
@@ -177,14 +169,6 @@ fn check_what_a_call_says(pair: &Pair) -> Result<()> {
     pair.front.get("/lost", &from_outside)?;
     ensure!(pair.c.last("/lost")?.header("x-headgate-process").is_some());
     Ok(())
-}
-
-#[test]
-fn a_rate_announced_downstream_limits_upstream() -> Result<()> {
-    let _lock = lock_machine()?;
-    let pair = Pair::start(&workflows(), &guarantees())?;
-    check_announced_rates(&pair)?;
-    pair.check()
 }
 
 /// Of `b`: `bulk` may send 10 requests/s.
