@@ -197,8 +197,8 @@ mod tests {
             pair.chain(&self.of).map(String::as_str).collect()
         }
 
-        /// Returns an error: the text of a number whose series or point isn't run, or that the claim
-        /// has no numbers or no bound. `None` if the claim is valid.
+        /// Returns an error: the text of a number whose series or point isn't run, or that the
+        /// claim has no numbers or no bound. `None` if the claim is valid.
         pub(crate) fn wrong(&self, series: &[&str], places: &[f64]) -> Option<String> {
             let operands = self.operands();
             let is_bounded = self.above.is_some() || self.below.is_some() || self.within.is_some();

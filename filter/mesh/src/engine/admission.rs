@@ -230,8 +230,8 @@ impl Admission {
             .filter_map(|service| service.central.as_ref())
     }
 
-    /// Shows the probabilities without a server where it has no decision in force. It only reads the
-    /// time until which decisions hold: another worker may be writing a newer one.
+    /// Shows the probabilities without a server where it has no decision in force. It only reads
+    /// the time until which decisions hold: another worker may be writing a newer one.
     ///
     /// # Errors
     /// [`HostError`].

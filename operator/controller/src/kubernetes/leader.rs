@@ -74,8 +74,8 @@ pub struct ElectionArgs {
         value_parser = duration
     )]
     pub renew_deadline: Duration,
-    /// Pause between two attempts of a replica to become the leader. It must leave a leader time for
-    /// a second try to renew the Lease before its deadline: less than 4s of 10s
+    /// Pause between two attempts of a replica to become the leader. It must leave a leader time
+    /// for a second try to renew the Lease before its deadline: less than 4s of 10s
     #[arg(
         long = "leader-elect-retry-period",
         value_name = "DURATION",
