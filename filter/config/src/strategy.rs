@@ -125,10 +125,8 @@ pub struct ResponseTimeControllerConfig {
     pub increase_below: f64,
     /// Relative error above which the rate is decreased (err_d).
     pub decrease_above: f64,
-    /// Factor of an increase, requests/s (adj_i). Absent: 6% of the measured throughput, and
-    /// increases and decreases are for as much time as the target.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub increase: Option<f64>,
+    /// Factor of an increase, requests/s (adj_i).
+    pub increase: f64,
     /// Divisor of a decrease, above 1 (adj_d).
     pub decrease: f64,
     /// Relative error at which an increase is 0 (c_i).
@@ -161,7 +159,7 @@ impl ResponseTimeControllerConfig {
             // The paper's text lost the sign; see the strategy.
             increase_below: -0.5,
             decrease_above: 0.0,
-            increase: Some(2.0),
+            increase: 2.0,
             decrease: 1.2,
             increase_offset: -0.1,
             min_rate: 0.05,

@@ -85,9 +85,7 @@ impl ResponseTimeControllerConfig {
                  and at most decrease_above ({above})"
             )
         })?;
-        if let Some(increase) = self.increase {
-            positive(format_args!("{at}.increase"), increase, MAX_RATE)?;
-        }
+        positive(format_args!("{at}.increase"), self.increase, MAX_RATE)?;
         divisor(format_args!("{at}.decrease"), self.decrease)?;
         let lower = format_args!("{at}.lower_class_decrease");
         divisor(lower, self.lower_class_decrease)?;

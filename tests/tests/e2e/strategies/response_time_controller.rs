@@ -20,7 +20,6 @@ fn controller(changes: &Value) -> Value {
         "maxRate": 1000,
         "minRate": 1,
         "increase": 100,
-        "increaseBelow": -0.5,
     });
     if let (Some(settings), Some(changes)) = (settings.as_object_mut(), changes.as_object()) {
         settings.extend(changes.clone());

@@ -57,7 +57,6 @@ pub(super) struct Bucket {
     /// Arrivals and refusals that are not in the record yet.
     arrived: u32,
     refused: u32,
-    answered: f64,
     /// This worker's part of [`Controller::arrivals`], as of `booked`, s.
     own: f64,
     booked: f64,
@@ -77,7 +76,6 @@ impl Bucket {
             spent: 0.0,
             arrived: 0,
             refused: 0,
-            answered: 0.0,
             own: 0.0,
             booked: 0.0,
             next: (0.0, 0.0),
@@ -87,11 +85,6 @@ impl Bucket {
     /// Counts an arrival.
     pub(super) fn arrived(&mut self) {
         self.arrived = self.arrived.saturating_add(1);
-    }
-
-    /// Counts `answers`.
-    pub(super) fn answered(&mut self, answers: u32) {
-        self.answered += f64::from(answers);
     }
 
     /// Takes a token, and returns whether there was one.
@@ -120,7 +113,7 @@ impl Bucket {
 
     /// Whether this worker has unbooked tokens, arrivals or refusals.
     pub(super) fn has_news(&self) -> bool {
-        self.arrived > 0 || self.refused > 0 || self.answered > 0.0 || self.spent != 0.0
+        self.arrived > 0 || self.refused > 0 || self.spent != 0.0
     }
 
     /// Advances the shared accounts to `now` and adds this worker's. This worker's counts stay
@@ -136,7 +129,6 @@ impl Bucket {
         shared.level = (level + shared.rate * (elapsed - before)).min(full);
         shared.arrivals = faded(shared.arrivals, elapsed) + f64::from(self.arrived);
         shared.refused += f64::from(self.refused);
-        shared.answers += self.answered;
         shared.accounted = shared.accounted.max(now);
         let own = faded(self.own, now - self.booked) + f64::from(self.arrived);
         self.next = (own, now);
@@ -169,7 +161,6 @@ impl Bucket {
         self.spent = 0.0;
         self.arrived = 0;
         self.refused = 0;
-        self.answered = 0.0;
     }
 
     fn accrue(&mut self, now: Instant) {

@@ -31,20 +31,20 @@ pub(super) fn hold(law: &Law, higher: &[Controller], now: f64) -> bool {
 }
 
 /// Decreases rates after `class` missed its target.
-pub(super) fn decrease(law: &Law, classes: &mut [Controller], class: usize, part: f64) {
+pub(super) fn decrease(law: &Law, classes: &mut [Controller], class: usize) {
     let (upper, lower) = classes.split_at_mut(class + 1);
     let own = &mut upper[class];
     if lower.is_empty() {
-        law.decrease(own, part);
+        law.decrease(own);
     } else if lower.iter().all(|lower| law.is_least(lower)) {
         own.runs_in_vain += 1.0;
         if own.runs_in_vain > law.lower_class_patience {
-            law.decrease(own, part);
+            law.decrease(own);
         }
     } else {
         own.runs_in_vain = 0.0;
         for lower in lower {
-            law.divide(lower, law.lower_class_decrease, part);
+            law.divide(lower, law.lower_class_decrease);
         }
     }
 }

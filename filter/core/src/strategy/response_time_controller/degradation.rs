@@ -35,13 +35,12 @@ pub(super) fn decrease(
     degradation: &DegradationConfig,
     classes: &mut [Controller],
     class: usize,
-    part: f64,
 ) {
     let own = &mut classes[class];
     if own.quality > degradation.min_quality {
-        own.quality = (own.quality / degradation.decrease.powf(part)).max(degradation.min_quality);
+        own.quality = (own.quality / degradation.decrease).max(degradation.min_quality);
     } else if degradation.admission {
-        classes::decrease(law, classes, class, part);
+        classes::decrease(law, classes, class);
     }
 }
 
@@ -50,11 +49,11 @@ pub(super) fn increase(
     law: &Law,
     degradation: &DegradationConfig,
     own: &mut Controller,
-    (error, part): (f64, f64),
+    error: f64,
     now: f64,
 ) {
     if law.is_enforced(own) && own.refused > 0.0 {
-        law.increase(own, error, part);
+        law.increase(own, error);
         return;
     }
     own.at_the_door = false;

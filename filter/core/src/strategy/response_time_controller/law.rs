@@ -14,22 +14,6 @@
 //! point at which "the rate adjustment is 0". At −0.5 there is a band from half the target to the
 //! target in which the rate doesn't change.
 //!
-//! **Without adj_i.** The paper sets its constants by hand for one service (§3.2), and an adj_i in
-//! requests/s that suits a service is wrong for one that is ten times as fast. Runs after every
-//! nreq responses have another flaw: the more of them fall into one response time, the more often
-//! the law answers the same delay. Our choice, without a given adj_i, is a law in units of the
-//! service. With t the time since the last run, T the target, and x the throughput:
-//!
-//! ```text
-//! h = min(1, t / T)
-//! err > err_d   →   rate = min(rate, x) / adj_d^h
-//! err < err_i   →   rate = rate − (err − c_i) · h · 0.06 · max x
-//! ```
-//!
-//! So a target time of misses divides the rate by adj_d, and one of answers in no time adds 6% of
-//! the throughput, however many requests there are. A rate above x limits nothing, and decreases
-//! from there would let a queue build up until they reach x.
-//!
 //! **Idle time.** The paper's controller also runs after a timeout, but with no response there is
 //! no sample, and the text leaves that case open. Here a run without samples decreases nothing. It
 //! takes place only when no request of the controller has been waiting or running for a timeout.
@@ -43,21 +27,13 @@ use super::record::Controller;
 use super::{classes, degradation};
 use crate::config::{DegradationConfig, ResponseTimeControllerConfig};
 
-/// adj_i without a given one, as a ratio of the highest recent throughput.
-const STEP: f64 = 0.06;
-/// The factor by which answers and their time count less after a run.
-const FADE: f64 = 0.9;
-/// The time in which the highest throughput falls by a factor of e, s.
-const FORGET: f64 = 300.0;
-
 /// The parameters of Figure 4 and of §3.3.
 #[derive(Debug)]
 pub(super) struct Law {
     smoothing: f64,
     increase_below: f64,
     decrease_above: f64,
-    /// adj_i; `None` for the law in units of the throughput.
-    increase: Option<f64>,
+    increase: f64,
     decrease: f64,
     increase_offset: f64,
     min_rate: f64,
@@ -104,9 +80,6 @@ impl Law {
             level: super::bucket::depth(self.max_rate),
             arrivals: 0.0,
             accounted: now,
-            answers: 0.0,
-            span: 0.0,
-            best: 0.0,
         }
     }
 
@@ -117,27 +90,18 @@ impl Law {
         controller.quality = controller.quality.clamp(lowest, 1.0);
     }
 
-    /// Runs the controller of `class` with a percentile of answers after `since`, s, or for idle
-    /// time. `classes` are all classes of its type, the highest first.
+    /// Runs the controller of `class` with a percentile, s, or for idle time. `classes` are all
+    /// classes of its type, the highest first.
     pub(super) fn run(
         &self,
         classes: &mut [Controller],
         class: usize,
         target: f64,
         sample: Option<f64>,
-        since: f64,
         now: f64,
     ) {
         let held = classes::hold(self, &classes[..class], now);
         let own = &mut classes[class];
-        let elapsed = (now - own.ran.max(since)).max(0.0);
-        if sample.is_some() {
-            measure(own, elapsed);
-        }
-        let part = match self.increase {
-            Some(_) => 1.0,
-            None => (elapsed / target).min(1.0),
-        };
         let current = self.smoothed(own, sample);
         own.current = Some(current);
         own.aged = sample.is_none();
@@ -147,17 +111,15 @@ impl Law {
             if sample.is_some() {
                 match &self.degradation {
                     Some(degradation) => {
-                        degradation::decrease(self, degradation, classes, class, part);
+                        degradation::decrease(self, degradation, classes, class);
                     }
-                    None => classes::decrease(self, classes, class, part),
+                    None => classes::decrease(self, classes, class),
                 }
             }
         } else if error < self.increase_below && !held {
             match &self.degradation {
-                Some(degradation) => {
-                    degradation::increase(self, degradation, own, (error, part), now);
-                }
-                None => self.increase(own, error, part),
+                Some(degradation) => degradation::increase(self, degradation, own, error, now),
+                None => self.increase(own, error),
             }
         }
         let own = &mut classes[class];
@@ -176,23 +138,18 @@ impl Law {
         }
     }
 
-    pub(super) fn increase(&self, own: &mut Controller, error: f64, part: f64) {
-        let step = self.increase.unwrap_or(STEP * own.best);
-        let more = -(error - self.increase_offset) * step * part;
+    pub(super) fn increase(&self, own: &mut Controller, error: f64) {
+        let more = -(error - self.increase_offset) * self.increase;
         self.set_rate(own, own.rate + more);
     }
 
-    pub(super) fn decrease(&self, own: &mut Controller, part: f64) {
-        self.divide(own, self.decrease, part);
+    pub(super) fn decrease(&self, own: &mut Controller) {
+        self.divide(own, self.decrease);
     }
 
-    pub(super) fn divide(&self, own: &mut Controller, divisor: f64, part: f64) {
+    pub(super) fn divide(&self, own: &mut Controller, divisor: f64) {
         own.at_the_door = true;
-        let used = match self.increase {
-            None if own.span > 0.0 => own.rate.min(own.answers / own.span),
-            _ => own.rate,
-        };
-        self.set_rate(own, used / divisor.powf(part));
+        self.set_rate(own, own.rate / divisor);
     }
 
     pub(super) fn set_rate(&self, own: &mut Controller, rate: f64) {
@@ -218,15 +175,4 @@ impl Law {
     pub(super) fn is_recovered(&self, controller: &Controller) -> bool {
         controller.rate >= self.max_rate && controller.quality >= 1.0 && !controller.missing
     }
-}
-
-/// Measures the throughput in the `elapsed` seconds before a run of `own`.
-fn measure(own: &mut Controller, elapsed: f64) {
-    own.span += elapsed;
-    if own.span > 0.0 {
-        let faded = own.best * (-elapsed / FORGET).exp();
-        own.best = faded.max(own.answers / own.span);
-    }
-    own.answers *= FADE;
-    own.span *= FADE;
 }

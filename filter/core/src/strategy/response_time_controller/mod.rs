@@ -21,13 +21,14 @@
 //! [`Controlled`]). So the law runs as often per request as with one worker. At a few requests a
 //! second, when it runs on the timeout, a run uses the samples of one worker only.
 //!
-//! A rate starts at its maximum, since nothing requires a lower one yet. The paper doesn't say
-//! where its rates start. With a given `increase` (requests/s, as in the paper), decreases from far
-//! above the demand follow each other until one has an effect, while a queue builds up; a
-//! `max_rate` near the backend's capacity makes that phase short. A run then adds up to 0.9
-//! `increase`, about once a second, until response times show that the rate is too high, which
-//! takes about one response time. So it must be small compared with the stage's goodput: scenario
-//! `seda-fig8` has both. Without an `increase`, the law follows the measured throughput ([`law`]).
+//! A rate starts at its maximum, since nothing requires a lower one yet. From far above the demand,
+//! decreases follow each other until one has an effect, while a queue builds up. The paper doesn't
+//! say where its rates start; a `max_rate` near the backend's capacity makes that phase short.
+//!
+//! **Increases.** A run adds up to 0.9 `increase`, about once a second, until response times show
+//! that the rate is too high, which takes about one response time. So a target of many seconds
+//! needs an `increase` that is small compared with the stage's goodput: scenario `seda-fig8` has
+//! both.
 //!
 //! **A dry run** has no effect on response times. If they miss the target, the rate (and quality)
 //! falls to its minimum. So a dry run shows that requests would be refused, but not how many.
@@ -79,8 +80,6 @@ struct Part {
     batch: Batch,
     /// The time at which the current batch started, s.
     begun: f64,
-    /// The time at which the first batch since the last tick started, s.
-    first: f64,
     /// The number of requests that wait or run.
     under_way: u32,
     /// Whether there were requests since the record was last stored.
@@ -104,7 +103,6 @@ impl ResponseTimeController {
             bucket: Bucket::new(law.max_rate),
             batch: Batch::new(settings.percentile, settings.requests),
             begun: 0.0,
-            first: 0.0,
             under_way: 0,
             active: false,
             folded: false,
@@ -162,23 +160,20 @@ impl ResponseTimeController {
         let classes = &mut self.controllers[first..first + self.classes];
         let mut due = false;
         for &sample in part.batch.complete() {
-            self.law
-                .run(classes, class, target, Some(sample), part.first, now);
+            self.law.run(classes, class, target, Some(sample), now);
             due = true;
         }
         let own = &classes[class];
-        let ago = |then: f64| now - then;
+        let since = |then: f64| now - then;
         if part.batch.is_begun() {
-            if ago(own.ran.max(part.begun)) >= self.law.timeout {
+            if since(own.ran.max(part.begun)) >= self.law.timeout {
                 let sample = part.batch.partial();
-                let since = now - 2.0 * self.law.timeout;
-                self.law.run(classes, class, target, sample, since, now);
+                self.law.run(classes, class, target, sample, now);
                 part.folded = true;
                 due = true;
             }
-        } else if ago(own.ran.max(own.busy)) >= self.law.timeout && !self.law.is_recovered(own) {
-            let since = now - self.law.timeout;
-            self.law.run(classes, class, target, None, since, now);
+        } else if since(own.ran.max(own.busy)) >= self.law.timeout && !self.law.is_recovered(own) {
+            self.law.run(classes, class, target, None, now);
             due = true;
         }
         due
@@ -260,13 +255,9 @@ impl Admission for ResponseTimeController {
         if let Some(part) = self.parts.get_mut(at) {
             if !part.batch.is_begun() {
                 part.begun = seconds(now);
-                if part.batch.complete().is_empty() {
-                    part.first = part.begun;
-                }
             }
             let in_system = served.age + served.response_time();
             part.batch.add(in_system, served.weight);
-            part.bucket.answered(served.weight);
             part.active = true;
         }
     }

@@ -39,14 +39,9 @@ pub(super) struct Controller {
     pub(super) arrivals: f64,
     /// The time of `level` and `arrivals`, s.
     pub(super) accounted: f64,
-    /// Answers over all workers, and the time in which they came, s; earlier runs count less.
-    pub(super) answers: f64,
-    pub(super) span: f64,
-    /// The highest recent throughput, requests/s.
-    pub(super) best: f64,
 }
 
-crate::shared::record!((u64, Vec<Controller>), 12);
+crate::shared::record!((u64, Vec<Controller>), 7);
 
 impl Controller {
     /// Whether all numbers are finite. A non-finite one would stay in all later records.
@@ -54,7 +49,7 @@ impl Controller {
         self.numbers().iter().all(|number| number.is_finite())
     }
 
-    pub(super) fn numbers(&self) -> [f64; 14] {
+    pub(super) fn numbers(&self) -> [f64; 11] {
         [
             self.rate,
             self.current.unwrap_or(0.0),
@@ -67,9 +62,6 @@ impl Controller {
             self.level,
             self.arrivals,
             self.accounted,
-            self.answers,
-            self.span,
-            self.best,
         ]
     }
 }

@@ -154,44 +154,6 @@ fn the_rate_follows_section_3_2() {
 }
 
 #[test]
-fn without_an_increase_steps_are_for_a_target_time_and_parts_of_the_throughput() {
-    let mut worker = controller(&ResponseTimeControllerConfig {
-        increase: None,
-        ..settings()
-    });
-    let mut record = Record::default();
-    record.tick(&mut worker, at(0));
-    let close = |found: &ResponseTimeController, expected: f64| {
-        let found = rates(found)[0];
-        assert!((found - expected).abs() < 1e-6, "{found} {expected}");
-    };
-    // 100 answers in half of the target time, of 1 s: 200 requests/s, and half of a decrease.
-    complete(&mut worker, at(0), 0, 2_000);
-    (0..98).for_each(|_| complete(&mut worker, at(100), 0, 2_000));
-    complete(&mut worker, at(500), 0, 2_000);
-    record.tick(&mut worker, at(500));
-    let decreased = 200.0 / 1.2_f64.sqrt();
-    close(&worker, decreased);
-    // A second batch at the same time changes nothing, as its delay has been answered.
-    batch(&mut worker, &mut record, 500, 0, 2_000);
-    close(&worker, decreased);
-    // Until cur is below half of the target, no time passes. Then a run after a tenth of the target
-    // adds a tenth of 6% of the highest throughput, 200/s.
-    for i in 1..=5 {
-        batch(&mut worker, &mut record, 500 + i, 0, 100);
-    }
-    close(&worker, decreased);
-    let before = rates(&worker)[0];
-    complete(&mut worker, at(505), 0, 100);
-    (1..100).for_each(|_| complete(&mut worker, at(605), 0, 100));
-    record.tick(&mut worker, at(605));
-    let current = worker.controllers[0].current.unwrap();
-    let best = worker.controllers[0].best;
-    assert!(current < 0.5 && best >= 200.0, "{current} {best}");
-    close(&worker, before + (1.0 - current - 0.1) * 0.1 * 0.06 * best);
-}
-
-#[test]
 fn the_rate_stays_within_its_bounds() {
     let mut worker = controller(&settings());
     let mut record = Record::default();

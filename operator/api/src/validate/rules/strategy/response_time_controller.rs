@@ -25,12 +25,12 @@ const PERCENTILE: Real = Real {
     right: "a percentile, above 0, below 100",
 };
 const SMOOTHING: Real = Real {
-    default: 0.3,
+    default: 0.7,
     bounds: (Included(0.0), Excluded(1.0)),
     right: "the weight of the past, 0 or more, below 1",
 };
 const REQUESTS: Whole = Whole {
-    default: 20,
+    default: 100,
     bounds: (1, 10_000),
 };
 const TIMEOUT: Time = Time {
@@ -64,14 +64,14 @@ const INCREASE_OFFSET: Real = Real {
     default: -0.1,
     ..DECREASE_ABOVE
 };
-const INCREASE_BELOW_DEFAULT: f64 = -0.1;
+const INCREASE_BELOW_DEFAULT: f64 = -0.5;
 const MIN_RATE: Real = Real {
     default: 0.05,
     bounds: (Included(0.001), Included(1e6)),
     right: "requests/s, 0.001 to 1000000",
 };
 const MAX_RATE: Real = Real {
-    default: 100_000.0,
+    default: 2000.0,
     ..MIN_RATE
 };
 const MIN_QUALITY: Real = Real {
@@ -108,8 +108,7 @@ pub(super) fn config(spec: &AdmissionPolicySpec, at: &At<'_>) -> StrategyConfig 
         timeout_us: at.field("timeout").time(given.timeout.as_ref(), &TIMEOUT),
         increase_below: errors.increase_below,
         decrease_above: errors.decrease_above,
-        increase: (given.increase)
-            .map(|increase| at.field("increase").real(Some(increase), &INCREASE)),
+        increase: at.field("increase").real(given.increase, &INCREASE),
         decrease: at.field("decrease").real(given.decrease, &DECREASE),
         increase_offset: errors.increase_offset,
         min_rate: rates.0,
@@ -215,10 +214,6 @@ pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
     let StrategyConfig::ResponseTimeController(control) = &stage.strategy else {
         return;
     };
-    if control.increase.is_none() {
-        // A decrease starts at the throughput.
-        return;
-    }
     let Some(target_us) = control.targets_us.iter().flatten().min() else {
         return;
     };

@@ -32,7 +32,7 @@ fn settings(settings: &mut Place<'_>) {
     settings.at("timeout").time(&TIMEOUT);
     settings.at("increaseBelow").default(INCREASE_BELOW_DEFAULT);
     settings.at("decreaseAbove").real(&DECREASE_ABOVE);
-    settings.at("increase").real_bounds(&INCREASE);
+    settings.at("increase").real(&INCREASE);
     settings.at("decrease").real(&DECREASE);
     settings.at("increaseOffset").real(&INCREASE_OFFSET);
     settings.at("minRate").real(&MIN_RATE);
