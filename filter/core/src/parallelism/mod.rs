@@ -542,7 +542,7 @@ mod tests {
         assert_eq!(auto.slots(), 64, "twice the most in use, within bounds");
     }
 
-    /// Serves as many requests at once as the ceiling permits, each in `took` ms, for 10 steps of
+    /// Keeps as many requests in flight as the ceiling permits, each for `took` ms, for 10 steps of
     /// 10 ms.
     fn serve_at_the_ceiling(auto: &mut Auto, record: &mut Vec<u8>, ms: u64, took: u64) {
         for step in 0..10 {
@@ -576,6 +576,37 @@ mod tests {
             let risen = auto.level(at(2_230)) > 2 * ceiling;
             assert_eq!(risen, is_open, "{took} ms: {}", auto.level(at(2_230)));
         }
+    }
+
+    #[test]
+    fn a_burst_after_an_idle_time_closes_nothing() {
+        let bounds = AutoParallelism { min: 2, max: 1_000 };
+        let (mut auto, mut record) = (Auto::new("default/a", &bounds, 4, 1), Vec::new());
+        look(&mut auto, &mut record, at(0), 0);
+        for ms in 1..1_100 {
+            auto.answered(TypeId(0), Duration::from_millis(10));
+            auto.completed(TypeId(0), at(1_000 + ms), at(1_010 + ms), (false, 1), 1);
+            look(&mut auto, &mut record, at(1_010 + ms), 1);
+        }
+        (3..13).for_each(|second| look(&mut auto, &mut record, at(1_000 * second), 0));
+        serve_at_the_ceiling(&mut auto, &mut record, 22_000, 10);
+        assert!(auto.is_open());
+    }
+
+    /// Requests that hold slots for long say nothing about those that end.
+    #[test]
+    fn long_requests_at_the_ceiling_close_nothing() {
+        let bounds = AutoParallelism { min: 2, max: 1_000 };
+        let (mut auto, mut record) = (Auto::new("default/a", &bounds, 4, 2), Vec::new());
+        look(&mut auto, &mut record, at(0), 0);
+        for ms in 1..1_300 {
+            auto.answered(TypeId(0), Duration::from_millis(10));
+            auto.completed(TypeId(0), at(1_000 + ms), at(1_010 + ms), (false, 1), 1);
+            let now = at(1_010 + ms);
+            let in_flight = if ms < 1_100 { 10 } else { auto.level(now) };
+            look(&mut auto, &mut record, now, in_flight);
+        }
+        assert!(auto.is_open());
     }
 
     /// A law that has closed after 1.3 s.

@@ -20,8 +20,9 @@
 //! Type k is admitted with probability f_k. a_k is its floor, the probability with which starvation
 //! avoidance overrides a refusal. In all, a_k + (1 − a_k) f_k of type k enter, and floors are paid
 //! first. They fit while Σ a_k w_k ≤ P. Types whose v/m differ by at most 10% share one f, so that
-//! equals are treated alike. λ is an exponential average over 1 s, over all workers, and over 0.2 s
-//! after the number of arrivals in a step was more than 3 standard errors away from it.
+//! equals are treated alike. λ is an exponential average over 1 s, over all workers, and over 0.1 s
+//! while the numbers of arrivals in two steps in a row deviate by more than 3 standard errors in
+//! the same direction.
 //!
 //! *The ceiling.* A request may wait as long as its own objectives allow (Alg. 1), but no longer
 //! than types of higher v/m can. With slack_j = min over percentiles p of (objective_p − pt_p), and

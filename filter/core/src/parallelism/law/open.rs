@@ -13,13 +13,13 @@
 //!
 //! In a sudden overload requests are late only after the objective has passed, and until then the
 //! backend would take in a queue that it needs just as long to work off. So an open law has a
-//! ceiling: more slots than work has lately. Beyond it requests wait in the filter, no longer than
-//! their last objective. With N requests in the backend for a time T at the ceiling, and W = Σ
-//! reference of those that ended in T, N T / W is by Little's law the factor S by which service
-//! times are stretched. Service times themselves show that only after the queue has passed. While
-//! the backend works on all N, the ceiling rises with each answer. If S > 2 by more than 1.3
-//! standard errors, and a request that arrives now would miss the shortest last objective, the law
-//! closes at once:
+//! ceiling: more slots than the work that ended lately has needed. Beyond it requests wait in the
+//! filter, no longer than their last objective. With N requests in the backend for a time T at the
+//! ceiling, and W = Σ reference of those that ended in T, N T / W is by Little's law the factor S
+//! by which service times are stretched. Service times themselves show that only after the queue
+//! has passed. While the backend works on all N, the ceiling rises with each answer. If S > 2 by
+//! more than 1.3 standard errors, and a request that arrives now would miss the shortest last
+//! objective, the law closes at once:
 //!
 //! ```text
 //! ceiling = 16 + 2w + 4√w     w as below
@@ -27,8 +27,8 @@
 //! (N + waiting) · T / answers > objective, S > 2: the law closes
 //! ```
 //!
-//! No ceiling applies to the first 500 answers, whose references are not reliable, before N was
-//! below it once, and while a type is broken, whose requests hold slots without work.
+//! No ceiling applies to the first 500 answers, whose references are not reliable, until N has
+//! been below it, and while a type is broken, whose requests hold slots without work.
 //!
 //! An overdue request counts as late before it ends. Broken types don't count. A type that nearly
 //! misses its last objective with few requests in flight (the reference) says nothing about slots.
@@ -59,7 +59,7 @@
 
 use super::super::add;
 use super::start::FIRST;
-use super::{CONFIDENCE, Law, View, reach_at_first};
+use super::{CONFIDENCE, Law, STRETCHED, View, reach_at_first};
 use crate::time::Instant;
 
 /// Weight of the latest answer.
@@ -206,7 +206,15 @@ impl Law {
         }
         self.ceiling = usual.max(self.ceiling * (-secs / FORGET).exp());
         if view.in_flight < FULL * self.ceiling {
-            (self.full_for, self.ended_full, self.turn) = (0.0, [0.0; 5], view.mean);
+            (self.full_for, self.ended_full) = (0.0, [0.0; 5]);
+            if view.mean > 0.0 {
+                self.turn = view.mean;
+            }
+            return false;
+        }
+        // The time until it was reached doesn't count, and neither does what ended in it.
+        if self.full_for <= 0.0 {
+            self.full_for = f64::MIN_POSITIVE;
             return false;
         }
         self.full_for += secs;
@@ -218,11 +226,12 @@ impl Law {
         let expected = view.in_flight * self.full_for / STRETCH;
         if work > expected {
             self.ceiling += answers;
-            (self.full_for, self.ended_full) = (0.0, [0.0; 5]);
+            (self.full_for, self.ended_full) = (f64::MIN_POSITIVE, [0.0; 5]);
             return false;
         }
         let error = doubt + CONFIDENCE * squares.sqrt() * work / pt.max(work);
-        let surely = work + error < expected;
+        // Requests that hang or are long hold slots without work, and those that end aren't slower.
+        let surely = work + error < expected && pt > STRETCHED * work;
         let response = (view.in_flight + view.queued) * self.full_for / answers.max(1.0);
         if answers >= ENOUGH && surely && response > view.shortest {
             return true;

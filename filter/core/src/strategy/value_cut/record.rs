@@ -9,7 +9,7 @@ const STEP: f64 = 0.1 - 1e-6;
 /// Time constant of arrival rates, s.
 const RATE_TIME: f64 = 1.0;
 /// The same after a significant change, s, and the least such change, standard errors.
-const QUICK_TIME: f64 = 0.2;
+const QUICK_TIME: f64 = 0.1;
 const SIGNIFICANT: f64 = 3.0;
 /// Part of the value above the cut that may be refused before ρ falls.
 const TOLERATED: f64 = 0.02;
@@ -52,9 +52,11 @@ pub(super) struct Record {
     pub(super) judged: (f64, f64),
     pub(super) count: f64,
     pub(super) since: f64,
-    /// Requests that arrived in this step, and the average rate, 1/s.
+    /// Requests that arrived in this step, the average rate, 1/s, and the direction in which the
+    /// last step deviated significantly from it: 1, -1 or 0.
     pub(super) arrivals: f64,
     pub(super) arrival_rate: f64,
+    pub(super) direction: f64,
     /// By cell.
     pub(super) rows: Vec<Row>,
     /// By type.
@@ -89,6 +91,7 @@ impl Record {
             since: secs,
             arrivals: 0.0,
             arrival_rate: 0.0,
+            direction: 0.0,
             rows: vec![Row::default(); cells],
             deliveries: vec![Delivery::default(); kinds],
             held: Vec::new(),
@@ -112,6 +115,7 @@ impl Record {
             self.since,
             self.arrivals,
             self.arrival_rate,
+            self.direction,
         ];
         let rows = self.rows.iter().flat_map(|row| [row.rate, row.fresh]);
         head.into_iter().chain(rows).all(f64::is_finite)
@@ -158,11 +162,20 @@ impl Record {
         true
     }
 
-    /// Whether the number of arrivals in this step is no random deviation from the average (a
-    /// Poisson process). Their work also changes with service times.
-    fn has_changed(&self, elapsed: f64) -> bool {
+    /// Whether the numbers of arrivals in this step and in the one before deviate in the same
+    /// direction from the average, and not by chance (a Poisson process). A single step may be a
+    /// burst, or may contain more or fewer reports of other workers than usual. Unlike the
+    /// arrivals, their work also changes with service times.
+    fn has_changed(&mut self, elapsed: f64) -> bool {
         let usual = self.arrival_rate * elapsed;
-        (self.arrivals - usual).abs() > SIGNIFICANT * usual.max(1.0).sqrt()
+        let deviation = self.arrivals - usual;
+        let direction = if deviation.abs() > SIGNIFICANT * usual.max(1.0).sqrt() {
+            deviation.signum()
+        } else {
+            0.0
+        };
+        let before = std::mem::replace(&mut self.direction, direction);
+        direction * before > 0.0
     }
 
     /// Moves ρ, to at most `most`, after enough requests or time.

@@ -379,12 +379,31 @@ fn a_step_of_the_arrival_rate_is_followed_at_once() {
     };
     let usual = steps(1, 30, 100);
     assert!((9.0..11.0).contains(&usual), "{usual}");
-    let noisy = steps(31, 1, 120);
-    assert!(noisy < 10.5, "{noisy}: two standard errors are no step");
-    let risen = steps(32, 3, 300);
+    let burst = steps(31, 1, 300);
+    assert!(burst < 12.5, "{burst}: one step may be a burst");
+    steps(32, 20, 100);
+    let noisy = steps(52, 3, 120);
+    assert!(noisy < 11.0, "{noisy}: two standard errors are no step");
+    let risen = steps(55, 3, 300);
     assert!(risen > 23.0, "{risen}");
-    let fallen = steps(35, 5, 100);
+    let fallen = steps(58, 4, 100);
     assert!(fallen < 12.0, "{fallen}");
+}
+
+/// 10 requests of 10 ms at once in each second.
+#[test]
+fn bursts_count_as_their_mean() {
+    let mut cut = known(&[Known(1.0, 10.0, 50.0, 0.0)], &[]);
+    let (mut record, mut rng) = (Vec::new(), Rng::new(7));
+    for step in 1..200 {
+        for _ in 0..if step % 10 == 0 { 10 } else { 0 } {
+            cut.admits(&of(0), at(100 * step), &mut rng);
+        }
+        cut.sync(at(100 * step), &mut record);
+        cut.stored();
+        let rate = cut.cells[0].rate;
+        assert!(step < 50 || (0.05..0.16).contains(&rate), "{step}: {rate}");
+    }
 }
 
 #[test]
