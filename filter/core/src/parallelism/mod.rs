@@ -599,11 +599,11 @@ mod tests {
         let bounds = AutoParallelism { min: 2, max: 1_000 };
         let (mut auto, mut record) = (Auto::new("default/a", &bounds, 4, 2), Vec::new());
         look(&mut auto, &mut record, at(0), 0);
-        for ms in 1..1_300 {
+        for step in 1..1_000 {
+            let now = at(10 * step);
             auto.answered(TypeId(0), Duration::from_millis(10));
-            auto.completed(TypeId(0), at(1_000 + ms), at(1_010 + ms), (false, 1), 1);
-            let now = at(1_010 + ms);
-            let in_flight = if ms < 1_100 { 10 } else { auto.level(now) };
+            auto.completed(TypeId(0), at(10 * step - 10), now, (false, 1), 1);
+            let in_flight = if step < 800 { 1 } else { auto.level(now) };
             look(&mut auto, &mut record, now, in_flight);
         }
         assert!(auto.is_open());
