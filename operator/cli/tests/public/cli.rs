@@ -247,6 +247,8 @@ fn explain_shows_defaults_that_depend_on_other_settings() {
     assert_eq!(of("classAdmission.centralized.misses"), 5);
     assert_eq!(of("classAdmission.centralized.period"), "1s");
     assert_eq!(of("classAdmission.centralized.report"), "100ms");
+    let of = explained(sliding, ", centralized: {period: 50ms}");
+    assert_eq!(of("classAdmission.centralized.report"), "50ms");
     let cost =
         "strategy: {type: BacklogControl, backlogControl: {target: 1s, cost: {type: Header}}}";
     let of = explained(cost, ", centralized: {method: Incast}");
