@@ -761,6 +761,12 @@ fn validate_warns_of_what_is_seldom_meant() {
          that would wait longer are let in, and refused when they have waited for the timeout; give \
          a limit below it, or a longer timeout\n"
     );
+    assert_eq!(
+        warned(&waits.replace("history: 5ms", "history: 2s")),
+        "default/prices: spec.strategy.maxQueueWait.limits.history: 2s, above queue.timeout (1s): \
+         requests that would wait longer are let in, and refused when they have waited for the \
+         timeout; give a limit below it, or a longer timeout\n"
+    );
     let bouncer = fraction.replace("type: AcceptFraction", "type: Bouncer");
     let bouncer = bouncer + "    slo: {p50: 100ms}\n";
     assert_eq!(warned(&bouncer), "");
