@@ -516,6 +516,11 @@ fn bootstrap_asks_for_the_kind_of_filter_or_names_its_file() {
 
     for (args, message) in [
         (
+            vec!["--request-timeout", "0s"],
+            "error: invalid value '0s' for '--request-timeout <DURATION>': must be more than 0; \
+             leave the argument out for no limit",
+        ),
+        (
             vec!["--filter", "lua"],
             "error: invalid value 'lua' for '--filter <KIND>'\n  [possible values: wasm, native]",
         ),

@@ -60,7 +60,7 @@ pub struct ElectionArgs {
         long = "leader-elect-lease-duration",
         value_name = "DURATION",
         default_value = "15s",
-        value_parser = duration
+        value_parser = Text::above_zero
     )]
     pub lease_duration: Duration,
     /// Time after its last renewal at which a leader stops writing. It must be shorter than the
@@ -69,7 +69,7 @@ pub struct ElectionArgs {
         long = "leader-elect-renew-deadline",
         value_name = "DURATION",
         default_value = "10s",
-        value_parser = duration
+        value_parser = Text::above_zero
     )]
     pub renew_deadline: Duration,
     /// Pause between two attempts of a replica to become the leader. It must be shorter than the
@@ -78,18 +78,9 @@ pub struct ElectionArgs {
         long = "leader-elect-retry-period",
         value_name = "DURATION",
         default_value = "2s",
-        value_parser = duration
+        value_parser = Text::above_zero
     )]
     pub retry_period: Duration,
-}
-
-/// Parses a duration as in policies, more than 0.
-fn duration(text: &str) -> Result<Duration, String> {
-    match Text(text.to_owned()).parse() {
-        Ok(Duration::ZERO) => Err("must be more than 0".to_owned()),
-        Ok(duration) => Ok(duration),
-        Err(why) => Err(why.to_string()),
-    }
 }
 
 impl ElectionArgs {
