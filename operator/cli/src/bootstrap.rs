@@ -13,7 +13,6 @@ use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
 
 use super::Output;
-use super::input::span;
 use super::run::{install, module_file};
 use headgate_api::plan::TargetRef;
 use headgate_controller::bootstrap::{
@@ -141,7 +140,7 @@ pub struct BootstrapArgs {
     pub buffer_requests: Option<NonZeroU32>,
     /// Answer 408 to a request that has not fully arrived within this time, such as 30s; no limit
     /// by default
-    #[arg(long, value_name = "DURATION", value_parser = span)]
+    #[arg(long, value_name = "DURATION", value_parser = request_timeout)]
     pub request_timeout: Option<Duration>,
     /// Read the configuration from a file that `headgate render` wrote, without xDS
     #[arg(long, value_name = "PATH", conflicts_with_all = ["xds", "xds_identity"])]
@@ -152,6 +151,12 @@ pub struct BootstrapArgs {
     /// Write the bootstrap to this file, and for TLS two more beside it, instead of printing it
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+/// Parses the value of `--request-timeout`.
+fn request_timeout(text: &str) -> Result<Duration, String> {
+    let timeout = headgate_api::Duration::above_zero(text);
+    timeout.map_err(|why| format!("{why}; leave the argument out for no limit"))
 }
 
 /// Prints or writes the bootstrap.

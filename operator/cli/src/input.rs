@@ -5,7 +5,6 @@ use std::fmt;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
@@ -18,15 +17,6 @@ use headgate_api::validate::{
     FileReport, MAX_FILE, Problem, ValidPolicy, check_file, leave_out_other_apis, refuse_duplicates,
 };
 use headgate_controller::source::read::{read_dir, read_file};
-
-/// Parses a duration as in policies, more than 0.
-pub(super) fn span(text: &str) -> Result<Duration, String> {
-    let span = headgate_api::Duration(text.to_owned()).parse();
-    match span.map_err(|e| e.to_string())? {
-        Duration::ZERO => Err("0; more than that".to_owned()),
-        span => Ok(span),
-    }
-}
 
 /// The mistakes in files, a line each: the error of a command that can't continue with them.
 #[derive(Debug)]

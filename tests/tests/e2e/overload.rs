@@ -136,7 +136,7 @@ fn run(policy: Value, threads: u32, loads: &[f64], seconds: u64) -> Result<(Load
 fn never_more_than_p_and_fast_types_are_never_refused() -> Result<()> {
     // By value, the second may be refused for the sake of the first.
     let never: [(bool, &[&str]); 2] = [(false, &["fast", "mediumfast"]), (true, &["fast"])];
-    for (threads, (shed_by_value, never_refused)) in [(1, never[0]), (2, never[1]), (4, never[0])] {
+    for (threads, (shed_by_value, never_refused)) in [(1, never[0]), (2, never[0]), (4, never[1])] {
         let mut policy = policy::for_mix(P, &mix::bouncer(SCALE));
         policy["spec"]["strategy"] =
             json!({"type": "Bouncer", "bouncer": {"shedByValue": shed_by_value}});

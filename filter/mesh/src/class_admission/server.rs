@@ -10,9 +10,10 @@
 //! server. With method 1 the probability is 0 or 1, and holds until the end of the period.
 //!
 //! State is bounded, whatever is reported: [`SERVICES`] services, and for each the [`CHANNELS`]
-//! most recently used pairs of sender and class. A new service replaces those of the namespace with
-//! the most, so that reports about one namespace's services don't evict those of the others. The
-//! content of reports is trusted; the server's TLS authenticates the senders.
+//! most recently used pairs of sender and class. A new service counts for the namespace of the
+//! sender that reported it first. It replaces those of the namespace with the most, so that one
+//! namespace's reports don't evict what others reported. The content of reports is trusted; the
+//! server's TLS authenticates the senders.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -48,7 +49,7 @@ pub struct Server {
 
 #[derive(Debug)]
 struct Entry {
-    /// The hash of the namespace.
+    /// The hash of the first sender's namespace.
     namespace: u64,
     used: Instant,
     service: Service,
@@ -78,13 +79,15 @@ pub enum ReportError {
 }
 
 impl Server {
-    /// Records a report, and returns the decisions for its sender.
+    /// Records a report, and returns the decisions for its sender. `namespace` is the proven one of
+    /// the sender; without a proof, a service counts for its own namespace.
     ///
     /// # Errors
     /// [`ReportError`]; the reports on services before the one at fault are recorded.
     pub fn exchange<'a>(
         &mut self,
         now: Instant,
+        namespace: Option<&str>,
         report: &'a Report<'_>,
     ) -> Result<Answer<'a>, ReportError> {
         if report.services.len() > MAX_SERVICES {
@@ -100,7 +103,8 @@ impl Server {
             if known.is_none_or(|known| now.since(known.used) >= IDLE) {
                 let service = Service::new(&told.rules);
                 let service = service.map_err(|error| ReportError::Rules { at, error })?;
-                let namespace = told.service.split_once('/').map_or("", |(of, _)| of);
+                let own = || told.service.split_once('/').map_or("", |(of, _)| of);
+                let namespace = namespace.unwrap_or_else(own);
                 let entry = Entry {
                     namespace: self.hashes.hash_one(namespace),
                     used: now,
@@ -270,7 +274,7 @@ mod tests {
 
     /// Returns the decisions for high and medium.
     fn ask(server: &mut Server, us: u64, report: &Report<'_>) -> [(f64, Option<u64>); 2] {
-        let answer = server.exchange(at(us), report).unwrap();
+        let answer = server.exchange(at(us), None, report).unwrap();
         let classes = &answer.services[0].classes;
         [0, 1].map(|class: usize| (classes[class].admit, classes[class].for_us))
     }
@@ -371,7 +375,7 @@ mod tests {
                 let mut report = report("1", "a/b", &rules(method), told);
                 report.services[0].classes = vec![told; classes];
                 for us in [us, us.saturating_add(1)] {
-                    match server.exchange(at(us.into()), &report) {
+                    match server.exchange(at(us.into()), None, &report) {
                         Ok(answer) => {
                             for decision in &answer.services[0].classes {
                                 prop_assert!((0.0..=1.0).contains(&decision.admit));
@@ -422,7 +426,7 @@ mod tests {
         let rules = rules(MISSES);
         for service in 0..2_000 {
             let report = report("1", &service.to_string(), &rules, misses(9));
-            server.exchange(at(1), &report).unwrap();
+            server.exchange(at(1), None, &report).unwrap();
             assert!(server.services.len() <= SERVICES);
         }
         let last = report("2", "1999", &rules, misses(0));
@@ -431,17 +435,27 @@ mod tests {
         assert_eq!(ask(&mut server, 2, &first)[0].0, 1.0);
         // Another namespace's services and rules evict only their own.
         let theirs = report("1", "other/0", &rules, misses(9));
-        server.exchange(at(2), &theirs).unwrap();
+        server.exchange(at(2), None, &theirs).unwrap();
         for service in 0..2_000 {
             let flood = report("1", &format!("flood/{service}"), &rules, misses(9));
-            server.exchange(at(3 + service), &flood).unwrap();
+            server.exchange(at(3 + service), None, &flood).unwrap();
             assert!(server.services.len() <= SERVICES);
         }
         let theirs = report("2", "other/0", &rules, misses(0));
         assert_eq!(ask(&mut server, 2_003, &theirs)[0].0, 0.0);
+        // So do other rules for a service of theirs.
+        let mut other_rules = rules.clone();
+        for flood in 1..=2 * SERVICES as u64 {
+            other_rules.targets_us[0] = 1_000 + flood;
+            let flooded = report("3", "other/0", &other_rules, misses(9));
+            let now = at(3_000 + flood);
+            server.exchange(now, Some("evil"), &flooded).unwrap();
+            assert!(server.services.len() <= SERVICES);
+        }
+        assert_eq!(ask(&mut server, 5_000, &theirs)[0].0, 0.0);
         let mut many = first;
         many.services = vec![many.services[0].clone(); MAX_SERVICES + 1];
-        let error = server.exchange(at(3), &many).unwrap_err().to_string();
+        let error = server.exchange(at(3), None, &many).unwrap_err().to_string();
         assert_eq!(error, "services: 257 of them; at most 256");
     }
 
@@ -451,7 +465,7 @@ mod tests {
         let report: Report<'_> = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&report).unwrap(), text);
         let mut server = Server::default();
-        let answer = server.exchange(at(400_000), &report).unwrap();
+        let answer = server.exchange(at(400_000), None, &report).unwrap();
         let said = serde_json::to_string(&answer).unwrap();
         let expected =
             r#"{"services":[{"service":"shop/stock","classes":[{"admit":0.0,"for_us":600000}]}]}"#;

@@ -72,7 +72,8 @@ pub struct CentralizedAdmission {
     /// The scope over which misses or waits are aggregated; a class of the service (`Class`) by
     /// default.
     pub scope: AdmissionScope,
-    /// Time between the reports of a sidecar, 10ms to 10s; 100ms by default.
+    /// Time between the reports of a sidecar, 10ms to 10s; 100ms by default, or `period` if that is
+    /// shorter.
     pub report: Option<Duration>,
     /// The decision while the server doesn't answer; each sender's own (`Distributed`) by default.
     pub fallback: AdmissionFallback,

@@ -53,6 +53,18 @@ impl Duration {
     pub fn parse(&self) -> Result<Span, ParseDurationError> {
         parse(&self.0)
     }
+
+    /// Returns the length of the duration in `text`, an argument that must be more than 0.
+    ///
+    /// # Errors
+    /// Returns the mistake in the text and its correction.
+    pub fn above_zero(text: &str) -> Result<Span, String> {
+        match parse(text) {
+            Ok(Span::ZERO) => Err("must be more than 0".to_owned()),
+            Ok(span) => Ok(span),
+            Err(error) => Err(error.to_string()),
+        }
+    }
 }
 
 impl fmt::Display for Duration {

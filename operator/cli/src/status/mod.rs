@@ -21,9 +21,9 @@ use serde::Serialize;
 use tokio::net::TcpStream;
 
 use super::cluster::{Cluster, ClusterArgs, OPERATOR};
-use super::input::span;
 use super::table::one_line;
 use super::{Output, block_on};
+use headgate_api::Duration as Text;
 use headgate_controller::endpoint::Endpoint;
 use headgate_controller::http_client::exchange;
 use headgate_controller::kubernetes::authorize::AUDIENCE;
@@ -70,7 +70,7 @@ pub struct StatusArgs {
         long,
         value_name = "DURATION",
         default_value = "30s",
-        value_parser = span,
+        value_parser = Text::above_zero,
         requires = "wait"
     )]
     pub timeout: Duration,

@@ -8,12 +8,13 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
+use headgate_api::Duration as Text;
 use headgate_simulator::sysid::{
     Design, Fit, Gains, Goal, Law, MAX_ORDER, Plant, Transform, choose_order, design, identify,
 };
 
 use super::Output;
-use super::input::{span, text_of};
+use super::input::text_of;
 use show::{Answer, Found};
 use trace::{Columns, Trace};
 
@@ -57,17 +58,17 @@ pub struct SysidArgs {
     #[arg(long)]
     pub square_root: bool,
     /// Sampling period, if the trace has no times
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = Text::above_zero)]
     pub period: std::time::Duration,
     /// Delay to hold (S_t)
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = Text::above_zero)]
     pub target: std::time::Duration,
     /// Highest delay after a step to the target (S_v)
-    #[arg(long, value_name = "DURATION", default_value = "2500ms", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "2500ms", value_parser = Text::above_zero)]
     pub overshoot: std::time::Duration,
     /// Time in which the delay settles (T_v); the trace's dead time sets a limit [default: the
     /// shortest possible, from 10s on]
-    #[arg(long, value_name = "DURATION", value_parser = span)]
+    #[arg(long, value_name = "DURATION", value_parser = Text::above_zero)]
     pub settling_time: Option<std::time::Duration>,
     /// Gains K_P,K_I to check, instead of finding some
     #[arg(long, value_name = "KP,KI", allow_hyphen_values = true)]

@@ -247,6 +247,8 @@ fn explain_shows_defaults_that_depend_on_other_settings() {
     assert_eq!(of("classAdmission.centralized.misses"), 5);
     assert_eq!(of("classAdmission.centralized.period"), "1s");
     assert_eq!(of("classAdmission.centralized.report"), "100ms");
+    let of = explained(sliding, ", centralized: {period: 50ms}");
+    assert_eq!(of("classAdmission.centralized.report"), "50ms");
     let cost =
         "strategy: {type: BacklogControl, backlogControl: {target: 1s, cost: {type: Header}}}";
     let of = explained(cost, ", centralized: {method: Incast}");
@@ -514,6 +516,11 @@ fn bootstrap_asks_for_the_kind_of_filter_or_names_its_file() {
 
     for (args, message) in [
         (
+            vec!["--request-timeout", "0s"],
+            "error: invalid value '0s' for '--request-timeout <DURATION>': must be more than 0; \
+             leave the argument out for no limit",
+        ),
+        (
             vec!["--filter", "lua"],
             "error: invalid value 'lua' for '--filter <KIND>'\n  [possible values: wasm, native]",
         ),
@@ -753,6 +760,12 @@ fn validate_warns_of_what_is_seldom_meant() {
         "default/prices: spec.strategy.maxQueueWait.limit: 2s, above queue.timeout (1s): requests \
          that would wait longer are let in, and refused when they have waited for the timeout; give \
          a limit below it, or a longer timeout\n"
+    );
+    assert_eq!(
+        warned(&waits.replace("history: 5ms", "history: 2s")),
+        "default/prices: spec.strategy.maxQueueWait.limits.history: 2s, above queue.timeout (1s): \
+         requests that would wait longer are let in, and refused when they have waited for the \
+         timeout; give a limit below it, or a longer timeout\n"
     );
     let bouncer = fraction.replace("type: AcceptFraction", "type: Bouncer");
     let bouncer = bouncer + "    slo: {p50: 100ms}\n";

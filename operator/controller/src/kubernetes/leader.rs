@@ -38,8 +38,6 @@ use crate::metrics::Metrics;
 
 /// The longest timeout of one request.
 const REQUEST: Duration = Duration::from_secs(4);
-/// The number of attempts in a retry period after a failed one.
-const RETRIES_PER_PERIOD: u32 = 2;
 /// The time for which a replica without an election leads: longer than any process lives.
 const ALWAYS: Duration = Duration::from_secs(30 * 365 * 86_400);
 
@@ -62,7 +60,7 @@ pub struct ElectionArgs {
         long = "leader-elect-lease-duration",
         value_name = "DURATION",
         default_value = "15s",
-        value_parser = duration
+        value_parser = Text::above_zero
     )]
     pub lease_duration: Duration,
     /// Time after its last renewal at which a leader stops writing. It must be shorter than the
@@ -71,27 +69,18 @@ pub struct ElectionArgs {
         long = "leader-elect-renew-deadline",
         value_name = "DURATION",
         default_value = "10s",
-        value_parser = duration
+        value_parser = Text::above_zero
     )]
     pub renew_deadline: Duration,
-    /// Pause between two attempts of a replica to become the leader. It must leave a leader time
-    /// for a second try to renew the Lease before its deadline: less than 4s of 10s
+    /// Pause between two attempts of a replica to become the leader. It must be shorter than the
+    /// deadline
     #[arg(
         long = "leader-elect-retry-period",
         value_name = "DURATION",
         default_value = "2s",
-        value_parser = duration
+        value_parser = Text::above_zero
     )]
     pub retry_period: Duration,
-}
-
-/// Parses a duration as in policies, more than 0.
-fn duration(text: &str) -> Result<Duration, String> {
-    match Text(text.to_owned()).parse() {
-        Ok(Duration::ZERO) => Err("must be more than 0".to_owned()),
-        Ok(duration) => Ok(duration),
-        Err(why) => Err(why.to_string()),
-    }
 }
 
 impl ElectionArgs {
@@ -115,24 +104,26 @@ impl ElectionArgs {
             Text::from(WRITE_TIMEOUT),
             Text::from(lease)
         );
-        let longest = self.longest_retry();
         ensure!(
-            retry < longest,
-            "--leader-elect-retry-period {}: too long for a second try to renew the Lease within \
-             --leader-elect-renew-deadline {}; choose less than {}",
+            retry < renew,
+            "--leader-elect-retry-period {}: must be shorter than --leader-elect-renew-deadline {}",
             Text::from(retry),
-            Text::from(renew),
-            Text::from(longest)
+            Text::from(renew)
         );
         Ok(())
     }
 
-    /// Returns the bound of the retry period, in whole ms: that of Kubernetes' own controllers, and
-    /// the one at which a leader whose first renewal gets no answer starts another in time.
-    fn longest_retry(&self) -> Duration {
-        let left = self.renew_deadline - self.renewal() - self.request();
-        let longest = (left * RETRIES_PER_PERIOD).min(self.renew_deadline * 5 / 6);
-        Duration::from_millis(u64::try_from(longest.as_millis()).unwrap_or(u64::MAX))
+    /// Returns the pause after a failed attempt.
+    fn pause(&self, is_leading: bool) -> Duration {
+        let pause = self.retry_period / 2;
+        // After a renewal that got no answer, at least a fifth of the deadline is left. Half of it
+        // is for the second try.
+        let longest = self.renew_deadline / 10;
+        if is_leading {
+            pause.min(longest)
+        } else {
+            pause
+        }
     }
 
     /// Returns the interval between renewals.
@@ -318,11 +309,12 @@ impl Candidate {
         if !std::mem::replace(&mut self.failing, true) {
             warn!(lease = self.name, "{why}; trying again");
         }
-        if self.is_leading() {
+        let is_leading = self.is_leading();
+        if is_leading {
             // The request may have succeeded all the same.
             self.seen = None;
         }
-        self.election.retry_period / RETRIES_PER_PERIOD
+        self.election.pause(is_leading)
     }
 
     /// Tries once to take or renew the Lease. Returns whether this replica holds it.
@@ -587,22 +579,9 @@ mod tests {
                 &["--leader-elect-retry-period=10s"],
                 Some("--leader-elect-retry-period 10s: "),
             ),
-            (
-                &["--leader-elect-retry-period=4s"],
-                Some(
-                    "--leader-elect-retry-period 4s: too long for a second try to renew the Lease \
-                     within --leader-elect-renew-deadline 10s; choose less than 4s",
-                ),
-            ),
-            (&["--leader-elect-retry-period=3999ms"], None),
-            (
-                &[
-                    "--leader-elect-lease-duration=60s",
-                    "--leader-elect-renew-deadline=54s",
-                    "--leader-elect-retry-period=45s",
-                ],
-                Some("--leader-elect-retry-period 45s: "),
-            ),
+            // The default retry period of 2s, and the longest one.
+            (&["--leader-elect-renew-deadline=5s"], None),
+            (&["--leader-elect-retry-period=9999ms"], None),
         ] {
             let election = election(arguments);
             let error = election.check().err().map(|error| error.to_string());
@@ -614,11 +593,8 @@ mod tests {
             assert!(is_as_expected, "{arguments:?}: {error:?}");
             let one_fails = election.renewal() + election.request();
             assert!(one_fails < election.renew_deadline, "{arguments:?}");
-            let second = one_fails + election.retry_period / RETRIES_PER_PERIOD;
-            assert!(
-                error.is_some() || second < election.renew_deadline,
-                "{arguments:?}"
-            );
+            let second = one_fails + election.pause(true);
+            assert!(second < election.renew_deadline, "{arguments:?}");
         }
     }
 

@@ -9,13 +9,14 @@
 //! the API server is away, an older answer counts until the token expires, so that a proxy that
 //! reconnects then keeps its policies.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use k8s_openapi::api::authentication::v1::TokenReviewStatus;
 use kube::Client;
-use tokio::sync::Semaphore;
+use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::timeout;
 
 use super::kept::{Kept, Key, key};
@@ -35,7 +36,7 @@ const MAX_KNOWN_OF_NAMESPACE: usize = MAX_KNOWN / 2;
 const MAX_REFUSED: usize = 1_024;
 /// The number of reviews in flight; further ones wait.
 const MAX_REVIEWS: usize = 16;
-/// The timeout of a review, with waiting.
+/// The timeout of a review, and before it of the wait for a permit.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest token, in bytes.
 const MAX_BYTES: usize = 8_192;
@@ -68,6 +69,8 @@ pub enum Refusal {
 
 /// An account, and the time of the review that returned it.
 type Known = (Account, Instant);
+/// A review in progress, which ends with its last stream.
+type Running = OnceCell<Result<Account, Refusal>>;
 
 /// Asks the API server for the accounts of tokens.
 #[derive(Clone)]
@@ -75,8 +78,9 @@ pub struct ProxyTokens {
     client: Client,
     known: Arc<Kept<Known>>,
     refused: Arc<Kept<Refusal>>,
-    /// Permits for reviews, by token: so concurrent streams of a proxy share one review.
-    reviews: Arc<[Semaphore; MAX_REVIEWS]>,
+    /// Reviews in progress, by token: concurrent streams of a proxy share one.
+    running: Arc<Mutex<HashMap<Key, Weak<Running>>>>,
+    permits: Arc<Semaphore>,
 }
 
 impl fmt::Debug for ProxyTokens {
@@ -93,7 +97,8 @@ impl ProxyTokens {
             client,
             known: Arc::new(Kept::new(MAX_KNOWN, MAX_KNOWN_OF_NAMESPACE)),
             refused: Arc::new(Kept::new(MAX_REFUSED, MAX_REFUSED)),
-            reviews: Arc::new(std::array::from_fn(|_| Semaphore::new(1))),
+            running: Arc::default(),
+            permits: Arc::new(Semaphore::new(MAX_REVIEWS)),
         }
     }
 
@@ -110,31 +115,40 @@ impl ProxyTokens {
         if let Some(account) = self.fresh(&key) {
             return Ok(account);
         }
-        let reviewing = async {
-            let permits = self.reviews.get(usize::from(key[0]) % MAX_REVIEWS);
-            let _permit = match permits {
-                Some(permits) => permits.acquire().await.ok(),
-                None => None,
-            };
-            // Checked again after the permit is acquired.
+        let running = self.running(key);
+        let reviewed = running.get_or_init(async || {
+            // Another review of this token may have ended meanwhile.
             if let Some(account) = self.fresh(&key) {
                 return Ok(account);
             }
             if let Some(refusal) = self.refused.get(&key, Instant::now()) {
                 return Err(refusal);
             }
-            let reviewed = self.review(token).await;
+            let permit = timeout(TIMEOUT, self.permits.acquire()).await;
+            let _permit = permit.map_err(|_| late())?;
+            let reviewed = timeout(TIMEOUT, self.review(token)).await;
+            let reviewed = reviewed.unwrap_or_else(|_| Err(late()));
             self.keep(key, token, &reviewed);
             reviewed
-        };
-        let reviewed = timeout(TIMEOUT, reviewing).await.unwrap_or_else(|_| {
-            let why = format!("no answer within {} s", TIMEOUT.as_secs());
-            Err(Refusal::Unavailable(why))
         });
+        let reviewed = reviewed.await.clone();
         match (reviewed, self.known.get(&key, Instant::now())) {
             (Err(Refusal::Unavailable(_)), Some((account, _))) => Ok(account),
             (reviewed, _) => reviewed,
         }
+    }
+
+    /// Returns the review in progress of a token, or a new one.
+    fn running(&self, key: Key) -> Arc<Running> {
+        let mut all = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = all.get(&key).and_then(Weak::upgrade);
+        if let Some(running) = known.filter(|running| !running.initialized()) {
+            return running;
+        }
+        all.retain(|_, running| running.strong_count() > 0);
+        let running = Arc::default();
+        all.insert(key, Arc::downgrade(&running));
+        running
     }
 
     /// Returns the account of a token that was reviewed within [`KEEP`].
@@ -164,6 +178,10 @@ impl ProxyTokens {
         let reviewed = review(&self.client, token, Some(AUDIENCE)).await;
         reviewed.map_or_else(|e| Err(Refusal::Unavailable(e.to_string())), account)
     }
+}
+
+fn late() -> Refusal {
+    Refusal::Unavailable(format!("no answer within {} s", TIMEOUT.as_secs()))
 }
 
 fn account(status: TokenReviewStatus) -> Result<Account, Refusal> {

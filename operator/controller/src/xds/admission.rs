@@ -174,7 +174,12 @@ async fn exchange(
     }
     let now = Instant::from_nanos(nanos(shared.began.elapsed()));
     let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
-    let answer = state.exchange(now, &report);
+    let proven = peer
+        .proven
+        .as_deref()
+        .and_then(|proven| proven.as_ref().ok());
+    let namespace = proven.map(|sender| sender.namespace.as_str());
+    let answer = state.exchange(now, namespace, &report);
     drop(state);
     match answer {
         // The answer has no maps and no numbers that JSON lacks.

@@ -198,13 +198,24 @@ mod tests {
         let of_address = 2 * limits.connections_per_address;
         let clients = 2 * limits.streams / of_address;
         let mut streams = JoinSet::new();
-        for client in 1..=clients {
+        for stream in 0..=of_address {
+            let token = format!("none/0/{stream}");
+            open(&mut streams, &tenants, (peer(0), &token));
+        }
+        let refused = streams.join_next().await.unwrap().unwrap().unwrap_err();
+        let expected = format!("{of_address} streams of this address are open");
+        assert_eq!(refused.to_string(), expected);
+        while tenants.unproven.taken() < of_address {
+            assert_eq!(streams.len(), of_address);
+            yield_now().await;
+        }
+        for client in 1..clients {
             for stream in 0..=of_address {
                 let token = format!("none/{client}/{stream}");
                 open(&mut streams, &tenants, (peer(client), &token));
             }
         }
-        let opened = clients * (of_address + 1);
+        let opened = of_address + (clients - 1) * (of_address + 1);
         for _ in 0..opened - limits.streams {
             let refused = streams.join_next().await.unwrap().unwrap();
             assert!(matches!(refused, Err(Refused::Full { .. })), "{refused:?}");

@@ -230,6 +230,7 @@ fn good_policies() -> Vec<(PathBuf, Vec<u8>)> {
     let mut files = vec![
         repository().join("operator/cli/tests/policies/everything.yaml"),
         repository().join("operator/cli/tests/policies/rival.yaml"),
+        repository().join("operator/cli/tests/policies/short-period.yaml"),
     ];
     for folder in fs::read_dir(repository().join("examples")).unwrap() {
         let folder = folder.unwrap().path();

@@ -56,7 +56,7 @@ impl Proxy {
 fn answer(server: &mut Server, ms: u64, callout: &Callout) -> Vec<u8> {
     let report: Report<'_> = serde_json::from_slice(&callout.body).unwrap();
     let now = Instant::default() + Duration::from_millis(ms);
-    serde_json::to_vec(&server.exchange(now, &report).unwrap()).unwrap()
+    serde_json::to_vec(&server.exchange(now, None, &report).unwrap()).unwrap()
 }
 
 fn reported(callout: &Callout) -> ClassReport {

@@ -187,7 +187,11 @@ fn centralized(given: &crate::ClassAdmission, at: &At<'_>) -> Option<CentralConf
     let known = at.found();
     let allowed = at.field("misses").whole(settings.misses, &MISSES);
     let period_us = at.field("period").time(settings.period.as_ref(), &PERIOD);
-    let report_us = at.field("report").time(settings.report.as_ref(), &REPORT);
+    let report = Time {
+        default: REPORT.default.min(Duration::from_micros(period_us)),
+        ..REPORT
+    };
+    let report_us = at.field("report").time(settings.report.as_ref(), &report);
     if settings.method == CentralizedMethod::Misses && at.found() == known && report_us > period_us
     {
         let text = |us| crate::Duration::from(Duration::from_micros(us));
@@ -317,24 +321,22 @@ pub(super) fn schema(spec: &mut Place<'_>) {
                 .forbidden(),
         );
     }
-    let or = |field: &str, default| {
-        let default = crate::Duration::from(default);
-        format!("(has(self.{field}) ? self.{field} : '{default}')")
-    };
-    let (report, period) = (or("report", REPORT.default), or("period", PERIOD.default));
+    let report = "self.report";
+    let default = crate::Duration::from(PERIOD.default);
+    let period = format!("(has(self.period) ? self.period : '{default}')");
     let right = format!(
         "{} && {}",
-        cel::right_time(&report, &REPORT),
+        cel::right_time(report, &REPORT),
         cel::right_time(&period, &PERIOD)
     );
     central.rule(
         Rule::words(
             format!(
-                "(has(self.method) && self.method != 'Misses') || !({right}) || \
+                "!has({report}) || (has(self.method) && self.method != 'Misses') || !({right}) || \
                  duration({report}) <= duration({period})"
             ),
             &format!("%s; {AT_MOST_A_PERIOD} (%s), {ENDS_WITH_IT}"),
-            &[&report, &period],
+            &[report, &period],
         )
         .on(".report"),
     );

@@ -7,14 +7,17 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use http::{Request, Response};
 use kube::client::Body;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use super::*;
 
-/// An API server that answers `status` for every token.
+/// An API server that answers `status` for every token, but never for [`HUNG`].
 struct Server {
     status: Mutex<Value>,
     asked: AtomicUsize,
     is_away: AtomicBool,
+    is_hanging: Notify,
 }
 
 fn server(status: Value) -> (ProxyTokens, Arc<Server>) {
@@ -22,6 +25,7 @@ fn server(status: Value) -> (ProxyTokens, Arc<Server>) {
         status: Mutex::new(status),
         asked: AtomicUsize::new(0),
         is_away: AtomicBool::new(false),
+        is_hanging: Notify::new(),
     });
     let state = Arc::clone(&server);
     let answer = move |request: Request<Body>| {
@@ -31,6 +35,10 @@ fn server(status: Value) -> (ProxyTokens, Arc<Server>) {
             let body = request.into_body().collect_bytes().await.unwrap();
             let mut review: Value = serde_json::from_slice(&body).unwrap();
             assert_eq!(review["spec"]["audiences"], json!([AUDIENCE]));
+            if review["spec"]["token"] == HUNG {
+                server.is_hanging.notify_one();
+                return std::future::pending().await;
+            }
             review["status"] = server.status.lock().unwrap().clone();
             let code = match server.is_away.load(Ordering::Relaxed) {
                 true => 503,
@@ -56,6 +64,8 @@ fn token() -> String {
     format!("e30.{}.c2ln", BASE64_URL_SAFE_NO_PAD.encode(claims))
 }
 
+/// A token whose review gets no answer.
+const HUNG: &str = "hung";
 const WEB: &str = "system:serviceaccount:shop:web";
 
 #[tokio::test]
@@ -111,6 +121,26 @@ async fn a_token_is_reviewed_once_for_many_streams() {
         }
         assert_eq!(server.asked.load(Ordering::Relaxed), 1);
     }
+}
+
+#[tokio::test]
+async fn a_hung_review_delays_no_other_token() {
+    let (tokens, server) = server(of(WEB, &json!([AUDIENCE])));
+    let mut hung = JoinSet::new();
+    for _ in 0..2 * MAX_REVIEWS {
+        let tokens = tokens.clone();
+        hung.spawn(async move { tokens.account(HUNG).await });
+    }
+    server.is_hanging.notified().await;
+    for other in 0..256 {
+        let account = tokens.account(&format!("other/{other}")).await;
+        assert_eq!(account.unwrap().namespace, "shop", "{other}");
+    }
+    assert_eq!(server.asked.load(Ordering::Relaxed), 1 + 256);
+    // A review that was begun by a stream which has ended leaves nothing behind.
+    hung.shutdown().await;
+    tokens.account("last").await.unwrap();
+    assert_eq!(tokens.running.lock().unwrap().len(), 1);
 }
 
 /// A proxy that reconnects while the API server is away keeps its account.

@@ -48,15 +48,28 @@ pub(super) fn config(
     }
 }
 
-/// Adds a warning about a limit that has no effect, because the queue's timeout ends waits before.
+/// Adds warnings about limits that have no effect, because the queue's timeout ends waits before.
 pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
-    let StrategyConfig::MaxQueueWait { limit_us, .. } = stage.strategy else {
+    let StrategyConfig::MaxQueueWait {
+        limit_us,
+        type_limits_us,
+        ..
+    } = &stage.strategy
+    else {
         return;
     };
     let timeout_us = stage.queue.timeout_us;
-    if stage.queue.mode == QueueMode::Hold && limit_us > timeout_us {
+    if stage.queue.mode != QueueMode::Hold {
+        return;
+    }
+    let settings = spec.field("strategy.maxQueueWait");
+    let limits = settings.field("limits");
+    let of_types = type_limits_us.iter();
+    let of_types = of_types.map(|(name, limit_us)| (limits.key(name), limit_us));
+    let all = [(settings.field("limit"), limit_us)].into_iter();
+    for (at, &limit_us) in all.chain(of_types).filter(|(_, us)| **us > timeout_us) {
         let text = |us| Duration::from(Span::from_micros(us));
-        spec.field("strategy.maxQueueWait.limit").add(format!(
+        at.add(format!(
             "{}, above queue.timeout ({}): requests that would wait longer are let in, and refused \
              when they have waited for the timeout; give a limit below it, or a longer timeout",
             text(limit_us),
