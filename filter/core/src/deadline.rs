@@ -44,7 +44,7 @@ pub fn lower(request: &impl RequestView, by: Duration, mut set: impl FnMut(&'sta
             false => number(value).map(Duration::from_millis),
         });
         let left = stated.map_or(0, |stated| stated.saturating_sub(by).as_millis());
-        // Of more digits, the delay is less than a millionth.
+        // A longer one needs more than 8 digits, and the delay is negligible beside it.
         if left > 0 && (!is_grpc || left <= 99_999_999) {
             set(name, &format!("{left}{}", if is_grpc { "m" } else { "" }));
         }
