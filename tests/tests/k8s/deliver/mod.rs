@@ -314,7 +314,9 @@ async fn an_object_of_somebody_elses_is_not_taken() -> Result<()> {
     stage.search();
     stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
     stage.show();
-    let said = stage.programmed("p", false, "that Headgate doesn't manage").await?;
+    let said = stage
+        .programmed("p", false, "that Headgate doesn't manage")
+        .await?;
     assert!(said.contains("ConfigMap"), "{said}");
     stage.cluster.policies.clear();
     stage.show();
@@ -331,7 +333,9 @@ async fn an_object_of_somebody_elses_is_not_taken() -> Result<()> {
     // When it is deleted, Headgate's takes its place: no edit is needed.
     stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
     stage.show();
-    stage.programmed("p", false, "that Headgate doesn't manage").await?;
+    stage
+        .programmed("p", false, "that Headgate doesn't manage")
+        .await?;
     stage.kubectl(&["delete", "configmap", "headgate-service-search"])?;
     stage.programmed("p", true, "ConfigMap").await?;
     stage.wait_for("configmaps", "ours", |_| true)?;
@@ -497,7 +501,9 @@ async fn a_successor_is_there_before_its_predecessor_goes() -> Result<()> {
     stage.server.apply(&theirs)?;
     stage.search();
     stage.show();
-    stage.programmed("p", false, "that Headgate doesn't manage").await?;
+    stage
+        .programmed("p", false, "that Headgate doesn't manage")
+        .await?;
     let left = stage.only("trafficextensions").map_err(|e| anyhow!(e))?;
     assert_eq!(name(&left), Some(second));
     stage.kubectl(&["delete", "trafficextension", &first])?;
