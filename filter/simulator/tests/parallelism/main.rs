@@ -190,7 +190,7 @@ fn goodput_by_value_is_that_of_the_best_number() {
         load: 2.0,
         ..by_value(u32::MAX, CORE, 1.0)
     };
-    // Which P four seeds find is chance, as for the one worker below.
+    // Four seeds find one P or another by chance, as for the one worker below.
     as_good_over(
         &many_seeds(),
         "one core",

@@ -16,7 +16,7 @@ use super::{Pair, check_announced_rates, check_what_a_call_says, guarantees};
 const AHEAD: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
 /// `a` is on the host whose clock is ahead: `b` reads its headers, and `a` reads those of `b`.
-/// Where clocks can't be shifted, both clocks are the same, and a note says so.
+/// If clocks can't be shifted, both clocks are the same, and a note says so.
 fn apart(back: &serde_json::Value) -> Result<Pair> {
     Pair::start_by(&workflows(), back, |bootstrap| {
         if can_shift_clocks() {

@@ -18,8 +18,9 @@
 //! ceiling, and W = Σ reference of those that ended in T, N T / W is by Little's law the factor S
 //! by which service times are stretched. Service times themselves show that only after the queue
 //! has passed. While the backend works on all N, the ceiling rises with each answer. If S > 2 by
-//! more than 1.3 standard errors, and a request that arrives now would miss the shortest last
-//! objective, the law closes at once:
+//! more than 1.3 standard errors, the requests that ended took more than 1.5 times their
+//! references, and a request that arrives now would miss the shortest last objective, the law
+//! closes at once:
 //!
 //! ```text
 //! ceiling = 16 + 2w + 4√w     w as below

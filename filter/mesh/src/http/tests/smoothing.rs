@@ -181,8 +181,8 @@ fn a_call_that_has_no_time_does_not_wait() {
     assert_eq!(proxy.filter.actions().len(), 4_096);
 }
 
-#[test]
-fn the_deadline_of_the_request_is_that_of_its_calls() {
+/// Returns a proxy with workflows whose calls are delayed.
+fn proxy_that_delays() -> Proxy {
     let mut proxy = Proxy::new(&stage(WORKFLOWS));
     let stream = proxy.stream(&[]);
     let json = outbound(DELAYS);
@@ -191,6 +191,12 @@ fn the_deadline_of_the_request_is_that_of_its_calls() {
             .filter
             .configure(&stream, Instant::default(), (OUT, ""), json.as_bytes());
     assert_eq!(configured, Ok(()));
+    proxy
+}
+
+#[test]
+fn the_deadline_of_the_request_is_that_of_its_calls() {
+    let mut proxy = proxy_that_delays();
     let mut call = proxy.calls("stock.svc", &[]);
     proxy.told(&mut call, PEER, "1");
     for (timeout, waits) in [("100m", false), ("9S", true)] {
@@ -216,14 +222,7 @@ fn the_deadline_of_the_request_is_that_of_its_calls() {
 
 #[test]
 fn the_delay_of_a_call_is_a_part_of_its_time_and_no_work_of_its_request() {
-    let mut proxy = Proxy::new(&stage(WORKFLOWS));
-    let stream = proxy.stream(&[]);
-    let json = outbound(DELAYS);
-    let configured =
-        proxy
-            .filter
-            .configure(&stream, Instant::default(), (OUT, ""), json.as_bytes());
-    assert_eq!(configured, Ok(()));
+    let mut proxy = proxy_that_delays();
     let mut first = proxy.calls("stock.svc", &[]);
     proxy.told(&mut first, PEER, "1");
     let request = proxy.forwarded(&[("x-tenant", "a")]);
