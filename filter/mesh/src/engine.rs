@@ -153,7 +153,7 @@ fn is_one_of(peers: &[String], peer: Option<&[u8]>) -> bool {
 }
 
 /// Whether Headgate's headers of `request` are trusted.
-fn is_believed(config: &WorkflowsConfig, request: &impl RequestView) -> bool {
+fn is_trusted(config: &WorkflowsConfig, request: &impl RequestView) -> bool {
     !config.edge && is_peer(&config.peers, request)
 }
 
@@ -179,11 +179,11 @@ pub(crate) fn origin(
     (config, attributes): (&StageConfig, &mut Attributes),
     scratch: &mut Scratch,
 ) -> Origin {
-    let believed = is_believed(workflows.config(), request);
+    let trusted = is_trusted(workflows.config(), request);
     let kind = config.types.get(usize::from(attributes.kind.0));
     let kind = kind.map_or("", |kind| kind.name.as_str());
     let named = (workflows.config().identify.iter())
-        .any(|source| name(source, request, kind, believed, &mut scratch.name));
+        .any(|source| name(source, request, kind, trusted, &mut scratch.name));
     let workflow = if named {
         if scratch.name.len() > MAX_WORKFLOW_NAME {
             workflows.name_too_long();
@@ -192,7 +192,7 @@ pub(crate) fn origin(
     } else {
         OTHER
     };
-    let upstream = if believed {
+    let upstream = if trusted {
         attributes.progress = progress::progress(request);
         if let Some(class) = inherited_class(config, request) {
             attributes.class = class;
@@ -215,9 +215,9 @@ pub fn named(
     kind: &str,
 ) -> Option<(usize, Vec<u8>)> {
     let mut found = Vec::new();
-    let believed = !config.edge;
+    let trusted = !config.edge;
     let at = (config.identify.iter())
-        .position(|source| name(source, request, kind, believed, &mut found))?;
+        .position(|source| name(source, request, kind, trusted, &mut found))?;
     Some((at, found))
 }
 
@@ -241,7 +241,7 @@ fn name(
     source: &WorkflowSource,
     request: &impl RequestView,
     kind: &str,
-    believed: bool,
+    trusted: bool,
     out: &mut Vec<u8>,
 ) -> bool {
     let plain = |value: &[u8], out: &mut Vec<u8>| {
@@ -259,7 +259,7 @@ fn name(
             .and_then(|baggage| wire::member(baggage, key.as_bytes()))
             .is_some_and(|value| wire::parse_name(value, out)),
         WorkflowSource::Header { name } if name.starts_with(OURS) => {
-            let value = request.header(name).filter(|_| believed);
+            let value = request.header(name).filter(|_| trusted);
             value.is_some_and(|value| wire::parse_name(value, out))
         }
         WorkflowSource::Header { name } => {
@@ -303,14 +303,14 @@ pub struct Reply<'a> {
 /// and from the application. If true, the proxy reads them and removes them before the application.
 /// `None` means that they stay as they are.
 #[must_use]
-pub fn believes(engine: &Engine, request: &impl RequestView) -> Option<bool> {
+pub fn trusts(engine: &Engine, request: &impl RequestView) -> Option<bool> {
     let StageConfig {
         workflows,
         class_admission,
         ..
     } = engine.config_for(request)?;
     match (workflows, class_admission) {
-        (Some(workflows), _) => Some(is_believed(workflows, request)),
+        (Some(workflows), _) => Some(is_trusted(workflows, request)),
         // A trusted class stays visible to the application, which copies it to its calls.
         (None, Some(a)) if a.receives && !is_peer(&a.peers, request) => Some(false),
         (None, _) => None,
@@ -427,7 +427,7 @@ impl Mesh {
     }
 
     /// Writes an announcement and the request's times as response headers.
-    pub fn tell(
+    pub fn write_answer(
         &mut self,
         answer: Option<&Answer>,
         spent: Option<&Spent>,
@@ -596,12 +596,12 @@ impl Mesh {
         reply: Option<&Reply<'_>>,
     ) -> Result<(), HostError> {
         let peers = self.outbound.as_ref().map(|o| o.config.peers.as_slice());
-        let believed = reply.is_some_and(|r| is_one_of(peers.unwrap_or_default(), r.peer));
+        let trusted = reply.is_some_and(|r| is_one_of(peers.unwrap_or_default(), r.peer));
         let (mut rate, mut below, mut heard, mut nonsense) = (None, None, None, false);
         if let Some(reply) = reply {
-            rate = reply.rate.filter(|_| believed).and_then(wire::parse_rate);
+            rate = reply.rate.filter(|_| trusted).and_then(wire::parse_rate);
             nonsense = reply.rate.is_some() && rate.is_none();
-            let progress = reply.progress.filter(|_| believed);
+            let progress = reply.progress.filter(|_| trusted);
             let progress = progress.and_then(|value| std::str::from_utf8(value).ok());
             below = progress.and_then(progress::parse);
             heard = match reply.failed {
@@ -610,7 +610,7 @@ impl Mesh {
             };
         }
         let mut learned = Ok(());
-        let rejection = reply.and_then(|r| r.rejection).filter(|_| believed);
+        let rejection = reply.and_then(|r| r.rejection).filter(|_| trusted);
         if let (Some((generation, place)), Some(rate)) =
             (calling.smoothed, rejection.and_then(hint::rate))
             && let Some(outbound) = &mut self.outbound

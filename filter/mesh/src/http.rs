@@ -16,6 +16,7 @@ use headgate_core::http::{Headers, Property, REFUSED, Response, Stream, answer};
 use headgate_core::refusal::Reason;
 use headgate_core::stage::Outcome;
 use headgate_core::strategy::hint;
+use headgate_core::time::Instant;
 
 use crate::engine::{self, Calling, Reply};
 use crate::workflows::{Token, resource, wire};
@@ -41,12 +42,12 @@ pub(crate) fn standing(
     if !(mesh.workflows || mesh.classes) || !speaks() {
         return Standing::default();
     }
-    let believed = engine::believes(filter.engine(), headers);
-    if believed == Some(false) {
+    let trusted = engine::trusts(filter.engine(), headers);
+    if trusted == Some(false) {
         headers.disown();
     }
     Standing {
-        strip: believed.is_some(),
+        strip: trusted.is_some(),
         by_peer: mesh.classes && headers.header(wire::PROCESS).is_some(),
     }
 }
@@ -96,7 +97,7 @@ pub(crate) fn goes_on<H: Host, S: Stream>(
     if token.is_none() && !is_call {
         return;
     }
-    let told = (|| {
+    let set = (|| {
         let read;
         let headers = match headers {
             Some(headers) => headers,
@@ -116,7 +117,20 @@ pub(crate) fn goes_on<H: Host, S: Stream>(
         }
         Ok(())
     })();
-    filter.check(stream, told);
+    filter.check(stream, set);
+}
+
+/// Returns a function that sets headers by `set`, and keeps the first error in `result`.
+fn setter(
+    result: &mut Result<(), HostError>,
+    set: impl Fn(&'static str, &[u8]) -> Result<(), HostError>,
+) -> impl FnMut(&'static str, &str) {
+    move |name, value| {
+        let set = set(name, value.as_bytes());
+        if result.is_ok() {
+            *result = set;
+        }
+    }
 }
 
 /// Turns the request of `stream` into the gateway's call.
@@ -128,16 +142,15 @@ fn forward<H: Host, S: Stream>(
 ) -> Result<(), HostError> {
     let cluster = stream.property(Property::ClusterName)?.unwrap_or_default();
     let cluster = String::from_utf8_lossy(&cluster);
-    let mut told: Result<(), HostError> = Ok(());
-    let set = |name: &'static str, value: &str| {
-        let set = stream.set_request_header(name, value.as_bytes());
-        told = std::mem::replace(&mut told, Ok(())).and(set);
-    };
+    let mut result = Ok(());
+    let set = setter(&mut result, |name, value| {
+        stream.set_request_header(name, value)
+    });
     let call = (headers, token.map(Token::as_bytes), None);
     let now = stream.now()?;
     let (host, engine, actions) = filter.parts();
     let calling = engine::call(engine, host, now, call, &cluster, actions, set);
-    filter.check(stream, told);
+    filter.check(stream, result);
     if let Some(calling) = calling? {
         mesh(filter).forwarded.insert(stream.id(), calling);
     }
@@ -190,12 +203,12 @@ pub(crate) fn answer(
         true => engine::spent(filter.engine(), now, ticket),
         false => None,
     };
-    let mut told = Ok(());
-    mesh(filter).tell(answer.as_ref(), spent.as_ref(), |name, value| {
-        let set = stream.set_response_header(name, value.as_bytes());
-        told = std::mem::replace(&mut told, Ok(())).and(set);
+    let mut result = Ok(());
+    let set = setter(&mut result, |name, value| {
+        stream.set_response_header(name, value)
     });
-    filter.check(stream, told);
+    mesh(filter).write_answer(answer.as_ref(), spent.as_ref(), set);
+    filter.check(stream, result);
 }
 
 fn learn_use(filter: &mut Filter<impl Host>, stream: &impl Stream, ticket: Ticket) {
@@ -217,13 +230,15 @@ fn learn_use(filter: &mut Filter<impl Host>, stream: &impl Stream, ticket: Ticke
 
 /// Sends a call that was held.
 pub fn send(filter: &mut Filter<impl Host>, stream: &impl Stream) {
-    if let Called::Sent(Some(calling)) = call(filter, stream) {
+    let since = mesh(filter).held.take(stream.id());
+    if let Called::Sent(Some(calling)) = call(filter, stream, since) {
         mesh(filter).forwarded.insert(stream.id(), calling);
     }
 }
 
-/// Handles a call of the application, on `stream`, when it comes and after its delay.
-fn call(filter: &mut Filter<impl Host>, stream: &impl Stream) -> Called {
+/// Handles a call of the application, on `stream`, when it comes and after its delay. `since` is
+/// the time at which it came, if it was delayed.
+fn call(filter: &mut Filter<impl Host>, stream: &impl Stream, since: Option<Instant>) -> Called {
     let mesh = filter.engine().beside();
     let matters =
         mesh.workflows && mesh.has_outbound() || mesh.admits_calls() || mesh.smooths_calls();
@@ -233,31 +248,32 @@ fn call(filter: &mut Filter<impl Host>, stream: &impl Stream) -> Called {
     if !matters || !served || mesh.is_gateway() {
         return Called::Sent(None);
     }
-    describe(filter, stream).unwrap_or_else(|error| {
+    describe(filter, stream, since).unwrap_or_else(|error| {
         filter.complain(stream, &error);
         Called::Sent(None)
     })
 }
 
-fn describe(filter: &mut Filter<impl Host>, stream: &impl Stream) -> Result<Called, HostError> {
+fn describe(
+    filter: &mut Filter<impl Host>,
+    stream: &impl Stream,
+    since: Option<Instant>,
+) -> Result<Called, HostError> {
     let headers = Headers::of_request(stream)?;
     let cluster = stream.property(Property::ClusterName)?.unwrap_or_default();
     let cluster = String::from_utf8_lossy(&cluster);
     let now = stream.now()?;
-    let since = mesh(filter).held.take(stream.id());
     let mesh = filter.engine().beside();
     let workflows = mesh.workflows;
-    let mut told: Result<(), HostError> = Ok(());
-    let set = |name: &'static str, value: &str| {
-        let set = stream.set_request_header(name, value.as_bytes());
-        told = std::mem::replace(&mut told, Ok(())).and(set);
-    };
+    let mut result = Ok(());
+    let set_header = |name: &str, value: &[u8]| stream.set_request_header(name, value);
     if since.is_none() && mesh.smooths_calls() {
         let call = (stream.id(), &headers);
+        let set = setter(&mut result, set_header);
         let (host, engine, actions) = filter.parts();
         match engine::delay(engine, host, now, call, &cluster, actions, set) {
             Ok(true) => {
-                filter.check(stream, told);
+                filter.check(stream, result);
                 return Ok(Called::Held);
             }
             Ok(false) => {}
@@ -266,18 +282,14 @@ fn describe(filter: &mut Filter<impl Host>, stream: &impl Stream) -> Result<Call
     }
     // Headers that the application copied from its own request, or made up, are removed. Only those
     // set below count.
-    let mut told: Result<(), HostError> = Ok(());
     for name in internal(&headers).take_while(|_| workflows) {
-        told = told.and(stream.remove_request_header(name));
+        result = result.and(stream.remove_request_header(name));
     }
-    let set = |name: &'static str, value: &str| {
-        let set = stream.set_request_header(name, value.as_bytes());
-        told = std::mem::replace(&mut told, Ok(())).and(set);
-    };
+    let set = setter(&mut result, set_header);
     let call = (&headers, None, since);
     let (host, engine, actions) = filter.parts();
     let calling = engine::call(engine, host, now, call, &cluster, actions, set);
-    filter.check(stream, told);
+    filter.check(stream, result);
     if workflows && token_in_baggage(&headers).is_some() {
         strip_baggage(filter, stream, &headers);
     }
@@ -310,7 +322,7 @@ pub(crate) fn answered(filter: &mut Filter<impl Host>, stream: &impl Stream, cal
     let downgraded = mesh.downgraded(&calling);
     let downgraded = downgraded.filter(|_| !mesh.is_gateway());
     let is_downgraded = downgraded.is_some();
-    let told = downgraded.map_or(Ok(()), |class| {
+    let set = downgraded.map_or(Ok(()), |class| {
         stream.set_response_header(wire::DOWNGRADED, class.as_bytes())
     });
     let reply = Reply {
@@ -323,7 +335,7 @@ pub(crate) fn answered(filter: &mut Filter<impl Host>, stream: &impl Stream, cal
     // The header is removed; otherwise an application that also delays its requests would delay
     // them twice.
     let obeyed = mesh.delays_calls().then_some(hint::HEADER);
-    filter.check(stream, told);
+    filter.check(stream, set);
     let (host, engine, _) = filter.parts();
     let heard = engine
         .beside_mut()

@@ -250,7 +250,9 @@ fn run_workflows() -> u64 {
             let (worker, pass) = passes.pop_front().unwrap();
             let engine = &mut engines[worker];
             if let Some(answer) = engine::answer(engine, &host, now, pass) {
-                engine.beside_mut().tell(Some(&answer), None, |_, _| {});
+                engine
+                    .beside_mut()
+                    .write_answer(Some(&answer), None, |_, _| {});
             }
             let done = engine.finish(&host, now, pass, Outcome::Completed, &mut actions);
             done.unwrap();

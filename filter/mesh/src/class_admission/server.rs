@@ -95,15 +95,15 @@ impl Server {
         }
         let sender = self.hashes.hash_one(&report.process);
         let mut services = Vec::with_capacity(report.services.len());
-        for (at, told) in report.services.iter().enumerate() {
+        for (at, of_service) in report.services.iter().enumerate() {
             // Serialization can't fail: the rules have no maps.
-            let rules = serde_json::to_vec(&told.rules).unwrap_or_default();
-            let key = self.hashes.hash_one((&told.service, rules));
+            let rules = serde_json::to_vec(&of_service.rules).unwrap_or_default();
+            let key = self.hashes.hash_one((&of_service.service, rules));
             let known = self.services.get(&key);
             if known.is_none_or(|known| now.since(known.used) >= IDLE) {
-                let service = Service::new(&told.rules);
+                let service = Service::new(&of_service.rules);
                 let service = service.map_err(|error| ReportError::Rules { at, error })?;
-                let own = || told.service.split_once('/').map_or("", |(of, _)| of);
+                let own = || of_service.service.split_once('/').map_or("", |(of, _)| of);
                 let namespace = namespace.unwrap_or_else(own);
                 let entry = Entry {
                     namespace: self.hashes.hash_one(namespace),
@@ -119,13 +119,13 @@ impl Server {
             };
             entry.used = now;
             let service = &mut entry.service;
-            let promised = told.rules.targets_us.len();
+            let promised = of_service.rules.targets_us.len();
             let classes = || (0..).map(ClassId).take(promised);
-            for (class, told) in classes().zip(&told.classes) {
-                service.take(now, sender, class, told);
+            for (class, reported) in classes().zip(&of_service.classes) {
+                service.take(now, sender, class, reported);
             }
             services.push(ServiceAnswer {
-                service: told.service.as_ref().into(),
+                service: of_service.service.as_ref().into(),
                 classes: classes()
                     .map(|class| service.decide(now, sender, class))
                     .collect(),
@@ -179,20 +179,20 @@ impl Service {
         })
     }
 
-    fn take(&mut self, now: Instant, sender: u64, class: ClassId, told: &ClassReport) {
+    fn take(&mut self, now: Instant, sender: u64, class: ClassId, reported: &ClassReport) {
         match self {
-            Self::Misses(state) => state.missed(now, (), class, whole(told.misses)),
+            Self::Misses(state) => state.missed(now, (), class, whole(reported.misses)),
             Self::Incast(state) => {
-                if told.failed > 0 {
-                    state.failed(now, sender, (), class, whole(told.failed));
+                if reported.failed > 0 {
+                    state.failed(now, sender, (), class, whole(reported.failed));
                 }
-                if let Some(calls) = NonZeroU32::new(whole(told.calls)) {
+                if let Some(calls) = NonZeroU32::new(whole(reported.calls)) {
                     let mean = |sum: u64| Duration::from_micros(sum) / calls.get();
-                    let round_trip = mean(told.round_trip_us);
+                    let round_trip = mean(reported.round_trip_us);
                     let completion = Completion {
                         class,
-                        latency: round_trip.saturating_add(mean(told.delay_us)),
-                        size: whole(told.missed),
+                        latency: round_trip.saturating_add(mean(reported.delay_us)),
+                        size: whole(reported.missed),
                     };
                     state.completed_together(now, sender, (), &completion, round_trip, calls);
                 }
@@ -341,10 +341,10 @@ mod tests {
                     missed: if law.missed(&call) { size.into() } else { 0 },
                     ..ClassReport::default()
                 };
-                let mut told = report(&sender.to_string(), "a/b", &rules, ClassReport::default());
-                told.services[0].classes.resize(2, ClassReport::default());
-                told.services[0].classes[usize::from(class)] = one;
-                let said = ask(&mut server, us, &told);
+                let mut given = report(&sender.to_string(), "a/b", &rules, ClassReport::default());
+                given.services[0].classes.resize(2, ClassReport::default());
+                given.services[0].classes[usize::from(class)] = one;
+                let said = ask(&mut server, us, &given);
                 for (class, said) in (0..).map(ClassId).zip(said) {
                     let expected = model.probability(at(us), sender, class);
                     prop_assert_eq!(said.0.to_bits(), expected.to_bits());
@@ -361,7 +361,7 @@ mod tests {
             smoothing in prop_oneof![Just(f64::NAN), Just(1.0), 0.0..1.0],
             us in any::<u32>(),
         ) {
-            let told = ClassReport {
+            let given = ClassReport {
                 misses: numbers[0],
                 calls: numbers[1],
                 delay_us: numbers[2],
@@ -372,8 +372,8 @@ mod tests {
             let mut server = Server::default();
             let allowed = NonZeroU32::MIN;
             for method in [Method::Misses { allowed, period_us }, Method::Incast { smoothing }] {
-                let mut report = report("1", "a/b", &rules(method), told);
-                report.services[0].classes = vec![told; classes];
+                let mut report = report("1", "a/b", &rules(method), given);
+                report.services[0].classes = vec![given; classes];
                 for us in [us, us.saturating_add(1)] {
                     match server.exchange(at(us.into()), None, &report) {
                         Ok(answer) => {
@@ -401,13 +401,13 @@ mod tests {
         for round in 0..10 {
             for sender in 0..SENDERS {
                 let misses = sender % 10 == 0;
-                let told = ClassReport {
+                let given = ClassReport {
                     calls: 1,
                     delay_us: if misses { 20 } else { 10 },
                     missed: misses.into(),
                     ..ClassReport::default()
                 };
-                let report = report(&sender.to_string(), "a/b", &rules, told);
+                let report = report(&sender.to_string(), "a/b", &rules, given);
                 let [high, medium] = ask(&mut server, round * 100_000 + sender * 10, &report);
                 let expected = if misses {
                     0.99 - 0.01 * round as f64

@@ -3,7 +3,7 @@
 //!
 //! A call asks for the class that it names (header [`wire::CLASS`]), else for the class of the
 //! request that caused it, else for the first class that it matches. Classes are those of the
-//! called service's policy, so that both sides agree. The same header tells the called process the
+//! called service's policy, so that both sides agree. The same header gives the called process the
 //! class of a downgraded call, so that process must trust this one.
 //!
 //! ```text
@@ -287,8 +287,8 @@ impl Admission {
             size: call.header(COST).and_then(work::cost).unwrap_or(1),
         };
         // A class found by matches needs no header: the service finds it, too.
-        let tells = is_downgraded || named.is_some();
-        Ok(Some((admitted, tells.then(|| of.name(admitted.class)))))
+        let is_set = is_downgraded || named.is_some();
+        Ok(Some((admitted, is_set.then(|| of.name(admitted.class)))))
     }
 
     /// Returns the class that a call asked for if it ran in another one.

@@ -54,7 +54,7 @@ struct Service {
     name: String,
     stats: ServiceStats,
     /// The last announced rejection rate, and its time.
-    told: Option<(f64, Instant)>,
+    announced: Option<(f64, Instant)>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -143,7 +143,7 @@ impl Smoother {
             self.services.push(Service {
                 name: name.to_owned(),
                 stats: *self.stats.get(name).unwrap_or(&self.other),
-                told: None,
+                announced: None,
             });
             self.services.len() - 1
         });
@@ -166,7 +166,7 @@ impl Smoother {
             return Ok(());
         };
         let shown = service
-            .told
+            .announced
             .replace((rate, now))
             .map(|(rate, _)| permille(rate));
         match shown == Some(permille(rate)) {
@@ -178,7 +178,7 @@ impl Smoother {
     /// Returns a call's delay and the counters for it; `None` if the call isn't delayed.
     fn draw(&mut self, now: Instant, place: usize) -> Option<(Duration, ServiceStats)> {
         let service = self.services.get(place)?;
-        let (rate, _) = service.told.filter(|(_, at)| now.since(*at) < STALE)?;
+        let (rate, _) = service.announced.filter(|(_, at)| now.since(*at) < STALE)?;
         let delay = self.law.delay(rate, &mut self.rng)?;
         Some((delay, service.stats))
     }

@@ -447,7 +447,7 @@ fn who_says_too_much_at_the_edge_is_not_believed() {
         .with(wire::PROCESS, "0000000000000007");
     proxy.arrive(0, &request, None);
     assert_eq!(
-        believes(proxy.workers[0].as_ref().unwrap(), &request),
+        trusts(proxy.workers[0].as_ref().unwrap(), &request),
         Some(false)
     );
     proxy.idle(200);

@@ -47,7 +47,7 @@ impl Outbound {
         filter: &mut Filter<impl Host>,
         stream: &impl Stream,
     ) -> bool {
-        match call(filter, stream) {
+        match call(filter, stream, None) {
             Called::Sent(calling) => self.calling = calling,
             Called::Held => self.held = true,
         }

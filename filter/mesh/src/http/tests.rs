@@ -167,8 +167,8 @@ fn at_a_gateway_a_request_is_its_own_call() {
     assert_eq!(first.stream.in_response(wire::PROGRESS), None);
     proxy.resume(&second);
     for request in [&first, &second] {
-        let told = request.stream.in_request(wire::WORKFLOW);
-        assert_eq!(told.as_deref(), Some("a"));
+        let workflow = request.stream.in_request(wire::WORKFLOW);
+        assert_eq!(workflow.as_deref(), Some("a"));
         assert_eq!(request.stream.in_request(wire::REQUEST), None);
     }
     proxy.done(&mut second);

@@ -178,7 +178,7 @@ impl Workflows {
         let children = begun.and_then(|(_, children)| children);
         let branch = begun.and_then(|(branch, children)| children.map(|_| branch));
         let so_far = children.unwrap_or_default().progress(parent.started, now);
-        let told = parent.progress;
+        let received = parent.progress;
         Call {
             workflow,
             service,
@@ -186,10 +186,10 @@ impl Workflows {
             branch,
             deadline: parent.deadline.map(|deadline| deadline.since(now)),
             progress: Progress {
-                elapsed: told.elapsed + so_far.elapsed,
-                work: told.work + so_far.work,
-                age: told.age + now.since(parent.started),
-                ..told
+                elapsed: received.elapsed + so_far.elapsed,
+                work: received.work + so_far.work,
+                age: received.age + now.since(parent.started),
+                ..received
             },
             class: Some(parent.class),
         }

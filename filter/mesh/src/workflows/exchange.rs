@@ -307,14 +307,14 @@ impl Workflows {
     /// [`HostError`].
     pub fn flush(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
         self.account(now);
-        let told = shared::change(host, &self.record(), |record: &mut Record| {
+        let written = shared::change(host, &self.record(), |record: &mut Record| {
             record.add(&self.tally);
             (!self.tally.is_empty(), ())
         });
-        if told.is_ok() {
+        if written.is_ok() {
             self.tally.clear();
         }
-        told.map(drop).and(self.stats.flush(host))
+        written.map(drop).and(self.stats.flush(host))
     }
 
     /// Returns the rate in force, requests/s; infinite for no limit.

@@ -184,7 +184,7 @@ mod tests {
     fn in_proportion_to_demand_with_room_for_all() {
         let mut up = Upstream::default();
         let rate = |up: &Upstream, process| up.announced(W, ProcessId(process), 100.0);
-        assert_eq!(rate(&up, 1), 100.0, "nobody else is there");
+        assert_eq!(rate(&up, 1), 100.0, "no other process");
         up.sent(W, ProcessId(1), 90, at(0));
         up.sent(W, ProcessId(2), 10, at(0));
         up.sent(WorkflowId(4), ProcessId(1), 10, at(0));

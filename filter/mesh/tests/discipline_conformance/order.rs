@@ -110,7 +110,7 @@ fn every_discipline_has_an_order_of_its_own_on_any_number_of_workers() {
     }
     orders.sort_unstable();
     orders.dedup();
-    assert_eq!(orders.len(), all().len(), "all are told apart");
+    assert_eq!(orders.len(), all().len(), "all differ");
 }
 
 /// Short and urgent requests arrive continuously, beyond the capacity. Returns the wait of a long

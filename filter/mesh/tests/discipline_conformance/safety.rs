@@ -241,7 +241,7 @@ fn a_watched_queue_is_a_fifo_whatever_is_configured() {
                 process.arrive(n % 2, sent)
             })
             .collect();
-        assert_eq!(process.in_backend(), streams, "nobody is held");
+        assert_eq!(process.in_backend(), streams, "none is held");
         for stream in streams {
             process.pass(ms(10));
             process.finish(stream, Outcome::Completed);

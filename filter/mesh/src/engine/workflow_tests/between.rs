@@ -74,7 +74,9 @@ fn request(front: &mut Proxy, back: &mut Proxy, calls: usize) -> bool {
             let later = now + Duration::from_millis(4);
             let engine = back.workers[0].as_mut().unwrap();
             let answer = engine::answer(engine, &back.host, later, pass);
-            engine.beside_mut().tell(answer.as_ref(), None, &mut set);
+            engine
+                .beside_mut()
+                .write_answer(answer.as_ref(), None, &mut set);
         } else {
             well = false;
             match back.refused.last() {
@@ -153,18 +155,18 @@ fn progress_comes_up_and_goes_down_the_tree() {
     }
     // From earlier requests: 10 ms in the slot of `a`, of which the calls took 4 each.
     let stream = a.arrive(0, &of("a"), None);
-    let told = told(&mut a, stream);
-    assert_eq!(told.elapsed, Duration::from_millis(3));
-    let total = told.total.unwrap();
+    let progress = progress(&mut a, stream);
+    assert_eq!(progress.elapsed, Duration::from_millis(3));
+    let total = progress.total.unwrap();
     assert!(
         total >= Duration::from_millis(9) && total <= Duration::from_millis(11),
-        "{told:?}"
+        "{progress:?}"
     );
-    assert!(told.total_work.unwrap() >= total, "{told:?}");
+    assert!(progress.total_work.unwrap() >= total, "{progress:?}");
 }
 
 /// Returns the progress in a call that `a` makes for `stream` 3 ms later, on its second worker.
-fn told(a: &mut Proxy, stream: u32) -> Progress {
+fn progress(a: &mut Proxy, stream: u32) -> Progress {
     let (worker, pass, _) = a.running[&stream];
     let engine = a.workers[worker].as_ref().unwrap();
     let token = token(engine, pass).unwrap();
@@ -206,7 +208,7 @@ fn the_age_of_a_request_goes_on_with_its_calls_and_waits_count() {
     }
     let waited = a.ms - came;
     assert!(waited > 20);
-    let age = told(&mut a, stream).age.as_millis() as u64;
+    let age = progress(&mut a, stream).age.as_millis() as u64;
     assert_eq!(age, 40 + waited + 3);
 }
 
@@ -252,7 +254,7 @@ fn a_gateway_learns_from_the_answers_to_its_own_requests() {
         let Some(&(_, ticket, _)) = gateway.running.get(&stream) else {
             continue;
         };
-        let mut told = BTreeMap::new();
+        let mut headers = BTreeMap::new();
         let calling = gateway.with(worker, |e, h, now, acts| {
             assert!(e.beside().is_gateway());
             let token = token(e, ticket).unwrap();
@@ -260,10 +262,10 @@ fn a_gateway_learns_from_the_answers_to_its_own_requests() {
             let request = of("a").with(wire::REQUEST, "nonsense");
             let call = (&request, Some(token.as_bytes()), None);
             engine::call(e, h, now, call, "b", acts, |name, value: &str| {
-                told.insert(name, value.to_owned());
+                headers.insert(name, value.to_owned());
             })
         });
-        assert_eq!(told[wire::WORKFLOW], "a");
+        assert_eq!(headers[wire::WORKFLOW], "a");
         let calling = calling.unwrap().unwrap().unwrap();
         let reply = Reply {
             rate: Some(b"process=\"0000000000000009\", rate=25"),

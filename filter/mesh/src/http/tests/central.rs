@@ -68,7 +68,7 @@ fn reported(callout: &Callout) -> ClassReport {
 fn a_proxy_does_as_the_server_says_while_it_says_something() {
     for (fallback, alone) in [("Admit", false), ("Distributed", true)] {
         let (mut sender, mut server) = (sender(MISSES, fallback), Server::default());
-        assert_eq!(sender.reports(), None, "nobody called");
+        assert_eq!(sender.reports(), None, "no calls");
         sender.ms += 100;
         sender.completes(100, &LATE);
         // The fallback decides until the server answers. Alone, this policy allows a sender only
@@ -99,7 +99,7 @@ fn a_proxy_does_as_the_server_says_while_it_says_something() {
         // One exchange is lost, but decisions still hold.
         sender.ms += 150;
         assert!(sender.reports().is_some());
-        assert_eq!(sender.hears(None), 1, "it is told once");
+        assert_eq!(sender.hears(None), 1, "reported once");
         assert_eq!(sender.hears(Some(b"{}")), 0);
         assert!(sender.is_downgraded());
         // The server stays silent.

@@ -45,7 +45,7 @@ impl Proxy {
     }
 
     /// Answers a call with this rejection rate.
-    fn told(&mut self, call: &mut Call, peer: &str, rate: &str) {
+    fn refuse(&mut self, call: &mut Call, peer: &str, rate: &str) {
         let now = Instant::default() + Duration::from_millis(self.ms);
         call.stream.now.set(Some(now));
         call.stream.set(Property::UpstreamPeer, peer);
@@ -83,8 +83,8 @@ const PEER: &str = "spiffe://mesh/stock";
 fn a_call_waits_as_long_as_drawn_and_wakes_without_traffic() {
     let mut proxy = Proxy::smoothing(DELAYS);
     let mut first = proxy.calls("stock.svc", &[]);
-    assert!(first.sent, "nobody told anything yet");
-    proxy.told(&mut first, PEER, "1");
+    assert!(first.sent, "no rate is known yet");
+    proxy.refuse(&mut first, PEER, "1");
     assert_eq!(first.stream.in_response(hint::HEADER), None);
     assert_eq!(proxy.of_stock("rejection_permille"), 1_000);
 
@@ -116,7 +116,7 @@ fn a_call_waits_as_long_as_drawn_and_wakes_without_traffic() {
     let call = held.iter_mut().find(|call| call.stream.id == sent[0].1);
     let call = call.unwrap();
     send(&mut proxy.filter, &call.stream);
-    proxy.told(call, PEER, "0");
+    proxy.refuse(call, PEER, "0");
     assert_eq!(proxy.of_stock("rejection_permille"), 0);
     assert!(!call.outbound.is_pending());
     assert!(proxy.calls("stock.svc", &[]).sent);
@@ -127,7 +127,7 @@ fn a_call_waits_as_long_as_drawn_and_wakes_without_traffic() {
 fn the_share_of_calls_that_wait_is_the_rate_that_was_told() {
     let mut proxy = Proxy::smoothing(DELAYS);
     let mut call = proxy.calls("stock.svc", &[]);
-    proxy.told(&mut call, PEER, "0.3");
+    proxy.refuse(&mut call, PEER, "0.3");
     let calls = 4_000;
     let waiting = (0..calls).filter(|_| !proxy.calls("stock.svc", &[]).sent);
     let share = waiting.count() as f64 / f64::from(calls);
@@ -139,11 +139,11 @@ fn who_is_no_peer_delays_nobody_and_a_rate_is_forgotten() {
     let mut proxy = Proxy::smoothing(DELAYS);
     for (peer, rate) in [("spiffe://else/where", "1"), (PEER, "much"), (PEER, "2")] {
         let mut call = proxy.calls("stock.svc", &[]);
-        proxy.told(&mut call, peer, rate);
+        proxy.refuse(&mut call, peer, rate);
         assert!(proxy.calls("stock.svc", &[]).sent, "{peer} {rate}");
     }
     let mut call = proxy.calls("stock.svc", &[]);
-    proxy.told(&mut call, PEER, "1");
+    proxy.refuse(&mut call, PEER, "1");
     proxy.ms += 9_999;
     let mut waits = proxy.calls("stock.svc", &[]);
     assert!(!waits.sent);
@@ -157,10 +157,26 @@ fn who_is_no_peer_delays_nobody_and_a_rate_is_forgotten() {
 }
 
 #[test]
+fn a_delayed_call_leaves_no_state_if_the_configuration_of_calls_is_removed() {
+    let mut proxy = Proxy::smoothing(DELAYS);
+    let mut call = proxy.calls("stock.svc", &[]);
+    proxy.refuse(&mut call, PEER, "1");
+    let mut call = proxy.calls("stock.svc", &[]);
+    assert!(!call.sent);
+    let stream = proxy.stream(&[]);
+    proxy.filter.gone(&stream, OUT);
+    assert_eq!(proxy.sent_within(400).len(), 1);
+    send(&mut proxy.filter, &call.stream);
+    proxy.refuse(&mut call, PEER, "1");
+    call.outbound.done(&mut proxy.filter, &call.stream);
+    assert_eq!(mesh(&mut proxy.filter).held.take(call.stream.id), None);
+}
+
+#[test]
 fn a_call_that_has_no_time_does_not_wait() {
     let mut proxy = Proxy::smoothing(DELAYS);
     let mut call = proxy.calls("stock.svc", &[]);
-    proxy.told(&mut call, PEER, "1");
+    proxy.refuse(&mut call, PEER, "1");
     assert!(proxy.calls("stock.svc", &[("grpc-timeout", "100m")]).sent);
     let call = proxy.calls("stock.svc", &[("grpc-timeout", "301m")]);
     assert!(!call.sent);
@@ -198,7 +214,7 @@ fn proxy_that_delays() -> Proxy {
 fn the_deadline_of_the_request_is_that_of_its_calls() {
     let mut proxy = proxy_that_delays();
     let mut call = proxy.calls("stock.svc", &[]);
-    proxy.told(&mut call, PEER, "1");
+    proxy.refuse(&mut call, PEER, "1");
     for (timeout, waits) in [("100m", false), ("9S", true)] {
         let mut request = proxy.forwarded(&[("x-tenant", "a"), ("grpc-timeout", timeout)]);
         let token = request.stream.in_request(wire::REQUEST).unwrap();
@@ -224,7 +240,7 @@ fn the_deadline_of_the_request_is_that_of_its_calls() {
 fn the_delay_of_a_call_is_a_part_of_its_time_and_no_work_of_its_request() {
     let mut proxy = proxy_that_delays();
     let mut first = proxy.calls("stock.svc", &[]);
-    proxy.told(&mut first, PEER, "1");
+    proxy.refuse(&mut first, PEER, "1");
     let request = proxy.forwarded(&[("x-tenant", "a")]);
     let token = request.stream.in_request(wire::REQUEST).unwrap();
     let mut call = proxy.calls("stock.svc", &[(wire::REQUEST, &token)]);
@@ -251,7 +267,7 @@ fn the_delay_of_a_call_is_a_part_of_its_time_and_no_work_of_its_request() {
 fn a_dry_run_counts_and_delays_nothing() {
     let mut proxy = Proxy::smoothing(&DELAYS.replace("true", "false"));
     let mut call = proxy.calls("stock.svc", &[]);
-    proxy.told(&mut call, PEER, "1");
+    proxy.refuse(&mut call, PEER, "1");
     assert_eq!(
         call.stream.in_response(hint::HEADER).as_deref(),
         Some("1"),

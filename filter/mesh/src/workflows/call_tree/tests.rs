@@ -11,7 +11,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn told(elapsed: u64, work: u64) -> Progress {
+fn received(elapsed: u64, work: u64) -> Progress {
     Progress {
         elapsed: ms(elapsed),
         work: ms(work),
@@ -35,7 +35,7 @@ fn calls_one_after_the_other_add_up() {
     for (begin, end) in [(10, 30), (40, 80)] {
         branches.began(&host, at(begin), BRANCH, at(0)).unwrap();
         // The child reports half of the time that the caller waited.
-        let half = told((end - begin) / 2, 7);
+        let half = received((end - begin) / 2, 7);
         let done = branches.ended(&host, at(end), BRANCH, ms(end - begin), Some(&half));
         done.unwrap();
     }
@@ -60,7 +60,7 @@ fn calls_side_by_side_count_by_their_parallelism() {
     );
     for n in 0..4 {
         let took = ms(50);
-        let progress = told(40, 40);
+        let progress = received(40, 40);
         let done = workers[n / 2].ended(&host, at(60), BRANCH, took, Some(&progress));
         done.unwrap();
     }
