@@ -39,6 +39,15 @@ pub(super) fn header_name(field: impl Display, name: &str) -> Result<(), ConfigE
     })
 }
 
+/// Checks that the window of the settings at `at` holds 2 to 10000 steps.
+pub(super) fn window(at: impl Display, window_us: u64, step_us: u64) -> Result<(), ConfigError> {
+    let steps = window_us.checked_div(step_us).unwrap_or(0);
+    let field = format_args!("{at}.window_us");
+    ensure((2..=10_000).contains(&steps), field, || {
+        format!("{window_us} in steps of {step_us}; 2 to 10000 steps")
+    })
+}
+
 /// Returns the error of `field` unless it `is_right`.
 pub(super) fn ensure(
     is_right: bool,

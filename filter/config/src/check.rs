@@ -10,12 +10,11 @@ use std::ops::RangeInclusive;
 
 use serde::Deserialize;
 
-use super::bounds::{at_most, header_name, positive, within};
+use super::bounds::{at_most, header_name, within};
 use super::{
-    AcceptFractionConfig, AutoParallelism, BacklogControlConfig, ClassConfig, ConfigError,
-    CostConfig, DEFAULT_TYPE, Direction, ErrorsConfig, FilterConfig, Flow, MAX_CLASSES, MAX_COST,
-    MAX_ERRORS, MAX_PARALLELISM, MAX_QUEUE_LENGTH, MAX_ROUTES, MAX_STAGES, MAX_TYPES,
-    MAX_WORKFLOW_NAME, Measure, StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig,
+    AutoParallelism, ClassConfig, ConfigError, DEFAULT_TYPE, Direction, ErrorsConfig, FilterConfig,
+    Flow, MAX_CLASSES, MAX_ERRORS, MAX_PARALLELISM, MAX_QUEUE_LENGTH, MAX_ROUTES, MAX_STAGES,
+    MAX_TYPES, MAX_WORKFLOW_NAME, Measure, StageConfig, StrategyConfig, TypeConfig,
 };
 
 /// The range of the values of types and classes.
@@ -129,27 +128,9 @@ impl StageConfig {
             header_name(format_args!("{at}.retries.header"), &retries.header)?;
         }
         self.service_times.check(&format!("{at}.service_times"))?;
-        self.check_strategy(at)?;
-        match self.starvation_avoidance {
-            None => {}
-            Some(StarvationAvoidance::AcceptanceAllowance {
-                allowance,
-                window_us,
-                step_us,
-            }) => {
-                let at = format!("{at}.starvation_avoidance");
-                within(format_args!("{at}.allowance"), allowance, 0.0..=1.0)?;
-                check_window(&at, window_us, step_us)?;
-            }
-            Some(StarvationAvoidance::HelpingTheUnderserved {
-                alpha,
-                window_us,
-                step_us,
-            }) => {
-                let at = format!("{at}.starvation_avoidance");
-                positive(format_args!("{at}.alpha"), alpha, 1.0)?;
-                check_window(&at, window_us, step_us)?;
-            }
+        self.strategy.check(at, self)?;
+        if let Some(avoidance) = &self.starvation_avoidance {
+            avoidance.check(&format!("{at}.starvation_avoidance"))?;
         }
         if self.types.is_empty() || self.types.len() > MAX_TYPES {
             return err(
@@ -287,54 +268,6 @@ fn check_name(at: &str, name: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-impl StageConfig {
-    fn check_strategy(&self, at: &str) -> Result<(), ConfigError> {
-        let err = |field: &str, problem: String| {
-            Err(ConfigError::new(format!("{at}.strategy.{field}"), problem))
-        };
-        let (window_us, step_us) = match &self.strategy {
-            StrategyConfig::Bouncer { capacity, .. } => {
-                let at = format!("{at}.strategy.capacity");
-                return capacity.as_ref().map_or(Ok(()), |limit| limit.check(&at));
-            }
-            StrategyConfig::MaxQueueLength => return Ok(()),
-            StrategyConfig::BacklogControl(control) => {
-                return control.check(&format!("{at}.strategy"), self.types.len());
-            }
-            StrategyConfig::ResponseTimeController(settings) => return settings.check(at, self),
-            StrategyConfig::MaxQueueWait {
-                type_limits_us,
-                window_us,
-                step_us,
-                ..
-            } => {
-                let unknown = |name: &&String| self.types.iter().all(|t| t.name != **name);
-                if let Some(name) = type_limits_us.keys().find(unknown) {
-                    return err("type_limits_us", format!("{name:?}; no type has that name"));
-                }
-                (*window_us, *step_us)
-            }
-            StrategyConfig::AcceptFraction(limit) => return limit.check(&format!("{at}.strategy")),
-        };
-        check_window(&format!("{at}.strategy"), window_us, step_us)
-    }
-}
-
-impl AcceptFractionConfig {
-    fn check(&self, at: &str) -> Result<(), ConfigError> {
-        if let Some(units) = self
-            .units
-            .filter(|&units| !(units > 0.0 && units.is_finite()))
-        {
-            let problem = format!("{units}; above 0");
-            return Err(ConfigError::new(format!("{at}.units"), problem));
-        }
-        let field = format_args!("{at}.max_utilization");
-        positive(field, self.max_utilization, 1.0)?;
-        check_window(at, self.window_us, self.step_us)
-    }
-}
-
 impl ErrorsConfig {
     fn check(&self, at: &str) -> Result<(), ConfigError> {
         let err =
@@ -353,51 +286,6 @@ impl ErrorsConfig {
         }
         Ok(())
     }
-}
-
-impl BacklogControlConfig {
-    fn check(&self, at: &str, types: usize) -> Result<(), ConfigError> {
-        let err =
-            |field: &str, problem: String| Err(ConfigError::new(format!("{at}.{field}"), problem));
-        let times = [("target_us", self.target_us), ("period_us", self.period_us)];
-        for (field, micros) in times {
-            within(format_args!("{at}.{field}"), micros, 10_000..=3_600_000_000)?;
-        }
-        let numbers = [
-            ("proportional_gain", self.proportional_gain),
-            ("integral_gain", self.integral_gain),
-            ("max_backlog", self.max_backlog),
-        ];
-        for (field, number) in numbers {
-            if let Some(number) = number.filter(|n| !(n.is_finite() && *n > 0.0 && *n <= 1e12)) {
-                return err(field, format!("{number}; above 0, at most 1e12"));
-            }
-        }
-        match &self.cost {
-            CostConfig::Measured => Ok(()),
-            CostConfig::Type { costs } => {
-                if costs.len() != types {
-                    let problem = format!("{} costs; one for each of {types} types", costs.len());
-                    return err("cost.costs", problem);
-                }
-                let field = format_args!("{at}.cost.costs");
-                let mut costs = costs.iter();
-                costs.try_for_each(|&cost| within(field, cost, 1..=MAX_COST))
-            }
-            CostConfig::Header { header } => header_name(format_args!("{at}.cost.header"), header),
-        }
-    }
-}
-
-fn check_window(at: &str, window_us: u64, step_us: u64) -> Result<(), ConfigError> {
-    let steps = window_us.checked_div(step_us).unwrap_or(0);
-    if (2..=10_000).contains(&steps) {
-        return Ok(());
-    }
-    Err(ConfigError::new(
-        format!("{at}.window_us"),
-        format!("{window_us} in steps of {step_us}; 2 to 10000 steps"),
-    ))
 }
 
 impl TypeConfig {

@@ -15,22 +15,11 @@ mod strategy;
 mod types;
 mod workflows;
 
-pub use class_admission::{CentralConfig, ClassAdmissionConfig, Fallback, ServiceAdmissionConfig};
-pub use service_times::{HistogramWindow, ServiceTimesConfig};
-pub use strategy::{
-    AcceptFractionConfig, BacklogControlConfig, BacklogSignal, ControlScope, CostConfig,
-    DegradationConfig, Logic, ResponseTimeControllerConfig, StarvationAvoidance, StrategyConfig,
-};
-pub use types::{
-    AutoParallelism, ClassConfig, Discipline, ErrorsConfig, FilterConfig, Flow, GrpcMatch,
-    HeaderMatch, Match, Measure, Mode, Objective, PathMatch, QueueConfig, QueueMode, RequestCost,
-    RequestSize, RetriesConfig, StageConfig, StringMatchKind, TypeConfig,
-};
-
-pub use workflows::{
-    Direction, OutboundConfig, ResourceConfig, ResourceReport, SharingConfig, SmoothingConfig,
-    WorkflowConfig, WorkflowSource, WorkflowsConfig,
-};
+pub use class_admission::*;
+pub use service_times::*;
+pub use strategy::*;
+pub use types::*;
+pub use workflows::*;
 
 /// The reason why a configuration was refused, in one line: the field, the value, and a valid
 /// value.

@@ -1,8 +1,12 @@
-//! The types of the filter's configuration: admission strategies. `check.rs` checks values.
+//! The types of the filter's configuration: admission strategies, with their checks. Those of the
+//! response time controller are in `check`.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+
+use super::bounds::{ensure, header_name, positive, window, within};
+use super::{ConfigError, MAX_COST, StageConfig};
 
 /// The strategy that decides which requests may enter the queue.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -73,6 +77,36 @@ impl StrategyConfig {
         }
         *self == known
     }
+
+    /// Checks the strategy of `stage`, which is at `at`.
+    pub(crate) fn check(&self, at: &str, stage: &StageConfig) -> Result<(), ConfigError> {
+        let strategy = format!("{at}.strategy");
+        match self {
+            Self::Bouncer { capacity, .. } => {
+                let at = format!("{strategy}.capacity");
+                capacity.as_ref().map_or(Ok(()), |limit| limit.check(&at))
+            }
+            Self::MaxQueueLength => Ok(()),
+            Self::MaxQueueWait {
+                type_limits_us,
+                window_us,
+                step_us,
+                ..
+            } => {
+                for name in type_limits_us.keys() {
+                    let is_known = stage.types.iter().any(|t| t.name == *name);
+                    let field = format_args!("{strategy}.type_limits_us");
+                    ensure(is_known, field, || {
+                        format!("{name:?}; no type has that name")
+                    })?;
+                }
+                window(strategy, *window_us, *step_us)
+            }
+            Self::AcceptFraction(limit) => limit.check(&strategy),
+            Self::BacklogControl(control) => control.check(&strategy, stage.types.len()),
+            Self::ResponseTimeController(settings) => settings.check(at, stage),
+        }
+    }
 }
 
 /// A bound of the backend's utilization (Bouncer §5.2.3).
@@ -88,6 +122,19 @@ pub struct AcceptFractionConfig {
     pub window_us: u64,
     /// Δ, µs.
     pub step_us: u64,
+}
+
+impl AcceptFractionConfig {
+    fn check(&self, at: &str) -> Result<(), ConfigError> {
+        if let Some(units) = self.units {
+            let is_right = units > 0.0 && units.is_finite();
+            let problem = || format!("{units}; above 0");
+            ensure(is_right, format_args!("{at}.units"), problem)?;
+        }
+        let field = format_args!("{at}.max_utilization");
+        positive(field, self.max_utilization, 1.0)?;
+        window(at, self.window_us, self.step_us)
+    }
 }
 
 fn is_false(value: &bool) -> bool {
@@ -223,6 +270,39 @@ pub struct BacklogControlConfig {
     pub hint: bool,
 }
 
+impl BacklogControlConfig {
+    fn check(&self, at: &str, types: usize) -> Result<(), ConfigError> {
+        let times = [("target_us", self.target_us), ("period_us", self.period_us)];
+        for (field, micros) in times {
+            within(format_args!("{at}.{field}"), micros, 10_000..=3_600_000_000)?;
+        }
+        let numbers = [
+            ("proportional_gain", self.proportional_gain),
+            ("integral_gain", self.integral_gain),
+            ("max_backlog", self.max_backlog),
+        ];
+        for (field, number) in numbers {
+            if let Some(number) = number {
+                let is_right = number > 0.0 && number <= 1e12;
+                let problem = || format!("{number}; above 0, at most 1e12");
+                ensure(is_right, format_args!("{at}.{field}"), problem)?;
+            }
+        }
+        match &self.cost {
+            CostConfig::Measured => Ok(()),
+            CostConfig::Type { costs } => {
+                let field = format_args!("{at}.cost.costs");
+                ensure(costs.len() == types, field, || {
+                    format!("{} costs; one for each of {types} types", costs.len())
+                })?;
+                let mut costs = costs.iter();
+                costs.try_for_each(|&cost| within(field, cost, 1..=MAX_COST))
+            }
+            CostConfig::Header { header } => header_name(format_args!("{at}.cost.header"), header),
+        }
+    }
+}
+
 /// The controlled quantity of backlog control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum BacklogSignal {
@@ -275,4 +355,29 @@ pub enum StarvationAvoidance {
         /// Δ, µs.
         step_us: u64,
     },
+}
+
+impl StarvationAvoidance {
+    /// Checks the settings at `at`.
+    pub(crate) fn check(&self, at: &str) -> Result<(), ConfigError> {
+        let (window_us, step_us) = match *self {
+            Self::AcceptanceAllowance {
+                allowance,
+                window_us,
+                step_us,
+            } => {
+                within(format_args!("{at}.allowance"), allowance, 0.0..=1.0)?;
+                (window_us, step_us)
+            }
+            Self::HelpingTheUnderserved {
+                alpha,
+                window_us,
+                step_us,
+            } => {
+                positive(format_args!("{at}.alpha"), alpha, 1.0)?;
+                (window_us, step_us)
+            }
+        };
+        window(at, window_us, step_us)
+    }
 }

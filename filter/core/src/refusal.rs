@@ -53,6 +53,9 @@ pub struct Answer {
     /// Whether the reason is about response times, not about a lack of room. Starvation avoidance
     /// may override only such reasons.
     pub about_objectives: bool,
+    /// Whether more slots would have helped, and the search for their number should know of it. A
+    /// strategy with a target of its own isn't helped.
+    pub lacks_slots: bool,
 }
 
 const OBJECTIVE: Answer = Answer {
@@ -61,6 +64,7 @@ const OBJECTIVE: Answer = Answer {
     http: 503,
     grpc: UNAVAILABLE,
     about_objectives: true,
+    lacks_slots: true,
 };
 const DEADLINE_EXCEEDED: i32 = 4;
 const RESOURCE_EXHAUSTED: i32 = 8;
@@ -74,6 +78,7 @@ reasons! {
         http: 503,
         grpc: UNAVAILABLE,
         about_objectives: true,
+        lacks_slots: true,
     }
     /// Requests of its type hold slots and are not answered in time (`strategy::value_cut`).
     Unresponsive {
@@ -82,6 +87,7 @@ reasons! {
         http: 503,
         grpc: UNAVAILABLE,
         about_objectives: false,
+        lacks_slots: false,
     }
     /// The queue holds as many requests as it may.
     QueueFull {
@@ -90,6 +96,7 @@ reasons! {
         http: 503,
         grpc: UNAVAILABLE,
         about_objectives: false,
+        lacks_slots: true,
     }
     /// It waited, or would wait, longer than `queue.timeout`.
     QueueTimeout {
@@ -98,6 +105,7 @@ reasons! {
         http: 503,
         grpc: UNAVAILABLE,
         about_objectives: false,
+        lacks_slots: true,
     }
     /// The request's own deadline passes before it could be served.
     Deadline {
@@ -106,6 +114,7 @@ reasons! {
         http: 504,
         grpc: DEADLINE_EXCEEDED,
         about_objectives: false,
+        lacks_slots: false,
     }
     /// The estimated queue wait exceeds the strategy's limit (Bouncer §5.2.2).
     QueueWait {
@@ -114,6 +123,7 @@ reasons! {
         http: 503,
         grpc: UNAVAILABLE,
         about_objectives: true,
+        lacks_slots: false,
     }
     /// The offered work exceeds the backend's allowed utilization (Bouncer §5.2.3).
     Utilization {
@@ -122,6 +132,7 @@ reasons! {
         http: 503,
         grpc: UNAVAILABLE,
         about_objectives: false,
+        lacks_slots: false,
     }
     /// With the request the backlog would exceed its bound (Chronos Eq. 2).
     Backlog {
@@ -130,6 +141,7 @@ reasons! {
         http: 503,
         grpc: UNAVAILABLE,
         about_objectives: true,
+        lacks_slots: false,
     }
     /// The request exceeds the rate that measured response times allow (SEDA §3.2).
     ResponseTime {
@@ -138,6 +150,7 @@ reasons! {
         http: 503,
         grpc: UNAVAILABLE,
         about_objectives: true,
+        lacks_slots: false,
     }
     /// It is a retry, and first attempts of its type are refused ([`crate::retries`]).
     Retry {
@@ -146,6 +159,7 @@ reasons! {
         http: 503,
         grpc: UNAVAILABLE,
         about_objectives: false,
+        lacks_slots: false,
     }
     /// Its workflow exceeds its rate, at this process or at one downstream (Wisp §4.1).
     RateLimited {
@@ -154,6 +168,7 @@ reasons! {
         http: 429,
         grpc: RESOURCE_EXHAUSTED,
         about_objectives: false,
+        lacks_slots: false,
     }
 }
 

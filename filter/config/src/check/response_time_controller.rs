@@ -16,7 +16,7 @@ const MAX_RATE: f64 = 1e6;
 
 impl ResponseTimeControllerConfig {
     /// Checks the settings of `stage`, whose strategy is at `at`.
-    pub(super) fn check(&self, at: &str, stage: &StageConfig) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self, at: &str, stage: &StageConfig) -> Result<(), ConfigError> {
         let strategy = format!("{at}.strategy");
         self.check_targets(&strategy, stage)?;
         self.check_law(&strategy)?;

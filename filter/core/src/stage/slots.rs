@@ -137,18 +137,7 @@ impl Slots {
 
     /// Records a request of `kind` that was refused for `reason`.
     pub(super) fn refused(&mut self, kind: TypeId, reason: Reason) {
-        let lacks_slots = match reason {
-            Reason::Objective(_) | Reason::Value | Reason::QueueFull | Reason::QueueTimeout => true,
-            // More slots would not help, or the strategy has its own target.
-            Reason::Unresponsive
-            | Reason::Deadline
-            | Reason::QueueWait
-            | Reason::Utilization
-            | Reason::Backlog
-            | Reason::ResponseTime
-            | Reason::RateLimited
-            | Reason::Retry => false,
-        };
+        let lacks_slots = reason.answer().lacks_slots;
         if let Some(found) = self.found.as_mut().filter(|_| lacks_slots) {
             found.auto.refused(kind);
         }

@@ -17,6 +17,7 @@ use headgate_core::strategy::{Strategy, View};
 use headgate_core::time::Instant;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
+use serde_json::json;
 
 use crate::common::{
     BOUNCER, DEGRADATION, MAX_QUEUE, PARALLELISM, VALUE_CUT, backlog_control, classes,
@@ -122,6 +123,18 @@ fn all() -> Vec<(String, StageConfig)> {
     config.classes = classes();
     all.push(("ResponseTimeController, two classes".to_owned(), config));
     all
+}
+
+#[test]
+fn every_strategy_is_in_the_suite() {
+    let error = serde_json::from_str::<StrategyConfig>(r#"{"type":""}"#).unwrap_err();
+    let error = error.to_string();
+    let all = all();
+    // unknown variant ``, expected one of `Bouncer`, …
+    for kind in error.split('`').skip(3).step_by(2) {
+        let is_here = |stage: &StageConfig| json!(stage.strategy)["type"] == kind;
+        assert!(all.iter().any(|(_, stage)| is_here(stage)), "{kind}");
+    }
 }
 
 /// Ticks the only worker, including the record of a feedback-controlled strategy.
