@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tracing::debug;
 
-use crate::xds::addresses::Addresses;
+use crate::quota::Addresses;
 use crate::xds::tls::Trust;
 
 /// The largest head of a request, and the most response data that is buffered for the client, in

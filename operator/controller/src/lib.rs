@@ -14,5 +14,6 @@ pub mod inject;
 pub mod kubernetes;
 pub mod metrics;
 pub mod modules;
+mod quota;
 pub mod source;
 pub mod xds;

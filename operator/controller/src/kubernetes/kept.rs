@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest as _, Sha256};
 
-use crate::xds::addresses::{Quota, Slot};
+use crate::quota::{Quota, Slot};
 
 /// The SHA-256 of a token, or of a token and a path.
 pub(super) type Key = [u8; 32];

@@ -109,13 +109,13 @@ impl AdmissionServer {
             .route(PATH, post(exchange))
             .layer(DefaultBodyLimit::max(MAX_BYTES))
             .with_state(shared);
-        let (ending, told) = watch::channel(false);
+        let (ending, ended) = watch::channel(false);
         let connections = Connections {
             limits,
             trust: self.trust.clone(),
             registry: Arc::clone(&self.registry),
             app,
-            shutdown: told,
+            shutdown: ended,
         };
         let over = async {
             end.await;
@@ -168,7 +168,7 @@ async fn exchange(
     };
     if let Some(proven) = &peer.proven {
         let plan = Arc::clone(&shared.plans.borrow());
-        if let Err(why) = keep_believed(&plan, &mut report, proven) {
+        if let Err(why) = keep_accepted(&plan, &mut report, proven) {
             return (StatusCode::FORBIDDEN, why).into_response();
         }
     }
@@ -195,7 +195,7 @@ async fn exchange(
 ///
 /// # Errors
 /// One line: the peer proves no namespace, or no service is left.
-fn keep_believed(
+fn keep_accepted(
     plan: &Plan,
     report: &mut Report<'_>,
     proven: &Result<Spiffe, String>,
@@ -206,7 +206,7 @@ fn keep_believed(
     };
     report
         .services
-        .retain(|told| believes(plan, &told.service, sender));
+        .retain(|reported| accepts(plan, &reported.service, sender));
     match report.services.is_empty() {
         false => Ok(()),
         true => Err(format!(
@@ -219,7 +219,7 @@ fn keep_believed(
 
 /// Whether the policy of `service`, `namespace/name`, accepts reports of `sender`. Without peers,
 /// it accepts all.
-fn believes(plan: &Plan, service: &str, sender: &Spiffe) -> bool {
+fn accepts(plan: &Plan, service: &str, sender: &Spiffe) -> bool {
     let Some((namespace, name)) = service.split_once('/') else {
         return false;
     };

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use headgate_core::config::FilterConfig;
 
-use super::addresses::{Full, Quota, Slot};
 use super::resource::Resource;
+use crate::quota::{Full, Quota, Slot};
 
 /// The content of a configuration (its revision and first policy, and the address of one without
 /// revision), the slot name and the module. A revision is short enough for a deliberate collision,

@@ -29,12 +29,12 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 use tracing::{debug, warn};
 
-use super::addresses::{Addresses, Full, Slot};
 use super::limits::Limits;
 use super::peer::Peer;
 use super::registry::Registry;
 use super::stream::stopped;
 use super::tls::Trust;
+use crate::quota::{Addresses, Full, Slot};
 
 /// The shortest interval between two log lines about rejected connections.
 const SAY_AGAIN: Duration = Duration::from_secs(10);

@@ -23,7 +23,6 @@
 //! State of the world is the only variant: a slot is one resource of a stream of its own, so delta
 //! would save nothing, and ADS needs an Envoy without another control plane.
 
-pub(crate) mod addresses;
 mod admission;
 pub mod cache;
 pub mod conditions;

@@ -13,11 +13,11 @@ use tokio::sync::watch;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::addresses::Slot;
 use super::node::{Identity, TargetClaim, clip};
 use super::tenants::Tenant;
 use crate::certificate;
 use crate::kubernetes::tokens::{AUDIENCE, ProxyTokens, Refusal};
+use crate::quota::Slot;
 use headgate_api::plan::{NAMESPACE_METADATA, TARGET_METADATA};
 
 /// The longest SPIFFE id (the specification's bound), in bytes.

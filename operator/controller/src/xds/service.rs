@@ -12,11 +12,11 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::warn;
 
-use super::addresses::Slot;
 use super::peer::Peer;
 use super::stream::{Context, drive};
 use super::tenants::{Refused, Tenant, Tenants};
 use crate::kubernetes::tokens::{ProxyTokens, Refusal};
+use crate::quota::Slot;
 
 /// The implementation of the service.
 #[derive(Debug, Clone)]

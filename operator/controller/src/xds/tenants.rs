@@ -10,11 +10,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::addresses::{Full, Quota, Slot, group};
 use super::limits::Limits;
 use super::peer::Peer;
 use crate::kubernetes::review::bearer;
 use crate::kubernetes::tokens::{ProxyTokens, Refusal};
+use crate::quota::{Full, Quota, Slot, group};
 
 /// The namespace of a certificate or token, or the address of a peer without either.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

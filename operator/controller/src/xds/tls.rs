@@ -304,10 +304,10 @@ impl Tls {
             trust,
         } = self;
         let mut refused: Option<String> = None;
-        let mut told = Age::Fresh;
+        let mut logged = Age::Fresh;
         let mut tick = tokio::time::interval(POLL);
         loop {
-            tell(&trust.borrow(), &mut told, metrics, &files);
+            report_age(&trust.borrow(), &mut logged, metrics, &files);
             tokio::select! {
                 _ = tick.tick() => {}
                 () = trust.closed() => return,
@@ -327,7 +327,7 @@ impl Tls {
                         "new TLS files are in use; proxies whose certificate no CA of them signed \
                          are disconnected"
                     );
-                    (pem, refused, told) = (now, None, Age::Fresh);
+                    (pem, refused, logged) = (now, None, Age::Fresh);
                     metrics.tls_reloads.inc();
                     trust.send_replace(Arc::new(next));
                 }
@@ -346,13 +346,13 @@ impl Tls {
 }
 
 /// Updates the metric, and logs one warning before the expiry and one error at the expiry.
-fn tell(trust: &Trust, told: &mut Age, metrics: &XdsMetrics, files: &TlsFiles) {
+fn report_age(trust: &Trust, logged: &mut Age, metrics: &XdsMetrics, files: &TlsFiles) {
     metrics.set_certificate_expiry(Some(trust.expires()));
     let age = trust.age(SystemTime::now());
-    if age == *told {
+    if age == *logged {
         return;
     }
-    *told = age;
+    *logged = age;
     let (cert, ca) = (files.cert.display(), files.client_ca.display());
     let expires = rfc3339(trust.expires());
     match age {
