@@ -57,7 +57,7 @@ pub fn transitions(
     old: Option<&AdmissionPolicyStatus>,
     new: &AdmissionPolicyStatus,
 ) -> Vec<Transition> {
-    let mut notes_by_reason: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
+    let mut notes_by_reason: BTreeMap<(&str, &str, bool), Vec<String>> = BTreeMap::new();
     for entry in ours(new) {
         let before = old.and_then(|old| ours(old).find(|e| e.ancestor_ref == entry.ancestor_ref));
         for condition in &entry.conditions {
@@ -73,16 +73,17 @@ pub fn transitions(
             let section = target.section_name.iter().map(|s| format!("/{s}"));
             let name = target.name.clone() + &section.collect::<String>();
             let note = format!("{} {name}: {}", target.kind, condition.message);
-            let key = (condition.type_.as_str(), condition.reason.as_str());
+            let is_true = condition.status == "True";
+            let key = (condition.type_.as_str(), condition.reason.as_str(), is_true);
             notes_by_reason.entry(key).or_default().push(note);
         }
     }
     notes_by_reason
         .into_iter()
-        .map(|((_, reason), notes)| Transition {
+        .map(|((_, reason, is_true), notes)| Transition {
             reason: reason.to_owned(),
             note: clip(&notes.join("; "), MAX_NOTE),
-            is_warning: !matches!(reason, "Accepted" | "Programmed" | "Overridden"),
+            is_warning: !is_true,
         })
         .collect()
 }
@@ -161,7 +162,10 @@ mod tests {
     fn status(entries: &[(&str, &str, &str)]) -> AdmissionPolicyStatus {
         let condition = |of: Type, reason: &str| Condition {
             type_: of.as_str().to_owned(),
-            status: "True".to_owned(),
+            status: match reason == of.as_str() {
+                true => "True".to_owned(),
+                false => "False".to_owned(),
+            },
             reason: reason.to_owned(),
             message: "why".to_owned(),
             observed_generation: Some(1),
@@ -190,7 +194,7 @@ mod tests {
         }
     }
 
-    fn told(
+    fn reported(
         old: Option<&AdmissionPolicyStatus>,
         new: &AdmissionPolicyStatus,
     ) -> Vec<(String, bool)> {
@@ -201,21 +205,21 @@ mod tests {
     }
 
     #[test]
-    fn only_transitions_are_told() {
+    fn only_transitions_are_reported() {
         let pending = status(&[("s", "Accepted", "Pending")]);
         let done = status(&[("s", "Accepted", "Programmed")]);
         let refused = status(&[("s", "Accepted", "EnvoyRejected")]);
         let invalid = status(&[("s", "Invalid", "Invalid")]);
         let is = |reason: &str, warning| vec![(reason.to_owned(), warning)];
-        assert_eq!(told(None, &pending), is("Accepted", false));
-        assert_eq!(told(Some(&pending), &done), is("Programmed", false));
-        assert_eq!(told(Some(&done), &done), []);
-        assert_eq!(told(Some(&done), &pending), []);
-        assert_eq!(told(Some(&done), &refused), is("EnvoyRejected", true));
+        assert_eq!(reported(None, &pending), is("Accepted", false));
+        assert_eq!(reported(Some(&pending), &done), is("Programmed", false));
+        assert_eq!(reported(Some(&done), &done), []);
+        assert_eq!(reported(Some(&done), &pending), []);
+        assert_eq!(reported(Some(&done), &refused), is("EnvoyRejected", true));
         assert_eq!(
-            told(Some(&done), &invalid),
+            reported(Some(&done), &invalid),
             is("Invalid", true),
-            "told once, not for both conditions"
+            "once, not for both conditions"
         );
     }
 
@@ -226,12 +230,13 @@ mod tests {
         let entry = &mut overridden.ancestors[0];
         let condition = Condition {
             type_: Type::Overridden.as_str().to_owned(),
+            status: "True".to_owned(),
             ..entry.conditions[1].clone()
         };
         entry.conditions.push(condition);
         let is = vec![("Overridden".to_owned(), false)];
-        assert_eq!(told(Some(&done), &overridden), is, "told once");
-        let over = told(Some(&overridden), &done);
+        assert_eq!(reported(Some(&done), &overridden), is, "once");
+        let over = reported(Some(&overridden), &done);
         assert_eq!(over, [("Programmed".to_owned(), false)]);
     }
 
@@ -245,8 +250,8 @@ mod tests {
     #[test]
     fn targets_with_the_same_news_share_an_event() {
         let new = status(&[("s", "Accepted", "Pending"), ("t", "Accepted", "Pending")]);
-        let told = transitions(None, &new);
-        assert_eq!(told.len(), 1);
-        assert_eq!(told[0].note, "Service s: why; Service t: why");
+        let events = transitions(None, &new);
+        assert_eq!(events.len(), 1);
+        assert_eq!(events[0].note, "Service s: why; Service t: why");
     }
 }

@@ -7,27 +7,6 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-/// Resources with their own label value: those in the operator's role.
-const RESOURCES: [&str; 17] = [
-    "admissionpolicies",
-    "configmaps",
-    "deployments",
-    "endpointslices",
-    "envoyextensionpolicies",
-    "envoyfilters",
-    "events",
-    "gateways",
-    "grpcroutes",
-    "httproutes",
-    "leases",
-    "namespaces",
-    "pods",
-    "secrets",
-    "services",
-    "trafficextensions",
-    "wasmplugins",
-];
-
 /// Resources that the operator watches.
 const WATCHED: [&str; 7] = [
     "admissionpolicies",
@@ -112,7 +91,7 @@ impl KubernetesMetrics {
         let code = status.map_or("error".into(), |s| s.as_str().to_owned().into());
         let labels = [
             ("verb", verb.into()),
-            ("resource", path.resource.into()),
+            ("resource", path.resource.to_owned().into()),
             ("code", code),
         ];
         self.requests.get_or_create(&labels).inc();
@@ -122,7 +101,7 @@ impl KubernetesMetrics {
     /// `admissionpolicies`).
     pub fn wrote(&self, resource: &str, result: WriteResult) {
         let labels = [
-            ("resource", known(resource).into()),
+            ("resource", resource.to_owned().into()),
             ("result", result.as_str().into()),
         ];
         self.writes.get_or_create(&labels).inc();
@@ -130,25 +109,20 @@ impl KubernetesMetrics {
 
     /// Counts a watch of `resource` (plural, lower case) that ended with an error and restarts.
     pub fn watch_restarted(&self, resource: &str) {
-        let labels = [("resource", known(resource).into())];
+        let labels = [("resource", resource.to_owned().into())];
         self.watch_restarts.get_or_create(&labels).inc();
     }
 }
 
-fn known(resource: &str) -> &'static str {
-    let found = RESOURCES.iter().find(|known| **known == resource);
-    found.copied().unwrap_or("other")
-}
-
 /// The parts of a request's path: `/api/v1/namespaces/a/pods/b`, `/apis/GROUP/VERSION/pods`.
-struct Path {
-    resource: &'static str,
+struct Path<'a> {
+    resource: &'a str,
     /// Whether it is one object rather than a collection.
     named: bool,
 }
 
-impl Path {
-    fn of(uri: &Uri) -> Self {
+impl<'a> Path<'a> {
+    fn of(uri: &'a Uri) -> Self {
         let mut parts = uri.path().split('/').filter(|part| !part.is_empty());
         let versioned = match parts.next() {
             Some("api") => parts.next().is_some(),
@@ -164,14 +138,14 @@ impl Path {
         };
         Self {
             // Discovery, /version, /healthz.
-            resource: resource.map_or("none", known),
+            resource: resource.unwrap_or("none"),
             named: name.is_some(),
         }
     }
 }
 
 /// Returns the verb as RBAC and audit logs name it.
-fn verb(method: &Method, path: &Path, query: &str) -> &'static str {
+fn verb(method: &Method, path: &Path<'_>, query: &str) -> &'static str {
     let watches = || {
         query
             .split('&')

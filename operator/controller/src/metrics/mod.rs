@@ -8,8 +8,8 @@
 //! - *States* (policies by condition, proxies by state) are read from the report at each scrape. A
 //!   gauge updated by increments would be wrong after the first forgotten decrement.
 //!
-//! Labels come from closed sets, and unknown values become `other`. So the number of series has a
-//! bound that doesn't depend on policies, proxies or the API server's answers.
+//! Labels come from closed sets, or from the operator's own requests. So the number of series has a
+//! bound that doesn't depend on policies, proxies or the content of the API server's answers.
 
 mod kubernetes;
 mod modules;
@@ -45,7 +45,6 @@ pub struct Metrics(Arc<Inner>);
 #[derive(Debug)]
 pub struct Inner {
     registry: Registry,
-    process: Registry,
     /// Plans: from a change of policies, or of the cluster, to the served state.
     pub plan: PlanMetrics,
     /// The xDS server.
@@ -65,11 +64,8 @@ impl Metrics {
         let xds = XdsMetrics::register(&mut registry);
         let kubernetes = KubernetesMetrics::register(&mut registry);
         let modules = ModuleMetrics::register(&mut registry);
-        let mut process = Registry::default();
-        process::register(&mut process);
         Self(Arc::new(Inner {
             registry,
-            process,
             plan,
             xds,
             kubernetes,
@@ -83,8 +79,10 @@ impl Metrics {
     pub fn render(&self, report: &Report) -> String {
         let mut gauges = Registry::with_prefix(PREFIX);
         report::register(&mut gauges, report);
+        let mut process = Registry::default();
+        process::register(&mut process);
         let mut text = String::new();
-        for registry in [&gauges, &self.registry, &self.process] {
+        for registry in [&gauges, &self.registry, &process] {
             // Writing to a String can't fail.
             let _ = encode_registry(&mut text, registry);
         }

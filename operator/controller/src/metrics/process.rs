@@ -4,9 +4,6 @@
 
 use std::fs;
 
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
-use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
@@ -15,46 +12,30 @@ use prometheus_client::registry::{Registry, Unit};
 /// own HZ.
 const TICKS: f64 = 100.0;
 
-#[derive(Debug)]
-struct Process;
+/// Registers the numbers with their values.
 pub(super) fn register(registry: &mut Registry) {
-    registry.register_collector(Box::new(Process));
-}
-
-impl Collector for Process {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        if let Some(seconds) = cpu_seconds() {
-            let help = "CPU time of the process, user and system.";
-            let counter = ConstCounter::new(seconds);
-            let unit = Some(&Unit::Seconds);
-            counter.encode(encoder.encode_descriptor(
-                "process_cpu",
-                help,
-                unit,
-                MetricType::Counter,
-            )?)?;
-        }
-        let gauges = [
-            (
-                "process_resident_memory",
-                "Resident memory.",
-                Some(&Unit::Bytes),
-                resident_bytes(),
-            ),
-            (
-                "process_open_fds",
-                "Open file descriptors.",
-                None,
-                open_files(),
-            ),
-        ];
-        for (name, help, unit, value) in gauges {
-            if let Some(value) = value {
-                let encoder = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
-                ConstGauge::new(value).encode(encoder)?;
-            }
-        }
-        Ok(())
+    if let Some(seconds) = cpu_seconds() {
+        registry.register_with_unit(
+            "process_cpu",
+            "CPU time of the process, user and system",
+            Unit::Seconds,
+            ConstCounter::new(seconds),
+        );
+    }
+    if let Some(bytes) = resident_bytes() {
+        registry.register_with_unit(
+            "process_resident_memory",
+            "Resident memory",
+            Unit::Bytes,
+            ConstGauge::new(bytes),
+        );
+    }
+    if let Some(files) = open_files() {
+        registry.register(
+            "process_open_fds",
+            "Open file descriptors",
+            ConstGauge::new(files),
+        );
     }
 }
 

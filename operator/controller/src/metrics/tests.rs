@@ -178,9 +178,9 @@ fn requests_to_the_api_server_are_labelled_as_audit_logs_do() {
         ),
         (&get, "/version", "verb=\"get\",resource=\"none\""),
         (
-            &get,
-            "/apis/a/v1/made-up-things",
-            "verb=\"list\",resource=\"other\"",
+            &Method::POST,
+            "/apis/authentication.k8s.io/v1/tokenreviews",
+            "verb=\"create\",resource=\"tokenreviews\"",
         ),
         (&Method::TRACE, "/", "verb=\"other\",resource=\"none\""),
     ] {

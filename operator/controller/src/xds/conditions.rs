@@ -34,7 +34,8 @@ impl Condition {
     }
 }
 
-/// A type of condition. A new type needs a variant here and an entry in [`at`].
+/// A type of condition. A new type needs a variant here and an entry in [`at`]; a false condition
+/// is a warning in Events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Type {
@@ -313,6 +314,17 @@ mod tests {
                 message: "why".into(),
             }),
         }
+    }
+
+    #[test]
+    fn no_type_is_forgotten() {
+        let error = serde_json::from_str::<Type>("\"\"")
+            .unwrap_err()
+            .to_string();
+        // unknown variant ``, expected one of `accepted`, …
+        let known: Vec<&str> = error.split('`').skip(3).step_by(2).collect();
+        let all = Type::ALL.map(|of| serde_json::to_value(of).unwrap());
+        assert_eq!(all[..], known[..]);
     }
 
     fn of(policy: &str, proxies: &[Proxy]) -> Condition {

@@ -44,31 +44,71 @@ const MAX_LABEL: usize = 63;
 /// The most characters of a target's name in an object's name.
 const MAX_NAME: usize = 30;
 
-/// The writer of objects of one kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Adapter {
+/// Defines [`Adapter`] with the properties of each from one list.
+macro_rules! adapters {
+    ($($(#[$doc:meta])+ $adapter:ident { $($field:ident: $value:expr,)+ })+) => {
+        /// The writer of objects of one kind.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Adapter {
+            $($(#[$doc])+ $adapter,)+
+        }
+
+        impl Adapter {
+            /// All adapters.
+            pub const ALL: [Self; [$(Self::$adapter),+].len()] = [$(Self::$adapter),+];
+
+            const fn row(self) -> Row {
+                match self {
+                    $(Self::$adapter => Row { $($field: $value),+ },)+
+                }
+            }
+        }
+    };
+}
+
+/// The properties of an adapter.
+struct Row {
+    /// Its name in arguments and labels.
+    name: &'static str,
+    /// Group, version and plural of its objects.
+    resource: (&'static str, &'static str, &'static str),
+    kind: &'static str,
+}
+
+adapters! {
     /// `ConfigMap` with a `DiscoveryResponse`.
-    ConfigMap,
+    ConfigMap {
+        name: "config-map",
+        resource: ("", "v1", "configmaps"),
+        kind: "ConfigMap",
+    }
     /// `EnvoyExtensionPolicy`.
-    EnvoyGateway,
+    EnvoyGateway {
+        name: "envoy-gateway",
+        resource: ("gateway.envoyproxy.io", "v1alpha1", "envoyextensionpolicies"),
+        kind: "EnvoyExtensionPolicy",
+    }
     /// `WasmPlugin`.
-    Istio,
+    Istio {
+        name: "istio",
+        resource: ("extensions.istio.io", "v1alpha1", "wasmplugins"),
+        kind: "WasmPlugin",
+    }
     /// `TrafficExtension`.
-    IstioExtension,
+    IstioExtension {
+        name: "istio-extension",
+        resource: ("extensions.istio.io", "v1alpha1", "trafficextensions"),
+        kind: "TrafficExtension",
+    }
     /// `EnvoyFilter` with the native filter.
-    IstioNative,
+    IstioNative {
+        name: "istio-native",
+        resource: ("networking.istio.io", "v1alpha3", "envoyfilters"),
+        kind: "EnvoyFilter",
+    }
 }
 
 impl Adapter {
-    /// All adapters.
-    pub const ALL: [Self; 5] = [
-        Self::ConfigMap,
-        Self::EnvoyGateway,
-        Self::Istio,
-        Self::IstioExtension,
-        Self::IstioNative,
-    ];
-
     /// Whether Istio reads its objects. Istio doesn't report whether a proxy accepted one.
     #[must_use]
     pub const fn is_of_istio(self) -> bool {
@@ -81,44 +121,16 @@ impl Adapter {
         matches!(self, Self::Istio | Self::IstioExtension)
     }
 
-    /// Returns its name in arguments and labels.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::ConfigMap => "config-map",
-            Self::EnvoyGateway => "envoy-gateway",
-            Self::Istio => "istio",
-            Self::IstioExtension => "istio-extension",
-            Self::IstioNative => "istio-native",
-        }
-    }
-
     /// Returns the kind of its objects.
     #[must_use]
     pub const fn kind(self) -> &'static str {
-        match self {
-            Self::ConfigMap => "ConfigMap",
-            Self::EnvoyGateway => "EnvoyExtensionPolicy",
-            Self::Istio => "WasmPlugin",
-            Self::IstioExtension => "TrafficExtension",
-            Self::IstioNative => "EnvoyFilter",
-        }
+        self.row().kind
     }
 
     /// Returns the API resource of its objects.
     #[must_use]
     pub fn resource(self) -> ApiResource {
-        let (group, version, plural) = match self {
-            Self::ConfigMap => ("", "v1", "configmaps"),
-            Self::EnvoyGateway => (
-                "gateway.envoyproxy.io",
-                "v1alpha1",
-                "envoyextensionpolicies",
-            ),
-            Self::Istio => ("extensions.istio.io", "v1alpha1", "wasmplugins"),
-            Self::IstioExtension => ("extensions.istio.io", "v1alpha1", "trafficextensions"),
-            Self::IstioNative => ("networking.istio.io", "v1alpha3", "envoyfilters"),
-        };
+        let (group, version, plural) = self.row().resource;
         let kind = GroupVersionKind::gvk(group, version, self.kind());
         ApiResource::from_gvk_with_plural(&kind, plural)
     }
@@ -238,7 +250,7 @@ impl Object {
 fn labels(adapter: Adapter, targets: &[TargetRef]) -> BTreeMap<&'static str, String> {
     let mut labels = BTreeMap::from([
         (MANAGED_BY.0, MANAGED_BY.1.to_owned()),
-        (ADAPTER_LABEL, adapter.as_str().to_owned()),
+        (ADAPTER_LABEL, adapter.row().name.to_owned()),
     ]);
     if let Some(first) = targets.first() {
         labels.insert(TARGET_KIND_LABEL, first.kind.as_str().to_owned());

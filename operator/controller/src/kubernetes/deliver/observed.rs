@@ -34,26 +34,14 @@ impl Source {
     /// isn't watched, so that no right to it is needed either.
     #[must_use]
     pub fn needed(settings: &Settings) -> Vec<Self> {
-        let mut all = Vec::new();
-        if settings.config_map_module.is_some() {
-            all.push(Self::Objects(Adapter::ConfigMap));
-        }
-        if settings.envoy_gateway {
-            all.push(Self::Objects(Adapter::EnvoyGateway));
-        }
-        if settings.istio {
-            let kinds = [
-                Adapter::Istio,
-                Adapter::IstioExtension,
-                Adapter::IstioNative,
-            ];
-            // Watched rather than removed at the start: objects of the other kind are deleted after
-            // their successors exist.
-            let is_needed = |kind: &Adapter| {
-                !settings.keep_leftovers || kind.is_plugin() == settings.istio_native.is_none()
-            };
-            all.extend(kinds.into_iter().filter(is_needed).map(Self::Objects));
-        }
+        // Of Istio's kinds both are watched, so that objects of the other kind are deleted after
+        // their successors exist.
+        let is_written = |adapter: &Adapter| {
+            !adapter.is_of_istio() || adapter.is_plugin() == settings.istio_native.is_none()
+        };
+        let on = { Adapter::ALL.into_iter() }.filter(|adapter| settings.delivers(*adapter));
+        let needed = on.filter(|adapter| !settings.keep_leftovers || is_written(adapter));
+        let mut all: Vec<Self> = needed.map(Self::Objects).collect();
         if settings.istio || settings.envoy_gateway {
             all.push(Self::GatewayClasses);
         }
@@ -64,11 +52,8 @@ impl Source {
     /// from a time when it was on.
     #[must_use]
     pub fn off(settings: &Settings) -> Vec<Adapter> {
-        let is_off = |adapter: &Adapter| match adapter {
-            Adapter::ConfigMap => false,
-            Adapter::EnvoyGateway => !settings.envoy_gateway,
-            Adapter::Istio | Adapter::IstioExtension | Adapter::IstioNative => !settings.istio,
-        };
+        let is_off =
+            |adapter: &Adapter| *adapter != Adapter::ConfigMap && !settings.delivers(*adapter);
         let all = Adapter::ALL.into_iter().filter(is_off);
         all.filter(|_| !settings.keep_leftovers).collect()
     }

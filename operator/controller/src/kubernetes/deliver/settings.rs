@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::object::Adapter;
 use crate::xds::module::Kind;
 
 /// The longest pause between attempts after a failure, and between lists of a kind that isn't
@@ -119,10 +120,20 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Whether the delivery of this adapter's objects is on.
+    #[must_use]
+    pub const fn delivers(&self, adapter: Adapter) -> bool {
+        match adapter {
+            Adapter::ConfigMap => self.config_map_module.is_some(),
+            Adapter::EnvoyGateway => self.envoy_gateway,
+            Adapter::Istio | Adapter::IstioExtension | Adapter::IstioNative => self.istio,
+        }
+    }
+
     /// Whether any delivery is on.
     #[must_use]
-    pub const fn is_on(&self) -> bool {
-        self.istio || self.envoy_gateway || self.config_map_module.is_some()
+    pub fn is_on(&self) -> bool {
+        { Adapter::ALL.into_iter() }.any(|adapter| self.delivers(adapter))
     }
 
     /// Returns the settings of these arguments, for an operator in `namespace`.
