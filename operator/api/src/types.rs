@@ -17,36 +17,16 @@ mod response_time_controller;
 mod strategy;
 mod workflows;
 
-pub use backlog_control::{BacklogControlSettings, BacklogSignalType, Cost, CostType};
-pub use class_admission::{
-    AdmissionFallback, AdmissionScope, CentralizedAdmission, CentralizedMethod, ClassAdmission,
-    ClassAdmissionMethod, DistributedAdmission,
-};
-pub use duration::{Duration, ParseDurationError};
-pub use errors::{Errors, GrpcStatus};
-pub use policy::{
-    AdmissionPolicySpec, AutoParallelism, MeasureType, ModeType, Parallelism, PolicyTargetRef,
-    QueryType, RequestClass, RequestCost, RequestSize, Retries,
-};
-pub use queue::{
-    DeficitRoundRobin, DisciplineType, FlowType, Queue, QueueModeType, WeightedFairQueue,
-};
-pub use request_match::{
-    GrpcMatch, HeaderMatch, PathMatch, PathMatchType, RequestMatch, StringMatchType,
-};
-pub use response_time_controller::{
-    ControlScopeType, DegradationSettings, ResponseTimeControllerSettings,
-};
-pub use strategy::{
-    AcceptFractionSettings, AcceptanceAllowance, BouncerSettings, HelpingTheUnderserved,
-    HistogramWindow, HistogramWindowType, LogicType, MaxQueueWaitSettings, StarvationAvoidance,
-    StarvationAvoidanceType, Strategy, StrategyType,
-};
-pub use workflows::{
-    BaggageIdentity, BottleneckFairness, DominantResource, HeaderIdentity, MetadataIdentity,
-    NamedWorkflow, Outbound, OutboundService, ReportedMetric, ReportedResource, ServiceQuantile,
-    Sharing, SharingType, Smoothing, WorkflowIdentity, WorkflowIdentityType, Workflows,
-};
+pub use backlog_control::*;
+pub use class_admission::*;
+pub use duration::*;
+pub use errors::*;
+pub use policy::*;
+pub use queue::*;
+pub use request_match::*;
+pub use response_time_controller::*;
+pub use strategy::*;
+pub use workflows::*;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -4,16 +4,105 @@
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
 use headgate_api::compile::configuration;
 use headgate_api::validate::check_file;
+use headgate_controller::kubernetes::crd;
 use headgate_core::config::FilterConfig;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng};
+use serde_json::Value;
 
 use crate::any_policy::{Dice, STRATEGIES, policy, with_one_slip};
 
 fn throws() -> impl Strategy<Value = Vec<u32>> {
     proptest::collection::vec(any::<u32>(), 0..120)
+}
+
+#[test]
+fn policies_of_every_strategy_are_generated() {
+    let error = serde_json::from_str::<headgate_api::StrategyType>("\"\"").unwrap_err();
+    let error = error.to_string();
+    // unknown variant ``, expected one of `Bouncer`, …
+    let known: Vec<&str> = error.split('`').skip(3).step_by(2).collect();
+    assert_eq!(STRATEGIES[..], known[..]);
+}
+
+/// Returns the schema of each field below `schema`, by path: `[]` are the items of a list, and `{}`
+/// the values of a mapping.
+fn fields<'a>(schema: &'a Value, at: &str, all: &mut BTreeMap<String, &'a Value>) {
+    for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+        let at = format!("{at}.{name}");
+        all.insert(at.clone(), schema);
+        fields(schema, &at, all);
+    }
+    for (below, mark) in [("items", "[]"), ("additionalProperties", "{}")] {
+        if schema[below].is_object() {
+            let at = format!("{at}{mark}");
+            all.insert(at.clone(), &schema[below]);
+            fields(&schema[below], &at, all);
+        }
+    }
+}
+
+/// Adds the paths of the fields in `value`.
+fn given(value: &Value, schema: &Value, at: &str, all: &mut BTreeSet<String>) {
+    all.insert(at.to_owned());
+    for item in value.as_array().into_iter().flatten() {
+        given(item, &schema["items"], &format!("{at}[]"), all);
+    }
+    for (name, value) in value.as_object().into_iter().flatten() {
+        match &schema["additionalProperties"] {
+            values @ Value::Object(_) => given(value, values, &format!("{at}{{}}"), all),
+            _ => given(
+                value,
+                &schema["properties"][name],
+                &format!("{at}.{name}"),
+                all,
+            ),
+        }
+    }
+}
+
+/// Each field is generated, or in the policy with every field, and each number has bounds.
+#[test]
+fn no_field_is_forgotten() {
+    let definition = serde_json::to_value(crd::definition().unwrap()).unwrap();
+    let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    let spec = &schema["properties"]["spec"];
+    let mut all = BTreeMap::new();
+    fields(spec, "spec", &mut all);
+    let mut random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let mut shown = BTreeSet::new();
+    for strategy in STRATEGIES.iter().flat_map(|s| [s; 200]) {
+        let throws: Vec<u32> = (0..120).map(|_| random.next_u32()).collect();
+        let policy = policy(strategy, &mut Dice::new(throws));
+        given(&policy["spec"], spec, "spec", &mut shown);
+    }
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/policies/everything.yaml"
+    );
+    let everything: Value = serde_saphyr::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+    given(&everything["spec"], spec, "spec", &mut shown);
+    // All matches have the same fields.
+    let of_types = |field: &str| {
+        let field = field.replace("spec.exclude[]", "spec.types[].matches[]");
+        field.replace("spec.classes[].matches[]", "spec.types[].matches[]")
+    };
+    let is_missing = |field: &&String| !shown.contains(&of_types(field));
+    let missing: Vec<&String> = all.keys().filter(is_missing).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    let is_number = |schema: &Value| matches!(schema["type"].as_str(), Some("integer" | "number"));
+    let is_free = |(_, schema): &(&String, &&Value)| {
+        is_number(schema) && schema["x-kubernetes-validations"].is_null()
+    };
+    let free: Vec<&String> = all.iter().filter(is_free).map(|(field, _)| field).collect();
+    // Its bounds depend on other fields, so they are a rule of its parent.
+    let relative = ["spec.strategy.responseTimeController.increaseBelow"];
+    assert_eq!(free, relative, "numbers without bounds");
 }
 
 proptest! {

@@ -275,18 +275,31 @@ pub(crate) fn policy(strategy_type: &'static str, dice: &mut Dice) -> Value {
     spec.insert("types".into(), json!(types));
     let rest = outline.classes.len().saturating_sub(1);
     let class = |(i, name): (usize, &&str)| {
-        let matches = json!([{"headers": [{"name": "x-class", "value": name}]}]);
+        let mut class = Map::new();
+        class.insert("name".into(), json!(name));
         if i < rest {
-            json!({"name": name, "matches": matches})
-        } else {
-            json!({"name": name})
+            let matches = json!([{"headers": [{"name": "x-class", "value": name}]}]);
+            class.insert("matches".into(), matches);
         }
+        dice.perhaps(&mut class, "value", value);
+        Value::Object(class)
     };
     let classes: Vec<Value> = outline.classes.iter().enumerate().map(class).collect();
     spec.insert("classes".into(), json!(classes));
-    // Workflows don't depend on the strategy, so their slips are tested with one strategy only.
+    dice.perhaps(
+        &mut spec,
+        "exclude",
+        |_| json!([{"path": {"value": "/healthz"}}]),
+    );
+    // Neither depends on the strategy, so the slips of each are tested with one strategy only.
     if dice.slip.is_none() || strategy_type == "MaxQueueLength" {
         dice.perhaps(&mut spec, "workflows", workflows);
+    }
+    if rest > 0 && (dice.slip.is_none() || strategy_type == "MaxQueueWait") {
+        let has_workflows = spec.contains_key("workflows");
+        dice.perhaps(&mut spec, "classAdmission", |d| {
+            class_admission(d, &outline, has_workflows)
+        });
     }
     json!({
         "apiVersion": "headgate.dev/v1alpha1",
@@ -343,29 +356,98 @@ fn workflows(dice: &mut Dice) -> Value {
         d.perhaps(&mut named, "deadline", |d| d.ms(1, 3_600_000));
         json!([named, {"name": "search"}])
     });
-    dice.perhaps(&mut workflows, "peers", |d| {
-        let peer = if d.breaks() {
-            "*"
-        } else {
-            "spiffe://mesh/ns/*"
-        };
-        json!([peer, "spiffe://mesh/ns/a/sa/b"])
-    });
-    dice.perhaps(&mut workflows, "outbound", |d| {
-        let cluster = if d.breaks() {
-            "a*b"
-        } else {
-            d.pick(&["outbound|80||a", "a*", "*"])
-        };
-        let least = if d.breaks() {
-            "301ms"
-        } else {
-            d.pick(&["0s", "100ms", "300ms"])
-        };
-        let smoothing = json!({"least": least, "most": "300ms"});
-        json!({"services": [{"cluster": cluster, "name": "extent"}], "smoothing": smoothing})
-    });
+    dice.perhaps(&mut workflows, "peers", peers);
+    dice.perhaps(&mut workflows, "outbound", outbound);
     Value::Object(workflows)
+}
+
+fn peers(dice: &mut Dice) -> Value {
+    let peer = if dice.breaks() {
+        "*"
+    } else {
+        "spiffe://mesh/ns/*"
+    };
+    json!([peer, "spiffe://mesh/ns/a/sa/b"])
+}
+
+fn outbound(dice: &mut Dice) -> Value {
+    let cluster = if dice.breaks() {
+        "a*b"
+    } else {
+        dice.pick(&["outbound|80||a", "a*", "*"])
+    };
+    let least = if dice.breaks() {
+        "301ms"
+    } else {
+        dice.pick(&["0s", "100ms", "300ms"])
+    };
+    let smoothing = json!({"least": least, "most": "300ms"});
+    json!({"services": [{"cluster": cluster, "name": "extent"}], "smoothing": smoothing})
+}
+
+fn class_admission(dice: &mut Dice, outline: &Outline, has_workflows: bool) -> Value {
+    let mut admission = Map::new();
+    let mut targets = Map::new();
+    for (i, name) in outline.classes.iter().enumerate() {
+        if i + 1 < outline.classes.len() || dice.breaks() {
+            targets.insert((*name).to_owned(), dice.ms(1, 3_600_000));
+        }
+    }
+    admission.insert("targets".into(), Value::Object(targets));
+    let percentile = |d: &mut Dice| d.real(0.0, 100.0, (false, true));
+    dice.perhaps(&mut admission, "percentile", percentile);
+    dice.perhaps(&mut admission, "perCost", |d| json!(d.one_in(2)));
+    dice.perhaps(&mut admission, "distributed", |d| {
+        let step = |d: &mut Dice| d.real(0.0, 1.0, (true, false));
+        let mut steps = Map::new();
+        d.perhaps(&mut steps, "increase", step);
+        d.perhaps(&mut steps, "decrease", step);
+        d.perhaps(&mut steps, "minProbability", step);
+        Value::Object(steps)
+    });
+    if !has_workflows {
+        dice.perhaps(&mut admission, "peers", peers);
+        dice.perhaps(&mut admission, "outbound", outbound);
+    }
+    if dice.slip.is_some() || dice.one_in(2) {
+        let method = if dice.breaks() {
+            "Distributed"
+        } else {
+            "Centralized"
+        };
+        admission.insert("method".into(), json!(method));
+        admission.insert("centralized".into(), centralized(dice));
+    }
+    Value::Object(admission)
+}
+
+fn centralized(dice: &mut Dice) -> Value {
+    let mut central = Map::new();
+    let method = dice.pick(&["Misses", "Incast"]);
+    central.insert("method".into(), json!(method));
+    if method == "Misses" || dice.breaks() {
+        dice.perhaps(&mut central, "misses", |d| d.number(1, 1_000_000));
+        dice.perhaps(&mut central, "period", |d| d.ms(100, 60_000));
+    }
+    if method == "Incast" || dice.breaks() {
+        let past = |d: &mut Dice| d.real(0.0, 1.0, (false, true));
+        dice.perhaps(&mut central, "smoothing", past);
+    }
+    // At most the period.
+    let longest = if method == "Misses" { 100 } else { 10_000 };
+    dice.perhaps(&mut central, "report", |d| d.ms(10, longest));
+    dice.perhaps(&mut central, "scope", |d| {
+        json!(d.pick(&["Class", "Destination"]))
+    });
+    dice.perhaps(&mut central, "fallback", |d| {
+        json!(d.pick(&["Distributed", "Admit"]))
+    });
+    Value::Object(central)
+}
+
+/// The value of a type, or the factor of a class.
+fn value(dice: &mut Dice) -> Value {
+    dice.real(0.001, 1000.0, (false, false))
 }
 
 fn sharing(dice: &mut Dice) -> Value {
@@ -406,6 +488,7 @@ fn query_type(dice: &mut Dice, name: &str) -> Value {
         let (p50, p90) = (dice.ms(1, 1_000), dice.ms(1_000, 3_600_000));
         kind.insert("slo".into(), json!({"p50": p50, "p90": p90, "p99.9": "1h"}));
     }
+    dice.perhaps(&mut kind, "value", value);
     dice.perhaps(
         &mut kind,
         "cost",
@@ -462,6 +545,7 @@ fn strategy(dice: &mut Dice, outline: &Outline) -> Value {
             }
             dice.perhaps(&mut settings, "minSamples", |d| d.number(1, 1_000_000));
             dice.perhaps(&mut settings, "logic", |d| json!(d.pick(&["Any", "All"])));
+            dice.perhaps(&mut settings, "shedByValue", |d| json!(d.one_in(2)));
             "bouncer"
         }
         "MaxQueueWait" => {

@@ -7,7 +7,7 @@ use headgate_core::config::StarvationAvoidance;
 
 use super::super::window::{self, SECOND_IN_HUNDREDTHS, window};
 use super::super::{At, Block, Real};
-use crate::validate::schema::{Place, Rule, some};
+use crate::validate::schema::{self as cel, Place, Rule, some};
 use crate::{ControlScopeType, StarvationAvoidanceType, StrategyType};
 
 const BLOCKS: [Block<StarvationAvoidanceType>; 2] = {
@@ -27,21 +27,16 @@ const ALPHA: Real = Real {
     bounds: (Excluded(0.0), Included(1.0)),
     right: "a probability above 0, at most 1",
 };
-const MAX_QUEUE_LENGTH: &str = "MaxQueueLength, which treats all types alike";
-const MAX_QUEUE_WAIT: &str = "MaxQueueWait without limits, which treats all types alike";
-const ACCEPT_FRACTION: &str = "AcceptFraction, which treats all types alike";
-const RESPONSE_TIME_CONTROLLER: &str =
-    "ResponseTimeController and scope Policy, which treats all types alike";
-const BACKLOG_CONTROL: &str = "BacklogControl, which has one bound for all types";
-const USE_BOUNCER: &str = "leave it out or use type Bouncer";
+const WITH_TYPES: &str = "leave it out, or use Bouncer, MaxQueueWait with limits, or \
+                          ResponseTimeController with scope Type";
 
 pub(super) fn starvation_avoidance(
     strategy: &crate::Strategy,
     at: &At<'_>,
 ) -> Option<StarvationAvoidance> {
     let avoidance = strategy.starvation_avoidance.as_ref()?;
-    if let Some(alike) = treats_types_alike(strategy) {
-        at.add(format!("given with type {alike}; {USE_BOUNCER}"));
+    if !distinguishes_types(strategy) {
+        at.add(format!("given with type {}; {WITH_TYPES}", strategy.kind));
     }
     let is_given = [
         avoidance.acceptance_allowance.is_some(),
@@ -79,51 +74,36 @@ pub(super) fn starvation_avoidance(
     })
 }
 
-/// Returns the strategy in words if it refuses all types alike, so that none can starve more than
-/// another.
-fn treats_types_alike(strategy: &crate::Strategy) -> Option<&'static str> {
+/// Whether the strategy refuses some types more than others, so that one can starve.
+fn distinguishes_types(strategy: &crate::Strategy) -> bool {
     match strategy.kind {
-        StrategyType::Bouncer => None,
-        StrategyType::MaxQueueLength => Some(MAX_QUEUE_LENGTH),
+        StrategyType::Bouncer => true,
         StrategyType::MaxQueueWait => {
             let settings = strategy.max_queue_wait.as_ref();
-            let has_limits = settings.is_some_and(|s| !s.limits.is_empty());
-            (!has_limits).then_some(MAX_QUEUE_WAIT)
+            settings.is_some_and(|s| !s.limits.is_empty())
         }
-        StrategyType::AcceptFraction => Some(ACCEPT_FRACTION),
         StrategyType::ResponseTimeController => {
             let settings = strategy.response_time_controller.as_ref();
-            let scope = settings.map(|s| s.scope).unwrap_or_default();
-            (scope == ControlScopeType::Policy).then_some(RESPONSE_TIME_CONTROLLER)
+            settings.is_none_or(|s| s.scope == ControlScopeType::Type)
         }
-        StrategyType::BacklogControl => Some(BACKLOG_CONTROL),
+        _ => false,
     }
 }
 
 pub(super) fn schema(strategy: &mut Place<'_>) {
-    let limits = some("self.maxQueueWait.limits");
-    let without_limits = format!("!(has(self.maxQueueWait) && {limits})");
-    let of_policy =
-        "has(self.responseTimeController) && self.responseTimeController.scope == 'Policy'";
-    for (kind, alike, condition) in [
-        ("MaxQueueLength", MAX_QUEUE_LENGTH, "true"),
-        ("MaxQueueWait", MAX_QUEUE_WAIT, without_limits.as_str()),
-        ("AcceptFraction", ACCEPT_FRACTION, "true"),
-        (
-            "ResponseTimeController",
-            RESPONSE_TIME_CONTROLLER,
-            of_policy,
-        ),
-        ("BacklogControl", BACKLOG_CONTROL, "true"),
-    ] {
-        let rule =
-            format!("!has(self.starvationAvoidance) || self.type != '{kind}' || !({condition})");
-        strategy.rule(
-            Rule::text(rule, format!("given with type {alike}; {USE_BOUNCER}"))
-                .on(".starvationAvoidance")
-                .forbidden(),
-        );
-    }
+    let rule = format!(
+        "!has(self.starvationAvoidance) || self.type == 'Bouncer' || \
+         self.type == 'MaxQueueWait' && has(self.maxQueueWait) && {} || \
+         self.type == 'ResponseTimeController' && \
+         (!has(self.responseTimeController) || self.responseTimeController.scope == 'Type')",
+        some("self.maxQueueWait.limits")
+    );
+    let given = cel::format("given with type %s", &["self.type"]);
+    strategy.rule(
+        Rule::value(rule, &given, WITH_TYPES)
+            .on(".starvationAvoidance")
+            .forbidden(),
+    );
     let mut avoidance = strategy.at("starvationAvoidance");
     for (field, owner, other) in BLOCKS {
         avoidance.settings_of(owner, other, field);
