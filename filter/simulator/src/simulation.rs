@@ -411,6 +411,7 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
         Attributes {
             class: ClassId(request.class),
             own_deadline: request.deadline,
+            is_retry: request.is_retry,
             cost: (request.cost > 0).then_some(request.cost),
             size: (request.cost > 0).then_some(request.cost),
             ..Attributes::of(self.kinds[request.kind])

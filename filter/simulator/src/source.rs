@@ -24,10 +24,12 @@ pub struct Request {
     pub cost: u32,
     /// Its deadline, relative to the arrival.
     pub deadline: Option<Duration>,
+    /// Whether it repeats a request that failed or was refused.
+    pub is_retry: bool,
 }
 
 impl Request {
-    /// Returns a request without class, cost or deadline.
+    /// Returns a first attempt without class, cost or deadline.
     #[must_use]
     pub fn new(at: u64, kind: usize, processing: u64) -> Self {
         Self {
@@ -38,6 +40,7 @@ impl Request {
             class: 0,
             cost: 0,
             deadline: None,
+            is_retry: false,
         }
     }
 }

@@ -13,6 +13,7 @@ mod proxies;
 #[allow(dead_code)]
 mod service;
 mod step;
+mod storm;
 mod table;
 
 use headgate_simulator::backend::Step;
