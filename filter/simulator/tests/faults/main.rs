@@ -5,6 +5,11 @@
 
 mod endpoints;
 mod faulty;
+#[path = "../../../core/tests/memory/mod.rs"]
+mod memory;
+#[path = "../parallelism/proxies.rs"]
+#[allow(dead_code)]
+mod proxies;
 #[path = "../parallelism/service.rs"]
 #[allow(dead_code)]
 mod service;
@@ -136,6 +141,26 @@ fn a_route_that_hangs_later_is_found_before_it_holds_all_slots() {
                 "P {slots:?}: {parts:.3?}"
             );
         }
+    }
+}
+
+/// The workers of a proxy with the Wasm filter decide by themselves, and exchange what they have
+/// measured.
+#[test]
+fn two_workers_find_a_route_that_hangs_later() {
+    for (slots, least) in [(Some(WORKERS), 0.96), (None, 0.91)] {
+        let mut parts = [0.0; 2];
+        for seed in 1..9 {
+            let hangs = [fault(Some(2), (4, u64::MAX), Effect::Hangs)];
+            let service = constant(ONE_OF_THREE, 220.0, seed);
+            let backend = Faulty::new(WORKERS, Duration::from_secs(3), &hangs);
+            let found = proxies::run(&service, (1, 2), slots, backend);
+            for (kind, part) in parts.iter_mut().enumerate() {
+                *part += found.in_time(kind, 6..24) / 8.0;
+            }
+        }
+        let all_well = parts.iter().all(|part| *part >= least);
+        assert!(all_well, "P {slots:?}: {parts:.3?}");
     }
 }
 

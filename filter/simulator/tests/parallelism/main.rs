@@ -9,6 +9,7 @@
 mod cold;
 #[path = "../../../core/tests/memory/mod.rs"]
 mod memory;
+#[allow(dead_code)]
 mod proxies;
 #[allow(dead_code)]
 mod service;
@@ -415,7 +416,7 @@ fn proxies_that_share_a_backend_share_its_slots() {
     let run = |proxies, fixed| {
         proxies::run(
             &service,
-            proxies,
+            (proxies, 1),
             fixed,
             Paced::new(service.network(), &[], &[]),
         )

@@ -110,13 +110,15 @@ impl Found {
     /// Returns the ratio of a type's requests in these seconds that were answered within the
     /// objective at p90.
     pub(crate) fn in_time(&self, kind: usize, seconds: std::ops::Range<usize>) -> f64 {
-        let counts = self.kinds[kind]
-            .iter()
-            .take(seconds.end)
-            .skip(seconds.start);
-        let (came, good) = counts.fold((0, 0), |(came, good), of| (came + of.0, good + of.1));
-        f64::from(good) / f64::from(came.max(1))
+        in_time(&self.kinds[kind], seconds)
     }
+}
+
+/// Returns the ratio of the requests in these seconds that count as good.
+pub(crate) fn in_time(counts: &[(u32, u32)], seconds: std::ops::Range<usize>) -> f64 {
+    let counts = counts.iter().take(seconds.end).skip(seconds.start);
+    let (came, good) = counts.fold((0, 0), |(came, good), of| (came + of.0, good + of.1));
+    f64::from(good) / f64::from(came.max(1))
 }
 
 impl Service {
