@@ -11,12 +11,17 @@ use headgate_tests::kube::Node;
 use headgate_tests::kube::node::image;
 use headgate_tests::load::{self, LoadReport, LoadSpec, RequestType};
 use headgate_tests::wait::{until, until_within};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const OPERATOR: &str = "headgate-system";
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+/// Tags of the images of this version, and of one with a module of other bytes.
+pub(crate) const DEV: &str = "dev";
+pub(crate) const OLDER: &str = "older";
 /// Port on which the backends show their requests.
 const CONTROL: u16 = 8090;
+/// Requests that a test has waiting at a proxy.
+const WAITING: usize = 3;
 /// Requests per second while something happens: far below what the backends answer.
 const RATE: f64 = 40.0;
 
@@ -62,34 +67,28 @@ pub(crate) struct Proxy {
 impl Cluster {
     /// Starts a node with these images besides Headgate's and the backend's.
     pub(crate) fn start(images: &[&str]) -> Result<Self> {
-        let all = ["headgate", "headgate-backend", "envoy"]
-            .iter()
-            .chain(images);
+        let own = ["headgate", "headgate-older", "headgate-backend", "envoy"];
+        let all = own.iter().chain(images);
         let all: Vec<_> = all.map(|name| image(name)).collect();
         Ok(Self {
             node: Node::start(&all)?,
         })
     }
 
-    /// Installs Headgate as a user does, with delivery for `plane`, as the chart names it, and its
-    /// native module there, if it is named.
-    pub(crate) fn install_headgate(&self, plane: &str, native: &str) -> Result<()> {
+    /// Installs Headgate of this tag as a user does, with delivery for `plane`, as the chart names
+    /// it, and its native module there, if it is named.
+    pub(crate) fn install_headgate(&self, tag: &str, plane: &str, native: &str) -> Result<()> {
         let delivery = format!("--set=delivery.{plane}.enabled=true");
         let native = format!("--set=delivery.{plane}.nativeModule={native}");
-        let arguments = [
-            "install",
-            "headgate",
-            "charts/headgate",
-            "--namespace",
-            OPERATOR,
-            "--create-namespace",
-            "--set=image.tag=dev",
-            &delivery,
-            &native,
-            "--wait",
-            "--timeout=3m",
-        ];
-        self.node.helm(&arguments).map(drop)
+        self.helm_headgate(tag, &["install", "--create-namespace", &delivery, &native])
+    }
+
+    fn helm_headgate(&self, tag: &str, arguments: &[&str]) -> Result<()> {
+        let tag = format!("--set=image.tag={tag}");
+        let chart = ["headgate", "charts/headgate", "--namespace", OPERATOR];
+        let wait = [&tag, "--wait", "--timeout=3m"];
+        let done = self.node.helm(&[arguments, &chart, &wait].concat());
+        done.map(drop)
     }
 
     /// The backend in a namespace.
@@ -163,6 +162,120 @@ impl Cluster {
         })
     }
 
+    /// Leads a policy with 20 slots through what befalls its operators, of the [`OLDER`] version at
+    /// first, while requests arrive at `service`: they are upgraded, they are gone or their module
+    /// can't be had while a proxy starts, and they are uninstalled. `missed` waits until nobody
+    /// tries any more to get the module for this proxy; operators run meanwhile if it is `true`.
+    pub(crate) fn outages(
+        &self,
+        side: &Side<'_>,
+        service: SocketAddr,
+        resource: &str,
+        missed: impl Fn(&Proxy, bool) -> Result<()>,
+    ) -> Result<()> {
+        let (namespace, _) = side.policy.split_once('/').context("namespace/name")?;
+        self.programmed(side.policy, "True")?;
+        self.enforced(side, 1, 20)?;
+        let older = self.module(namespace, resource)?;
+        self.under_load(service, "operators upgraded, a proxy starts", || {
+            self.scale(side, 2)?;
+            self.helm_headgate(DEV, &["upgrade", "--reset-then-reuse-values"])?;
+            until_within(PATIENCE, "the newer module", || {
+                let module = self.module(namespace, resource);
+                match module.map_err(|error| format!("{error:#}"))? {
+                    module if module != older => Ok(()),
+                    module => Err(module),
+                }
+            })?;
+            self.programmed(side.policy, "True")?;
+            self.wait_for_slots(side, 2, 10)
+        })?;
+        self.enforced(side, 2, 10)?;
+
+        self.under_load(service, "no operators, a proxy starts", || {
+            self.scale_operators(0)?;
+            self.gone(OPERATOR, "pods")?;
+            missed(&self.another(side, 3)?, false)
+        })?;
+        self.under_load(service, "operators are back", || {
+            self.scale_operators(2)?;
+            self.wait_for_slots(side, 3, 6)
+        })?;
+        self.enforced(side, 3, 6)?;
+
+        self.under_load(service, "no module, a proxy starts", || {
+            self.route_modules("1")?;
+            missed(&self.another(side, 4)?, true)
+        })?;
+        self.under_load(service, "the module is back", || {
+            self.route_modules("http-modules")?;
+            self.wait_for_slots(side, 4, 5)
+        })?;
+        self.programmed(side.policy, "True")?;
+        self.enforced(side, 4, 5)?;
+
+        self.under_load(service, "an uninstall", || {
+            let uninstall = ["uninstall", "headgate", "--namespace", OPERATOR, "--wait"];
+            self.node.helm(&uninstall)?;
+            // The hook has ended.
+            let get = ["get", resource, "--namespace", namespace, "--output=name"];
+            let left = self.node.kubectl(&get)?;
+            ensure!(left.trim().is_empty(), "{left}");
+            self.gone(OPERATOR, "pods")
+        })?;
+        self.unlimited(side, 4, 5)
+    }
+
+    /// Starts another proxy, the last of `count`, and returns it.
+    fn another(&self, side: &Side<'_>, count: usize) -> Result<Proxy> {
+        let before = self.proxies(side.namespace, side.labels)?;
+        self.scale(side, count)?;
+        let mut all = self.wait_for_proxies(side, count)?.into_iter();
+        let another = all.find(|proxy| !before.contains(proxy));
+        another.context("no other proxy")
+    }
+
+    /// SHA-256 of the module in the only object of this kind.
+    fn module(&self, namespace: &str, resource: &str) -> Result<String> {
+        let get = ["get", resource, "--namespace", namespace, "--output=json"];
+        let list: Value = serde_json::from_str(&self.node.kubectl(&get)?)?;
+        let spec = &list["items"][0]["spec"];
+        let hashes = ["/wasm/sha256", "/sha256", "/wasm/0/code/http/sha256"];
+        let hash = hashes.iter().find_map(|at| spec.pointer(at)?.as_str());
+        hash.map(str::to_owned).context("no module")
+    }
+
+    fn scale_operators(&self, replicas: usize) -> Result<()> {
+        let count = format!("--replicas={replicas}");
+        let space = format!("--namespace={OPERATOR}");
+        let scale = ["scale", "deployment/headgate", &space, &count];
+        self.node.kubectl(&scale).map(drop)
+    }
+
+    /// Leads requests for modules to this port of the operators.
+    fn route_modules(&self, port: &str) -> Result<()> {
+        let port: Value = match port.parse::<u16>() {
+            Ok(number) => number.into(),
+            Err(_) => port.into(),
+        };
+        let ports = json!([{"name": "http-modules", "port": 18002, "targetPort": port}]);
+        let patch = format!("--patch={}", json!({"spec": {"ports": ports}}));
+        let space = format!("--namespace={OPERATOR}");
+        let patch = ["patch", "service/headgate", &space, &patch];
+        self.node.kubectl(&patch).map(drop)
+    }
+
+    /// Until there are `count` ready proxies.
+    fn wait_for_proxies(&self, side: &Side<'_>, count: usize) -> Result<Vec<Proxy>> {
+        until_within(PATIENCE, &format!("{count} proxies"), || {
+            let proxies = self.proxies(side.namespace, side.labels);
+            match proxies.map_err(|error| format!("{error:#}"))? {
+                proxies if proxies.len() == count => Ok(proxies),
+                proxies => Err(format!("{proxies:?}")),
+            }
+        })
+    }
+
     pub(crate) fn rolled_out(&self, namespace: &str, what: &str) -> Result<()> {
         let space = format!("--namespace={namespace}");
         let status = ["rollout", "status", what, &space, "--timeout=120s"];
@@ -202,7 +315,7 @@ impl Cluster {
         items.filter(ready).map(proxy).collect()
     }
 
-    fn get(&self, to: SocketAddr, path: &str) -> Result<http::Answer> {
+    pub(crate) fn get(&self, to: SocketAddr, path: &str) -> Result<http::Answer> {
         self.node
             .in_network(|| http::get(to, path))
             .and_then(|answer| answer)
@@ -310,67 +423,84 @@ impl Cluster {
     /// slots, and no more: the rest waits in their queues. The backends, which hold all of them,
     /// show the number.
     pub(crate) fn enforced(&self, side: &Side<'_>, count: usize, slots: usize) -> Result<()> {
-        const WAITING: usize = 3;
         let proxies = self.wait_for_slots(side, count, slots)?;
-        let backends = self.proxies(side.backends, "app=search")?;
-        let control = |backend: &Proxy| SocketAddr::new(backend.address, CONTROL);
-        let stats = |backend: &Proxy| -> Result<BackendStats, String> {
-            let answer = self.get(control(backend), "/__headgate/stats");
-            let body = answer.map_err(|error| format!("{error:#}"))?.body;
-            serde_json::from_str(&body).map_err(|error| error.to_string())
+        let held = self.hold(side, &proxies, slots + WAITING)?;
+        let wanted = count * slots;
+        until("all slots taken and the rest waiting", || {
+            let now = held.now(self)?;
+            let queued = self.queued(side, &proxies);
+            match now == wanted && queued == vec![Ok(WAITING); count] {
+                true => Ok(()),
+                false => Err(format!(
+                    "{now} of {wanted} at the backends; queues {queued:?}"
+                )),
+            }
+        })?;
+        let most = held.release(self)?;
+        assert!(most == wanted, "{most} at once, where {wanted} are slots");
+        Ok(())
+    }
+
+    /// Waits until each of `count` proxies lets through more requests at once than it had `slots`.
+    fn unlimited(&self, side: &Side<'_>, count: usize, slots: usize) -> Result<()> {
+        let proxies = self.wait_for_proxies(side, count)?;
+        let wanted = count * (slots + WAITING);
+        let most = || -> Result<usize> {
+            let held = self.hold(side, &proxies, slots + WAITING)?;
+            until("all requests at the backends or waiting", || {
+                let now = held.now(self)?;
+                // A proxy without the filter may have no queue.
+                let queued: usize = self.queued(side, &proxies).into_iter().flatten().sum();
+                match now + queued >= wanted {
+                    true => Ok(()),
+                    false => Err(format!("{now} and {queued} of {wanted}")),
+                }
+            })?;
+            held.release(self)
         };
-        let hang = Fault {
+        until_within(PATIENCE, "no limit", || {
+            match most().map_err(|error| format!("{error:#}"))? {
+                most if most == wanted => Ok(()),
+                most => Err(format!("{most} of {wanted} at the backends")),
+            }
+        })
+    }
+
+    /// The queues of a policy in its proxies.
+    fn queued(&self, side: &Side<'_>, proxies: &[Proxy]) -> Vec<Result<usize, String>> {
+        let queue = |proxy| self.gauge(proxy, side.stats, side.policy, "queue_length");
+        proxies.iter().map(queue).collect()
+    }
+
+    /// Sends so many requests through each proxy, which the backends hold.
+    fn hold(&self, side: &Side<'_>, proxies: &[Proxy], requests: usize) -> Result<Held> {
+        let backends = self.proxies(side.backends, "app=search")?.into_iter();
+        let controls = backends.map(|backend| SocketAddr::new(backend.address, CONTROL));
+        let mut held = Held {
+            controls: controls.collect(),
+            pending: Vec::new(),
+        };
+        let hang = serde_json::to_string(&Fault {
             kind: FaultKind::Hang,
             path: "/hang".to_owned(),
             count: 10_000,
             status: 500,
             delay_ms: 0,
-        };
-        for backend in &backends {
-            self.post(control(backend), "/__headgate/reset", "")?;
-            let fault = serde_json::to_string(&hang)?;
-            self.post(control(backend), "/__headgate/fault", &fault)?;
+        })?;
+        for &control in &held.controls {
+            self.post(control, "/__headgate/reset", "")?;
+            self.post(control, "/__headgate/fault", &hang)?;
         }
-        let mut pending = Vec::new();
-        for proxy in &proxies {
+        for proxy in proxies {
             let at = SocketAddr::new(proxy.address, side.port);
-            for _ in 0..slots + WAITING {
+            for _ in 0..requests {
                 let sent = self
                     .node
                     .in_network(|| http::send(at, "GET", "/hang", &[], None));
-                pending.push(sent.and_then(|sent| sent)?);
+                held.pending.push(sent.and_then(|sent| sent)?);
             }
         }
-        let wanted = count * slots;
-        until("all slots taken and the rest waiting", || {
-            let mut held = 0;
-            for backend in &backends {
-                held += stats(backend)?.in_flight;
-            }
-            let queued: Vec<_> = proxies
-                .iter()
-                .map(|proxy| self.gauge(proxy, side.stats, side.policy, "queue_length"))
-                .collect();
-            match held == wanted && queued == vec![Ok(WAITING); count] {
-                true => Ok(()),
-                false => Err(format!(
-                    "{held} of {wanted} at the backends; queues {queued:?}"
-                )),
-            }
-        })?;
-        let mut most = 0;
-        for backend in &backends {
-            let at = control(backend);
-            most += stats(backend).map_err(anyhow::Error::msg)?.max_in_flight;
-            self.post(at, "/__headgate/clear", "")?;
-            self.post(at, "/__headgate/release", "")?;
-        }
-        assert!(most == wanted, "{most} at once, where {wanted} are slots");
-        for request in pending {
-            let answer = request.answer()?;
-            ensure!(answer.status == 200, "{answer:?}");
-        }
-        Ok(())
+        Ok(held)
     }
 
     pub(crate) fn patch(&self, policy: &str, parallelism: &str) -> Result<()> {
@@ -452,6 +582,44 @@ impl Cluster {
             "{what}: {total:?}"
         );
         Ok(done)
+    }
+}
+
+/// Requests that backends hold.
+struct Held {
+    /// The addresses at which the backends are controlled.
+    controls: Vec<SocketAddr>,
+    pending: Vec<http::Pending>,
+}
+
+impl Held {
+    fn stats(&self, cluster: &Cluster) -> Result<Vec<BackendStats>, String> {
+        let stats = |&at: &SocketAddr| {
+            let answer = cluster.get(at, "/__headgate/stats");
+            let body = answer.map_err(|error| format!("{error:#}"))?.body;
+            serde_json::from_str(&body).map_err(|error| error.to_string())
+        };
+        self.controls.iter().map(stats).collect()
+    }
+
+    /// Requests at the backends now.
+    fn now(&self, cluster: &Cluster) -> Result<usize, String> {
+        let stats = self.stats(cluster)?;
+        Ok(stats.iter().map(|stats| stats.in_flight).sum())
+    }
+
+    /// Lets all be answered; returns how many were at the backends at most.
+    fn release(self, cluster: &Cluster) -> Result<usize> {
+        let stats = self.stats(cluster).map_err(anyhow::Error::msg)?;
+        for &at in &self.controls {
+            cluster.post(at, "/__headgate/clear", "")?;
+            cluster.post(at, "/__headgate/release", "")?;
+        }
+        for request in self.pending {
+            let answer = request.answer()?;
+            ensure!(answer.status == 200, "{answer:?}");
+        }
+        Ok(stats.iter().map(|stats| stats.max_in_flight).sum())
     }
 }
 

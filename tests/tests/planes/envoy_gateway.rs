@@ -4,8 +4,9 @@
 use anyhow::{Context, Result, ensure};
 use headgate_tests::kube::node::can_run;
 use headgate_tests::kube::programs;
+use headgate_tests::wait::until_within;
 
-use crate::cluster::{Cluster, Side};
+use crate::cluster::{Cluster, DEV, OLDER, PATIENCE, Side};
 use crate::pages;
 
 const SYSTEM: &str = "envoy-gateway-system";
@@ -13,6 +14,8 @@ const SYSTEM: &str = "envoy-gateway-system";
 const STATS: u16 = 19001;
 /// Distance from a port of a Gateway below 1024 to that of its Envoys.
 const SHIFT: u16 = 10_000;
+/// Kind of the objects, as users see it and as kubectl takes it.
+const OBJECT: (&str, &str) = ("EnvoyExtensionPolicy", "envoyextensionpolicies");
 /// The name under which proxies know the native module.
 const NATIVE: &str = "headgate";
 
@@ -80,7 +83,7 @@ fn the_page_leads_a_newcomer_to_an_enforced_policy() -> Result<()> {
     let image = cluster.envoy_image()?;
     install(&cluster, &format!("global.images.envoyProxy.image={image}"))?;
     let page = "docs/src/start/envoy-gateway.md";
-    pages::walk(&cluster, page, "envoyextensionpolicies")
+    pages::walk(&cluster, page, OBJECT.1)
 }
 
 fn native(mode: Mode) -> Mode {
@@ -192,16 +195,62 @@ fn install(cluster: &Cluster, value: &str) -> Result<()> {
         })
 }
 
-/// A policy's whole life at a Gateway, beside another Gateway, whose policy stays as it is.
-fn run(mode: Mode) -> Result<()> {
+/// A node with Envoy Gateway and this version of Headgate; `None` if it can't be had here.
+fn start(headgate: &str, mode: Mode) -> Result<Option<Cluster>> {
     if !can_run()? || programs::or_skip(programs::envoy_gateway())?.is_none() {
-        return Ok(());
+        return Ok(None);
     }
     let cluster = Cluster::start(&["envoy-gateway"])?;
     let proxies = "config.envoyGateway.provider.kubernetes.deploy.type";
     install(&cluster, &format!("{proxies}={}", mode.deploy))?;
-    cluster.install_headgate("envoyGateway", if mode.native { NATIVE } else { "" })?;
+    let native = if mode.native { NATIVE } else { "" };
+    cluster.install_headgate(headgate, "envoyGateway", native)?;
     cluster.node.apply(&class(mode, &cluster.envoy_image()?)?)?;
+    Ok(Some(cluster))
+}
+
+/// Envoy Gateway keeps the module for its proxies. What its proxies miss without operators is what
+/// it misses itself, once it has restarted.
+#[test]
+fn own_proxies_outlast_their_operators() -> Result<()> {
+    let Some(cluster) = start(OLDER, DEFAULT)? else {
+        return Ok(());
+    };
+    cluster.node.kubectl(&["create", "namespace", "shop"])?;
+    cluster.backend("shop")?;
+    cluster.apply_in("shop", &gateway(80, 20))?;
+    let edge = Side {
+        namespace: SYSTEM,
+        labels: "gateway.envoyproxy.io/owning-gateway-name=edge",
+        port: SHIFT + 80,
+        stats: STATS,
+        policy: "shop/edge",
+        backends: "shop",
+    };
+    cluster.programmed(edge.policy, "True")?;
+    let service = cluster.service(SYSTEM, edge.labels, 80)?;
+    cluster.outages(&edge, service, OBJECT.1, |_, _| {
+        let restart = ["rollout", "restart", "deployment/envoy-gateway"];
+        let space = ["--namespace", SYSTEM];
+        cluster.node.kubectl(&[&restart[..], &space].concat())?;
+        cluster.rolled_out(SYSTEM, "deployment/envoy-gateway")?;
+        let get = ["get", OBJECT.1, "--namespace=shop", "--output=json"];
+        until_within(PATIENCE, "an Envoy Gateway that gives up", || {
+            let objects = cluster.node.kubectl(&get);
+            let objects = objects.map_err(|error| format!("{error:#}"))?;
+            match objects.contains("asm module") {
+                true => Ok(()),
+                false => Err(objects),
+            }
+        })
+    })
+}
+
+/// A policy's whole life at a Gateway, beside another Gateway, whose policy stays as it is.
+fn run(mode: Mode) -> Result<()> {
+    let Some(cluster) = start(DEV, mode)? else {
+        return Ok(());
+    };
     let labels = ["shop", "bank"].map(|namespace| match mode.merged {
         true => "gateway.envoyproxy.io/owning-gatewayclass=envoy".to_owned(),
         false => format!(
@@ -234,7 +283,6 @@ fn run(mode: Mode) -> Result<()> {
     let [of_edge, of_other] = proxies;
     ensure!((of_edge? == of_other?) == mode.merged, "{mode:?}");
     let service = cluster.service(edge.namespace, edge.labels, ports[0])?;
-    let object = ("EnvoyExtensionPolicy", "envoyextensionpolicies");
-    cluster.life(&edge, service, object)?;
+    cluster.life(&edge, service, OBJECT)?;
     cluster.enforced(&other, 1, 12)
 }

@@ -3,6 +3,7 @@
 //! own filters.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 
 use anyhow::{Context, Result, bail};
 use headgate_tests::kube::node::can_run;
@@ -10,12 +11,14 @@ use headgate_tests::kube::programs;
 use headgate_tests::wait::until_within;
 use serde_json::{Value, json};
 
-use crate::cluster::{BACKEND, Cluster, PATIENCE, Side};
+use crate::cluster::{self, BACKEND, Cluster, PATIENCE, Side};
 use crate::pages;
 
 const SYSTEM: &str = "istio-system";
 /// Port of the stats of Istio's Envoys.
 const STATS: u16 = 15090;
+/// Port of the stats of Istio's agents.
+const AGENT: u16 = 15020;
 /// Port of the sidecars' requests.
 const INBOUND: u16 = 10_080;
 /// Versions of an istiod that reads WasmPlugins only, and of one that reads TrafficExtensions.
@@ -121,6 +124,47 @@ fn the_page_leads_a_newcomer_to_an_enforced_policy() -> Result<()> {
     pages::walk(&cluster, "docs/src/start/istio.md", EXTENSIONS.1)
 }
 
+#[test]
+fn sidecars_with_traffic_extensions_outlast_their_operators() -> Result<()> {
+    outages(NEWER, EXTENSIONS.1)
+}
+
+#[test]
+fn sidecars_with_wasm_plugins_outlast_their_operators() -> Result<()> {
+    outages(OLDER, PLUGINS.1)
+}
+
+fn outages(version: &str, resource: &str) -> Result<()> {
+    let Some(cluster) = sidecars_of(cluster::OLDER, version)? else {
+        return Ok(());
+    };
+    let service = cluster.service("shop", "app=search", 80)?;
+    cluster.outages(&SIDECARS, service, resource, |proxy, operators_run| {
+        let agent = SocketAddr::new(proxy.address, AGENT);
+        until_within(PATIENCE, "an agent that gives up", || {
+            let stats = cluster.get(agent, "/stats/prometheus");
+            let stats = stats.map_err(|error| format!("{error:#}"))?.body;
+            let of_wasm = stats.lines().filter(|line| line.contains("agent_wasm"));
+            let of_wasm: Vec<&str> = of_wasm.collect();
+            match of_wasm.iter().any(|l| l.contains("\"fetch_failure\"")) {
+                true => Ok(()),
+                false => Err(of_wasm.join("\n")),
+            }
+        })?;
+        if operators_run {
+            // They look at intervals.
+            until_within(PATIENCE, "a warning", || {
+                let said = cluster.programmed(SIDECARS.policy, "True");
+                match said.map_err(|error| format!("{error:#}"))? {
+                    said if said.contains("that start now have no filter") => Ok(()),
+                    said => Err(said),
+                }
+            })?;
+        }
+        Ok(())
+    })
+}
+
 /// With one slot, the filter of one kind would wait for the slot that a request has taken from that
 /// of the other.
 #[test]
@@ -175,9 +219,14 @@ spec:
 /// A node with Istio, whose istiod says that it is of this version, and Headgate; `None` if it
 /// can't be had here.
 fn istio(version: &str) -> Result<Option<Cluster>> {
+    istio_with(cluster::DEV, version)
+}
+
+/// As [`istio`], with this version of Headgate.
+fn istio_with(headgate: &str, version: &str) -> Result<Option<Cluster>> {
     let cluster = istiod(version)?;
     if let Some(cluster) = &cluster {
-        cluster.install_headgate("istio", "")?;
+        cluster.install_headgate(headgate, "istio", "")?;
     }
     Ok(cluster)
 }
@@ -224,7 +273,12 @@ const ISTIOD: [&str; 10] = [
 
 /// As [`istio`], with a backend behind injected sidecars, and its policy.
 fn sidecars(version: &str) -> Result<Option<Cluster>> {
-    let Some(cluster) = istio(version)? else {
+    sidecars_of(cluster::DEV, version)
+}
+
+/// As [`sidecars`], with this version of Headgate.
+fn sidecars_of(headgate: &str, version: &str) -> Result<Option<Cluster>> {
+    let Some(cluster) = istio_with(headgate, version)? else {
         return Ok(None);
     };
     let kubectl = |arguments: &[&str]| cluster.node.kubectl(arguments);

@@ -579,8 +579,10 @@ async fn sidecars_ask_again_when_the_module_is_served_again() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_envoy_gateway_says_comes_back() -> Result<()> {
+const EDGE: &str = "{group: gateway.networking.k8s.io, kind: Gateway, name: edge}";
+
+/// A stage with a policy of a Gateway; also returns the name of its object.
+async fn at_envoy_gateway() -> Result<(Stage, String)> {
     let mut stage = Stage::set().await?;
     let namespace = stage.namespace.clone();
     let class = "eg".to_owned();
@@ -592,46 +594,45 @@ async fn what_envoy_gateway_says_comes_back() -> Result<()> {
             ..Gateway::default()
         },
     );
-    let edge = "{group: gateway.networking.k8s.io, kind: Gateway, name: edge}";
-    stage.policy(&policy(&namespace, "p", edge, 3))?;
+    stage.policy(&policy(&namespace, "p", EDGE, 3))?;
     stage.show();
     let object = stage.wait_for("envoyextensionpolicies", "the policy", |_| true)?;
+    let name = object["metadata"]["name"].as_str().context("name")?;
+    Ok((stage, name.to_owned()))
+}
+
+/// Says in Envoy Gateway's place whether the object is accepted.
+fn say(stage: &Stage, name: &str, accepted: &str, message: &str, generation: u32) -> Result<()> {
+    let status = serde_json::json!({"status": {"ancestors": [{
+        "ancestorRef": {
+            "group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "edge",
+        },
+        "controllerName": "gateway.envoyproxy.io/gatewayclass-controller",
+        "conditions": [{
+            "type": "Accepted", "status": accepted, "reason": "Because", "message": message,
+            "lastTransitionTime": "2026-03-01T12:00:00Z", "observedGeneration": generation,
+        }],
+    }]}});
+    let patch = format!("--patch={status}");
+    let of = ["patch", "envoyextensionpolicy", name, "--type=merge"];
+    let patch = [&of[..], &["--subresource=status", &patch]].concat();
+    stage.kubectl(&patch).map(drop)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_envoy_gateway_says_comes_back() -> Result<()> {
+    let (mut stage, name) = at_envoy_gateway().await?;
+    let namespace = stage.namespace.clone();
+    let object = stage
+        .only("envoyextensionpolicies")
+        .map_err(|e| anyhow!(e))?;
     assert_eq!(object["spec"]["wasm"][0]["failOpen"], true);
     stage
         .programmed("p", false, "has not accepted it yet")
         .await?;
-    let name = object["metadata"]["name"]
-        .as_str()
-        .context("name")?
-        .to_owned();
-    let status = |accepted: &str, generation: i64| {
-        serde_json::json!({"status": {"ancestors": [{
-            "ancestorRef": {
-                "group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "edge",
-            },
-            "controllerName": "gateway.envoyproxy.io/gatewayclass-controller",
-            "conditions": [{
-                "type": "Accepted", "status": accepted, "reason": "Because", "message": "of this",
-                "lastTransitionTime": "2026-03-01T12:00:00Z", "observedGeneration": generation,
-            }],
-        }]}})
-        .to_string()
-    };
-    let say = |stage: &Stage, accepted: &str| {
-        let body = status(accepted, 1);
-        stage.kubectl(&[
-            "patch",
-            "envoyextensionpolicy",
-            &name,
-            "--subresource=status",
-            "--type=merge",
-            "-p",
-            &body,
-        ])
-    };
-    say(&stage, "True")?;
+    say(&stage, &name, "True", "of this", 1)?;
     stage.programmed("p", true, "EnvoyExtensionPolicy").await?;
-    say(&stage, "False")?;
+    say(&stage, &name, "False", "of this", 1)?;
     stage
         .programmed("p", false, "Envoy Gateway refuses it: Because: of this")
         .await?;
@@ -646,5 +647,65 @@ async fn what_envoy_gateway_says_comes_back() -> Result<()> {
     let row = row.with_context(|| shown.to_string())?;
     assert!(row.contains(&format!(" {namespace}/p ")), "{shown}");
     assert!(row.ends_with(" Accepted False (Because)"), "{shown}");
+    Ok(())
+}
+
+/// One that restarts while no operator serves the module takes the filter from its proxies, and
+/// doesn't try again by itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn envoy_gateway_is_asked_again_for_a_module_that_it_could_not_fetch() -> Result<()> {
+    const KIND: &str = "envoyextensionpolicies";
+    let (mut stage, name) = at_envoy_gateway().await?;
+    let namespace = stage.namespace.clone();
+    let url = |object: &Value| {
+        let url = object["spec"]["wasm"][0]["code"]["http"]["url"].as_str();
+        url.unwrap_or_default().to_owned()
+    };
+    let first = url(&stage.only(KIND).map_err(|e| anyhow!(e))?);
+    assert!(first.ends_with(".wasm"), "{first}");
+
+    // While the module isn't served, it would only fail again.
+    stage.modules.serves.store(false, Ordering::Relaxed);
+    let failed = "Wasm: wasm module download failed after 5 attempts.";
+    say(&stage, &name, "False", failed, 1)?;
+    until_within(NOTICED, "somebody to look", || {
+        match stage.modules.missed.load(Ordering::Relaxed) {
+            0 => Err("nobody".to_owned()),
+            _ => Ok(()),
+        }
+    })?;
+    stage.programmed("p", false, failed).await?;
+    assert_eq!(url(&stage.only(KIND).map_err(|e| anyhow!(e))?), first);
+
+    stage.modules.serves.store(true, Ordering::Relaxed);
+    let again = stage.wait_for(KIND, "another URL", |o| url(o) != first)?;
+    let asked = url(&again);
+    assert!(asked.starts_with(&format!("{first}?")), "{asked}");
+    assert_eq!(again["metadata"]["generation"], 2);
+    // After ten failures it requests no URL that it knows.
+    let refused = "Wasm: failed to get Wasm module after 10 attempts.";
+    say(&stage, &name, "False", refused, 2)?;
+    let third = stage.wait_for(KIND, "a third URL", |o| url(o) != asked)?;
+    say(&stage, &name, "True", "Accepted", 3)?;
+    stage.programmed("p", true, "EnvoyExtensionPolicy").await?;
+
+    // The query stays, also for the next operator. An edit is its only write.
+    let mark = stage.server.audit_mark();
+    stage.start_again(false).await?;
+    stage.policy(&policy(&namespace, "p", EDGE, 4))?;
+    stage.show();
+    let edited = stage.wait_for(KIND, "four slots", |o| {
+        o["spec"]["wasm"][0]["config"]["stages"][0]["parallelism"] == 4
+    })?;
+    assert_eq!(url(&edited), url(&third));
+    let writes = until("the edit in the audit log", || {
+        let mut writes = stage.writes(mark).map_err(|e| format!("{e:#}"))?;
+        writes.retain(|w| w.resource == KIND);
+        match writes.len() {
+            0 => Err("nothing".to_owned()),
+            _ => Ok(writes),
+        }
+    })?;
+    assert_eq!(writes.len(), 1, "{writes:?}");
     Ok(())
 }

@@ -26,6 +26,10 @@ use headgate_api::plan::{TargetKind, TargetRef};
 
 /// `spec.controllerName` of Envoy Gateway's GatewayClasses.
 pub const CONTROLLER: &str = "gateway.envoyproxy.io/gatewayclass-controller";
+/// The part of Envoy Gateway's message that says that it couldn't fetch a module.
+const UNFETCHED: &str = "asm module";
+/// The place of the module's URL in an object.
+pub const URL: &str = "/spec/wasm/0/code/http/url";
 /// The most targets of a policy here; with more, it attaches to the Gateway.
 const MAX_ROUTES: usize = 16;
 
@@ -145,6 +149,12 @@ pub fn state(observed: &Value) -> State {
         true => State::Delivered,
         false => State::Pending("Envoy Gateway has not accepted it yet".to_owned()),
     }
+}
+
+/// Whether Envoy Gateway reports that it couldn't fetch the object's module.
+#[must_use]
+pub fn lacks_module(observed: &Value) -> bool {
+    matches!(state(observed), State::Failed(why) if why.contains(UNFETCHED))
 }
 
 #[cfg(test)]

@@ -37,6 +37,7 @@ mod served;
 pub mod settings;
 #[cfg(test)]
 mod tests;
+mod unfetched;
 pub mod wanted;
 pub mod workload;
 

@@ -23,6 +23,7 @@ use super::report::{Delivered, Delivery, NO_FILTER, State};
 use super::run::View;
 use super::served;
 use super::settings::Settings;
+use super::unfetched::Unfetched;
 use super::wanted::{Wanted, wanted};
 use crate::kubernetes::cluster::ObjectKey;
 use crate::kubernetes::watch::pauses;
@@ -108,6 +109,7 @@ pub(super) struct Reconciler {
     interrupted: bool,
     /// The reason why they can't.
     unserved: Option<String>,
+    unfetched: Unfetched,
 }
 
 impl Reconciler {
@@ -122,7 +124,17 @@ impl Reconciler {
             served_again: None,
             interrupted,
             unserved: None,
+            unfetched: Unfetched::default(),
         }
+    }
+
+    /// Checks whether the module is served to those who couldn't fetch it. Returns whether a round
+    /// is due.
+    pub(super) async fn look(&mut self, sha256: &str, observed: &Observed) -> bool {
+        let module = ModuleRef::new(&self.settings, sha256);
+        let pause = self.settings.retry;
+        let is_unfetched = self.unfetched.look(&module, pause, observed).await;
+        self.look_for_istio(&module, observed).await || is_unfetched
     }
 
     /// Checks whether Istio's agents can fetch the module that plugins name. Returns whether the
@@ -133,15 +145,14 @@ impl Reconciler {
     /// suffices for that, and is better than a change of the module's URL. Agents cache modules by
     /// URL. With a new URL, those that have the module would load it again, and would lose a
     /// working filter if that failed.
-    pub(super) async fn look(&mut self, sha256: &str, observed: &Observed) -> bool {
-        let module = ModuleRef::new(&self.settings, sha256);
+    async fn look_for_istio(&mut self, module: &ModuleRef, observed: &Observed) -> bool {
         let named = |(adapter, _, value): (Adapter, &ObjectKey, &Value)| {
-            adapter.is_plugin() && names(value, &module)
+            adapter.is_plugin() && names(value, module)
         };
         if !observed.objects().any(named) {
             return false;
         }
-        match served::check(&module).await {
+        match served::check(module).await {
             Ok(()) if std::mem::take(&mut self.interrupted) => {
                 self.unserved = None;
                 info!("the module is served again; Istio's agents will fetch it");
@@ -208,6 +219,7 @@ impl Reconciler {
                 plugin.value["metadata"]["annotations"][SERVED_ANNOTATION] = since.as_str().into();
             }
         }
+        self.unfetched.apply(&mut wanted, observed);
         let steps = steps(&wanted, observed, &view.plan);
         let kept =
             { steps.kept.iter() }.map(|(key, why)| (key.clone(), State::Failed(why.clone())));
@@ -364,10 +376,10 @@ impl Reconciler {
     }
 }
 
-/// Whether an object refers to `module`.
+/// Whether an object refers to `module`, whatever the query of its URL.
 fn names(value: &Value, module: &ModuleRef) -> bool {
     let text = value["spec"].to_string();
-    text.contains(&format!("{:?}", module.url)) && text.contains(&module.sha256)
+    text.contains(&format!("\"{}", module.url)) && text.contains(&module.sha256)
 }
 
 /// Whether an object to delete is still the only one that a target has, because its successor

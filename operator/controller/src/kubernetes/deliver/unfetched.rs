@@ -1,0 +1,103 @@
+//! Objects whose module Envoy Gateway couldn't fetch.
+//!
+//! Envoy Gateway fetches the module when it translates its objects. One that restarts while no
+//! operator serves the module takes the filter from all its proxies, and doesn't try again by
+//! itself: it translates when the `spec` of an object changes. After some ten failures it doesn't
+//! even request the same URL for an hour. So the URL gets a new query, which the operator's server
+//! ignores. Envoys that have the module keep their VM: they know it by its hash.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use backon::ExponentialBackoff;
+use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
+use tracing::info;
+
+use super::envoy_gateway::{URL, lacks_module, state};
+use super::object::{Adapter, ModuleRef};
+use super::observed::Observed;
+use super::report::State;
+use super::served;
+use super::wanted::Wanted;
+use crate::kubernetes::cluster::ObjectKey;
+use crate::kubernetes::watch::pauses;
+
+/// The longest pause between two attempts: each holds up Envoy Gateway for up to a minute.
+const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+
+/// The objects that Envoy Gateway was asked to try again, until it has accepted them.
+#[derive(Debug, Default)]
+pub(super) struct Unfetched(BTreeMap<ObjectKey, Asked>);
+
+#[derive(Debug)]
+struct Asked {
+    /// The URL of the last attempt.
+    url: String,
+    /// The time of the next one.
+    again: Instant,
+    pauses: ExponentialBackoff,
+}
+
+impl Unfetched {
+    /// Chooses another URL for each object whose module Envoy Gateway couldn't fetch, if it is
+    /// served. Returns whether there is one, so that a round is due. `pause` is the first pause
+    /// between attempts.
+    pub(super) async fn look(
+        &mut self,
+        module: &ModuleRef,
+        pause: Duration,
+        observed: &Observed,
+    ) -> bool {
+        // Without an answer to the last attempt yet, the pauses continue.
+        self.0.retain(|key, _| {
+            let value = observed.get(Adapter::EnvoyGateway, key);
+            value.is_some_and(|value| state(value) != State::Delivered)
+        });
+        let now = Instant::now();
+        let is_due = |key: &ObjectKey| self.0.get(key).is_none_or(|asked| asked.again <= now);
+        let objects = observed.objects();
+        let due: Vec<ObjectKey> = objects
+            .filter(|(adapter, ..)| *adapter == Adapter::EnvoyGateway)
+            .filter(|(_, key, value)| lacks_module(value) && is_due(key))
+            .map(|(_, key, _)| key.clone())
+            .collect();
+        if due.is_empty() || served::check(module).await.is_err() {
+            return false;
+        }
+        for key in due {
+            info!(object = %key, "Envoy Gateway couldn't fetch the module, and is asked again");
+            let before = self.0.remove(&key).map(|asked| asked.pauses);
+            let mut pauses = before.unwrap_or_else(|| pauses(pause, LONGEST_PAUSE));
+            let asked = Asked {
+                url: format!("{}?again={}", module.url, Timestamp::now().as_millisecond()),
+                again: now + pauses.next().unwrap_or(LONGEST_PAUSE),
+                pauses,
+            };
+            self.0.insert(key, asked);
+        }
+        true
+    }
+
+    /// Writes the chosen URLs into the wanted objects. Others keep the query that they have.
+    pub(super) fn apply(&self, wanted: &mut Wanted, observed: &Observed) {
+        for (key, object) in &mut wanted.objects {
+            let Some(place) = object.value.pointer_mut(URL) else {
+                continue;
+            };
+            let known = observed.get(key.0, &key.1).and_then(|o| o.pointer(URL));
+            let asked = self.0.get(&key.1).map(|asked| asked.url.as_str());
+            let urls = [asked, known.and_then(|url| url.as_str())];
+            let has_query = |url: &&str| {
+                let module = object
+                    .module
+                    .as_ref()
+                    .and_then(|m| url.strip_prefix(&m.url));
+                module.is_some_and(|rest| rest.starts_with('?'))
+            };
+            if let Some(url) = urls.into_iter().flatten().find(has_query) {
+                *place = url.into();
+            }
+        }
+    }
+}
