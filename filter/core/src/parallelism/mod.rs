@@ -193,6 +193,16 @@ impl Auto {
         self.law.known().clamp(1, self.bounds.1.max(1))
     }
 
+    /// Returns the mean reference of all types, by the numbers of requests in them; `None` without
+    /// any, and without a limit.
+    #[must_use]
+    pub fn reference(&self) -> Option<Duration> {
+        let sum = |of: fn(&Kind) -> f64| self.kinds.iter().map(of).sum::<f64>();
+        let requests = sum(|kind| kind.referred);
+        (requests > 0.0 && !self.is_open())
+            .then(|| Duration::from_secs_f64(sum(|kind| kind.referred * kind.reference) / requests))
+    }
+
     /// Whether there is no limit.
     #[must_use]
     pub fn is_open(&self) -> bool {

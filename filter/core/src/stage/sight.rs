@@ -222,8 +222,24 @@ impl Stage {
     /// is enqueued, and subtracts the same amount when it leaves. The paper multiplies the number
     /// of requests of a type by its current mean. Here a changed mean counts only for later
     /// requests. Requests from before the first measurement count as 0 until a tick recounts them.
+    ///
+    /// When P falls, as after a start without a limit, the slots in use beyond P have to become free
+    /// first. They count with the mean of all types, and so does a queue without known times.
     pub(super) fn drain_time(&self, queue: QueueState) -> Duration {
-        self.time(queue.work) / self.slots.count()
+        let slots = self.slots.count();
+        let beyond = (self.slots.in_use(self.ledger.booked().slots)).saturating_sub(slots);
+        let unknown = match self.work {
+            Work::Time if queue.work == 0 => queue.length,
+            _ => 0,
+        };
+        let others = match beyond + unknown {
+            0 => Duration::ZERO,
+            count => {
+                let mean = self.service_times.mean_of_all();
+                mean.or_else(|| self.slots.reference()).unwrap_or_default() * count
+            }
+        };
+        (self.time(queue.work) + others) / slots
     }
 
     pub(super) fn decide(

@@ -73,6 +73,11 @@ impl Slots {
             .map_or(self.configured, |found| found.auto.limit())
     }
 
+    /// Returns the mean service time with few requests in flight; see [`Auto::reference`].
+    pub(super) fn reference(&self) -> Option<Duration> {
+        self.found.as_ref()?.auto.reference()
+    }
+
     /// Returns P as far as it is known; see [`Auto::slots`].
     pub(super) fn known(&self) -> u32 {
         self.found

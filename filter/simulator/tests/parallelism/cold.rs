@@ -22,6 +22,14 @@ const ROWS: &[Row] = &[
     ("4 cores, natural", NATURAL, u32::MAX, CORES, 4.0),
     ("one core, natural", NATURAL, u32::MAX, CORE, 1.0),
 ];
+/// The paper's mix on one core with 16 times its speed: objectives are 30 to 100 times the service
+/// times.
+const SMALL: &[Kind] = &[
+    ("fast", 0.4, 0.29, 0.095, [50, 150]),
+    ("mediumfast", 0.2, 0.63, 0.29, [50, 150]),
+    ("mediumslow", 0.3, 3.03, 1.85, [200, 500]),
+    ("slow", 0.1, 5.01, 3.13, [200, 500]),
+];
 const SEEDS: std::ops::Range<u64> = 7..11;
 
 /// The minimum ratio of answers in time, relative to no filter, of a cold start above the capacity.
@@ -187,5 +195,23 @@ fn cold_starts() {
                 start.slots[0].get(..8)
             );
         }
+    }
+}
+
+#[test]
+fn a_queue_from_before_the_first_measured_time_is_not_filled_further() {
+    let rows: [Row; 2] = [
+        ("one core, small", SMALL, 256, CORE, 1.0),
+        ("16 workers, own objectives", PAPER_NATURAL, 16, SLEEP, 16.0),
+    ];
+    for (row, least) in rows.iter().zip([0.45, 0.8]) {
+        let start = Start::of(row, 2.0, 5);
+        let second = (start.good[0][2] - start.good[0][0]) / 2.0;
+        let settled = start.good[0][4] - start.good[0][3];
+        assert!(
+            second >= least * settled,
+            "{}: {second:.0} of {settled:.0} a second",
+            row.0
+        );
     }
 }
