@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use self::k6::{Answer, Outcome, Stage};
 pub use self::report::{markdown, svg};
+use self::rivals::Proxy;
 pub use self::services::Service;
 use self::services::{Running, Site};
 pub(super) use self::services::{free_port, on_core};
@@ -148,6 +149,10 @@ pub struct Measured {
     pub late_p99_ms: f64,
     /// The CPU time of the proxy, in cores.
     pub envoy_cores: f64,
+    /// The replicas that Headgate's stats ask for: slots that the offered work keeps busy ÷ slots
+    /// of the service, P given. `None` for other rows and in runs with a change.
+    #[serde(default)]
+    pub needed_replicas: Option<f64>,
     /// The one-minute load average of the machine at the end.
     pub load_average: f64,
     /// The results by type, in the mix's order.
@@ -576,8 +581,26 @@ impl Bench<'_> {
     ) -> Result<Measured> {
         let length = self.options.warmup + measured;
         let stages = [Stage::constant(length, load * self.capacity_rps, &self.mix)];
-        let (outcome, envoy_cores) = self.load(variant, &stages, round, None)?;
-        Ok(self.measured(&outcome, self.options.warmup, length, envoy_cores))
+        let mut needed = None;
+        let during = |begin: Instant, _: &mut Running, proxy: &Proxy| {
+            sleep_until(begin + self.options.warmup);
+            let before = (Instant::now(), proxy.offered_work()?);
+            sleep_until(begin + length);
+            let (time, after) = (before.0.elapsed(), proxy.offered_work()?);
+            let work = before
+                .1
+                .zip(after)
+                .map(|(from, to)| to.saturating_sub(from));
+            needed = work
+                .zip(variant.slots())
+                .map(|(work, slots)| work.as_secs_f64() / time.as_secs_f64() / slots as f64);
+            Ok(())
+        };
+        let (outcome, envoy_cores) = self.load(variant, &stages, round, during)?;
+        Ok(Measured {
+            needed_replicas: needed,
+            ..self.measured(&outcome, self.options.warmup, length, envoy_cores)
+        })
     }
 
     fn change(
@@ -593,8 +616,16 @@ impl Bench<'_> {
         if change == Change::Mix {
             stages[1].rates = self.dearer().iter().map(|share| rate * share).collect();
         }
-        let disturbed = (change == Change::Capacity).then_some((calm, calm + changed));
-        let (outcome, envoy_cores) = self.load(variant, &stages, round, disturbed)?;
+        let during = |begin, running: &mut Running, _: &Proxy| {
+            if change == Change::Capacity {
+                sleep_until(begin + calm);
+                running.disturb()?;
+                sleep_until(begin + calm + changed);
+                running.recover();
+            }
+            Ok(())
+        };
+        let (outcome, envoy_cores) = self.load(variant, &stages, round, during)?;
         let edges = change_edges();
         let parts = edges
             .windows(2)
@@ -617,14 +648,14 @@ impl Bench<'_> {
         self.mix.iter().enumerate().map(share).collect()
     }
 
-    /// Runs a load in front of a fresh service behind a fresh proxy. `disturbed` has the times at
-    /// which the service loses capacity and gets it back. Also returns the cores that Envoy used.
+    /// Runs a load in front of a fresh service behind a fresh proxy, and meanwhile `during`, with
+    /// the time at which the load began. Also returns the cores that Envoy used.
     fn load(
         &self,
         variant: &Variant,
         stages: &[Stage],
         seed: usize,
-        disturbed: Option<(Duration, Duration)>,
+        mut during: impl FnMut(Instant, &mut Running, &Proxy) -> Result<()>,
     ) -> Result<(Outcome, f64)> {
         let mut dropped = 0;
         for _ in 0..ATTEMPTS {
@@ -637,15 +668,7 @@ impl Bench<'_> {
                 &self.mix,
                 stages,
                 seed as u64,
-                |begin| {
-                    if let Some((from, to)) = disturbed {
-                        sleep_until(begin + from);
-                        running.disturb()?;
-                        sleep_until(begin + to);
-                        running.recover();
-                    }
-                    Ok(())
-                },
+                |begin| during(begin, &mut running, &proxy),
             )?;
             let cpu = proxy.cpu_time()?.saturating_sub(begun.1);
             if outcome.dropped == 0 {
@@ -680,6 +703,7 @@ impl Bench<'_> {
             refused: total(|kind| kind.refused) / total(|kind| kind.sent).max(1.0),
             late_p99_ms: outcome.late_p99_ms,
             envoy_cores,
+            needed_replicas: None,
             load_average: load_average(),
             types,
         }

@@ -29,6 +29,10 @@ fn whole(value: f64) -> String {
     format!("{value:.0}")
 }
 
+fn hundredths(value: f64) -> String {
+    format!("{value:.2}")
+}
+
 fn percent(share: f64) -> String {
     format!("{:.1}%", share * 100.0)
 }
@@ -85,6 +89,25 @@ fn service(out: &mut String, report: &ServiceReport) {
             .iter()
             .map(|&load| cell(&at(&row.name, load, |result| result.refused), percent));
         line(out, &label(row), cells);
+    }
+    let needed = |row: &str, load: f64| -> Vec<f64> {
+        let runs = report.runs.iter();
+        let runs = runs.filter(|run| run.row == row && run.load == load);
+        runs.filter_map(|run| run.result.needed_replicas).collect()
+    };
+    let counted = |row: &&RowReport| {
+        loads
+            .iter()
+            .any(|&load| !needed(&row.name, load).is_empty())
+    };
+    if report.rows.iter().any(|row| counted(&row)) {
+        heading(out, "replicas that the load needs, at load", &headings);
+        for row in report.rows.iter().filter(counted) {
+            let cells = loads
+                .iter()
+                .map(|&load| cell(&needed(&row.name, load), hundredths));
+            line(out, &label(row), cells);
+        }
     }
     for change in Change::ALL {
         if report.changes.iter().all(|run| run.change != change) {

@@ -144,6 +144,21 @@ impl Proxy {
             Self::Rival { child, .. } => child.cpu_time(),
         }
     }
+
+    /// Returns the slot time that all arrivals asked for since its start; `None` without Headgate.
+    ///
+    /// # Errors
+    /// If Envoy doesn't say its stats.
+    pub(super) fn offered_work(&self) -> Result<Option<Duration>> {
+        let Self::Envoy(Lab::Headgate(rig)) = self else {
+            return Ok(None);
+        };
+        let stats = rig.policy_stats()?;
+        Ok(stats
+            .get("offered_work_us")
+            .copied()
+            .map(Duration::from_micros))
+    }
 }
 
 impl Rival {

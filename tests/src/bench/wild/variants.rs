@@ -297,6 +297,16 @@ impl Variant {
         }
     }
 
+    /// Returns Headgate's P; `None` if it is found, and for other protections.
+    pub(super) fn slots(&self) -> Option<u64> {
+        match &self.front {
+            Front::Envoy(Protection::Headgate { policy, .. }) => {
+                policy.pointer("/spec/parallelism/total")?.as_u64()
+            }
+            Front::Envoy(_) | Front::Rival(_) => None,
+        }
+    }
+
     /// Returns the reason why it can't run here: its program isn't available, or the present
     /// version of Headgate refuses its policy.
     ///
