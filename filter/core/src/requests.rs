@@ -74,6 +74,8 @@ pub struct Request {
     pub(crate) freed: Option<(Instant, Upstream)>,
     /// The number of slots in use when it got one.
     pub(crate) beside: u32,
+    /// Whether it waits apart from the queue, because nothing of its type is answered.
+    pub(crate) parked: bool,
 }
 
 impl Request {
@@ -99,6 +101,7 @@ impl Request {
             silent: false,
             freed: None,
             beside: 0,
+            parked: false,
         }
     }
 }

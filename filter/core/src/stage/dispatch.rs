@@ -20,6 +20,7 @@ use super::Stage;
 use crate::decision::Action;
 use crate::host::{Host, HostError};
 use crate::queue::First;
+use crate::refusal::Reason;
 use crate::request::Attributes;
 use crate::requests::{Phase, Request};
 use crate::stats::Count;
@@ -181,6 +182,7 @@ impl Stage {
         };
         request.beside = self.slots.in_use(self.ledger.booked().slots);
         let request = *request;
+        self.parked.sent(dequeued, request.attributes.kind);
         let (stream, work) = (request.stream, request.work);
         let waited = dequeued.since(request.arrived);
         let group = self.order.group(&request.attributes);
@@ -234,6 +236,10 @@ impl Stage {
         slot: u32,
         request: &Request,
     ) -> Result<(), HostError> {
+        if request.parked {
+            self.parked.left();
+            return Ok(());
+        }
         let was_first = self.queue.head().is_some_and(|(first, _)| first == slot);
         if !self.queue.remove(slot) {
             return Ok(());
@@ -332,7 +338,7 @@ impl Stage {
         }
         let mut late = Vec::new();
         let mut next = None;
-        for slot in self.queue.slots() {
+        for slot in self.queue.slots().chain(self.parked_slots()) {
             let Some(request) = self.requests.get(slot) else {
                 continue;
             };
@@ -373,6 +379,10 @@ impl Stage {
         let queue = self.ledger.queue(host);
         let queue_wait = self.drain_time(queue.clone().unwrap_or_default());
         let Request { origin, late, .. } = request;
+        let late = match request.parked {
+            true => Reason::Unresponsive,
+            false => late,
+        };
         let refusal = self.refuse(now, &request.attributes, origin, late, queue_wait);
         actions.push(Action::Refuse {
             stream: request.stream,

@@ -106,6 +106,7 @@ impl Stage {
         if moved && !self.retired {
             self.stats.slots(host, self.slots.known())?;
         }
+        self.unpark(host, now, actions)?;
         self.woken(host, now, actions)?;
         self.service_times.sync(now, host, &self.times_key)?;
         if !self.knows_times && self.work_is_known() {
@@ -268,6 +269,7 @@ impl Stage {
         }
         if config.types != self.config.types {
             self.hosts = Hosts::new(config.types.len());
+            self.parked.resize(config.types.len());
         }
         let old_order = new_order.map(|order| std::mem::replace(&mut self.order, order));
         let old_work = std::mem::replace(&mut self.work, Work::from_config(&config));
@@ -361,7 +363,7 @@ impl Stage {
             let work = self.work.of(&attributes, &self.service_times);
             let more = work.min(queue.room()).cast_signed() - request.work;
             request.work += more;
-            if request.phase == Phase::Queued {
+            if request.phase == Phase::Queued && !request.parked {
                 queue.work = queue.work.saturating_add_signed(more);
                 done = done.and(self.ledger.recount(host, more));
             }
@@ -466,7 +468,11 @@ impl Stage {
     ) -> Result<(), HostError> {
         self.next_deadline = None;
         let mut done = Ok(());
-        while let Some((slot, _)) = self.queue.head() {
+        let next = |this: &Self| {
+            let head = this.queue.head().map(|(slot, _)| slot);
+            head.or_else(|| this.parked_slots().next())
+        };
+        while let Some(slot) = next(self) {
             let Some(ticket) = self.requests.ticket(slot) else {
                 break;
             };
@@ -504,6 +510,7 @@ impl Stage {
         };
         request.phase = Phase::Running { dequeued };
         let waiting = *request;
+        request.parked = false;
         // `leave_queue` takes back the charge of its turn, so the request's end must not correct
         // it.
         request.turn = None;

@@ -15,6 +15,7 @@ mod demand;
 mod dispatch;
 mod hosts;
 mod maintain;
+mod parked;
 mod places;
 mod sampling;
 mod sight;
@@ -47,6 +48,7 @@ use backlog::Backlog;
 use control::Control;
 use demand::DemandExchange;
 use hosts::Hosts;
+use parked::Parked;
 use places::Places;
 use sampling::Sampling;
 use sight::Sight;
@@ -101,6 +103,7 @@ pub struct Stage {
     control: Control,
     backlog: Backlog,
     hosts: Hosts,
+    parked: Parked,
     stats: StageStats,
     /// The time at which a slot was handed to this worker; `Some` only while it handles that
     /// wake-up.
@@ -153,6 +156,7 @@ impl Stage {
             control: Control::of_strategy(&config.policy, config.mode),
             backlog: Backlog::new(host, &prefix)?,
             hosts: Hosts::new(config.types.len()),
+            parked: Parked::new(config.types.len()),
             stats,
             handed_over: None,
             handed_to: Vec::new(),
@@ -229,7 +233,9 @@ impl Stage {
     /// this worker's counts.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        !self.queue.is_empty() || self.acceptance.as_ref().is_some_and(Exchange::is_pending)
+        !self.queue.is_empty()
+            || !self.parked.is_empty()
+            || self.acceptance.as_ref().is_some_and(Exchange::is_pending)
     }
 
     /// Returns the quality in which the application should answer this request, ratio; `None` if
@@ -453,19 +459,28 @@ impl Stage {
         request.late = patience.reason;
         request.work = sight.work.cast_signed();
         request.counts = counts;
-        if queued == 0 && self.ledger.try_acquire(host, self.slots.limit(now))? {
+        let parks = self.parks(now, attributes.kind);
+        if queued == 0 && !parks && self.ledger.try_acquire(host, self.slots.limit(now))? {
             let dequeued = Some(now);
             request.phase = Phase::Running { dequeued };
             self.accept(ticket, request);
+            self.parked.sent(now, attributes.kind);
             self.lets_pass(&request);
             return Ok(Decision::Forward(ticket));
         }
         if self.holds()
-            && let Some(reason) = self.no_room(&attributes, queued, sight.wait)
+            && let Some(reason) =
+                self.no_room(&attributes, queued + self.parked.count(), sight.wait)
         {
             self.strategy.withdrawn(&attributes);
             let refusal = self.refuse(now, &attributes, request.origin, reason, sight.wait);
             return Ok(Decision::Refuse(refusal));
+        }
+        if parks {
+            request.phase = Phase::Queued;
+            self.accept(ticket, request);
+            self.park(ticket.slot);
+            return Ok(Decision::Hold(ticket));
         }
         let expected_us = self.time_us(sight.work);
         let (order, times) = (&mut self.order, &self.service_times);
@@ -539,6 +554,7 @@ impl Stage {
         };
         request.first_byte = Some(now);
         let request = *request;
+        self.parked.ended(request.attributes.kind, true);
         match request.phase {
             Phase::Running {
                 dequeued: Some(dequeued),
@@ -584,6 +600,8 @@ impl Stage {
                 self.leave_queue(host, ticket.slot, &request)?;
             }
             Phase::Running { dequeued } => {
+                let answered = matches!(outcome, Outcome::Completed | Outcome::Unsampled);
+                self.parked.ended(kind, answered);
                 let released = self.release(host, &request);
                 let charged = dequeued.map_or(Ok(()), |dequeued| {
                     let usual_us = self.usual_us(&request);
@@ -622,6 +640,7 @@ impl Stage {
                 released.and(charged)?;
             }
         }
+        self.unpark(host, now, actions)?;
         self.dispatch(host, now, actions)
     }
 

@@ -156,6 +156,10 @@ const USUAL: (f64, f64) = (0.5, 8.0);
 const UNKNOWN: f64 = 1e-6;
 /// Time without a refusal above the cut after which free slots are open to all types.
 const CALM: Duration = Duration::from_millis(1_000);
+/// Standard deviations by which the slots that a type uses may exceed their mean, and by which
+/// those that types need may.
+const BY_CHANCE: f64 = 4.0;
+const NEEDED: f64 = 2.0;
 
 /// The state of a type on one worker.
 #[derive(Debug, Clone, Copy, Default)]
@@ -590,6 +594,28 @@ impl ValueCut {
             *kind = Kind::new(&times.estimate(id), objectives, floor(id), kind);
         }
         self.judge();
+    }
+
+    /// Returns the mean time for which a request of `kind` holds a slot, s; `None` while it is not
+    /// known.
+    #[must_use]
+    pub fn slot_time(&self, kind: TypeId) -> Option<f64> {
+        let known = &self.kinds[usize::from(kind.0).min(self.kinds.len() - 1)];
+        (!known.cold).then_some(known.mean)
+    }
+
+    /// Returns the number of slots that requests of `kind` hold by chance, or that no others need
+    /// if that is more; without traffic of other types infinite.
+    #[must_use]
+    pub fn most_by_chance(&self, kind: TypeId) -> f64 {
+        let uses = |cells: &[Cell]| cells.iter().map(|cell| cell.rate * cell.admitted).sum();
+        let own: f64 = uses(self.classes_of(kind));
+        let others = (uses(&self.cells) - own).max(0.0);
+        if others <= 0.0 {
+            return f64::INFINITY;
+        }
+        let spare = self.slots - others - NEEDED * others.sqrt();
+        (own + BY_CHANCE * own.sqrt()).max(spare)
     }
 
     /// Whether no request of `kind` is answered, or only few have been since.

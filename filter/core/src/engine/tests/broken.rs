@@ -105,6 +105,70 @@ fn a_type_that_hung_is_let_in_again_after_a_few_answers() {
     process.assert_nothing_booked();
 }
 
+/// The type that hangs uses one or two slots, and hardly ever more than eight. The other one leaves
+/// it about ten of the twelve.
+#[test]
+fn a_type_of_which_nothing_is_answered_gets_no_more_slots_until_an_answer() {
+    let mut process = Process::new(1, &by_value(12));
+    for _ in 0..100 {
+        let stream = process.arrive(0, "/slow");
+        process.run_for(20 * MS);
+        process.finish(stream, Outcome::Completed);
+    }
+    let mut hung = Vec::new();
+    for _ in 0..15 {
+        hung.push(process.arrive(0, "/slow"));
+        let other = process.arrive(0, "/");
+        process.run_for(10 * MS);
+        assert!(matches!(process.requests[&other].2, At::Backend(_)));
+        process.finish(other, Outcome::Completed);
+    }
+    let waiting = |process: &Process| {
+        let all = process.requests.values();
+        all.filter(|(_, _, at)| matches!(at, At::Queue(_))).count()
+    };
+    assert!(
+        (4..=7).contains(&waiting(&process)),
+        "{}",
+        waiting(&process)
+    );
+    process.finish(hung.remove(14), Outcome::Abandoned);
+    // Those that waited need the slots of some that are answered.
+    for stream in hung.drain(..3) {
+        process.finish(stream, Outcome::Completed);
+    }
+    assert_eq!(waiting(&process), 0);
+    assert_eq!(process.refused, []);
+    for stream in hung {
+        process.finish(stream, Outcome::Completed);
+    }
+    process.assert_nothing_booked();
+}
+
+/// Parked requests are in no queue, so an edit has to find them.
+#[test]
+fn an_edit_that_ends_waiting_lets_all_pass_that_wait_for_an_answer() {
+    let config = by_value(14);
+    let mut process = Process::new(1, &config);
+    for _ in 0..100 {
+        let stream = process.arrive(0, "/slow");
+        process.run_for(20 * MS);
+        process.finish(stream, Outcome::Completed);
+    }
+    for _ in 0..15 {
+        process.arrive(0, "/slow");
+        let other = process.arrive(0, "/");
+        process.run_for(10 * MS);
+        process.finish(other, Outcome::Completed);
+    }
+    assert!((process.requests.values()).any(|(_, _, at)| matches!(at, At::Queue(_))));
+    let mut edited = config;
+    edited.stages[0].mode = crate::config::Mode::DryRun;
+    process.configure(&edited);
+    let mut all = process.requests.values();
+    assert!(all.all(|(_, _, at)| matches!(at, At::Backend(_))));
+}
+
 /// Streams last longer than their last objective, which is for their first byte.
 #[test]
 fn a_stream_that_has_begun_is_answered() {
