@@ -137,6 +137,37 @@ fn under(
     simulation.run().unwrap()
 }
 
+/// SEDA §3.2: with an `increase` of 1% of the capacity, one set of the other constants holds targets
+/// of different scale at every load.
+#[test]
+fn an_increase_of_a_hundredth_of_the_capacity_holds_targets_of_milliseconds() {
+    const SLOTS: u32 = 20;
+    for target_ms in [50.0, 200.0] {
+        let capacity = f64::from(SLOTS) * 1e3 / (target_ms / 10.0);
+        let target_us = (target_ms * 1e3) as u64;
+        let figure_4 = ResponseTimeControllerConfig::figure_4;
+        let strategy = StrategyConfig::ResponseTimeController(ResponseTimeControllerConfig {
+            increase: Some(capacity / 100.0),
+            max_rate: capacity * 1.5,
+            decrease: 1.05,
+            increase_below: -0.05,
+            increase_offset: -0.05,
+            smoothing: 0.3,
+            requests: 20,
+            ..figure_4(ControlScope::Type, vec![vec![target_us]])
+        });
+        for load in OVERLOADS {
+            let outcome = under(load, SLOTS, (target_ms, 0.1), &strategy);
+            let p90 = outcome.types[0].response_time_ms(0.9).unwrap() / target_ms;
+            let seen = format!("{target_ms} ms, {load}: {p90}, {}", outcome.utilization);
+            assert!(
+                (p90 - 1.0).abs() < 0.15 && outcome.utilization > 0.6,
+                "{seen}"
+            );
+        }
+    }
+}
+
 /// SEDA's controller with the defaults of the API.
 fn adaptive(target_ms: f64) -> StrategyConfig {
     seda(ResponseTimeControllerConfig::adaptive, target_ms)

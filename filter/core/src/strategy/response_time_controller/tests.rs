@@ -246,7 +246,7 @@ fn a_few_slow_answers_are_no_overload() {
 }
 
 #[test]
-fn a_rate_that_is_out_of_the_way_is_soon_the_greatest_however_rare_runs_are() {
+fn a_rate_that_is_out_of_the_way_comes_back_in_parts_of_itself() {
     let mut worker = controller(&adaptive());
     let mut record = Record::default();
     record.tick(&mut worker, at(0));
@@ -254,11 +254,13 @@ fn a_rate_that_is_out_of_the_way_is_soon_the_greatest_however_rare_runs_are() {
         answers(&mut worker, &mut record, i * 1_000, (20, 5_000));
     }
     assert!(rates(&worker)[0] < 20.0);
+    // A run every 2 s, of which one target time counts: 4% each. In steps of the throughput, which
+    // is at most 20 requests/s, it would take hours.
     let mut seconds = 0;
     while rates(&worker)[0] < 100_000.0 {
         seconds += 1;
         answers(&mut worker, &mut record, 20_000 + seconds * 1_000, (1, 100));
-        assert!(seconds < 300, "{:?}", rates(&worker));
+        assert!(seconds < 500, "{:?}", rates(&worker));
     }
 }
 
