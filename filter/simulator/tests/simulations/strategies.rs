@@ -137,8 +137,8 @@ fn under(
     simulation.run().unwrap()
 }
 
-/// SEDA §3.2: with an `increase` of 1% of the capacity, one set of the other constants holds targets
-/// of different scale at every load.
+/// SEDA §3.2: with an `increase` of 1% of the capacity, one set of the other constants holds
+/// targets of different scale at every load.
 #[test]
 fn an_increase_of_a_hundredth_of_the_capacity_holds_targets_of_milliseconds() {
     const SLOTS: u32 = 20;
