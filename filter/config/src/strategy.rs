@@ -172,8 +172,10 @@ pub struct ResponseTimeControllerConfig {
     pub increase_below: f64,
     /// Relative error above which the rate is decreased (err_d).
     pub decrease_above: f64,
-    /// Factor of an increase, requests/s (adj_i).
-    pub increase: f64,
+    /// Factor of an increase, requests/s (adj_i). Absent: 5% of the measured throughput, and
+    /// increases and decreases are for as much time as the target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub increase: Option<f64>,
     /// Divisor of a decrease, above 1 (adj_d).
     pub decrease: f64,
     /// Relative error at which an increase is 0 (c_i).
@@ -206,7 +208,7 @@ impl ResponseTimeControllerConfig {
             // The paper's text lost the sign; see the strategy.
             increase_below: -0.5,
             decrease_above: 0.0,
-            increase: 2.0,
+            increase: Some(2.0),
             decrease: 1.2,
             increase_offset: -0.1,
             min_rate: 0.05,
@@ -215,6 +217,49 @@ impl ResponseTimeControllerConfig {
             lower_class_patience: 20,
             degradation: None,
         }
+    }
+
+    /// The defaults without an increase.
+    #[must_use]
+    pub fn adaptive(scope: ControlScope, targets_us: Vec<Vec<u64>>) -> Self {
+        Self {
+            smoothing: 0.3,
+            requests: 20,
+            increase_below: -0.1,
+            increase: None,
+            max_rate: 100_000.0,
+            ..Self::figure_4(scope, targets_us)
+        }
+    }
+
+    /// Sets Figure 4's increase, if there is none, and its values in place of the defaults without.
+    pub fn require_increase(&mut self) {
+        if self.increase.is_some() {
+            return;
+        }
+        let from = Self::adaptive(self.scope, Vec::new());
+        let to = Self::figure_4(self.scope, Vec::new());
+        self.increase = to.increase;
+        if self.requests == from.requests {
+            self.requests = to.requests;
+        }
+        for (value, from, to) in [
+            (&mut self.smoothing, from.smoothing, to.smoothing),
+            (
+                &mut self.increase_below,
+                from.increase_below,
+                to.increase_below,
+            ),
+            (&mut self.max_rate, from.max_rate, to.max_rate),
+        ] {
+            if *value == from {
+                *value = to;
+            }
+        }
+        // With values of its own, Figure 4's may be out of their bounds.
+        let most = self.increase_offset.min(self.decrease_above);
+        self.increase_below = self.increase_below.min(most);
+        self.max_rate = self.max_rate.max(self.min_rate);
     }
 }
 

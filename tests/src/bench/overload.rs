@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::lab::{Lab, Protection};
 use super::native_filters::{self, Protected};
@@ -78,6 +79,9 @@ pub struct Row {
     pub max_in_flight: usize,
     /// 99th percentile of the generator's lateness, ms.
     pub generator_late_p99_ms: f64,
+    /// The percentile or mean that the strategy controls ÷ its target, of the answers of all types;
+    /// `None` for other strategies.
+    pub per_target: Option<f64>,
     /// Results by type, in the mix's order.
     pub types: Vec<TypeRow>,
 }
@@ -132,9 +136,24 @@ pub fn protections(backend: Protected, mix: &[QueryType]) -> Vec<Protection> {
         (
             "headgate_backlog",
             "Headgate, BacklogControl of the median objective",
-            policy::with_backlog_control(bouncer, target),
+            policy::with_backlog_control(bouncer.clone(), target),
         ),
     ];
+    let controllers = CONTROLLERS.map(|(name, native_name, title, native_title)| {
+        let policy = controller(name, &bouncer, mix);
+        [
+            Protection::Headgate {
+                name,
+                title,
+                policy: policy.clone(),
+            },
+            Protection::NativeHeadgate {
+                name: native_name,
+                title: native_title,
+                policy,
+            },
+        ]
+    });
     let native = native_filters::all(backend)
         .into_iter()
         .map(Protection::Native);
@@ -150,7 +169,61 @@ pub fn protections(backend: Protected, mix: &[QueryType]) -> Vec<Protection> {
             title,
             policy,
         }))
+        .chain(controllers.into_iter().flatten())
         .collect()
+}
+
+/// The names and titles of the strategies that hold a response time, with both filters.
+const CONTROLLERS: [(&str, &str, &str, &str); 2] = [
+    (
+        "response_time_controller",
+        "native_response_time_controller",
+        "ResponseTimeController of all types' p90",
+        "The same with the native filter",
+    ),
+    (
+        "backlog_control",
+        "native_backlog_control",
+        "BacklogControl of the mean delay",
+        "The same with the native filter",
+    ),
+];
+
+/// The time after which a controller has to hold its target.
+const SETTLED: Duration = Duration::from_secs(10);
+
+/// The target of both controllers: the p90 objective.
+fn target(mix: &[QueryType]) -> Duration {
+    mix.iter().map(|query| query.p90).max().unwrap_or_default()
+}
+
+/// Returns a policy with the constants that ship.
+fn controller(name: &str, policy: &Value, mix: &[QueryType]) -> Value {
+    if name == "backlog_control" {
+        return policy::with_backlog_control(policy.clone(), target(mix));
+    }
+    let mut policy = policy::with_response_time_controller(policy.clone());
+    policy["spec"]["strategy"]["responseTimeController"] =
+        json!({"scope": "Policy", "target": policy::duration(target(mix))});
+    policy
+}
+
+/// Returns what the protection of this name controls ÷ its target.
+fn per_target(name: &str, samples: &[load::Sample], mix: &[QueryType]) -> Option<f64> {
+    let is_mean = match name.trim_start_matches("native_") {
+        "response_time_controller" => false,
+        "backlog_control" => true,
+        _ => return None,
+    };
+    let settled = |sample: &&load::Sample| sample.at >= SETTLED && sample.ended == Ended::Ok;
+    let seconds = samples.iter().filter(settled);
+    let mut seconds: Vec<f64> = seconds.map(|s| s.latency.as_secs_f64()).collect();
+    seconds.sort_by(f64::total_cmp);
+    let controlled = match is_mean {
+        true => seconds.iter().sum::<f64>() / seconds.len() as f64,
+        false => *seconds.get(seconds.len() * 9 / 10)?,
+    };
+    Some(controlled / target(mix).as_secs_f64())
 }
 
 /// Runs the whole benchmark; `progress` gets a line for each run as it starts.
@@ -239,6 +312,7 @@ pub fn measure(
         utilization: after.utilization_since(&before),
         max_in_flight: after.max_in_flight,
         generator_late_p99_ms: report.lateness_ms.p99,
+        per_target: per_target(protection.name(), &samples, mix),
         types,
     })
 }
@@ -265,6 +339,7 @@ pub fn table(rows: &[Row], mix: &[QueryType], load: f64) -> String {
         "work for it",
         "slots busy",
         "max in flight",
+        "÷ target",
     ];
     headings.extend(mix.iter().map(|query| query.name));
     let mut table = Table::new(&headings);
@@ -277,6 +352,7 @@ pub fn table(rows: &[Row], mix: &[QueryType], load: f64) -> String {
             percent(row.work_for_goodput),
             percent(row.utilization),
             row.max_in_flight.to_string(),
+            row.per_target.map_or_else(String::new, times),
         ];
         let kinds = row.types.iter();
         cells.extend(
@@ -288,6 +364,7 @@ pub fn table(rows: &[Row], mix: &[QueryType], load: f64) -> String {
     format!(
         "\nLoad {load}× of capacity; the ideal answers {ideal:.2}× of capacity. By type: share \
          answered, and whether p50 and p90 of the answers are inside their objectives (✓ ✗, \
-         – starved).\n{table}"
+         – starved). Both controllers: p90 and mean of all answers from {} s on ÷ target.\n{table}",
+        SETTLED.as_secs()
     )
 }

@@ -85,7 +85,9 @@ impl ResponseTimeControllerConfig {
                  and at most decrease_above ({above})"
             )
         })?;
-        positive(format_args!("{at}.increase"), self.increase, MAX_RATE)?;
+        if let Some(increase) = self.increase {
+            positive(format_args!("{at}.increase"), increase, MAX_RATE)?;
+        }
         divisor(format_args!("{at}.decrease"), self.decrease)?;
         let lower = format_args!("{at}.lower_class_decrease");
         divisor(lower, self.lower_class_decrease)?;

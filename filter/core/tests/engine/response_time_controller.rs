@@ -348,6 +348,26 @@ fn response_times_are_held_at_the_target_and_the_spike_is_forgotten() {
     }
 }
 
+/// The same without the paper's `increase`: the rate starts at the throughput and stays near it.
+#[test]
+fn steps_in_units_of_the_throughput_hold_the_target_with_any_number_of_workers() {
+    let settings =
+        ResponseTimeControllerConfig::adaptive(ControlScope::Type, settings().targets_us);
+    for workers in [1, 4] {
+        let seen = run(workers, &settings, spike(300.0));
+        let (before, refused) = summary(&seen, 0..20, any);
+        assert!(before < 0.5 && refused == 0.0, "{before} s, {refused}");
+        let (p90, refused) = summary(&seen, 30..320, any);
+        assert!((0.85..1.15).contains(&p90), "{workers} workers: {p90} s");
+        assert!(
+            (0.66..0.75).contains(&refused),
+            "{workers} workers: {refused}"
+        );
+        let (after, refused) = summary(&seen, 335..420, any);
+        assert!(after < 0.5 && refused < 0.005, "{after} s, {refused}");
+    }
+}
+
 #[test]
 fn less_quality_serves_everybody() {
     let settings = ResponseTimeControllerConfig {

@@ -6,10 +6,11 @@
 use std::time::Duration;
 
 use headgate_core::config::{
-    ControlScope, QueueMode, ResponseTimeControllerConfig, StageConfig, StrategyConfig,
+    BacklogControlConfig, BacklogSignal, ControlScope, CostConfig, QueueMode,
+    ResponseTimeControllerConfig, StageConfig, StrategyConfig,
 };
 use headgate_core::strategy::TypeId;
-use headgate_simulator::{LogNormal, Rate, ServiceTime, Simulation, TypeLoad, Workload};
+use headgate_simulator::{LogNormal, Outcome, Rate, ServiceTime, Simulation, TypeLoad, Workload};
 use serde_json::json;
 
 /// Returns Bouncer before 100 servers, with Table 1's types `fast` and `slow` and objectives of 18
@@ -107,21 +108,46 @@ fn objectives_far_above_processing_times_do_not_bound_the_utilization() {
     );
 }
 
-/// SEDA §3.2: docs/src/concepts/strategies.md has the sweep of the constants. With an `increase` of
-/// 1% of the capacity, one set of the others holds targets of different scale at every load.
+const OVERLOADS: [f64; 3] = [1.2, 1.5, 2.0];
+
+/// Runs `strategy`, of one type of exponential processing times, which are a `part` of the target,
+/// at `load` times the capacity. Measures from 10 s on, for a hundred times the target: a rate
+/// swings over some ten.
+fn under(
+    load: f64,
+    slots: u32,
+    (target_ms, part): (f64, f64),
+    strategy: &StrategyConfig,
+) -> Outcome {
+    let times = ServiceTime::Exponential(target_ms * part);
+    let per_second = load * f64::from(slots) * 1e3 / times.mean_ms();
+    let mut stage = stage();
+    stage.parallelism = slots;
+    stage.types.drain(..2);
+    stage.strategy = strategy.clone();
+    let workload = Workload::new(vec![TypeLoad::new("a", TypeId(0), 1.0, times)]).unwrap();
+    let simulation = Simulation {
+        stage: &stage,
+        workload: &workload,
+        per_second,
+        warm_up: Duration::from_secs(10),
+        requests: (per_second * (10.0 + (target_ms * 0.1).max(30.0))) as u64,
+        seed: 1,
+    };
+    simulation.run().unwrap()
+}
+
+/// SEDA §3.2: with an `increase` of 1% of the capacity, one set of the other constants holds
+/// targets of different scale at every load.
 #[test]
 fn an_increase_of_a_hundredth_of_the_capacity_holds_targets_of_milliseconds() {
     const SLOTS: u32 = 20;
     for target_ms in [50.0, 200.0] {
-        let times = ServiceTime::Exponential(target_ms / 10.0);
-        let capacity = f64::from(SLOTS) * 1e3 / times.mean_ms();
-        let mut stage = stage();
-        stage.parallelism = SLOTS;
-        stage.types.drain(..2);
+        let capacity = f64::from(SLOTS) * 1e3 / (target_ms / 10.0);
         let target_us = (target_ms * 1e3) as u64;
         let figure_4 = ResponseTimeControllerConfig::figure_4;
-        stage.strategy = StrategyConfig::ResponseTimeController(ResponseTimeControllerConfig {
-            increase: capacity / 100.0,
+        let strategy = StrategyConfig::ResponseTimeController(ResponseTimeControllerConfig {
+            increase: Some(capacity / 100.0),
             max_rate: capacity * 1.5,
             decrease: 1.05,
             increase_below: -0.05,
@@ -130,17 +156,8 @@ fn an_increase_of_a_hundredth_of_the_capacity_holds_targets_of_milliseconds() {
             requests: 20,
             ..figure_4(ControlScope::Type, vec![vec![target_us]])
         });
-        let workload = Workload::new(vec![TypeLoad::new("a", TypeId(0), 1.0, times)]).unwrap();
-        for load in [1.2, 1.5, 2.0] {
-            let simulation = Simulation {
-                stage: &stage,
-                workload: &workload,
-                per_second: capacity * load,
-                warm_up: Duration::from_secs(10),
-                requests: (capacity * load * 30.0) as u64,
-                seed: 1,
-            };
-            let outcome = simulation.run().unwrap();
+        for load in OVERLOADS {
+            let outcome = under(load, SLOTS, (target_ms, 0.1), &strategy);
             let p90 = outcome.types[0].response_time_ms(0.9).unwrap() / target_ms;
             let seen = format!("{target_ms} ms, {load}: {p90}, {}", outcome.utilization);
             assert!(
@@ -149,4 +166,79 @@ fn an_increase_of_a_hundredth_of_the_capacity_holds_targets_of_milliseconds() {
             );
         }
     }
+}
+
+/// SEDA's controller with the defaults of the API.
+fn adaptive(target_ms: f64) -> StrategyConfig {
+    seda(ResponseTimeControllerConfig::adaptive, target_ms)
+}
+
+#[test]
+fn percentiles_of_50_ms_to_1_s_are_held_by_steps_in_units_of_the_throughput() {
+    for (slots, part) in [(20, 0.1), (20, 0.03)] {
+        for target_ms in [50.0, 200.0, 1_000.0] {
+            for load in OVERLOADS {
+                let outcome = under(load, slots, (target_ms, part), &adaptive(target_ms));
+                let p90 = outcome.types[0].response_time_ms(0.9).unwrap() / target_ms;
+                let busy = outcome.utilization;
+                assert!(
+                    (p90 - 1.0).abs() < 0.15 && busy > 0.85,
+                    "{slots} slots, {target_ms} ms, {part}, {load}: {p90}, {busy}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn below_the_capacity_steps_in_units_of_the_throughput_refuse_nobody() {
+    for target_ms in [50.0, 200.0, 1_000.0] {
+        for load in [0.3, 0.9] {
+            let outcome = under(load, 20, (target_ms, 0.1), &adaptive(target_ms));
+            assert_eq!(outcome.types[0].rejected, 0, "{target_ms} ms, {load}");
+        }
+    }
+}
+
+/// With the defaults of the API.
+#[test]
+fn mean_delays_of_50_ms_to_1_s_are_held_by_the_backlog() {
+    for target_ms in [50.0, 200.0, 1_000.0] {
+        for load in OVERLOADS {
+            let outcome = under(load, 20, (target_ms, 0.1), &backlog(target_ms));
+            let (mean, busy) = (mean(&outcome) / target_ms, outcome.utilization);
+            assert!(
+                (mean - 1.0).abs() < 0.15 && busy > 0.97,
+                "{target_ms} ms, {load}: {mean}, {busy}"
+            );
+        }
+    }
+}
+
+fn seda(
+    settings: fn(ControlScope, Vec<Vec<u64>>) -> ResponseTimeControllerConfig,
+    target_ms: f64,
+) -> StrategyConfig {
+    StrategyConfig::ResponseTimeController(settings(
+        ControlScope::Type,
+        vec![vec![(target_ms * 1e3) as u64]],
+    ))
+}
+
+fn backlog(target_ms: f64) -> StrategyConfig {
+    StrategyConfig::BacklogControl(BacklogControlConfig {
+        target_us: (target_ms * 1e3) as u64,
+        control: BacklogSignal::Backlog,
+        cost: CostConfig::Measured,
+        period_us: 1_000_000,
+        proportional_gain: None,
+        integral_gain: None,
+        max_backlog: None,
+        hint: false,
+    })
+}
+
+fn mean(outcome: &Outcome) -> f64 {
+    let at = |n: u32| outcome.types[0].response_time_ms((f64::from(n) + 0.5) / 1e3);
+    (0..1_000).map(|n| at(n).unwrap()).sum::<f64>() / 1e3
 }

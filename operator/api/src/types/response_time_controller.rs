@@ -1,5 +1,5 @@
 //! `spec.strategy.responseTimeController`: SEDA's controller (SEDA §3.2–3.4). Brackets hold the
-//! names of its Figure 4, whose values are the defaults.
+//! names of its Figure 4.
 
 use std::collections::BTreeMap;
 
@@ -27,21 +27,24 @@ pub struct ResponseTimeControllerSettings {
     pub type_targets: BTreeMap<String, BTreeMap<String, Duration>>,
     /// The scope of a controller; each type by default.
     pub scope: ControlScopeType,
-    /// Weight of the past in the moving average of the percentile (α), 0 or more, below 1; 0.7 by
-    /// default.
+    /// Weight of the past in the moving average of the percentile (α), 0 or more, below 1; 0.3 by
+    /// default, 0.7 with `increase`.
     pub smoothing: Option<f64>,
-    /// Requests after which the controller runs (nreq), 1 to 10000; 100 by default.
+    /// Requests after which the controller runs (nreq), 1 to 10000; 20 by default,
+    /// 100 with `increase`.
     pub requests: Option<i64>,
     /// Time after which the controller runs with fewer requests (timeout), 10ms to 1h; 1s by
     /// default.
     pub timeout: Option<Duration>,
     /// Error, relative to the target, below which the rate is increased (err_i): above -1, at most
-    /// `increaseOffset` and `decreaseAbove`; -0.5 by default.
+    /// `increaseOffset` and `decreaseAbove`; -0.1 by default, -0.5 with `increase`.
     pub increase_below: Option<f64>,
     /// Error, relative to the target, above which the rate is decreased (err_d): -1 to 10; 0 by
     /// default.
     pub decrease_above: Option<f64>,
-    /// Factor of an increase (adj_i), requests/s: above 0, at most 1000000; 2 by default.
+    /// Factor of an increase (adj_i), requests/s: above 0, at most 1000000. By default 5% of the
+    /// measured throughput; increases and decreases are then for as much time as the target, not
+    /// for each run, and in an overload a decrease starts at the throughput.
     pub increase: Option<f64>,
     /// Divisor of a decrease (adj_d): above 1, at most 1000000; 1.2 by default.
     pub decrease: Option<f64>,
@@ -49,8 +52,8 @@ pub struct ResponseTimeControllerSettings {
     pub increase_offset: Option<f64>,
     /// Least rate, requests/s: 0.001 to `maxRate`; 0.05 by default.
     pub min_rate: Option<f64>,
-    /// Greatest rate, which is also the initial rate, requests/s: `minRate` to 1000000; 2000 by
-    /// default.
+    /// Greatest rate, which is also the initial rate, requests/s: `minRate` to 1000000; 100000 by
+    /// default, 2000 with `increase`.
     pub max_rate: Option<f64>,
     /// Divisor of the rates of lower classes when a class misses its target (adj_lo): above 1, at
     /// most 1000000; 10 by default. Only with classes.

@@ -87,11 +87,18 @@ fn dependent(stage: &StageConfig, promises: Option<&ServiceAdmissionConfig>) -> 
         (StrategyConfig::Bouncer { .. }, HistogramWindow::Sliding { step_us }) => {
             json!({"bouncer": {"window": {"step": time(step_us)}}})
         }
-        (StrategyConfig::ResponseTimeController(control), _) if !stage.classes.is_empty() => {
-            json!({"responseTimeController": {
-                "lowerClassDecrease": control.lower_class_decrease,
-                "lowerClassPatience": control.lower_class_patience,
-            }})
+        (StrategyConfig::ResponseTimeController(control), _) => {
+            let mut settings = json!({
+                "smoothing": control.smoothing,
+                "requests": control.requests,
+                "increaseBelow": control.increase_below,
+                "maxRate": control.max_rate,
+            });
+            if !stage.classes.is_empty() {
+                settings["lowerClassDecrease"] = json!(control.lower_class_decrease);
+                settings["lowerClassPatience"] = json!(control.lower_class_patience);
+            }
+            json!({"responseTimeController": settings})
         }
         (StrategyConfig::BacklogControl(control), _) => match &control.cost {
             CostConfig::Header { header } => {

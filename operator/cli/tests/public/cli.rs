@@ -740,8 +740,13 @@ fn validate_warns_of_what_is_seldom_meant() {
     );
     let rates = include_str!("../../../../examples/policies/response-time-controller.yaml");
     assert_eq!(warned(rates), "");
+    // By default a decrease starts at the throughput.
     assert_eq!(
         warned(&rates.replace("maxRate: 200 ", "maxRate: 2000 ")),
+        ""
+    );
+    assert_eq!(
+        warned(&rates.replace("maxRate: 200 ", "maxRate: 2000\n      increase: 2 ")),
         "default/mail: spec.strategy.responseTimeController.maxRate: 2000 requests/s, the rate at \
          first, are more than 20 slots (of an endpoint, with perEndpoint) serve if a request takes more \
          than 10ms, where the target is 500ms; the queue then grows until response times have lowered the rate; give about what \

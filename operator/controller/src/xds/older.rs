@@ -36,14 +36,17 @@ fn strip(stage: &mut StageConfig) {
     for class in &mut stage.classes {
         class.value = 1.0;
     }
-    if let StrategyConfig::Bouncer {
-        shed_by_value,
-        capacity,
-        ..
-    } = &mut stage.strategy
-    {
-        *shed_by_value = false;
-        *capacity = None;
+    match &mut stage.strategy {
+        StrategyConfig::Bouncer {
+            shed_by_value,
+            capacity,
+            ..
+        } => {
+            *shed_by_value = false;
+            *capacity = None;
+        }
+        StrategyConfig::ResponseTimeController(control) => control.require_increase(),
+        _ => {}
     }
 }
 
@@ -51,9 +54,30 @@ fn strip(stage: &mut StageConfig) {
 mod tests {
     use std::collections::BTreeSet;
 
+    use headgate_core::config::{ControlScope, ResponseTimeControllerConfig};
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn without_an_increase_a_response_time_controller_gets_that_of_the_version_before() {
+        let mut config = FilterConfig::from_json(BEFORE.as_bytes()).unwrap();
+        let of = ResponseTimeControllerConfig::adaptive(ControlScope::Type, vec![vec![500_000]]);
+        let given = ResponseTimeControllerConfig {
+            requests: 30,
+            max_rate: 100.0,
+            ..of
+        };
+        config.stages[0].strategy = StrategyConfig::ResponseTimeController(given.clone());
+        let older = without_new_fields(&config).unwrap();
+        let before = ResponseTimeControllerConfig {
+            requests: given.requests,
+            max_rate: given.max_rate,
+            ..ResponseTimeControllerConfig::figure_4(given.scope, given.targets_us)
+        };
+        let before = StrategyConfig::ResponseTimeController(before);
+        assert_eq!(older.stages[0].strategy, before);
+    }
 
     /// All fields of the version before.
     const BEFORE: &str = include_str!("../../../../filter/config/tests/config_format/0.1.json");

@@ -63,7 +63,19 @@ fn is_refused(answer: &Answer) -> bool {
 #[test]
 fn response_time_controller_refuses_after_slow_answers_and_recovers_after_quick_ones() -> Result<()>
 {
-    let rig = start(&ALONE, policy(100, &ALONE, &controller(&json!({}))))?;
+    refuses_and_recovers(&controller(&json!({})))
+}
+
+#[test]
+fn response_time_controller_with_its_defaults_refuses_and_recovers() -> Result<()> {
+    let defaults = json!({"target": "100ms"});
+    refuses_and_recovers(
+        &json!({"type": "ResponseTimeController", "responseTimeController": defaults}),
+    )
+}
+
+fn refuses_and_recovers(strategy: &Value) -> Result<()> {
+    let rig = start(&ALONE, policy(100, &ALONE, strategy))?;
     // Nothing is known yet: all are let in, more than once at the greatest rate.
     for answer in at_once(&rig, "any", QUICK, 30)? {
         assert!(!is_refused(&answer), "{answer:?}");

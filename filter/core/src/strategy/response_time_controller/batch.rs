@@ -70,9 +70,18 @@ impl Batch {
 
     /// Returns the percentile of the incomplete batch, s; `None` if it is empty.
     pub(super) fn partial(&mut self) -> Option<f64> {
+        self.at(self.percentile)
+    }
+
+    /// Returns the median of the incomplete batch, s; `None` if it is empty.
+    pub(super) fn median(&mut self) -> Option<f64> {
+        self.at(0.5)
+    }
+
+    fn at(&mut self, ratio: f64) -> Option<f64> {
         self.samples.sort_unstable();
         // The nearest rank; the slack is for products like 0.07 × 100.
-        let rank = self.percentile * self.weight as f64 - 1e-9;
+        let rank = ratio * self.weight as f64 - 1e-9;
         let mut below = 0;
         let at = self.samples.iter().find(|sample| {
             below += u64::from(sample.weight);

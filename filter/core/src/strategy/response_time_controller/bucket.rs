@@ -57,6 +57,9 @@ pub(super) struct Bucket {
     /// Arrivals and refusals that are not in the record yet.
     arrived: u32,
     refused: u32,
+    /// Answers that are not in the record yet, and the late ones less the others.
+    answered: f64,
+    late: f64,
     /// This worker's part of [`Controller::arrivals`], as of `booked`, s.
     own: f64,
     booked: f64,
@@ -76,6 +79,8 @@ impl Bucket {
             spent: 0.0,
             arrived: 0,
             refused: 0,
+            answered: 0.0,
+            late: 0.0,
             own: 0.0,
             booked: 0.0,
             next: (0.0, 0.0),
@@ -85,6 +90,13 @@ impl Bucket {
     /// Counts an arrival.
     pub(super) fn arrived(&mut self) {
         self.arrived = self.arrived.saturating_add(1);
+    }
+
+    /// Counts `answers`, all of which are late or none.
+    pub(super) fn answered(&mut self, answers: u32, late: bool) {
+        let answers = f64::from(answers);
+        self.answered += answers;
+        self.late += if late { answers } else { -answers };
     }
 
     /// Takes a token, and returns whether there was one.
@@ -113,7 +125,7 @@ impl Bucket {
 
     /// Whether this worker has unbooked tokens, arrivals or refusals.
     pub(super) fn has_news(&self) -> bool {
-        self.arrived > 0 || self.refused > 0 || self.spent != 0.0
+        self.arrived > 0 || self.refused > 0 || self.answered > 0.0 || self.spent != 0.0
     }
 
     /// Advances the shared accounts to `now` and adds this worker's. This worker's counts stay
@@ -129,6 +141,8 @@ impl Bucket {
         shared.level = (level + shared.rate * (elapsed - before)).min(full);
         shared.arrivals = faded(shared.arrivals, elapsed) + f64::from(self.arrived);
         shared.refused += f64::from(self.refused);
+        shared.answers += self.answered;
+        shared.late += self.late;
         shared.accounted = shared.accounted.max(now);
         let own = faded(self.own, now - self.booked) + f64::from(self.arrived);
         self.next = (own, now);
@@ -161,6 +175,8 @@ impl Bucket {
         self.spent = 0.0;
         self.arrived = 0;
         self.refused = 0;
+        self.answered = 0.0;
+        self.late = 0.0;
     }
 
     fn accrue(&mut self, now: Instant) {

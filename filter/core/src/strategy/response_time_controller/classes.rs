@@ -15,10 +15,12 @@
 //! If the higher class doesn't run, because its requests are not answered, its last run no longer
 //! counts after [`STALE`] timeouts.
 //!
+//! In the law without adj_i, lc counts target times of misses instead of runs, as its steps do.
+//!
 //! The paper doesn't say when lc is reset. Here that happens when the lower classes' rates can be
 //! decreased again.
 
-use super::law::Law;
+use super::law::{Law, Step};
 use super::record::Controller;
 
 /// The number of timeouts after which the result of a class's last run no longer counts.
@@ -31,20 +33,20 @@ pub(super) fn hold(law: &Law, higher: &[Controller], now: f64) -> bool {
 }
 
 /// Decreases rates after `class` missed its target.
-pub(super) fn decrease(law: &Law, classes: &mut [Controller], class: usize) {
+pub(super) fn decrease(law: &Law, classes: &mut [Controller], class: usize, step: &Step) {
     let (upper, lower) = classes.split_at_mut(class + 1);
     let own = &mut upper[class];
     if lower.is_empty() {
-        law.decrease(own);
+        law.decrease(own, step);
     } else if lower.iter().all(|lower| law.is_least(lower)) {
-        own.runs_in_vain += 1.0;
+        own.runs_in_vain += step.part.min(1.0);
         if own.runs_in_vain > law.lower_class_patience {
-            law.decrease(own);
+            law.decrease(own, step);
         }
     } else {
         own.runs_in_vain = 0.0;
         for lower in lower {
-            law.divide(lower, law.lower_class_decrease);
+            law.divide_lower(lower, step);
         }
     }
 }

@@ -25,7 +25,7 @@
 //! only.
 
 use super::classes;
-use super::law::Law;
+use super::law::{Law, Step};
 use super::record::Controller;
 use crate::config::DegradationConfig;
 
@@ -35,12 +35,14 @@ pub(super) fn decrease(
     degradation: &DegradationConfig,
     classes: &mut [Controller],
     class: usize,
+    step: &Step,
 ) {
     let own = &mut classes[class];
     if own.quality > degradation.min_quality {
-        own.quality = (own.quality / degradation.decrease).max(degradation.min_quality);
+        own.quality =
+            (own.quality / step.divisor(degradation.decrease)).max(degradation.min_quality);
     } else if degradation.admission {
-        classes::decrease(law, classes, class);
+        classes::decrease(law, classes, class, step);
     }
 }
 
@@ -49,11 +51,11 @@ pub(super) fn increase(
     law: &Law,
     degradation: &DegradationConfig,
     own: &mut Controller,
-    error: f64,
+    step: &Step,
     now: f64,
 ) {
     if law.is_enforced(own) && own.refused > 0.0 {
-        law.increase(own, error);
+        law.increase(own, step);
         return;
     }
     own.at_the_door = false;

@@ -14,6 +14,34 @@
 //! point at which "the rate adjustment is 0". At −0.5 there is a band from half the target to the
 //! target in which the rate doesn't change.
 //!
+//! **Without adj_i.** The paper tunes its constants by hand for a service (§3.2), and an adj_i in
+//! requests/s that suits one is wrong for another that is ten times as fast. Runs after every nreq
+//! responses have another flaw: the more of them fall into one response time, the more often the
+//! law answers the same delay. Our choice, without a given adj_i, is the same law in units of the
+//! service. With t the time since the last run, T the target, x the throughput of about the last T,
+//! and X the highest x of the last minutes:
+//!
+//! ```text
+//! h = t / T
+//! err > err_d   →   rate = rate / adj_d^min(h, 1)               not below x / adj_d²
+//! err < err_i   →   rate = rate − (err − c_i) · h · 0.05 · X
+//! ```
+//!
+//! So a target time of misses divides the rate by adj_d, and one of answers in no time adds 4.5% of
+//! the throughput, however many requests there are. While a queue drains, the rate needs to be
+//! below x, but lower is only idle time later.
+//!
+//! - A rate above x limits nothing, and a queue would grow until decreases have reached x. So a
+//!   decrease starts at x if most answers of about the last T took longer than [`LATE`]·T. A few
+//!   slow answers also make a late percentile, but no overload: they decrease a rate that stays
+//!   above x.
+//! - The percentile of a few answers is the slowest of them. So those of a run after a timeout
+//!   miss the target only if their median is late, too.
+//! - A rate above the demand (it has refused nothing since the last run) is raised in parts of
+//!   itself, so that it is out of the way as soon as it was in it.
+//! - X is at least 1 / T: a service that answers within T serves that much. Otherwise a rate would
+//!   stay low if X was only measured while the service hung.
+//!
 //! **Idle time.** The paper's controller also runs after a timeout, but with no response there is
 //! no sample, and the text leaves that case open. Here a run without samples decreases nothing. It
 //! takes place only when no request of the controller has been waiting or running for a timeout.
@@ -27,22 +55,55 @@ use super::record::Controller;
 use super::{classes, degradation};
 use crate::config::{DegradationConfig, ResponseTimeControllerConfig};
 
+/// adj_i without a given one, as a ratio of the highest recent throughput.
+const STEP: f64 = 0.05;
+/// The response time, as a ratio of the target, above which an answer is late. Of requests that
+/// queue so long that the target is the 90th percentile, most take longer.
+const LATE: f64 = 0.75;
+/// The number by which late answers outnumber the others in an overload.
+const MOST: f64 = 3.0;
+/// The number of decreases below the throughput at which decreases end.
+const DRAIN: i32 = 2;
+/// The least time of which a throughput is measured, s: two slow ticks.
+const SPAN: f64 = 0.1;
+/// The time in which the highest throughput falls by a factor of e, s.
+const FORGET: f64 = 300.0;
+
 /// The parameters of Figure 4 and of §3.3.
 #[derive(Debug)]
 pub(super) struct Law {
     smoothing: f64,
     increase_below: f64,
     decrease_above: f64,
-    increase: f64,
+    /// adj_i; `None` for the law in units of the throughput.
+    increase: Option<f64>,
     decrease: f64,
     increase_offset: f64,
     min_rate: f64,
     pub(super) max_rate: f64,
     /// Time between runs without a complete batch, s.
     pub(super) timeout: f64,
-    pub(super) lower_class_decrease: f64,
+    lower_class_decrease: f64,
     pub(super) lower_class_patience: f64,
     pub(super) degradation: Option<DegradationConfig>,
+}
+
+/// A run's effect on the rates.
+#[derive(Debug)]
+pub(super) struct Step {
+    error: f64,
+    /// h: the time since the last run in target times; 1 with a given adj_i.
+    pub(super) part: f64,
+    target: f64,
+    /// Whether a rate above the throughput is lowered to it first.
+    is_overload: bool,
+}
+
+impl Step {
+    /// Returns a divisor of a whole step for this one.
+    pub(super) fn divisor(&self, whole: f64) -> f64 {
+        whole.powf(self.part.min(1.0))
+    }
 }
 
 impl Law {
@@ -80,6 +141,10 @@ impl Law {
             level: super::bucket::depth(self.max_rate),
             arrivals: 0.0,
             accounted: now,
+            answers: 0.0,
+            late: 0.0,
+            span: 0.0,
+            best: 0.0,
         }
     }
 
@@ -91,35 +156,48 @@ impl Law {
     }
 
     /// Runs the controller of `class` with a percentile, s, or for idle time. `classes` are all
-    /// classes of its type, the highest first.
+    /// classes of its type, the highest first. Without a given adj_i, a percentile that isn't
+    /// typical of its answers can't miss the target.
     pub(super) fn run(
         &self,
         classes: &mut [Controller],
         class: usize,
         target: f64,
         sample: Option<f64>,
+        is_typical: bool,
         now: f64,
     ) {
         let held = classes::hold(self, &classes[..class], now);
         let own = &mut classes[class];
+        // Time without requests is no time of misses.
+        let elapsed = (now - own.ran).clamp(0.0, target.max(self.timeout));
+        let is_overload = own.late >= MOST;
+        measure(own, elapsed, target);
         let current = self.smoothed(own, sample);
         own.current = Some(current);
         own.aged = sample.is_none();
         let error = (current - target) / target;
-        own.missing = error > self.decrease_above;
+        let is_typical = is_typical || self.increase.is_some();
+        own.missing = error > self.decrease_above && is_typical;
+        let step = Step {
+            error,
+            part: self.increase.map_or(elapsed / target, |_| 1.0),
+            target,
+            is_overload,
+        };
         if own.missing {
             if sample.is_some() {
                 match &self.degradation {
                     Some(degradation) => {
-                        degradation::decrease(self, degradation, classes, class);
+                        degradation::decrease(self, degradation, classes, class, &step);
                     }
-                    None => classes::decrease(self, classes, class),
+                    None => classes::decrease(self, classes, class, &step),
                 }
             }
         } else if error < self.increase_below && !held {
             match &self.degradation {
-                Some(degradation) => degradation::increase(self, degradation, own, error, now),
-                None => self.increase(own, error),
+                Some(degradation) => degradation::increase(self, degradation, own, &step, now),
+                None => self.increase(own, &step),
             }
         }
         let own = &mut classes[class];
@@ -138,18 +216,48 @@ impl Law {
         }
     }
 
-    pub(super) fn increase(&self, own: &mut Controller, error: f64) {
-        let more = -(error - self.increase_offset) * self.increase;
+    pub(super) fn increase(&self, own: &mut Controller, step: &Step) {
+        let whole = self.increase.unwrap_or_else(|| {
+            let most = own.best.max(1.0 / step.target);
+            STEP * if own.refused > 0.0 {
+                most
+            } else {
+                most.max(own.rate)
+            }
+        });
+        let more = -(step.error - self.increase_offset) * step.part * whole;
         self.set_rate(own, own.rate + more);
     }
 
-    pub(super) fn decrease(&self, own: &mut Controller) {
-        self.divide(own, self.decrease);
+    pub(super) fn decrease(&self, own: &mut Controller, step: &Step) {
+        let least = self.throughput(own) / self.decrease.powi(DRAIN);
+        let least = if least.is_finite() { least } else { 0.0 };
+        self.divide(own, self.decrease, step, least);
     }
 
-    pub(super) fn divide(&self, own: &mut Controller, divisor: f64) {
+    pub(super) fn divide_lower(&self, own: &mut Controller, step: &Step) {
+        self.divide(own, self.lower_class_decrease, step, 0.0);
+    }
+
+    fn divide(&self, own: &mut Controller, divisor: f64, step: &Step, least: f64) {
         own.at_the_door = true;
-        self.set_rate(own, own.rate / divisor);
+        let from = match step.is_overload {
+            true => own.rate.min(self.throughput(own)),
+            false => own.rate,
+        };
+        let to = (from / step.divisor(divisor)).max(least).min(own.rate);
+        self.set_rate(own, to);
+    }
+
+    /// Returns x, infinite with a given adj_i and without answers.
+    fn throughput(&self, own: &Controller) -> f64 {
+        let measured = own.throughput().filter(|_| self.increase.is_none());
+        measured.unwrap_or(f64::INFINITY)
+    }
+
+    /// Whether a response time is one of an overload.
+    pub(super) fn is_late(response_time: f64, target: f64) -> bool {
+        response_time > LATE * target
     }
 
     pub(super) fn set_rate(&self, own: &mut Controller, rate: f64) {
@@ -175,4 +283,17 @@ impl Law {
     pub(super) fn is_recovered(&self, controller: &Controller) -> bool {
         controller.rate >= self.max_rate && controller.quality >= 1.0 && !controller.missing
     }
+}
+
+/// Adds the `elapsed` seconds before a run of `own` to its measurements.
+fn measure(own: &mut Controller, elapsed: f64, target: f64) {
+    own.span += elapsed;
+    own.best *= (-elapsed / FORGET).exp();
+    if let Some(throughput) = own.throughput().filter(|_| own.span >= SPAN.min(target)) {
+        own.best = own.best.max(throughput);
+    }
+    let kept = (-elapsed / SPAN.max(target)).exp();
+    own.answers *= kept;
+    own.late *= kept;
+    own.span *= kept;
 }

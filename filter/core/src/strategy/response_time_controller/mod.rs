@@ -21,14 +21,13 @@
 //! [`Controlled`]). So the law runs as often per request as with one worker. At a few requests a
 //! second, when it runs on the timeout, a run uses the samples of one worker only.
 //!
-//! A rate starts at its maximum, since nothing requires a lower one yet. From far above the demand,
-//! decreases follow each other until one has an effect, while a queue builds up. The paper doesn't
-//! say where its rates start; a `max_rate` near the backend's capacity makes that phase short.
-//!
-//! **Increases.** A run adds up to 0.9 `increase`, about once a second, until response times show
-//! that the rate is too high, which takes about one response time. So a target of many seconds
-//! needs an `increase` that is small compared with the stage's goodput: scenario `seda-fig8` has
-//! both.
+//! A rate starts at its maximum, since nothing requires a lower one yet; the paper doesn't name its
+//! initial rates. With an `increase`, in requests/s as in the paper, decreases from far above the
+//! demand follow each other until one has an effect, while a queue builds up; a `max_rate` near the
+//! backend's capacity makes that phase short. A run adds up to 0.9 `increase`, about once a second,
+//! until response times show that the rate is too high, which takes about one response time. So it
+//! must be small compared with the stage's goodput: scenario `seda-fig8` has both. Without one,
+//! [`law`] follows the measured throughput.
 //!
 //! **A dry run** has no effect on response times. If they miss the target, the rate (and quality)
 //! falls to its minimum. So a dry run shows that requests would be refused, but not how many.
@@ -160,20 +159,23 @@ impl ResponseTimeController {
         let classes = &mut self.controllers[first..first + self.classes];
         let mut due = false;
         for &sample in part.batch.complete() {
-            self.law.run(classes, class, target, Some(sample), now);
+            self.law
+                .run(classes, class, target, Some(sample), true, now);
             due = true;
         }
         let own = &classes[class];
         let since = |then: f64| now - then;
         if part.batch.is_begun() {
             if since(own.ran.max(part.begun)) >= self.law.timeout {
+                let median = part.batch.median();
+                let is_late = median.is_some_and(|median| Law::is_late(median, target));
                 let sample = part.batch.partial();
-                self.law.run(classes, class, target, sample, now);
+                self.law.run(classes, class, target, sample, is_late, now);
                 part.folded = true;
                 due = true;
             }
         } else if since(own.ran.max(own.busy)) >= self.law.timeout && !self.law.is_recovered(own) {
-            self.law.run(classes, class, target, None, now);
+            self.law.run(classes, class, target, None, true, now);
             due = true;
         }
         due
@@ -258,6 +260,8 @@ impl Admission for ResponseTimeController {
             }
             let in_system = served.age + served.response_time();
             part.batch.add(in_system, served.weight);
+            let is_late = Law::is_late(in_system.as_secs_f64(), self.targets[at]);
+            part.bucket.answered(served.weight, is_late);
             part.active = true;
         }
     }

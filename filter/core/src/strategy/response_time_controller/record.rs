@@ -39,9 +39,16 @@ pub(super) struct Controller {
     pub(super) arrivals: f64,
     /// The time of `level` and `arrivals`, s.
     pub(super) accounted: f64,
+    /// Answers over all workers, those of them that were late less the others, and the time in
+    /// which they came, s; earlier ones count less.
+    pub(super) answers: f64,
+    pub(super) late: f64,
+    pub(super) span: f64,
+    /// The highest recent throughput, requests/s.
+    pub(super) best: f64,
 }
 
-crate::shared::record!((u64, Vec<Controller>), 7);
+crate::shared::record!((u64, Vec<Controller>), 14);
 
 impl Controller {
     /// Whether all numbers are finite. A non-finite one would stay in all later records.
@@ -49,7 +56,13 @@ impl Controller {
         self.numbers().iter().all(|number| number.is_finite())
     }
 
-    pub(super) fn numbers(&self) -> [f64; 11] {
+    /// x: the throughput of about the last target time, requests/s; `None` without answers.
+    pub(super) fn throughput(&self) -> Option<f64> {
+        let measured = self.answers > 0.0 && self.span > 0.0;
+        measured.then(|| self.answers / self.span)
+    }
+
+    pub(super) fn numbers(&self) -> [f64; 15] {
         [
             self.rate,
             self.current.unwrap_or(0.0),
@@ -62,6 +75,10 @@ impl Controller {
             self.level,
             self.arrivals,
             self.accounted,
+            self.answers,
+            self.late,
+            self.span,
+            self.best,
         ]
     }
 }

@@ -153,6 +153,117 @@ fn the_rate_follows_section_3_2() {
     assert!((more - 0.961_333).abs() < 1e-5, "{more}");
 }
 
+/// The law in units of the throughput, with a p90 of 1 s.
+fn adaptive() -> ResponseTimeControllerConfig {
+    ResponseTimeControllerConfig::adaptive(ControlScope::Policy, vec![vec![1_000_000]])
+}
+
+/// Adds `count` answers of `millis` each, then ticks.
+fn answers(
+    worker: &mut ResponseTimeController,
+    record: &mut Record,
+    now: u64,
+    (count, millis): (u64, u64),
+) {
+    (0..count).for_each(|_| complete(worker, at(now), 0, millis));
+    record.tick(worker, at(now));
+}
+
+#[test]
+fn without_an_increase_steps_are_for_a_target_time_and_in_parts_of_the_throughput() {
+    let mut worker = controller(&adaptive());
+    let mut record = Record::default();
+    record.tick(&mut worker, at(0));
+    let close = |found: &ResponseTimeController, expected: f64| {
+        let found = rates(found)[0];
+        assert!((found / expected - 1.0).abs() < 1e-6, "{found} {expected}");
+    };
+    // 20 answers in half of the target time: 40 requests/s, and half of a decrease.
+    answers(&mut worker, &mut record, 500, (20, 2_000));
+    let decreased = 40.0 / 1.2_f64.sqrt();
+    close(&worker, decreased);
+    // No further batch of the same moment counts, as its delay has been answered.
+    answers(&mut worker, &mut record, 500, (20, 2_000));
+    close(&worker, decreased);
+    // Batches of which all answers come at once, one a target time: each is a whole step, and none
+    // leaves the rate below two decreases of the throughput.
+    for i in 1..20 {
+        answers(&mut worker, &mut record, 500 + i * 1_000, (20, 2_000));
+    }
+    close(&worker, 20.0 / 1.2 / 1.2);
+    // cur = 0.3·2 + 0.7·0.1 = 0.67, 0.27, and 0.15. A quarter of the target time after the last run
+    // adds a quarter of 5% of the highest throughput; while nothing is refused, of the rate.
+    for (i, refused) in [(0, 1.0), (1, 1.0), (2, 0.0)] {
+        let before = worker.controllers[0];
+        worker.controllers[0].refused = refused;
+        shared::encode(
+            &(worker.fingerprint, worker.controllers.clone()),
+            &mut record.0,
+        );
+        answers(&mut worker, &mut record, 19_750 + i * 250, (20, 100));
+        let own = &worker.controllers[0];
+        let whole = if refused > 0.0 {
+            own.best
+        } else {
+            own.best.max(before.rate)
+        };
+        let error = own.current.unwrap() - 1.0;
+        close(&worker, before.rate - (error + 0.1) / 4.0 * 0.05 * whole);
+        assert!(rates(&worker)[0] > before.rate);
+    }
+}
+
+#[test]
+fn a_few_slow_answers_are_no_overload() {
+    let mut worker = controller(&adaptive());
+    let mut record = Record::default();
+    record.tick(&mut worker, at(0));
+    let mut least = f64::INFINITY;
+    for second in 1..=200_u64 {
+        // 5 requests/s, of which one in 25 takes far longer than the target.
+        for i in 0..5 {
+            let slow = second % 5 == 0 && i == 3;
+            complete(
+                &mut worker,
+                at(second * 1_000 + i * 200),
+                0,
+                if slow { 30_000 } else { 100 },
+            );
+            record.tick(&mut worker, at(second * 1_000 + i * 200));
+        }
+        least = least.min(rates(&worker)[0]);
+    }
+    assert!(least > 1_000.0, "{least}");
+    // Nor is one slow answer alone.
+    let mut worker = controller(&adaptive());
+    let mut record = Record::default();
+    record.tick(&mut worker, at(0));
+    complete(&mut worker, at(30_000), 0, 30_000);
+    for now in (30_000..32_000).step_by(50) {
+        record.tick(&mut worker, at(now));
+    }
+    assert_eq!(rates(&worker), [100_000.0 / 1.2]);
+}
+
+#[test]
+fn a_rate_that_is_out_of_the_way_comes_back_in_parts_of_itself() {
+    let mut worker = controller(&adaptive());
+    let mut record = Record::default();
+    record.tick(&mut worker, at(0));
+    for i in 1..20 {
+        answers(&mut worker, &mut record, i * 1_000, (20, 5_000));
+    }
+    assert!(rates(&worker)[0] < 20.0);
+    // A run every 2 s, of which one target time counts: 4% each. In steps of the throughput, which
+    // is at most 20 requests/s, it would take hours.
+    let mut seconds = 0;
+    while rates(&worker)[0] < 100_000.0 {
+        seconds += 1;
+        answers(&mut worker, &mut record, 20_000 + seconds * 1_000, (1, 100));
+        assert!(seconds < 500, "{:?}", rates(&worker));
+    }
+}
+
 #[test]
 fn the_rate_stays_within_its_bounds() {
     let mut worker = controller(&settings());

@@ -668,10 +668,10 @@ fn response_time_controller(
         d.real(-1.0, -0.2, (true, false))
     });
     dice.perhaps(settings, "increaseOffset", |d| {
-        d.real(-0.2, 10.0, (false, false))
+        d.real(-0.1, 10.0, (false, false))
     });
     dice.perhaps(settings, "decreaseAbove", |d| {
-        d.real(-0.2, 10.0, (false, false))
+        d.real(-0.1, 10.0, (false, false))
     });
     dice.perhaps(settings, "increase", |d| d.real(0.0, 1e6, (true, false)));
     dice.perhaps(settings, "decrease", |d| d.real(1.0, 1e6, (true, false)));

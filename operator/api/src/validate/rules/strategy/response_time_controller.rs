@@ -24,6 +24,7 @@ const PERCENTILE: Real = Real {
     bounds: (Excluded(0.0), Excluded(100.0)),
     right: "a percentile, above 0, below 100",
 };
+/// Figure 4's defaults, which apply with an `increase`, as do those of the next ones.
 const SMOOTHING: Real = Real {
     default: 0.7,
     bounds: (Included(0.0), Excluded(1.0)),
@@ -64,7 +65,6 @@ const INCREASE_OFFSET: Real = Real {
     default: -0.1,
     ..DECREASE_ABOVE
 };
-const INCREASE_BELOW_DEFAULT: f64 = -0.5;
 const MIN_RATE: Real = Real {
     default: 0.05,
     bounds: (Included(0.001), Included(1e6)),
@@ -97,18 +97,28 @@ pub(super) fn config(spec: &AdmissionPolicySpec, at: &At<'_>) -> StrategyConfig 
     let percentile = at.field("percentile").real(given.percentile, &PERCENTILE);
     check_scope(spec, given.scope, at);
     check_classes(spec, &given, at);
-    let errors = errors(&given, at);
-    let rates = rates(&given, at);
+    let scope = given.scope.into();
+    let defaults = match given.increase {
+        Some(_) => ResponseTimeControllerConfig::figure_4(scope, Vec::new()),
+        None => ResponseTimeControllerConfig::adaptive(scope, Vec::new()),
+    };
+    let errors = errors(&given, defaults.increase_below, at);
+    let rates = rates(&given, defaults.max_rate, at);
     StrategyConfig::ResponseTimeController(ResponseTimeControllerConfig {
         percentile,
         targets_us: targets::targets(spec, &given, percentile, at),
-        scope: given.scope.into(),
-        smoothing: at.field("smoothing").real(given.smoothing, &SMOOTHING),
-        requests: at.field("requests").whole(given.requests, &REQUESTS),
+        scope,
+        smoothing: at
+            .field("smoothing")
+            .real(given.smoothing.or(Some(defaults.smoothing)), &SMOOTHING),
+        requests: at.field("requests").whole(
+            given.requests.or(Some(i64::from(defaults.requests))),
+            &REQUESTS,
+        ),
         timeout_us: at.field("timeout").time(given.timeout.as_ref(), &TIMEOUT),
         increase_below: errors.increase_below,
         decrease_above: errors.decrease_above,
-        increase: at.field("increase").real(given.increase, &INCREASE),
+        increase: at.field("increase").given_real(given.increase, &INCREASE),
         decrease: at.field("decrease").real(given.decrease, &DECREASE),
         increase_offset: errors.increase_offset,
         min_rate: rates.0,
@@ -175,12 +185,12 @@ struct Errors {
 }
 
 /// Returns the errors, relative to the target, at which the rate changes.
-fn errors(given: &ResponseTimeControllerSettings, at: &At<'_>) -> Errors {
+fn errors(given: &ResponseTimeControllerSettings, below: f64, at: &At<'_>) -> Errors {
     let known = at.found();
     let error = |field: &str, value, real| at.field(field).real(value, real);
     let decrease_above = error("decreaseAbove", given.decrease_above, &DECREASE_ABOVE);
     let increase_offset = error("increaseOffset", given.increase_offset, &INCREASE_OFFSET);
-    let increase_below = given.increase_below.unwrap_or(INCREASE_BELOW_DEFAULT);
+    let increase_below = given.increase_below.unwrap_or(below);
     let most = increase_offset.min(decrease_above);
     if at.found() == known && !(increase_below > -1.0 && increase_below <= most) {
         at.field("increaseBelow").add(format!(
@@ -196,11 +206,11 @@ fn errors(given: &ResponseTimeControllerSettings, at: &At<'_>) -> Errors {
 }
 
 /// Returns the least and the greatest rate.
-fn rates(given: &ResponseTimeControllerSettings, at: &At<'_>) -> (f64, f64) {
+fn rates(given: &ResponseTimeControllerSettings, most: f64, at: &At<'_>) -> (f64, f64) {
     let known = at.found();
     let rate = |field: &str, value, real| at.field(field).real(value, real);
     let least = rate("minRate", given.min_rate, &MIN_RATE);
-    let greatest = rate("maxRate", given.max_rate, &MAX_RATE);
+    let greatest = rate("maxRate", given.max_rate.or(Some(most)), &MAX_RATE);
     if at.found() == known && greatest < least {
         at.field("maxRate")
             .add(format!("{greatest}; at least minRate ({least})"));
@@ -214,6 +224,10 @@ pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
     let StrategyConfig::ResponseTimeController(control) = &stage.strategy else {
         return;
     };
+    if control.increase.is_none() {
+        // A decrease starts at the throughput.
+        return;
+    }
     let Some(target_us) = control.targets_us.iter().flatten().min() else {
         return;
     };

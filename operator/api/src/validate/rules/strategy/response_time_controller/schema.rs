@@ -4,12 +4,12 @@ use super::super::super::names::all_known;
 use super::super::super::types::MAX_TYPES;
 use super::targets::{NO_OBJECTIVE, NO_TARGET_OF_POLICY, TARGET};
 use super::{
-    DECREASE, DECREASE_ABOVE, INCREASE, INCREASE_BELOW_DEFAULT, INCREASE_OFFSET,
-    LOWER_CLASS_DECREASE, LOWER_CLASS_PATIENCE, MAX_CONTROLLERS, MAX_RATE, MIN_QUALITY, MIN_RATE,
-    PERCENTILE, QUALITY_INCREASE, REQUESTS, SMOOTHING, TIMEOUT, WITH_POLICY, WITHOUT_CLASSES,
+    DECREASE, DECREASE_ABOVE, INCREASE, INCREASE_OFFSET, LOWER_CLASS_DECREASE,
+    LOWER_CLASS_PATIENCE, MAX_CONTROLLERS, MAX_RATE, MIN_QUALITY, MIN_RATE, PERCENTILE,
+    QUALITY_INCREASE, REQUESTS, SMOOTHING, TIMEOUT, WITH_POLICY, WITHOUT_CLASSES,
 };
 use crate::validate::schema::{self as cel, Place, Rule, real_within, some};
-use headgate_core::config::MAX_CLASSES;
+use headgate_core::config::{ControlScope, MAX_CLASSES, ResponseTimeControllerConfig};
 
 const PATH: &str = ".strategy.responseTimeController";
 
@@ -27,16 +27,16 @@ fn settings(settings: &mut Place<'_>) {
     settings.at("typeTargets").max_properties(MAX_TYPES);
     settings.at("typeTargets{}").max_properties(MAX_CLASSES);
     settings.at("typeTargets{}.{}").time_bounds(&TARGET);
-    settings.at("smoothing").real(&SMOOTHING);
-    settings.at("requests").whole(&REQUESTS);
+    // The defaults depend on whether there is an increase.
+    settings.at("smoothing").real_bounds(&SMOOTHING);
+    settings.at("requests").whole_bounds(&REQUESTS);
+    settings.at("increase").real_bounds(&INCREASE);
+    settings.at("maxRate").real_bounds(&MAX_RATE);
     settings.at("timeout").time(&TIMEOUT);
-    settings.at("increaseBelow").default(INCREASE_BELOW_DEFAULT);
     settings.at("decreaseAbove").real(&DECREASE_ABOVE);
-    settings.at("increase").real(&INCREASE);
     settings.at("decrease").real(&DECREASE);
     settings.at("increaseOffset").real(&INCREASE_OFFSET);
     settings.at("minRate").real(&MIN_RATE);
-    settings.at("maxRate").real(&MAX_RATE);
     // Valid only with classes, so no default is stored.
     settings
         .at("lowerClassDecrease")
@@ -49,18 +49,27 @@ fn settings(settings: &mut Place<'_>) {
     settings.at("degradation.increase").real(&QUALITY_INCREASE);
     settings.at("degradation.admission").default(true);
 
+    let [with, without] = [
+        ResponseTimeControllerConfig::figure_4,
+        ResponseTimeControllerConfig::adaptive,
+    ]
+    .map(|defaults| defaults(ControlScope::Type, Vec::new()));
+    let or = |field: &str, with: f64, without: f64| {
+        format!("(has(self.{field}) ? self.{field} : has(self.increase) ? {with:?} : {without:?})")
+    };
+    let below = or("increaseBelow", with.increase_below, without.increase_below);
+    let most = or("maxRate", with.max_rate, without.max_rate);
     settings.rule(
         Rule::words(
             format!(
-                "!({} && {}) || (self.increaseBelow > -1.0 && \
-                 self.increaseBelow <= self.increaseOffset && \
-                 self.increaseBelow <= self.decreaseAbove)",
+                "!({} && {}) || ({below} > -1.0 && {below} <= self.increaseOffset && \
+                 {below} <= self.decreaseAbove)",
                 real_within("self.increaseOffset", &INCREASE_OFFSET),
                 real_within("self.decreaseAbove", &DECREASE_ABOVE),
             ),
             "%s; above -1, at most increaseOffset (%s) and decreaseAbove (%s)",
             &[
-                "string(self.increaseBelow)",
+                &format!("string({below})"),
                 "string(self.increaseOffset)",
                 "string(self.decreaseAbove)",
             ],
@@ -78,12 +87,12 @@ fn settings(settings: &mut Place<'_>) {
     settings.rule(
         Rule::words(
             format!(
-                "!({} && {}) || self.maxRate >= self.minRate",
+                "!({} && {}) || {most} >= self.minRate",
                 real_within("self.minRate", &MIN_RATE),
-                real_within("self.maxRate", &MAX_RATE),
+                real_within(&most, &MAX_RATE),
             ),
             "%s; at least minRate (%s)",
-            &["string(self.maxRate)", "string(self.minRate)"],
+            &[&format!("string({most})"), "string(self.minRate)"],
         )
         .on(".maxRate"),
     );
