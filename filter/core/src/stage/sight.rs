@@ -223,8 +223,8 @@ impl Stage {
     /// of requests of a type by its current mean. Here a changed mean counts only for later
     /// requests. Requests from before the first measurement count as 0 until a tick recounts them.
     ///
-    /// When P falls, as after a start without a limit, the slots in use beyond P have to become free
-    /// first. They count with the mean of all types, and so does a queue without known times.
+    /// When P falls, as after a start without a limit, the slots in use beyond P have to become
+    /// free first. They count with the mean of all types, and so does a queue without known times.
     pub(super) fn drain_time(&self, queue: QueueState) -> Duration {
         let slots = self.slots.count();
         let beyond = (self.slots.in_use(self.ledger.booked().slots)).saturating_sub(slots);
