@@ -162,10 +162,11 @@ impl Stage {
         now: Instant,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
-        if self.parked.is_empty() {
-            return Ok(());
-        }
-        let mut slots: Vec<u32> = self.parked_slots().collect();
+        let may_go = |slot: &u32| {
+            let request = self.requests.get(*slot);
+            request.is_some_and(|of| !self.is_unanswered(now, of.attributes.kind))
+        };
+        let mut slots: Vec<u32> = self.parked_slots().filter(may_go).collect();
         slots.sort_unstable_by_key(|slot| self.requests.get(*slot).map(|of| of.arrived));
         for slot in slots {
             let Some(mut request) = self.requests.get(slot).copied() else {
