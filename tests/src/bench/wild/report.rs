@@ -59,12 +59,12 @@ fn service(out: &mut String, report: &ServiceReport) {
     let _ = writeln!(out, "{}.", report.description());
     let loads: Vec<f64> = report.ideal.iter().map(|(load, _)| *load).collect();
     let headings: Vec<String> = loads.iter().map(|load| format!("{load}×")).collect();
-    let at = |row: &str, load: f64, value: fn(&Measured) -> f64| -> Vec<f64> {
+    let at = |row: &str, load: f64, value: fn(&Measured) -> Option<f64>| -> Vec<f64> {
         let runs = report
             .runs
             .iter()
             .filter(|run| run.row == row && run.load == load);
-        runs.map(|run| value(&run.result)).collect()
+        runs.filter_map(|run| value(&run.result)).collect()
     };
     heading(out, "goodput/s at load", &headings);
     let _ = writeln!(
@@ -78,34 +78,35 @@ fn service(out: &mut String, report: &ServiceReport) {
             .join(" | ")
     );
     for row in &report.rows {
-        let cells = loads
-            .iter()
-            .map(|&load| cell(&at(&row.name, load, |result| result.goodput_rps), whole));
+        let cells = loads.iter().map(|&load| {
+            cell(
+                &at(&row.name, load, |result| Some(result.goodput_rps)),
+                whole,
+            )
+        });
         line(out, &label(row), cells);
     }
     heading(out, "refused at load", &headings);
     for row in &report.rows {
         let cells = loads
             .iter()
-            .map(|&load| cell(&at(&row.name, load, |result| result.refused), percent));
+            .map(|&load| cell(&at(&row.name, load, |result| Some(result.refused)), percent));
         line(out, &label(row), cells);
     }
-    let needed = |row: &str, load: f64| -> Vec<f64> {
-        let runs = report.runs.iter();
-        let runs = runs.filter(|run| run.row == row && run.load == load);
-        runs.filter_map(|run| run.result.needed_replicas).collect()
-    };
     let counted = |row: &&RowReport| {
         loads
             .iter()
-            .any(|&load| !needed(&row.name, load).is_empty())
+            .any(|&load| !at(&row.name, load, |result| result.needed_replicas).is_empty())
     };
     if report.rows.iter().any(|row| counted(&row)) {
         heading(out, "replicas that the load needs, at load", &headings);
         for row in report.rows.iter().filter(counted) {
-            let cells = loads
-                .iter()
-                .map(|&load| cell(&needed(&row.name, load), hundredths));
+            let cells = loads.iter().map(|&load| {
+                cell(
+                    &at(&row.name, load, |result| result.needed_replicas),
+                    hundredths,
+                )
+            });
             line(out, &label(row), cells);
         }
     }

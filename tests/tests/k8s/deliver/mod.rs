@@ -567,16 +567,7 @@ async fn sidecars_ask_again_when_the_module_is_served_again() -> Result<()> {
         o["spec"]["wasm"]["pluginConfig"]["stages"][0]["parallelism"] == 4
     })?;
     assert_eq!(told(&edited), told(&newest));
-    let writes = until("the edit in the audit log", || {
-        let mut writes = stage.writes(mark).map_err(|e| format!("{e:#}"))?;
-        writes.retain(|w| w.resource == "trafficextensions");
-        match writes.len() {
-            0 => Err("nothing".to_owned()),
-            _ => Ok(writes),
-        }
-    })?;
-    assert_eq!(writes.len(), 1, "{writes:?}");
-    Ok(())
+    stage.wrote_once(mark, "trafficextensions")
 }
 
 const EDGE: &str = "{group: gateway.networking.k8s.io, kind: Gateway, name: edge}";
@@ -698,14 +689,5 @@ async fn envoy_gateway_is_asked_again_for_a_module_that_it_could_not_fetch() -> 
         o["spec"]["wasm"][0]["config"]["stages"][0]["parallelism"] == 4
     })?;
     assert_eq!(url(&edited), url(&third));
-    let writes = until("the edit in the audit log", || {
-        let mut writes = stage.writes(mark).map_err(|e| format!("{e:#}"))?;
-        writes.retain(|w| w.resource == KIND);
-        match writes.len() {
-            0 => Err("nothing".to_owned()),
-            _ => Ok(writes),
-        }
-    })?;
-    assert_eq!(writes.len(), 1, "{writes:?}");
-    Ok(())
+    stage.wrote_once(mark, KIND)
 }

@@ -14,8 +14,8 @@ use headgate_controller::xds::module;
 use headgate_tests::chart;
 use headgate_tests::kube::ApiServer;
 use headgate_tests::kube::api_server::client;
-use headgate_tests::kube::audit::AuditEvent;
-use headgate_tests::wait::until_within;
+use headgate_tests::kube::audit::{AuditEvent, AuditMark};
+use headgate_tests::wait::{until, until_within};
 use serde_json::Value;
 use tokio::sync::{Mutex, MutexGuard, watch};
 use tokio::task::JoinHandle;
@@ -352,13 +352,24 @@ impl Stage {
     }
 
     /// Writes of the deliverer since `mark`.
-    pub(crate) fn writes(
-        &self,
-        mark: headgate_tests::kube::audit::AuditMark,
-    ) -> Result<Vec<AuditEvent>> {
+    pub(crate) fn writes(&self, mark: AuditMark) -> Result<Vec<AuditEvent>> {
         let mut events = self.server.audit(mark)?;
         events.retain(|e| e.user == "deliver" && e.is_write());
         Ok(events)
+    }
+
+    /// Waits for a write of objects of this kind since `mark`, and checks that there is one only.
+    pub(crate) fn wrote_once(&self, mark: AuditMark, kind: &str) -> Result<()> {
+        let writes = until("the edit in the audit log", || {
+            let mut writes = self.writes(mark).map_err(|e| format!("{e:#}"))?;
+            writes.retain(|w| w.resource == kind);
+            match writes.len() {
+                0 => Err("nothing".to_owned()),
+                _ => Ok(writes),
+            }
+        })?;
+        assert_eq!(writes.len(), 1, "{writes:?}");
+        Ok(())
     }
 }
 
