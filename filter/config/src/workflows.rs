@@ -184,6 +184,9 @@ pub struct OutboundConfig {
     /// Delays of calls by the rejection rate of the called service. Absent: no delays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub smoothing: Option<SmoothingConfig>,
+    /// Delays in place of `smoothing` for the clusters of single patterns of `services`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub service_smoothing: BTreeMap<String, SmoothingConfig>,
 }
 
 /// The range of the delays of calls while the called service refuses requests (Chronos §3.2).

@@ -35,7 +35,7 @@ use crate::workflows::{
 };
 use crate::{Engine, Mesh};
 use admission::{Admission, Admitted, Heard};
-use smoothing::Smoother;
+use smoothing::{Smoothed, Smoother};
 
 pub use central::Callout;
 pub use smoothing::delay;
@@ -102,11 +102,12 @@ impl Outbound {
         service
     }
 
-    /// Returns the smoother, and the index in it of the service of `cluster`.
-    pub(crate) fn smoothed(&mut self, cluster: &str) -> Option<(&mut Smoother, usize)> {
+    /// Returns the smoother, and what it does with calls to `cluster`; `None` if it doesn't delay
+    /// them.
+    pub(crate) fn smoothed(&mut self, cluster: &str) -> Option<(&mut Smoother, Smoothed)> {
         let smoother = self.smoother.as_mut()?;
-        let place = smoother.place(cluster, || service(&self.config, cluster))?;
-        Some((smoother, place))
+        let smoothed = smoother.of(cluster, &self.config)?;
+        Some((smoother, smoothed))
     }
 
     /// Returns this process's id, the same one that the policy's workflows use.
@@ -121,13 +122,20 @@ impl Outbound {
     }
 }
 
-/// Returns the name of the service of `cluster`, by the longest pattern that matches.
-fn service<'a>(config: &'a OutboundConfig, cluster: &'a str) -> &'a str {
+/// Returns the longest pattern that matches `cluster`, and the name of its service.
+fn named_service<'a>(
+    config: &'a OutboundConfig,
+    cluster: &str,
+) -> Option<(&'a String, &'a String)> {
     let patterns = config.services.iter();
     patterns
         .filter(|(pattern, _)| fits(pattern, cluster.as_bytes()))
         .max_by_key(|(pattern, _)| (!pattern.ends_with('*'), pattern.len()))
-        .map_or(cluster, |(_, service)| service)
+}
+
+/// Returns the name of the service of `cluster`.
+fn service<'a>(config: &'a OutboundConfig, cluster: &'a str) -> &'a str {
+    named_service(config, cluster).map_or(cluster, |(_, service)| service)
 }
 
 /// Returns the token that the application copied to `call` from the request that caused it.
@@ -280,8 +288,16 @@ pub struct Calling {
     call: Option<(PolicyId, Call)>,
     /// The admission, with [`Outbound::generation`] when the call began.
     admitted: Option<(u32, Admitted)>,
-    /// The index of its service in the [`Smoother`], with the generation.
-    smoothed: Option<(u32, usize)>,
+    /// What the [`Smoother`] does with such calls, with the generation.
+    smoothed: Option<(u32, Smoothed)>,
+}
+
+impl Calling {
+    /// Whether calls like this one are delayed, so that the application needn't delay them.
+    #[must_use]
+    pub fn is_delayed(&self) -> bool {
+        self.smoothed.is_some_and(|(_, smoothed)| smoothed.enforced)
+    }
 }
 
 /// The headers of a call's response.
@@ -611,13 +627,13 @@ impl Mesh {
         }
         let mut learned = Ok(());
         let rejection = reply.and_then(|r| r.rejection).filter(|_| trusted);
-        if let (Some((generation, place)), Some(rate)) =
+        if let (Some((generation, smoothed)), Some(rate)) =
             (calling.smoothed, rejection.and_then(hint::rate))
             && let Some(outbound) = &mut self.outbound
             && outbound.generation == generation
             && let Some(smoother) = &mut outbound.smoother
         {
-            learned = smoother.heard(host, now, place, rate);
+            learned = smoother.heard(host, now, smoothed, rate);
         }
         if let (Some((_, call)), Some(heard)) = (calling.admitted, heard)
             && let Some(admission) = self.admission_of(&calling)

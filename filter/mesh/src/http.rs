@@ -334,7 +334,7 @@ pub(crate) fn answered(filter: &mut Filter<impl Host>, stream: &impl Stream, cal
     };
     // The header is removed; otherwise an application that also delays its requests would delay
     // them twice.
-    let obeyed = mesh.delays_calls().then_some(hint::HEADER);
+    let obeyed = calling.is_delayed().then_some(hint::HEADER);
     filter.check(stream, set);
     let (host, engine, _) = filter.parts();
     let heard = engine

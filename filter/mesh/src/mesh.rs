@@ -100,6 +100,7 @@ impl Mesh {
             // A gateway's calls are the requests of its clients, which already hold a slot, so they
             // aren't delayed.
             outbound.smoothing = None;
+            outbound.service_smoothing.clear();
         }
         outbound
             .map(|outbound| Outbound::new(host, outbound, seeds))

@@ -203,9 +203,9 @@ fn explain(selection: &Selection, request: &ExplainArgs) -> anyhow::Result<Expla
     let computed = computed::strategy(stage, id, class).into_iter();
     let computed = computed.chain(computed::cost(stage, id));
     let recovery = promises.and_then(|promises| computed::recovery(promises, trace.class));
-    let outbound = selection.outbound.as_ref();
-    let smoothing = outbound.and_then(|config| config.outbound.as_ref()?.smoothing.as_ref());
-    let reductions = smoothing.into_iter().flat_map(computed::reductions);
+    let calls = selection.outbound.as_ref();
+    let calls = calls.and_then(|config| config.outbound.as_ref());
+    let reductions = calls.into_iter().flat_map(computed::reductions);
     let spec = selection
         .specs
         .get(&stage.policy)

@@ -3,14 +3,17 @@
 //!
 //! A page that is written by hand is wrong some months later, and no compiler reports it. So the
 //! facts that the code defines are generated ([`reference`]), the targets of links are checked
-//! ([`links`]), commands and policies in pages are parsed by the program itself ([`examples`]), and
-//! commands run ([`commands`], with the test `pages` of the program `k8s`).
+//! ([`links`]), files and tests that the table of papers names are looked up ([`papers`]), commands
+//! and policies in pages are parsed by the program itself ([`examples`]), and commands run
+//! ([`commands`], with the test `pages` of the program `k8s`).
 
 pub mod commands;
 #[cfg(test)]
 mod examples;
 #[cfg(test)]
 mod links;
+#[cfg(test)]
+mod papers;
 pub mod reference;
 mod stats;
 
@@ -30,8 +33,13 @@ pub fn folder() -> PathBuf {
 /// # Errors
 /// If a folder can't be read.
 pub fn markdown() -> Result<Vec<PathBuf>> {
+    files("md")
+}
+
+/// Returns the files of the repository with this extension, in order.
+fn files(extension: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    collect(&repository(), &mut found)?;
+    collect(&repository(), extension, &mut found)?;
     found.sort();
     Ok(found)
 }
@@ -42,7 +50,7 @@ fn shown(file: &Path) -> String {
     file.display().to_string()
 }
 
-fn collect(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+fn collect(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) -> Result<()> {
     let listed = std::fs::read_dir(folder).with_context(|| folder.display().to_string())?;
     for entry in listed {
         let path = entry?.path();
@@ -50,9 +58,9 @@ fn collect(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
         let name = name.unwrap_or_default();
         if path.is_dir() {
             if !name.starts_with('.') && !["target", "dist", "node_modules"].contains(&name) {
-                collect(&path, found)?;
+                collect(&path, extension, found)?;
             }
-        } else if path.extension().is_some_and(|e| e == "md") {
+        } else if path.extension().is_some_and(|e| e == extension) {
             found.push(path);
         }
     }

@@ -6,7 +6,8 @@ use super::super::bounds::{at_most, header_name, positive, within};
 use super::super::{
     ConfigError, Direction, FilterConfig, MAX_SMOOTHING_US, MAX_WORKFLOW_NAME, MAX_WORKFLOW_PEERS,
     MAX_WORKFLOW_QUEUE, MAX_WORKFLOW_SERVICES, MAX_WORKFLOW_SOURCES, MAX_WORKFLOWS, OutboundConfig,
-    ResourceReport, SharingConfig, StageConfig, WorkflowConfig, WorkflowSource, WorkflowsConfig,
+    ResourceReport, SharingConfig, SmoothingConfig, StageConfig, WorkflowConfig, WorkflowSource,
+    WorkflowsConfig,
 };
 
 /// Longest key, header name, cluster or metric, bytes.
@@ -71,13 +72,18 @@ impl OutboundConfig {
             name("outbound.class_admission", service)?;
             admission.check(&format!("outbound.class_admission.{service}"))?;
         }
-        if let Some(smoothing) = self.smoothing {
-            let (least, most) = (smoothing.least_us, smoothing.most_us);
-            if !(1..=MAX_SMOOTHING_US).contains(&most) || least > most {
-                let problem =
-                    format!("{least} to {most} µs; 0 <= least <= most <= {MAX_SMOOTHING_US}");
-                return err("outbound.smoothing", problem);
+        if let Some(range) = &self.smoothing {
+            smoothing("outbound.smoothing", range)?;
+        }
+        for (cluster, range) in &self.service_smoothing {
+            let field = "outbound.service_smoothing";
+            if !self.services.contains_key(cluster) {
+                return err(
+                    field,
+                    format!("\"{cluster}\"; a cluster of outbound.services"),
+                );
             }
+            smoothing(field, range)?;
         }
         peers("outbound.peers", &self.peers)
     }
@@ -227,6 +233,15 @@ fn of_length(field: &str, text: &str, most: usize) -> Result<(), ConfigError> {
 }
 
 /// Checks a pattern, which may end in `*`.
+fn smoothing(field: &str, range: &SmoothingConfig) -> Result<(), ConfigError> {
+    let (least, most) = (range.least_us, range.most_us);
+    if (1..=MAX_SMOOTHING_US).contains(&most) && least <= most {
+        return Ok(());
+    }
+    let problem = format!("{least} to {most} µs; 0 <= least <= most <= {MAX_SMOOTHING_US}");
+    err(field, problem)
+}
+
 fn pattern(field: &str, pattern: &str) -> Result<(), ConfigError> {
     text(field, pattern)?;
     match pattern.strip_suffix('*').unwrap_or(pattern).contains('*') {

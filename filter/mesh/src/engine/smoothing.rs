@@ -15,7 +15,7 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::time::Duration;
 
 use headgate_core::classify::RequestView;
-use headgate_core::config::{ConfigError, OutboundConfig};
+use headgate_core::config::{ConfigError, OutboundConfig, SmoothingConfig};
 use headgate_core::deadline::{lower, own_deadline};
 use headgate_core::decision::Action;
 use headgate_core::host::{Host, HostError, MetricId, MetricKind, Metrics};
@@ -39,14 +39,22 @@ const OTHER: &str = "_other";
 /// The last rejection rates of services, under one configuration.
 #[derive(Debug)]
 pub(crate) struct Smoother {
-    law: Smoothing,
-    enforced: bool,
     services: Vec<Service>,
-    /// Indices into `services`, by cluster.
-    clusters: HashMap<String, usize>,
+    /// `None` for clusters whose calls aren't delayed.
+    clusters: HashMap<String, Option<Smoothed>>,
     stats: HashMap<String, ServiceStats>,
     other: ServiceStats,
     rng: Rng,
+}
+
+/// The delays of calls to a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Smoothed {
+    /// The index of its service.
+    service: usize,
+    law: Smoothing,
+    /// Whether calls are delayed; otherwise they are only counted.
+    pub(crate) enforced: bool,
 }
 
 #[derive(Debug)]
@@ -103,19 +111,16 @@ impl Smoother {
         config: &OutboundConfig,
         seed: u64,
     ) -> Result<Option<Self>, ConfigError> {
-        let Some(smoothing) = config.smoothing else {
+        if config.smoothing.is_none() && config.service_smoothing.is_empty() {
             return Ok(None);
-        };
+        }
         let stats = |service: &str| ServiceStats::new(host, &config.policy, service);
-        let names: BTreeSet<&String> = config.services.values().collect();
+        let delayed = config.services.iter();
+        let delayed = delayed.filter(|(pattern, _)| range(config, Some(pattern)).is_some());
+        let names: BTreeSet<&String> = delayed.map(|(_, name)| name).collect();
         let named = names.into_iter();
         let named = named.map(|name| Ok((name.clone(), stats(&stat_name(name.as_bytes()))?)));
         Ok(Some(Self {
-            law: Smoothing {
-                least: Duration::from_micros(smoothing.least_us),
-                most: Duration::from_micros(smoothing.most_us),
-            },
-            enforced: smoothing.enforced,
             services: Vec::new(),
             clusters: HashMap::new(),
             stats: named.collect::<Result<_, ConfigError>>()?,
@@ -124,31 +129,40 @@ impl Smoother {
         }))
     }
 
-    /// Returns the index of the service of `cluster`; `service` returns its name. `None` if there
-    /// are too many clusters.
-    pub(crate) fn place<'a>(
-        &mut self,
-        cluster: &str,
-        service: impl FnOnce() -> &'a str,
-    ) -> Option<usize> {
+    /// Returns the delays of calls to `cluster` under `config`, with which this was made. `None` if
+    /// it has none, or if there are too many clusters.
+    pub(crate) fn of(&mut self, cluster: &str, config: &OutboundConfig) -> Option<Smoothed> {
         if let Some(known) = self.clusters.get(cluster) {
-            return Some(*known);
+            return *known;
         }
         if self.clusters.len() >= MAX_CLUSTERS {
             return None;
         }
-        let name = service();
+        let named = super::named_service(config, cluster);
+        let range = range(config, named.map(|(pattern, _)| pattern));
+        let smoothed = range.map(|range| Smoothed {
+            service: self.service(named.map_or(cluster, |(_, name)| name)),
+            law: Smoothing {
+                least: Duration::from_micros(range.least_us),
+                most: Duration::from_micros(range.most_us),
+            },
+            enforced: range.enforced,
+        });
+        self.clusters.insert(cluster.to_owned(), smoothed);
+        smoothed
+    }
+
+    /// Returns the index of the service `name`.
+    fn service(&mut self, name: &str) -> usize {
         let found = self.services.iter().position(|s| s.name == name);
-        let place = found.unwrap_or_else(|| {
+        found.unwrap_or_else(|| {
             self.services.push(Service {
                 name: name.to_owned(),
                 stats: *self.stats.get(name).unwrap_or(&self.other),
                 announced: None,
             });
             self.services.len() - 1
-        });
-        self.clusters.insert(cluster.to_owned(), place);
-        Some(place)
+        })
     }
 
     /// Records a service's rejection rate.
@@ -159,10 +173,10 @@ impl Smoother {
         &mut self,
         host: &impl Metrics,
         now: Instant,
-        place: usize,
+        smoothed: Smoothed,
         rate: f64,
     ) -> Result<(), HostError> {
-        let Some(service) = self.services.get_mut(place) else {
+        let Some(service) = self.services.get_mut(smoothed.service) else {
             return Ok(());
         };
         let shown = service
@@ -176,10 +190,10 @@ impl Smoother {
     }
 
     /// Returns a call's delay and the counters for it; `None` if the call isn't delayed.
-    fn draw(&mut self, now: Instant, place: usize) -> Option<(Duration, ServiceStats)> {
-        let service = self.services.get(place)?;
+    fn draw(&mut self, now: Instant, smoothed: Smoothed) -> Option<(Duration, ServiceStats)> {
+        let service = self.services.get(smoothed.service)?;
         let (rate, _) = service.announced.filter(|(_, at)| now.since(*at) < STALE)?;
-        let delay = self.law.delay(rate, &mut self.rng)?;
+        let delay = smoothed.law.delay(rate, &mut self.rng)?;
         Some((delay, service.stats))
     }
 }
@@ -213,14 +227,6 @@ impl Mesh {
         self.outbound.as_ref().is_some_and(|o| o.smoother.is_some())
     }
 
-    /// Whether calls are delayed, so that the application needn't delay them.
-    #[must_use]
-    pub fn delays_calls(&self) -> bool {
-        let outbound = self.outbound.as_ref();
-        let smoother = outbound.and_then(|o| o.smoother.as_ref());
-        smoother.is_some_and(|smoother| smoother.enforced)
-    }
-
     /// Removes the call of `stream`, if it is delayed.
     pub fn forget_call(&mut self, stream: u32) {
         if self.held.take(stream).is_some() {
@@ -251,8 +257,10 @@ pub fn delay(
     engine.be_member(host, now, actions)?;
     let mesh = engine.beside_mut();
     let smoothed = mesh.outbound.as_mut().and_then(|o| o.smoothed(cluster));
-    let drawn = smoothed.and_then(|(smoother, place)| smoother.draw(now, place));
-    let Some((delay, stats)) = drawn else {
+    let Some((smoother, smoothed)) = smoothed else {
+        return Ok(false);
+    };
+    let Some((delay, stats)) = smoother.draw(now, smoothed) else {
         return Ok(false);
     };
     let of_request = super::token_of(request).and_then(|token| mesh.time_left(now, token));
@@ -263,13 +271,18 @@ pub fn delay(
     host.add(stats.delayed, 1)?;
     let delay_us = i64::try_from(delay.as_micros()).unwrap_or(i64::MAX);
     host.add(stats.delay_us, delay_us)?;
-    let waits = mesh.delays_calls();
-    if waits {
+    if smoothed.enforced {
         mesh.held.due.push(Reverse((now + delay, stream)));
         mesh.held.since.insert(stream, now);
         lower(request, delay, set);
     }
-    Ok(waits)
+    Ok(smoothed.enforced)
+}
+
+/// Returns the range of delays for clusters of this pattern of `services`.
+fn range(config: &OutboundConfig, pattern: Option<&String>) -> Option<SmoothingConfig> {
+    let own = pattern.and_then(|pattern| config.service_smoothing.get(pattern));
+    own.copied().or(config.smoothing)
 }
 
 fn permille(rate: f64) -> u64 {

@@ -85,12 +85,18 @@ pub(crate) fn place(classifier: &Classifier, request: &SampleRequest) -> Option<
     let Classified::Type(kind) = classifier.classify(request) else {
         return None;
     };
-    let cost = request.header(COST);
-    let cost = cost.and_then(|cost| std::str::from_utf8(cost).ok()?.parse().ok());
     Some(Place {
         kind,
         class: classifier.class(request).0,
-        cost: cost.unwrap_or(0),
+        cost: cost(request).unwrap_or(0),
         deadline: own_deadline(request),
     })
+}
+
+/// Returns the cost in the header of `request`.
+pub(crate) fn cost(request: &SampleRequest) -> Option<u32> {
+    std::str::from_utf8(request.header(COST)?)
+        .ok()?
+        .parse()
+        .ok()
 }

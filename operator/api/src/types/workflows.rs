@@ -223,6 +223,7 @@ pub struct Outbound {
     pub services: Vec<OutboundService>,
     /// Delays of calls to a service that refuses some: each call is delayed with the probability of
     /// the service's rejection rate (`backlogControl.hint`). None by default; gateways never delay.
+    /// `services` may have ranges of their own.
     pub smoothing: Option<Smoothing>,
 }
 
@@ -245,4 +246,6 @@ pub struct OutboundService {
     pub cluster: String,
     /// Name of the service, 1 to 128 bytes. Clusters of one name are one service.
     pub name: String,
+    /// Delays of calls to this cluster, in place of `outbound.smoothing`.
+    pub smoothing: Option<Smoothing>,
 }

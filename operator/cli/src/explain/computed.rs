@@ -4,12 +4,13 @@ use std::time::Duration as Span;
 
 use headgate_api::Duration;
 use headgate_core::config::{
-    BacklogControlConfig, BacklogSignal, ControlScope, CostConfig, QueueMode,
+    BacklogControlConfig, BacklogSignal, ControlScope, CostConfig, OutboundConfig, QueueMode,
     ServiceAdmissionConfig, SmoothingConfig, StageConfig, StrategyConfig,
 };
 use headgate_core::request::ClassId;
 use headgate_core::strategy::Gains;
 use headgate_mesh::class_admission::Law;
+use headgate_mesh::class_admission::protocol::Method;
 use headgate_mesh::smoothing::Smoothing;
 
 use super::duration;
@@ -90,30 +91,65 @@ fn derived_gains(control: &BacklogControlConfig, stage: &StageConfig) -> String 
     )
 }
 
-/// Returns the window in which each caller decides on the class, the percentile that results, and
-/// the time to recover, unless a server decides or the class has no target.
+/// Returns the window in which calls are admitted to the class, what holds then, and the time to
+/// recover; `None` if the class has no target.
 pub(super) fn recovery(promises: &ServiceAdmissionConfig, class: ClassId) -> Option<String> {
     let law = Law::try_from(promises.settings()).ok()?;
-    if !law.promises(class) || promises.central.is_some() {
+    if !law.promises(class) {
         return None;
     }
-    let calls = law.calls_per_window();
-    Some(format!(
-        "classAdmission: p{} holds for callers with {} calls of the class or more in a window of \
-         {}, p{} for those with a tenth of them; a caller that runs {} of them in the class needs \
-         {} without a miss to run all there again",
-        promises.percentile,
-        calls.round().max(1.0),
-        Duration::from(law.window(class)),
-        // Percentiles are shown with few digits.
-        (law.percentile(calls / 10.0) * 1e3).round() / 1e3,
-        promises.min_probability,
-        Duration::from(law.recovery(class)),
-    ))
+    let percentile = promises.percentile;
+    let again = || {
+        let least = promises.min_probability;
+        let time = Duration::from(law.recovery(class));
+        format!(
+            "a caller that runs {least} of them in the class needs {time} without a miss to run \
+             all there again"
+        )
+    };
+    Some(match promises.central.as_ref().map(|c| c.method) {
+        None => {
+            let calls = law.calls_per_window();
+            // Percentiles are shown with few digits.
+            let lower = (law.percentile(calls / 10.0) * 1e3).round() / 1e3;
+            format!(
+                "classAdmission: p{percentile} holds for callers with {} calls of the class or \
+                 more in a window of {}, p{lower} for those with a tenth of them; {}",
+                calls.round().max(1.0),
+                Duration::from(law.window(class)),
+                again(),
+            )
+        }
+        Some(Method::Misses { allowed, period_us }) => {
+            let seconds = Span::from_micros(period_us).as_secs_f64();
+            let calls = f64::from(allowed.get()) / ((1.0 - percentile / 100.0) * seconds);
+            format!(
+                "classAdmission: {allowed} misses, of all callers together, end the class until a \
+                 period of {} is over; p{percentile} allows as many of {} calls/s in the class",
+                duration(period_us),
+                calls.round(),
+            )
+        }
+        Some(Method::Incast { .. }) => format!(
+            "classAdmission: holds the mean of waits, in windows of {}; {}",
+            Duration::from(law.window(class)),
+            again(),
+        ),
+    })
 }
 
-/// Returns the reductions of the call rate by smoothing.
-pub(super) fn reductions(smoothing: &SmoothingConfig) -> impl Iterator<Item = String> {
+/// Returns the reductions of the rates of calls by smoothing: of all calls, and of those to
+/// services with ranges of their own.
+pub(super) fn reductions(calls: &OutboundConfig) -> impl Iterator<Item = String> {
+    let all = calls.smoothing.iter().map(|range| (String::new(), range));
+    let own = calls.service_smoothing.iter().map(|(cluster, range)| {
+        let name = calls.services.get(cluster).unwrap_or(cluster);
+        (format!(" of {name}"), range)
+    });
+    all.chain(own).flat_map(|(of, range)| reduction(of, range))
+}
+
+fn reduction(of: String, smoothing: &SmoothingConfig) -> impl Iterator<Item = String> {
     let law = Smoothing {
         least: Span::from_micros(smoothing.least_us),
         most: Span::from_micros(smoothing.most_us),
@@ -124,8 +160,8 @@ pub(super) fn reductions(smoothing: &SmoothingConfig) -> impl Iterator<Item = St
             format!("{percent}% at {rate}")
         });
         format!(
-            "smoothing: clients that would send every {} send less, by rejection rate: {} (Eq. 3 \
-             of Chronos)",
+            "smoothing{of}: clients that would send every {} send less, by rejection rate: {} (Eq. \
+             3 of Chronos)",
             Duration::from(between),
             less.join(", ")
         )

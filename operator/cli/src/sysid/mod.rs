@@ -1,5 +1,6 @@
 //! `headgate sysid`: gains for backlog control from a trace of your own service (Chronos §4).
 
+mod log;
 mod show;
 mod trace;
 
@@ -22,11 +23,14 @@ use trace::{Columns, Trace};
 /// delay at its target: system identification and pole placement.
 ///
 /// Record a trace while the service accepts all requests, at loads that make it queue: a row each
-/// period with the mean delay of the requests that ended in it and the backlog at its end.
+/// period with the mean delay of the requests that ended in it and the backlog at its end. An access
+/// log of Envoy is such a trace if it has START_TIME, RESPONSE_DURATION (or DURATION) and
+/// x-envoy-upstream-service-time. Its backlogs are in the unit of x-headgate-cost, or, if no line
+/// has that, in ms of service times.
 #[derive(Debug, Clone, Args)]
 pub struct SysidArgs {
-    /// Trace file, as CSV with a header line or as the JSON of headgate simulate --json; - for
-    /// standard input
+    /// Trace file, as CSV with a header line, as the JSON of headgate simulate --json, or as an
+    /// access log; - for standard input
     #[arg(required_unless_present = "model", value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Coefficients of Eq. 4, a1,a2,…;b1,b2,…, instead of a trace
@@ -57,7 +61,7 @@ pub struct SysidArgs {
     /// Fit square roots, as the paper does; to compare R² only
     #[arg(long)]
     pub square_root: bool,
-    /// Sampling period, if the trace has no times
+    /// Sampling period, if the trace is an access log or has no times
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = Text::above_zero)]
     pub period: std::time::Duration,
     /// Delay to hold (S_t)
@@ -237,7 +241,7 @@ fn identified(args: &SysidArgs, path: &std::path::Path) -> anyhow::Result<Found>
         backlog: args.backlog.clone(),
         time: args.time.clone(),
     };
-    let trace: Trace = trace::read(&name, &text, &columns)?;
+    let trace: Trace = trace::read(&name, &text, &columns, args.period)?;
     let transform = match args.square_root {
         true => Transform::SquareRoot,
         false => Transform::None,

@@ -52,6 +52,39 @@ fn a_trace_gives_gains_for_the_policy() {
     assert_eq!(value["design"]["stable"], true);
 }
 
+/// A queue before one server whose load rises and falls, as an access log: requests of a cost of 1
+/// to 9, each unit of which takes 10 ms.
+#[test]
+fn an_access_log_gives_gains_for_the_policy() {
+    let mut rng = Rng::new(7);
+    let (mut at, mut free) = (0.0, 0.0_f64);
+    let mut log = String::new();
+    while at < 500.0 {
+        let load = 1.0 + 0.3 * (at / 8.0_f64).sin();
+        at += -(1.0 - rng.next_f64()).ln() * 0.05 / load;
+        let cost = 1 + (9.0 * rng.next_f64()) as u64;
+        let service = cost as f64 * 0.01;
+        free = free.max(at) + service;
+        let (minutes, seconds) = ((at / 60.0) as u64, at % 60.0);
+        log += &format!(r#"{{"start_time":"2026-01-01T00:{minutes:02}:{seconds:06.3}Z","#);
+        log += &format!(
+            r#""duration":{},"upstream_service_time":{},"x-headgate-cost":"{cost}"}}"#,
+            ((free - at) * 1e3) as u64,
+            (service * 1e3) as u64
+        );
+        log += "\n";
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), log).unwrap();
+    let output = ask(&[file.path().to_str().unwrap(), "--json"]).unwrap();
+    assert!(output.ok, "{output:?}");
+    let value: serde_json::Value = serde_json::from_str(&output.text).unwrap();
+    assert_eq!(value["design"]["stable"], true, "{value}");
+    let fits = value["fits"].as_array().unwrap();
+    let r_squared = fits[1]["r_squared"].as_f64().unwrap();
+    assert!(r_squared > 0.8, "{value}");
+}
+
 #[test]
 fn the_papers_gains_are_looked_at_without_a_trace() {
     let model = [

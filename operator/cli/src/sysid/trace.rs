@@ -1,10 +1,16 @@
 //! A trace for system identification: delays and backlogs, one row a sampling period.
 //!
 //! CSV with a header line, or the JSON that `headgate simulate --json` writes, whose rows have the
-//! same columns. Columns are found by name; a name may end in a unit (`delay_ms`, `time (s)`).
+//! same columns. Columns are found by name; a name may end in a unit (`delay_ms`, `time (s)`). Or
+//! an access log, of which the rows are made ([`super::log`]).
+
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use headgate_simulator::sysid::Segment;
+use headgate_simulator::workload::recorded::is_access_log;
+
+use super::log;
 
 /// The names of the columns to read; the usual ones by default.
 #[derive(Debug, Clone, Default)]
@@ -58,10 +64,18 @@ struct Rows {
 ///
 /// # Errors
 /// Returns the mistake, with file and line.
-pub(super) fn read(file: &str, text: &str, columns: &Columns) -> anyhow::Result<Trace> {
-    let rows = match text.trim_start().starts_with(['{', '[']) {
-        true => from_json(file, text)?,
-        false => from_csv(file, text)?,
+pub(super) fn read(
+    file: &str,
+    text: &str,
+    columns: &Columns,
+    period: Duration,
+) -> anyhow::Result<Trace> {
+    let rows = if is_access_log(text.as_bytes()) {
+        from_log(file, text, period)?
+    } else if text.trim_start().starts_with(['{', '[']) {
+        from_json(file, text)?
+    } else {
+        from_csv(file, text)?
     };
     if rows.rows.is_empty() {
         bail!(
@@ -249,6 +263,18 @@ fn csv_error(file: &str, error: &csv::Error) -> anyhow::Error {
     }
 }
 
+fn from_log(file: &str, text: &str, period: Duration) -> anyhow::Result<Rows> {
+    let rows = log::rows(text, period).with_context(|| file.to_owned())?;
+    let row = |row: log::Row| {
+        let at = format!("{file}: {} s", row.time_s);
+        (at, vec![Some(row.time_s), row.delay_s, Some(row.backlog)])
+    };
+    Ok(Rows {
+        names: ["time_s", "delay_s", "backlog"].map(str::to_owned).into(),
+        rows: rows.into_iter().map(row).collect(),
+    })
+}
+
 fn from_json(file: &str, text: &str) -> anyhow::Result<Rows> {
     let value: serde_json::Value =
         serde_json::from_str(text).with_context(|| format!("{file}: not JSON"))?;
@@ -284,8 +310,10 @@ fn from_json(file: &str, text: &str) -> anyhow::Result<Rows> {
 mod tests {
     use super::*;
 
+    const SECOND: Duration = Duration::from_secs(1);
+
     fn error(text: &str) -> String {
-        let error = read("t.csv", text, &Columns::default()).unwrap_err();
+        let error = read("t.csv", text, &Columns::default(), SECOND).unwrap_err();
         format!("{error:#}")
     }
 
@@ -293,7 +321,7 @@ mod tests {
     fn columns_are_found_by_name_and_unit() {
         let text = "t (s), Delay_ms ,host,backlog\n\
                     0,1500,a,10\n1,2000,b,20\n2,,c,30\n3,500,d,5\n5,400,e,4\n";
-        let trace = read("t.csv", text, &Columns::default()).unwrap();
+        let trace = read("t.csv", text, &Columns::default(), SECOND).unwrap();
         assert_eq!(trace.period, Some(1.0));
         assert_eq!(trace.samples, 4);
         let parts: Vec<_> = trace.segments.iter().map(|s| s.delays.clone()).collect();
@@ -308,7 +336,13 @@ mod tests {
             backlog: Some("waiting".into()),
             time: None,
         };
-        let trace = read("t.csv", "p50,waiting,delay\n1,2,9\n3,4,9\n", &columns).unwrap();
+        let trace = read(
+            "t.csv",
+            "p50,waiting,delay\n1,2,9\n3,4,9\n",
+            &columns,
+            SECOND,
+        )
+        .unwrap();
         assert_eq!(trace.period, None);
         assert_eq!(trace.segments[0].delays, [1.0, 3.0]);
     }
@@ -316,7 +350,7 @@ mod tests {
     #[test]
     fn json_of_a_simulation_is_a_trace() {
         let text = r#"{"scenario":"x","rows":[{"time_s":0,"delay_s":1.5,"backlog":7},{"time_s":1,"delay_s":null,"backlog":0}]}"#;
-        let trace = read("t.json", text, &Columns::default()).unwrap();
+        let trace = read("t.json", text, &Columns::default(), SECOND).unwrap();
         assert_eq!((trace.samples, trace.period), (1, Some(1.0)));
     }
 

@@ -199,6 +199,35 @@ fn explain_prints_the_times_of_class_admission() {
                  p90 for those with a tenth of them; a caller that runs 0.1 of them in the class \
                  needs 2m15s without a miss to run all there again";
     assert!(words.join(" ").contains(times), "{}", text(&answer.stdout));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(policy);
+    let server = std::fs::read_to_string(path).unwrap();
+    let server = server.replace("    # method: Centralized ", "    method: Centralized ");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.yaml");
+    for (method, times) in [
+        (
+            "Misses",
+            "5 misses, of all callers together, end the class until a period of 1s is over; p99 \
+             allows as many of 500 calls/s in the class",
+        ),
+        (
+            "Incast",
+            "holds the mean of waits, in windows of 1s500ms; a caller that runs 0.1 of them in the \
+             class needs 2m15s without a miss to run all there again",
+        ),
+    ] {
+        let policy = server.replace(
+            "    # centralized: {method: Misses, misses: 5, period: 1s,",
+            &format!("    centralized: {{method: {method},"),
+        );
+        std::fs::write(&file, policy).unwrap();
+        let policy = file.to_str().unwrap();
+        let answer = headgate(&["explain", policy, "--path", "/", "-H", "x-priority: high"]);
+        let words: Vec<&str> = text(&answer.stdout).split_whitespace().collect();
+        assert!(words.join(" ").contains(times), "{}", text(&answer.stdout));
+    }
 }
 
 #[test]

@@ -17,6 +17,7 @@ pub(super) fn without_new_fields(config: &FilterConfig) -> Option<FilterConfig> 
     if let Some(outbound) = &mut older.outbound {
         outbound.class_admission.clear();
         outbound.smoothing = None;
+        outbound.service_smoothing.clear();
     }
     if older == *config {
         return None;

@@ -54,8 +54,7 @@ spec:
   types: [{{name: default}}]
   classAdmission:
     outbound:
-      services: [{{cluster: 'stock*', name: stock}}]
-{smoothing}
+      services: [{{cluster: 'stock*', name: stock{smoothing}}}]
 "
     )
 }
@@ -136,7 +135,7 @@ fn run(
     Ok((seen, others.wait()?.lateness_ms.p99))
 }
 
-/// Clients whose sidecar has this `smoothing`.
+/// Clients whose sidecar has this `smoothing` of calls to the service.
 fn with(smoothing: &str, measured: Duration) -> Result<Seen> {
     load::undisturbed(TOLERABLE, |_| {
         let compiled = compiled(&policies(smoothing))?;
@@ -170,7 +169,7 @@ fn calls_are_delayed_as_often_as_others_are_refused_and_clients_send_less_by_equ
     let without = with("", Duration::from_secs(4))?;
     assert_eq!(without.delayed, 0.0, "{without:?}");
     let with = with(
-        "      smoothing: {least: 200ms, most: 600ms}",
+        ", smoothing: {least: 200ms, most: 600ms}",
         Duration::from_secs(10),
     )?;
     assert!((with.delayed - with.told).abs() <= 0.03, "{with:?}");

@@ -232,6 +232,9 @@ fn outbound() -> Value {
             },
             "peers": ["spiffe://cluster.local/ns/shop/sa/en"],
             "smoothing": {"least_us": 0, "most_us": 300_000, "enforced": true},
+            "service_smoothing": {
+                "outbound|81|*": {"least_us": 1_000, "most_us": 1_000, "enforced": true},
+            },
         },
     })
 }
@@ -289,6 +292,16 @@ fn directions_have_parts_of_their_own() {
             "/smoothing/most_us",
             json!(10_000_001),
             "smoothing: 0 to 10000001 µs; 0 <= least <= most <= 10000000",
+        ),
+        (
+            "/service_smoothing/outbound|81|*/most_us",
+            json!(999),
+            "service_smoothing: 1000 to 999 µs; 0 <= least <= most <= 10000000",
+        ),
+        (
+            "/service_smoothing",
+            json!({"a": {"least_us": 0, "most_us": 1, "enforced": true}}),
+            "service_smoothing: \"a\"; a cluster of outbound.services",
         ),
     ] {
         let mut config = outbound();

@@ -13,6 +13,7 @@ fn outbound() -> FilterConfig {
             peers: Vec::new(),
             class_admission: BTreeMap::new(),
             smoothing: None,
+            service_smoothing: BTreeMap::new(),
         }),
         ..FilterConfig::default()
     }

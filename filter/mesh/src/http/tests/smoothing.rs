@@ -264,6 +264,42 @@ fn the_delay_of_a_call_is_a_part_of_its_time_and_no_work_of_its_request() {
 }
 
 #[test]
+fn a_service_may_have_delays_of_its_own() {
+    let own = r#""services":{"stock*":"stock","near":"near"},
+        "service_smoothing":{"stock*":{"least_us":1000000,"most_us":1000000,"enforced":true}}"#;
+    let only = outbound(DELAYS).replace(r#""services":{"stock*":"stock"}"#, own);
+    let only = only.replace(&format!(r#","smoothing":{{{DELAYS}}}"#), "");
+    let beside = outbound(DELAYS).replace(r#""services":{"stock*":"stock"}"#, own);
+    for (json, near) in [(only, None), (beside, Some(100..=310))] {
+        let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
+        let stream = proxy.stream(&[]);
+        let now = Instant::default();
+        let configured = proxy
+            .filter
+            .configure(&stream, now, (OUT, ""), json.as_bytes());
+        assert_eq!(configured, Ok(()));
+        for cluster in ["near", "stock.svc"] {
+            let mut call = proxy.calls(cluster, &[]);
+            proxy.refuse(&mut call, PEER, "1");
+            // The application of a service without delays goes by the rate itself.
+            let obeyed = cluster != "near" || near.is_some();
+            let told = call.stream.in_response(hint::HEADER);
+            assert_eq!(told.is_none(), obeyed, "{cluster} {json}");
+        }
+        let begun = proxy.ms;
+        assert_eq!(!proxy.calls("near", &[]).sent, near.is_some());
+        assert!(!proxy.calls("stock.svc", &[]).sent);
+        let mut sent = proxy.sent_within(1_100).into_iter();
+        if let Some(near) = near {
+            assert!(near.contains(&(sent.next().unwrap().0 - begun)));
+        }
+        let waited = sent.next().unwrap().0 - begun;
+        assert!((1_000..=1_010).contains(&waited), "{waited}");
+        assert_eq!(sent.next(), None);
+    }
+}
+
+#[test]
 fn a_dry_run_counts_and_delays_nothing() {
     let mut proxy = Proxy::smoothing(&DELAYS.replace("true", "false"));
     let mut call = proxy.calls("stock.svc", &[]);

@@ -23,11 +23,20 @@ pub(super) struct Fields {
 impl Fields {
     /// Returns the service time of the request, ns.
     pub(super) fn service_ns(&self) -> Option<u64> {
-        let ms = self.upstream_ms.or(self.duration_ms)?;
-        // Envoy truncates to whole milliseconds, so half a millisecond is added.
-        let ms = if ms.fract() == 0.0 { ms + 0.5 } else { ms };
-        Some((ms * 1e6) as u64)
+        self.upstream_ms.or(self.duration_ms).map(nanos)
     }
+
+    /// Returns the time from the start of the request to its answer, ns.
+    pub(super) fn duration_ns(&self) -> Option<u64> {
+        self.duration_ms.map(nanos)
+    }
+}
+
+/// Returns a number of milliseconds in nanoseconds. Envoy truncates to whole milliseconds, so half
+/// a millisecond is added.
+fn nanos(ms: f64) -> u64 {
+    let ms = if ms.fract() == 0.0 { ms + 0.5 } else { ms };
+    (ms * 1e6) as u64
 }
 
 /// Returns the text, unless it is empty or the placeholder.

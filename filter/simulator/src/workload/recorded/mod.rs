@@ -22,7 +22,7 @@ use headgate_core::config::StageConfig;
 use headgate_core::rng::Rng;
 use headgate_core::strategy::TypeId;
 
-use super::request::place;
+use super::request::{cost, place};
 use crate::source::{Request, Source};
 use fields::Fields;
 
@@ -401,6 +401,10 @@ pub struct Logged<'a> {
     pub path: Option<&'a str>,
     /// The backend's service time, ns; `None` if Envoy answered the request itself.
     pub service_ns: Option<u64>,
+    /// The time from its start to its answer, ns; `None` if the line doesn't contain it.
+    pub duration_ns: Option<u64>,
+    /// The cost in its header.
+    pub cost: Option<u32>,
 }
 
 /// Passes each request of a log, JSON lines or text, to `take`. Returns caveats about the other
@@ -419,6 +423,8 @@ pub fn read_requests(
             method: fields.request.method.as_deref(),
             path: fields.request.path.as_deref(),
             service_ns,
+            duration_ns: fields.duration_ns(),
+            cost: cost(&fields.request),
         });
         Ok(())
     })?;

@@ -376,13 +376,20 @@ fn outbound(dice: &mut Dice) -> Value {
     } else {
         dice.pick(&["outbound|80||a", "a*", "*"])
     };
-    let least = if dice.breaks() {
-        "301ms"
-    } else {
-        dice.pick(&["0s", "100ms", "300ms"])
+    let smoothing = |dice: &mut Dice| {
+        let least = if dice.breaks() {
+            "301ms"
+        } else {
+            dice.pick(&["0s", "100ms", "300ms"])
+        };
+        json!({"least": least, "most": "300ms"})
     };
-    let smoothing = json!({"least": least, "most": "300ms"});
-    json!({"services": [{"cluster": cluster, "name": "extent"}], "smoothing": smoothing})
+    let mut service = Map::from_iter([
+        ("cluster".to_owned(), json!(cluster)),
+        ("name".to_owned(), json!("extent")),
+    ]);
+    dice.perhaps(&mut service, "smoothing", smoothing);
+    json!({"services": [service], "smoothing": smoothing(dice)})
 }
 
 fn class_admission(dice: &mut Dice, outline: &Outline, has_workflows: bool) -> Value {

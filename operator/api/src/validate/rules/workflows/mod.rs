@@ -19,7 +19,7 @@ use headgate_core::config::{
 
 use super::{At, HOUR, Real, SECOND, Time, Whole, micros};
 use crate::validate::schema::{self as cel, Place, Rule};
-use crate::{AdmissionPolicySpec, Duration};
+use crate::{AdmissionPolicySpec, Duration, Smoothing};
 
 pub(super) use warnings::warnings;
 
@@ -92,13 +92,24 @@ pub(super) fn outbound(
     peers: Vec<String>,
     at: &At<'_>,
 ) -> OutboundConfig {
-    let smoothing = given.smoothing.as_ref();
+    let smoothed = |given: &Option<Smoothing>, at: &At<'_>| {
+        smoothing::smoothing(given.as_ref(), enforced, &at.field("smoothing"))
+    };
+    let own = given
+        .services
+        .iter()
+        .enumerate()
+        .filter_map(|(i, service)| {
+            let range = smoothed(&service.smoothing, &at.field("services").item(i))?;
+            Some((service.cluster.clone(), range))
+        });
     OutboundConfig {
         policy: policy.to_owned(),
         services: services::clusters(&given.services, &at.field("services")),
         peers,
         class_admission: BTreeMap::new(),
-        smoothing: smoothing::smoothing(smoothing, enforced, &at.field("smoothing")),
+        smoothing: smoothed(&given.smoothing, at),
+        service_smoothing: own.collect(),
     }
 }
 

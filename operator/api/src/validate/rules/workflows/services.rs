@@ -74,4 +74,5 @@ pub(in crate::validate::rules) fn outbound_schema(outbound: &mut Place<'_>) {
     CLUSTER.schema(&mut cluster);
     cluster.rule(Rule::quoted("self.matches('^[^*]*[*]?$')", "self", STAR));
     smoothing::schema(&mut outbound.at("smoothing"));
+    smoothing::schema(&mut outbound.at("services[].smoothing"));
 }

@@ -1,0 +1,150 @@
+//! Delays and backlogs from an access log, in the unit that backlog control controls.
+//!
+//! A request waits from its start until the time that the backend worked on it begins, and is part
+//! of the backlog meanwhile. So the rows of Chronos §4 follow from each request's start, its time
+//! until the answer and the backend's part of it, and nothing has to be recorded beside the log.
+
+use std::time::Duration;
+
+use anyhow::bail;
+use headgate_simulator::workload::recorded::read_requests;
+
+/// The largest number of rows: eleven days of seconds.
+const MOST: u64 = 1_000_000;
+
+/// A sampling period.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Row {
+    /// Its end, s after the first request.
+    pub(super) time_s: f64,
+    /// Mean of the times of the requests that were answered in it; `None` if none was.
+    pub(super) delay_s: Option<f64>,
+    /// The backlog at its end.
+    pub(super) backlog: f64,
+}
+
+/// A request that the backend answered. Times are ns since the epoch.
+struct Answered {
+    start: u64,
+    /// The end of its wait.
+    forwarded: u64,
+    answered: u64,
+    cost: Option<u32>,
+}
+
+/// Returns the periods of an access log.
+///
+/// # Errors
+/// Returns the reason why the log has none.
+pub(super) fn rows(log: &str, period: Duration) -> anyhow::Result<Vec<Row>> {
+    let mut requests = Vec::new();
+    read_requests(log.as_bytes(), |request| {
+        let (Some(service), Some(duration)) = (request.service_ns, request.duration_ns) else {
+            return;
+        };
+        requests.push(Answered {
+            start: request.start_ns,
+            forwarded: request.start_ns + duration.saturating_sub(service),
+            answered: request.start_ns + duration,
+            cost: request.cost,
+        });
+    })?;
+    let first = requests.iter().map(|request| request.start).min();
+    let last = requests.iter().map(|request| request.answered).max();
+    let (Some(first), Some(last)) = (first, last) else {
+        bail!(
+            "no request with START_TIME, RESPONSE_DURATION or DURATION, and \
+             x-envoy-upstream-service-time"
+        );
+    };
+    let period_ns = (period.as_nanos() as u64).max(1);
+    let period_of = |at: u64| (at - first).div_ceil(period_ns) as usize;
+    let periods = (last - first).div_ceil(period_ns);
+    if periods > MOST {
+        bail!("{periods} periods from the first request to the last; at most {MOST}, so cut it");
+    }
+    let costs = requests.iter().any(|request| request.cost.is_some());
+    let mut sums = vec![(0.0, 0_u64); periods as usize + 1];
+    let mut changes = vec![0.0; periods as usize + 1];
+    for request in &requests {
+        let (sum, answered) = &mut sums[period_of(request.answered)];
+        *sum += (request.answered - request.start) as f64 / 1e9;
+        *answered += 1;
+        let cost = match costs {
+            true => f64::from(request.cost.unwrap_or(1)),
+            false => (request.answered - request.forwarded) as f64 / 1e6,
+        };
+        changes[period_of(request.start)] += cost;
+        changes[period_of(request.forwarded)] -= cost;
+    }
+    let mut backlog = 0.0;
+    let rows = sums.into_iter().zip(changes).enumerate();
+    let rows = rows.map(|(n, ((sum, answered), change))| {
+        backlog += change;
+        Row {
+            time_s: n as f64 * period.as_secs_f64(),
+            delay_s: (answered > 0).then(|| sum / answered as f64),
+            // The sum of equal costs of both signs is only nearly 0.
+            backlog: f64::max(backlog, 0.0),
+        }
+    });
+    Ok(rows.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A line of a request that came at `start` ms after the minute.
+    fn line(start: u64, duration: u64, service: &str, cost: &str) -> String {
+        let (s, ms) = (start / 1_000, start % 1_000);
+        format!(r#"{{"start_time":"2026-01-01T00:00:{s:02}.{ms:03}Z","duration_ms":{duration},"#)
+            + &format!(
+                r#""x-envoy-upstream-service-time":"{service}","upstream_host":"a:1"{cost}}}"#
+            )
+            + "\n"
+    }
+
+    #[test]
+    fn a_request_is_backlog_while_it_waits_and_delay_when_it_is_answered() {
+        let cost = r#","x-headgate-cost":"7""#;
+        let log =
+            line(0, 100, "100", "") + &line(500, 2_300, "300", cost) + &line(700, 900, "100", "");
+        let rows = rows(&log, Duration::from_secs(1)).unwrap();
+        let found: Vec<(f64, Option<f64>, f64)> = rows
+            .iter()
+            .map(|row| {
+                (
+                    row.time_s,
+                    row.delay_s.map(|s| (s * 1e4).round()),
+                    row.backlog,
+                )
+            })
+            .collect();
+        // The second waits from 0.5 to 2.5 s, the third, whose cost is 1, from 0.7 to 1.5 s.
+        assert_eq!(
+            found,
+            [
+                (0.0, None, 0.0),
+                (1.0, Some(1_005.0), 8.0),
+                (2.0, Some(9_005.0), 7.0),
+                (3.0, Some(23_005.0), 0.0),
+            ]
+        );
+    }
+
+    #[test]
+    fn without_costs_the_unit_is_a_millisecond_of_service() {
+        let log = line(0, 0, "0", "") + &line(500, 2_300, "300", "");
+        let rows = rows(&log, Duration::from_secs(1)).unwrap();
+        assert!((rows[1].backlog - 300.5).abs() < 1e-6, "{rows:?}");
+        assert_eq!(rows[3].backlog, 0.0);
+    }
+
+    #[test]
+    fn a_log_without_both_times_is_no_trace() {
+        let refused = line(0, 5, "-", "").replace("\"a:1\"", "null");
+        let error = rows(&refused, Duration::from_secs(1)).unwrap_err();
+        assert!(error.to_string().starts_with("no request with START_TIME"));
+    }
+}
