@@ -60,7 +60,7 @@ struct Rows {
     rows: Vec<(String, Vec<Option<f64>>)>,
 }
 
-/// Reads a trace. `file` is for messages.
+/// Reads a trace. `file` is for messages; `of_log` is the period of the rows of an access log.
 ///
 /// # Errors
 /// Returns the mistake, with file and line.
@@ -68,10 +68,10 @@ pub(super) fn read(
     file: &str,
     text: &str,
     columns: &Columns,
-    period: Duration,
+    of_log: Duration,
 ) -> anyhow::Result<Trace> {
     let rows = if is_access_log(text.as_bytes()) {
-        from_log(file, text, period)?
+        from_log(file, text, of_log)?
     } else if text.trim_start().starts_with(['{', '[']) {
         from_json(file, text)?
     } else {
