@@ -60,7 +60,7 @@ fn an_access_log_gives_gains_for_the_policy() {
     let (mut at, mut free) = (0.0, 0.0_f64);
     let mut log = String::new();
     while at < 500.0 {
-        let load = 1.0 + 0.3 * (at / 8.0_f64).sin();
+        let load = 0.85 + 0.4 * (at / 4.0_f64).sin();
         at += -(1.0 - rng.next_f64()).ln() * 0.05 / load;
         let cost = 1 + (9.0 * rng.next_f64()) as u64;
         let service = cost as f64 * 0.01;
