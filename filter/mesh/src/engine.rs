@@ -288,7 +288,7 @@ pub struct Calling {
     call: Option<(PolicyId, Call)>,
     /// The admission, with [`Outbound::generation`] when the call began.
     admitted: Option<(u32, Admitted)>,
-    /// What the [`Smoother`] does with such calls, with the generation.
+    /// The delays of such calls by the [`Smoother`], with the generation.
     smoothed: Option<(u32, Smoothed)>,
 }
 

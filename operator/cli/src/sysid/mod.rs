@@ -23,8 +23,8 @@ use trace::{Columns, Trace};
 /// delay at its target: system identification and pole placement.
 ///
 /// Record a trace while the service accepts all requests, at loads that make it queue: a row each
-/// period with the mean delay of the requests that ended in it and the backlog at its end. An access
-/// log of Envoy is such a trace if it has START_TIME, RESPONSE_DURATION (or DURATION) and
+/// period with the mean delay of the requests that ended in it and the backlog at its end. An
+/// access log of Envoy is such a trace if it has START_TIME, RESPONSE_DURATION (or DURATION) and
 /// x-envoy-upstream-service-time. Its backlogs are in the unit of x-headgate-cost, or, if no line
 /// has that, in ms of service times.
 #[derive(Debug, Clone, Args)]
