@@ -32,8 +32,8 @@ use prepared::Compiled;
 
 pub use prepared::Prepared;
 
-/// The time between ticks while a request waits: ticks expire deadlines and repair lost wake-ups.
-/// Nothing in the normal course of a request waits for a tick.
+/// The time between ticks while a request waits. Ticks expire deadlines and repair lost wake-ups; a
+/// request never waits for a tick in normal operation.
 pub const FAST_TICK: Duration = Duration::from_millis(10);
 /// The time between ticks otherwise; well below a lease.
 pub const SLOW_TICK: Duration = Duration::from_millis(50);
@@ -71,7 +71,7 @@ pub struct Engine<B = ()> {
     next_policy: u32,
     /// Whether any stage degrades service.
     degrades: bool,
-    /// Requests, with their streams, for which the caller is to report the upstream host.
+    /// Requests, with their streams, whose upstream host the caller must report.
     suspects: Vec<(Ticket, u32)>,
     beside: B,
 }
@@ -277,12 +277,12 @@ impl<B: Beside> Engine<B> {
         let membership = Membership::join(now, self.seed, host)?;
         self.membership = Some(membership);
         self.build(host, now, actions)?;
-        // The first request is decided by the times that other workers, or the VM before this one,
-        // have learned.
+        // The decision on the first request uses times measured by other workers, or by the VM
+        // before this one.
         self.tick_stages(host, now, &Changes::default(), actions)
     }
 
-    /// Whether the engine has no stages, so that no request concerns it.
+    /// Whether the engine has no stages, and so lets all requests through.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.compiled.is_empty()
@@ -308,10 +308,7 @@ impl<B: Beside> Engine<B> {
         Some(&stage.config.policy)
     }
 
-    /// Decides about a request that arrives. `own_deadline` is its deadline, as a time from now.
-    ///
-    /// # Errors
-    /// [`HostError`]: the shared state can't be read or written; let the request through.
+    /// ~ Decides on an arriving request. `own_deadline` is its deadline, as a time from now.
     pub fn arrive(
         &mut self,
         host: &impl Host,
@@ -377,11 +374,8 @@ impl<B: Beside> Engine<B> {
         decision
     }
 
-    /// Decides about a request whose attributes the caller supplies, as the simulator does;
+    /// ~ Decides on a request whose attributes the caller supplies, such as the simulator.
     /// [`Engine::arrive`] finds them itself.
-    ///
-    /// # Errors
-    /// As [`Engine::arrive`].
     pub fn admit(
         &mut self,
         host: &impl Host,
@@ -463,7 +457,7 @@ impl<B: Beside> Engine<B> {
         }
     }
 
-    /// Returns the requests, with their streams, whose upstream hosts the last tick needs. The
+    /// Returns the requests, with their streams, whose upstream hosts the last tick asked for. The
     /// caller drains the list, and calls [`Engine::at_host`] for those that have a host.
     pub fn suspects(&mut self) -> &mut Vec<(Ticket, u32)> {
         &mut self.suspects
@@ -502,10 +496,7 @@ impl<B: Beside> Engine<B> {
         self.beside.holds_calls() || self.policies.iter().any(|p| p.is_busy(&self.beside))
     }
 
-    /// Uses a slot that another worker freed for a request that waits here.
-    ///
-    /// # Errors
-    /// [`HostError`].
+    /// ~ Uses a slot that another worker freed, for a request that waits here.
     pub fn woken(
         &mut self,
         host: &impl Host,
@@ -631,7 +622,7 @@ impl<B: Beside> Engine<B> {
             .map_or(Ok(()), |membership| membership.leave(host))
     }
 
-    /// Returns the number of slots of this policy, configured or found by control.
+    /// Returns the number of slots of this policy, configured or found automatically.
     #[must_use]
     pub fn parallelism(&self, policy: PolicyId) -> Option<u32> {
         Some(self.policy(policy)?.stage.parallelism())

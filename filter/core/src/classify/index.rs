@@ -1,4 +1,5 @@
-//! An index of matches by path or header, so that a request tries only those that can match these.
+//! An index of matches by path or header, so that a request tries only the matches that its path
+//! and headers allow.
 //!
 //! Matches with the same key are in one list, a *drawer*. The key is an exact path or, without one,
 //! a prefix; otherwise the exact value of a header. The rest is in one list. A request with path
@@ -32,8 +33,8 @@ struct Entry {
 pub(super) struct Index {
     exact: Drawers,
     prefixes: Drawers,
-    /// The number of slashes in the deepest prefix, up to which prefixes of a request's path are
-    /// searched.
+    /// The number of slashes in the deepest prefix key. Prefixes of a request's path with more
+    /// slashes aren't searched.
     depth: usize,
     /// Drawers by value, for each header.
     headers: Vec<(Box<str>, Drawers)>,

@@ -82,15 +82,16 @@ const WATCHED: f64 = 0.3;
 const FORGET: f64 = 10.0;
 /// The highest P when the law closes, as a part of the requests in flight.
 const MOST: f64 = 0.5;
-/// The part of the ceiling from which on it counts as reached.
+/// The part of the ceiling at which it counts as reached.
 const FULL: f64 = 0.8;
 /// The time at the ceiling before it is judged, mean service times.
 const TURNS: f64 = 2.0;
-/// Slots that may be in use beside those that follow from the work.
+/// The number of slots that may be in use in addition to those that follow from the work.
 const CEILING: f64 = 16.0;
 /// The number of answers before references support a ceiling.
 const WARM: f64 = 500.0;
-/// S from which requests wait in the backend, and the least number of samples to close by it.
+/// S from which on requests are assumed to wait in the backend, and the least number of samples to
+/// close the law by it.
 const STRETCH: f64 = 2.0;
 const ENOUGH: f64 = 16.0;
 /// Slots by which the ceiling rises for each answer with S > 2.
@@ -213,7 +214,8 @@ impl Law {
             }
             return false;
         }
-        // The time until it was reached doesn't count, and neither does what ended in it.
+        // The time until the ceiling was reached doesn't count, and neither does the work that
+        // ended in it.
         if self.full_for <= 0.0 {
             self.full_for = f64::MIN_POSITIVE;
             return false;
@@ -237,7 +239,8 @@ impl Law {
         if answers >= ENOUGH && surely && response > view.shortest {
             return true;
         }
-        // A backend that has become slower as a whole still needs more slots.
+        // A backend that has become slower as a whole still needs more slots, so the ceiling rises
+        // slowly.
         self.ceiling += SLOWLY * times[0];
         false
     }
@@ -263,7 +266,7 @@ impl Law {
         }
         (self.open, self.late, self.opened) = (1.0, 0.0, now_ns);
         (self.work, self.watched, self.ceiling) = (0.0, 0.0, 0.0);
-        // The backend has served as many.
+        // The backend has served this many at once.
         self.peak = self.base;
         (self.full_for, self.ended_full) = (0.0, [0.0; 5]);
         (self.resting, self.run, self.jumped_from) = (0.0, 0.0, 0.0);
