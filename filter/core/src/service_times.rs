@@ -75,7 +75,7 @@ use log::Log;
 use record::Window;
 use table::Row;
 
-/// Records that one sync visits at most, apart from a worker's first.
+/// The largest number of records that one sync visits, except for a worker's first sync.
 const VISITS: usize = 64;
 
 /// Processing times of one stage on one worker: its own samples, and the shared estimates.
@@ -93,7 +93,7 @@ pub struct ServiceTimes {
     visits: VecDeque<u16>,
     /// The shared number of changes when it was last read; `None` before the first sync.
     seen: Option<u64>,
-    /// Whether a change could not be announced yet.
+    /// Whether a change remains to be announced.
     announce: bool,
     /// Slot times; `None` if they end with processing times.
     slots: Option<Box<ServiceTimes>>,
@@ -187,8 +187,7 @@ impl ServiceTimes {
         self.log.left_out()
     }
 
-    /// Returns the estimate for decisions about a request of `kind`. Unknown types count as
-    /// `default`.
+    /// Returns the estimate for decisions on a request of `kind`. Unknown types count as `default`.
     #[must_use]
     pub fn estimate(&self, kind: TypeId) -> Estimate<'_> {
         let (source, row) = self.row(kind);
@@ -205,8 +204,8 @@ impl ServiceTimes {
         }
     }
 
-    /// Returns the estimate for decisions about `request`: by its size, if its type's cost depends
-    /// on size and enough requests of such sizes were measured; otherwise the type's estimate.
+    /// Returns the estimate for decisions on `request`: by its size, if its type's cost depends on
+    /// size and enough requests of such sizes were measured; otherwise the type's estimate.
     #[must_use]
     pub fn estimate_of(&self, request: &Attributes) -> Estimate<'_> {
         let Some((unit, ratios)) = self.by_size(request) else {
@@ -238,7 +237,7 @@ impl ServiceTimes {
         self.costs.as_ref().is_some_and(|costs| costs.has(kind))
     }
 
-    /// Returns the time for which a slot of `kind` is held, given a processing time.
+    /// Returns the slot time of a request of `kind` that is processed for `time`; at least `time`.
     fn at_least_held(&self, kind: TypeId, time: Duration) -> Duration {
         match &self.slots {
             Some(slots) => {
@@ -273,15 +272,15 @@ impl ServiceTimes {
         (estimate.source != Source::None).then_some(estimate.mean)
     }
 
-    /// Returns the same as [`ServiceTimes::mean`], but by the size of `request` if it has one.
+    /// Returns [`ServiceTimes::mean`], but by the size of `request` if it has one.
     #[must_use]
     pub fn mean_of(&self, request: &Attributes) -> Option<Duration> {
         let estimate = self.estimate_of(request);
         (estimate.source != Source::None).then_some(estimate.mean)
     }
 
-    /// Returns the mean processing time of requests like `request`, from samples of its type alone
-    /// and whatever the slot times; `None` when there are too few samples.
+    /// Returns the mean processing time of requests like `request`, from samples of its own type
+    /// only and without regard to slot times; `None` when there are too few samples.
     #[must_use]
     pub fn own_mean(&self, request: &Attributes) -> Option<Duration> {
         let own = &self.rows[self.index(request.kind)];

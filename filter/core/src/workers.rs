@@ -148,8 +148,8 @@ impl Membership {
         &self.others
     }
 
-    /// Returns how many worker numbers were ever given out in this process: those from 0 up to, and
-    /// without, the result.
+    /// Returns the number of worker numbers ever given out in this process, which are 0 up to but
+    /// excluding the result.
     #[must_use]
     pub fn numbers(&self) -> u32 {
         self.numbers
@@ -258,8 +258,8 @@ impl Membership {
         Ok(false)
     }
 
-    /// Marks worker `dead` as being buried by this VM, whatever its heartbeat. Returns false if it
-    /// has left, is being buried, or is this one.
+    /// Marks worker `dead` as being buried by this VM, regardless of its heartbeat. Returns false
+    /// if it has left, is being buried, or is this one.
     ///
     /// # Errors
     /// [`HostError`]; its lease then runs out instead.
@@ -272,7 +272,7 @@ impl Membership {
         }
     }
 
-    /// Claims the next number that no VM of any list has for clean-up by this worker.
+    /// Claims, for clean-up by this worker, the next number that no VM of any list has.
     fn sweep(
         &mut self,
         now: Instant,
@@ -356,7 +356,7 @@ fn update<T>(
     })
 }
 
-/// Claims the lowest number that no VM has, neither of this list nor of another one.
+/// Claims the lowest number that no VM of any list has.
 fn claim(now: Instant, nonce: u64, host: &impl Shared) -> Result<WorkerId, HostError> {
     let mark = nonce | BURIAL;
     let mut from: WorkerId = 0;
@@ -388,7 +388,7 @@ fn claim(now: Instant, nonce: u64, host: &impl Shared) -> Result<WorkerId, HostE
 }
 
 /// Starts the heartbeat of worker `id`, unless a VM of another list has that number; returns
-/// whether it did. Of two VMs that do so at once at most one succeeds, as each adds before it
+/// whether it did. If two VMs do so at once, at most one succeeds, because each adds before it
 /// reads. The other one takes its addition back before the first renewal.
 fn occupy(id: WorkerId, now: Instant, host: &impl Shared) -> Result<bool, HostError> {
     let heartbeat = heartbeat_number(host, id)?;

@@ -25,7 +25,7 @@ const NANOS: u64 = (1 << NANOS_BITS) - 1;
 #[derive(Debug, Clone, Copy, Default)]
 struct Fresh {
     samples: u32,
-    /// The number of unmeasured answers beside these samples.
+    /// The number of answers of the type that were not measured, in addition to these samples.
     unmeasured: u64,
 }
 

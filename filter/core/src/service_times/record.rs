@@ -47,7 +47,7 @@ pub(super) struct Window {
     pub(super) step: Duration,
     /// Steps that are readable at once, at least 1.
     pub(super) steps: u32,
-    /// The number of samples from which on a histogram is used.
+    /// The least number of samples in a histogram that is used.
     pub(super) min_samples: u32,
 }
 
@@ -80,7 +80,7 @@ struct Step {
 /// The workers' shared samples of one type.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// The number of changes of the readable part, by which workers detect a change.
+    /// The number of changes of the readable part. Workers compare it to detect a change.
     pub(super) generation: u64,
     /// The time at which the newest step was closed.
     closed: Instant,

@@ -371,10 +371,7 @@ impl Stage {
         done
     }
 
-    /// Returns those of `flows` that have no state to keep, and no request on this worker.
-    ///
-    /// # Errors
-    /// [`HostError`].
+    /// ~ Returns the `flows` that have no state to keep, and no request on this worker.
     pub fn idle_flows(
         &mut self,
         host: &impl Host,
@@ -497,8 +494,9 @@ impl Stage {
         done
     }
 
-    /// Counts a waiter as running in the backend, above P if necessary, since its client has waited
-    /// enough. If no slot can be booked for it, the stage removes it, and so never releases one.
+    /// Counts a waiter as running in the backend, above P if necessary, because its client has
+    /// waited enough. If no slot can be booked for it, the stage removes it, and so never releases
+    /// one.
     fn let_go(
         &mut self,
         host: &impl Host,

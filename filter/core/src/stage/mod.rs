@@ -97,7 +97,7 @@ pub struct Stage {
     acceptance: Option<Exchange>,
     sampling: Sampling,
     firsts: FirstAttempts,
-    /// Whether a service time is known, by which the work of queued requests is estimated.
+    /// Whether any service time is known, to estimate the work of queued requests.
     knows_times: bool,
     demand: Option<DemandExchange>,
     control: Control,
@@ -186,7 +186,7 @@ impl Stage {
         &self.config
     }
 
-    /// Returns P, configured or found by control.
+    /// Returns P, configured or found automatically.
     #[must_use]
     pub fn parallelism(&self) -> u32 {
         self.slots.known()
@@ -255,10 +255,7 @@ impl Stage {
         self.stats.count_stage(count, 1);
     }
 
-    /// Decides about a request that arrives (point 1).
-    ///
-    /// # Errors
-    /// [`HostError`]; the caller lets the request through, unmanaged.
+    /// ~ Decides on an arriving request (point 1).
     pub fn arrive(
         &mut self,
         host: &impl Host,
@@ -272,10 +269,7 @@ impl Stage {
         self.enter(host, now, ticket, actions)
     }
 
-    /// Decides about a request that is already in the table (point 1).
-    ///
-    /// # Errors
-    /// [`HostError`]; the caller lets the request through, unmanaged, and its ticket is void.
+    /// ~ Decides on a request that is already in the table (point 1).
     pub(crate) fn enter(
         &mut self,
         host: &impl Host,
@@ -697,7 +691,8 @@ impl Stage {
         }
     }
 
-    /// Returns the largest number of slots in use beside a request: when it got its own, or now.
+    /// Returns the number of other slots in use when the request got its own, or now if that is
+    /// more.
     fn beside(&self, request: &Request) -> u32 {
         let now = self.slots.in_use(self.ledger.booked().slots);
         request.beside.max(now)

@@ -1,4 +1,4 @@
-//! Parked requests: those of a type of which nothing is answered.
+//! Parked requests: admitted requests that wait because no request of their type is answered.
 //!
 //! **The problem.** Whether a type is broken is decided from the outcomes of all workers
 //! ([`ValueCut`](crate::strategy::ValueCut)), which takes a few hundred ms. Until then every
@@ -13,10 +13,11 @@
 //! the number sent since then ≥ max(a + 4√a, P − b − 2√b, 2)
 //! ```
 //!
-//! The rest waits apart from the queue, where it delays no other type, until the last objective at
-//! most, and then is refused. Nothing else is refused for it, and one answer ends it: a type that
-//! only has become slow waits for a moment, and a type that is alone never does. Probes of a type
-//! that is broken don't wait. Once it is, the cut bounds it.
+//! Further requests wait apart from the queue, where they delay no other type, until the last
+//! objective at most, and then are refused. No other request is refused because of them, and one
+//! answer ends the wait. So a type that has only become slower waits for a moment, and a type
+//! without other traffic never waits. Probes of a broken type don't wait, because the cut bounds
+//! them.
 //!
 //! Each of n workers counts only what it sent itself, and compares with an n-th of that, which
 //! needs no exchange.
@@ -34,7 +35,7 @@ use crate::time::Instant;
 
 /// The least number of requests, on all workers, after which a type sends no more.
 const FEWEST: f64 = 2.0;
-/// The time for which nothing of it was answered by then, mean slot times.
+/// The time for which the first of them must have been unanswered, mean slot times.
 const LONG: f64 = 4.0;
 
 /// The requests of a type on this worker that were sent since its last answer.
@@ -62,7 +63,7 @@ impl Parked {
         }
     }
 
-    /// Adopts another number of types.
+    /// Adopts a new number of types.
     pub(super) fn resize(&mut self, types: usize) {
         self.sent = vec![Sent::default(); types];
     }
@@ -105,14 +106,14 @@ impl Parked {
 }
 
 impl Stage {
-    /// Whether a request of `kind` that was admitted has to wait for an answer of its type. Probes
-    /// of a broken type don't, because the requests that hang may never be answered.
+    /// Whether an admitted request of `kind` has to wait for an answer of its type. Probes of a
+    /// broken type don't, because the requests that hang may never be answered.
     pub(super) fn parks(&self, now: Instant, kind: TypeId) -> bool {
         let cut = self.strategy.base.value_cut();
         self.is_unanswered(now, kind) && cut.is_none_or(|cut| !cut.is_broken(kind))
     }
 
-    /// Whether nothing is answered of `kind`, so that no further requests are sent.
+    /// Whether no request of `kind` is answered, so that no further ones are sent.
     fn is_unanswered(&self, now: Instant, kind: TypeId) -> bool {
         let sent = self.parked.sent.get(usize::from(kind.0));
         let (Some(cut), Some(sent)) = (self.strategy.base.value_cut(), sent) else {

@@ -50,7 +50,7 @@ pub(super) struct Bucket {
     /// Tokens that may be spent, as of `at`.
     level: f64,
     at: Option<Instant>,
-    /// The time at which this worker last had no unbooked tokens when it read the record, s.
+    /// The time of this worker's last read of the record that left no tokens unbooked, s.
     seen: f64,
     /// Spent tokens that are not in the record yet; negative if more were given back.
     spent: f64,
@@ -68,7 +68,7 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    /// Creates a full bucket, of which this worker has the whole share.
+    /// Creates a full bucket, the whole of which is this worker's share.
     pub(super) fn new(rate: f64) -> Self {
         Self {
             rate,

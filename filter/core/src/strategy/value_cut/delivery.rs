@@ -52,13 +52,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Weight of the newest outcome of a type that is well, and of one that is broken or fails.
+/// Weight of the newest outcome: of a type that is well, and of a type that is broken or fails.
 const GAIN: (f64, f64) = (1.0 / 30.0, 1.0 / 6.0);
 /// A type is broken if a larger part of its outcomes than this is stuck, ratio.
 const BROKEN: f64 = 0.5;
 /// A type fails if a smaller part of its outcomes than this delivers, ratio.
 const FAILS: f64 = 0.5;
-/// The least number of silent requests by which a type that was well is broken.
+/// The least number of silent requests that break a type that was well.
 const SILENT: f64 = 2.0;
 /// The number of outcomes from which on slot times are known.
 const FEWEST: f64 = 20.0;
@@ -344,8 +344,8 @@ impl Delivery {
 }
 
 /// Returns the number of slots for probes of a broken type whose last probe entered `pause` s ago.
-/// Of all `slots`, types that are well ask for `working`. At least so many work, while a P that
-/// control found may be too high.
+/// Of all `slots`, types that aren't broken ask for `working`. At least that many slots work,
+/// whereas a P that was found automatically may be too high.
 pub(super) fn probes(slots: f64, working: f64, pause: f64) -> f64 {
     let part = if pause < PAUSE {
         (PROBES.0 * working).floor()
