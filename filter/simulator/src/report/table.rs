@@ -53,7 +53,7 @@ pub struct Limited {
     pub ours: f64,
     /// The number of decimals of `ours`.
     pub decimals: usize,
-    /// The limit.
+    /// The largest accepted value.
     pub limit: f64,
 }
 
