@@ -131,7 +131,7 @@ impl Screen {
         self.table = TableState::new();
     }
 
-    /// Counts one proxy, or all. Ends a pause, because its values are those of other proxies.
+    /// Counts one proxy, or all. Ends a pause, because the paused values are of other proxies.
     fn count(&mut self, only: Option<String>) {
         self.paused &= self.only == only;
         self.only = only;
