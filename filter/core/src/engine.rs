@@ -308,7 +308,10 @@ impl<B: Beside> Engine<B> {
         Some(&stage.config.policy)
     }
 
-    /// ~ Decides on an arriving request. `own_deadline` is its deadline, as a time from now.
+    /// Decides on an arriving request. `own_deadline` is its deadline, as a time from now.
+    ///
+    /// # Errors
+    /// [`HostError`]: the shared state can't be read or written; let the request through.
     pub fn arrive(
         &mut self,
         host: &impl Host,
@@ -374,8 +377,11 @@ impl<B: Beside> Engine<B> {
         decision
     }
 
-    /// ~ Decides on a request whose attributes the caller supplies, such as the simulator.
+    /// Decides on a request with attributes that the caller supplies, as the simulator does.
     /// [`Engine::arrive`] finds them itself.
+    ///
+    /// # Errors
+    /// As [`Engine::arrive`].
     pub fn admit(
         &mut self,
         host: &impl Host,
@@ -496,7 +502,10 @@ impl<B: Beside> Engine<B> {
         self.beside.holds_calls() || self.policies.iter().any(|p| p.is_busy(&self.beside))
     }
 
-    /// ~ Uses a slot that another worker freed, for a request that waits here.
+    /// Uses a slot that another worker freed, for a request that waits here.
+    ///
+    /// # Errors
+    /// [`HostError`].
     pub fn woken(
         &mut self,
         host: &impl Host,

@@ -313,7 +313,10 @@ impl StageStats {
         host.record(self.handover, micros(idle))
     }
 
-    /// ~ Publishes P, if it is found automatically.
+    /// Publishes P, if it is found automatically.
+    ///
+    /// # Errors
+    /// [`HostError`].
     pub fn slots(&self, host: &impl Metrics, slots: u32) -> Result<(), HostError> {
         host.record(self.slots, u64::from(slots))
     }

@@ -145,7 +145,7 @@ impl Order {
         self.discipline != config::Discipline::Fifo
     }
 
-    /// ~ Returns the largest ratio of the growth of a type's wait to the growth of a FIFO's wait.
+    /// Returns the largest ratio of the growth of a type's wait to the growth of a FIFO's wait.
     /// Orders by limits (slack, deadlines) let no request be overtaken for long. In a short queue,
     /// a wait is mostly the remaining time of requests in service, which a longer queue does not
     /// multiply.

@@ -71,7 +71,10 @@ impl Policy {
         self.stage.is_busy() || beside.is_busy(self.id, &self.stage.requests)
     }
 
-    /// ~ Decides on an arriving request.
+    /// Decides on an arriving request.
+    ///
+    /// # Errors
+    /// [`HostError`]; the caller lets the request through, unmanaged.
     pub(super) fn arrive(
         &mut self,
         beside: &mut impl Beside,

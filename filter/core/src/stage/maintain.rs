@@ -371,7 +371,10 @@ impl Stage {
         done
     }
 
-    /// ~ Returns the `flows` that have no state to keep, and no request on this worker.
+    /// Returns the `flows` that have no state to keep, and no request on this worker.
+    ///
+    /// # Errors
+    /// [`HostError`].
     pub fn idle_flows(
         &mut self,
         host: &impl Host,

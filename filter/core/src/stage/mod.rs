@@ -255,7 +255,10 @@ impl Stage {
         self.stats.count_stage(count, 1);
     }
 
-    /// ~ Decides on an arriving request (point 1).
+    /// Decides on an arriving request (point 1).
+    ///
+    /// # Errors
+    /// [`HostError`]; the caller lets the request through, unmanaged.
     pub fn arrive(
         &mut self,
         host: &impl Host,
@@ -269,7 +272,10 @@ impl Stage {
         self.enter(host, now, ticket, actions)
     }
 
-    /// ~ Decides on a request that is already in the table (point 1).
+    /// Decides on a request that is already in the table (point 1).
+    ///
+    /// # Errors
+    /// [`HostError`]; the caller lets the request through, unmanaged, and its ticket is void.
     pub(crate) fn enter(
         &mut self,
         host: &impl Host,
