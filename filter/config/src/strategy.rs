@@ -1,5 +1,5 @@
-//! The types of the filter's configuration: admission strategies, with their checks. Those of the
-//! response time controller are in `check`.
+//! The types of the filter's configuration: admission strategies, with their checks. The response
+//! time controller's checks are in `check`.
 
 use std::collections::BTreeMap;
 

@@ -178,10 +178,10 @@ impl<B: Beside> Engine<B> {
     }
 
     /// Adopts the inbound configurations of all listeners, each with its listener's name, oldest
-    /// first. The configuration of a request's own listener ([`RequestView::listener`]) decides
-    /// about it. A policy that several of them contain runs once, with its settings from the newest
-    /// and its routes from each. An invalid configuration changes nothing. [`Engine::build`] must
-    /// follow.
+    /// first. A request is subject to the configuration of its own listener
+    /// ([`RequestView::listener`]). A policy that several of them contain runs once, with its
+    /// settings from the newest and its routes from each. An invalid configuration changes nothing.
+    /// [`Engine::build`] must follow.
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.
@@ -212,8 +212,9 @@ impl<B: Beside> Engine<B> {
         Ok(())
     }
 
-    /// Brings the running stages in line with the configuration, and keeps those that it still has.
-    /// A stage that can't be changed stays as it was. Before this worker has joined, none runs.
+    /// Brings the running stages in line with the configuration, and keeps the stages that it still
+    /// contains. A stage that can't be changed stays as it was. No stage runs before this worker
+    /// has joined.
     ///
     /// # Errors
     /// [`HostError`]; the next tick continues.

@@ -3,7 +3,7 @@
 //!
 //! Decisions read two atomic gauges of the host per stage: the slots in use, and the queue. The
 //! queue's length and work share one gauge (length in the upper 20 bits, work in the lower 44),
-//! because they change together and are read together, and every host call counts. Beside them
+//! because they change together and are read together, and every host call counts. In addition,
 //! every worker keeps its own share of both, so that a dead worker's share can be given back
 //! ([`Ledger::give_back`]).
 //!

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A query type of a stage: an index into its configured types, of which the last is `default`.
+/// A query type of a stage: an index into its configured types; the last one is `default`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TypeId(pub u16);
 

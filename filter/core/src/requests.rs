@@ -12,8 +12,8 @@ use crate::time::Instant;
 /// The phase of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Not in the stage yet: [`Beside`](crate::beside::Beside) holds it, or it is being decided
-    /// about.
+    /// Not in the stage yet: [`Beside`](crate::beside::Beside) holds it, or the decision on it is
+    /// pending.
     Arriving,
     /// Waits for a slot.
     Queued,

@@ -4,8 +4,9 @@
 //! technique": one histogram is read while a second is populated, and at the end of an interval
 //! they are swapped. §7 suggests a sliding window instead. Both are one algorithm here, which
 //! `record` describes: dual buffers are a window that slides by its whole length. Appendix A adds a
-//! general histogram over all types, which replaces that of a type with too few samples, judged by
-//! the objectives of `default`; and it retains a histogram through a lull.
+//! general histogram over all types. It replaces the histogram of a type with too few samples, and
+//! the type is then judged by the objectives of `default`. Appendix A also retains a histogram
+//! through a lull.
 //!
 //! The difficulty is that each worker of the proxy sees only its part of the completions, and that
 //! VMs come and go with every policy edit and upgrade. So all histograms of a type live in data
@@ -28,17 +29,17 @@
 //! objective even without any queue wait, then every request of its type is refused, nothing is
 //! measured, and the type is refused permanently, however idle the backend. A slow phase is enough,
 //! or an unlucky sample of a type that is close to its objective. Such an estimate is marked
-//! [`Estimate::condemned`]. Bouncer then admits requests that find no queue, for which §2 has a
-//! reason, too ("Bouncer should not prevent the system from processing queries at its full
-//! capacity"), and `min_samples` of them become readable at once. In simulation at 1.2× load this
-//! raises utilization from 87% to 100% (and brings rejections to within two points of Table 3's).
+//! [`Estimate::condemned`]. Bouncer then admits requests that find no queue. §2 also argues for
+//! that ("Bouncer should not prevent the system from processing queries at its full capacity"), and
+//! `min_samples` of them become readable at once. In simulation at 1.2× load this raises
+//! utilization from 87% to 100% (and brings rejections to within two points of Table 3's).
 //!
 //! **Streams.** With `measure: FirstByte`, processing time ends with the first byte of a response
-//! and its slot is held to the last. Objectives then concern another time than slots do. So a
-//! second set of the same histograms measures slot times. Means come from it: the drain rate of the
-//! queue (Eq. 2) and the cost of a request. Quantiles, which are compared with objectives, are of
-//! processing times. A slot time is measured when the slot is given back. Until the first streams
-//! end, slot times are assumed to end at the first byte.
+//! and its slot is held to the last. Objectives then apply to a shorter time than slots are held.
+//! So a second set of the same histograms measures slot times. Means come from it: the drain rate
+//! of the queue (Eq. 2) and the cost of a request. Quantiles, which are compared with objectives,
+//! are of processing times. A slot time is measured when the slot is given back. Until the first
+//! streams end, slot times are assumed to end at the first byte.
 //!
 //! Memory per worker: 64 KB for the log, about 150 bytes a type and 40 an objective; 1,000 types
 //! with two objectives 0.3 MB in total. Shared, per type: a sparse histogram for each step and one
@@ -446,7 +447,8 @@ impl ServiceTimes {
         }
     }
 
-    /// Merges the log into the shared records: the general one, then that of each type in the log.
+    /// Merges the log into the shared records: first the general record, then the record of each
+    /// type in the log.
     fn exchange(
         &mut self,
         now: Instant,

@@ -26,8 +26,8 @@
 //! headgate.policy.<namespace>/<name>.type.<type>.quality_permille[.class.<class>]    gauge      1000: full
 //! ```
 //!
-//! `<reason>` is [`Reason`]'s name. A type has one for each of its objectives, and for those of
-//! `default`, by which a cold type is judged.
+//! `<reason>` is [`Reason`]'s name. A type has one such reason for each of its objectives, and for
+//! each objective of `default`, by which a cold type is judged.
 //!
 //! The last three are the response time controller's; one controller for all types has them without
 //! the type. Bouncer's value cut has

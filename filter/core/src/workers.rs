@@ -11,9 +11,9 @@
 //! that resumes after its lease ran out detects that, joins again under another number and books
 //! its share again.
 //!
-//! A VM may resume at the moment in which another buries it. It writes its heartbeat before it
-//! reads the list; the other marks the list before it reads the heartbeat a second time. One of the
-//! two sees the other's write.
+//! A VM may resume at the moment when another buries it. It writes its heartbeat before it reads
+//! the list; the other marks the list before it reads the heartbeat a second time. One of the two
+//! sees the other's write.
 //!
 //! A number may become free with a share still booked under it: the VM that buried it may not have
 //! had the stage. Members sweep free numbers in turn, under the same mark as a burial.
@@ -175,7 +175,7 @@ impl Membership {
         now.since(self.renewed) > LEASE / 2
     }
 
-    /// Renews the heartbeat and checks those of the others. Cheap when called often.
+    /// Renews this VM's heartbeat and checks those of the other VMs. Cheap when called often.
     ///
     /// # Errors
     /// [`HostError`]; nothing is lost, the next tick tries again.
@@ -365,8 +365,8 @@ fn claim(now: Instant, nonce: u64, host: &impl Shared) -> Result<WorkerId, HostE
             let is_free = |id: &WorkerId| list.get(*id as usize).is_none_or(|&nonce| nonce == 0);
             let id = (from..MAX_WORKERS).find(is_free)?;
             list.resize(list.len().max(id as usize + 1), 0);
-            // Mark it until it has a heartbeat. That of its last owner is stale, so others would
-            // bury this VM at once.
+            // Mark it until it has a heartbeat. The heartbeat of its last owner is stale, so others
+            // would bury this VM at once.
             list[id as usize] = mark;
             Some(id)
         })?;

@@ -146,7 +146,7 @@ fn span(envoy: Envoy) -> Option<Span> {
     envoy.span()
 }
 
-/// The names of a span's tags: the request's type, the decision, the reason of a refusal, and the
+/// The names of a span's tags: the request's type, the decision, the reason for a refusal, and the
 /// time for which the request was held, ms.
 const TYPE: &str = "headgate.type";
 const DECISION: &str = "headgate.decision";

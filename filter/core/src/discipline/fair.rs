@@ -25,13 +25,13 @@
 //! A weighted fair queue uses a Q below every cost: 16 µs at the least weight of all flows.
 //!
 //! *Round now* is the smallest rank that waited on any worker when a request last left the queue
-//! for a slot. That is mostly the rank of this request. It is another one if a worker serves a
-//! request before its turn, because the worker of the first one was woken and has not answered yet.
+//! for a slot. That is mostly the rank of this request. It differs if a worker serves a request
+//! before its turn, because the worker with the first request was woken and has not answered yet.
 //! With the rank of the served request as the round, all flows would lose their unused quanta to a
 //! flow whose single request takes many rounds. The maximum removes the quanta that a flow did not
 //! use while it had no requests. A flow that was idle for longer than a round has one quantum for
-//! the round in progress. A flow that returns within the round has the rest of its quantum. (The
-//! textbook of deficit round robin takes the rest away at once and puts the flow at the end of its
+//! the round in progress. A flow that returns within the round has the rest of its quantum.
+//! (Textbook deficit round robin takes the rest away at once and puts the flow at the end of its
 //! list, into the round in progress or the next. That would require all workers to agree on when a
 //! flow is empty.)
 //!
@@ -42,8 +42,8 @@
 //! the time of its stated cost ([`crate::work::Work`]), times the ratio of actual to expected time
 //! of the flow's requests ([`super::cost`]; where flows are types, their means already contain it).
 //! The second charge, at the end, is the difference to the actual slot time. Shares are therefore
-//! shares of slot time, whatever the estimates were, also among flows whose requests have one type.
-//! Wisp §4.3 requires this: a request is charged to its flow. Its cost elsewhere in its tree
+//! shares of slot time, regardless of the estimates, even among flows whose requests have the same
+//! type. Wisp §4.3 requires this: a request is charged to its flow. Its cost elsewhere in its tree
 //! doesn't count, since slots are the shared resource here.
 //!
 //! A correction also counts for requests that are waiting already. It is added to *corrected* of

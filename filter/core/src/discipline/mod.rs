@@ -25,7 +25,7 @@
 //!
 //! A queue that is only observed (`queue.mode: Observe`, `mode: DryRun`) is in the backend, where
 //! the discipline has no effect. There the order is FIFO and waits are estimated as in a FIFO,
-//! whatever is configured.
+//! regardless of the configured discipline.
 
 mod cost;
 mod fair;

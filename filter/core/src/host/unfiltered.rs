@@ -24,7 +24,7 @@ use crate::shared::change_bytes;
 /// The bit that marks ids of numbers in shared data. Envoy's ids count up from 0 and have the kind
 /// in the 2 low bits.
 const STORED: u32 = 1 << 31;
-/// The number of different amounts with which a gauge is tested.
+/// The number of different amounts that test a gauge.
 const PROBES: i64 = 4;
 /// The number of compare-and-swap attempts of one change. Each failure means that another worker's
 /// change succeeded.

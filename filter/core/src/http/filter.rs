@@ -127,11 +127,11 @@ impl<H: Host, B: Beside> Filter<H, B> {
 
     /// Adopts configuration `id`, which is for listener `name`, and logs it. On error, the last
     /// good one stays, and `id` is unknown unless the caller calls [`Filter::refused`].
-    /// Configurations of one name replace each other. Those of different names are in force side by
-    /// side, each for its listener's streams ([`Stream::listener`]).
+    /// Configurations of one name replace each other. Configurations of different names are in
+    /// force side by side, each for its listener's streams ([`Stream::listener`]).
     ///
     /// # Errors
-    /// [`ConfigError`]: that of `prepared`, or of the host.
+    /// [`ConfigError`]: the error of `prepared`, or of the host.
     pub fn take_over(
         &mut self,
         proxy: &impl Proxy,

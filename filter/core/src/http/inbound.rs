@@ -58,8 +58,8 @@ impl Inbound {
         self.ticket.is_some()
     }
 
-    /// Decides about the request when its headers arrive. The caller then continues it, holds it,
-    /// or answers it with [`Filter::reply`].
+    /// Decides on the request when its headers arrive. The caller then continues it, holds it, or
+    /// answers it with [`Filter::reply`].
     pub fn request_headers(
         &mut self,
         filter: &mut Filter<impl Host, impl Beside>,
@@ -99,7 +99,8 @@ impl Inbound {
         let Some(ticket) = self.ticket else {
             return;
         };
-        // Call it before Headgate's own headers overwrite those of the process behind a gateway.
+        // Call it before Headgate's own headers overwrite the headers of the process behind a
+        // gateway.
         B::answers(filter, stream, ticket, self.asked.by_peer);
         filter.hint(stream, ticket);
         let stage = filter.engine.stage(ticket.policy);

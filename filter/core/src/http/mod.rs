@@ -84,7 +84,7 @@ pub trait Stream: Proxy {
     /// Returns the stream's number, unique among the open streams.
     fn id(&self) -> u32;
 
-    /// Returns the name of the stream's listener, which is that of its configuration
+    /// Returns the name of the stream's listener, which its configuration has, too
     /// ([`Filter::configure`]).
     fn listener(&self) -> &str {
         ""

@@ -116,9 +116,9 @@ impl Log {
         }
     }
 
-    /// Passes the samples of at most `most` types to `merge`, and removes those of a type if that
-    /// succeeded. Types take turns, starting after the last one. All samples must already be in the
-    /// general histogram.
+    /// Passes the samples of at most `most` types to `merge`, and removes the samples of a type if
+    /// that succeeded. Types take turns, starting after the last one. All samples must already be
+    /// in the general histogram.
     pub(super) fn drain_types<E>(
         &mut self,
         most: usize,

@@ -148,7 +148,7 @@ impl Record {
         self.closed = now;
     }
 
-    /// Returns the largest number of closed steps: those of the window, plus the current one if
+    /// Returns the largest number of closed steps: the steps of the window, plus the current one if
     /// part of it is closed already. Otherwise the current one would push the oldest out too early.
     /// Dual buffers have no partial step.
     fn most(&self, now: Instant, window: &Window) -> usize {

@@ -124,7 +124,7 @@ impl<'a> Estimate<'a> {
     }
 }
 
-/// A row of the table that decisions read. The last row is that of the general histogram.
+/// A row of the table that decisions read. The last row is for the general histogram.
 #[derive(Debug, Default)]
 pub(super) struct Row {
     /// Part of the shared key.

@@ -15,7 +15,7 @@
 //! necessary, and it is trusted for a minute.
 //!
 //! Hosts are read from the proxy only while there are overtaken requests, and for ten seconds after
-//! that: those of overtaken requests, of all requests that take long while a host hangs, and of
+//! that: the hosts of overtaken requests, of all requests that take long while a host hangs, and of
 //! answers. A request without a host, as in a connection pool's queue, keeps its slot. Each worker
 //! judges by its own requests.
 

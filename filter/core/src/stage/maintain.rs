@@ -484,8 +484,9 @@ impl Stage {
         done
     }
 
-    /// Counts observed requests as running. They are already in the backend, whatever their place
-    /// in the modelled queue. From now on a place in the queue would delay or refuse them.
+    /// Counts observed requests as running. They are already in the backend, regardless of their
+    /// place in the modelled queue. From now on, a place in the queue would delay them or get them
+    /// refused.
     fn adopt_watched(&mut self, host: &impl Host) -> Result<(), HostError> {
         let mut done = Ok(());
         while let Some((slot, _)) = self.queue.head() {

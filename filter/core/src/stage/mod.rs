@@ -238,8 +238,8 @@ impl Stage {
             || self.acceptance.as_ref().is_some_and(Exchange::is_pending)
     }
 
-    /// Returns the quality in which the application should answer this request, ratio; `None` if
-    /// the stage asks for none.
+    /// Returns the quality that the application should deliver for this request, ratio; `None` if
+    /// the stage requests none.
     #[must_use]
     pub fn quality(&self, ticket: Ticket) -> Option<f64> {
         let request = self.requests.of(ticket)?.attributes;

@@ -19,8 +19,8 @@
 //! without other traffic never waits. Probes of a broken type don't wait, because the cut bounds
 //! them.
 //!
-//! Each of n workers counts only what it sent itself, and compares with an n-th of that, which
-//! needs no exchange.
+//! Each of n workers counts only the requests that it sent itself, and compares them with an n-th
+//! of the bound, which needs no exchange.
 //!
 //! **Left out.** A P that is found. Requests that hang take fewer slots then, too, and most runs
 //! are better for it. But the law closes with fewer requests in flight, and in one of four runs

@@ -1,8 +1,8 @@
 //! The state of the queue at a request's arrival, on which the decision on the request is based.
 //!
 //! Decisions are based on the queue that results from them. If they are enforced, that is the real
-//! queue, which the ledger has. A dry run refuses no request, so the real queue is another one, and
-//! the modelled queue replaces it for all strategies (see [`mod@super::backlog`]): its length, its
+//! queue, which the ledger has. A dry run refuses no request, so the real queue differs, and the
+//! modelled queue replaces it for all strategies (see [`mod@super::backlog`]): its length, its
 //! work, its wait and its free slots.
 
 use std::time::Duration;
@@ -165,7 +165,7 @@ impl Stage {
         }
     }
 
-    /// Whether a request has little chance to meet its own deadline even without queue wait,
+    /// Whether a request has little chance of meeting its own deadline even without queue wait,
     /// because nine in ten requests of its type take longer (Wisp §3.2, §4.3). With the mean
     /// instead, and scattered times, most of the requests that are answered in time would be
     /// refused.

@@ -34,7 +34,7 @@
 //! to 0.785. The whole budget instead of a third, or 300 requests instead of 100, refuse less and
 //! answer less in time.
 //!
-//! Every worker counts its own requests, whose parts are the same as those of all requests.
+//! Every worker counts only its own requests, because they are a sample of all requests.
 
 use crate::request::TypeId;
 

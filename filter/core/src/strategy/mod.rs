@@ -76,7 +76,7 @@ pub struct View<'a> {
 
 /// An admission strategy, the base of a [`Strategy`]. No method allocates or calls the host.
 pub trait Admission: std::fmt::Debug + Send {
-    /// Point 1: admits a request that arrives at `view.now`, or returns the reason of its refusal.
+    /// Point 1: admits a request that arrives at `view.now`, or returns the reason for its refusal.
     /// `rng` is the only source of randomness.
     fn decide(
         &mut self,
@@ -150,8 +150,8 @@ pub trait Admission: std::fmt::Debug + Send {
         None
     }
 
-    /// Returns the quality in which the application should answer requests of this type and class,
-    /// ratio; `None` if the strategy doesn't degrade service.
+    /// Returns the quality that the application should deliver for this type and class, ratio;
+    /// `None` if the strategy doesn't degrade service.
     fn quality(&self, _kind: TypeId, _class: ClassId) -> Option<f64> {
         None
     }
@@ -203,9 +203,9 @@ pub struct Strategy {
     pub base: Box<dyn Admission>,
     /// Bouncer Alg. 2 or 3.
     pub avoidance: Option<Avoidance>,
-    /// The bound of utilization beside Bouncer, because objectives alone don't bound it (Bouncer
-    /// §2). Its refusals are at random and final, so it measures and judges only requests that the
-    /// rest admits.
+    /// The bound of utilization in addition to Bouncer, because objectives alone don't bound it
+    /// (Bouncer §2). Its refusals are at random and final, so it measures and judges only requests
+    /// that the rest admits.
     pub capacity: Option<AcceptFraction>,
 }
 

@@ -53,8 +53,8 @@
 //!
 //! *Feedback.* The cut's budget follows the refusals of Alg. 1 and the ceiling among types above
 //! the cut (f = 1): it moves every 50 requests of these types, but no sooner than a step and no
-//! later than a second. With `lost` the part of their value that was refused, and t the time since
-//! the last move,
+//! later than a second. With `lost` as the part of their value that was refused, and t the time
+//! since the last move,
 //!
 //! ```text
 //! lost ≤ 0.02      ρ ← ρ + 0.04 t                    within 0.3..=1.3
@@ -88,7 +88,7 @@
 //!
 //! Spare slots (trunk reservation) lose 5 to 15 points on mixes with heavy tails. Bounds on slots
 //! leave slots idle when the valuable types are few. The forecast needs a count of running requests
-//! by type. The ceiling needs no further measurements. The cut is needed beside it, because the
+//! by type. The ceiling needs no further measurements. The cut is needed in addition, because the
 //! ceiling is the same for all types below the most valuable one: it doesn't rank them. The engine
 //! in simulated time reaches the last row of the model. With the paper's mix its result is within
 //! 0.01 of Alg. 1 alone with P = 100, and within 0.02 with P = 20. Tolerating 1% in place of 2%, or
@@ -276,7 +276,7 @@ struct Presence {
     entered: Instant,
 }
 
-/// The end of a request, as a measure of what its slot delivered.
+/// The end of a request, as a measure of its slot's yield.
 #[derive(Debug, Clone, Copy)]
 pub struct End {
     /// The time from its slot to the backend's answer; `None` without one.
@@ -420,7 +420,7 @@ impl ValueCut {
     }
 
     /// Returns the time in the backend after which a request of `kind` counts as not delivered,
-    /// whatever its outcome; `None` for never.
+    /// regardless of its outcome; `None` for never.
     #[must_use]
     pub fn late_after(&self, kind: TypeId) -> Option<Duration> {
         let at = usize::from(kind.0).min(self.kinds.len() - 1);
@@ -475,8 +475,8 @@ impl ValueCut {
         wait.max(rival_wait).as_secs_f64() <= ceiling
     }
 
-    /// Returns the type whose wait, beside the request's own, shows how much slack of more valuable
-    /// types is used.
+    /// Returns the type whose wait is checked in addition to the request's own, because it shows
+    /// how much slack of more valuable types is used.
     #[must_use]
     pub fn rival(&self, request: &Attributes) -> Option<TypeId> {
         self.cells[self.cell(request.kind, request.class)].rival
@@ -517,8 +517,8 @@ impl ValueCut {
         self.mean(kind, |cell| cell.admitted)
     }
 
-    /// Returns the value that a second in a slot yields with requests of this type, by which it is
-    /// ranked: the average of its classes by work. 0 while its cost is not known.
+    /// Returns the value that a second in a slot yields with requests of this type, which is the
+    /// type's rank: the average of its classes by work. 0 while its cost is not known.
     #[must_use]
     pub fn density(&self, kind: TypeId) -> f64 {
         let known = &self.kinds[usize::from(kind.0).min(self.kinds.len() - 1)];

@@ -196,7 +196,7 @@ fn slots(values: &Value) -> Span<'static> {
     Span::styled(text.join("/"), if full { WARNING } else { Style::new() })
 }
 
-/// Returns the reasons of refusals, the most frequent first. Those of a dry run aren't enforced.
+/// Returns the reasons for refusals, the most frequent first. Those of a dry run aren't enforced.
 fn reasons(values: &Value) -> Span<'static> {
     let values = traffic(values);
     let of_type = values["refusedByReason"].as_object().into_iter().flatten();

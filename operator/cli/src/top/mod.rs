@@ -165,7 +165,7 @@ fn choice(args: &TopArgs) -> Choice {
     }
 }
 
-/// Returns the proxies, the selection with which to find those of a cluster again, and a remark on
+/// Returns the proxies, the selection that finds the proxies of a cluster again, and a remark on
 /// them.
 async fn proxies(
     args: &TopArgs,

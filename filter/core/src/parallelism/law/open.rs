@@ -11,16 +11,15 @@
 //! late < 0.4 and less than 0.85 P asked for, 1 s  the law opens again
 //! ```
 //!
-//! In a sudden overload requests are late only after the objective has passed, and until then the
-//! backend would take in a queue that it needs just as long to work off. So an open law has a
-//! ceiling: more slots than the work that ended lately has needed. Beyond it requests wait in the
-//! filter, no longer than their last objective. With N requests in the backend for a time T at the
-//! ceiling, and W = Σ reference of those that ended in T, N T / W is by Little's law the factor S
-//! by which service times are stretched. Service times themselves show that only after the queue
-//! has passed. While the backend works on all N, the ceiling rises with each answer. If S > 2 by
-//! more than 1.3 standard errors, the requests that ended took more than 1.5 times their
-//! references, and a request that arrives now would miss the shortest last objective, the law
-//! closes at once:
+//! In a sudden overload, requests are late only after the objective has passed. By then the backend
+//! would have a queue that takes as long again to drain. So an open law has a ceiling: somewhat
+//! more slots than the recently finished work needed. Beyond it requests wait in the filter, no
+//! longer than their last objective. With N requests in the backend for a time T at the ceiling,
+//! and W = Σ reference of those that ended in T, N T / W is by Little's law the factor S by which
+//! service times are stretched. Service times themselves show that only after the queue has passed.
+//! While the backend works on all N, the ceiling rises with each answer. If S > 2 by more than 1.3
+//! standard errors, the requests that ended took more than 1.5 times their references, and a
+//! request that arrives now would miss the shortest last objective, the law closes at once:
 //!
 //! ```text
 //! ceiling = 16 + 2w + 4√w     w as below
@@ -233,7 +232,8 @@ impl Law {
             return false;
         }
         let error = doubt + CONFIDENCE * squares.sqrt() * work / pt.max(work);
-        // Requests that hang or are long hold slots without work, and those that end aren't slower.
+        // Requests that hang or are long hold slots without work, but they don't slow down the
+        // requests that end.
         let surely = work + error < expected && pt > STRETCHED * work;
         let response = (view.in_flight + view.queued) * self.full_for / answers.max(1.0);
         if answers >= ENOUGH && surely && response > view.shortest {

@@ -23,7 +23,7 @@
 //!
 //! **The depth** is 1 + r·[`SLACK`]; the paper gives none. A token can't be spent in parts, and
 //! tokens that accrue between the ticks of two workers need room, or the rate would not be reached.
-//! A larger depth would only admit bursts that the rate is to prevent.
+//! A larger depth would only admit bursts that the rate should prevent.
 
 use std::time::Duration;
 

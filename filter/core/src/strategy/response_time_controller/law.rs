@@ -27,9 +27,9 @@
 //! err < err_i   →   rate = rate − (err − c_i) · h · 0.05 · X
 //! ```
 //!
-//! So a target time of misses divides the rate by adj_d, and one of answers in no time adds 4.5% of
-//! the throughput, however many requests there are. While a queue drains, the rate needs to be
-//! below x, but lower is only idle time later.
+//! So one target time of misses divides the rate by adj_d, and one target time of instant answers
+//! adds 4.5% of the throughput, for any number of requests. While a queue drains, the rate needs to
+//! be below x, but lower is only idle time later.
 //!
 //! - A rate above x limits nothing, and a queue would grow until decreases have reached x. So a
 //!   decrease starts at x if most answers of about the last T took longer than [`LATE`]·T. A few
