@@ -51,7 +51,7 @@ const KEEP: Duration = Duration::from_secs(30);
 const TRIES: u32 = 3;
 /// The largest response, in bytes: ten thousand policies with a few targets.
 const MAX_BODY: usize = 8 << 20;
-/// The error of an answer of another format.
+/// The error for an answer in another format.
 const STRANGE: &str = "not what a replica says";
 /// The most replicas that are queried.
 const MAX_PEERS: usize = 64;
@@ -114,7 +114,7 @@ impl Versions {
 pub struct Peers {
     /// Whether every ready replica has answered or is unreachable.
     pub complete: bool,
-    /// The counts of those that have answered.
+    /// The counts of the replicas that have answered.
     pub tallies: BTreeMap<SocketAddr, Arc<Tallies>>,
 }
 

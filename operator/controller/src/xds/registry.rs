@@ -263,8 +263,8 @@ impl Connection {
         }
     }
 
-    /// Records that the proxy gets less than this version, as it has refused a field of it or of
-    /// one before.
+    /// Records that the proxy gets a reduced form of `version`, because it has refused a field of
+    /// this or an earlier version. Its last refusal then counts for `version`.
     pub fn withheld(&self, version: &str) {
         self.update(|p| {
             if let Some(nack) = &mut p.nack {

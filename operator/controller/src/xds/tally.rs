@@ -29,7 +29,8 @@ struct Counts {
     /// Every proxy that should enforce any generation of it, counted once.
     #[serde(flatten)]
     all: Tally,
-    /// The same proxies by generation and target; one that two targets reach is in both entries.
+    /// The same proxies by generation and target; a proxy that two targets reach is in both
+    /// entries.
     by_target: Vec<Entry>,
 }
 
