@@ -47,7 +47,7 @@ pub(super) struct Window {
     pub(super) step: Duration,
     /// Steps that are readable at once, at least 1.
     pub(super) steps: u32,
-    /// The least number of samples in a histogram that is used.
+    /// The least number of samples with which a histogram is used.
     pub(super) min_samples: u32,
 }
 

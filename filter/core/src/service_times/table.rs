@@ -40,7 +40,7 @@ pub struct Settings {
     /// The number of steps in an interval, by which the window advances. 1: windows don't overlap
     /// (dual buffers).
     pub steps: u32,
-    /// The least number of samples in a histogram that is used.
+    /// The least number of samples with which a histogram is used.
     pub min_samples: u32,
     /// By [`TypeId`](crate::request::TypeId); the last is `default`.
     pub types: Vec<TypeSettings>,

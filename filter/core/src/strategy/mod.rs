@@ -118,7 +118,7 @@ pub trait Admission: std::fmt::Debug + Send {
         None
     }
 
-    /// Returns the bound of utilization, if it is the strategy.
+    /// Returns the bound of utilization, if the strategy is one.
     fn accept_fraction_mut(&mut self) -> Option<&mut AcceptFraction> {
         None
     }

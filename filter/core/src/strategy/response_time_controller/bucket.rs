@@ -92,7 +92,7 @@ impl Bucket {
         self.arrived = self.arrived.saturating_add(1);
     }
 
-    /// Counts `answers`, all of which are late or none.
+    /// Counts `answers` answers; `late` says whether all or none of them are late.
     pub(super) fn answered(&mut self, answers: u32, late: bool) {
         let answers = f64::from(answers);
         self.answered += answers;
