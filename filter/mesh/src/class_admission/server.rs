@@ -204,7 +204,7 @@ impl Service {
         match self {
             Self::Misses(state) => {
                 let is_admitted = state.class_for(now, (), class) == class;
-                // It ends with the last µs of the period.
+                // The decision ends with the last µs of the period.
                 let left = || nanos(state.period_end(now).since(now)).div_ceil(1_000);
                 Decision {
                     admit: f64::from(u8::from(is_admitted)),
