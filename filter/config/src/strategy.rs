@@ -219,7 +219,7 @@ impl ResponseTimeControllerConfig {
         }
     }
 
-    /// Returns the default settings without `increase`.
+    /// Returns the default settings of a controller without `increase`.
     #[must_use]
     pub fn adaptive(scope: ControlScope, targets_us: Vec<Vec<u64>>) -> Self {
         Self {

@@ -65,7 +65,7 @@ pub(super) struct Row<'a> {
     values: &'a Value,
 }
 
-/// A policy's row with those of its types or workflows, or a proxy's row.
+/// A policy's row with the rows of its types or workflows, or a proxy's row.
 type Group<'a> = (Row<'a>, Vec<Row<'a>>);
 
 /// The number of spaces between two columns of a printed table.

@@ -313,7 +313,7 @@ fn traffic(group: &Group<'_>) -> Value {
         "refusedRate": refused,
         "wouldRefuseRate": not_enforced(group.rate("rq_rejected"), refused),
         "completedRate": group.rate("rq_completed"),
-        // Includes those of a dry run.
+        // Includes the rejections of a dry run.
         "refusedByReason": reasons,
     })
 }
@@ -344,7 +344,8 @@ fn objectives(group: &Group<'_>) -> Vec<Value> {
         .collect()
 }
 
-/// Returns the rate of a type's requests that were refused, or late beyond what objectives allow.
+/// Returns the rate of a type's requests that were refused, or late beyond the share that
+/// objectives allow.
 fn hurt(group: &Group<'_>, objectives: &[Value]) -> f64 {
     let margins = objectives.iter().filter_map(margin);
     let late = margins.fold(0.0, |worst, m| f64::max(worst, -m));
