@@ -62,7 +62,7 @@ pub enum Runs {
     Not(&'static str),
 }
 
-/// The pages whose commands the test `pages` of the program `node` runs, in this order, on one node.
+/// The pages whose commands the test `pages` of the program `node` runs on one node, in this order.
 pub const ON_A_NODE: [&str; 10] = [
     "examples/quickstart/README.md",
     "docs/src/start/install.md",
@@ -104,8 +104,14 @@ pub const TABLE: [(&str, Runs); 41] = [
     ("kubectl --namespace shop port-forward ", Runs::OnANode),
     ("kubectl --namespace shop rollout status ", Runs::OnANode),
     ("kubectl --namespace shop wait ", Runs::OnANode),
-    ("kubectl --namespace envoy-gateway-system logs ", Runs::OnANode),
-    ("kubectl --namespace envoy-gateway-system wait ", Runs::OnANode),
+    (
+        "kubectl --namespace envoy-gateway-system logs ",
+        Runs::OnANode,
+    ),
+    (
+        "kubectl --namespace envoy-gateway-system wait ",
+        Runs::OnANode,
+    ),
     ("kubectl ", Runs::Everywhere),
     ("helm test ", Runs::OnANode),
     ("helm ", Runs::Everywhere),
@@ -119,7 +125,10 @@ pub const TABLE: [(&str, Runs); 41] = [
     ("scripts/demo", Runs::Not("scripts/test runs it")),
     ("examples/sidecar/kind.sh", Runs::Not(DOCKER)),
     ("kind ", Runs::Not(DOCKER)),
-    ("ctr ", Runs::Not("the node of the tests imports images so, before its Pods")),
+    (
+        "ctr ",
+        Runs::Not("the node of the tests imports images so, before its Pods"),
+    ),
     ("git clone ", Runs::Not("needs a public repository")),
     ("registry=", Runs::Not(RELEASE)),
     ("tar ", Runs::Not(RELEASE)),
@@ -131,7 +140,8 @@ pub const TABLE: [(&str, Runs); 41] = [
 
 const DEVELOPERS: &str = "builds or tests the repository, of which this is a part";
 const DOCKER: &str = "needs Docker";
-const FRESH: &str = "needs a proxy with a policy of one type since its start; a test of `e2e` has one";
+const FRESH: &str =
+    "needs a proxy with a policy of one type since its start; a test of `e2e` has one";
 const MINUTES: &str = "takes minutes; `scripts/test scenarios` runs all at a smaller size";
 const RELEASE: &str = "needs a release; `scripts/release verify` takes one out of a registry";
 const TERMINAL: &str = "is in a list of commands, without an Envoy; other pages have it with one";

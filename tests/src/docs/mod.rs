@@ -3,8 +3,8 @@
 //!
 //! A page that is written by hand is wrong some months later, and no compiler reports it. So the
 //! facts that the code defines are generated ([`reference`]), the targets of links are checked
-//! ([`links`]), pictures can be read ([`pictures`]), commands and policies in pages are parsed by the
-//! program itself ([`examples`]), and commands run ([`commands`], with the tests `pages` of the
+//! ([`links`]), pictures can be read ([`pictures`]), commands and policies in pages are parsed by
+//! the program itself ([`examples`]), and commands run ([`commands`], with the tests `pages` of the
 //! programs `k8s`, `node` and `planes`).
 
 pub mod checkout;

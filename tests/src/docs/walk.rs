@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Replacements in commands: the beginning of the command, the old text, the new text.
 const INSTEAD: [(&str, &str, &str); 7] = [
-    // What isn't published.
+    // The chart isn't published.
     (
         "helm ",
         "oci://ghcr.io/OWNER/headgate/charts/headgate",
@@ -41,7 +41,11 @@ const INSTEAD: [(&str, &str, &str); 7] = [
 ];
 
 /// Beginnings of commands that go on until somebody ends them: each has a terminal of its own.
-const SERVES: [&str; 3] = ["dist/headgate run ", "\"$(scripts/get-envoy)\" ", "cargo run "];
+const SERVES: [&str; 3] = [
+    "dist/headgate run ",
+    "\"$(scripts/get-envoy)\" ",
+    "cargo run ",
+];
 
 /// Runs every command of a page that [`commands::runs`] doesn't leave out, but for those with a
 /// text of `without`.
@@ -62,7 +66,7 @@ pub fn walk(node: &Node, path: &str, without: &[&str]) -> Result<()> {
             let place = format!("{path}:{}: {}", command.line, command.text);
             newcomer.command(&command.text, applied).context(place)
         });
-    // What a terminal still runs ends with the page.
+    // Servers and tunnels end with the page.
     newcomer.run("if [[ -e running ]]; then kill $(<running) || true; fi")?;
     walked.map(drop)
 }
@@ -91,7 +95,10 @@ impl Newcomer<'_> {
             self.serve(served)?;
         } else if SERVES.iter().any(|beginning| bare.starts_with(beginning)) {
             self.serve(bare)?;
-        } else if bare.contains("headgate top") || bare.starts_with("curl ") || bare.contains("status --admin") {
+        } else if bare.contains("headgate top")
+            || bare.starts_with("curl ")
+            || bare.contains("status --admin")
+        {
             // Loads begin, proxies start and percentiles follow in their own time.
             until_within(PATIENCE, bare, || {
                 let seen = self.run(bare).map_err(|error| format!("{error:#}"))?;
