@@ -90,8 +90,10 @@ impl Checkout {
              {script}",
             kubeconfig.display()
         );
-        let bash = ["bash", "-euo", "pipefail", "-c", &script];
-        let words = [&["timeout", &seconds.to_string()][..], &bash].concat();
-        Ok(words.into_iter().map(str::to_owned).collect())
+        let seconds = seconds.to_string();
+        let words = [
+            "timeout", &seconds, "bash", "-euo", "pipefail", "-c", &script,
+        ];
+        Ok(words.map(str::to_owned).to_vec())
     }
 }
