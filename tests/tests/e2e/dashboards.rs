@@ -223,7 +223,10 @@ impl World {
             let mut short = shown.clone();
             short.retain(|s| ["Decisions", "Objectives"].contains(&s.row.as_str()));
             if !short.is_empty() {
-                std::fs::write(folder.join(format!("short-{name}")), draw(&short, picture::OF_PAGE))?;
+                std::fs::write(
+                    folder.join(format!("short-{name}")),
+                    draw(&short, picture::OF_PAGE),
+                )?;
             }
         }
         Ok(shown)
