@@ -5,7 +5,7 @@
 //! facts that the code defines are generated ([`reference`]), the targets of links are checked
 //! ([`links`]), pictures can be read ([`pictures`]), commands and policies in pages are parsed by
 //! the program itself ([`examples`]), and commands run ([`commands`], with the tests `pages` of the
-//! programs `k8s`, `node` and `planes`).
+//! programs `k8s`, `node` and `planes`). The tests that SECURITY.md names exist (`security`).
 
 pub mod checkout;
 pub mod commands;
@@ -16,6 +16,8 @@ mod links;
 #[cfg(test)]
 mod pictures;
 pub mod reference;
+#[cfg(test)]
+mod security;
 mod stats;
 pub mod walk;
 
