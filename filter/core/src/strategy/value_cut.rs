@@ -605,7 +605,7 @@ impl ValueCut {
     }
 
     /// Returns the number of slots that requests of `kind` hold by chance, or that no others need
-    /// if that is more; without traffic of other types infinite.
+    /// if there is a limit and that is more; without traffic of other types infinite.
     #[must_use]
     pub fn most_by_chance(&self, kind: TypeId) -> f64 {
         let uses = |cells: &[Cell]| cells.iter().map(|cell| cell.rate * cell.admitted).sum();
@@ -614,7 +614,10 @@ impl ValueCut {
         if others <= 0.0 {
             return f64::INFINITY;
         }
-        let spare = self.slots - others - NEEDED * others.sqrt();
+        let spare = match self.is_open {
+            true => 0.0,
+            false => self.slots - others - NEEDED * others.sqrt(),
+        };
         (own + BY_CHANCE * own.sqrt()).max(spare)
     }
 
