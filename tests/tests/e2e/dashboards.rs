@@ -352,7 +352,8 @@ fn empty_queries(shown: &[Shown]) -> BTreeSet<(String, usize)> {
 
 /// Panels with more names than can be told apart.
 fn long_legends(shown: &[Shown]) -> impl Iterator<Item = String> {
-    let long = shown.iter().filter(|s| s.legend_entries() > LEGEND);
+    let curves = shown.iter().filter(|s| s.panel.kind == Kind::TimeSeries);
+    let long = curves.filter(|s| s.legend_entries() > LEGEND);
     long.map(|s| format!("{}: {} in the legend", s.title, s.legend_entries()))
 }
 
