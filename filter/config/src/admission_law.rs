@@ -70,7 +70,7 @@ impl Settings {
     }
 }
 
-/// The reason why [`Settings`], or the weight of the average of incast delays, are invalid.
+/// The reason why [`Settings`], or the weight of the average of incast delays, is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum SettingsError {
     /// There are not 1 to 15 targets.

@@ -76,7 +76,7 @@ pub const MAX_WORKFLOW_PEERS: usize = 64;
 pub const MAX_SMOOTHING_US: u64 = 10_000_000;
 /// Longest queue.
 pub const MAX_QUEUE_LENGTH: u32 = 1_000_000;
-/// Headers that number attempts, under any policy, with the number of a first attempt.
+/// Headers that number attempts under all policies, each with the number of a first attempt.
 pub const ATTEMPT_HEADERS: [(&str, u32); 2] = [
     ("x-envoy-attempt-count", 1),
     ("grpc-previous-rpc-attempts", 0),

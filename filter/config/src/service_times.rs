@@ -11,7 +11,7 @@ use super::{ConfigError, MAX_HISTOGRAM_STEPS};
 pub struct ServiceTimesConfig {
     /// Length of the window of the estimates, µs. 10 ms to 1 h.
     pub interval_us: u64,
-    /// The number of samples from which on a histogram replaces the general one.
+    /// The least number of samples with which a type's histogram replaces the general one.
     pub min_samples: u32,
     /// The kind of the window.
     #[serde(default)]

@@ -1,5 +1,5 @@
-//! The types of the filter's configuration: admission strategies, with their checks. Those of the
-//! response time controller are in `check`.
+//! The types of the filter's configuration: admission strategies, with their checks. The response
+//! time controller's checks are in `check`.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub enum StrategyConfig {
         /// (`strategy::value_cut`).
         #[serde(default, skip_serializing_if = "is_false")]
         shed_by_value: bool,
-        /// A bound of the utilization by requests that Bouncer admits (Bouncer §2).
+        /// A bound of utilization for the requests that Bouncer admits (Bouncer §2).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         capacity: Option<AcceptFractionConfig>,
     },
@@ -172,8 +172,8 @@ pub struct ResponseTimeControllerConfig {
     pub increase_below: f64,
     /// Relative error above which the rate is decreased (err_d).
     pub decrease_above: f64,
-    /// Factor of an increase, requests/s (adj_i). Absent: 5% of the measured throughput, and
-    /// increases and decreases are for as much time as the target.
+    /// Factor of an increase, requests/s (adj_i). Absent: 5% of the measured throughput, and the
+    /// settings of increases and decreases apply per target time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub increase: Option<f64>,
     /// Divisor of a decrease, above 1 (adj_d).
@@ -219,7 +219,7 @@ impl ResponseTimeControllerConfig {
         }
     }
 
-    /// The defaults without an increase.
+    /// Returns the default settings of a controller without `increase`.
     #[must_use]
     pub fn adaptive(scope: ControlScope, targets_us: Vec<Vec<u64>>) -> Self {
         Self {
@@ -232,7 +232,8 @@ impl ResponseTimeControllerConfig {
         }
     }
 
-    /// Sets Figure 4's increase, if there is none, and its values in place of the defaults without.
+    /// Sets Figure 4's `increase`, if none is set, and replaces the defaults of [`Self::adaptive`]
+    /// by Figure 4's values.
     pub fn require_increase(&mut self) {
         if self.increase.is_some() {
             return;
@@ -256,7 +257,7 @@ impl ResponseTimeControllerConfig {
                 *value = to;
             }
         }
-        // With values of its own, Figure 4's may be out of their bounds.
+        // If some settings aren't defaults, Figure 4's values may be out of their bounds.
         let most = self.increase_offset.min(self.decrease_above);
         self.increase_below = self.increase_below.min(most);
         self.max_rate = self.max_rate.max(self.min_rate);

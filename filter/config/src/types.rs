@@ -52,7 +52,7 @@ pub struct StageConfig {
     /// P: the number of requests from this proxy that may be in the backend at once, 1 ..=
     /// 1,000,000. With `auto_parallelism`, the initial value.
     pub parallelism: u32,
-    /// Bounds between which control moves P. Absent: P is fixed.
+    /// The bounds of a P that is found automatically. Absent: P is fixed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auto_parallelism: Option<AutoParallelism>,
     /// The queue in front of the slots.
@@ -66,7 +66,7 @@ pub struct StageConfig {
     /// The responses that are errors of the backend.
     #[serde(default, skip_serializing_if = "is_default")]
     pub errors: ErrorsConfig,
-    /// A header that numbers attempts, beside [`ATTEMPT_HEADERS`](super::ATTEMPT_HEADERS).
+    /// A header that numbers attempts, in addition to [`ATTEMPT_HEADERS`](super::ATTEMPT_HEADERS).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retries: Option<RetriesConfig>,
     /// Settings of the estimates of processing times.
@@ -116,8 +116,8 @@ pub enum Mode {
     DryRun,
 }
 
-/// A moment in a response. The headers are no choice, because streaming servers send them before
-/// they do the work.
+/// A moment in a response. The arrival of its headers is no option, because streaming servers send
+/// them before they do the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Measure {
     /// The end of the response: of its headers, body or trailers, whichever comes last.
@@ -225,8 +225,8 @@ pub enum QueueMode {
     Observe,
 }
 
-/// Order in which queued requests get slots. With each, the smallest rank goes first, over all
-/// workers (see `discipline`).
+/// Order in which queued requests get slots. In each, the smallest rank over all workers goes first
+/// (see `discipline`).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(tag = "type", deny_unknown_fields)]
 pub enum Discipline {

@@ -23,36 +23,36 @@ use crate::stage::Stage;
 use crate::time::Instant;
 use crate::workers::{Membership, WorkerId};
 
-/// The decision about a request before its stage.
+/// The decision on a request before it reaches its stage.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Passage {
-    /// It enters the stage. It is in the table of requests.
+    /// The request enters the stage; it is already in the table of requests.
     Forward(Ticket),
-    /// It is held until a [`Release`] names it. It is in the table of requests.
+    /// The request is held until a [`Release`] names it; it is already in the table of requests.
     Hold(Ticket),
-    /// It is refused, for this reason; after this time a request would pass.
+    /// The request is refused for this reason. After this time, a request would pass.
     Refuse(Reason, Duration),
 }
 
 /// The outcome of a request that was held before its stage.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Release {
-    /// It enters the stage.
+    /// The request enters the stage.
     Admit {
         /// The request.
         ticket: Ticket,
-        /// The caller's id for it.
+        /// The caller's id for the request.
         stream: u32,
     },
-    /// It is refused; its ticket is void.
+    /// The request is refused; its ticket is void.
     Refuse {
-        /// The caller's id for it.
+        /// The caller's id for the request.
         stream: u32,
-        /// Its origin.
+        /// The request's origin.
         origin: Origin,
-        /// Its attributes.
+        /// The request's attributes.
         attributes: Attributes,
-        /// The reason.
+        /// The reason for the refusal.
         reason: Reason,
         /// Time after which a request would pass.
         retry_after: Duration,
@@ -72,7 +72,7 @@ pub struct InForce<'a> {
     pub membership: &'a Membership,
 }
 
-/// The trust in a request's Headgate headers.
+/// How far a request's Headgate headers are trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Standing {
     /// Whether [`Beside::strip`] must remove headers before the application sees the request.
@@ -150,7 +150,7 @@ pub trait Beside: Debug + Sized {
         Ok(())
     }
 
-    /// Adds to a request's attributes and origin what its headers contain.
+    /// Fills in a request's attributes and origin from its headers.
     fn describe(
         &mut self,
         host: &impl Host,
@@ -161,7 +161,7 @@ pub trait Beside: Debug + Sized {
     ) {
     }
 
-    /// Decides about a request that arrives; `None` leaves it to the stage.
+    /// Decides on an arriving request; `None` leaves it to the stage.
     fn arrive(
         &mut self,
         host: &impl Host,
@@ -219,8 +219,8 @@ pub trait Beside: Debug + Sized {
     /// Sets headers on a refusal.
     fn announce(&mut self, refusal: &Refusal, set: impl FnMut(&'static str, &str)) {}
 
-    /// Returns the trust in an arriving request's Headgate headers, and hides untrusted ones from
-    /// all rules.
+    /// Returns how far an arriving request's Headgate headers are trusted, and hides untrusted ones
+    /// from all rules.
     fn standing<H: Host>(
         filter: &Filter<H, Self>,
         headers: &mut Headers<'_, impl Stream>,

@@ -34,8 +34,8 @@ pub fn own_deadline(request: &impl RequestView) -> Option<Duration> {
     .min()
 }
 
-/// Calls `set` with each header that states a deadline later than `by`, and its value less `by`: a
-/// request that was held for so long has less time.
+/// Subtracts `by`, the time for which the request was held, from each of its deadlines. Calls `set`
+/// with the header's name and its new value, unless no time is left.
 pub fn lower(request: &impl RequestView, by: Duration, mut set: impl FnMut(&'static str, &str)) {
     for name in HEADERS {
         let is_grpc = name == "grpc-timeout";
@@ -44,7 +44,8 @@ pub fn lower(request: &impl RequestView, by: Duration, mut set: impl FnMut(&'sta
             false => number(value).map(Duration::from_millis),
         });
         let left = stated.map_or(0, |stated| stated.saturating_sub(by).as_millis());
-        // A longer one needs more than 8 digits, and the delay is negligible beside it.
+        // A longer gRPC timeout needs more than 8 digits. It stays, because `by` is negligible
+        // compared with it.
         if left > 0 && (!is_grpc || left <= 99_999_999) {
             set(name, &format!("{left}{}", if is_grpc { "m" } else { "" }));
         }

@@ -1,5 +1,4 @@
-//! The types of decisions about requests, which strategies, stages, engines and the proxy's glue
-//! share.
+//! The types of decisions on requests, shared by strategies, stages, engines and the proxy's glue.
 
 use crate::refusal::{Origin, Refusal};
 use crate::request::Attributes;
@@ -12,7 +11,7 @@ pub struct PolicyId(pub u32);
 /// is void: its slot is reused with another generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {
-    /// The policy that decided.
+    /// The request's policy.
     pub policy: PolicyId,
     pub(crate) slot: u32,
     pub(crate) generation: u32,
@@ -29,15 +28,15 @@ impl Ticket {
 /// A request that arrives at a policy.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Arrival {
-    /// The caller's id for it, unique among the unfinished requests.
+    /// The caller's id for the request, unique among the unfinished requests.
     pub stream: u32,
     /// The request's attributes, with its type and class.
     pub attributes: Attributes,
-    /// Its origin.
+    /// The request's origin.
     pub origin: Origin,
 }
 
-/// The decision about a request at its arrival.
+/// The decision on an arriving request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Decision {
     /// No policy manages it: let it through.
@@ -50,7 +49,7 @@ pub enum Decision {
     Refuse(Refusal),
 }
 
-/// An action that the caller must execute for a request or an outbound call that it holds.
+/// An action that the caller must execute on a request or an outbound call that it holds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Action {
     /// Send it to the backend: it has a slot, or its policy was removed.
@@ -67,7 +66,7 @@ pub enum Action {
         /// The answer.
         refusal: Refusal,
     },
-    /// Send it: it is an outbound call of the process whose delay is over.
+    /// Send the outbound call, because its delay is over.
     Send {
         /// The caller's id for the call.
         stream: u32,

@@ -32,8 +32,8 @@ use prepared::Compiled;
 
 pub use prepared::Prepared;
 
-/// The time between ticks while a request waits: ticks expire deadlines and repair lost wake-ups.
-/// Nothing in the normal course of a request waits for a tick.
+/// The time between ticks while a request waits. Ticks expire deadlines and repair lost wake-ups; a
+/// request never waits for a tick in normal operation.
 pub const FAST_TICK: Duration = Duration::from_millis(10);
 /// The time between ticks otherwise; well below a lease.
 pub const SLOW_TICK: Duration = Duration::from_millis(50);
@@ -71,7 +71,7 @@ pub struct Engine<B = ()> {
     next_policy: u32,
     /// Whether any stage degrades service.
     degrades: bool,
-    /// Requests, with their streams, for which the caller is to report the upstream host.
+    /// Requests, with their streams, whose upstream host the caller must report.
     suspects: Vec<(Ticket, u32)>,
     beside: B,
 }
@@ -178,10 +178,10 @@ impl<B: Beside> Engine<B> {
     }
 
     /// Adopts the inbound configurations of all listeners, each with its listener's name, oldest
-    /// first. The configuration of a request's own listener ([`RequestView::listener`]) decides
-    /// about it. A policy that several of them contain runs once, with its settings from the newest
-    /// and its routes from each. An invalid configuration changes nothing. [`Engine::build`] must
-    /// follow.
+    /// first. A request is subject to the configuration of its own listener
+    /// ([`RequestView::listener`]). A policy that several of them contain runs once, with its
+    /// settings from the newest and its routes from each. An invalid configuration changes nothing.
+    /// [`Engine::build`] must follow.
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.
@@ -212,8 +212,9 @@ impl<B: Beside> Engine<B> {
         Ok(())
     }
 
-    /// Brings the running stages in line with the configuration, and keeps those that it still has.
-    /// A stage that can't be changed stays as it was. Before this worker has joined, none runs.
+    /// Brings the running stages in line with the configuration, and keeps the stages that it still
+    /// contains. A stage that can't be changed stays as it was. No stage runs before this worker
+    /// has joined.
     ///
     /// # Errors
     /// [`HostError`]; the next tick continues.
@@ -277,12 +278,12 @@ impl<B: Beside> Engine<B> {
         let membership = Membership::join(now, self.seed, host)?;
         self.membership = Some(membership);
         self.build(host, now, actions)?;
-        // The first request is decided by the times that other workers, or the VM before this one,
-        // have learned.
+        // The decision on the first request uses times measured by other workers, or by the VM
+        // before this one.
         self.tick_stages(host, now, &Changes::default(), actions)
     }
 
-    /// Whether the engine has no stages, so that no request concerns it.
+    /// Whether the engine has no stages, and so lets all requests through.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.compiled.is_empty()
@@ -308,7 +309,7 @@ impl<B: Beside> Engine<B> {
         Some(&stage.config.policy)
     }
 
-    /// Decides about a request that arrives. `own_deadline` is its deadline, as a time from now.
+    /// Decides on an arriving request. `own_deadline` is its deadline, as a time from now.
     ///
     /// # Errors
     /// [`HostError`]: the shared state can't be read or written; let the request through.
@@ -377,7 +378,7 @@ impl<B: Beside> Engine<B> {
         decision
     }
 
-    /// Decides about a request whose attributes the caller supplies, as the simulator does;
+    /// Decides on a request with attributes that the caller supplies, as the simulator does.
     /// [`Engine::arrive`] finds them itself.
     ///
     /// # Errors
@@ -463,7 +464,7 @@ impl<B: Beside> Engine<B> {
         }
     }
 
-    /// Returns the requests, with their streams, whose upstream hosts the last tick needs. The
+    /// Returns the requests, with their streams, whose upstream hosts the last tick asked for. The
     /// caller drains the list, and calls [`Engine::at_host`] for those that have a host.
     pub fn suspects(&mut self) -> &mut Vec<(Ticket, u32)> {
         &mut self.suspects
@@ -502,7 +503,7 @@ impl<B: Beside> Engine<B> {
         self.beside.holds_calls() || self.policies.iter().any(|p| p.is_busy(&self.beside))
     }
 
-    /// Uses a slot that another worker freed for a request that waits here.
+    /// Uses a slot that another worker freed, for a request that waits here.
     ///
     /// # Errors
     /// [`HostError`].
@@ -631,7 +632,7 @@ impl<B: Beside> Engine<B> {
             .map_or(Ok(()), |membership| membership.leave(host))
     }
 
-    /// Returns the number of slots of this policy, configured or found by control.
+    /// Returns the number of slots of this policy, configured or found automatically.
     #[must_use]
     pub fn parallelism(&self, policy: PolicyId) -> Option<u32> {
         Some(self.policy(policy)?.stage.parallelism())

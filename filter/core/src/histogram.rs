@@ -163,8 +163,8 @@ impl Histogram {
         }
     }
 
-    /// Appends the compact form: the sum, then each bucket's distance to the one before and its
-    /// count, two to four bytes a bucket.
+    /// Appends the compact form: the sum, and for each bucket its distance to the one before and
+    /// its count, in two to four bytes.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut previous = 0;
         let steps = self.buckets.iter().map(|&(bucket, n)| {

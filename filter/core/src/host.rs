@@ -37,7 +37,7 @@ pub struct Number(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version(pub u32);
 
-/// The condition for a [`Shared::store`] to happen.
+/// The condition under which [`Shared::store`] writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
     /// The blob was never stored.
@@ -47,13 +47,13 @@ pub enum Expected {
 }
 
 impl From<Option<Version>> for Expected {
-    /// Converts the second half of the result of [`Shared::load`].
+    /// Converts the version in the result of [`Shared::load`].
     fn from(loaded: Option<Version>) -> Self {
         loaded.map_or(Self::Absent, Self::Version)
     }
 }
 
-/// The reason for the failure of a host call.
+/// The reason why a host call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HostError {
     /// The blob changed since it was loaded; load again and retry.
@@ -99,8 +99,8 @@ pub trait Metrics {
 
 /// State shared by all workers of one process. Every call is `Result`-checked and none panics.
 pub trait Shared {
-    /// Returns the duration to add to this process's clock to get a time that all processes share;
-    /// zero without such a clock.
+    /// Returns the offset from this process's clock to a clock that all processes share; zero
+    /// without such a clock.
     fn wall_clock_offset(&self) -> Duration;
 
     /// Returns the id of the number `name`, which is 0 at first. The same name gives the same

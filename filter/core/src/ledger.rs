@@ -3,7 +3,7 @@
 //!
 //! Decisions read two atomic gauges of the host per stage: the slots in use, and the queue. The
 //! queue's length and work share one gauge (length in the upper 20 bits, work in the lower 44),
-//! because they change together and are read together, and every host call counts. Beside them
+//! because they change together and are read together, and every host call counts. In addition,
 //! every worker keeps its own share of both, so that a dead worker's share can be given back
 //! ([`Ledger::give_back`]).
 //!
@@ -31,12 +31,12 @@ pub const MAX_WORK: u64 = 1 << 32;
 const FULL: u64 = 1 << (WORK_BITS - 1);
 const _: () = assert!(FULL + MAX_WORK * crate::workers::MAX_WORKERS as u64 <= 1 << WORK_BITS);
 
-/// A length from here on up is a negative one: an audit corrected too much, and the next audit
-/// repairs it.
+/// The least length that is read as a negative one. A length is negative if an audit corrected too
+/// much; the next audit repairs it.
 const NEGATIVE: u32 = (1 << 20) - (1 << 14);
 const _: () = assert!(crate::config::MAX_QUEUE_LENGTH < NEGATIVE);
 
-/// Attempts to take a slot that is free but contended.
+/// The number of attempts to take a slot that is free but contended.
 const ATTEMPTS: u32 = 8;
 
 /// The queue over all workers.
@@ -81,7 +81,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// Returns length and work as one number to add.
+    /// Returns length and work as one number, to be added to the gauge.
     fn queue(self) -> i64 {
         (self.queued << WORK_BITS) + self.work
     }

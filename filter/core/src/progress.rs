@@ -1,5 +1,4 @@
-//! The progress of the tree of calls to which a request belongs, as its callers report it (Wisp
-//! §4.2, Table 2).
+//! The progress of a request's call tree, as reported by its callers (Wisp §4.2, Table 2).
 //!
 //! It is in one header, a dictionary of RFC 9651 whose numbers are milliseconds:
 //!

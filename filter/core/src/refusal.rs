@@ -53,8 +53,8 @@ pub struct Answer {
     /// Whether the reason is about response times, not about a lack of room. Starvation avoidance
     /// may override only such reasons.
     pub about_objectives: bool,
-    /// Whether more slots would have helped, and the search for their number should know of it. A
-    /// strategy with a target of its own isn't helped.
+    /// Whether more slots would have helped, so that the search for P must take the refusal into
+    /// account. False for a strategy with a target of its own, which more slots don't help.
     pub lacks_slots: bool,
 }
 
@@ -80,7 +80,7 @@ reasons! {
         about_objectives: true,
         lacks_slots: true,
     }
-    /// Requests of its type hold slots and are not answered in time (`strategy::value_cut`).
+    /// Requests of the same type hold slots and are not answered in time (`strategy::value_cut`).
     Unresponsive {
         name: "unresponsive",
         text: "requests of its type aren't answered in time and hold slots that others need",
@@ -98,7 +98,7 @@ reasons! {
         about_objectives: false,
         lacks_slots: true,
     }
-    /// It waited, or would wait, longer than `queue.timeout`.
+    /// The request waited, or would wait, longer than `queue.timeout`.
     QueueTimeout {
         name: "queue_timeout",
         text: "it would wait, or waited, longer than the queue's timeout",
@@ -152,7 +152,7 @@ reasons! {
         about_objectives: true,
         lacks_slots: false,
     }
-    /// It is a retry, and first attempts of its type are refused ([`crate::retries`]).
+    /// The request is a retry, and first attempts of its type are refused ([`crate::retries`]).
     Retry {
         name: "retry",
         text: "it is a retry, and first attempts of its type are refused at the moment",
@@ -161,7 +161,7 @@ reasons! {
         about_objectives: false,
         lacks_slots: false,
     }
-    /// Its workflow exceeds its rate, at this process or at one downstream (Wisp §4.1).
+    /// The request's workflow exceeds its rate, at this process or at one downstream (Wisp §4.1).
     RateLimited {
         name: "rate_limit",
         text: "its workflow sends more than it may at the moment",

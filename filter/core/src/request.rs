@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A query type of a stage: an index into its configured types, of which the last is `default`.
+/// A query type of a stage: an index into its configured types; the last one is `default`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TypeId(pub u16);
 
@@ -20,8 +20,8 @@ pub struct Attributes {
     pub class: ClassId,
     /// Its own deadline, as a time from now.
     pub own_deadline: Option<Duration>,
-    /// Its flow in fair queues whose flows are neither types nor classes: the flow's id; 0 without
-    /// one, and if no flow is needed.
+    /// The id of the request's flow, in fair queues whose flows are neither types nor classes; 0
+    /// without a flow.
     pub flow: u16,
     /// Weight of that flow, above 0.
     pub weight: f64,
@@ -31,12 +31,12 @@ pub struct Attributes {
     pub size: Option<u32>,
     /// Whether it is a retry ([`crate::retries`]).
     pub is_retry: bool,
-    /// The progress of the tree of calls to which it belongs.
+    /// The progress of the request's call tree.
     pub progress: Progress,
 }
 
 impl Attributes {
-    /// Returns the attributes of a request of which only the type is known.
+    /// Returns the attributes of a request with only the type known.
     #[must_use]
     pub const fn of(kind: TypeId) -> Self {
         Self {
@@ -53,8 +53,8 @@ impl Attributes {
     }
 }
 
-/// Progress metrics of the tree of calls to which a request belongs (Wisp §4.2, Table 2):
-/// processing times and work. Only the age includes waits.
+/// Progress metrics of a request's call tree (Wisp §4.2, Table 2): processing times and work. Only
+/// the age includes waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
     /// Service time so far.
@@ -94,9 +94,10 @@ pub struct Served {
     pub queue_wait: Duration,
     /// Time from its slot to the moment that `measure` selects as the end.
     pub processing: Duration,
-    /// Time for which it holds its slot: measured, or for a stream that continues, estimated.
+    /// Time for which the request holds its slot; estimated for a stream that continues, otherwise
+    /// measured.
     pub slot: Duration,
-    /// The number of answers of its type for which this sample counts, because not every answer is
+    /// The number of answers of its type that this sample represents, because not every answer is
     /// measured.
     pub weight: u32,
     /// Its work in the queue, in the unit of [`crate::work::Work`].

@@ -12,19 +12,19 @@ use crate::time::Instant;
 /// The phase of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Not in the stage yet: [`Beside`](crate::beside::Beside) holds it, or it is being decided
-    /// about.
+    /// Not in the stage yet: [`Beside`](crate::beside::Beside) holds it, or the decision on it is
+    /// pending.
     Arriving,
     /// Waits for a slot.
     Queued,
     /// Holds a slot.
     Running {
-        /// The time at which it got the slot; `None` if unknown, so that it is not measured.
+        /// The time at which it got the slot; `None` if unknown. The request is then not measured.
         dequeued: Option<Instant>,
     },
 }
 
-/// The way in which a request counts in the strategy's measurements.
+/// How a request counts in the strategy's measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counts {
     /// With its actual times.
@@ -48,7 +48,7 @@ pub struct Request {
     pub arrived: Instant,
     /// The end of its longest queue wait.
     pub(crate) deadline: Instant,
-    /// The reason of its refusal at the deadline.
+    /// The reason for its refusal at the deadline.
     pub(crate) late: Reason,
     /// Its rank at its arrival.
     pub(crate) rank: u64,
@@ -59,9 +59,9 @@ pub struct Request {
     /// The estimated queue wait at its arrival if the queue were a FIFO; `None` if no service time
     /// was known then.
     pub(crate) fifo_wait: Option<Duration>,
-    /// The number of answers for which its own counts.
+    /// The number of answers that its own answer represents.
     pub(crate) weight: u32,
-    /// The end of its processing time, if it is a stream that continues after that.
+    /// The end of its processing time, if its response continues after that as a stream.
     pub(crate) first_byte: Option<Instant>,
     pub(crate) counts: Counts,
     /// Its phase.
@@ -70,11 +70,11 @@ pub struct Request {
     pub(crate) overdue: bool,
     /// Whether it has been in the backend for longer than its type usually takes.
     pub(crate) silent: bool,
-    /// The time at which it released its slot before its end, and its upstream host.
+    /// The time at which it released its slot before its end, and its upstream host at that time.
     pub(crate) freed: Option<(Instant, Upstream)>,
     /// The number of slots in use when it got one.
     pub(crate) beside: u32,
-    /// Whether it waits apart from the queue, because nothing of its type is answered.
+    /// Whether it waits apart from the queue, because no request of its type is answered.
     pub(crate) parked: bool,
 }
 

@@ -28,14 +28,14 @@ use crate::time::Instant;
 /// Time after a refused first attempt within which retries are refused.
 const MEMORY: Duration = Duration::from_secs(1);
 
-/// Whether the request is a retry by one of [`ATTEMPT_HEADERS`].
+/// Whether the request is a retry according to one of [`ATTEMPT_HEADERS`].
 #[must_use]
 pub(crate) fn is_retry(request: &(impl RequestView + ?Sized)) -> bool {
     let mut headers = ATTEMPT_HEADERS.into_iter();
     headers.any(|(name, first)| repeats(request, name, first))
 }
 
-/// Whether the request is a retry by the header that the policy names.
+/// Whether the request is a retry according to the header that the policy names.
 #[must_use]
 pub(crate) fn is_retry_by(own: &RetriesConfig, request: &impl RequestView) -> bool {
     repeats(request, &own.header, own.first_attempt)

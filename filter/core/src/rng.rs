@@ -18,7 +18,7 @@ impl Rng {
         Self { state: seed }
     }
 
-    /// Returns a number uniformly from all 64-bit numbers.
+    /// Returns a uniformly distributed 64-bit number.
     pub const fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
@@ -27,7 +27,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// Returns a number uniformly from 0 ≤ x < 1, in steps of 2⁻⁵³.
+    /// Returns a uniformly distributed number, 0 ≤ x < 1, in steps of 2⁻⁵³.
     pub fn next_f64(&mut self) -> f64 {
         const STEP: f64 = 1.0 / (1_u64 << 53) as f64;
         (self.next_u64() >> 11) as f64 * STEP

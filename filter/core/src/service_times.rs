@@ -4,8 +4,9 @@
 //! technique": one histogram is read while a second is populated, and at the end of an interval
 //! they are swapped. §7 suggests a sliding window instead. Both are one algorithm here, which
 //! `record` describes: dual buffers are a window that slides by its whole length. Appendix A adds a
-//! general histogram over all types, which replaces that of a type with too few samples, judged by
-//! the objectives of `default`; and it retains a histogram through a lull.
+//! general histogram over all types. It replaces the histogram of a type with too few samples, and
+//! the type is then judged by the objectives of `default`. Appendix A also retains a histogram
+//! through a lull.
 //!
 //! The difficulty is that each worker of the proxy sees only its part of the completions, and that
 //! VMs come and go with every policy edit and upgrade. So all histograms of a type live in data
@@ -28,17 +29,17 @@
 //! objective even without any queue wait, then every request of its type is refused, nothing is
 //! measured, and the type is refused permanently, however idle the backend. A slow phase is enough,
 //! or an unlucky sample of a type that is close to its objective. Such an estimate is marked
-//! [`Estimate::condemned`]. Bouncer then admits requests that find no queue, for which §2 has a
-//! reason, too ("Bouncer should not prevent the system from processing queries at its full
-//! capacity"), and `min_samples` of them become readable at once. In simulation at 1.2× load this
-//! raises utilization from 87% to 100% (and brings rejections to within two points of Table 3's).
+//! [`Estimate::condemned`]. Bouncer then admits requests that find no queue. §2 also argues for
+//! that ("Bouncer should not prevent the system from processing queries at its full capacity"), and
+//! `min_samples` of them become readable at once. In simulation at 1.2× load this raises
+//! utilization from 87% to 100% (and brings rejections to within two points of Table 3's).
 //!
 //! **Streams.** With `measure: FirstByte`, processing time ends with the first byte of a response
-//! and its slot is held to the last. Objectives then concern another time than slots do. So a
-//! second set of the same histograms measures slot times. Means come from it: the drain rate of the
-//! queue (Eq. 2) and the cost of a request. Quantiles, which are compared with objectives, are of
-//! processing times. A slot time is measured when the slot is given back. Until the first streams
-//! end, slot times are assumed to end at the first byte.
+//! and its slot is held to the last. Objectives then apply to a shorter time than slots are held.
+//! So a second set of the same histograms measures slot times. Means come from it: the drain rate
+//! of the queue (Eq. 2) and the cost of a request. Quantiles, which are compared with objectives,
+//! are of processing times. A slot time is measured when the slot is given back. Until the first
+//! streams end, slot times are assumed to end at the first byte.
 //!
 //! Memory per worker: 64 KB for the log, about 150 bytes a type and 40 an objective; 1,000 types
 //! with two objectives 0.3 MB in total. Shared, per type: a sparse histogram for each step and one
@@ -75,7 +76,7 @@ use log::Log;
 use record::Window;
 use table::Row;
 
-/// Records that one sync visits at most, apart from a worker's first.
+/// The largest number of records that one sync visits, except for a worker's first sync.
 const VISITS: usize = 64;
 
 /// Processing times of one stage on one worker: its own samples, and the shared estimates.
@@ -93,7 +94,7 @@ pub struct ServiceTimes {
     visits: VecDeque<u16>,
     /// The shared number of changes when it was last read; `None` before the first sync.
     seen: Option<u64>,
-    /// Whether a change could not be announced yet.
+    /// Whether a change remains to be announced.
     announce: bool,
     /// Slot times; `None` if they end with processing times.
     slots: Option<Box<ServiceTimes>>,
@@ -187,8 +188,7 @@ impl ServiceTimes {
         self.log.left_out()
     }
 
-    /// Returns the estimate for decisions about a request of `kind`. Unknown types count as
-    /// `default`.
+    /// Returns the estimate for decisions on a request of `kind`. Unknown types count as `default`.
     #[must_use]
     pub fn estimate(&self, kind: TypeId) -> Estimate<'_> {
         let (source, row) = self.row(kind);
@@ -205,8 +205,8 @@ impl ServiceTimes {
         }
     }
 
-    /// Returns the estimate for decisions about `request`: by its size, if its type's cost depends
-    /// on size and enough requests of such sizes were measured; otherwise the type's estimate.
+    /// Returns the estimate for decisions on `request`: by its size, if its type's cost depends on
+    /// size and enough requests of such sizes were measured; otherwise the type's estimate.
     #[must_use]
     pub fn estimate_of(&self, request: &Attributes) -> Estimate<'_> {
         let Some((unit, ratios)) = self.by_size(request) else {
@@ -238,7 +238,7 @@ impl ServiceTimes {
         self.costs.as_ref().is_some_and(|costs| costs.has(kind))
     }
 
-    /// Returns the time for which a slot of `kind` is held, given a processing time.
+    /// Returns the slot time of a request of `kind` that is processed for `time`; at least `time`.
     fn at_least_held(&self, kind: TypeId, time: Duration) -> Duration {
         match &self.slots {
             Some(slots) => {
@@ -273,15 +273,15 @@ impl ServiceTimes {
         (estimate.source != Source::None).then_some(estimate.mean)
     }
 
-    /// Returns the same as [`ServiceTimes::mean`], but by the size of `request` if it has one.
+    /// Returns [`ServiceTimes::mean`], but by the size of `request` if it has one.
     #[must_use]
     pub fn mean_of(&self, request: &Attributes) -> Option<Duration> {
         let estimate = self.estimate_of(request);
         (estimate.source != Source::None).then_some(estimate.mean)
     }
 
-    /// Returns the mean processing time of requests like `request`, from samples of its type alone
-    /// and whatever the slot times; `None` when there are too few samples.
+    /// Returns the mean processing time of requests like `request`, from samples of its own type
+    /// only and without regard to slot times; `None` when there are too few samples.
     #[must_use]
     pub fn own_mean(&self, request: &Attributes) -> Option<Duration> {
         let own = &self.rows[self.index(request.kind)];
@@ -447,7 +447,8 @@ impl ServiceTimes {
         }
     }
 
-    /// Merges the log into the shared records: the general one, then that of each type in the log.
+    /// Merges the log into the shared records: first the general record, then the record of each
+    /// type in the log.
     fn exchange(
         &mut self,
         now: Instant,

@@ -26,8 +26,8 @@
 //! headgate.policy.<namespace>/<name>.type.<type>.quality_permille[.class.<class>]    gauge      1000: full
 //! ```
 //!
-//! `<reason>` is [`Reason`]'s name. A type has one for each of its objectives, and for those of
-//! `default`, by which a cold type is judged.
+//! `<reason>` is [`Reason`]'s name. A type has one such reason for each of its objectives, and for
+//! each objective of `default`, by which a cold type is judged.
 //!
 //! The last three are the response time controller's; one controller for all types has them without
 //! the type. Bouncer's value cut has
@@ -71,14 +71,14 @@ pub enum Count {
     Accepted,
     /// Decided to reject, at arrival or while queued, enforced or not.
     Rejected,
-    /// Rejected and refused (not in `DryRun`).
+    /// Rejected, and actually refused (not in `DryRun`).
     RejectedEnforced,
     /// Answered by the backend and measured.
     Completed,
-    /// Left the stage without an answer of the backend, and for no fault of its own: client gone,
-    /// local reply.
+    /// Left the stage without an answer from the backend, which didn't fail either: the client
+    /// left, or the proxy replied itself.
     Unmeasured,
-    /// Of those, left while queued.
+    /// The part of [`Count::Unmeasured`] that left while queued.
     Abandoned,
     /// Answered with an error, or not at all: a status that the policy counts as one, a timeout, a
     /// reset. An estimate where answers are sampled: each counts with its weight.
@@ -114,8 +114,8 @@ pub enum StageCount {
     /// Requests without a readable cost or size, although the policy names a header for it: counted
     /// as 1, or as an average request of their type.
     CostUnknown,
-    /// Slot time that all arrivals ask for, refused ones included: the mean of their type. Its rate
-    /// ÷ 1,000,000 is the number of slots that the offered work keeps busy.
+    /// Slot time that all arrivals need, including refused ones: for each, the mean of its type.
+    /// Its rate ÷ 1,000,000 is the number of slots that the offered work keeps busy.
     OfferedWork,
 }
 
@@ -313,7 +313,7 @@ impl StageStats {
         host.record(self.handover, micros(idle))
     }
 
-    /// Publishes P, where control finds it.
+    /// Publishes P, if it is found automatically.
     ///
     /// # Errors
     /// [`HostError`].

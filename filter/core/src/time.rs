@@ -54,8 +54,8 @@ pub fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The form of a span in a record: nanoseconds, so that sums of a few spans can't overflow,
-/// whatever bytes are read.
+/// The form of a span in a record: nanoseconds, so that sums of a few spans can't overflow, even if
+/// the bytes are damaged.
 pub mod as_nanos {
     use std::time::Duration;
 

@@ -135,8 +135,8 @@ impl Window {
         self.add(now, kind, 1, u64::from(accepted));
     }
 
-    /// Counts `received` requests, `accepted` of them accepted, that were decided around `now`.
-    /// Unknown types are ignored.
+    /// Counts requests that were decided around `now`: `received` in all, `accepted` of them
+    /// accepted. Unknown types are ignored.
     pub fn add(&mut self, now: Instant, kind: TypeId, received: u64, accepted: u64) {
         self.advance(now);
         let Some(sum) = self.sums.get(kind.0 as usize) else {

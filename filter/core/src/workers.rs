@@ -11,9 +11,9 @@
 //! that resumes after its lease ran out detects that, joins again under another number and books
 //! its share again.
 //!
-//! A VM may resume at the moment in which another buries it. It writes its heartbeat before it
-//! reads the list; the other marks the list before it reads the heartbeat a second time. One of the
-//! two sees the other's write.
+//! A VM may resume at the moment when another buries it. It writes its heartbeat before it reads
+//! the list; the other marks the list before it reads the heartbeat a second time. One of the two
+//! sees the other's write.
 //!
 //! A number may become free with a share still booked under it: the VM that buried it may not have
 //! had the stage. Members sweep free numbers in turn, under the same mark as a burial.
@@ -148,8 +148,8 @@ impl Membership {
         &self.others
     }
 
-    /// Returns how many worker numbers were ever given out in this process: those from 0 up to, and
-    /// without, the result.
+    /// Returns the number of worker numbers ever given out in this process, which are 0 up to but
+    /// excluding the result.
     #[must_use]
     pub fn numbers(&self) -> u32 {
         self.numbers
@@ -175,7 +175,7 @@ impl Membership {
         now.since(self.renewed) > LEASE / 2
     }
 
-    /// Renews the heartbeat and checks those of the others. Cheap when called often.
+    /// Renews this VM's heartbeat and checks those of the other VMs. Cheap when called often.
     ///
     /// # Errors
     /// [`HostError`]; nothing is lost, the next tick tries again.
@@ -258,8 +258,8 @@ impl Membership {
         Ok(false)
     }
 
-    /// Marks worker `dead` as being buried by this VM, whatever its heartbeat. Returns false if it
-    /// has left, is being buried, or is this one.
+    /// Marks worker `dead` as being buried by this VM, regardless of its heartbeat. Returns false
+    /// if it has left, is being buried, or is this one.
     ///
     /// # Errors
     /// [`HostError`]; its lease then runs out instead.
@@ -272,7 +272,7 @@ impl Membership {
         }
     }
 
-    /// Claims the next number that no VM of any list has for clean-up by this worker.
+    /// Claims, for clean-up by this worker, the next number that no VM of any list has.
     fn sweep(
         &mut self,
         now: Instant,
@@ -356,7 +356,7 @@ fn update<T>(
     })
 }
 
-/// Claims the lowest number that no VM has, neither of this list nor of another one.
+/// Claims the lowest number that no VM of any list has.
 fn claim(now: Instant, nonce: u64, host: &impl Shared) -> Result<WorkerId, HostError> {
     let mark = nonce | BURIAL;
     let mut from: WorkerId = 0;
@@ -365,8 +365,8 @@ fn claim(now: Instant, nonce: u64, host: &impl Shared) -> Result<WorkerId, HostE
             let is_free = |id: &WorkerId| list.get(*id as usize).is_none_or(|&nonce| nonce == 0);
             let id = (from..MAX_WORKERS).find(is_free)?;
             list.resize(list.len().max(id as usize + 1), 0);
-            // Mark it until it has a heartbeat. That of its last owner is stale, so others would
-            // bury this VM at once.
+            // Mark it until it has a heartbeat. The heartbeat of its last owner is stale, so others
+            // would bury this VM at once.
             list[id as usize] = mark;
             Some(id)
         })?;
@@ -388,7 +388,7 @@ fn claim(now: Instant, nonce: u64, host: &impl Shared) -> Result<WorkerId, HostE
 }
 
 /// Starts the heartbeat of worker `id`, unless a VM of another list has that number; returns
-/// whether it did. Of two VMs that do so at once at most one succeeds, as each adds before it
+/// whether it did. If two VMs do so at once, at most one succeeds, because each adds before it
 /// reads. The other one takes its addition back before the first renewal.
 fn occupy(id: WorkerId, now: Instant, host: &impl Shared) -> Result<bool, HostError> {
     let heartbeat = heartbeat_number(host, id)?;

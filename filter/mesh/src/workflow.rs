@@ -14,7 +14,7 @@
 //! 8,192 bytes and 64 members: a longer baggage names no workflow, and members beyond the 64th are
 //! ignored. A member without `=` hides the members after it.
 //!
-//! Names are trusted; an edge proxy removes those of unknown clients. The engine's directory of
+//! Names are trusted; an edge proxy removes names from unknown clients. The engine's directory of
 //! names assigns each name its flow of a fair queue (`engine::flows`).
 
 use headgate_core::classify::RequestView;

@@ -433,7 +433,8 @@ impl Envoy {
                 .iter()
                 .map(|(name, value)| header(name, value)),
         );
-        // Without `grpc-status` Envoy reports success to a gRPC client, whatever the HTTP status.
+        // Without `grpc-status` Envoy reports success to a gRPC client, regardless of the HTTP
+        // status.
         let grpc_status = reply.grpc_status.to_string();
         let content = self.header(Map::Request, headgate_core::classify::CONTENT_TYPE);
         if content.is_some_and(|kind| kind.starts_with(b"application/grpc")) {

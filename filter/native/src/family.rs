@@ -23,8 +23,8 @@ const PARTS: [(&str, &str); 2] = [
     ("service", "headgate_service"),
 ];
 
-/// The family of services. It has no member when Envoy creates a configuration, unlike that of
-/// workflows, which has `_other`.
+/// The family of services. It has no member when Envoy creates a configuration, whereas the family
+/// of workflows has `_other`.
 pub(crate) const SERVICES: (&str, Labels) = ("headgate.service.index", [POLICY, PARTS[1].1]);
 
 /// One metric of a family.

@@ -28,7 +28,7 @@ use crate::recovery;
 use crate::shared::{Host, PANICS};
 use crate::stream;
 
-/// The decision about a request at its headers.
+/// The decision on a request at its headers.
 pub(crate) enum Head {
     /// The request continues.
     Continue,
@@ -78,7 +78,7 @@ fn nonce() -> u64 {
 
 /// A held request.
 struct Waiting {
-    /// Resumes the request; taken when the request's turn has come.
+    /// The handle that resumes the request; taken when the request's turn has come.
     scheduler: Option<Scheduler>,
     /// The action for the request then.
     action: Option<Action>,
@@ -244,7 +244,8 @@ impl Process {
     }
 
     /// Does the periodic work on a worker if the main thread is late. A large update or a scrape of
-    /// many stats may keep that busy for seconds. Metrics and reports wait for the main thread.
+    /// many stats may keep the main thread busy for seconds. Metrics and reports wait for the main
+    /// thread.
     fn tick_if_late(&mut self, now: Instant) {
         if now.since(self.ticked) > LATE * Clock::period() {
             self.tick();

@@ -206,7 +206,7 @@ impl Host {
         &self.metrics
     }
 
-    /// Forgets the published numbers and the metrics of policies that are not among `live`.
+    /// Forgets the published numbers and the metrics of all policies that are not in `live`.
     pub(crate) fn forget_others<'a>(&self, live: impl Iterator<Item = &'a str>) {
         let before = self.live.replace(live.map(stats::prefix).collect());
         let live = self.live.borrow();

@@ -23,7 +23,7 @@ thread_local! {
     static PENDING: RefCell<HashMap<u32, Envoy>> = RefCell::default();
 }
 
-/// Reads the upstream hosts that the last tick needs, for the streams of this worker.
+/// Reads the upstream hosts that the last tick asked for, for the streams of this worker.
 pub(crate) fn look(filter: &mut Filter<Host>, now: Instant) {
     let looked = PENDING.try_with(|pending| {
         let Ok(pending) = pending.try_borrow() else {
@@ -49,10 +49,11 @@ pub(crate) fn look(filter: &mut Filter<Host>, now: Instant) {
     looked.unwrap_or(());
 }
 
-/// The stream of a hook, as the filter uses it. Without `envoy` after the stream's end.
+/// The stream of a hook, in the form that the filter uses. `envoy` is `None` after the stream's
+/// end.
 struct Attached<'a> {
     id: u32,
-    /// The time at which its hook started. So the wait for the lock is part of a request's time.
+    /// The time at which its hook started, so that a request's time includes the wait for the lock.
     now: Instant,
     listener: &'a str,
     envoy: Option<Envoy>,
@@ -145,7 +146,7 @@ fn span(envoy: Envoy) -> Option<Span> {
     envoy.span()
 }
 
-/// The names of a span's tags: the request's type, the decision, the reason of a refusal, and the
+/// The names of a span's tags: the request's type, the decision, the reason for a refusal, and the
 /// time for which the request was held, ms.
 const TYPE: &str = "headgate.type";
 const DECISION: &str = "headgate.decision";
@@ -155,7 +156,7 @@ const QUEUE_WAIT: &str = "headgate.queue_wait_ms";
 const ADMITTED: &str = "admitted";
 const REFUSED: &str = "refused";
 
-/// Tags the span with the decision about a held request, and its wait.
+/// Tags the span with the decision on a held request, and its wait.
 fn tag_turn(span: Span, action: &Action, waited: Duration) {
     match action {
         Action::Resume { .. } => span.tag(DECISION, ADMITTED),
@@ -182,7 +183,7 @@ pub(crate) struct Request {
     listener: Arc<str>,
     /// The epoch of the stream's engine; see [`process::Process::epoch`].
     epoch: Cell<u32>,
-    /// The time from which on the request is held, if Envoy traces it.
+    /// The time since which the request is held, if Envoy traces it.
     traced: Cell<Option<Instant>>,
     side: RefCell<Side>,
 }
@@ -334,7 +335,7 @@ impl Request {
         });
     }
 
-    /// Handles a part of the response's body, but not the last.
+    /// Handles a part of the response's body other than the last.
     pub(crate) fn response_begins(&self, envoy: Envoy) {
         let awaited = match self.side.try_borrow().as_deref() {
             Ok(Side::Inbound(inbound)) => inbound.awaits_first_byte(),

@@ -5,7 +5,7 @@
 //! [`Source`], the next end of service of a [`Backend`], and the engine's tick every 10 ms. At
 //! equal times, arrivals are last, because an end of service frees a slot.
 //!
-//! The model leaves out the network and multiple workers: one worker decides about all requests.
+//! The model leaves out the network and multiple workers: one worker decides on all requests.
 
 use std::time::Duration;
 

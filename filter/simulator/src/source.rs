@@ -3,7 +3,7 @@
 //! In an open source (a Poisson process, a recorded trace), the next arrival is independent of the
 //! outcome of the last. In a closed loop it isn't: a client thinks after each answer, and overload
 //! control has to be judged with clients that react to refusals. Both implement one trait, and a
-//! simulation is generic over it, so that an open source has no cost of a closed one.
+//! simulation is generic over it, so that an open source doesn't pay for a closed loop.
 
 use std::time::Duration;
 

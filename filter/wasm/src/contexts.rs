@@ -125,7 +125,7 @@ pub(crate) fn response_headers(id: u32, end: bool) {
     });
 }
 
-/// Handles a part of the response's body, but not the last.
+/// Handles a part of the response's body other than the last.
 pub(crate) fn response_begins(id: u32) {
     with(id, |context| match context {
         Context::Request(inbound) if inbound.awaits_first_byte() => {

@@ -9,7 +9,7 @@ use headgate_core::time::{Instant, nanos};
 use crate::ffi;
 
 /// The effective context, a stream or a root context, with its number. All calls apply to the
-/// effective context, whatever the number.
+/// effective context, regardless of the number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Effective(pub(crate) u32);
 

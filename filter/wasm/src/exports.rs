@@ -1,11 +1,11 @@
 //! The callbacks from Envoy: the exports of proxy-wasm's ABI 0.2.1 that the filter needs, and no
 //! others.
 //!
-//! Envoy calls every function of the ABI that a module exports, but no missing export. Each call
-//! enters the VM, which costs more than the work that most of them would do. Callbacks for request
-//! bodies, for logs, and a second one for the end of a stream would be three useless entries for
-//! each request. So a request costs these entries: its context, its headers, those of its response,
-//! each part of the response's body, and its end.
+//! Envoy calls every function of the ABI that a module exports. Each call enters the VM, which
+//! costs more than the work that most of them would do. Callbacks for request bodies, for logs, and
+//! a second one for the end of a stream would be three useless entries for each request. So a
+//! request costs these entries: its context, its headers, those of its response, each part of the
+//! response's body, and its end.
 #![allow(unsafe_code)] // exported names
 
 use headgate_core::http::Level;

@@ -8,8 +8,8 @@
 //! of all workers share. All call Envoy through [`ffi`], with `Result`s throughout, because a panic
 //! loses every request of the worker.
 //!
-//! The module uses no SDK. That of proxy-wasm exports every callback, whether or not a filter uses
-//! it, and looks contexts up in its own maps. Both cost some microseconds per request
+//! The module uses no SDK. The SDK of proxy-wasm exports every callback, whether or not a filter
+//! uses it, and looks contexts up in its own maps. Both cost some microseconds per request
 //! (`scripts/bench cpu`).
 
 mod contexts;

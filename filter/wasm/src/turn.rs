@@ -70,8 +70,8 @@ impl<A> Turn<A> {
         Some(next)
     }
 
-    /// Drops the actions for which `of` is true, those of a stream that has ended. Envoy keeps its
-    /// context for a moment, but no call for it is allowed any more.
+    /// Drops the actions of a stream that has ended, for which `of` is true. Envoy keeps the
+    /// stream's context for a moment, but no longer allows calls for it.
     pub(crate) fn forget(&mut self, of: impl Fn(&A) -> bool) {
         if self.is_pending() {
             self.waiting.retain(|action| !of(action));

@@ -383,7 +383,7 @@ impl Vm {
         self.filter.check(&Effective(self.root), done);
     }
 
-    /// Logs, once, that Envoy's stats matcher rejects the limit's gauge. The limit still holds, but
+    /// Logs once that Envoy's stats matcher rejects the limit's gauge. The limit still holds, but
     /// the gauge is missing in the stats.
     fn tell_rejected(&self) {
         let Some(name) = self.filter.host().take_rejected() else {

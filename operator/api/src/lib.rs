@@ -1,8 +1,8 @@
-//! `AdmissionPolicy` from what users write to what proxies get.
+//! `AdmissionPolicy`, from the user's YAML to the proxies' configuration.
 //!
-//! A policy has the shape of [`AdmissionPolicy`], becomes one without mistakes ([`validate`]), then
-//! part of the filter configuration of its workloads ([`compile`]). A [`plan`] says which proxy
-//! gets which configuration, and what became of each policy. Nothing here does I/O.
+//! A policy is read as an [`AdmissionPolicy`], checked ([`validate`]), and compiled into the filter
+//! configuration of its workloads ([`compile`]). A [`plan`] contains the configuration of each
+//! proxy and the state of each policy. Nothing here does I/O.
 
 pub mod compile;
 pub mod plan;

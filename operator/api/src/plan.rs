@@ -43,7 +43,7 @@ pub const MODULE_METADATA: &str = "headgate.dev/module";
 pub const NATIVE_MODULE_METADATA: &str = "headgate.dev/native-module";
 /// The node metadata key of the version of the module files that a proxy has.
 pub const VERSION_METADATA: &str = "headgate.dev/module-version";
-/// The node metadata key of the kind of filter that a proxy asks for: `wasm`, the default, or
+/// The node metadata key of the kind of filter that a proxy requests: `wasm`, the default, or
 /// `native`.
 pub const FILTER_METADATA: &str = "headgate.dev/filter";
 /// The node metadata key of the processor that a proxy runs on, as [`std::env::consts::ARCH`] calls
@@ -61,8 +61,8 @@ pub struct Plan {
     /// in its metadata gets it.
     pub workloads: BTreeMap<TargetRef, Arc<FilterConfig>>,
     /// Policies for proxies that are selected by the labels of their Pod, in order of precedence.
-    /// Of several that apply to one proxy and to the same requests, the first is in force. None in
-    /// a folder.
+    /// If several apply to one proxy and the same requests, the first is in force. Empty in a
+    /// folder.
     pub attachments: Attachments,
     /// The configurations of proxies' outbound slots, by `namespace/name` of the policy that their
     /// calls belong to.

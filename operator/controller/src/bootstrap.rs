@@ -132,7 +132,7 @@ pub enum ConfigSource {
     File(PathBuf),
 }
 
-/// Returns `text` as a YAML scalar, quoted whatever it contains.
+/// Returns `text` as a quoted YAML scalar.
 pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
@@ -154,8 +154,8 @@ fn items(blocks: &[String]) -> String {
 }
 
 /// Fills the holes of a template, which are capitals after `$`. The lines of a text begin in the
-/// column of its hole, and a line with nothing but an empty text is left out. Texts may contain
-/// what looks like a hole.
+/// column of its hole, and a line with nothing but an empty text is left out. Texts may contain `$`
+/// and capitals themselves.
 pub(crate) fn fill(template: &str, texts: &[(&str, &str)]) -> String {
     let mut filled = Vec::new();
     for line in template.lines() {

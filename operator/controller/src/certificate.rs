@@ -63,7 +63,7 @@ pub fn new_authority(name: &str, life: Duration, now: SystemTime) -> anyhow::Res
 }
 
 impl Authority {
-    /// Returns the CA of these PEM texts. Of several certificates, the first is the one that signs.
+    /// Returns the CA of these PEM texts. If there are several certificates, the first one signs.
     ///
     /// # Errors
     /// One line that names the text that doesn't parse, or says that the two don't belong together.

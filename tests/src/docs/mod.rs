@@ -3,10 +3,12 @@
 //!
 //! A page that is written by hand is wrong some months later, and no compiler reports it. So the
 //! facts that the code defines are generated ([`reference`]), the targets of links are checked
-//! ([`links`]), files and tests that the table of papers names are looked up ([`papers`]), commands
-//! and policies in pages are parsed by the program itself ([`examples`]), and commands run
-//! ([`commands`], with the test `pages` of the program `k8s`).
+//! ([`links`]), pictures can be read ([`pictures`]), files and tests that the table of papers names
+//! are looked up (`papers`), commands and policies in pages are parsed by the program itself
+//! ([`examples`]), and commands run ([`commands`], with the tests `pages` of the programs `k8s`,
+//! `node` and `planes`). The tests that SECURITY.md names exist (`security`).
 
+pub mod checkout;
 pub mod commands;
 #[cfg(test)]
 mod examples;
@@ -14,8 +16,13 @@ mod examples;
 mod links;
 #[cfg(test)]
 mod papers;
+#[cfg(test)]
+mod pictures;
 pub mod reference;
+#[cfg(test)]
+mod security;
 mod stats;
+pub mod walk;
 
 use std::path::{Path, PathBuf};
 

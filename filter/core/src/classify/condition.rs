@@ -1,4 +1,4 @@
-//! One compiled match: conditions of which all must hold.
+//! One compiled match: a set of conditions that must all hold.
 
 use regex_lite::{Regex, RegexBuilder};
 
@@ -17,14 +17,14 @@ pub(super) const MAX_VALUE: usize = 4 * 1024;
 /// worker has a copy.
 const MAX_COMPILED: usize = 64 * 1024;
 
-/// A condition of a match, as the result of a failed one.
+/// The kind of a match's condition, to name the first one that a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
     /// The path.
     Path,
     /// The method.
     Method,
-    /// That it is a gRPC request: its content type is `application/grpc`, and its path
+    /// The request is a gRPC request: its content type is `application/grpc`, and its path
     /// `/service/method`.
     GrpcRequest,
     /// The gRPC service.
@@ -263,7 +263,7 @@ impl Conditions {
         self.failing_beyond_path(path, request)
     }
 
-    /// Returns the first condition that does not hold, apart from that on the path.
+    /// Returns the first condition, other than the one on the path, that does not hold.
     fn failing_beyond_path(
         &self,
         path: Option<&[u8]>,
@@ -297,7 +297,7 @@ impl Conditions {
         None
     }
 
-    /// Whether a match holds that the index found by its [`Drawer`].
+    /// Whether the match holds for a request for which the index found it by its [`Drawer`].
     pub(super) fn hold(&self, path: Option<&[u8]>, request: &impl RequestView) -> bool {
         match &self.path {
             // The index has already compared the path.

@@ -1,13 +1,14 @@
-//! An index of matches by path or header, so that a request tries only those that can match these.
+//! An index of matches by path or header, so that a request tries only the matches that its path
+//! and headers allow.
 //!
 //! Matches with the same key are in one list, a *drawer*. The key is an exact path or, without one,
 //! a prefix; otherwise the exact value of a header. The rest is in one list. A request with path
-//! `/a/b/c` searches the drawer of its path, those of the prefixes `/`, `/a`, `/a/b` and `/a/b/c`,
-//! for each indexed header that of its value, and the rest. Within a drawer, matches are in order
-//! of their types, so the search there ends at the first hit, or at the first type behind the best
-//! one so far. The smallest type over all drawers is the first match in the policy's order. The
-//! cost depends on the path's depth and on the number of indexed headers, not on the number of
-//! types.
+//! `/a/b/c` searches the drawer of its path, the drawers of the prefixes `/`, `/a`, `/a/b` and
+//! `/a/b/c`, the drawer of its value of each indexed header, and the rest. Within a drawer, matches
+//! are in order of their types, so the search there ends at the first hit, or at the first type
+//! behind the best one so far. The smallest type over all drawers is the first match in the
+//! policy's order. The cost depends on the path's depth and on the number of indexed headers, not
+//! on the number of types.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -32,8 +33,8 @@ struct Entry {
 pub(super) struct Index {
     exact: Drawers,
     prefixes: Drawers,
-    /// The number of slashes in the deepest prefix, up to which prefixes of a request's path are
-    /// searched.
+    /// The number of slashes in the deepest prefix key. Prefixes of a request's path with more
+    /// slashes aren't searched.
     depth: usize,
     /// Drawers by value, for each header.
     headers: Vec<(Box<str>, Drawers)>,

@@ -33,8 +33,8 @@ pub use condition::{Condition, MAX_PATTERN, check_pattern};
 /// The header that identifies gRPC requests.
 pub const CONTENT_TYPE: &str = "content-type";
 
-/// The parts of a request that rules can match. Each method is called at most a few times for a
-/// request, and only for parts that some rule uses.
+/// The parts of a request that rules can match. Each method is called only for parts that some rule
+/// uses, and at most a few times per request.
 pub trait RequestView {
     /// Returns `:path`, with its query string.
     fn path(&self) -> Option<&[u8]>;
@@ -59,7 +59,7 @@ pub trait RequestView {
     fn is_retry(&self) -> bool {
         retries::is_retry(self)
     }
-    /// Returns the SPIFFE id in the peer's certificate.
+    /// Returns the SPIFFE id in the peer's certificate, if any.
     fn peer(&self) -> Option<Cow<'_, [u8]>> {
         None
     }

@@ -11,7 +11,7 @@
 //!
 //! with k assumed requests that took the expected time, so that the first few requests don't
 //! dominate. Sums decay with each request. Every end of a request counts, failures too: the shared
-//! resource is slot time, whatever the outcome.
+//! resource is slot time, regardless of the outcome.
 //!
 //! Each worker measures its own requests. An error of the ratio causes no error of shares:
 //! [`super::fair`] corrects each charge when its request ends.

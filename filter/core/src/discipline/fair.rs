@@ -25,13 +25,13 @@
 //! A weighted fair queue uses a Q below every cost: 16 µs at the least weight of all flows.
 //!
 //! *Round now* is the smallest rank that waited on any worker when a request last left the queue
-//! for a slot. That is mostly the rank of this request. It is another one if a worker serves a
-//! request before its turn, because the worker of the first one was woken and has not answered yet.
+//! for a slot. That is mostly the rank of this request. It differs if a worker serves a request
+//! before its turn, because the worker with the first request was woken and has not answered yet.
 //! With the rank of the served request as the round, all flows would lose their unused quanta to a
 //! flow whose single request takes many rounds. The maximum removes the quanta that a flow did not
 //! use while it had no requests. A flow that was idle for longer than a round has one quantum for
-//! the round in progress. A flow that returns within the round has the rest of its quantum. (The
-//! textbook of deficit round robin takes the rest away at once and puts the flow at the end of its
+//! the round in progress. A flow that returns within the round has the rest of its quantum.
+//! (Textbook deficit round robin takes the rest away at once and puts the flow at the end of its
 //! list, into the round in progress or the next. That would require all workers to agree on when a
 //! flow is empty.)
 //!
@@ -42,8 +42,8 @@
 //! the time of its stated cost ([`crate::work::Work`]), times the ratio of actual to expected time
 //! of the flow's requests ([`super::cost`]; where flows are types, their means already contain it).
 //! The second charge, at the end, is the difference to the actual slot time. Shares are therefore
-//! shares of slot time, whatever the estimates were, also among flows whose requests have one type.
-//! Wisp §4.3 requires this: a request is charged to its flow. Its cost elsewhere in its tree
+//! shares of slot time, regardless of the estimates, even among flows whose requests have the same
+//! type. Wisp §4.3 requires this: a request is charged to its flow. Its cost elsewhere in its tree
 //! doesn't count, since slots are the shared resource here.
 //!
 //! A correction also counts for requests that are waiting already. It is added to *corrected* of
@@ -113,7 +113,7 @@ struct Grain {
     layout: Layout,
     /// The number of bits for a round's fraction in gauges.
     fraction: u32,
-    /// The last parts of the names of the three kinds of gauges.
+    /// The suffixes of the names of the three kinds of gauges.
     round: &'static str,
     finish: &'static str,
     corrected: &'static str,
@@ -132,8 +132,8 @@ impl Grain {
         }
     }
 
-    /// Returns the granularity of a weighted fair queue whose flows' least weight is
-    /// `least_weight`.
+    /// Returns the granularity of a weighted fair queue. `least_weight` is the smallest weight of
+    /// its flows.
     fn tags(least_weight: f64) -> Self {
         Self {
             quantum_us: TAG_US / least_weight,
@@ -150,7 +150,7 @@ impl Grain {
         1 << self.fraction
     }
 
-    /// Returns the round from which on rounds start over when the queue is empty.
+    /// Returns the round from which the count restarts at 0 as soon as the queue is empty.
     const fn start_over(self) -> u64 {
         self.layout.max_measure() / 2 + 1
     }
@@ -184,7 +184,7 @@ pub(super) struct Fair {
 }
 
 impl Fair {
-    /// Creates the fair queue of the checked `stage`; `None` if `discipline` is another order.
+    /// Creates the fair queue of the checked `stage`; `None` for any other discipline.
     pub(super) fn new(
         host: &impl Shared,
         prefix: &str,
@@ -300,8 +300,8 @@ impl Fair {
         Ok((self.rank_at(finish, arrived), turn))
     }
 
-    /// Returns the rank of the first request of `flow` on a worker, which came at `arrived` and has
-    /// turn `at`.
+    /// Returns the rank of the first request of `flow` on a worker. The request came at `arrived`
+    /// and has turn `at`.
     pub(super) fn rank(
         &mut self,
         host: &impl Shared,
@@ -320,8 +320,9 @@ impl Fair {
         self.grain.layout.rank(round, arrived)
     }
 
-    /// Returns the rounds, in fixed point, in which the flow of `request` may use `us`. Any cost
-    /// above 0 takes at least one step, so that a flow of cheap requests moves on.
+    /// Returns the number of rounds, in fixed point, that the flow of `request` needs to use `us`
+    /// of slot time. Any cost above 0 takes at least one step, so that a flow of cheap requests
+    /// moves on.
     fn rounds(&self, request: &Attributes, us: u64) -> u64 {
         let weight = match self.by {
             Flow::Type | Flow::Class => self.flows[usize::from(self.flow_of(request))].weight,
@@ -359,7 +360,7 @@ impl Fair {
         (usual_us, taken_us): (u64, u64),
     ) -> Result<(), HostError> {
         let flow = self.flow_of(request);
-        // A type's mean is already that of its flow.
+        // If flows are types, the expected time is already the mean of the flow.
         if self.by != Flow::Type {
             self.flows[usize::from(flow)].cost.learn(usual_us, taken_us);
         }

@@ -25,7 +25,7 @@
 //!
 //! A queue that is only observed (`queue.mode: Observe`, `mode: DryRun`) is in the backend, where
 //! the discipline has no effect. There the order is FIFO and waits are estimated as in a FIFO,
-//! whatever is configured.
+//! regardless of the configured discipline.
 
 mod cost;
 mod fair;
@@ -139,15 +139,16 @@ impl Order {
         }
     }
 
-    /// Whether requests may be served in another order than that of their arrival.
+    /// Whether requests may be served in an order other than that of their arrival.
     #[must_use]
     pub fn reorders(&self) -> bool {
         self.discipline != config::Discipline::Fifo
     }
 
-    /// Returns the steepest growth of a type's wait with a FIFO's wait, ratio. Orders by limits
-    /// (slack, deadlines) let no request be overtaken for long. In a short queue a wait is mostly
-    /// the rest of requests in service, which a longer queue does not multiply.
+    /// Returns the largest ratio of the growth of a type's wait to the growth of a FIFO's wait.
+    /// Orders by limits (slack, deadlines) let no request be overtaken for long. In a short queue,
+    /// a wait is mostly the remaining time of requests in service, which a longer queue does not
+    /// multiply.
     #[must_use]
     pub fn steepest_wait(&self) -> f64 {
         if self.admits_by_drain() {
@@ -179,9 +180,9 @@ impl Order {
         self.kind().1.is_none()
     }
 
-    /// Returns the place of a request that came at `arrived`, found `queued` others, and is
-    /// expected to take `expected_us` of slot time. Fair queues charge the request's flow:
-    /// [`Order::left`] takes the charge back, [`Order::ended`] corrects it.
+    /// Returns the place of a request. It came at `arrived`, found `queued` others, and is expected
+    /// to take `expected_us` of slot time. Fair queues charge the request's flow: [`Order::left`]
+    /// takes the charge back, [`Order::ended`] corrects it.
     pub(crate) fn place(
         &mut self,
         host: &impl Host,
@@ -200,8 +201,8 @@ impl Order {
         Ok(Place { rank, turn })
     }
 
-    /// Returns the rank of the first request of `flow` on this worker, which came at `arrived` and
-    /// has the turn `at` ([`Turn::at`]).
+    /// Returns the rank of the first request of `flow` on this worker. The request came at
+    /// `arrived` and has the turn `at` ([`Turn::at`]).
     pub(crate) fn rank_of_turn(
         &mut self,
         host: &impl Host,
@@ -306,7 +307,7 @@ impl Order {
         )
     }
 
-    /// Returns the difference of ranks for `span` between two arrivals.
+    /// Returns the difference between the ranks of two requests that arrive `span` apart.
     #[must_use]
     pub fn tolerance(&self, span: Duration) -> u64 {
         let (_, layout) = self.kind();

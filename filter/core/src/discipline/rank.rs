@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use crate::time::{Instant, nanos};
 
-/// The number of bits below the arrival, for the order's number.
+/// The number of low bits of a published rank that hold the order's number.
 const ORDER_BITS: u32 = 4;
 const ORDER: u64 = (1 << ORDER_BITS) - 1;
 
@@ -49,7 +49,7 @@ pub(super) const ROUND: Layout = Layout {
     arrival_bits: 22,
     unit: 18,
 };
-/// The layout of orders by a number of rounds that are so short that few requests share one.
+/// The layout of orders by rounds that are so short that few requests share one.
 pub(super) const TAG: Layout = Layout {
     arrival_bits: 16,
     unit: 20,
@@ -81,7 +81,7 @@ impl Layout {
         rank >> self.measure_at()
     }
 
-    /// Returns the difference of ranks for `span` between two arrivals.
+    /// Returns the difference between the ranks of two requests that arrive `span` apart.
     pub(super) fn tolerance(self, span: Duration) -> u64 {
         nanos(span) >> self.unit << ORDER_BITS
     }

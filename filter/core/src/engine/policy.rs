@@ -71,7 +71,7 @@ impl Policy {
         self.stage.is_busy() || beside.is_busy(self.id, &self.stage.requests)
     }
 
-    /// Decides about a request that arrives.
+    /// Decides on an arriving request.
     ///
     /// # Errors
     /// [`HostError`]; the caller lets the request through, unmanaged.
@@ -181,7 +181,7 @@ impl Policy {
         ticked.and(beside_ticked)
     }
 
-    /// Executes the decisions about requests that were held before the stage.
+    /// Executes the decisions on requests that were held before the stage.
     fn release(
         &mut self,
         beside: &mut impl Beside,
@@ -198,7 +198,7 @@ impl Policy {
                         Ok(Decision::Refuse(refusal)) => {
                             actions.push(Action::Refuse { stream, refusal });
                         }
-                        // On a host error it continues, unmanaged.
+                        // If the stage fails, the request continues, unmanaged.
                         Ok(Decision::Forward(_) | Decision::PassBy) | Err(_) => {
                             actions.push(Action::Resume { stream, ticket });
                         }

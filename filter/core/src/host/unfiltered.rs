@@ -21,10 +21,10 @@ use std::time::Duration;
 use super::{Expected, Host, HostError, MetricId, MetricKind, Metrics, Number, Shared, Version};
 use crate::shared::change_bytes;
 
-/// A bit in the ids of numbers that are in shared data. Envoy's ids count up from 0 and have the
-/// kind in the 2 low bits.
+/// The bit that marks ids of numbers in shared data. Envoy's ids count up from 0 and have the kind
+/// in the 2 low bits.
 const STORED: u32 = 1 << 31;
-/// The number of different amounts with which a gauge is tested.
+/// The number of different amounts that test a gauge.
 const PROBES: i64 = 4;
 /// The number of compare-and-swap attempts of one change. Each failure means that another worker's
 /// change succeeded.

@@ -1,14 +1,14 @@
-//! The outcome of a request, by the backend's response.
+//! The outcome of a request, judged by the backend's response.
 
 use crate::config::ErrorsConfig;
 use crate::stage::Outcome;
 
-/// Returns the outcome by `%RESPONSE_CODE_DETAILS%`: whether the backend answered, failed to
-/// answer, or had no part in it.
+/// Returns the outcome for a `%RESPONSE_CODE_DETAILS%`: whether the backend answered, failed to
+/// answer, or wasn't involved.
 ///
 /// The details of timeouts and resets between Envoy and the backend start with `upstream_`, except
-/// `response_timeout`. All others, except that of a response from the backend, come from Envoy (no
-/// route, no cluster), other filters, or the client.
+/// `response_timeout`. All other details, except for a response from the backend, come from Envoy
+/// (no route, no cluster), other filters, or the client.
 #[must_use]
 pub fn of_details(details: Option<&[u8]>) -> Outcome {
     match details {
@@ -19,12 +19,12 @@ pub fn of_details(details: Option<&[u8]>) -> Outcome {
     }
 }
 
-/// Returns the outcome by the `:status` of the backend's response.
+/// Returns the outcome for the `:status` of the backend's response.
 pub(super) fn of_status(status: Option<&[u8]>, errors: &ErrorsConfig) -> Outcome {
     of(number(status).is_some_and(|status| errors.has_http(status)))
 }
 
-/// Returns the outcome by the `grpc-status` of the backend's response, if any.
+/// Returns the outcome for the `grpc-status` of the backend's response, if any.
 pub(super) fn of_grpc_status(status: Option<&[u8]>, errors: &ErrorsConfig) -> Outcome {
     let status = number(status).and_then(|status| u8::try_from(status).ok());
     of(status.is_some_and(|status| errors.has_grpc(status)))

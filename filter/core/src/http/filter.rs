@@ -49,7 +49,7 @@ pub struct Filter<H, B = ()> {
     pub(super) listeners: Listeners,
     configured: bool,
     complained: Option<Instant>,
-    /// The time of the last arrival or end of a request at which the clock could be read.
+    /// The time of the last arrival or end of a request, as far as the clock could be read.
     last: Instant,
 }
 
@@ -127,11 +127,11 @@ impl<H: Host, B: Beside> Filter<H, B> {
 
     /// Adopts configuration `id`, which is for listener `name`, and logs it. On error, the last
     /// good one stays, and `id` is unknown unless the caller calls [`Filter::refused`].
-    /// Configurations of one name replace each other. Those of different names are in force side by
-    /// side, each for its listener's streams ([`Stream::listener`]).
+    /// Configurations of one name replace each other. Configurations of different names are in
+    /// force side by side, each for its listener's streams ([`Stream::listener`]).
     ///
     /// # Errors
-    /// [`ConfigError`]: that of `prepared`, or of the host.
+    /// [`ConfigError`]: the error of `prepared`, or of the host.
     pub fn take_over(
         &mut self,
         proxy: &impl Proxy,
@@ -294,8 +294,8 @@ impl<H: Host, B: Beside> Filter<H, B> {
         self.check(proxy, left);
     }
 
-    /// Handles request headers (point 1). Records in `asked` the properties of the request on which
-    /// its response depends.
+    /// Handles request headers (point 1). Records in `asked` the request's properties that its
+    /// response depends on.
     pub(super) fn request<S: Stream>(
         &mut self,
         stream: &S,
@@ -368,7 +368,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
     }
 
     /// Returns the requests, with their streams, for which the caller must call [`Filter::look`]
-    /// after a tick; the caller drains them.
+    /// after a tick. The caller drains the list.
     pub fn suspects(&mut self) -> &mut Vec<(Ticket, u32)> {
         self.engine.suspects()
     }
@@ -446,8 +446,8 @@ impl<H: Host, B: Beside> Filter<H, B> {
         }
     }
 
-    /// Returns the outcome of request `ticket` by the headers of the backend's response. `alone`
-    /// means that nothing follows them; then they have the gRPC status.
+    /// Returns the outcome of request `ticket` from the headers of the backend's response. `alone`
+    /// means that neither body nor trailers follow, so that the headers contain the gRPC status.
     pub(super) fn judge(&self, stream: &impl Stream, ticket: Ticket, alone: bool) -> Outcome {
         let Some(stage) = self.engine.stage(ticket.policy) else {
             return Outcome::Completed;
@@ -462,7 +462,7 @@ impl<H: Host, B: Beside> Filter<H, B> {
         }
     }
 
-    /// Returns the outcome of request `ticket` by the trailers of the backend's response.
+    /// Returns the outcome of request `ticket` from the trailers of the backend's response.
     pub(super) fn judge_trailers(&self, stream: &impl Stream, ticket: Ticket) -> Outcome {
         let Some(stage) = self.engine.stage(ticket.policy) else {
             return Outcome::Completed;

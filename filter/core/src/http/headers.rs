@@ -1,10 +1,10 @@
 //! Headers in the serialized form of a host, read in place.
 //!
-//! The serialized map is that of proxy-wasm: the number of pairs, their lengths, then names and
+//! The serialized map has proxy-wasm's format: the number of pairs, their lengths, then names and
 //! values with a zero byte after each. All lengths are 32-bit little-endian. One pass finds the
 //! headers that every request needs; other names are looked up when a rule uses them.
 //!
-//! Sidecars exchange data in Headgate's own headers. Those of an untrusted client are ignored:
+//! Sidecars exchange data in Headgate's own headers. Headers from an untrusted client are ignored:
 //! [`Headers::disown`] hides them, so that no rule can match them.
 
 use std::borrow::Cow;

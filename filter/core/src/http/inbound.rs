@@ -23,12 +23,12 @@ pub struct Inbound {
     awaits_first_byte: bool,
 }
 
-/// The properties of a request on which its response depends.
+/// The properties of a request that its response depends on.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
-    /// The kind of upgrade that it asks for.
+    /// The kind of upgrade that the request asks for.
     pub(super) upgrade: Option<Upgrade>,
-    /// Whether a trusted sidecar sent it; the response then reports the request's times.
+    /// Whether a trusted sidecar sent the request. The response then reports the request's times.
     pub(super) by_peer: bool,
 }
 
@@ -44,7 +44,7 @@ impl Default for Inbound {
     }
 }
 
-/// Returns the outcome by the response code details, which show the side that answered or ended the
+/// Returns the outcome from the response code details, which show which side answered or ended the
 /// request.
 fn details(stream: &impl Stream) -> Outcome {
     let details = stream.property(Property::ResponseCodeDetails);
@@ -58,8 +58,8 @@ impl Inbound {
         self.ticket.is_some()
     }
 
-    /// Decides about the request when its headers arrive. The caller then continues it, holds it,
-    /// or answers it with [`Filter::reply`].
+    /// Decides on the request when its headers arrive. The caller then continues it, holds it, or
+    /// answers it with [`Filter::reply`].
     pub fn request_headers(
         &mut self,
         filter: &mut Filter<impl Host, impl Beside>,
@@ -99,7 +99,8 @@ impl Inbound {
         let Some(ticket) = self.ticket else {
             return;
         };
-        // Call it before Headgate's own headers overwrite those of the process behind a gateway.
+        // Call it before Headgate's own headers overwrite the headers of the process behind a
+        // gateway.
         B::answers(filter, stream, ticket, self.asked.by_peer);
         filter.hint(stream, ticket);
         let stage = filter.engine.stage(ticket.policy);

@@ -23,7 +23,7 @@ struct Listener {
     id: u32,
     name: Arc<str>,
     direction: Direction,
-    /// `None` if it was refused and no other was in force.
+    /// `None` if the configuration was refused and no other was in force.
     config: Option<Arc<Prepared>>,
 }
 
@@ -36,7 +36,7 @@ impl Listeners {
     }
 
     /// Adds `id`, whose configuration was refused although the proxy keeps the listener. The last
-    /// good one stays in force for it, even if the listener version of that one is removed.
+    /// good configuration stays in force for it, even if that one's listener version is removed.
     pub(super) fn refused(&mut self, (id, name): (u32, &str), direction: Direction) {
         let in_force = self.in_force(direction);
         let good = in_force.iter().find(|(other, _)| *other == name);

@@ -81,10 +81,10 @@ pub enum Property<'a> {
 /// All calls fail with [`HostError::Call`] when the proxy refuses.
 #[allow(clippy::missing_errors_doc)] // see above
 pub trait Stream: Proxy {
-    /// Returns the stream's number, which differs from those of all other open streams.
+    /// Returns the stream's number, unique among the open streams.
     fn id(&self) -> u32;
 
-    /// Returns the name of the stream's listener, which is that of its configuration
+    /// Returns the name of the stream's listener, which its configuration has, too
     /// ([`Filter::configure`]).
     fn listener(&self) -> &str {
         ""

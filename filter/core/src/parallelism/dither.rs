@@ -23,11 +23,12 @@ use std::time::Duration;
 use crate::rng::Rng;
 use crate::time::{Instant, nanos};
 
-/// The number of slots of the schedule in a block.
+/// The number of the schedule's slots in a block.
 pub const BLOCK: u64 = 5;
-/// The number of them with more slots than the estimate.
+/// The number of slots in a block in which P is above the estimate.
 const ABOVE: u64 = 2;
-/// A request that spans more slots of the schedule than this is not used.
+/// The largest number of the schedule's slots that a request may span; longer requests are not
+/// used.
 const LONGEST: u64 = 64;
 
 /// The parts of a request's time above and below the base, ratios 0..=1.
@@ -52,7 +53,7 @@ pub struct Dither {
     pub below: f64,
     /// Length of a slot of the schedule.
     pub slot: Duration,
-    /// The duration to add to the process's clock for a time that all processes share.
+    /// The offset from the process's clock to a clock that all processes share.
     pub offset: Duration,
     /// Seed of the schedule's random orders.
     pub seed: u64,

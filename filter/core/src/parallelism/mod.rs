@@ -45,15 +45,16 @@ const FIRST: f64 = 100.0;
 /// reference. Without a limit, only the time of a request that is alone counts in full, because
 /// several may already queue in the backend.
 const COMPARABLE: f64 = 4.0;
-/// A type is late by itself if its reference is longer than this part of its last objective.
+/// A type is late without any queue wait if its reference is longer than this part of its last
+/// objective.
 const BY_ITSELF: f64 = 0.7;
 /// Part of the requests that may miss the last objective, in addition to those that its percentile
 /// allows.
 const BEYOND: f64 = 0.15;
 /// The objective at p90 for a type without objectives, as a multiple of its reference.
 const WITHOUT: f64 = 4.0;
-/// Requests in flight up to which a service time counts as one within a limit, as a multiple of the
-/// slots that work.
+/// The number of requests in flight up to which a service time is representative, as a multiple of
+/// the working slots.
 const REPRESENTATIVE: f64 = 2.0;
 /// The least number of requests in a reference.
 const FEWEST: f64 = 3.0;
@@ -99,8 +100,8 @@ impl Kind {
     }
 
     /// Returns one answer and its lateness ([`law::open`]), for this response time, s. `None` for a
-    /// type that has neither objectives nor a reference, and for a type that is late by itself: it
-    /// says nothing about slots.
+    /// type with neither objectives nor a reference. `None` also for a type that is late without
+    /// any queue wait, because its lateness says nothing about slots.
     fn lateness(&self, secs: f64) -> Option<[f64; 2]> {
         let known = Some(self.reference).filter(|_| self.referred >= FEWEST);
         let without = || Some((0.9, WITHOUT * known?));
@@ -131,7 +132,7 @@ pub struct Auto {
     first: u32,
     wall_clock_offset: Duration,
     kinds: Vec<Kind>,
-    /// Mean service time over all requests, and mean of their types' means, s.
+    /// Mean service time over all requests, and the mean of their types' means, s.
     mean: f64,
     mean_of_means: f64,
     law: Law,
@@ -193,8 +194,8 @@ impl Auto {
         self.law.known().clamp(1, self.bounds.1.max(1))
     }
 
-    /// Returns the mean reference of all types, by the numbers of requests in them; `None` without
-    /// any, and without a limit.
+    /// Returns the mean reference of all types, weighted by the numbers of requests in them; `None`
+    /// without references, and while there is no limit.
     #[must_use]
     pub fn reference(&self) -> Option<Duration> {
         let sum = |of: fn(&Kind) -> f64| self.kinds.iter().map(of).sum::<f64>();
@@ -209,8 +210,8 @@ impl Auto {
         self.law.is_open()
     }
 
-    /// Whether the service time of a request that had `beside` slots in use beside it counts as one
-    /// within a limit.
+    /// Whether the service time of a request is representative for a limited number of slots.
+    /// `beside` is the number of other slots in use.
     #[must_use]
     pub fn is_representative(&self, beside: u32) -> bool {
         f64::from(beside) <= REPRESENTATIVE * self.law.working()
@@ -243,7 +244,7 @@ impl Auto {
     }
 
     /// Records a request that the backend answered. `waited` says whether it had to wait for a
-    /// slot. `beside` is the largest number of slots in use beside it. It counts as `weight`
+    /// slot. `beside` is the largest number of other slots in use meanwhile. It counts as `weight`
     /// requests.
     pub fn completed(
         &mut self,
@@ -271,8 +272,8 @@ impl Auto {
         kind.mean += gain.max(0.01) * (pt - kind.mean);
         kind.square += gain.max(0.01) * (pt * pt - kind.square);
         if kind.referred < FIRST {
-            // With a limit, a type without a reference has to accept times at the usual number of
-            // slots in use.
+            // With a limit, a type without a reference has to accept times that were measured at
+            // the usual number of slots in use.
             let few = if self.law.is_open() {
                 1.0
             } else if kind.referred < FEWEST {
@@ -299,7 +300,7 @@ impl Auto {
         };
         self.mean += gain * (pt - self.mean);
         self.mean_of_means += mean_gain * (mean - self.mean_of_means);
-        // A request that started under another schedule says nothing about this one.
+        // A request that started under another schedule says nothing about the current one.
         if started < self.since || self.fresh.epoch != self.law.epoch() {
             return;
         }
@@ -342,8 +343,8 @@ impl Auto {
     }
 
     /// Updates the law's view of the stage. `enforced` says whether the limit is enforced, and
-    /// `in_flight` is the number of slots in use. Broken types are left out. The offset is for a
-    /// new record. Called before [`Controlled::sync`].
+    /// `in_flight` is the number of slots in use. Broken types are left out. The clock's offset is
+    /// only used for a new record. Called before [`Controlled::sync`].
     pub fn look(
         &mut self,
         now: Instant,
@@ -432,7 +433,7 @@ impl Auto {
         }
         if schedule != self.schedule {
             self.schedule = schedule;
-            // A ceiling that moves is no other schedule.
+            // While the law is open, only the ceiling moves, which doesn't change the schedule.
             if !self.law.is_open() {
                 self.since = now;
             }

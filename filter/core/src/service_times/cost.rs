@@ -7,7 +7,7 @@
 //!
 //! **The fit** is recursive least squares with forgetting, of relative errors: e = t ÷ estimate − 1
 //! against the shares f of a and b in the estimate. The obvious fit of absolute errors follows the
-//! largest requests, whose scatter alone exceeds what small ones cost. With x, z the relative
+//! largest requests, whose scatter alone exceeds the cost of small ones. With x, z the relative
 //! corrections of a and b and P the covariance of their errors:
 //!
 //! ```text

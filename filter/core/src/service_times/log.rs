@@ -25,7 +25,7 @@ const NANOS: u64 = (1 << NANOS_BITS) - 1;
 #[derive(Debug, Clone, Copy, Default)]
 struct Fresh {
     samples: u32,
-    /// The number of unmeasured answers beside these samples.
+    /// The number of answers of the type that were not measured, in addition to these samples.
     unmeasured: u64,
 }
 
@@ -116,9 +116,9 @@ impl Log {
         }
     }
 
-    /// Passes the samples of at most `most` types to `merge`, and removes those of a type if that
-    /// succeeded. Types take turns, starting after the last one. All samples must already be in the
-    /// general histogram.
+    /// Passes the samples of at most `most` types to `merge`, and removes the samples of a type if
+    /// that succeeded. Types take turns, starting after the last one. All samples must already be
+    /// in the general histogram.
     pub(super) fn drain_types<E>(
         &mut self,
         most: usize,

@@ -47,7 +47,7 @@ pub(super) struct Window {
     pub(super) step: Duration,
     /// Steps that are readable at once, at least 1.
     pub(super) steps: u32,
-    /// The number of samples from which on a histogram is used.
+    /// The least number of samples with which a histogram is used.
     pub(super) min_samples: u32,
 }
 
@@ -80,7 +80,7 @@ struct Step {
 /// The workers' shared samples of one type.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// The number of changes of the readable part, by which workers detect a change.
+    /// The number of changes of the readable part. Workers compare it to detect a change.
     pub(super) generation: u64,
     /// The time at which the newest step was closed.
     closed: Instant,
@@ -148,7 +148,7 @@ impl Record {
         self.closed = now;
     }
 
-    /// Returns the largest number of closed steps: those of the window, plus the current one if
+    /// Returns the largest number of closed steps: the steps of the window, plus the current one if
     /// part of it is closed already. Otherwise the current one would push the oldest out too early.
     /// Dual buffers have no partial step.
     fn most(&self, now: Instant, window: &Window) -> usize {

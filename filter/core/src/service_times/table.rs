@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::record::{Record, Window};
 use crate::config::{self, HistogramWindow, StageConfig};
 
-/// A response time objective, as decisions use it.
+/// A response time objective in the form that decisions use.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Objective {
     /// Percentile, 0 < p < 100.
@@ -40,7 +40,7 @@ pub struct Settings {
     /// The number of steps in an interval, by which the window advances. 1: windows don't overlap
     /// (dual buffers).
     pub steps: u32,
-    /// The number of samples from which on a histogram is used.
+    /// The least number of samples with which a histogram is used.
     pub min_samples: u32,
     /// By [`TypeId`](crate::request::TypeId); the last is `default`.
     pub types: Vec<TypeSettings>,
@@ -106,8 +106,8 @@ pub struct Estimate<'a> {
 }
 
 impl<'a> Estimate<'a> {
-    /// The number of samples from which on a mean shows a type's cost relative to others, but not
-    /// yet the scatter of its times.
+    /// The least number of samples whose mean shows a type's cost relative to others. They are too
+    /// few to show the scatter of its times.
     pub const PRELIMINARY: u64 = 20;
 
     /// Returns the processing time at each of the percentiles.
@@ -124,7 +124,7 @@ impl<'a> Estimate<'a> {
     }
 }
 
-/// A row of the table that decisions read. The last row is that of the general histogram.
+/// A row of the table that decisions read. The last row is for the general histogram.
 #[derive(Debug, Default)]
 pub(super) struct Row {
     /// Part of the shared key.
@@ -135,7 +135,8 @@ pub(super) struct Row {
     pub(super) mean_residual: Duration,
     /// Processing time that nine in ten readable samples exceed.
     tenth: Duration,
-    /// The minimum of `tenth` and the same of the newest samples; zero before the first generation.
+    /// The minimum of `tenth` and the same percentile of the newest samples; zero before the first
+    /// generation.
     pub(super) at_least: Duration,
     /// Generation of the readable histogram that this row has; `None` before the first.
     pub(super) generation: Option<u64>,

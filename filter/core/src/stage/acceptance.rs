@@ -20,7 +20,7 @@ const READS: usize = 64;
 struct Row {
     received: Counter,
     accepted: Counter,
-    /// The number of requests accepted by others whose arrivals were not read yet.
+    /// The number of requests that others accepted and whose arrivals were not read yet.
     ahead: u64,
 }
 

@@ -9,7 +9,7 @@ use crate::strategy::value_cut::End;
 use crate::time::Instant;
 
 impl Stage {
-    /// Sets a random number in the strategy that identifies this worker among those of the process.
+    /// Gives the strategy a random number that identifies this worker within the process.
     pub(super) fn identify(&mut self) {
         if let Some(cut) = self.strategy.base.value_cut_mut() {
             cut.identify(self.rng.next_u64());
@@ -17,8 +17,8 @@ impl Stage {
     }
 
     /// Reports the end of a request that held a slot since `dequeued`, or the first byte of its
-    /// stream. `measured` says whether the histogram of its type includes its time, or its last
-    /// objective instead of a longer time.
+    /// stream. `measured` says whether the histogram of its type includes its time. A time beyond
+    /// the last objective is included as that objective.
     pub(super) fn delivered(
         &mut self,
         now: Instant,

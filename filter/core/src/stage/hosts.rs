@@ -15,7 +15,7 @@
 //! necessary, and it is trusted for a minute.
 //!
 //! Hosts are read from the proxy only while there are overtaken requests, and for ten seconds after
-//! that: those of overtaken requests, of all requests that take long while a host hangs, and of
+//! that: the hosts of overtaken requests, of all requests that take long while a host hangs, and of
 //! answers. A request without a host, as in a connection pool's queue, keeps its slot. Each worker
 //! judges by its own requests.
 
@@ -35,7 +35,7 @@ const FEWEST: u32 = 20;
 const RECENT: Duration = Duration::from_secs(10);
 /// The time for which answers are watched after the last overtaken request.
 const WATCH: Duration = Duration::from_secs(10);
-/// The time for which a host is trusted that was wrongly considered to hang.
+/// The time for which a host is trusted after it was wrongly considered to hang.
 const TRUST: Duration = Duration::from_secs(60);
 /// The largest number of pairs of host and type that are suspected at once. Requests at further
 /// ones keep their slots.
@@ -94,12 +94,12 @@ impl Recent {
 struct Suspect {
     host: Upstream,
     kind: TypeId,
-    /// The time from which on it was watched and answered nothing.
+    /// The start of the time in which it was watched and answered nothing.
     silent: Instant,
     /// The time of the last answer of another host to a request of this type.
     other: Option<Instant>,
     hangs: bool,
-    /// The time until which it is trusted.
+    /// The end of the time in which it is trusted.
     trusted: Option<Instant>,
 }
 
@@ -227,7 +227,8 @@ impl Hosts {
     }
 }
 
-/// Returns the time from which on a request has been in the backend without an answer.
+/// Returns the time at which a request got its slot; `None` if it has none, or its answer has
+/// begun.
 fn unanswered_since(request: &Request) -> Option<Instant> {
     match request.phase {
         Phase::Running { dequeued } if request.first_byte.is_none() => dequeued,
@@ -242,8 +243,8 @@ impl Stage {
         self.hosts.limit(kind, first.response_time)
     }
 
-    /// Watches hosts while a request is overtaken. Adds the requests to `suspects`, with their
-    /// streams, for which the caller is to call [`Stage::at_host`].
+    /// Watches hosts while a request is overtaken. Adds to `suspects` the requests, with their
+    /// streams, for which the caller must call [`Stage::at_host`].
     pub(crate) fn find_suspects(&mut self, now: Instant, suspects: &mut Vec<(Ticket, u32)>) {
         let is_longer = |request: &Request, time: Option<Duration>| {
             let since = unanswered_since(request);

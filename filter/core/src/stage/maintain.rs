@@ -371,7 +371,7 @@ impl Stage {
         done
     }
 
-    /// Returns those of `flows` that have no state to keep, and no request on this worker.
+    /// Returns the `flows` that have no state to keep, and no request on this worker.
     ///
     /// # Errors
     /// [`HostError`].
@@ -484,8 +484,9 @@ impl Stage {
         done
     }
 
-    /// Counts observed requests as running. They are already in the backend, whatever their place
-    /// in the modelled queue. From now on a place in the queue would delay or refuse them.
+    /// Counts observed requests as running. They are already in the backend, regardless of their
+    /// place in the modelled queue. From now on, a place in the queue would delay them or get them
+    /// refused.
     fn adopt_watched(&mut self, host: &impl Host) -> Result<(), HostError> {
         let mut done = Ok(());
         while let Some((slot, _)) = self.queue.head() {
@@ -497,8 +498,9 @@ impl Stage {
         done
     }
 
-    /// Counts a waiter as running in the backend, above P if necessary, since its client has waited
-    /// enough. If no slot can be booked for it, the stage removes it, and so never releases one.
+    /// Counts a waiter as running in the backend, above P if necessary, because its client has
+    /// waited enough. If no slot can be booked for it, the stage removes it, and so never releases
+    /// one.
     fn let_go(
         &mut self,
         host: &impl Host,

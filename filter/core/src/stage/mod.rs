@@ -97,7 +97,7 @@ pub struct Stage {
     acceptance: Option<Exchange>,
     sampling: Sampling,
     firsts: FirstAttempts,
-    /// Whether a service time is known, by which the work of queued requests is estimated.
+    /// Whether any service time is known, to estimate the work of queued requests.
     knows_times: bool,
     demand: Option<DemandExchange>,
     control: Control,
@@ -186,7 +186,7 @@ impl Stage {
         &self.config
     }
 
-    /// Returns P, configured or found by control.
+    /// Returns P, configured or found automatically.
     #[must_use]
     pub fn parallelism(&self) -> u32 {
         self.slots.known()
@@ -238,8 +238,8 @@ impl Stage {
             || self.acceptance.as_ref().is_some_and(Exchange::is_pending)
     }
 
-    /// Returns the quality in which the application should answer this request, ratio; `None` if
-    /// the stage asks for none.
+    /// Returns the quality that the application should deliver for this request, ratio; `None` if
+    /// the stage requests none.
     #[must_use]
     pub fn quality(&self, ticket: Ticket) -> Option<f64> {
         let request = self.requests.of(ticket)?.attributes;
@@ -255,7 +255,7 @@ impl Stage {
         self.stats.count_stage(count, 1);
     }
 
-    /// Decides about a request that arrives (point 1).
+    /// Decides on an arriving request (point 1).
     ///
     /// # Errors
     /// [`HostError`]; the caller lets the request through, unmanaged.
@@ -272,7 +272,7 @@ impl Stage {
         self.enter(host, now, ticket, actions)
     }
 
-    /// Decides about a request that is already in the table (point 1).
+    /// Decides on a request that is already in the table (point 1).
     ///
     /// # Errors
     /// [`HostError`]; the caller lets the request through, unmanaged, and its ticket is void.
@@ -353,7 +353,9 @@ impl Stage {
     /// Counts an arrival, and the slot time that it is expected to take.
     fn arrived(&mut self, request: &Attributes) {
         self.stats.count(request.kind, Count::Total);
-        let mean = self.service_times.mean_of(request).unwrap_or_default();
+        // A type of which most requests are refused may never have a histogram of its own.
+        let estimate = self.service_times.estimate_of(request);
+        let mean = estimate.preliminary.unwrap_or(estimate.mean);
         let micros = u64::try_from(mean.as_micros()).unwrap_or(u64::MAX);
         self.stats.count_stage(StageCount::OfferedWork, micros);
     }
@@ -554,7 +556,7 @@ impl Stage {
         };
         request.first_byte = Some(now);
         let request = *request;
-        self.parked.ended(request.attributes.kind, true);
+        self.parked.ended(now, request.attributes.kind, true);
         match request.phase {
             Phase::Running {
                 dequeued: Some(dequeued),
@@ -601,7 +603,7 @@ impl Stage {
             }
             Phase::Running { dequeued } => {
                 let answered = matches!(outcome, Outcome::Completed | Outcome::Unsampled);
-                self.parked.ended(kind, answered);
+                self.parked.ended(now, kind, answered);
                 let released = self.release(host, &request);
                 let charged = dequeued.map_or(Ok(()), |dequeued| {
                     let usual_us = self.usual_us(&request);
@@ -697,7 +699,8 @@ impl Stage {
         }
     }
 
-    /// Returns the largest number of slots in use beside a request: when it got its own, or now.
+    /// Returns the number of other slots in use when the request got its own, or now if that is
+    /// more.
     fn beside(&self, request: &Request) -> u32 {
         let now = self.slots.in_use(self.ledger.booked().slots);
         request.beside.max(now)

@@ -1,4 +1,4 @@
-//! Parked requests: those of a type of which nothing is answered.
+//! Parked requests: admitted requests that wait because no request of their type is answered.
 //!
 //! **The problem.** Whether a type is broken is decided from the outcomes of all workers
 //! ([`ValueCut`](crate::strategy::ValueCut)), which takes a few hundred ms. Until then every
@@ -13,17 +13,19 @@
 //! the number sent since then ≥ max(a + 4√a, P − b − 2√b, 2)
 //! ```
 //!
-//! The rest waits apart from the queue, where it delays no other type, until the last objective at
-//! most, and then is refused. Nothing else is refused for it, and one answer ends it: a type that
-//! only has become slow waits for a moment, and a type that is alone never does. Probes of a type
-//! that is broken don't wait. Once it is, the cut bounds it.
+//! Further requests wait apart from the queue, where they delay no other type, until the last
+//! objective at most, and then are refused. No other request is refused because of them, and one
+//! answer ends the wait. So a type that has only become slower waits for a moment, and a type
+//! without other traffic never waits. Probes of a broken type don't wait, because the cut bounds
+//! them.
 //!
-//! Each of n workers counts only what it sent itself, and compares with an n-th of that, which
-//! needs no exchange.
+//! Each of n workers counts only the requests that it sent itself, and compares them with an n-th
+//! of the bound, which needs no exchange.
 //!
-//! **Left out.** A P that is found. Requests that hang take fewer slots then, too, and most runs
-//! are better for it. But the law closes with fewer requests in flight, and in one of four runs
-//! with three types of 20 to 100 ms it then stayed closed for four seconds longer.
+//! **Without a limit** (P is found, and open) no slots are scarce, and P has no say. A type that is
+//! silent longer than usual while others are answered hangs, though, and takes the workers that P
+//! would have been. So the second term is left out, and there has to be an answer of another type
+//! in the second half of the 4m: a backend that pauses as a whole parks nothing.
 
 use super::Stage;
 use crate::decision::Action;
@@ -34,7 +36,7 @@ use crate::time::Instant;
 
 /// The least number of requests, on all workers, after which a type sends no more.
 const FEWEST: f64 = 2.0;
-/// The time for which nothing of it was answered by then, mean slot times.
+/// The time for which the first of them must have been unanswered, mean slot times.
 const LONG: f64 = 4.0;
 
 /// The requests of a type on this worker that were sent since its last answer.
@@ -52,6 +54,8 @@ pub(super) struct Parked {
     sent: Vec<Sent>,
     /// The number of parked requests.
     count: u32,
+    /// The time of the last answer of any type.
+    answered: Instant,
 }
 
 impl Parked {
@@ -59,10 +63,11 @@ impl Parked {
         Self {
             sent: vec![Sent::default(); types],
             count: 0,
+            answered: Instant::default(),
         }
     }
 
-    /// Adopts another number of types.
+    /// Adopts a new number of types.
     pub(super) fn resize(&mut self, types: usize) {
         self.sent = vec![Sent::default(); types];
     }
@@ -93,7 +98,10 @@ impl Parked {
 
     /// Counts the end of a request of `kind` that was sent. An answer shows that the backend works
     /// on the type.
-    pub(super) fn ended(&mut self, kind: TypeId, answered: bool) {
+    pub(super) fn ended(&mut self, now: Instant, kind: TypeId, answered: bool) {
+        if answered {
+            self.answered = now;
+        }
         if let Some(sent) = self.sent.get_mut(usize::from(kind.0)) {
             sent.count = if answered {
                 0
@@ -105,26 +113,30 @@ impl Parked {
 }
 
 impl Stage {
-    /// Whether a request of `kind` that was admitted has to wait for an answer of its type. Probes
-    /// of a broken type don't, because the requests that hang may never be answered.
+    /// Whether an admitted request of `kind` has to wait for an answer of its type. Probes of a
+    /// broken type don't, because the requests that hang may never be answered.
     pub(super) fn parks(&self, now: Instant, kind: TypeId) -> bool {
         let cut = self.strategy.base.value_cut();
         self.is_unanswered(now, kind) && cut.is_none_or(|cut| !cut.is_broken(kind))
     }
 
-    /// Whether nothing is answered of `kind`, so that no further requests are sent.
+    /// Whether no request of `kind` is answered, so that no further ones are sent.
     fn is_unanswered(&self, now: Instant, kind: TypeId) -> bool {
         let sent = self.parked.sent.get(usize::from(kind.0));
         let (Some(cut), Some(sent)) = (self.strategy.base.value_cut(), sent) else {
             return false;
         };
-        if sent.count == 0 || !self.holds() || !self.slots.is_given() {
+        if sent.count == 0 || !self.holds() {
             return false;
         }
-        let time = cut
-            .slot_time(kind)
-            .map_or(f64::INFINITY, |time| LONG * time);
+        let Some(time) = cut.slot_time(kind).map(|time| LONG * time) else {
+            return false;
+        };
         if now.since(sent.since).as_secs_f64() <= time {
+            return false;
+        }
+        let answered = self.parked.answered.since(sent.since).as_secs_f64();
+        if self.slots.is_open() && answered < time / 2.0 {
             return false;
         }
         let part = cut.most_by_chance(kind).max(FEWEST) / (self.others.len() + 1) as f64;

@@ -1,7 +1,7 @@
 //! Sampling of the answers to measure: all of them, up to a rate beyond which more samples add no
 //! precision.
 //!
-//! Measuring an answer costs more host calls than deciding about its request: one to check whether
+//! Measuring an answer costs more host calls than deciding on its request: one to check whether
 //! the backend sent it, and a record in each of three distributions. At thousands of answers per
 //! second of one type, a sample gives the same percentiles. The budget is per type, so a rare type
 //! is always measured, however busy the others are. Slots and decisions never depend on it.

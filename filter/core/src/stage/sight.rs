@@ -1,8 +1,8 @@
-//! The state of the queue at a request's arrival, and the decision about the request.
+//! The state of the queue at a request's arrival, on which the decision on the request is based.
 //!
 //! Decisions are based on the queue that results from them. If they are enforced, that is the real
-//! queue, which the ledger has. A dry run refuses no request, so the real queue is another one, and
-//! the modelled queue replaces it for all strategies (see [`mod@super::backlog`]): its length, its
+//! queue, which the ledger has. A dry run refuses no request, so the real queue differs, and the
+//! modelled queue replaces it for all strategies (see [`mod@super::backlog`]): its length, its
 //! work, its wait and its free slots.
 
 use std::time::Duration;
@@ -19,7 +19,8 @@ use crate::strategy::View;
 use crate::time::Instant;
 use crate::work::Work;
 
-/// The longest time that any work counts as, s, so that sums of estimates can't overflow.
+/// The largest time that an amount of work is converted to, s, so that sums of estimates can't
+/// overflow.
 const MAX_TIME: f64 = 86_400.0;
 /// One in this many requests is admitted although its deadline is too short.
 const PROBED: u32 = 10;
@@ -31,14 +32,14 @@ pub(super) struct Sight {
     pub(super) queue: QueueState,
     /// The modelled queue, in a dry run.
     pub(super) modelled: Option<Modelled>,
-    /// Its estimated queue wait under the discipline in use.
+    /// The request's estimated queue wait under the discipline in use.
     pub(super) wait: Duration,
-    /// The queue wait by which it is judged
+    /// The queue wait by which the request is judged
     /// ([`Order::admits_by_drain`](crate::discipline::Order::admits_by_drain)).
     pub(super) judged_wait: Duration,
-    /// The queue wait of its rival under a value cut.
+    /// The queue wait of the request's rival under a value cut.
     pub(super) rival_wait: Duration,
-    /// The work that it adds to the queue.
+    /// The work that the request adds to the queue.
     pub(super) work: u64,
 }
 
@@ -46,7 +47,7 @@ pub(super) struct Sight {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
     pub(super) longest: Duration,
-    /// The reason of its refusal if it would wait longer.
+    /// The reason for its refusal if it would wait longer.
     pub(super) reason: Reason,
 }
 
@@ -63,7 +64,7 @@ impl Stage {
         Ok(self.look(host, now, attributes, queue)?.wait)
     }
 
-    /// Returns the state on which decisions about a request are based.
+    /// Returns the state on which decisions on a request are based.
     pub(super) fn look(
         &self,
         host: &impl Host,
@@ -104,7 +105,7 @@ impl Stage {
         })
     }
 
-    /// Adds a request to the modelled queue of a dry run. Returns the reason of its refusal if it
+    /// Adds a request to the modelled queue of a dry run. Returns the reason for its refusal if it
     /// would find neither a slot nor room in the queue.
     pub(super) fn place_in_model(
         &mut self,
@@ -151,7 +152,7 @@ impl Stage {
         let own = (request.own_deadline).map(|own| own.saturating_sub(least));
         let objective = self.service_times.objectives(request.kind).last();
         let timeout = match objective.filter(|_| self.slots.is_open()) {
-            // A type that misses its objective by itself keeps its place.
+            // A type whose service time alone misses the objective keeps its place in the queue.
             Some(last) if least < last.response_time / 2 => {
                 timeout.min(last.response_time.saturating_sub(least))
             }
@@ -164,7 +165,7 @@ impl Stage {
         }
     }
 
-    /// Whether a request has little chance to meet its own deadline even without queue wait,
+    /// Whether a request has little chance of meeting its own deadline even without queue wait,
     /// because nine in ten requests of its type take longer (Wisp §3.2, §4.3). With the mean
     /// instead, and scattered times, most of the requests that are answered in time would be
     /// refused.

@@ -1,4 +1,4 @@
-//! P, configured or found by control.
+//! P, configured or found automatically.
 //!
 //! Decisions and estimates use P itself. Only the dispatch of slots follows the schedule around it
 //! ([`crate::parallelism::dither`]).
@@ -55,8 +55,8 @@ impl Slots {
         }
     }
 
-    /// Applies a new version of the policy. A P found by control stays, because it is in the shared
-    /// record.
+    /// Applies a new version of the policy. A P that was found automatically stays, because it is
+    /// in the shared record.
     pub(super) fn reconfigure(&mut self, old: &StageConfig, new: &StageConfig) {
         if old.auto_parallelism != new.auto_parallelism
             || old.parallelism != new.parallelism
@@ -85,11 +85,6 @@ impl Slots {
             .map_or(self.configured, |found| found.auto.slots())
     }
 
-    /// Whether P is configured.
-    pub(super) fn is_given(&self) -> bool {
-        self.found.is_none()
-    }
-
     /// Whether there is no limit, because the backend keeps the objectives without one.
     pub(super) fn is_open(&self) -> bool {
         self.found
@@ -103,8 +98,8 @@ impl Slots {
         found.is_none_or(|found| found.auto.is_representative(beside))
     }
 
-    /// Returns the number of slots in use, of which this worker has `here`. The number of other
-    /// workers is that of the last exchange.
+    /// Returns the number of slots in use, of which this worker has `here`. The other workers'
+    /// number is as of the last exchange.
     pub(super) fn in_use(&self, here: i64) -> u32 {
         let elsewhere = self.found.as_ref().map_or(0, |found| found.elsewhere);
         u32::try_from(here + elsewhere).unwrap_or(0)
@@ -138,7 +133,7 @@ impl Slots {
         }
     }
 
-    /// Records `weight` requests that ended without an answer of the backend.
+    /// Records `weight` requests that ended without an answer from the backend.
     pub(super) fn failed(&mut self, weight: u32) {
         if let Some(found) = &mut self.found {
             found.auto.failed(weight);

@@ -13,11 +13,12 @@
 //!
 //! The stage has the paper's second rule, to refuse requests that would time out in the queue.
 //! Under any strategy, a request that finds no free slot is refused if its estimated wait exceeds
-//! its longest queue wait. The estimate is that of Eq. 2, or of the queue's order; the paper uses
+//! its longest queue wait. The estimate comes from Eq. 2, or from the queue's order; the paper uses
 //! Eq. 5. Without completions in the window the demand is 0 and f = 1 (footnote 6).
 //!
-//! Beside Bouncer (§2) the arrivals are the requests that Bouncer admits. The budget of its value
-//! cut is limited to the slots that may be in use, so that the cut selects the requests to refuse.
+//! In combination with Bouncer (§2), the arrivals are the requests that Bouncer admits. The budget
+//! of its value cut is limited to the slots that may be in use, so that the cut selects the
+//! requests to refuse.
 
 use std::time::Duration;
 

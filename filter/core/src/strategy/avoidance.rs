@@ -76,7 +76,7 @@ impl Avoidance {
         }
     }
 
-    /// Returns the final decision about a request of type `kind`, given the base's `decision`, and
+    /// Returns the final decision on a request of type `kind`, given the base's `decision`, and
     /// counts it.
     pub(super) fn review(
         &mut self,

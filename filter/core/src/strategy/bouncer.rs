@@ -19,7 +19,7 @@
 //! An estimate equal to its objective meets it: a request is refused if it is "expected to surpass"
 //! it.
 //!
-//! With one exception to Alg. 1, a type is not refused permanently because of its own old
+//! One exception to Alg. 1 ensures that a type is not refused permanently because of its own old
 //! histogram. If that misses an objective [by itself](crate::service_times::Estimate::condemned), a
 //! request that finds no queue is admitted. No request waits for it, and nothing else can refresh
 //! the histogram.
@@ -87,8 +87,8 @@ impl Bouncer {
         Self { by_size, ..self }
     }
 
-    /// Creates a strategy that refuses requests below `cut`, and of the rest those that miss
-    /// objectives whose `budget` is spent.
+    /// Creates a strategy that refuses requests below `cut`. It also refuses the other requests
+    /// that miss an objective whose `budget` is spent.
     #[must_use]
     pub fn by_value(logic: Logic, cut: ValueCut, budget: ErrorBudget) -> Self {
         Self {

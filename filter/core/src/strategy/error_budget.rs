@@ -34,7 +34,7 @@
 //! to 0.785. The whole budget instead of a third, or 300 requests instead of 100, refuse less and
 //! answer less in time.
 //!
-//! Every worker counts its own requests, whose parts are the same as those of all requests.
+//! Every worker counts only its own requests, because they are a sample of all requests.
 
 use crate::request::TypeId;
 
@@ -46,14 +46,14 @@ const GAIN: f64 = 0.01;
 /// The spent part of each objective's budget.
 #[derive(Debug)]
 pub struct ErrorBudget {
-    /// By type, then objective: the part of the latest admissions that was expected to exceed it.
+    /// By type, then objective: the part of the latest admissions that was expected to exceed the
+    /// objective.
     spent: Vec<f64>,
     /// The largest number of objectives of a type.
     objectives: usize,
-    /// The start of the part of `spent` that the request just admitted changed; `None` if it was
-    /// not admitted.
+    /// The start of the part of `spent` that the latest decision changed; `None` after a refusal.
     changed: Option<usize>,
-    /// The values of that part before.
+    /// The values of that part before the change.
     before: Vec<f64>,
 }
 
@@ -69,7 +69,7 @@ impl ErrorBudget {
         }
     }
 
-    /// Begins the decision about a request: [`Self::withdrawn`] no longer applies to earlier ones.
+    /// Begins the decision on a request: [`Self::withdrawn`] no longer applies to earlier ones.
     pub fn begin(&mut self) {
         self.changed = None;
     }

@@ -58,16 +58,17 @@ pub struct View<'a> {
     pub slots_in_use: u32,
     /// Requests waiting, over all workers.
     pub queue_length: u32,
-    /// Their work, in the unit of [`crate::work::Work`].
+    /// The work of these requests, in the unit of [`crate::work::Work`].
     pub queue_work: u64,
-    /// The work that this request would add to it.
+    /// The work that this request would add to the queue.
     pub work: u64,
     /// Mean queue wait by which this request is judged: Bouncer's Eq. 2, or the estimate that fits
     /// the actual discipline of the queue
     /// ([`Order::admits_by_drain`](crate::discipline::Order::admits_by_drain)); with a value cut,
     /// the wait that this request can expect.
     pub queue_wait: Duration,
-    /// The queue wait of its rival under a value cut ([`ValueCut::rival`]); zero without one.
+    /// The queue wait of this request's rival under a value cut ([`ValueCut::rival`]); zero without
+    /// one.
     pub rival_wait: Duration,
     /// Measured processing times by type.
     pub service_times: &'a ServiceTimes,
@@ -75,7 +76,7 @@ pub struct View<'a> {
 
 /// An admission strategy, the base of a [`Strategy`]. No method allocates or calls the host.
 pub trait Admission: std::fmt::Debug + Send {
-    /// Point 1: admits a request that arrives at `view.now`, or returns the reason of its refusal.
+    /// Point 1: admits a request that arrives at `view.now`, or returns the reason for its refusal.
     /// `rng` is the only source of randomness.
     fn decide(
         &mut self,
@@ -84,8 +85,8 @@ pub trait Admission: std::fmt::Debug + Send {
         rng: &mut Rng,
     ) -> Result<(), Reason>;
 
-    /// Whether the decision about a request of `work` needs [`View::slots_in_use`], which costs a
-    /// host call.
+    /// Whether the decision on a request of `work` needs [`View::slots_in_use`], which costs a host
+    /// call.
     fn needs_slots_in_use(&self, _queue_length: u32, _work: u64) -> bool {
         false
     }
@@ -94,7 +95,7 @@ pub trait Admission: std::fmt::Debug + Send {
     /// its deadline too close.
     fn withdrawn(&mut self, _request: &Attributes) {}
 
-    /// Records the stage's final decision about a request, even if the strategy wasn't asked.
+    /// Records the stage's final decision on a request, even if the strategy wasn't asked.
     fn decided(&mut self, _admitted: bool) {}
 
     /// Records that an admitted request ran out of time in the queue, and is refused after all.
@@ -117,12 +118,12 @@ pub trait Admission: std::fmt::Debug + Send {
         None
     }
 
-    /// Returns the bound of utilization, if it is the strategy.
+    /// Returns the bound of utilization, if the strategy is one.
     fn accept_fraction_mut(&mut self) -> Option<&mut AcceptFraction> {
         None
     }
 
-    /// Returns the strategy's feedback control, if it has one.
+    /// Returns the strategy's feedback controller, if it has one.
     fn controlled_mut(&mut self) -> Option<&mut dyn Controlled> {
         None
     }
@@ -149,8 +150,8 @@ pub trait Admission: std::fmt::Debug + Send {
         None
     }
 
-    /// Returns the quality in which the application should answer requests of this type and class,
-    /// ratio; `None` if the strategy doesn't degrade service.
+    /// Returns the quality that the application should deliver for this type and class, ratio;
+    /// `None` if the strategy doesn't degrade service.
     fn quality(&self, _kind: TypeId, _class: ClassId) -> Option<f64> {
         None
     }
@@ -202,9 +203,9 @@ pub struct Strategy {
     pub base: Box<dyn Admission>,
     /// Bouncer Alg. 2 or 3.
     pub avoidance: Option<Avoidance>,
-    /// The bound of utilization beside Bouncer, because objectives alone don't bound it (Bouncer
-    /// §2). Its refusals are at random and final, so it measures and judges only requests that the
-    /// rest admits.
+    /// The bound of utilization in addition to Bouncer, because objectives alone don't bound it
+    /// (Bouncer §2). Its refusals are at random and final, so it measures and judges only requests
+    /// that the rest admits.
     pub capacity: Option<AcceptFraction>,
 }
 

@@ -53,8 +53,8 @@
 //!
 //! *Feedback.* The cut's budget follows the refusals of Alg. 1 and the ceiling among types above
 //! the cut (f = 1): it moves every 50 requests of these types, but no sooner than a step and no
-//! later than a second. With `lost` the part of their value that was refused, and t the time since
-//! the last move,
+//! later than a second. With `lost` as the part of their value that was refused, and t the time
+//! since the last move,
 //!
 //! ```text
 //! lost ≤ 0.02      ρ ← ρ + 0.04 t                    within 0.3..=1.3
@@ -88,7 +88,7 @@
 //!
 //! Spare slots (trunk reservation) lose 5 to 15 points on mixes with heavy tails. Bounds on slots
 //! leave slots idle when the valuable types are few. The forecast needs a count of running requests
-//! by type. The ceiling needs no further measurements. The cut is needed beside it, because the
+//! by type. The ceiling needs no further measurements. The cut is needed in addition, because the
 //! ceiling is the same for all types below the most valuable one: it doesn't rank them. The engine
 //! in simulated time reaches the last row of the model. With the paper's mix its result is within
 //! 0.01 of Alg. 1 alone with P = 100, and within 0.02 with P = 20. Tolerating 1% in place of 2%, or
@@ -149,15 +149,15 @@ const EXCHANGE: Duration = Duration::from_millis(50);
 /// Part of the value above the cut that Alg. 1 may refuse before types of less value have a
 /// ceiling.
 const SHORT: f64 = 0.002;
-/// Parts of the first objective, and of the longest mean slot time of a type with traffic, beyond
-/// which a request is silent.
+/// A request is silent beyond this part of its type's first objective, and beyond this multiple of
+/// the longest mean slot time of a type with traffic.
 const USUAL: (f64, f64) = (0.5, 8.0);
 /// Slot time that counts for a request of a type without a known cost, s.
 const UNKNOWN: f64 = 1e-6;
 /// Time without a refusal above the cut after which free slots are open to all types.
 const CALM: Duration = Duration::from_millis(1_000);
-/// Standard deviations by which the slots that a type uses may exceed their mean, and by which
-/// those that types need may.
+/// Standard deviations by which the slots that a type uses may exceed their mean, and by which the
+/// slots that other types need may exceed theirs.
 const BY_CHANCE: f64 = 4.0;
 const NEEDED: f64 = 2.0;
 
@@ -205,7 +205,7 @@ struct Cell {
     rate: f64,
     /// f, ratio.
     admitted: f64,
-    /// Whether f is 1 by the budget.
+    /// Whether the budget alone sets f to 1.
     above: bool,
     /// Longest wait that leaves more valuable types their slack, s.
     ceiling: f64,
@@ -231,7 +231,8 @@ pub struct ValueCut {
     most: f64,
     /// Whether there is no limit, because the number of slots is not known.
     is_open: bool,
-    /// Slots that types other than broken ones ask for, at most `slots`. At least so many work.
+    /// Slots that types other than broken ones ask for, at most `slots`. At least this many slots
+    /// work.
     working: f64,
     /// Longest mean slot time of a type with traffic, s; infinite while one is not known.
     longest: f64,
@@ -275,7 +276,7 @@ struct Presence {
     entered: Instant,
 }
 
-/// The end of a request, as a measure of what its slot delivered.
+/// The end of a request, as a measure of its slot's yield.
 #[derive(Debug, Clone, Copy)]
 pub struct End {
     /// The time from its slot to the backend's answer; `None` without one.
@@ -284,24 +285,25 @@ pub struct End {
     pub delivered: bool,
     /// Whether it took longer than the last objective.
     pub late: bool,
-    /// Whether [`ValueCut::overdue`] was called for it.
+    /// Whether [`ValueCut::overdue`] was called for the request.
     pub was_overdue: bool,
-    /// Whether the histogram of its type includes it.
+    /// Whether the histogram of the request's type includes it.
     pub measured: bool,
     /// The part of its slot time that the histogram doesn't include.
     pub beyond: Duration,
 }
 
-/// The cut's decision about a request.
+/// The cut's decision on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admitted {
-    /// It is refused.
+    /// The request is refused.
     No,
-    /// It is admitted as far as objectives allow.
+    /// The request is admitted, as far as objectives allow.
     Yes,
-    /// It is admitted whatever its objectives, as a test whether its broken type is well again.
+    /// The request is admitted regardless of its objectives, to test whether its broken type has
+    /// recovered.
     Probe,
-    /// It is refused, because its type is broken and has enough probes.
+    /// The request is refused, because its type is broken and has enough probes.
     Broken,
 }
 
@@ -418,7 +420,7 @@ impl ValueCut {
     }
 
     /// Returns the time in the backend after which a request of `kind` counts as not delivered,
-    /// whatever its outcome; `None` for never.
+    /// regardless of its outcome; `None` for never.
     #[must_use]
     pub fn late_after(&self, kind: TypeId) -> Option<Duration> {
         let at = usize::from(kind.0).min(self.kinds.len() - 1);
@@ -473,15 +475,15 @@ impl ValueCut {
         wait.max(rival_wait).as_secs_f64() <= ceiling
     }
 
-    /// Returns the type whose wait, beside the request's own, shows how much slack of more valuable
-    /// types is used.
+    /// Returns the type whose wait is checked in addition to the request's own, because it shows
+    /// how much slack of more valuable types is used.
     #[must_use]
     pub fn rival(&self, request: &Attributes) -> Option<TypeId> {
         self.cells[self.cell(request.kind, request.class)].rival
     }
 
-    /// Records the decision about a request that the cut admitted: whether it meets its objectives
-    /// by Alg. 1 (`meets`), and whether it was admitted.
+    /// Records the decision on a request that the cut admitted: whether it meets its objectives by
+    /// Alg. 1 (`meets`), and whether it was admitted.
     pub fn decided(&mut self, request: &Attributes, now: Instant, meets: bool, admitted: bool) {
         if !(meets && admitted) {
             self.missed_at = now;
@@ -515,8 +517,8 @@ impl ValueCut {
         self.mean(kind, |cell| cell.admitted)
     }
 
-    /// Returns the value that a second in a slot yields with requests of this type, by which it is
-    /// ranked: the average of its classes by work. 0 while its cost is not known.
+    /// Returns the value that a second in a slot yields with requests of this type, which is the
+    /// type's rank: the average of its classes by work. 0 while its cost is not known.
     #[must_use]
     pub fn density(&self, kind: TypeId) -> f64 {
         let known = &self.kinds[usize::from(kind.0).min(self.kinds.len() - 1)];
@@ -548,7 +550,7 @@ impl ValueCut {
         }
     }
 
-    /// Returns the budget of the cut as a fraction of P: ρ times the slots that may be used.
+    /// Returns the budget of the cut as a fraction of P: ρ times the part of P that may be used.
     #[must_use]
     pub fn budget(&self) -> f64 {
         let usable = match self.all > 0.0 {
@@ -604,8 +606,8 @@ impl ValueCut {
         (!known.cold).then_some(known.mean)
     }
 
-    /// Returns the number of slots that requests of `kind` hold by chance, or that no others need
-    /// if that is more; without traffic of other types infinite.
+    /// Returns the number of slots that requests of `kind` may hold by chance, or, with a limit, the
+    /// number that no other type needs if that is more. Infinite without traffic of other types.
     #[must_use]
     pub fn most_by_chance(&self, kind: TypeId) -> f64 {
         let uses = |cells: &[Cell]| cells.iter().map(|cell| cell.rate * cell.admitted).sum();
@@ -614,11 +616,14 @@ impl ValueCut {
         if others <= 0.0 {
             return f64::INFINITY;
         }
-        let spare = self.slots - others - NEEDED * others.sqrt();
+        let spare = match self.is_open {
+            true => 0.0,
+            false => self.slots - others - NEEDED * others.sqrt(),
+        };
         (own + BY_CHANCE * own.sqrt()).max(spare)
     }
 
-    /// Whether no request of `kind` is answered, or only few have been since.
+    /// Whether no request of `kind` is answered, or few were answered since the type was broken.
     #[must_use]
     pub fn hangs(&self, kind: TypeId) -> bool {
         let at = usize::from(kind.0).min(self.deliveries.len() - 1);

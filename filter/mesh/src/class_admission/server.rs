@@ -9,11 +9,11 @@
 //! probabilities, by which the sender draws until its next report, so that no call waits for the
 //! server. With method 1 the probability is 0 or 1, and holds until the end of the period.
 //!
-//! State is bounded, whatever is reported: [`SERVICES`] services, and for each the [`CHANNELS`]
-//! most recently used pairs of sender and class. A new service counts for the namespace of the
-//! sender that reported it first. It replaces those of the namespace with the most, so that one
-//! namespace's reports don't evict what others reported. The content of reports is trusted; the
-//! server's TLS authenticates the senders.
+//! State is bounded, regardless of the reports: [`SERVICES`] services, and for each the
+//! [`CHANNELS`] most recently used pairs of sender and class. A new service counts for the
+//! namespace of the sender that reported it first. It replaces services of the namespace with the
+//! most, so that one namespace's reports don't evict the services of others. The content of reports
+//! is trusted; the server's TLS authenticates the senders.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -204,7 +204,7 @@ impl Service {
         match self {
             Self::Misses(state) => {
                 let is_admitted = state.class_for(now, (), class) == class;
-                // It ends with the last µs of the period.
+                // The decision ends with the last µs of the period.
                 let left = || nanos(state.period_end(now).since(now)).div_ceil(1_000);
                 Decision {
                     admit: f64::from(u8::from(is_admitted)),

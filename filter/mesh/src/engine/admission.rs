@@ -11,8 +11,8 @@
 //! ```
 //!
 //! A class's target excludes the service time. An answer that doesn't report that time is skipped.
-//! Two outcomes are misses without it, whatever the call's size: a refusal for lack of room, and no
-//! answer in time.
+//! Two outcomes are misses without it, regardless of the call's size: a refusal for lack of room,
+//! and no answer in time.
 //!
 //! If a server decides for all senders ([`super::central`]), this law is still updated: it is the
 //! fallback if the server is silent.
@@ -64,7 +64,7 @@ struct Service {
 struct ClassStats {
     /// Calls that asked for the class.
     calls: MetricId,
-    /// Those of them that ran in the lowest class instead; in a dry run, those that would have.
+    /// The part of these calls that ran in the lowest class instead, or in a dry run would have.
     downgraded: MetricId,
     /// The admit probability · 1000.
     admit: MetricId,

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A lost report is not repeated. A service that was not called for [`KEEP`] is left out of
-//! reports; the fallback decides about its first call after that.
+//! reports; the fallback decides on its first call after that.
 
 use std::borrow::Cow;
 use std::time::Duration;

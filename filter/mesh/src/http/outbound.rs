@@ -23,7 +23,7 @@ pub struct Outbound {
     held: bool,
 }
 
-/// The decision about a call at its request headers.
+/// The decision on a call at its request headers.
 pub(super) enum Called {
     /// The call is sent.
     Sent(Option<Calling>),

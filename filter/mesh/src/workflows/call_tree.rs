@@ -1,5 +1,5 @@
-//! The tree of calls that a request is part of: its progress metrics (Wisp §4.2, Table 2), and the
-//! link from a call to its request.
+//! A request's call tree: its progress metrics (Wisp §4.2, Table 2), and the link from a call to
+//! its request.
 //!
 //! A process adds its own work and its children's reports to the progress of its caller:
 //!
@@ -267,8 +267,8 @@ impl Children {
         }
     }
 
-    /// Returns the progress until `now` of a request that began at `started`, with that of its
-    /// children.
+    /// Returns the progress until `now` of a request that began at `started`, including its
+    /// children's.
     pub(super) fn progress(&self, started: Instant, now: Instant) -> Progress {
         let open = if self.outstanding > 0 {
             now.since(self.since.max(started))

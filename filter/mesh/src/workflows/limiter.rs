@@ -74,7 +74,7 @@ impl Level {
     }
 }
 
-/// The limiter's decision about a request.
+/// The limiter's decision on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// The request may pass.
@@ -196,8 +196,8 @@ impl Limiter {
         Ok(gauge)
     }
 
-    /// Decides about a request that arrives. At most `longest` requests may wait, and this one for
-    /// at most `tolerance`. It calls the host only if the workflow has a limit.
+    /// Decides on an arriving request. At most `longest` requests may wait, and this one for at
+    /// most `tolerance`. It calls the host only if the workflow has a limit.
     ///
     /// # Errors
     /// [`HostError`]; the caller lets the request pass.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::WorkflowId;
 
-/// The maximum number of evictions in one interval. It bounds the time of a run, whatever arrives.
+/// The maximum number of evictions in one interval. It bounds the time of a run for any arrivals.
 pub const EVICTIONS: u32 = 16;
 /// The maximum number of pairs that are added in one interval.
 pub const ARRIVALS: u32 = 512;

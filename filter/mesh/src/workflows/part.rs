@@ -8,9 +8,9 @@ use headgate_core::time::Instant;
 use super::Origin;
 use super::call_tree::Branch;
 
-/// The workflow data of one request. The request's attributes are those with which it arrived. If
-/// it had no deadline, its workflow's was added; if it enters the mesh here, its workflow's totals
-/// were added, too.
+/// The workflow data of one request. The request's attributes are those at its arrival, with two
+/// additions from its workflow: the deadline if it had none, and the totals if it enters the mesh
+/// here.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
     /// The end-to-end deadline of the request.

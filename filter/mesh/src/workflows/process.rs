@@ -210,8 +210,8 @@ impl Workflows {
         }
     }
 
-    /// Decides about a request that arrives. After [`Passage::Forward`] and [`Passage::Hold`] it is
-    /// in the table, and the caller must report its end with [`Workflows::ended`].
+    /// Decides on an arriving request. After [`Passage::Forward`] and [`Passage::Hold`] it is in
+    /// the table, and the caller must report its end with [`Workflows::ended`].
     ///
     /// The drop policy (§4.3): a request waits only if its remaining deadline, less its workflow's
     /// mean completion time from here on, exceeds the expected wait. A `hopeless` request would

@@ -21,7 +21,7 @@
 pub struct Claim {
     /// The growth of the share with the level, 0 or more.
     pub growth: f64,
-    /// The guaranteed share, whatever the capacity; limited by the demand.
+    /// The guaranteed share, regardless of the capacity; limited by the demand.
     pub floor: f64,
     /// The demand; infinite for as much as possible.
     pub demand: f64,

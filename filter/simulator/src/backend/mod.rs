@@ -17,7 +17,7 @@ pub trait Backend {
     /// Takes a job, to run now or later. `job` can be reused once [`Backend::end`] has returned it.
     fn take(&mut self, now: u64, job: u32, request: &Request);
 
-    /// Returns the work of a request that is to be answered with this quality, ratio. A service
+    /// Returns the work of a request that should be answered with this quality, ratio. A service
     /// without qualities ignores it.
     fn work(&self, request: &Request, _quality: f64) -> u64 {
         request.processing

@@ -109,8 +109,8 @@ pub struct Network {
 
 impl Network {
     /// Returns a network with this number of workers (`u32::MAX`: one for every request) and these
-    /// steps, each with its ratio of the work. `capacity` is the work that it can do per time, for
-    /// utilization.
+    /// steps, each with its ratio of the work. `capacity` is the work that it can do per unit of
+    /// time, from which utilization is computed.
     #[must_use]
     pub fn new(workers: u32, steps: &[(f64, Step)], capacity: u32) -> Self {
         let station = |&(part, step): &(f64, Step)| Station {
@@ -292,13 +292,13 @@ impl Network {
 }
 
 impl Station {
-    /// Returns the time until the next job at the cores ends, ns; `None` without jobs.
+    /// Returns the time until the next job ends at the cores, ns; `None` without jobs.
     fn left(&self) -> Option<f64> {
         let Reverse((end, _)) = self.shared.peek()?;
         Some((end.0 - self.attained).max(0.0) / self.speed())
     }
 
-    /// Returns the work per time of each job at the cores.
+    /// Returns the speed of each job at the cores: work per unit of time.
     fn speed(&self) -> f64 {
         let Step::Cores {
             cores,

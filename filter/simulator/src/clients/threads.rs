@@ -5,7 +5,7 @@
 //! request after an inter-request time. The range of inter-request times changes during the
 //! experiment. A request's size in data accesses follows §3.1. With smoothing (§3.2, FC-TS), a
 //! thread that received the rejection rate p waits longer, with probability p, and that time counts
-//! as delay.
+//! as part of its delay.
 //!
 //! Portfolios have constant sizes, because purchases and sales balance over an experiment.
 
@@ -20,7 +20,7 @@ pub const TRANSACTIONS: [&str; 4] = ["view-stock", "view-portfolio", "purchase",
 /// The ratios of the transactions (§5.1): 60% stock prices; the others are equally frequent.
 const SHARES: [f64; 4] = [0.6, 0.4 / 3.0, 0.4 / 3.0, 0.4 / 3.0];
 
-/// The range of inter-request times from a time on.
+/// A span of the run with one range of inter-request times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Phase {
     /// The start, ns since the start of the run.

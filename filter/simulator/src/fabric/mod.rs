@@ -48,7 +48,7 @@ pub struct Setup {
     pub buffer_bytes: u32,
     /// The targets of all classes except the lowest, µs.
     pub targets_us: Vec<u64>,
-    /// The percentile at which the targets should hold.
+    /// The percentile at which the targets apply.
     pub percentile: f64,
     /// The length of the intervals in which calls are counted.
     pub interval: Duration,
@@ -95,7 +95,8 @@ pub enum Method {
         /// The calls whose misses are counted together.
         #[serde(default = "destination")]
         scope: Scope,
-        /// Whether K holds for each sender at a receiver rather than for all of them together.
+        /// Whether K applies to each sender at a receiver separately, rather than to all of them
+        /// together.
         #[serde(default)]
         by_sender: bool,
     },

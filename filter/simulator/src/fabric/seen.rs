@@ -13,7 +13,7 @@ const LONGEST: u64 = 60_000_000_000;
 pub struct Sample {
     /// The number of these calls.
     pub asked: u64,
-    /// The number of them that were not downgraded.
+    /// The number of these calls that were not downgraded.
     pub admitted: u64,
     /// The bytes of calls that ended in the highest class in this interval.
     pub bytes: u64,

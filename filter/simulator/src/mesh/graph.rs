@@ -26,13 +26,13 @@ pub struct Service {
     pub processes: usize,
     /// The number of requests that a process works on at once (the stage's P).
     pub slots: u32,
-    /// The number of these requests that compute at once, such as behind a semaphore; the others
-    /// wait first come, first served. `None` for all.
+    /// The number of these requests that compute at the same time, as behind a semaphore; the
+    /// others wait first come, first served. `None` for all.
     pub threads: Option<u32>,
 }
 
 impl Service {
-    /// Returns a service whose requests all compute at once.
+    /// Returns a service that computes all requests with a slot at the same time.
     #[must_use]
     pub fn new(name: &str, processes: usize, slots: u32) -> Self {
         Self {

@@ -98,7 +98,7 @@ impl Process {
         })
     }
 
-    /// Decides about a request that arrives.
+    /// Decides on an arriving request.
     pub(super) fn arrive(
         &mut self,
         now: u64,
@@ -215,7 +215,7 @@ impl Process {
         );
     }
 
-    /// Whether a request may begin to compute at once; if not, it waits for a thread.
+    /// Whether a request may begin to compute now; if not, it waits for a thread.
     pub(super) fn compute(&mut self, stream: u32, time: u64) -> bool {
         if self
             .threads

@@ -7,7 +7,7 @@ use super::Verdict;
 pub struct Table {
     /// The title, with the unit.
     pub title: String,
-    /// The headings of the columns; the first is that of the rows' labels.
+    /// The headings of the columns; the first is above the rows' labels.
     pub columns: Vec<String>,
     /// The rows, in groups.
     pub groups: Vec<Group>,
@@ -53,7 +53,7 @@ pub struct Limited {
     pub ours: f64,
     /// The number of decimals of `ours`.
     pub decimals: usize,
-    /// The limit.
+    /// The largest accepted value.
     pub limit: f64,
 }
 

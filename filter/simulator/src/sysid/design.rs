@@ -19,7 +19,7 @@ use num_complex::Complex64;
 use super::plant::Plant;
 use super::polynomial::Polynomial;
 
-/// The ratio of the step within which the response counts as settled.
+/// The distance from the target within which a response counts as settled, ratio of the step.
 const WITHIN: f64 = 0.02;
 
 /// The meaning of the output of Eq. 7.
@@ -176,7 +176,7 @@ pub fn closed_loop(plant: &Plant, law: Law, gains: Gains) -> Polynomial {
     open.plus(&plant.numerator().times(&zero).times(&controller))
 }
 
-/// Returns the factors of the controller beside x z − y: denominator and numerator.
+/// Returns the factors of the controller other than x z − y: denominator and numerator.
 fn parts(law: Law) -> (Polynomial, Polynomial) {
     let once = Polynomial::new([1.0, -1.0]);
     match law {

@@ -10,13 +10,13 @@ const MAX_STEPS: usize = 500;
 /// The relative step below which a root has converged.
 const SMALL_STEP: f64 = 1e-15;
 
-/// A polynomial, as its coefficients, that of the highest power first.
+/// A polynomial, as its coefficients, the highest power first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Polynomial(Vec<f64>);
 
 impl Polynomial {
-    /// Returns the polynomial with these coefficients, that of the highest power first. Leading
-    /// zeros are dropped.
+    /// Returns the polynomial with these coefficients, the highest power first. Leading zeros are
+    /// dropped.
     #[must_use]
     pub fn new(coefficients: impl Into<Vec<f64>>) -> Self {
         let mut all: Vec<f64> = coefficients.into();
@@ -25,7 +25,7 @@ impl Polynomial {
         Self(all)
     }
 
-    /// Returns the coefficients, that of the highest power first; none for the zero polynomial.
+    /// Returns the coefficients, the highest power first; none for the zero polynomial.
     #[must_use]
     pub fn coefficients(&self) -> &[f64] {
         &self.0

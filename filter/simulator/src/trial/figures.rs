@@ -4,7 +4,7 @@ use super::rows::{CaseRows, TypeRow, average};
 use super::{CaseOutcome, Offered, Trial};
 use crate::report::{Axis, Figure, Level, Series, Style};
 
-/// A value of a type's results, which a curve shows.
+/// A value in a type's results that a curve can show.
 type Value = fn(&TypeRow) -> Option<f64>;
 
 pub(super) fn figures(

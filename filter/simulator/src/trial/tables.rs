@@ -46,7 +46,7 @@ fn is_hardly_answered(row: &TypeRow) -> bool {
     row.rejected_pct > HARDLY_ANSWERED_PCT
 }
 
-/// Returns a sentence for each type of which hardly any request is answered.
+/// Returns a sentence for each type with hardly any answered requests.
 pub(super) fn hardly_answered(trial: &Trial, results: &[CaseRows]) -> Vec<String> {
     let named = |row: &&TypeRow| row.kind.is_some() && is_hardly_answered(row);
     let notes = |case: &CaseRows| {

@@ -22,9 +22,9 @@ impl Plan {
     ///
     /// In a folder only the target counts, and a proxy without one gets the only workload. With
     /// several workloads it gets none: a guess could put one service's limits in front of another.
-    /// In a cluster a proxy that names neither target nor labels gets no configuration, and none
-    /// gets that of another namespace. The result for the Pods of a selector is that for the
-    /// selector's labels.
+    /// In a cluster a proxy that names neither target nor labels gets no configuration, and no
+    /// proxy gets the configuration of another namespace. The result for the Pods of a selector is
+    /// the result for the selector's labels.
     ///
     /// A proxy to which no policy applies gets a configuration without stages, so that all requests
     /// pass. `O(log targets)` for a target; by labels see [`enforced`].

@@ -116,9 +116,9 @@ impl Node {
             })
     }
 
-    /// Returns the position of the field at `path`: that of its key, or of its first character for
-    /// an item of a list. For a missing field, returns that of the innermost field around it that
-    /// exists.
+    /// Returns the position of the field at `path`: the position of its key, or for an item of a
+    /// list, of its first character. For a missing field, returns the position of the innermost
+    /// existing field around it.
     pub(crate) fn position(&self, path: &Path) -> Position {
         let mut node = self;
         let mut at = self.at;

@@ -26,7 +26,7 @@ pub(super) struct Setting {
     pub(super) description: String,
 }
 
-/// Returns the settings in force, of `workflows.named` only those of `workflow`.
+/// Returns the settings in force; of `workflows.named`, only the settings of `workflow`.
 ///
 /// # Errors
 /// Those of [`crd::definition`].

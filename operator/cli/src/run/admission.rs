@@ -1,5 +1,5 @@
-//! The server of class admission. Beside a folder it always listens, and in a cluster while this
-//! replica leads.
+//! The server of class admission. If the policies come from a folder, it always listens; in a
+//! cluster, only while this replica leads.
 
 use std::time::Duration;
 

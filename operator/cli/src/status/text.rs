@@ -143,7 +143,7 @@ fn proxies(view: &View) -> String {
     )
 }
 
-/// Returns the proxy's name, with the slots of a stream for other slots than the default.
+/// Returns the proxy's name, and the slots of its stream unless they are the default ones.
 fn stream(p: &ProxyReport) -> String {
     match p.slots.as_slice() {
         [] => p.node.clone(),

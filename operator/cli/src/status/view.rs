@@ -453,7 +453,7 @@ fn workloads(policies: &[Policy]) -> Vec<Workload> {
 }
 
 /// Returns the proxies of all operators. A proxy that reconnected to another operator is in the
-/// reports of both; that of the connected operator takes precedence.
+/// reports of both; the operator to which it is connected takes precedence.
 fn proxies(operators: &[Operator], namespace: Option<&str>) -> Vec<Proxy> {
     let mut all: Vec<Proxy> = Vec::new();
     for operator in operators {

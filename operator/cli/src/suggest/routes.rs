@@ -2,8 +2,8 @@
 //!
 //! Two rules, both easy to check by eye:
 //!
-//! 1. An element of a path is an id if it is a number, a UUID, or has at least 8 characters of
-//!    which one is a digit and all are hexadecimal, or at least 20 of which one is a digit.
+//! 1. An element of a path is an id if it is a number or a UUID. It is also an id if it has a digit
+//!    and at least 20 characters, or at least 8 if all are hexadecimal.
 //! 2. Where more than [`NAMES`] different elements follow the same ones, they are names of things,
 //!    and fold as ids do.
 //!

@@ -196,7 +196,8 @@ fn slots(values: &Value) -> Span<'static> {
     Span::styled(text.join("/"), if full { WARNING } else { Style::new() })
 }
 
-/// Returns the reasons of refusals, the most frequent first. Those of a dry run aren't enforced.
+/// Returns the reasons for refusals, the most frequent first. The rejections of a dry run aren't
+/// enforced.
 fn reasons(values: &Value) -> Span<'static> {
     let values = traffic(values);
     let of_type = values["refusedByReason"].as_object().into_iter().flatten();
@@ -260,9 +261,9 @@ fn admitted(values: &Value) -> Span<'static> {
     Span::styled(format!("{:.0}%", part * 100.0), unwanted(Some(1.0 - part)))
 }
 
-/// Returns a bar of the slots that all types demand, in order of rank. It shows those of this type,
-/// with the slots of admitted requests filled, and the position of the cut. For a policy, returns
-/// the slots that are given out.
+/// Returns a bar of the slots that all types demand, in order of rank. It shows the slots of this
+/// type, with the slots of admitted requests filled, and the position of the cut. For a policy,
+/// returns the slots that are given out.
 fn cut(values: &Value) -> Span<'static> {
     let value = &values["valueCut"];
     let slots = |of: &Value, name: &str| of[name].as_f64().unwrap_or(0.0);

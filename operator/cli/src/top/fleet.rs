@@ -26,7 +26,7 @@ pub(super) struct Fleet {
 /// A proxy. Without responses and failures, its first response is pending.
 #[derive(Default)]
 pub(super) struct Proxy {
-    /// The time of the first of its consecutive failures, and the reason of the last one in one
+    /// The time of the first of its consecutive failures, and the reason for the last one in one
     /// line.
     pub(super) silent: Option<(Instant, String)>,
     /// The number of observed restarts of its process.

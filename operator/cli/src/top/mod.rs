@@ -4,10 +4,9 @@
 //! admin interfaces of proxies. It helps to try out a policy, or to find the cause of a current
 //! problem.
 //!
-//! The code is in layers, of which only the outer ones wait or draw. `client` sends requests,
-//! `sample` and `histogram` parse a response, `fleet` keeps the last responses, `view` computes the
-//! values to show, `table` and `cells` make a table of them, and `live` and `screen` show it in a
-//! terminal.
+//! The code is in layers; only the outer ones wait or draw. `client` sends requests, `sample` and
+//! `histogram` parse a response, `fleet` keeps the last responses, `view` computes the values to
+//! show, `table` and `cells` make a table of them, and `live` and `screen` show it in a terminal.
 
 mod cells;
 pub(crate) mod client;
@@ -166,7 +165,7 @@ fn choice(args: &TopArgs) -> Choice {
     }
 }
 
-/// Returns the proxies, the selection with which to find those of a cluster again, and a remark on
+/// Returns the proxies, the selection that finds the proxies of a cluster again, and a remark on
 /// them.
 async fn proxies(
     args: &TopArgs,

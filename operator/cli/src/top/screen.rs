@@ -131,7 +131,7 @@ impl Screen {
         self.table = TableState::new();
     }
 
-    /// Counts one proxy, or all. Ends a pause, because its values are those of other proxies.
+    /// Counts one proxy, or all. Ends a pause, because the paused values are of other proxies.
     fn count(&mut self, only: Option<String>) {
         self.paused &= self.only == only;
         self.only = only;
@@ -188,7 +188,7 @@ impl Screen {
         self.table
             .select(marked.and_then(|key| rows.iter().position(|row| row.key == *key)));
         if rows.is_empty() {
-            return frame.render_widget(Line::from(self.choice.tab.empty().dim()), body);
+            return frame.render_widget(Line::from(self.choice.tab.empty(&self.view).dim()), body);
         }
         self.room = body.height.saturating_sub(1);
         // The offset is limited, so that a long table has no empty lines below its last row.

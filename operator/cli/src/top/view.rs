@@ -1,5 +1,5 @@
 //! The view: policies with their types and workflows, and proxies, computed from two responses of
-//! each proxy. It is what `--output json` prints, and what the tables show.
+//! each proxy. `--output json` prints it, and the tables show it.
 //!
 //! Proxies that enforce the same policy are shown as one: rates, slots and queues are summed, and
 //! percentiles are those of all requests. Nothing here does I/O, waits or draws; equal responses
@@ -152,8 +152,8 @@ fn worst_first<T>(groups: &BTreeMap<&str, T>, row: fn(&str, &T) -> Value) -> Vec
 }
 
 impl Change<'_> {
-    /// Returns the rate of a counter. A counter that has fallen was restarted, as when a policy was
-    /// removed and came back.
+    /// Returns the rate of a counter. A counter that has fallen was restarted, for example when a
+    /// policy was removed and added again.
     fn rate(&self, name: &str) -> Option<f64> {
         let after = self.after.value(name)?;
         let before = self.before.and_then(|b| b.value(name)).unwrap_or(0);
@@ -292,7 +292,7 @@ fn policy(name: &str, group: &PolicyGroup<'_>) -> Value {
     })
 }
 
-/// Returns the rates of requests and of decisions about them.
+/// Returns the rates of requests and of the decisions on them.
 fn traffic(group: &Group<'_>) -> Value {
     const REASONS: &str = "rq_rejected.reason.";
     let refused = group.rate(REFUSED);
@@ -313,7 +313,7 @@ fn traffic(group: &Group<'_>) -> Value {
         "refusedRate": refused,
         "wouldRefuseRate": not_enforced(group.rate("rq_rejected"), refused),
         "completedRate": group.rate("rq_completed"),
-        // Includes those of a dry run.
+        // Includes the rejections of a dry run.
         "refusedByReason": reasons,
     })
 }
@@ -344,7 +344,8 @@ fn objectives(group: &Group<'_>) -> Vec<Value> {
         .collect()
 }
 
-/// Returns the rate of a type's requests that were refused, or late beyond what objectives allow.
+/// Returns the rate of a type's requests that were refused, or late beyond the share that
+/// objectives allow.
 fn hurt(group: &Group<'_>, objectives: &[Value]) -> f64 {
     let margins = objectives.iter().filter_map(margin);
     let late = margins.fold(0.0, |worst, m| f64::max(worst, -m));
@@ -460,7 +461,7 @@ fn workflow(name: &str, group: &Group<'_>) -> Value {
         // The rate that the processes themselves can serve (Wisp, Algorithm 1, line 1).
         "localLimitRate": limit("local_rate_mhz"),
         "admittedRate": group.rate("rq_admitted"),
-        // Both also in a dry run.
+        // Both also count in a dry run.
         "rateLimitedRate": limited,
         "deadlineRate": late,
         "refusedRate": refused,

@@ -227,8 +227,8 @@ fn name_of(object: &Value) -> String {
     }
 }
 
-/// Returns the port of the application: by the annotation, else by the settings, else that of an
-/// earlier injection, else its only port.
+/// Returns the port of the application: by the annotation, else by the settings, else by an earlier
+/// injection, else its only port.
 fn app_port(template: &Value, settings: &Settings, earlier: Option<u16>) -> Result<u16, String> {
     let annotation = &template["metadata"]["annotations"][APP_PORT_ANNOTATION];
     let port = if let Some(text) = annotation.as_str() {
@@ -281,7 +281,7 @@ fn tcp_ports(container: &Value) -> impl Iterator<Item = u16> {
     tcp.filter_map(|port| u16::try_from(port["containerPort"].as_u64()?).ok())
 }
 
-/// Checks that no container has a port on which Envoy is to listen.
+/// Checks that no container has a port on which Envoy will listen.
 ///
 /// # Errors
 /// One line: the container's port, and the remedy.

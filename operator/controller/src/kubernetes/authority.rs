@@ -5,11 +5,11 @@
 //! before that one expires. So neither people nor the chart create certificates. Two replicas
 //! conflict only when the Secret is created: the API server lets one of them win.
 //!
-//! An existing Secret of this name is used as it is, also one that a chart before 0.2 made:
+//! An existing Secret of this name is used as it is, even if a chart before 0.2 created it:
 //! certificates of its CA stay valid. Proxies get the CA from ConfigMaps ([`super::publish`]).
 //!
-//! A deleted Secret is created again with another CA, and a changed one is followed. The new CA is
-//! trusted for some minutes before it signs, and the old one for as long afterwards.
+//! A deleted Secret is created again with another CA, and the CA of a changed one is adopted. The
+//! new CA is trusted for some minutes before it signs, and the old one for as long afterwards.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -40,9 +40,9 @@ const PRIVATE: u32 = 0o600;
 const RENEW: Duration = Duration::from_secs(10 * 86_400);
 /// The interval at which the Secret is read again, in case its CA has been replaced.
 const CHECK: Duration = Duration::from_secs(60);
-/// The time between the trust in a new CA and its first certificate, and between this and the end
-/// of the trust in the CA before. The replicas see the Secret within [`CHECK`], the leader
-/// publishes the CA within a minute, and the kubelet mounts it about a minute later.
+/// The time from trusting a new CA to its first certificate, and from that to the end of the trust
+/// in the previous CA. The replicas see the Secret within [`CHECK`], the leader publishes the CA
+/// within a minute, and the kubelet mounts it about a minute later.
 const OVERLAP: Duration = Duration::from_secs(600);
 /// The pause after the API server failed to answer.
 const RETRY: Duration = Duration::from_secs(5);

@@ -1,7 +1,7 @@
 //! The CA in the MutatingWebhookConfiguration by which the API server verifies the operator.
 //!
 //! Only the leader writes. It compares when the configuration changes, such as by an upgrade of the
-//! chart, and when the operator has another CA.
+//! chart, and when the operator's CA changes.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ impl CaBundle {
         }
     }
 
-    /// Writes the CA into all webhooks of `observed` if one of them has another.
+    /// Writes the CA into all webhooks of `observed` if any of them has a different one.
     async fn write(
         &self,
         api: &Api<MutatingWebhookConfiguration>,

@@ -1,7 +1,7 @@
 //! From watches to plans.
 //!
 //! One task owns the state of the cluster, so nothing here needs a lock. A burst of changes is
-//! taken in as a whole before one plan is made of it. Planning runs on a thread of its own: ten
+//! collected before one plan is made for all of them. Planning runs on a thread of its own: ten
 //! thousand Pods must not delay the proxies' streams.
 
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ use crate::metrics::Metrics;
 use crate::source::report;
 use headgate_api::plan::{Plan, TargetKind};
 
-/// The longest gap between two changes that are taken in together.
+/// The longest gap between two changes of one burst.
 const QUIET: Duration = Duration::from_millis(5);
 /// The longest time for which a burst of changes is collected.
 const LONGEST_WAIT: Duration = Duration::from_millis(30);
@@ -221,8 +221,8 @@ impl Controller {
         }
     }
 
-    /// Returns a watch of a kind of Gateway API. While that isn't installed, the API server answers
-    /// 404, and the list is tried again.
+    /// Returns a watch of a kind of Gateway API. While Gateway API isn't installed, the API server
+    /// answers 404, and the list is tried again.
     fn gateway_api(&self, kind: TargetKind) -> Watch<DynamicObject> {
         let version = GroupVersionKind::gvk(kind.group(), "v1", kind.as_str());
         let resource = ApiResource::from_gvk_with_plural(&version, plural(kind));

@@ -165,7 +165,7 @@ fn as_written(
 }
 
 /// Returns a policy's conditions for all its targets as observed on the API server. They are
-/// pending until one of the plan's generation has been written.
+/// pending until a status of the plan's generation has been written.
 #[must_use]
 pub fn written(state: &PolicyState, status: Option<&AdmissionPolicyStatus>) -> Conditions {
     let written = status.map_or(&[][..], |s| &s.conditions);

@@ -290,7 +290,7 @@ impl Store {
         true
     }
 
-    /// Returns whether this installs or removes a kind of Gateway API.
+    /// Returns whether this observation installs or removes a kind of Gateway API.
     fn serves<V>(&mut self, kind: TargetKind, seen: &Seen<V>) -> bool {
         let is_served = match seen {
             Seen::All(_) => true,

@@ -88,8 +88,8 @@ impl Namespaced for TargetRef {
 }
 
 impl<K: Ord + Clone + Namespaced, W> Seen<(K, W)> {
-    /// Returns the changes from `known`: keys with a new value, and without one those that are
-    /// gone. A list says nothing about keys for which `lists` returns false.
+    /// Returns the changes from `known`: keys with a new value, and deleted keys without one. A
+    /// list says nothing about keys for which `lists` returns false.
     pub fn news<V: PartialEq>(
         self,
         known: &BTreeMap<K, V>,
@@ -205,7 +205,7 @@ impl Namespaces {
         }
     }
 
-    /// Returns the names; that of all namespaces is empty. `None` until they are known.
+    /// Returns the names; the name for all namespaces is empty. `None` until they are known.
     fn names(&mut self) -> Option<BTreeSet<String>> {
         match self {
             Self::All => Some(BTreeSet::from([String::new()])),
@@ -222,7 +222,7 @@ pub struct Watch<K> {
     api: ApiOf<K>,
     /// The namespaces of the objects.
     pub namespaces: Namespaces,
-    /// A namespace that is watched beside some others.
+    /// A namespace that is watched in addition to some others.
     pub always: Option<String>,
     /// The name of the objects in log lines.
     pub what: &'static str,
@@ -230,7 +230,7 @@ pub struct Watch<K> {
     pub config: Config,
     /// The longest pause after failures.
     pub longest_pause: Duration,
-    /// Notified when a namespace was listed, so that the API server has the kind.
+    /// Notified when a namespace was listed, which shows that the API server serves the kind.
     served: Arc<Notify>,
 }
 
@@ -635,7 +635,7 @@ pub(super) fn pauses(first: Duration, longest: Duration) -> ExponentialBackoff {
         .build()
 }
 
-/// Sends `value` if the last one is another.
+/// Sends `value` unless it equals the last one.
 pub(super) fn send_if_changed<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
     sender.send_if_modified(|last| {
         let changed = *last != value;

@@ -173,7 +173,8 @@ fn describe(good: &[ValidPolicy], report: &FileReport, compiled: &Compiled, plan
     }
     plan.problems
         .extend(report.problems.iter().map(source_problem));
-    // Policies of a file whose policies can no longer be listed.
+    // The last good policies that are missing in the report, because the file can no longer be
+    // read.
     for policy in good {
         let name = policy.full_name();
         if described.insert(name.clone()) {

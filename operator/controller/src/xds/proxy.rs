@@ -57,7 +57,7 @@ pub struct Proxy {
     pub fallback: Option<String>,
     /// The version that it was last sent.
     pub sent: Option<Push>,
-    /// The version that it reports to run.
+    /// The version that it reports as running.
     pub acked: Option<Push>,
     /// Its last refusal.
     pub nack: Option<Nack>,
@@ -81,8 +81,8 @@ pub(super) fn is_outbound<'a>(slots: impl IntoIterator<Item = &'a String>) -> bo
 }
 
 impl Proxy {
-    /// Returns the stages of this stream's policies. A stream of outbound slots only has that of
-    /// the policy whose workflows its calls belong to.
+    /// Returns the stages of this stream's policies. A stream of outbound slots has only the stage
+    /// of the policy to whose workflows its calls belong.
     pub fn stages(&self) -> impl Iterator<Item = &StageConfig> {
         let outbound = is_outbound(&self.slots);
         let assigned = self.assigned.iter();

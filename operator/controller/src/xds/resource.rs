@@ -25,8 +25,8 @@ use sha2::{Digest, Sha256};
 
 use super::module::Kind;
 
-/// The id of the plugin in Envoy's logs, and with the code that of the VM. All slots of a proxy
-/// have the same id, so that they share state.
+/// The id of the plugin in Envoy's logs. Together with the code, it identifies the VM. All slots of
+/// a proxy have the same id, so that they share state.
 const PLUGIN: &str = "headgate";
 const RUNTIME: &str = "envoy.wasm.runtime.v8";
 /// The delay before a trapped VM is restarted, in ms; doubles up to [`RELOAD_MAX_MS`].

@@ -77,8 +77,8 @@ pub struct Assignment {
 }
 
 impl Assignment {
-    /// Whether a proxy with `other` has nothing to do for this one. Configurations that are one
-    /// value in memory aren't compared.
+    /// Whether a proxy with the assignment `other` needs no change for this one. Configurations
+    /// that are the same value in memory aren't compared.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let same = |a: &Arc<FilterConfig>, b| Arc::ptr_eq(a, b) || a == b;
@@ -236,7 +236,7 @@ impl Snapshot {
         match (&self.incomplete, namespace) {
             (Incomplete::Everywhere, _) => true,
             (Incomplete::In(some), Some(namespace)) => some.contains(namespace),
-            // It might be of any of these namespaces.
+            // The proxy's namespace is unknown, so it might be any of these.
             (Incomplete::In(some), None) => !some.is_empty(),
         }
     }
@@ -260,7 +260,7 @@ impl Snapshot {
     }
 }
 
-/// Refuses a configuration of another namespace than the one that the proxy proves. The proxy must
+/// Refuses a configuration of a namespace other than the one that the proxy proves. The proxy must
 /// not read that namespace's policies and limits.
 fn within_namespace(config: &FilterConfig, identity: &Identity) -> Result<(), String> {
     let (Some(certificate), Some(namespace)) = (&identity.certificate, &identity.namespace) else {

@@ -57,7 +57,7 @@ impl Offer {
     }
 }
 
-/// The answer in a request to the previous response.
+/// A request's answer to the previous response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// The proxy runs this version: it accepted the response, or reported the version on

@@ -3,9 +3,9 @@
 //!
 //! A connection is counted for its tenant from the first stream that proves the tenant. Before, it
 //! counts for its address only. Over TLS, a stream without a proven namespace has a slot of another
-//! quota while its token is reviewed: everybody who reaches the port can open one. That quota is as
-//! large as the one of reviewed streams, because all proxies of a restarted operator reconnect at
-//! once. A stream that proves nothing is refused before a message of it is read.
+//! quota while its token is reviewed: any client that reaches the port can open one. That quota is
+//! as large as the one of reviewed streams, because all proxies of a restarted operator reconnect
+//! at once. A stream that proves nothing is refused before a message of it is read.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Jumps of P after a loss of capacity, which raises service times at once at an unchanged P.
+//! Jumps of P after a loss of capacity. Such a loss raises service times at once, at an unchanged
+//! P.
 //!
 //! Far above the knee elasticities are hard to see: service times are long and vary with the mix of
 //! requests in the queue. But S = Σ pt / Σ reference pt rises. When S > 1.5 three times in a row,
@@ -18,12 +19,13 @@
 use super::{BACK_OFF, CONFIDENCE, Law, OVERLOADED, STRETCHED, View, reach_at_first};
 use crate::time::Instant;
 
-/// Least S of the blocks before a jump, less the errors of the samples and of the reference.
+/// Least S of the blocks before a jump, after subtracting the errors of the samples and of the
+/// reference.
 const SURELY_STRETCHED: f64 = 1.4;
-/// The number of stretched blocks in a row before a jump, and of blocks before its effect is
+/// The number of consecutive stretched blocks before a jump, and of blocks before its effect is
 /// judged.
 const STRETCHED_BLOCKS: f64 = 3.0;
-/// Part of the slots in use below which there are too many slots, if requests are refused.
+/// The part of the slots in use below which P is too large, if requests are refused.
 const IDLE: f64 = 0.7;
 /// The least number of samples for S; blocks with fewer are merged.
 const FEWEST_SAMPLES: f64 = 60.0;

@@ -29,8 +29,8 @@ use crate::parallelism::dither::Dither;
 use crate::parallelism::elasticity::{Estimate, Moments};
 use crate::time::Instant;
 
-/// [`CONFIDENCE`] for fewer slots at the knee. The law decides again after every block, and a wrong
-/// decision costs throughput.
+/// [`CONFIDENCE`] for fewer slots at the knee. It is higher, because the law decides again after
+/// every block, and a wrong decision costs throughput.
 const CONFIDENCE_AT_REST: f64 = 2.0;
 /// Elasticities below which P grows and above which it shrinks. A shared core has exactly 1.
 const GROW: f64 = 0.8;

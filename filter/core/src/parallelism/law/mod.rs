@@ -20,7 +20,7 @@ use super::dither::{BLOCK, Dither};
 use super::elasticity::{Estimate, Moments, Slope, Sums};
 use crate::time::{Instant, nanos};
 
-/// The distance between an estimate and its threshold that is significant, standard errors.
+/// The distance from its threshold at which an estimate is significant, standard errors.
 const CONFIDENCE: f64 = 1.3;
 /// Reach of the schedule at the knee, and its maximum, ratio to P.
 const REACH: (f64, f64) = (0.12, 0.5);
@@ -31,7 +31,7 @@ const REACH_AT_FIRST: f64 = 0.3;
 const FEW: f64 = 12.0;
 /// Throughput that may be lost by time below the knee, ratio.
 const LOSS: f64 = 0.03;
-/// The time whose blocks count, ns, and the least and largest number of them.
+/// The age up to which blocks count, ns, and the least and largest number of blocks that count.
 const MEMORY: f64 = 6e9;
 const BLOCKS: (f64, f64) = (24.0, 60.0);
 /// S above which there are too many slots.
@@ -72,7 +72,7 @@ pub struct Fresh {
 pub struct View {
     /// Mean service time, s.
     pub mean: f64,
-    /// Whether, for 7 of 10 requests, service times take at most 60% of the objectives.
+    /// Whether, for at least 7 of 10 requests, service times take at most 60% of the objectives.
     pub room: bool,
     /// Whether some types take more than twice as long as others.
     pub mixed: bool,

@@ -11,16 +11,15 @@
 //! late < 0.4 and less than 0.85 P asked for, 1 s  the law opens again
 //! ```
 //!
-//! In a sudden overload requests are late only after the objective has passed, and until then the
-//! backend would take in a queue that it needs just as long to work off. So an open law has a
-//! ceiling: more slots than the work that ended lately has needed. Beyond it requests wait in the
-//! filter, no longer than their last objective. With N requests in the backend for a time T at the
-//! ceiling, and W = Σ reference of those that ended in T, N T / W is by Little's law the factor S
-//! by which service times are stretched. Service times themselves show that only after the queue
-//! has passed. While the backend works on all N, the ceiling rises with each answer. If S > 2 by
-//! more than 1.3 standard errors, the requests that ended took more than 1.5 times their
-//! references, and a request that arrives now would miss the shortest last objective, the law
-//! closes at once:
+//! In a sudden overload, requests are late only after the objective has passed. By then the backend
+//! would have a queue that takes as long again to drain. So an open law has a ceiling: somewhat
+//! more slots than the recently finished work needed. Beyond it requests wait in the filter, no
+//! longer than their last objective. With N requests in the backend for a time T at the ceiling,
+//! and W = Σ reference of those that ended in T, N T / W is by Little's law the factor S by which
+//! service times are stretched. Service times themselves show that only after the queue has passed.
+//! While the backend works on all N, the ceiling rises with each answer. If S > 2 by more than 1.3
+//! standard errors, the requests that ended took more than 1.5 times their references, and a
+//! request that arrives now would miss the shortest last objective, the law closes at once:
 //!
 //! ```text
 //! ceiling = 16 + 2w + 4√w     w as below
@@ -82,15 +81,16 @@ const WATCHED: f64 = 0.3;
 const FORGET: f64 = 10.0;
 /// The highest P when the law closes, as a part of the requests in flight.
 const MOST: f64 = 0.5;
-/// The part of the ceiling from which on it counts as reached.
+/// The part of the ceiling at which it counts as reached.
 const FULL: f64 = 0.8;
 /// The time at the ceiling before it is judged, mean service times.
 const TURNS: f64 = 2.0;
-/// Slots that may be in use beside those that follow from the work.
+/// The number of slots that may be in use in addition to those that follow from the work.
 const CEILING: f64 = 16.0;
 /// The number of answers before references support a ceiling.
 const WARM: f64 = 500.0;
-/// S from which requests wait in the backend, and the least number of samples to close by it.
+/// S from which on requests are assumed to wait in the backend, and the least number of samples to
+/// close the law by it.
 const STRETCH: f64 = 2.0;
 const ENOUGH: f64 = 16.0;
 /// Slots by which the ceiling rises for each answer with S > 2.
@@ -213,7 +213,8 @@ impl Law {
             }
             return false;
         }
-        // The time until it was reached doesn't count, and neither does what ended in it.
+        // The time until the ceiling was reached doesn't count, and neither does the work that
+        // ended in it.
         if self.full_for <= 0.0 {
             self.full_for = f64::MIN_POSITIVE;
             return false;
@@ -231,13 +232,15 @@ impl Law {
             return false;
         }
         let error = doubt + CONFIDENCE * squares.sqrt() * work / pt.max(work);
-        // Requests that hang or are long hold slots without work, and those that end aren't slower.
+        // Requests that hang or are long hold slots without work, but they don't slow down the
+        // requests that end.
         let surely = work + error < expected && pt > STRETCHED * work;
         let response = (view.in_flight + view.queued) * self.full_for / answers.max(1.0);
         if answers >= ENOUGH && surely && response > view.shortest {
             return true;
         }
-        // A backend that has become slower as a whole still needs more slots.
+        // A backend that has become slower as a whole still needs more slots, so the ceiling rises
+        // slowly.
         self.ceiling += SLOWLY * times[0];
         false
     }
@@ -263,7 +266,7 @@ impl Law {
         }
         (self.open, self.late, self.opened) = (1.0, 0.0, now_ns);
         (self.work, self.watched, self.ceiling) = (0.0, 0.0, 0.0);
-        // The backend has served as many.
+        // The backend has served this many at once.
         self.peak = self.base;
         (self.full_for, self.ended_full) = (0.0, [0.0; 5]);
         (self.resting, self.run, self.jumped_from) = (0.0, 0.0, 0.0);

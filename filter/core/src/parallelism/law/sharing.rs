@@ -4,8 +4,8 @@
 //! one slot, short requests wait for all of a long request's time, while with three they share the
 //! core. That is worth a slot or two above the knee if requests *share* the backend. In front of a
 //! queue inside the backend it would not help: there, another slot adds the same wait to short and
-//! long requests, so that the elasticity of short types far exceeds that of long ones, while
-//! sharing stretches all alike. So with up to [`SHARED`] slots
+//! long requests, so that short types have a far higher elasticity than long ones. Sharing
+//! stretches all alike. So with up to [`SHARED`] slots
 //!
 //! ```text
 //! (e_short − e_long) + z σ < 0.5    one more slot, if e_up − z σ < 1.25
@@ -21,7 +21,7 @@ use crate::parallelism::elasticity::Estimate;
 /// The number of slots that a shared backend should have even if its throughput needs fewer. If
 /// long requests take half of the slot time, they hold all of five slots 3% of the time.
 pub(super) const SHARED: u32 = 3;
-/// The number of blocks before a decision about sharing.
+/// The number of blocks before a decision on sharing.
 const FEWEST_TO_SHARE: f64 = 10.0;
 
 impl Law {

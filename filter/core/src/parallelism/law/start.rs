@@ -17,19 +17,19 @@ use crate::time::Instant;
 
 /// The number of slots at the beginning of a start.
 pub(super) const FIRST: f64 = 4.0;
-/// S below which slots double, and above which a start ends.
+/// S below which slots double, and S above which a start ends.
 const DOUBLE: f64 = 1.6;
 const END: f64 = 1.3;
-/// The largest S by which a start divides P, because half as many slots did not stretch service
-/// times.
+/// The largest S by which a start divides P. It is bounded because half as many slots did not
+/// stretch service times.
 const FURTHEST_BACK: f64 = 3.0;
-/// The least number of samples with which a start moves: the number of slots within these bounds.
+/// The least and the largest number of samples before a start decides. Between the two, it is the
+/// number of slots.
 const FEWEST: (f64, f64) = (8.0, 64.0);
-/// Even if S is not significant, a stage ends with this multiple of that number of samples, or
-/// after this time, ns.
+/// An undecided stage ends with this multiple of that number of samples, or after this time, ns.
 const UNDECIDED: f64 = 8.0;
 const LONGEST_STAGE: f64 = 2e9;
-/// Part of the slots that must be in use for a decision to double them.
+/// The part of the slots that must be in use before they are doubled.
 const USED: f64 = 0.5;
 
 impl Law {

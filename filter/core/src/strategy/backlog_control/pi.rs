@@ -28,9 +28,9 @@
 //! For m = 1 this is z² + (a − 2) z + 1 − aβ, stable exactly for 0 < β < 1 and 0 < a < 4 / (1 + β)
 //! (Jury). Without the zero at β, a loop with two integrators can't be stable. With dead time the
 //! loop must be slower in proportion. a = 2q and β = 1 − 3q/4 with q = 0.7 / (2m − 1) keep it
-//! stable, whatever m, for any plant gain from 0 to 1.9 times the one assumed. Nine tenths of a
-//! step of the error are gone within 6 m periods, and the target is overshot by a hundredth (a
-//! tenth for m = 1). Hence
+//! stable for any m and any plant gain from 0 to 1.9 times the one assumed. Nine tenths of a step
+//! of the error are gone within 6 m periods, and the target is overshot by a hundredth (a tenth for
+//! m = 1). Hence
 //!
 //! ```text
 //! K_I = 0.75 q / (1 − 0.75 q)        K_P = 2 q (1 − 0.75 q) P / c̄        cost / s
@@ -85,7 +85,7 @@ pub(super) struct Control {
     pub(super) bound: f64,
     /// δd, the step that the bound made.
     pub(super) step: f64,
-    /// e, s; `None` if there is none with which to compare the next error.
+    /// e, s; `None` if the next error has none to compare with.
     pub(super) error: Option<f64>,
     /// The number of recent periods in which the bound refused a request, less those in which it
     /// didn't; at most m.

@@ -10,7 +10,7 @@ use crate::time::{Instant, nanos};
 /// Counts and sums: in the record since the period started, in a worker since its last sync.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Sums {
-    /// The number of requests decided about.
+    /// The number of requests that were admitted or refused.
     pub(super) received: f64,
     /// The number of these that were refused, for any reason.
     pub(super) refused: f64,

@@ -23,7 +23,7 @@
 //!
 //! **The depth** is 1 + r·[`SLACK`]; the paper gives none. A token can't be spent in parts, and
 //! tokens that accrue between the ticks of two workers need room, or the rate would not be reached.
-//! A larger depth would only admit bursts that the rate is to prevent.
+//! A larger depth would only admit bursts that the rate should prevent.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub(super) struct Bucket {
     /// Tokens that may be spent, as of `at`.
     level: f64,
     at: Option<Instant>,
-    /// The time at which this worker last had no unbooked tokens when it read the record, s.
+    /// The time of this worker's last read of the record that left no tokens unbooked, s.
     seen: f64,
     /// Spent tokens that are not in the record yet; negative if more were given back.
     spent: f64,
@@ -68,7 +68,7 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    /// Creates a full bucket, of which this worker has the whole share.
+    /// Creates a full bucket, the whole of which is this worker's share.
     pub(super) fn new(rate: f64) -> Self {
         Self {
             rate,
@@ -92,7 +92,7 @@ impl Bucket {
         self.arrived = self.arrived.saturating_add(1);
     }
 
-    /// Counts `answers`, all of which are late or none.
+    /// Counts `answers` answers; `late` says whether all or none of them are late.
     pub(super) fn answered(&mut self, answers: u32, late: bool) {
         let answers = f64::from(answers);
         self.answered += answers;

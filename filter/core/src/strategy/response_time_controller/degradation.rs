@@ -11,8 +11,8 @@
 //!
 //! §4.5 raises quality "slowly when the response time is below the limit". Here that happens at
 //! most once a timeout, however often the controller runs, because a change has a visible effect
-//! only one response time later. The paper has no band between the rules; with that of §3.2 the
-//! quality doesn't change in every run.
+//! only one response time later. The paper has no band between the rules; with the band of §3.2,
+//! the quality doesn't change in every run.
 //!
 //! "The stage optionally re-enables the admission controller when the quality factor is at its
 //! lowest setting and response times continue to exceed the target." With `admission`, the rate is

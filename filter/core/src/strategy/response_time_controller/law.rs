@@ -27,9 +27,9 @@
 //! err < err_i   →   rate = rate − (err − c_i) · h · 0.05 · X
 //! ```
 //!
-//! So a target time of misses divides the rate by adj_d, and one of answers in no time adds 4.5% of
-//! the throughput, however many requests there are. While a queue drains, the rate needs to be
-//! below x, but lower is only idle time later.
+//! So one target time of misses divides the rate by adj_d, and one target time of instant answers
+//! adds 4.5% of the throughput, for any number of requests. While a queue drains, the rate needs to
+//! be below x, but lower is only idle time later.
 //!
 //! - A rate above x limits nothing, and a queue would grow until decreases have reached x. So a
 //!   decrease starts at x if most answers of about the last T took longer than [`LATE`]·T. A few
@@ -64,7 +64,7 @@ const LATE: f64 = 0.75;
 const MOST: f64 = 3.0;
 /// The number of decreases below the throughput at which decreases end.
 const DRAIN: i32 = 2;
-/// The least time of which a throughput is measured, s: two slow ticks.
+/// The least time over which a throughput is measured, s: two slow ticks.
 const SPAN: f64 = 0.1;
 /// The time in which the highest throughput falls by a factor of e, s.
 const FORGET: f64 = 300.0;
@@ -95,12 +95,12 @@ pub(super) struct Step {
     /// h: the time since the last run in target times; 1 with a given adj_i.
     pub(super) part: f64,
     target: f64,
-    /// Whether a rate above the throughput is lowered to it first.
+    /// Whether a rate above the throughput is lowered to it before the step.
     is_overload: bool,
 }
 
 impl Step {
-    /// Returns a divisor of a whole step for this one.
+    /// Returns the divisor for this step, given the divisor for a whole step.
     pub(super) fn divisor(&self, whole: f64) -> f64 {
         whole.powf(self.part.min(1.0))
     }
@@ -169,7 +169,7 @@ impl Law {
     ) {
         let held = classes::hold(self, &classes[..class], now);
         let own = &mut classes[class];
-        // Time without requests is no time of misses.
+        // Time without requests doesn't count as time in which the target was missed.
         let elapsed = (now - own.ran).clamp(0.0, target.max(self.timeout));
         let is_overload = own.late >= MOST;
         measure(own, elapsed, target);
@@ -249,13 +249,13 @@ impl Law {
         self.set_rate(own, to);
     }
 
-    /// Returns x, infinite with a given adj_i and without answers.
+    /// Returns x; infinite without answers, and with a given adj_i.
     fn throughput(&self, own: &Controller) -> f64 {
         let measured = own.throughput().filter(|_| self.increase.is_none());
         measured.unwrap_or(f64::INFINITY)
     }
 
-    /// Whether a response time is one of an overload.
+    /// Whether an answer with this response time is late ([`LATE`]).
     pub(super) fn is_late(response_time: f64, target: f64) -> bool {
         response_time > LATE * target
     }

@@ -63,7 +63,7 @@ pub struct ResponseTimeController {
     classes: usize,
     /// Identifies the types and classes to which the record's numbers belong.
     fingerprint: u64,
-    /// By type, then by class, as are the next two.
+    /// By type, then by class, like the next two fields.
     targets: Vec<f64>,
     parts: Vec<Part>,
     /// The controllers when the record was last read.
@@ -133,8 +133,8 @@ impl ResponseTimeController {
         kind * self.classes + usize::from(class.0).min(self.classes - 1)
     }
 
-    /// Takes a token for a request, if it needs one. Returns false if it needs one and there is
-    /// none.
+    /// Takes a token for a request, if it needs one. Returns whether the request has the token it
+    /// needs.
     fn admits(&mut self, kind: TypeId, class: ClassId, now: Instant) -> bool {
         self.taken = None;
         let at = self.index(kind, class);

@@ -39,8 +39,8 @@ pub(super) struct Controller {
     pub(super) arrivals: f64,
     /// The time of `level` and `arrivals`, s.
     pub(super) accounted: f64,
-    /// Answers over all workers, those of them that were late less the others, and the time in
-    /// which they came, s; earlier ones count less.
+    /// Answers over all workers; the late ones less the others; and the time in which they came, s.
+    /// Older answers count less.
     pub(super) answers: f64,
     pub(super) late: f64,
     pub(super) span: f64,

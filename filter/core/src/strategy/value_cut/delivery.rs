@@ -19,7 +19,7 @@
 //!
 //! Errors that come at once deliver nothing, but hold no slot: they lower `delivered`, not `stuck`.
 //!
-//! **Broken.** A type is broken with stuck > ½. For a type that was well, that takes about twenty
+//! **Broken.** A type is broken with stuck > ½. For a healthy type, that takes about twenty
 //! requests, which may be more than the slots. So it is also broken once requests that are *silent*
 //! hold ⅛ of the slots, but at least two, and no request of the type was answered since. A silent
 //! request takes longer than half of the type's first objective, and longer than eight times the
@@ -28,9 +28,9 @@
 //! While requests of a type arrive that delivers more value per slot time, the requests of a broken
 //! type, as probes, get one slot, or ⅛ of the slots that such types use. If the probes take long,
 //! one more enters every two seconds, up to ¼ of the slots and half of those in use. An outcome of
-//! a broken type, or of one of which most requests fail, has five times the usual weight, so that
-//! four good answers in a row end it. Alg. 1 doesn't judge probes, because the type can't come back
-//! without them.
+//! a type that is broken, or whose requests mostly fail, has five times the usual weight, so that
+//! four good answers in a row end that state. Alg. 1 doesn't judge probes, because the type can't
+//! come back without them.
 //!
 //! *Victims.* A queue inside the backend delays the answers of all types alike, and those with the
 //! tightest objectives are late first. Such a type is not the cause: it keeps its rank and is not
@@ -40,7 +40,7 @@
 //!
 //! A type that hangs soon makes others late, and they are broken, too. The type that broke last is
 //! not restricted: it is not the cause, no other type needs protection from it, and its answers
-//! show that the backend is well again.
+//! show that the backend has recovered.
 //!
 //! **Slot time.** A type's histogram omits errors that come at once, and records a lower bound as
 //! no longer than the last objective. With `unmeasured` the part of the outcomes that it omits, and
@@ -52,15 +52,15 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Weight of the newest outcome of a type that is well, and of one that is broken or fails.
+/// Weight of the newest outcome: of a healthy type, and of a type that is broken or fails.
 const GAIN: (f64, f64) = (1.0 / 30.0, 1.0 / 6.0);
 /// A type is broken if a larger part of its outcomes than this is stuck, ratio.
 const BROKEN: f64 = 0.5;
 /// A type fails if a smaller part of its outcomes than this delivers, ratio.
 const FAILS: f64 = 0.5;
-/// The least number of silent requests by which a type that was well is broken.
+/// The least number of silent requests by which a healthy type counts as broken.
 const SILENT: f64 = 2.0;
-/// The number of outcomes from which on slot times are known.
+/// The least number of outcomes with which slot times are known.
 const FEWEST: f64 = 20.0;
 /// Time without an outcome after which a type's record is reset, s.
 const FORGET: f64 = 60.0;
@@ -86,7 +86,7 @@ pub(super) struct Sums {
     stuck: f64,
     /// Requests that were in the backend for longer than usual.
     silent: f64,
-    /// The number of answers, late ones and those of silent requests included.
+    /// The number of answers, including late ones and answers to silent requests.
     answers: f64,
     /// Least slot time of an answer, s.
     fastest: Option<f64>,
@@ -248,8 +248,8 @@ impl Delivery {
         if is_silent || self.seen > 0.0 && self.stuck > BROKEN {
             self.broken = self.broken.min(secs);
         } else if self.is_broken() {
-            // The type is well again, so its costs and deliveries from when it was broken no longer
-            // count.
+            // The type has recovered, so its costs and deliveries from the time when it was broken
+            // no longer count.
             *self = Self {
                 last: secs,
                 recovers: true,
@@ -344,8 +344,8 @@ impl Delivery {
 }
 
 /// Returns the number of slots for probes of a broken type whose last probe entered `pause` s ago.
-/// Of all `slots`, types that are well ask for `working`. At least so many work, while a P that
-/// control found may be too high.
+/// Of all `slots`, types that aren't broken ask for `working`. At least that many slots work,
+/// whereas a P that was found automatically may be too high.
 pub(super) fn probes(slots: f64, working: f64, pause: f64) -> f64 {
     let part = if pause < PAUSE {
         (PROBES.0 * working).floor()

@@ -12,18 +12,18 @@ const CEILING: f64 = 0.9;
 /// Part of the slots in use, beyond the first, up to which the most valuable types have no ceiling.
 /// While a ceiling bounds the other types, the rest of the slots drains the queue.
 const UNBOUNDED: f64 = 0.5;
-/// Ratio of two values per slot time from which on they count as equal.
+/// The least ratio of two values per slot time that count as equal.
 pub(super) const EQUAL: f64 = 0.9;
 /// Part of the slots for types that are cut entirely.
 pub(super) const PROBES: f64 = 0.005;
-/// Part of the slots for types that are cut entirely and of which many answers fail, because they
-/// may be well again.
+/// Part of the slots for types that are cut entirely and whose answers mostly fail, because such a
+/// type may have recovered.
 const PROBES_OF_FAILING: f64 = 0.02;
 /// Part of the value, ÷ the number of active cells, up to which a cell's slack is not protected.
 const NEGLIGIBLE: f64 = 0.01;
 
 impl ValueCut {
-    /// Updates the types by their deliveries: their costs, and whether they are broken.
+    /// Updates the types' costs from their deliveries, and whether they are broken.
     pub(super) fn judge(&mut self) {
         let Self {
             kinds,
@@ -216,8 +216,8 @@ impl ValueCut {
 }
 
 impl Kind {
-    /// Whether its refusals count as lost value, and its slack bounds the wait of less valuable
-    /// types.
+    /// Whether the type's refusals count as lost value, and its slack bounds the wait of less
+    /// valuable types.
     pub(super) fn competes(&self) -> bool {
         self.own && !self.condemned && !self.is_broken
     }

@@ -1,7 +1,7 @@
 //! JSON lines of an access log (`json_format`). Users choose the fields' names. The known ones are
 //! Istio's, Envoy Gateway's, those of Envoy's command operators, and similar ones. Case and
 //! punctuation are ignored, because variants often differ only in them. An unknown name is treated
-//! as that of a request header.
+//! as the name of a request header.
 
 use serde_json::{Map, Value};
 

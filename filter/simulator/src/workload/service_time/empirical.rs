@@ -6,7 +6,7 @@ use crate::workload::dice::Dice;
 /// A distribution of measured times, or of a histogram of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Empirical {
-    /// Ranges of times with their cumulative shares, of which the last is 1.
+    /// Ranges of times with their cumulative shares; the last share is 1.
     steps: Vec<Step>,
     mean_ms: f64,
 }

@@ -121,7 +121,7 @@ impl fmt::Display for Ms {
 /// Branches of a hyperexponential distribution.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Branches {
-    /// The cumulative shares, of which the last is 1, and the means, ms.
+    /// The cumulative shares (the last is 1), and the means, ms.
     branches: Vec<(f64, f64)>,
     mean_ms: f64,
 }

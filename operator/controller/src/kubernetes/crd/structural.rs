@@ -59,7 +59,7 @@ fn restructure(schema: &mut Value) {
     }
 }
 
-/// Replaces `anyOf: [T, null]`, the schema of `Option<T>`, by that of `T`.
+/// Replaces `anyOf: [T, null]`, the schema of `Option<T>`, by the schema of `T`.
 fn take_only_alternative(node: &mut Map<String, Value>) {
     let Some(Value::Array(alternatives)) = node.remove("anyOf") else {
         return;

@@ -58,8 +58,8 @@ pub fn object(
 }
 
 /// Returns a name that users can mount, such as `headgate-service-search`. For a target whose name
-/// is too long, or that has none, as Pods, it is a name such as `headgate-pod.app-search-1a2b3c4d`.
-/// Its dot keeps it apart from the others.
+/// is too long, or that has none, such as Pods, it is a name such as
+/// `headgate-pod.app-search-1a2b3c4d`. Its dot distinguishes it from the others.
 #[must_use]
 pub fn config_map_name(target: &TargetRef) -> String {
     let kind = target.kind.as_str().to_ascii_lowercase();

@@ -1,11 +1,11 @@
 //! `EnvoyExtensionPolicy` of `gateway.envoyproxy.io/v1alpha1`.
 //!
-//! Constraints, read in the source of Envoy Gateway 1.9: a policy attached to a route replaces that
-//! of its Gateway for the route's requests, and each policy has a VM of its own. Headgate's stages
-//! of a route precede those of the Gateway and share its slots, so all of a Gateway's stages go
-//! into one policy. It attaches to the Gateway's routes if only they have policies, so that
-//! requests of other routes don't run the filter; otherwise it attaches to the Gateway. The filter
-//! itself matches routes by name. The configuration arrives as unchanged JSON.
+//! Constraints, read in the source of Envoy Gateway 1.9: a policy attached to a route replaces the
+//! Gateway's policy for the route's requests, and each policy has its own VM. Headgate's stages of
+//! a route precede those of the Gateway and share its slots, so all of a Gateway's stages go into
+//! one policy. It attaches to the Gateway's routes if only they have policies, so that requests of
+//! other routes don't run the filter; otherwise it attaches to the Gateway. The filter itself
+//! matches routes by name. The configuration arrives as unchanged JSON.
 //!
 //! The native filter is a `dynamicModule`, by the name under which the operators of the proxies
 //! have registered it in their `EnvoyProxy`. If it isn't registered, Envoy Gateway refuses the

@@ -1,10 +1,10 @@
 //! Selection of the policies that fit into an object that several share.
 //!
-//! A policy that fitted isn't removed because another one has grown. Above [`MAX_BYTES`], a policy
-//! that has grown keeps its last version that fitted, which the object on the API server still has.
-//! A policy that is new to the object is left out. The cut that saves the most bytes is made first.
-//! If that doesn't suffice, because no such object exists, other policies are left out, the largest
-//! first. One policy always stays, whatever its size.
+//! A policy in the object isn't removed because another one has grown. Above [`MAX_BYTES`], a
+//! policy that has grown keeps its last version that fitted, which the object on the API server
+//! still has. A policy that is new to the object is left out. The cut that saves the most bytes is
+//! made first. If that doesn't suffice, because no such object exists, other policies are left out,
+//! the largest first. One policy always stays, whatever its size.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -33,14 +33,15 @@ pub(super) enum Cut {
 pub(super) struct Last {
     /// Its stage, with the routes and slots of the present version.
     pub(super) stage: StageConfig,
-    /// The calls of its workflows, if the object has them too, as a gateway's does.
+    /// The outbound configuration of its workflows, if the object contains it, as a gateway's
+    /// object does.
     pub(super) calls: Option<OutboundConfig>,
 }
 
 /// The policies of a workload that don't fit.
 #[derive(Debug)]
 pub(super) struct Fit<'a> {
-    /// The cut of each of them.
+    /// The cut of each policy that doesn't fit.
     pub(super) cuts: Cuts<'a>,
     present: &'a FilterConfig,
 }
@@ -58,7 +59,8 @@ impl<'a> Fit<'a> {
         let present: &FilterConfig = &workload.config;
         let before = before.and_then(configuration_in);
         let mut cuts = Vec::new();
-        // Of two cuts of the same size, that of less precedence is made first. The sort is stable.
+        // Of two cuts of the same size, the one with less precedence is made first. The sort is
+        // stable.
         for stage in present.stages.iter().rev() {
             let (policy, size) = (stage.policy.as_str(), size(stage));
             let last = before.as_ref().and_then(|b| last(b, stage, present));

@@ -63,8 +63,8 @@ pub(super) enum Stopped {
     Failed(String),
 }
 
-/// Deletes the objects with these labels of one kind that `goes` returns true for. Returns their
-/// names. A kind that isn't served has none.
+/// Deletes the objects of one kind that have these labels and for which `goes` returns true.
+/// Returns their names. A kind that isn't served has none.
 pub(super) async fn delete_all(
     client: &Client,
     adapter: Adapter,

@@ -27,8 +27,8 @@ impl<'a> Mistaken<'a> {
         Self(mistaken.map(|p| (p.name.as_str(), &*p.targets)).collect())
     }
 
-    /// Returns a policy in the object `value` that `wanted` lacks, because of which the object must
-    /// stay unchanged.
+    /// Returns a policy that is in the object `value` but not in `wanted`. Because of it, the
+    /// object must stay unchanged.
     pub(super) fn only_in<'v>(&self, value: &'v Value, wanted: Option<&Object>) -> Option<&'v str> {
         let policies = value["metadata"]["annotations"][POLICIES_ANNOTATION].as_str()?;
         let is_wanted =
@@ -37,9 +37,9 @@ impl<'a> Mistaken<'a> {
         policies.find(|p| self.0.contains_key(p) && !is_wanted(p))
     }
 
-    /// Returns the workload with those of these policies that its object `value` carries. They keep
-    /// the slots that they had. `None` if there are none, or if another policy has taken the target
-    /// of one.
+    /// Returns the workload together with the policies among these that its object `value` carries.
+    /// They keep the slots that they had. `None` if there are none, or if another policy has taken
+    /// the target of one.
     pub(super) fn join(&self, workload: &Workload, value: &Value) -> Option<Workload> {
         let before = fit::configuration_in(value)?;
         let targets = value["metadata"]["annotations"][TARGETS_ANNOTATION].as_str()?;

@@ -174,8 +174,8 @@ impl ModuleRef {
 }
 
 impl Object {
-    /// Returns an object of `adapter` for `workload`, with `content` (`spec` or `data`) beside its
-    /// metadata.
+    /// Returns an object of `adapter` for `workload`, with `content` (`spec` or `data`) in addition
+    /// to its metadata.
     #[must_use]
     pub fn new(
         adapter: Adapter,

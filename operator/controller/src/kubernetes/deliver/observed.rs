@@ -153,7 +153,7 @@ impl Observed {
             }
             _ => {}
         }
-        // A list is what the API server has, also after it was restored from a backup.
+        // A list is the API server's current state, even after a restore from a backup.
         let is_list = !matches!(seen, watch::Seen::Applied(_));
         for (key, value) in seen.news(&known.objects, |_| true) {
             match value {

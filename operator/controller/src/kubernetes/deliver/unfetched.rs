@@ -34,7 +34,7 @@ pub(super) struct Unfetched(BTreeMap<ObjectKey, Asked>);
 struct Asked {
     /// The URL of the last attempt.
     url: String,
-    /// The time of the next one.
+    /// The time of the next attempt.
     again: Instant,
     pauses: ExponentialBackoff,
 }

@@ -45,8 +45,8 @@ impl<'a> Claims<'a> {
     }
 }
 
-/// Returns the target that a Pod's proxy names. One of another namespace doesn't count, because
-/// such a proxy gets no policy.
+/// Returns the target that a Pod's proxy names. A target of another namespace doesn't count,
+/// because such a proxy gets no policy.
 fn claim<'a>(key: &ObjectKey, pod: &'a Pod) -> Option<&'a TargetRef> {
     pod.target
         .as_ref()
@@ -139,7 +139,7 @@ pub(super) fn count(
     (counts, crowded.collect())
 }
 
-/// Records which drafts are in force on proxies that match those of `set`.
+/// Records which drafts are in force on proxies that match the drafts of `set`.
 fn settle(set: &[usize], drafts: &[Draft<'_>], counts: &mut [Count]) {
     let bids = set.iter().filter_map(|at| drafts.get(*at)).map(Draft::bid);
     // A proxy follows the workflows of one policy: the first one that has some.

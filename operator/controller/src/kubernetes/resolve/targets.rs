@@ -226,8 +226,8 @@ fn pods(target: &TargetRef) -> Result<Found, String> {
     })
 }
 
-/// Returns those of a Gateway's `routes` that are only at this listener, and a message about those
-/// that are at others too.
+/// Returns the `routes` of a Gateway that are attached only to this listener, and a message about
+/// those that are attached to others, too.
 ///
 /// Envoy names its routes after those of Gateway API, without the listener through which a request
 /// came.
