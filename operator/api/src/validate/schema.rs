@@ -1,19 +1,18 @@
 //! The checks of a policy by the API server: the rules of `rules`, as far as it can check them.
 //!
 //! A mistake that `kubectl apply` refuses costs a second. A mistake in a status, which its author
-//! may not read, costs an afternoon. So each file of rules has its part of the schema beside its
-//! checks: the bounds and defaults are the same constants, and a rule in CEL has the same message.
-//! The API server limits the cost of rules, by an estimate from the largest policy that the schema
-//! allows; hence the bounds of every list, map and text. The operator checks what is too expensive
-//! or impossible in CEL (regular expressions, matches that are never reached), and reports it in
-//! the policy's status.
+//! may not read, costs an afternoon. So the bounds, formats and defaults of fields come from the
+//! tables by which the operator checks them ([`Field`]), and each file of rules has the rules on
+//! several fields beside its checks, with the same messages. The API server limits the cost of
+//! rules, by an estimate from the largest policy that the schema allows; hence the bounds of every
+//! list, map and text. The operator checks what is too expensive or impossible in CEL (regular
+//! expressions, matches that are never reached), and reports it in the policy's status.
 
 use std::fmt::Display;
-use std::ops::Bound;
 
 use serde_json::{Map, Value, json};
 
-use super::rules::{self, Real, Time, Whole};
+use super::rules::{self, Absent, By, Field, Format, Range};
 use crate::Duration;
 
 /// The longest text of a duration: four numbers of five digits with their units.
@@ -82,24 +81,14 @@ impl Place<'_> {
         self
     }
 
-    /// Sets the largest number of items of a list.
-    pub(super) fn max_items(&mut self, most: usize) -> &mut Self {
-        self.set("maxItems", most)
-    }
-
-    /// Sets the largest number of entries of a mapping.
-    pub(super) fn max_properties(&mut self, most: usize) -> &mut Self {
-        self.set("maxProperties", most)
-    }
-
     /// Sets the largest number of characters of a text.
     pub(super) fn max_length(&mut self, most: usize) -> &mut Self {
         self.set("maxLength", most)
     }
 
     /// Sets the pattern of a text that isn't empty, if the check is too expensive for CEL.
-    pub(super) fn pattern(&mut self, pattern: &str) -> &mut Self {
-        self.set("minLength", 1).characters(pattern)
+    pub(super) fn pattern(&mut self, format: &Format) -> &mut Self {
+        self.set("minLength", 1).characters(format.pattern)
     }
 
     /// Sets the pattern of a text that may be empty.
@@ -118,26 +107,111 @@ impl Place<'_> {
         self.set("default", value)
     }
 
-    /// Makes the list a map by the names of its items, by which server-side apply identifies them.
-    pub(super) fn by_name(&mut self) -> &mut Self {
-        self.by("name")
+    /// Adds a field's bounds and its default.
+    pub(super) fn field(&mut self, field: &Field) -> &mut Self {
+        match field {
+            Field::Whole(range) => {
+                self.bounds(field, "string(self)");
+                self.stored(range.absent, |number| json!(number));
+            }
+            Field::Real(range) => {
+                self.bounds(field, "string(self)");
+                // A default without a fraction is a whole number in YAML, as users write it.
+                self.stored(range.absent, |number| match number {
+                    whole if whole.fract() == 0.0 && whole.abs() < 1e9 => json!(whole as i64),
+                    other => json!(other),
+                });
+            }
+            Field::Time(range) => {
+                self.max_length(MAX_DURATION).rule(Rule::words(
+                    is_time("self"),
+                    "\"%s\"; %s",
+                    &["self", &not_a_duration()],
+                ));
+                let within = format!("{} || {}", not_time("self"), field.within("self"));
+                self.rule(Rule::value(within, "self", field.right()));
+                self.stored(range.absent, |span| json!(Duration::from(span)));
+            }
+            Field::Flag(default) => {
+                self.default(*default);
+            }
+            Field::Text(format) => {
+                self.max_length(format.most).rule(format.rule("self"));
+            }
+            Field::Free(_, most) => {
+                let right = field.right();
+                self.max_length(*most)
+                    .rule(Rule::quoted("self.matches('^\\\\P{Cc}+$')", "self", &right))
+                    .rule(Rule::words(
+                        format!("size(bytes(self)) <= {most}"),
+                        &format!("%s bytes; {right}"),
+                        &["string(size(bytes(self)))"],
+                    ));
+            }
+            Field::List(most, _, by) => {
+                self.set("maxItems", *most);
+                let kind = match by {
+                    By::Key(key) => {
+                        self.set("x-kubernetes-list-map-keys", vec![*key]);
+                        "map"
+                    }
+                    By::Text => "set",
+                    By::Nothing => "atomic",
+                };
+                self.set("x-kubernetes-list-type", kind);
+            }
+            Field::Map(most, _) => {
+                self.set("maxProperties", *most);
+            }
+        }
+        self
     }
 
-    /// Makes the list a map by the field `key` of its items, by which server-side apply identifies
-    /// them.
-    pub(super) fn by(&mut self, key: &str) -> &mut Self {
-        self.set("x-kubernetes-list-type", "map")
-            .set("x-kubernetes-list-map-keys", vec![key])
+    fn bounds(&mut self, field: &Field, text: &str) {
+        self.rule(Rule::value(field.within("self"), text, field.right()));
     }
 
-    /// Makes the list a set of texts, without duplicates.
-    pub(super) fn set_of_texts(&mut self) -> &mut Self {
-        self.set("x-kubernetes-list-type", "set")
+    fn stored<T>(&mut self, absent: Absent<T>, value: impl FnOnce(T) -> Value) {
+        if let Absent::Stored(default) = absent {
+            self.default(value(default));
+        }
     }
 
-    /// Makes the list atomic: it belongs to one writer as a whole.
-    pub(super) fn atomic(&mut self) -> &mut Self {
-        self.set("x-kubernetes-list-type", "atomic")
+    /// Returns CEL for the value of the field at `path` below this one, or for its default.
+    pub(super) fn value(&mut self, path: &str) -> String {
+        let value = format!("self.{path}");
+        match Field::at(&self.at(path).path) {
+            Some(Field::Time(Range {
+                absent: Absent::Assumed(default),
+                ..
+            })) => {
+                format!("(has({value}) ? {value} : '{}')", Duration::from(*default))
+            }
+            _ => value,
+        }
+    }
+
+    /// Returns CEL that tests whether the value of the field at `path` is right, which rules on it
+    /// together with other fields presuppose.
+    pub(super) fn right(&mut self, path: &str) -> String {
+        let value = self.value(path);
+        self.within(path, &value)
+    }
+
+    /// Returns CEL that tests whether `value` is right for the field at `path`.
+    pub(super) fn within(&mut self, path: &str, value: &str) -> String {
+        let mut place = self.at(path);
+        match Field::at(&place.path) {
+            Some(field @ Field::Time(_)) => {
+                format!("({} && {})", is_time(value), field.within(value))
+            }
+            Some(field) => field.within(value),
+            None => {
+                let path = std::mem::take(&mut place.path);
+                place.unknown.push(path);
+                String::new()
+            }
+        }
     }
 
     /// Allows `field`, which has the settings of `owner`, only with that type, or with `other`.
@@ -160,6 +234,26 @@ impl Place<'_> {
         )
     }
 
+    /// Adds a rule by which the field at `on` must be absent.
+    pub(super) fn forbid(
+        &mut self,
+        on: &str,
+        rule: impl Into<String>,
+        message: impl Into<String>,
+    ) -> &mut Self {
+        self.rule(Rule::text(rule, message).on(on).forbidden())
+    }
+
+    /// Adds a rule by which the field at `on` must be given.
+    pub(super) fn require(
+        &mut self,
+        on: &str,
+        rule: impl Into<String>,
+        message: impl Into<String>,
+    ) -> &mut Self {
+        self.rule(Rule::text(rule, message).on(on).required())
+    }
+
     /// Adds a rule.
     pub(super) fn rule(&mut self, rule: Rule) -> &mut Self {
         let rules = &mut self.node["x-kubernetes-validations"];
@@ -168,54 +262,6 @@ impl Place<'_> {
             none => *none = Value::Array(vec![rule.into()]),
         }
         self
-    }
-
-    /// Sets the bounds and the default of a duration.
-    pub(super) fn time(&mut self, time: &Time) -> &mut Self {
-        self.time_bounds(time)
-            .default(Duration::from(time.default).0)
-    }
-
-    /// Sets the bounds of a duration.
-    pub(super) fn time_bounds(&mut self, time: &Time) -> &mut Self {
-        let within = format!("{} || {}", not_time("self"), time_within("self", time));
-        self.max_length(MAX_DURATION)
-            .rule(Rule::words(
-                is_time("self"),
-                "\"%s\"; %s",
-                &["self", &not_a_duration()],
-            ))
-            .rule(Rule::value(within, "self", time.right()))
-    }
-
-    /// Sets the bounds and the default of a whole number.
-    pub(super) fn whole(&mut self, whole: &Whole) -> &mut Self {
-        self.whole_bounds(whole).default(whole.default)
-    }
-
-    /// Sets the bounds of a whole number.
-    pub(super) fn whole_bounds(&mut self, whole: &Whole) -> &mut Self {
-        let (min, max) = whole.bounds;
-        let within = format!("self >= {min} && self <= {max}");
-        self.rule(Rule::value(within, "string(self)", whole.right()))
-    }
-
-    /// Sets the bounds and the default of a number.
-    pub(super) fn real(&mut self, real: &Real) -> &mut Self {
-        // A default without a fraction is a whole number in YAML, as users write it.
-        self.real_bounds(real).default(match real.default {
-            whole if whole.fract() == 0.0 && whole.abs() < 1e9 => json!(whole as i64),
-            other => json!(other),
-        })
-    }
-
-    /// Sets the bounds of a number.
-    pub(super) fn real_bounds(&mut self, real: &Real) -> &mut Self {
-        self.rule(Rule::value(
-            real_within("self", real),
-            "string(self)",
-            real.right,
-        ))
     }
 }
 
@@ -277,6 +323,13 @@ impl Rule {
     }
 }
 
+impl Format {
+    /// Returns the rule that `value` has this format.
+    pub(super) fn rule(&self, value: &str) -> Rule {
+        Rule::quoted(self.cel(value), value, self.right)
+    }
+}
+
 impl From<Rule> for Value {
     fn from(rule: Rule) -> Self {
         Self::Object(rule.0)
@@ -291,7 +344,7 @@ pub(super) fn format(words: &str, values: &[&str]) -> String {
 }
 
 /// Returns `text` as a literal of CEL.
-fn literal(text: &str) -> String {
+pub(super) fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
 }
 
@@ -306,41 +359,11 @@ pub(super) fn not_time(text: &str) -> String {
     format!("!{}", is_time(text))
 }
 
-/// Returns CEL that tests whether the duration `text` is within bounds; it is an error in CEL if
-/// `text` isn't a duration.
-fn time_within(text: &str, time: &Time) -> String {
-    let (min, max) = time.bounds;
-    let (min, max) = (Duration::from(min), Duration::from(max));
-    format!("(duration({text}) >= duration('{min}') && duration({text}) <= duration('{max}'))")
-}
-
 /// Returns the remedy for settings of type `owner`, or of `other`, that are given with another
 /// type.
 pub(super) fn right_types(owner: impl Display, other: Option<impl Display>) -> String {
     let other = other.map_or(String::new(), |other| format!(" or {other}"));
     format!("leave it out or use type {owner}{other}")
-}
-
-/// Returns CEL that tests whether `text` is a duration within bounds, which rules on it together
-/// with other fields presuppose.
-pub(super) fn right_time(text: &str, time: &Time) -> String {
-    format!("({} && {})", is_time(text), time_within(text, time))
-}
-
-/// Returns CEL that tests whether `number` is within bounds.
-pub(super) fn real_within(number: &str, real: &Real) -> String {
-    let min = match real.bounds.0 {
-        Bound::Included(min) => Some(format!("{number} >= {min:?}")),
-        Bound::Excluded(min) => Some(format!("{number} > {min:?}")),
-        Bound::Unbounded => None,
-    };
-    let max = match real.bounds.1 {
-        Bound::Included(max) => Some(format!("{number} <= {max:?}")),
-        Bound::Excluded(max) => Some(format!("{number} < {max:?}")),
-        Bound::Unbounded => None,
-    };
-    let within: Vec<String> = min.into_iter().chain(max).collect();
-    within.join(" && ")
 }
 
 /// Returns CEL that tests whether the list at `list` exists and isn't empty.

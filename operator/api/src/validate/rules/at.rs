@@ -2,9 +2,9 @@
 
 use std::cell::RefCell;
 use std::fmt::Display;
-use std::ops::RangeBounds as _;
 
-use super::{Real, Time, Whole, micros};
+use super::field::Field;
+use super::micros;
 use crate::Duration;
 use crate::validate::path::Path;
 use crate::validate::schema::right_types;
@@ -18,6 +18,7 @@ impl Problems {
     pub(crate) fn document(&self) -> At<'_> {
         At {
             path: Path::default(),
+            row: String::new(),
             problems: self,
         }
     }
@@ -34,27 +35,35 @@ pub(super) type Block<T> = (&'static str, T, Option<T>);
 #[derive(Debug, Clone)]
 pub(crate) struct At<'p> {
     path: Path,
+    /// The path of its row in the tables of fields.
+    row: String,
     problems: &'p Problems,
 }
 
 impl<'p> At<'p> {
-    fn with(&self, path: Path) -> Self {
-        Self { path, ..*self }
+    fn below(&self, path: Path, row: &str) -> Self {
+        let row = format!("{}{row}", self.row);
+        Self { path, row, ..*self }
     }
 
     /// Returns the place of a field, or of one in nested blocks (`cost.size`).
     pub(crate) fn field(&self, fields: &str) -> Self {
-        self.with(self.path.field(fields))
+        let row = match fields {
+            // Tables begin there.
+            "spec" => String::new(),
+            fields => format!(".{fields}"),
+        };
+        self.below(self.path.field(fields), &row)
     }
 
     /// Returns the place of the value of `key`, which may contain dots.
     pub(super) fn key(&self, key: &str) -> Self {
-        self.with(self.path.key(key))
+        self.below(self.path.key(key), "{}")
     }
 
     /// Returns the place of an item of a list.
     pub(super) fn item(&self, index: usize) -> Self {
-        self.with(self.path.item(index))
+        self.below(self.path.item(index), "[]")
     }
 
     /// Returns the place of the whole document.
@@ -84,13 +93,6 @@ impl<'p> At<'p> {
         self.problems.0.borrow().len()
     }
 
-    /// Adds a problem if there are more than `most` of `what` here.
-    pub(super) fn at_most(&self, most: usize, count: usize, what: &str) {
-        if count > most {
-            self.add(format!("{count} {what}; at most {most}"));
-        }
-    }
-
     /// Adds a problem at each of `blocks` of settings that `is_given`, but not for type `kind`.
     pub(super) fn only_blocks_of<T: Copy + Display + PartialEq, const N: usize>(
         &self,
@@ -107,56 +109,93 @@ impl<'p> At<'p> {
         }
     }
 
-    /// Returns the length of `duration` in µs; `None`, with a problem added, if it isn't a duration
-    /// or is out of bounds.
-    pub(super) fn duration(&self, duration: &Duration, time: &Time) -> Option<u64> {
-        let (min, max) = time.bounds;
-        match duration.parse() {
-            Err(error) => self.add(format!("{:?}; {error}", duration.0)),
-            Ok(span) if span < min || span > max => {
-                self.add(format!("{duration}; {}", time.right()));
-            }
-            Ok(span) => return Some(micros(span)),
+    /// Returns the field's row, or adds a problem, so that tests fail without one.
+    fn row(&self) -> Option<&'static Field> {
+        let row = Field::at(&self.row);
+        if row.is_none() {
+            self.add("no row in the tables of fields");
+        }
+        row
+    }
+
+    /// Adds a problem if the list or the mapping has more than its most.
+    pub(super) fn count(&self, count: usize) {
+        if let Some(row @ (Field::List(most, what, _) | Field::Map(most, what))) = self.row()
+            && count > *most
+        {
+            self.add(format!("{count} {what}; {}", row.right()));
+        }
+    }
+
+    /// Adds a problem unless the text is right. Returns whether it is.
+    pub(super) fn text(&self, text: &str) -> bool {
+        let problem = self.row().and_then(|row| row.problem(text));
+        let is_right = problem.is_none();
+        self.add_any(problem);
+        is_right
+    }
+
+    /// Returns the given value, or the default.
+    pub(super) fn flag(&self, given: Option<bool>) -> bool {
+        match self.row() {
+            Some(Field::Flag(default)) => given.unwrap_or(*default),
+            _ => false,
+        }
+    }
+
+    /// Returns the length of the duration in µs, or of the default.
+    pub(super) fn time(&self, given: Option<&Duration>) -> u64 {
+        match self.row() {
+            Some(Field::Time(range)) => self.given_time(given).unwrap_or(micros(range.instead())),
+            _ => 0,
+        }
+    }
+
+    /// Returns the length of the duration in µs; `None`, with a problem added, if it isn't a
+    /// duration or is out of bounds.
+    pub(super) fn given_time(&self, given: Option<&Duration>) -> Option<u64> {
+        let given = given?;
+        match (given.parse(), self.row()?) {
+            (Ok(span), Field::Time(range)) if range.holds(span) => return Some(micros(span)),
+            (Ok(_), row) => self.add(format!("{given}; {}", row.right())),
+            (Err(error), _) => self.add(format!("{:?}; {error}", given.0)),
         }
         None
     }
 
-    /// Like [`Self::duration`], with the default in place of `None`.
-    pub(super) fn time(&self, duration: Option<&Duration>, time: &Time) -> u64 {
-        duration
-            .and_then(|d| self.duration(d, time))
-            .unwrap_or(micros(time.default))
-    }
-
-    /// Returns `number` if it is within bounds, or the default.
-    pub(super) fn real(&self, number: Option<f64>, real: &Real) -> f64 {
-        match number {
-            None => real.default,
-            Some(number) if real.bounds.contains(&number) => number,
-            Some(number) => {
-                self.add(format!("{number}; {}", real.right));
-                real.default
-            }
+    /// Returns the number, or the default.
+    pub(super) fn real(&self, given: Option<f64>) -> f64 {
+        match self.row() {
+            Some(Field::Real(range)) => self.given_real(given).unwrap_or(range.instead()),
+            _ => 0.0,
         }
     }
 
-    /// Like [`Self::real`], but without a default for `None`.
-    pub(super) fn given_real(&self, number: Option<f64>, real: &Real) -> Option<f64> {
-        number.map(|number| self.real(Some(number), real))
+    /// Returns the number; `None`, with a problem added, if it is out of bounds.
+    pub(super) fn given_real(&self, given: Option<f64>) -> Option<f64> {
+        let given = given?;
+        match self.row()? {
+            Field::Real(range) if range.holds(given) => return Some(given),
+            row => self.add(format!("{given}; {}", row.right())),
+        }
+        None
     }
 
-    /// Returns `number` if it is within bounds, or the default.
-    pub(super) fn whole(&self, number: Option<i64>, whole: &Whole) -> u32 {
-        let Some(number) = number else {
-            return whole.default;
-        };
-        let (min, max) = whole.bounds;
-        match u32::try_from(number) {
-            Ok(n) if (min..=max).contains(&n) => n,
-            _ => {
-                self.add(format!("{number}; {}", whole.right()));
-                whole.default
-            }
+    /// Returns the number, or the default.
+    pub(super) fn whole(&self, given: Option<i64>) -> u32 {
+        match self.row() {
+            Some(Field::Whole(range)) => self.given_whole(given).unwrap_or(range.instead()),
+            _ => 0,
         }
+    }
+
+    /// Returns the number; `None`, with a problem added, if it is out of bounds.
+    pub(super) fn given_whole(&self, given: Option<i64>) -> Option<u32> {
+        let given = given?;
+        match (u32::try_from(given), self.row()?) {
+            (Ok(number), Field::Whole(range)) if range.holds(number) => return Some(number),
+            (_, row) => self.add(format!("{given}; {}", row.right())),
+        }
+        None
     }
 }

@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
-use std::ops::Bound::{Excluded, Included};
-use std::time::Duration;
+use std::time::Duration as Span;
 
 use headgate_core::config::{
     CentralConfig, ClassAdmissionConfig, ClassConfig, Discipline, Fallback, Flow, Mode,
@@ -16,47 +15,32 @@ use headgate_mesh::class_admission::{Law, Scope};
 
 use super::names::{all_known, check_known};
 use super::workflows::{outbound, peers, services};
-use super::{At, HOUR, MILLISECOND, Real, SECOND, Time, Whole};
-use crate::validate::schema::{self as cel, Place, Rule, some};
+use super::{
+    Assumed, At, Field, HOUR, MILLISECOND, Open, SECOND, Stored, Table, real, time, whole,
+};
+use crate::validate::schema::{Place, Rule, some};
 use crate::{
-    AdmissionFallback, AdmissionPolicySpec, AdmissionScope, CentralizedMethod, ClassAdmissionMethod,
+    AdmissionFallback, AdmissionPolicySpec, AdmissionScope, CentralizedMethod,
+    ClassAdmissionMethod, Duration,
 };
 
-const TARGET: Time = Time {
-    default: MILLISECOND,
-    bounds: (MILLISECOND, HOUR),
+const STEP: Field = real(Stored(0.01), 0.0, 1.0, "").above();
+pub(super) static FIELDS: Table = fields! {
+    // One for each class but the last of 16.
+    "targets" => Field::Map(15, "targets"),
+    "targets{}" => time(Open, MILLISECOND, HOUR),
+    "percentile" => real(Stored(99.0), 0.0, 100.0, "a percentile").below(),
+    "distributed.increase" => STEP,
+    "distributed.decrease" => STEP,
+    "distributed.minProbability" => real(Stored(0.1), 0.0, 1.0, "").above(),
+    // Valid only with one of the methods.
+    "centralized.misses" => whole(Assumed(5), 1, 1_000_000),
+    "centralized.period" => time(Assumed(SECOND), Span::from_millis(10), Span::from_secs(60)),
+    "centralized.smoothing" => real(Assumed(0.5), 0.0, 1.0, "").below(),
+    // The default depends on the period.
+    "centralized.report" => time(Open, Span::from_millis(10), Span::from_secs(10)),
 };
-const PERCENTILE: Real = Real {
-    default: 99.0,
-    bounds: (Included(0.0), Excluded(100.0)),
-    right: "a percentile, 0 to less than 100",
-};
-const STEP: Real = Real {
-    default: 0.01,
-    bounds: (Excluded(0.0), Included(1.0)),
-    right: "above 0, at most 1",
-};
-const LEAST: Real = Real {
-    default: 0.1,
-    ..STEP
-};
-const MISSES: Whole = Whole {
-    default: 5,
-    bounds: (1, 1_000_000),
-};
-const PERIOD: Time = Time {
-    default: SECOND,
-    bounds: (Duration::from_millis(10), Duration::from_secs(60)),
-};
-const SMOOTHING: Real = Real {
-    default: 0.5,
-    bounds: (Included(0.0), Excluded(1.0)),
-    right: "0 to less than 1",
-};
-const REPORT: Time = Time {
-    default: Duration::from_millis(100),
-    bounds: (Duration::from_millis(10), Duration::from_secs(10)),
-};
+const REPORT_US: u64 = 100_000;
 const NOT_CENTRALIZED: &str =
     "given with method Distributed; leave it out or use method Centralized";
 /// For each method: the field of its settings, the method, and the remedy if the field is given
@@ -82,8 +66,6 @@ const AT_MOST_A_PERIOD: &str = "at most the period";
 const ENDS_WITH_IT: &str = "with which the server's decisions end";
 /// The calls/s in one class that few sidecars exceed.
 const MANY_CALLS: f64 = 100.0;
-/// The most targets: one for each class but the last of 16.
-const MAX_TARGETS: usize = 15;
 const NOTHING: &str = "neither targets, for those who call this service, nor outbound.services or \
                        outbound.smoothing, for the calls of this one; give one of them";
 /// Whether the policy has settings of the backend's calls, in CEL.
@@ -135,7 +117,7 @@ pub(super) fn class_admission(
     let calls_at = at.field("outbound");
     let outbound = outbound(calls, &given.outbound, peers.clone(), &calls_at);
     let targets_us = targets(spec, &at.field("targets"));
-    let percentile = at.field("percentile").real(given.percentile, &PERCENTILE);
+    let percentile = at.field("percentile").real(given.percentile);
     let central = centralized(given, at);
     let steps = given.distributed.clone().unwrap_or_default();
     let at = at.field("distributed");
@@ -144,11 +126,9 @@ pub(super) fn class_admission(
         targets_us,
         percentile,
         per_cost: given.per_cost,
-        increase: at.field("increase").real(steps.increase, &STEP),
-        decrease: at.field("decrease").real(steps.decrease, &STEP),
-        min_probability: at
-            .field("minProbability")
-            .real(steps.min_probability, &LEAST),
+        increase: at.field("increase").real(steps.increase),
+        decrease: at.field("decrease").real(steps.decrease),
+        min_probability: at.field("minProbability").real(steps.min_probability),
         enforced,
         central,
     };
@@ -185,21 +165,18 @@ fn centralized(given: &crate::ClassAdmission, at: &At<'_>) -> Option<CentralConf
         }
     }
     let known = at.found();
-    let allowed = at.field("misses").whole(settings.misses, &MISSES);
-    let period_us = at.field("period").time(settings.period.as_ref(), &PERIOD);
-    let report = Time {
-        default: REPORT.default.min(Duration::from_micros(period_us)),
-        ..REPORT
-    };
-    let report_us = at.field("report").time(settings.report.as_ref(), &report);
+    let allowed = at.field("misses").whole(settings.misses);
+    let period_us = at.field("period").time(settings.period.as_ref());
+    let report_us = at.field("report").given_time(settings.report.as_ref());
+    let report_us = report_us.unwrap_or(REPORT_US.min(period_us));
     if settings.method == CentralizedMethod::Misses && at.found() == known && report_us > period_us
     {
-        let text = |us| crate::Duration::from(Duration::from_micros(us));
+        let text = |us| Duration::from(Span::from_micros(us));
         let (report, period) = (text(report_us), text(period_us));
         let problem = format!("{report}; {AT_MOST_A_PERIOD} ({period}), {ENDS_WITH_IT}");
         at.field("report").add(problem);
     }
-    let smoothing = at.field("smoothing").real(settings.smoothing, &SMOOTHING);
+    let smoothing = at.field("smoothing").real(settings.smoothing);
     Some(CentralConfig {
         service: String::new(),
         method: match settings.method {
@@ -228,7 +205,7 @@ fn targets(spec: &AdmissionPolicySpec, at: &At<'_>) -> Vec<u64> {
     if targets.is_empty() {
         return Vec::new();
     }
-    let names: Vec<&str> = spec.classes.iter().map(|c| c.name.as_str()).collect();
+    let names = spec.class_names();
     let Some((last, promised @ [_, ..])) = names.split_last() else {
         at.add(NO_CLASSES);
         return Vec::new();
@@ -240,7 +217,7 @@ fn targets(spec: &AdmissionPolicySpec, at: &At<'_>) -> Vec<u64> {
     let mut found = Vec::with_capacity(promised.len());
     for name in promised {
         match targets.get(&(*name).to_owned()) {
-            Some(target) => found.push(at.key(name).duration(target, &TARGET).unwrap_or(1)),
+            Some(target) => found.push(at.key(name).given_time(Some(target)).unwrap_or(1)),
             None => at.key(name).add(MISSING),
         }
     }
@@ -289,7 +266,7 @@ fn few_calls(promises: &ServiceAdmissionConfig, at: &At<'_>) {
                 "its windows, {}, are so short that it holds at p{} only for callers with {} \
                      calls/s in the class or more; give a longer target, or more decrease or less \
                      increase in classAdmission.distributed",
-                crate::Duration::from(window),
+                Duration::from(window),
                 promises.percentile,
                 calls_per_s.round(),
             ));
@@ -299,36 +276,16 @@ fn few_calls(promises: &ServiceAdmissionConfig, at: &At<'_>) {
 
 pub(super) fn schema(spec: &mut Place<'_>) {
     let mut admission = spec.at("classAdmission");
-    admission.at("targets").max_properties(MAX_TARGETS);
-    admission.at("targets{}").time_bounds(&TARGET);
-    admission.at("percentile").real(&PERCENTILE);
-    let mut steps = admission.at("distributed");
-    steps.at("increase").real(&STEP);
-    steps.at("decrease").real(&STEP);
-    steps.at("minProbability").real(&LEAST);
     let mut central = admission.at("centralized");
-    central.at("misses").whole_bounds(&MISSES);
-    central.at("period").time_bounds(&PERIOD);
-    central.at("smoothing").real_bounds(&SMOOTHING);
-    central.at("report").time_bounds(&REPORT);
     for (field, owner, problem) in OF_METHODS {
         let condition = format!(
             "!has(self.{field}) || (has(self.method) ? self.method : 'Misses') == '{owner}'"
         );
-        central.rule(
-            Rule::text(condition, problem)
-                .on(&format!(".{field}"))
-                .forbidden(),
-        );
+        central.forbid(&format!(".{field}"), condition, problem);
     }
     let report = "self.report";
-    let default = crate::Duration::from(PERIOD.default);
-    let period = format!("(has(self.period) ? self.period : '{default}')");
-    let right = format!(
-        "{} && {}",
-        cel::right_time(report, &REPORT),
-        cel::right_time(&period, &PERIOD)
-    );
+    let period = central.value("period");
+    let right = format!("{} && {}", central.right("report"), central.right("period"));
     central.rule(
         Rule::words(
             format!(
@@ -341,15 +298,11 @@ pub(super) fn schema(spec: &mut Place<'_>) {
         .on(".report"),
     );
     let is_centralized = "has(self.method) && self.method == 'Centralized'";
-    admission.rule(
-        Rule::text(
-            format!("!has(self.centralized) || ({is_centralized})"),
-            NOT_CENTRALIZED,
-        )
-        .on(".centralized")
-        .forbidden(),
+    admission.forbid(
+        ".centralized",
+        format!("!has(self.centralized) || ({is_centralized})"),
+        NOT_CENTRALIZED,
     );
-    peers::schema(&mut admission.at("peers"));
     services::outbound_schema(&mut admission.at("outbound"));
     admission.rule(Rule::text(
         format!("{} || ({CALLS})", some("self.targets")),
@@ -389,13 +342,10 @@ pub(super) fn schema(spec: &mut Place<'_>) {
         format!("({})", CALLS.replace("self.", "self.classAdmission.")),
     ];
     for ((field, problem), is_given) in OF_WORKFLOWS.into_iter().zip(is_given) {
-        spec.rule(
-            Rule::text(
-                format!("!has(self.workflows) || !{given} || !{is_given}"),
-                problem,
-            )
-            .on(&format!(".classAdmission.{field}"))
-            .forbidden(),
+        spec.forbid(
+            &format!(".classAdmission.{field}"),
+            format!("!has(self.workflows) || !{given} || !{is_given}"),
+            problem,
         );
     }
 }

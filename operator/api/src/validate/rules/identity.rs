@@ -1,7 +1,7 @@
 //! Rules for the policy's identity and targets: `apiVersion`, `kind`, `metadata` and
 //! `spec.targetRefs`.
 
-use super::At;
+use super::{At, By, Field, Format, Table};
 use crate::plan::{TargetKind, TargetRef};
 use crate::validate::schema::{self as cel, Place, Rule, some};
 use crate::validate::suggest::instead_of;
@@ -9,25 +9,46 @@ use crate::{API_VERSION, AdmissionPolicy, KIND, PolicyTargetRef};
 
 /// The most targets of one policy.
 const MAX_TARGETS: usize = 16;
-/// The most labels of one target.
-const MAX_LABELS: usize = 16;
-const MAX_NAME: usize = 253;
-const LABEL: &str = "1 to 63 of a-z, 0-9 and -, with a letter or digit first and last";
-const SUBDOMAIN: &str = "1 to 253 of a-z, 0-9, - and ., with a letter or digit first and last";
-/// The same formats as regular expressions.
-const LABEL_OF_DNS: &str = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?";
-const SUBDOMAIN_TEXT: &str =
-    "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?([.][a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*";
-const LABEL_TEXT: &str = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?";
+/// DNS labels (RFC 1123), as the names of namespaces and Services are.
+static LABEL: Format = Format::new(
+    63,
+    "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$",
+    "1 to 63 of a-z, 0-9 and -, with a letter or digit first and last",
+);
+/// DNS subdomains (RFC 1123), as the names of other objects are.
+static SUBDOMAIN: Format = Format::new(
+    253,
+    "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?([.][a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$",
+    "1 to 253 of a-z, 0-9, - and ., with a letter or digit first and last",
+);
+static LABEL_KEY: Format = Format::new(
+    317,
+    "^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?([.][a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*/)?\
+     [A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
+    "1 to 63 of a-z, A-Z, 0-9, -, _ and ., with a letter or digit first and last, after a DNS name \
+     and / or nothing",
+);
+static LABEL_VALUE: Format = Format::new(
+    63,
+    "^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
+    "at most 63 of a-z, A-Z, 0-9, -, _ and ., with a letter or digit first and last",
+);
+/// The form of the API server's timestamps. They sort as texts.
+static TIMESTAMP: Format = Format::new(
+    20,
+    "^[0-9]{4}(-[0-9]{2}){2}T([0-9]{2}:){2}[0-9]{2}Z$",
+    "UTC in whole seconds, such as 2026-01-31T12:00:00Z",
+);
+pub(super) static FIELDS: Table = fields! {
+    "" => Field::List(MAX_TARGETS, "targets", By::Nothing),
+    "[].sectionName" => Field::Text(&SUBDOMAIN),
+    "[].matchLabels" => Field::Map(16, "labels"),
+};
 const NO_NAME: &str = "missing; every object, type and header has a name";
 const NAME_OF_PODS: &str = "given with kind Pod; leave it out, Pods are found by matchLabels";
 const LABELS_OF_OTHERS: &str = "leave it out or use kind Pod";
 const SECTION_OF_OTHERS: &str = "leave it out or use kind Gateway, of which it is a listener";
 const NO_LABELS: &str = "none; 1 to 16 labels, such as {app: search}";
-const LABEL_KEY: &str = "1 to 63 of a-z, A-Z, 0-9, -, _ and ., with a letter or digit first and \
-                         last, after a DNS name and / or nothing";
-const LABEL_VALUE: &str =
-    "at most 63 of a-z, A-Z, 0-9, -, _ and ., with a letter or digit first and last";
 
 /// Checks `apiVersion`, `kind` and `metadata`.
 pub(crate) fn identity(policy: &AdmissionPolicy, root: &At<'_>) {
@@ -39,20 +60,17 @@ pub(crate) fn identity(policy: &AdmissionPolicy, root: &At<'_>) {
         root.field("kind").add(format!("{:?}; {KIND}", policy.kind));
     }
     let metadata = &policy.metadata;
-    root.field("metadata.name")
-        .add_any(subdomain_problem(&metadata.name));
-    let problem = metadata.namespace.as_deref().and_then(label_problem);
-    root.field("metadata.namespace").add_any(problem);
+    let has = |field: &str, text: Option<&String>, format: &'static Format| {
+        let problem = text.and_then(|text| Field::Text(format).problem(text));
+        root.field(field).add_any(problem);
+    };
+    has("metadata.name", Some(&metadata.name), &SUBDOMAIN);
+    has("metadata.namespace", metadata.namespace.as_ref(), &LABEL);
+    let created = metadata.creation_timestamp.as_ref();
+    has("metadata.creationTimestamp", created, &TIMESTAMP);
     if let Some(generation) = metadata.generation.filter(|g| *g < 0) {
         root.field("metadata.generation")
             .add(format!("{generation}; 0 or more"));
-    }
-    if let Some(created) = metadata.creation_timestamp.as_deref()
-        && !is_timestamp(created)
-    {
-        root.field("metadata.creationTimestamp").add(format!(
-            "{created:?}; UTC in whole seconds, such as 2026-01-31T12:00:00Z"
-        ));
     }
 }
 
@@ -113,7 +131,7 @@ fn named(
     }
     if let Some(section) = &target.section_name {
         let problem = match kind {
-            Some(TargetKind::Gateway) | None => subdomain_problem(section),
+            Some(TargetKind::Gateway) | None => Field::Text(&SUBDOMAIN).problem(section),
             Some(kind) => Some(format!("given with kind {kind}; {SECTION_OF_OTHERS}")),
         };
         at.field("sectionName").add_any(problem);
@@ -122,11 +140,11 @@ fn named(
         at.field("name").add(NO_NAME);
         return None;
     };
-    let problem = match kind {
-        Some(TargetKind::Service) => label_problem(name),
-        _ => subdomain_problem(name),
+    let format = match kind {
+        Some(TargetKind::Service) => &LABEL,
+        _ => &SUBDOMAIN,
     };
-    at.field("name").add_any(problem);
+    at.field("name").add_any(Field::Text(format).problem(name));
     Some(TargetRef {
         kind: kind?,
         namespace: namespace.to_owned(),
@@ -150,75 +168,27 @@ fn pods(target: &PolicyTargetRef, namespace: &str, at: &At<'_>) -> Option<Target
         at.add(NO_LABELS);
         return None;
     }
-    at.at_most(MAX_LABELS, labels.len(), "labels");
+    at.count(labels.len());
     for (key, value) in labels {
-        if !is_label_key(key) {
-            let problem = format!("{key:?} is no label's key; {LABEL_KEY}");
+        if !LABEL_KEY.is(key) {
+            let problem = format!("{key:?} is no label's key; {}", LABEL_KEY.right);
             at.key(key).add(problem);
         }
-        if !value.is_empty() && !is_label_text(value) {
-            at.key(key).add(format!("{value:?}; {LABEL_VALUE}"));
+        if !value.is_empty() {
+            at.key(key)
+                .add_any(Field::Text(&LABEL_VALUE).problem(value));
         }
     }
     Some(TargetRef::pods(namespace, labels))
 }
 
-/// Returns the reason why `name` is no DNS label (RFC 1123), as namespaces and Services need.
-fn label_problem(name: &str) -> Option<String> {
-    (!is_label(name)).then(|| format!("{name:?}; {LABEL}"))
-}
-
-/// Returns the reason why `name` is no DNS subdomain (RFC 1123), as other objects need.
-fn subdomain_problem(name: &str) -> Option<String> {
-    (!is_subdomain(name)).then(|| format!("{name:?}; {SUBDOMAIN}"))
-}
-
-fn is_subdomain(name: &str) -> bool {
-    name.len() <= MAX_NAME && name.split('.').all(is_label)
-}
-
-/// Whether `key` is a label's key: a name, perhaps after a DNS subdomain and a slash.
-fn is_label_key(key: &str) -> bool {
-    match key.split_once('/') {
-        Some((prefix, name)) => is_subdomain(prefix) && is_label_text(name),
-        None => is_label_text(key),
-    }
-}
-
-/// Whether `text` is a non-empty value of a label, or the name in a label's key.
-fn is_label_text(text: &str) -> bool {
-    let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-    let ends = [text.bytes().next(), text.bytes().last()];
-    text.len() <= 63
-        && text.bytes().all(inner)
-        && ends
-            .into_iter()
-            .all(|b| b.is_some_and(|b| b.is_ascii_alphanumeric()))
-}
-
 /// Whether `label` is a DNS label (RFC 1123), as the names of namespaces and Services are.
 #[must_use]
 pub fn is_label(label: &str) -> bool {
-    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    (1..=63).contains(&label.len())
-        && label.bytes().all(inner)
-        && !label.starts_with('-')
-        && !label.ends_with('-')
+    LABEL.is(label)
 }
 
-/// Whether `text` has the form of the API server's timestamps. They sort as texts.
-fn is_timestamp(text: &str) -> bool {
-    text.len() == 20
-        && text
-            .bytes()
-            .zip("0000-00-00T00:00:00Z".bytes())
-            .all(|(found, shape)| match shape {
-                b'0' => found.is_ascii_digit(),
-                _ => found == shape,
-            })
-}
-
-pub(super) fn schema(spec: &mut Place<'_>) {
+pub(super) fn schema(targets: &mut Place<'_>) {
     let core: Vec<String> = TargetKind::ALL
         .into_iter()
         .filter(|kind| kind.group().is_empty())
@@ -234,9 +204,7 @@ pub(super) fn schema(spec: &mut Place<'_>) {
         "%s %s",
         &[&format!("{twice}.kind"), &format!("{twice}.name")],
     );
-    spec.at("targetRefs")
-        .atomic()
-        .max_items(MAX_TARGETS)
+    targets
         .rule(Rule::value(
             "size(self) > 0",
             &cel::format("%s targets", &["string(size(self))"]),
@@ -249,27 +217,21 @@ pub(super) fn schema(spec: &mut Place<'_>) {
                 "has({twice}.name) ? {named} : 'Pod with these labels'"
             )],
         ));
-    let mut target = spec.at("targetRefs[]");
+    let mut target = targets.at("[]");
     target
         .at("kind")
         .values(TargetKind::ALL.map(TargetKind::as_str));
-    target.at("group").max_length(MAX_NAME);
-    target.at("name").max_length(MAX_NAME);
+    target.at("group").max_length(SUBDOMAIN.most);
+    target.at("name").max_length(SUBDOMAIN.most);
     target
-        .at("sectionName")
-        .max_length(MAX_NAME)
+        .at("matchLabels{}")
+        .max_length(LABEL_VALUE.most)
         .rule(Rule::quoted(
-            format!("self.matches('^{SUBDOMAIN_TEXT}$')"),
+            format!("self == '' || {}", LABEL_VALUE.cel("self")),
             "self",
-            SUBDOMAIN,
+            LABEL_VALUE.right,
         ));
-    target.at("matchLabels").max_properties(MAX_LABELS);
-    target.at("matchLabels{}").max_length(63).rule(Rule::quoted(
-        format!("self == '' || self.matches('^{LABEL_TEXT}$')"),
-        "self",
-        LABEL_VALUE,
-    ));
-    let key = format!("^({SUBDOMAIN_TEXT}/)?{LABEL_TEXT}$");
+    let is_key = LABEL_KEY.cel("k");
     let labels = some("self.matchLabels");
     let is_pod = "self.kind == 'Pod'";
     let named = "self.kind != 'Pod' && has(self.name)";
@@ -282,35 +244,31 @@ pub(super) fn schema(spec: &mut Place<'_>) {
             )
             .on(".group"),
         )
-        .rule(
-            Rule::text(format!("{is_pod} || has(self.name)"), NO_NAME)
-                .on(".name")
-                .required(),
-        )
-        .rule(
-            Rule::text(format!("!({is_pod} && has(self.name))"), NAME_OF_PODS)
-                .on(".name")
-                .forbidden(),
+        .require(".name", format!("{is_pod} || has(self.name)"), NO_NAME)
+        .forbid(
+            ".name",
+            format!("!({is_pod} && has(self.name))"),
+            NAME_OF_PODS,
         )
         .rule(
             Rule::quoted(
                 format!(
-                    "!({named} && self.kind == 'Service') || \
-                     self.name.matches('^{LABEL_OF_DNS}$')"
+                    "!({named} && self.kind == 'Service') || {}",
+                    LABEL.cel("self.name")
                 ),
                 "self.name",
-                LABEL,
+                LABEL.right,
             )
             .on(".name"),
         )
         .rule(
             Rule::quoted(
                 format!(
-                    "!({named} && self.kind != 'Service') || \
-                     self.name.matches('^{SUBDOMAIN_TEXT}$')"
+                    "!({named} && self.kind != 'Service') || {}",
+                    SUBDOMAIN.cel("self.name")
                 ),
                 "self.name",
-                SUBDOMAIN,
+                SUBDOMAIN.right,
             )
             .on(".name"),
         )
@@ -332,18 +290,16 @@ pub(super) fn schema(spec: &mut Place<'_>) {
             .on(".sectionName")
             .forbidden(),
         )
-        .rule(
-            Rule::text(format!("!({is_pod}) || {labels}"), NO_LABELS)
-                .on(".matchLabels")
-                .required(),
+        .require(
+            ".matchLabels",
+            format!("!({is_pod}) || {labels}"),
+            NO_LABELS,
         )
         .rule(
             Rule::words(
-                format!("!has(self.matchLabels) || self.matchLabels.all(k, k.matches('{key}'))"),
-                &format!("\"%s\" is no label's key; {LABEL_KEY}"),
-                &[&format!(
-                    "self.matchLabels.filter(k, !k.matches('{key}'))[0]"
-                )],
+                format!("!has(self.matchLabels) || self.matchLabels.all(k, {is_key})"),
+                &format!("\"%s\" is no label's key; {}", LABEL_KEY.right),
+                &[&format!("self.matchLabels.filter(k, !{is_key})[0]")],
             )
             .on(".matchLabels"),
         );

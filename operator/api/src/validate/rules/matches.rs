@@ -3,7 +3,7 @@
 use headgate_core::classify::check_pattern;
 use headgate_core::config::Match;
 
-use super::At;
+use super::{At, By, Field, Format, Table};
 use crate::validate::schema::{Place, Rule, some};
 use crate::validate::suggest::instead_of;
 use crate::{GrpcMatch, HeaderMatch, PathMatch, PathMatchType, RequestMatch, StringMatchType};
@@ -12,14 +12,27 @@ use crate::{GrpcMatch, HeaderMatch, PathMatch, PathMatchType, RequestMatch, Stri
 const METHODS: [&str; 9] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
 ];
-/// The most matches of one type or class, and the most exclusions.
-const MAX_MATCHES: usize = 64;
+pub(super) static FIELDS: Table = fields! {
+    "" => Field::List(64, "matches", By::Nothing),
+    "[].headers" => Field::List(16, "headers", By::Key("name")),
+};
 const MAX_PATH: usize = 1024;
-const MAX_HEADERS: usize = 16;
-const MAX_HEADER_NAME: usize = 256;
 const MAX_HEADER_VALUE: usize = 4096;
 const MAX_ROUTE_NAME: usize = 1024;
 const MAX_GRPC_NAME: usize = 256;
+/// A token (RFC 9110, section 5.6.2).
+static HEADER_NAME: Format = Format::new(
+    256,
+    "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$",
+    "a header's name, letters, digits and -",
+);
+static GRPC_SERVICE: Format = Format::new(
+    MAX_GRPC_NAME,
+    "^[A-Za-z0-9_.]+$",
+    "a fully qualified service, such as search.v1.Search",
+);
+static GRPC_METHOD: Format =
+    Format::new(MAX_GRPC_NAME, "^[A-Za-z0-9_]+$", "a method, such as Query");
 const EMPTY: &str = "empty; at least one of path, method, headers, grpc and route";
 const PATH_AND_GRPC: &str =
     "given beside grpc; grpc is a condition on the path already; leave one out";
@@ -33,20 +46,12 @@ const CONTROL_CHARACTER: &str = "holds a control character, which no header's va
 const PSEUDO_HEADER: &str = "pseudo-headers are matched by path and method";
 const SPACE_AROUND_VALUE: &str = "white space around a header's value is never received; remove it";
 const EMPTY_GRPC: &str = "empty; service, method or both";
-/// Fields of a condition on a gRPC request, each with its value in words and as a regular
-/// expression.
-const GRPC_FIELDS: [(&str, &str, &str); 2] = [
-    (
-        "service",
-        "a fully qualified service, such as search.v1.Search",
-        "^[A-Za-z0-9_.]+$",
-    ),
-    ("method", "a method, such as Query", "^[A-Za-z0-9_]+$"),
-];
+/// Fields of a condition on a gRPC request.
+static GRPC_FIELDS: [(&str, &Format); 2] = [("service", &GRPC_SERVICE), ("method", &GRPC_METHOD)];
 
 /// Checks the matches of a type or class, or the exclusions.
 pub(super) fn check_matches(matches: &[RequestMatch], at: &At<'_>) -> Vec<Match> {
-    at.at_most(MAX_MATCHES, matches.len(), "matches");
+    at.count(matches.len());
     for (i, rule) in matches.iter().enumerate() {
         check_match(rule, &at.item(i));
     }
@@ -133,17 +138,14 @@ fn percent_encoded(path: &str) -> Option<(&str, char)> {
 }
 
 fn check_headers(headers: &[HeaderMatch], at: &At<'_>) {
-    at.at_most(MAX_HEADERS, headers.len(), "headers");
+    at.count(headers.len());
     for (i, header) in headers.iter().enumerate() {
         let at = at.item(i);
         let name = &header.name;
-        // RFC 9110, section 5.6.2.
-        let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
         if name.starts_with(':') {
             at.field("name").add(format!("{name:?}; {PSEUDO_HEADER}"));
-        } else if !(1..=MAX_HEADER_NAME).contains(&name.len()) || !name.bytes().all(token) {
-            let right = "a header's name, letters, digits and -";
-            at.field("name").add(format!("{name:?}; {right}"));
+        } else if let Some(problem) = Field::Text(&HEADER_NAME).problem(name) {
+            at.field("name").add(problem);
         } else if let Some(first) = headers[..i]
             .iter()
             .position(|h| h.name.eq_ignore_ascii_case(name))
@@ -177,21 +179,18 @@ fn check_grpc(grpc: &GrpcMatch, at: &At<'_>) {
     if grpc.service.is_none() && grpc.method.is_none() {
         at.add(EMPTY_GRPC);
     }
-    for ((field, right, _), value) in GRPC_FIELDS.into_iter().zip([&grpc.service, &grpc.method]) {
+    for ((field, format), value) in GRPC_FIELDS.into_iter().zip([&grpc.service, &grpc.method]) {
         let Some(value) = value else { continue };
         if value.len() > MAX_GRPC_NAME {
             let problem = format!("{} bytes; at most {MAX_GRPC_NAME}", value.len());
             at.field(field).add(problem);
             continue;
         }
-        let plain =
-            |b: u8| b.is_ascii_alphanumeric() || b == b'_' || (b == b'.' && field == "service");
         match grpc.kind {
             StringMatchType::RegularExpression => check_regex(value, &at.field(field)),
-            StringMatchType::Exact if value.is_empty() || !value.bytes().all(plain) => {
-                at.field(field).add(format!("{value:?}; {right}"));
+            StringMatchType::Exact => {
+                at.field(field).add_any(Field::Text(format).problem(value));
             }
-            StringMatchType::Exact => {}
         }
     }
 }
@@ -208,18 +207,13 @@ fn check_regex(pattern: &str, at: &At<'_>) {
 /// Adds the schema of a list of matches. The API server counts each rule as often as all types
 /// together may have matches, so the schema has only the cheapest rules on headers.
 pub(super) fn schema(list: &mut Place<'_>) {
-    list.max_items(MAX_MATCHES);
     let headers = some("self.headers");
     let any = format!(
         "has(self.path) || has(self.method) || {headers} || has(self.grpc) || has(self.route)"
     );
     list.at("[]")
         .rule(Rule::text(any, EMPTY))
-        .rule(
-            Rule::text("!has(self.grpc) || !has(self.path)", PATH_AND_GRPC)
-                .on(".path")
-                .forbidden(),
-        )
+        .forbid(".path", "!has(self.grpc) || !has(self.path)", PATH_AND_GRPC)
         .rule(
             Rule::quoted(
                 "!has(self.grpc) || !has(self.method) || self.method == 'POST'",
@@ -285,12 +279,10 @@ fn path_schema(path: &mut Place<'_>) {
 }
 
 fn header_schema(headers: &mut Place<'_>) {
-    headers.max_items(MAX_HEADERS).by_name();
-    // RFC 9110, section 5.6.2.
     headers
         .at("[].name")
-        .max_length(MAX_HEADER_NAME)
-        .pattern("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$");
+        .max_length(HEADER_NAME.most)
+        .pattern(&HEADER_NAME);
     let empty = format!("0 bytes; 1 to {MAX_HEADER_VALUE} bytes");
     headers
         .at("[].value")
@@ -314,11 +306,12 @@ fn grpc_schema(grpc: &mut Place<'_>) {
         "has(self.service) || has(self.method)",
         EMPTY_GRPC,
     ));
-    for (field, right, pattern) in GRPC_FIELDS {
+    for (field, format) in GRPC_FIELDS {
         grpc.at(field).max_length(MAX_GRPC_NAME);
         let value = format!("self.{field}");
-        let rule = format!("self.type != 'Exact' || !has({value}) || {value}.matches('{pattern}')");
-        let rule = Rule::quoted(rule, &value, right);
+        let is_right = format.cel(&value);
+        let rule = format!("self.type != 'Exact' || !has({value}) || {is_right}");
+        let rule = Rule::quoted(rule, &value, format.right);
         grpc.rule(rule.on(&format!(".{field}")));
     }
 }

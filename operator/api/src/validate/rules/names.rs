@@ -3,19 +3,34 @@
 
 use std::collections::HashMap;
 
-use super::At;
-use crate::validate::schema::{self as cel, Place, Rule};
+use super::{At, Format};
+use crate::AdmissionPolicySpec;
+use crate::validate::schema::{self as cel, Rule};
 use crate::validate::suggest::closest;
 
 /// The most names that a message lists.
 const MAX_LISTED: usize = 8;
 
-const MAX_NAME: usize = 63;
 /// The rule of [`is_name`].
 pub const NAME: &str = "1 to 63 of a-z, A-Z, 0-9, - and _, with a letter or digit first";
+/// Names of types and classes, which appear in the names of stats, in headers and in access logs.
+pub(super) static NAMES: Format = Format::new(63, "^[A-Za-z0-9][-A-Za-z0-9_]{0,62}$", NAME);
+/// Names of headers.
+pub(super) static HEADER: Format = Format::new(
+    256,
+    "^[A-Za-z0-9-]+$",
+    "a header's name, letters, digits and -",
+);
 
-const MAX_HEADER_NAME: usize = 256;
-const HEADER_NAME: &str = "a header's name, letters, digits and -";
+impl AdmissionPolicySpec {
+    pub(super) fn type_names(&self) -> Vec<&str> {
+        self.types.iter().map(|t| t.name.as_str()).collect()
+    }
+
+    pub(super) fn class_names(&self) -> Vec<&str> {
+        self.classes.iter().map(|c| c.name.as_str()).collect()
+    }
+}
 
 /// Adds a problem for each of `given`, the keys of the mapping at `at`, that isn't in `known`, the
 /// names of all `what`s.
@@ -50,25 +65,12 @@ fn listed(names: &[&str]) -> String {
 /// Whether a type or a class may have this name.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
-    (1..=MAX_NAME).contains(&name.len())
-        && name.bytes().all(plain)
-        && name.bytes().take(1).all(|b| b.is_ascii_alphanumeric())
-}
-
-/// Checks the name at `at`, which appears in the names of stats, in headers and in access logs.
-pub(super) fn check_name(name: &str, at: &At<'_>) {
-    if !is_name(name) {
-        at.add(format!("{name:?}; {NAME}"));
-    }
+    NAMES.is(name)
 }
 
 /// Returns the name of a header in lower case, and checks it.
 pub(super) fn header(name: &str, at: &At<'_>) -> String {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
-    if !(1..=MAX_HEADER_NAME).contains(&name.len()) || !name.bytes().all(plain) {
-        at.add(format!("{name:?}; {HEADER_NAME}"));
-    }
+    at.text(name);
     name.to_ascii_lowercase()
 }
 
@@ -95,20 +97,6 @@ pub(super) fn check_unique_by(
             first_of.insert(value, i);
         }
     }
-}
-
-/// Adds the schema of a name of a type or a class.
-pub(super) fn name_schema(at: &mut Place<'_>) {
-    let rule = "self.matches('^[A-Za-z0-9][-A-Za-z0-9_]{0,62}$')";
-    at.max_length(MAX_NAME)
-        .rule(Rule::quoted(rule, "self", NAME));
-}
-
-/// Adds the schema of a header's name.
-pub(super) fn header_schema(at: &mut Place<'_>) {
-    let rule = "self.matches('^[A-Za-z0-9-]+$')";
-    at.max_length(MAX_HEADER_NAME)
-        .rule(Rule::quoted(rule, "self", HEADER_NAME));
 }
 
 /// Returns the rule that, if `condition` holds, the keys of `mapping` are names of items of `list`,

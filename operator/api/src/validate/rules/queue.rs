@@ -1,35 +1,26 @@
 //! `spec.queue`.
 
 use std::collections::BTreeMap;
-use std::ops::Bound::Included;
 use std::time::Duration as Span;
 
 use headgate_core::config::{Discipline, MAX_QUEUE_LENGTH, MAX_WORKFLOW_NAME, QueueConfig};
 
 use super::names::{all_known, check_known};
-use super::{At, HOUR, MILLISECOND, Real, SECOND, Time, Whole};
+use super::{At, Field, HOUR, MILLISECOND, Open, SECOND, Stored, Table, WEIGHT, real, time, whole};
 use crate::validate::schema::{self as cel, Place, Rule, some};
 use crate::{AdmissionPolicySpec, DisciplineType, FlowType, QueueModeType, StrategyType};
 
-const MAX_LENGTH: Whole = Whole {
-    default: 800,
-    bounds: (0, MAX_QUEUE_LENGTH),
-};
-const TIMEOUT: Time = Time {
-    default: SECOND,
-    bounds: (MILLISECOND, HOUR),
-};
-const QUANTUM: Time = Time {
-    default: Span::from_millis(10),
-    bounds: (MILLISECOND, Span::from_secs(60)),
-};
-const WEIGHT: Real = Real {
-    default: 1.0,
-    bounds: (Included(0.01), Included(100.0)),
-    right: "a weight, 0.01 to 100",
-};
 /// The most weights; each is looked up by a name.
 const MAX_WEIGHTS: usize = 1024;
+pub(super) static FIELDS: Table = fields! {
+    "maxLength" => whole(Stored(800), 0, MAX_QUEUE_LENGTH),
+    "timeout" => time(Stored(SECOND), MILLISECOND, HOUR),
+    "drr.quantum" => time(Stored(Span::from_millis(10)), MILLISECOND, Span::from_secs(60)),
+    "drr.weights" => Field::Map(MAX_WEIGHTS, "weights"),
+    "drr.weights{}" => real(Open, 0.01, 100.0, WEIGHT),
+    "wfq.weights" => Field::Map(MAX_WEIGHTS, "weights"),
+    "wfq.weights{}" => real(Open, 0.01, 100.0, WEIGHT),
+};
 const ORDER_IS_THE_BACKENDS: &str =
     "with mode Observe the order is the backend's; leave it out or use mode Hold";
 const NO_PRIORITIES: &str = "there are no classes; add spec.classes or use another discipline";
@@ -37,8 +28,8 @@ const NO_CLASSES: &str = "there are none; add spec.classes or use Type or Workfl
 
 pub(super) fn queue(spec: &AdmissionPolicySpec, at: &At<'_>) -> QueueConfig {
     let queue = &spec.queue;
-    let max_length = at.field("maxLength").whole(queue.max_length, &MAX_LENGTH);
-    let timeout_us = at.field("timeout").time(queue.timeout.as_ref(), &TIMEOUT);
+    let max_length = at.field("maxLength").whole(queue.max_length);
+    let timeout_us = at.field("timeout").time(queue.timeout.as_ref());
     let chosen = in_use(spec);
     let name = chosen.to_string();
     if queue.mode == QueueModeType::Observe && chosen != DisciplineType::Fifo {
@@ -92,7 +83,7 @@ fn discipline(spec: &AdmissionPolicySpec, at: &At<'_>) -> Discipline {
             let settings = spec.queue.drr.clone().unwrap_or_default();
             let at = at.field("drr");
             let quantum = settings.quantum.as_ref();
-            let quantum_us = at.field("quantum").time(quantum, &QUANTUM);
+            let quantum_us = at.field("quantum").time(quantum);
             flows(spec, settings.by, &settings.weights, &at);
             Discipline::Drr {
                 by: settings.by.into(),
@@ -133,17 +124,17 @@ fn weights(
 fn flows(spec: &AdmissionPolicySpec, by: FlowType, all: &BTreeMap<String, f64>, at: &At<'_>) {
     let weights = at.field("weights");
     let names = all.keys();
-    weights.at_most(MAX_WEIGHTS, names.len(), "weights");
+    weights.count(names.len());
     match by {
         FlowType::Type => {
-            let types: Vec<&str> = spec.types.iter().map(|t| t.name.as_str()).collect();
+            let types = spec.type_names();
             check_known(names, "type", &types, &weights);
         }
         FlowType::Class if spec.classes.is_empty() => {
             at.field("by").add(format!("Class; {NO_CLASSES}"));
         }
         FlowType::Class => {
-            let classes: Vec<&str> = spec.classes.iter().map(|c| c.name.as_str()).collect();
+            let classes = spec.class_names();
             check_known(names, "class", &classes, &weights);
         }
         FlowType::Workflow => {
@@ -154,15 +145,12 @@ fn flows(spec: &AdmissionPolicySpec, by: FlowType, all: &BTreeMap<String, f64>, 
         }
     }
     for (name, weight) in all {
-        weights.key(name).real(Some(*weight), &WEIGHT);
+        weights.key(name).given_real(Some(*weight));
     }
 }
 
 pub(super) fn schema(spec: &mut Place<'_>) {
     let mut queue = spec.at("queue");
-    queue.at("maxLength").whole(&MAX_LENGTH);
-    queue.at("timeout").time(&TIMEOUT);
-    queue.at("drr.quantum").time(&QUANTUM);
     let rule = "self.mode != 'Observe' || !has(self.discipline) || self.discipline == 'FIFO'";
     queue.rule(Rule::quoted(rule, "self.discipline", ORDER_IS_THE_BACKENDS).on(".discipline"));
     let chosen = "self.queue.discipline";
@@ -179,8 +167,6 @@ pub(super) fn schema(spec: &mut Place<'_>) {
 fn fair(spec: &mut Place<'_>, name: &str, discipline: DisciplineType) {
     let (field, on) = (format!("self.queue.{name}"), format!(".queue.{name}"));
     let mut settings = spec.at(&format!("queue.{name}"));
-    settings.at("weights").max_properties(MAX_WEIGHTS);
-    settings.at("weights{}").real_bounds(&WEIGHT);
     let odd = format!("size(bytes(k)) < 1 || size(bytes(k)) > {MAX_WORKFLOW_NAME}");
     let bytes = format!("string(self.weights.filter(k, {odd}).map(k, size(bytes(k)))[0])");
     settings.rule(

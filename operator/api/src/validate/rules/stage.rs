@@ -9,33 +9,27 @@ use super::class_admission::{self, class_admission};
 use super::classes::classes;
 use super::errors::errors;
 use super::matches::check_matches;
-use super::names::{header, header_schema};
+use super::names::{HEADER, header};
 use super::queue::queue;
 use super::strategy::strategy;
 use super::types::{BOUNCER_NEEDS_OBJECTIVES, SLACK_NEEDS_OBJECTIVES, types};
 use super::workflows::workflows;
-use super::{At, Whole, shadow};
+use super::{Assumed, At, Field, Open, Stored, Table, shadow, whole};
 use crate::validate::policy::Slots;
 use crate::validate::schema::{Place, Rule};
 use crate::{AdmissionPolicySpec, DisciplineType, MeasureType, StrategyType};
 
-const SLOTS: Whole = Whole {
-    default: 1,
-    bounds: (1, MAX_PARALLELISM),
+/// Fields of blocks without a file of their own.
+pub(super) static FIELDS: Table = fields! {
+    "parallelism.total" => whole(Open, 1, MAX_PARALLELISM),
+    "parallelism.perEndpoint" => whole(Open, 1, MAX_PARALLELISM),
+    "parallelism.auto.min" => whole(Assumed(FEWEST), 1, MAX_PARALLELISM),
+    "parallelism.auto.max" => whole(Assumed(MAX_PARALLELISM), 1, MAX_PARALLELISM),
+    "retries.header" => Field::Text(&HEADER),
+    "retries.firstAttempt" => whole(Stored(0), 0, 1),
 };
-const FEWEST: Whole = Whole {
-    default: 2,
-    bounds: (1, MAX_PARALLELISM),
-};
-const MOST: Whole = Whole {
-    default: MAX_PARALLELISM,
-    bounds: (1, MAX_PARALLELISM),
-};
-/// The number of a first attempt.
-const FIRST_ATTEMPT: Whole = Whole {
-    default: 0,
-    bounds: (0, 1),
-};
+/// The fewest slots that are found, unless the policy says otherwise.
+const FEWEST: u32 = 2;
 const READ_ANYWAY: &str = "read without being named; another header, or leave retries out";
 const ONE_OF: &str = "more than one of auto, total and perEndpoint; give one of them";
 const OBSERVED: &str = "with queue.mode Observe nothing is held back, so parallelism can't be \
@@ -121,11 +115,7 @@ pub(crate) fn stage(
 
 pub(super) fn schema(spec: &mut Place<'_>) {
     let mut parallelism = spec.at("parallelism");
-    parallelism.at("total").whole_bounds(&SLOTS);
-    parallelism.at("perEndpoint").whole_bounds(&SLOTS);
     let mut auto = parallelism.at("auto");
-    auto.at("min").whole_bounds(&FEWEST);
-    auto.at("max").whole_bounds(&MOST);
     auto.rule(Rule::words(
         "!has(self.min) || !has(self.max) || self.min <= self.max",
         "min %s and max %s; min at most max",
@@ -136,13 +126,10 @@ pub(super) fn schema(spec: &mut Place<'_>) {
          (has(self.perEndpoint) ? 1 : 0) <= 1",
         ONE_OF,
     ));
-    let mut retries = spec.at("retries");
-    retries.at("firstAttempt").whole(&FIRST_ATTEMPT);
     let known = ATTEMPT_HEADERS.map(|(name, _)| format!("'{name}'"));
     let rule = format!("!(self.lowerAscii() in [{}])", known.join(", "));
-    let mut header = retries.at("header");
-    header_schema(&mut header);
-    header.rule(Rule::quoted(rule, "self", READ_ANYWAY));
+    spec.at("retries.header")
+        .rule(Rule::quoted(rule, "self", READ_ANYWAY));
     spec.rule(Rule::text(
         "!has(self.queue) || !has(self.queue.mode) || self.queue.mode != 'Observe' || \
          (has(self.parallelism) && \
@@ -173,7 +160,7 @@ fn retries(given: &crate::Retries, at: &At<'_>) -> RetriesConfig {
     let at = at.field("firstAttempt");
     RetriesConfig {
         header: name,
-        first_attempt: at.whole(given.first_attempt, &FIRST_ATTEMPT),
+        first_attempt: at.whole(given.first_attempt),
     }
 }
 
@@ -183,17 +170,15 @@ fn parallelism(parallelism: &crate::Parallelism, at: &At<'_>) -> Slots {
         parallelism.total,
         parallelism.per_endpoint,
     ) {
-        (None, total @ Some(_), None) => Slots::Total(at.field("total").whole(total, &SLOTS)),
-        (None, None, each @ Some(_)) => {
-            Slots::PerEndpoint(at.field("perEndpoint").whole(each, &SLOTS))
-        }
+        (None, total @ Some(_), None) => Slots::Total(at.field("total").whole(total)),
+        (None, None, each @ Some(_)) => Slots::PerEndpoint(at.field("perEndpoint").whole(each)),
         (auto, None, None) => {
             let crate::AutoParallelism { min, max } = auto.clone().unwrap_or_default();
             let at = at.field("auto");
-            let most = at.field("max").whole(max, &MOST);
+            let most = at.field("max").whole(max);
             let fewest = match min {
-                None => FEWEST.default.min(most),
-                given => at.field("min").whole(given, &FEWEST),
+                None => FEWEST.min(most),
+                given => at.field("min").whole(given),
             };
             if fewest > most {
                 at.add(format!("min {fewest} and max {most}; min at most max"));

@@ -3,9 +3,9 @@
 use headgate_core::config::{DEFAULT_TYPE, Objective, RequestCost, RequestSize, TypeConfig};
 use headgate_core::stats::MAX_TYPES_IN_STATS;
 
-use super::matches::{self, check_matches};
-use super::names::{check_name, check_unique, header, header_schema, name_schema};
-use super::{At, HOUR, MILLISECOND, Time, VALUE};
+use super::matches::check_matches;
+use super::names::{HEADER, NAMES, check_unique, header};
+use super::{At, By, Field, Format, HOUR, MILLISECOND, Open, Table, VALUE, time};
 use crate::validate::schema::{self as cel, Place, Rule, not_time, some};
 use crate::{Duration, QueryType};
 
@@ -13,18 +13,25 @@ use crate::{Duration, QueryType};
 pub(super) const MAX_TYPES: usize = MAX_TYPES_IN_STATS;
 /// The most matches of one policy.
 const MAX_MATCHES_OF_ALL: usize = 4096;
-/// The most objectives of one type.
-const MAX_OBJECTIVES: usize = 16;
-const OBJECTIVE: Time = Time {
-    default: MILLISECOND,
-    bounds: (MILLISECOND, HOUR),
+pub(super) static FIELDS: Table = fields! {
+    "" => Field::List(MAX_TYPES, "types", By::Key("name")),
+    "[].name" => Field::Text(&NAMES),
+    "[].slo" => Field::Map(16, "objectives"),
+    "[].slo{}" => time(Open, MILLISECOND, HOUR),
+    "[].value" => VALUE,
+    "[].cost.size.header" => Field::Text(&HEADER),
 };
 const NO_DEFAULT: &str = "one named default takes the requests that no other type matches";
 const MATCHES_OF_DEFAULT: &str =
     "default takes what no other type matches; rename the type or drop its matches";
 const NO_MATCHES: &str = "none; at least one, such as {path: {type: PathPrefix, value: /search}}";
 const NOT_ASCENDING: &str = "a higher percentile takes at least as long";
-const NO_PERCENTILE: &str = "p followed by a number above 0 and below 100, such as p50 or p99.9";
+/// The name of a percentile. Only the shortest of several, such as `p50` and `p50.0`, is allowed.
+static ANY_PERCENTILE: Format = Format::new(
+    9,
+    "^p[0-9]{1,3}([.][0-9]{1,4})?$",
+    "p followed by a number above 0 and below 100, such as p50 or p99.9",
+);
 /// The name of a percentile, in its shortest form.
 const PERCENTILE: &str = "^p(0|[1-9][0-9]?)([.][0-9]{0,3}[1-9])?$";
 
@@ -35,9 +42,13 @@ pub(super) const SLACK_NEEDS_OBJECTIVES: &str = "the discipline Slack orders by 
 
 /// Checks the types and puts `default` last. Each needs an objective if a `reason` is given.
 pub(super) fn types(types: &[QueryType], reason: Option<&str>, at: &At<'_>) -> Vec<TypeConfig> {
-    at.at_most(MAX_TYPES, types.len(), "types");
+    at.count(types.len());
     let matches: usize = types.iter().map(|t| t.matches.len()).sum();
-    at.at_most(MAX_MATCHES_OF_ALL, matches, "matches in all");
+    if matches > MAX_MATCHES_OF_ALL {
+        at.add(format!(
+            "{matches} matches in all; at most {MAX_MATCHES_OF_ALL}"
+        ));
+    }
     if !types.iter().any(|t| t.name == DEFAULT_TYPE) {
         let similar = types
             .iter()
@@ -57,7 +68,7 @@ pub(super) fn types(types: &[QueryType], reason: Option<&str>, at: &At<'_>) -> V
     let mut checked = Vec::new();
     for (i, kind) in types.iter().enumerate() {
         let at = at.item(i);
-        check_name(&kind.name, &at.field("name"));
+        at.field("name").text(&kind.name);
         let is_default = kind.name == DEFAULT_TYPE;
         if is_default && !kind.matches.is_empty() {
             at.field("matches").add(format!(
@@ -86,7 +97,7 @@ pub(super) fn types(types: &[QueryType], reason: Option<&str>, at: &At<'_>) -> V
             name: kind.name.clone(),
             matches: rules,
             slo,
-            value: at.field("value").real(kind.value, &VALUE),
+            value: at.field("value").real(kind.value),
             cost,
         });
     }
@@ -96,7 +107,7 @@ pub(super) fn types(types: &[QueryType], reason: Option<&str>, at: &At<'_>) -> V
 }
 
 fn slo(kind: &QueryType, at: &At<'_>) -> Vec<Objective> {
-    at.at_most(MAX_OBJECTIVES, kind.slo.len(), "objectives");
+    at.count(kind.slo.len());
     let mut objectives: Vec<(&String, &Duration, Objective)> = Vec::new();
     for (name, time) in &kind.slo {
         let at = at.key(name);
@@ -107,7 +118,7 @@ fn slo(kind: &QueryType, at: &At<'_>) -> Vec<Objective> {
                 None
             }
         };
-        let objective_us = at.duration(time, &OBJECTIVE);
+        let objective_us = at.given_time(Some(time));
         if let (Some(percentile), Some(objective_us)) = (percentile, objective_us) {
             objectives.push((
                 name,
@@ -138,22 +149,15 @@ fn slo(kind: &QueryType, at: &At<'_>) -> Vec<Objective> {
 
 /// Returns the percentile that `p50` or `p99.9` names, above 0 and below 100.
 fn percentile(name: &str) -> Result<f64, String> {
-    let digits = name.strip_prefix('p').ok_or(NO_PERCENTILE)?;
-    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
-    let all_digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    if !all_digits(whole) || !all_digits(fraction) || whole.len() > 3 || fraction.len() > 4 {
-        return Err(NO_PERCENTILE.to_owned());
-    }
-    let percentile: f64 = digits.parse().map_err(|_| NO_PERCENTILE)?;
-    if !(percentile > 0.0 && percentile < 100.0) {
-        return Err(NO_PERCENTILE.to_owned());
-    }
+    let number = name.strip_prefix('p').filter(|_| ANY_PERCENTILE.is(name));
+    let percentile: f64 = number.and_then(|n| n.parse().ok()).unwrap_or_default();
     // One name for each percentile, so that none is given twice.
     let plain = format!("p{percentile}");
-    if plain != name {
-        return Err(format!("write {plain}"));
+    match percentile > 0.0 && percentile < 100.0 {
+        true if plain == name => Ok(percentile),
+        true => Err(format!("write {plain}")),
+        false => Err(ANY_PERCENTILE.right.to_owned()),
     }
-    Ok(percentile)
 }
 
 fn no_objectives(reason: &str) -> String {
@@ -172,8 +176,6 @@ pub(super) fn schema(spec: &mut Place<'_>) {
     );
     let count = "self.map(t, has(t.matches) ? size(t.matches) : 0).sum()";
     types
-        .max_items(MAX_TYPES)
-        .by_name()
         .rule(Rule::value(
             "self.exists(t, t.name == 'default')",
             &not_found,
@@ -195,16 +197,11 @@ pub(super) fn schema(spec: &mut Place<'_>) {
             .on(".matches")
             .forbidden(),
         )
-        .rule(
-            Rule::text(format!("self.name == 'default' || {matches}"), NO_MATCHES)
-                .on(".matches")
-                .required(),
+        .require(
+            ".matches",
+            format!("self.name == 'default' || {matches}"),
+            NO_MATCHES,
         );
-    name_schema(&mut spec.at("types[].name"));
-    spec.at("types[].matches").atomic();
-    matches::schema(&mut spec.at("types[].matches"));
-    spec.at("types[].value").real(&VALUE);
-    header_schema(&mut spec.at("types[].cost.size.header"));
     slo_schema(spec);
     for (needed, reason) in [
         ("self.strategy.type == 'Bouncer'", BOUNCER_NEEDS_OBJECTIVES),
@@ -222,12 +219,16 @@ pub(super) fn schema(spec: &mut Place<'_>) {
 
 fn slo_schema(spec: &mut Place<'_>) {
     let is_percentile = format!("(k.matches('{PERCENTILE}') && k != 'p0')");
-    // `p50.0` and `p05` are percentiles, too, but only the shortest name is allowed.
-    let is_odd = "k.matches('^p[0-9]{1,3}([.][0-9]{1,4})?$') && double(k.substring(1)) > 0.0 && \
-                  double(k.substring(1)) < 100.0";
+    let is_odd = format!(
+        "{} && double(k.substring(1)) > 0.0 && double(k.substring(1)) < 100.0",
+        ANY_PERCENTILE.cel("k")
+    );
     let plain = cel::format("write p%s", &["string(double(k.substring(1)))"]);
     let odd = format!("self.filter(k, !{is_percentile})[0]");
-    let right = format!("[{odd}].map(k, {is_odd} ? {plain} : '{NO_PERCENTILE}')[0]");
+    let right = format!(
+        "[{odd}].map(k, {is_odd} ? {plain} : '{}')[0]",
+        ANY_PERCENTILE.right
+    );
     // b is a lower percentile with a longer time.
     let above =
         "double(a.substring(1)) > double(b.substring(1)) && duration(self[a]) < duration(self[b])";
@@ -238,7 +239,6 @@ fn slo_schema(spec: &mut Place<'_>) {
     let high = format!("self.filter(a, self.exists(b, {above}))[0]");
     let low = format!("[{high}].map(a, self.filter(b, {above})[0])[0]");
     spec.at("types[].slo")
-        .max_properties(MAX_OBJECTIVES)
         .rule(Rule::words(
             format!("self.all(k, {is_percentile})"),
             "\"%s\" is no percentile; %s",
@@ -249,7 +249,6 @@ fn slo_schema(spec: &mut Place<'_>) {
             &format!("%s is below the %s of %s; {NOT_ASCENDING}"),
             &[&format!("self[{high}]"), &format!("self[{low}]"), &low],
         ));
-    spec.at("types[].slo{}").time_bounds(&OBJECTIVE);
 }
 
 #[cfg(test)]

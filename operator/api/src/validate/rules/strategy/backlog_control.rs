@@ -1,15 +1,14 @@
 //! Settings of `BacklogControl`.
 
-use std::ops::Bound::{Excluded, Included};
 use std::time::Duration as Span;
 
 use headgate_core::config::{
     BacklogControlConfig, CostConfig, DEFAULT_TYPE, MAX_COST, StrategyConfig,
 };
 
-use super::super::names::{all_known, check_known, header, header_schema};
+use super::super::names::{HEADER, all_known, check_known, header};
 use super::super::types::MAX_TYPES;
-use super::super::{At, Block, HOUR, Real, SECOND, Time, Whole};
+use super::super::{At, Block, Field, HOUR, Open, SECOND, Stored, Table, real, time, whole};
 use crate::validate::schema::{self as cel, Place, Rule, some};
 use crate::{AdmissionPolicySpec, BacklogControlSettings, BacklogSignalType, Cost, CostType};
 
@@ -17,23 +16,19 @@ const BLOCKS: [Block<CostType>; 2] = [
     ("costs", CostType::Type, None),
     ("header", CostType::Header, None),
 ];
-const TIME: Time = Time {
-    default: SECOND,
-    bounds: (Span::from_millis(10), HOUR),
-};
-const GAIN: Real = Real {
-    default: 1.0,
-    bounds: (Excluded(0.0), Included(1e12)),
-    right: "a gain, above 0, at most 1e12",
-};
-const MAX_BACKLOG: Real = Real {
-    right: "the largest bound, above 0, at most 1e12",
-    ..GAIN
-};
-/// The cost of a request; 1 by default.
-const COST: Whole = Whole {
-    default: 1,
-    bounds: (1, MAX_COST),
+const LEAST: Span = Span::from_millis(10);
+const GAIN: Field = real(Open, 0.0, 1e12, "a gain").above();
+pub(in crate::validate::rules) static FIELDS: Table = fields! {
+    "target" => time(Open, LEAST, HOUR),
+    "period" => time(Stored(SECOND), LEAST, HOUR),
+    "proportionalGain" => GAIN,
+    "integralGain" => GAIN,
+    "maxBacklog" => real(Open, 0.0, 1e12, "the largest bound").above(),
+    "hint" => Field::Flag(true),
+    "cost.costs" => Field::Map(MAX_TYPES, "costs"),
+    // The cost of a request; 1 by default.
+    "cost.costs{}" => whole(Open, 1, MAX_COST),
+    "cost.header" => Field::Text(&HEADER),
 };
 const NO_TARGET: &str = "missing; the mean service delay to hold, such as 500ms";
 const NO_COSTS: &str = "none; costs of one type or more, such as {slow: 20}; the others cost 1";
@@ -44,24 +39,17 @@ pub(super) fn config(spec: &AdmissionPolicySpec, at: &At<'_>) -> StrategyConfig 
         at.field("target").add(NO_TARGET);
     }
     check_gains(&given, at);
-    let proportional_gain = at
-        .field("proportionalGain")
-        .given_real(given.proportional_gain, &GAIN);
-    let integral_gain = at
-        .field("integralGain")
-        .given_real(given.integral_gain, &GAIN);
-    let max_backlog = at
-        .field("maxBacklog")
-        .given_real(given.max_backlog, &MAX_BACKLOG);
     StrategyConfig::BacklogControl(BacklogControlConfig {
-        target_us: at.field("target").time(given.target.as_ref(), &TIME),
+        target_us: at.field("target").time(given.target.as_ref()),
         control: given.control.into(),
         cost: cost(spec, &given.cost, &at.field("cost")),
-        period_us: at.field("period").time(given.period.as_ref(), &TIME),
-        proportional_gain,
-        integral_gain,
-        max_backlog,
-        hint: given.hint.unwrap_or(true),
+        period_us: at.field("period").time(given.period.as_ref()),
+        proportional_gain: at
+            .field("proportionalGain")
+            .given_real(given.proportional_gain),
+        integral_gain: at.field("integralGain").given_real(given.integral_gain),
+        max_backlog: at.field("maxBacklog").given_real(given.max_backlog),
+        hint: at.field("hint").flag(given.hint),
     })
 }
 
@@ -114,11 +102,11 @@ fn costs(spec: &AdmissionPolicySpec, cost: &Cost, at: &At<'_>) -> Vec<u32> {
     if cost.costs.is_empty() {
         at.add(NO_COSTS);
     }
-    let types: Vec<&str> = spec.types.iter().map(|t| t.name.as_str()).collect();
+    let types = spec.type_names();
     check_known(cost.costs.keys(), "type", &types, at);
     let of_type = |name: &str| {
         let given = cost.costs.get(name).copied();
-        at.key(name).whole(given, &COST)
+        at.key(name).whole(given)
     };
     let others = types.iter().filter(|name| **name != DEFAULT_TYPE);
     let mut costs: Vec<u32> = others.map(|name| of_type(name)).collect();
@@ -128,23 +116,14 @@ fn costs(spec: &AdmissionPolicySpec, cost: &Cost, at: &At<'_>) -> Vec<u32> {
 
 pub(super) fn schema(spec: &mut Place<'_>) {
     let mut settings = spec.at("strategy.backlogControl");
-    settings.at("target").time_bounds(&TIME);
-    settings.at("period").time(&TIME);
-    settings.at("proportionalGain").real_bounds(&GAIN);
-    settings.at("integralGain").real_bounds(&GAIN);
-    settings.at("maxBacklog").real_bounds(&MAX_BACKLOG);
-    settings.at("hint").default(true);
     for (field, what) in [
         ("integralGain", "no integral part"),
         ("maxBacklog", "no bound"),
     ] {
-        settings.rule(
-            Rule::text(
-                format!("self.control != 'Proportional' || !has(self.{field})"),
-                format!("given with control Proportional, which has {what}; leave it out"),
-            )
-            .on(&format!(".{field}"))
-            .forbidden(),
+        settings.forbid(
+            &format!(".{field}"),
+            format!("self.control != 'Proportional' || !has(self.{field})"),
+            format!("given with control Proportional, which has {what}; leave it out"),
         );
     }
     for (given, missing) in [
@@ -163,13 +142,10 @@ pub(super) fn schema(spec: &mut Place<'_>) {
     }
     cost_schema(&mut settings.at("cost"));
     let given = "has(self.backlogControl) && has(self.backlogControl.target)";
-    spec.at("strategy").rule(
-        Rule::text(
-            format!("self.type != 'BacklogControl' || ({given})"),
-            NO_TARGET,
-        )
-        .on(".backlogControl.target")
-        .required(),
+    spec.at("strategy").require(
+        ".backlogControl.target",
+        format!("self.type != 'BacklogControl' || ({given})"),
+        NO_TARGET,
     );
     let costs = "self.strategy.backlogControl.cost.costs";
     let given = format!("has(self.strategy.backlogControl) && has({costs})");
@@ -178,9 +154,6 @@ pub(super) fn schema(spec: &mut Place<'_>) {
 }
 
 fn cost_schema(cost: &mut Place<'_>) {
-    cost.at("costs").max_properties(MAX_TYPES);
-    cost.at("costs{}").whole_bounds(&COST);
-    header_schema(&mut cost.at("header"));
     let costs = some("self.costs");
     let is_given = [costs.as_str(), "has(self.header)"];
     for ((field, owner, _), is_given) in BLOCKS.into_iter().zip(is_given) {
@@ -194,9 +167,9 @@ fn cost_schema(cost: &mut Place<'_>) {
             .forbidden(),
         );
     }
-    cost.rule(
-        Rule::text(format!("self.type != 'Type' || {costs}"), NO_COSTS)
-            .on(".costs")
-            .required(),
+    cost.require(
+        ".costs",
+        format!("self.type != 'Type' || {costs}"),
+        NO_COSTS,
     );
 }

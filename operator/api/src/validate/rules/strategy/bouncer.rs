@@ -6,21 +6,17 @@ use headgate_core::config::{
     AcceptFractionConfig, HistogramWindow, MAX_HISTOGRAM_STEPS, ServiceTimesConfig, StrategyConfig,
 };
 
-use super::super::{At, HOUR, SECOND, Time, Whole};
-use crate::validate::schema::{Place, Rule, right_time};
+use super::super::{Assumed, At, Field, HOUR, SECOND, Stored, Table, time, whole};
+use crate::validate::schema::{Place, Rule};
 use crate::{BouncerSettings, Duration, HistogramWindowType};
 
-const INTERVAL: Time = Time {
-    default: SECOND,
-    bounds: (Span::from_millis(10), HOUR),
-};
-const STEP: Time = Time {
-    default: Span::from_millis(100),
-    bounds: (Span::from_millis(10), HOUR),
-};
-const MIN_SAMPLES: Whole = Whole {
-    default: 50,
-    bounds: (1, 1_000_000),
+const LEAST: Span = Span::from_millis(10);
+pub(in crate::validate::rules) static FIELDS: Table = fields! {
+    "interval" => time(Stored(SECOND), LEAST, HOUR),
+    "minSamples" => whole(Stored(50), 1, 1_000_000),
+    "shedByValue" => Field::Flag(true),
+    // The right steps depend on the interval.
+    "window.step" => time(Assumed(Span::from_millis(100)), LEAST, HOUR),
 };
 const STEP_OF_DUAL_BUFFER: &str = "given with type DualBuffer; leave it out or use type Sliding";
 
@@ -40,15 +36,10 @@ pub(super) fn config(
 /// estimated waits and Retry-After, but don't decide by their percentiles: they take the defaults.
 pub(super) fn service_times(strategy: &crate::Strategy, at: &At<'_>) -> ServiceTimesConfig {
     let settings = strategy.bouncer.clone().unwrap_or_default();
-    let interval_us = at
-        .field("interval")
-        .time(settings.interval.as_ref(), &INTERVAL);
-    let min_samples = at
-        .field("minSamples")
-        .whole(settings.min_samples, &MIN_SAMPLES);
+    let interval_us = at.field("interval").time(settings.interval.as_ref());
     ServiceTimesConfig {
         interval_us,
-        min_samples,
+        min_samples: at.field("minSamples").whole(settings.min_samples),
         window: window(&settings.window, interval_us, &at.field("window")),
     }
 }
@@ -62,7 +53,7 @@ fn window(window: &crate::HistogramWindow, interval_us: u64, at: &At<'_>) -> His
         return HistogramWindow::DualBuffer;
     }
     let known = at.found();
-    let step_us = at.time(window.step.as_ref(), &STEP);
+    let step_us = at.time(window.step.as_ref());
     let steps = interval_us / step_us.max(1);
     let is_whole = interval_us.is_multiple_of(step_us);
     let most = MAX_HISTOGRAM_STEPS as u64;
@@ -77,30 +68,15 @@ fn window(window: &crate::HistogramWindow, interval_us: u64, at: &At<'_>) -> His
 }
 
 pub(super) fn schema(at: &mut Place<'_>) {
-    at.at("interval").time(&INTERVAL);
-    at.at("minSamples").whole(&MIN_SAMPLES);
-    at.at("shedByValue").default(true);
-    at.at("window.step").time_bounds(&STEP);
-    at.at("window").rule(
-        Rule::text(
-            "self.type != 'DualBuffer' || !has(self.step)",
-            STEP_OF_DUAL_BUFFER,
-        )
-        .on(".step")
-        .forbidden(),
+    at.at("window").forbid(
+        ".step",
+        "self.type != 'DualBuffer' || !has(self.step)",
+        STEP_OF_DUAL_BUFFER,
     );
-    // The right steps depend on the interval, so no default is stored.
-    let given = format!(
-        "(has(self.window.step) ? self.window.step : '{}')",
-        Duration::from(STEP.default)
-    );
+    let given = at.value("window.step");
     let ms = |text: &str| format!("duration({text}).getMilliseconds()");
     let (interval, step) = (ms("self.interval"), ms(&given));
-    let right = format!(
-        "{} && {}",
-        right_time("self.interval", &INTERVAL),
-        right_time(&given, &STEP)
-    );
+    let right = format!("{} && {}", at.right("interval"), at.right("window.step"));
     let whole = format!(
         "{interval} % {step} == 0 && {interval} / {step} >= 2 && \
          {interval} / {step} <= {MAX_HISTOGRAM_STEPS}"

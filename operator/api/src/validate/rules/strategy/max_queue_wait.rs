@@ -6,14 +6,15 @@ use headgate_core::config::{QueueMode, StageConfig, StrategyConfig};
 
 use super::super::names::{all_known, check_known};
 use super::super::types::MAX_TYPES;
-use super::super::window::{self, MINUTE_IN_SECONDS, window};
-use super::super::{At, HOUR, MILLISECOND, Time};
-use crate::validate::schema::{Place, Rule};
+use super::super::window::{self, window};
+use super::super::{At, Field, HOUR, MILLISECOND, Open, Table, time};
+use crate::validate::schema::Place;
 use crate::{Duration, MaxQueueWaitSettings};
 
-const LIMIT: Time = Time {
-    default: MILLISECOND,
-    bounds: (MILLISECOND, HOUR),
+pub(in crate::validate::rules) static FIELDS: Table = fields! {
+    "limit" => time(Open, MILLISECOND, HOUR),
+    "limits" => Field::Map(MAX_TYPES, "limits"),
+    "limits{}" => time(Open, MILLISECOND, HOUR),
 };
 const NO_LIMIT: &str = "missing; the longest wait of a request that is let in, such as 10ms";
 
@@ -26,20 +27,15 @@ pub(super) fn config(
     if settings.limit.is_none() {
         at.field("limit").add(NO_LIMIT);
     }
-    let limit_us = at.field("limit").time(settings.limit.as_ref(), &LIMIT);
+    let limit_us = at.field("limit").time(settings.limit.as_ref());
     let limits = at.field("limits");
     check_known(settings.limits.keys(), "type", types, &limits);
     let type_limits_us = settings.limits.iter().filter_map(|(name, limit)| {
-        let us = limits.key(name).duration(limit, &LIMIT)?;
+        let us = limits.key(name).given_time(Some(limit))?;
         Some((name.clone(), us))
     });
     let type_limits_us = type_limits_us.collect();
-    let (window_us, step_us) = window(
-        settings.window.as_ref(),
-        settings.step.as_ref(),
-        MINUTE_IN_SECONDS,
-        at,
-    );
+    let (window_us, step_us) = window(settings.window.as_ref(), settings.step.as_ref(), at);
     StrategyConfig::MaxQueueWait {
         limit_us,
         type_limits_us,
@@ -80,15 +76,12 @@ pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
 
 pub(super) fn schema(spec: &mut Place<'_>) {
     let mut settings = spec.at("strategy.maxQueueWait");
-    settings.at("limit").time_bounds(&LIMIT);
-    settings.at("limits").max_properties(MAX_TYPES);
-    settings.at("limits{}").time_bounds(&LIMIT);
-    window::schema(&mut settings, &MINUTE_IN_SECONDS);
+    window::schema(&mut settings);
     let given = "has(self.maxQueueWait) && has(self.maxQueueWait.limit)";
-    spec.at("strategy").rule(
-        Rule::text(format!("self.type != 'MaxQueueWait' || {given}"), NO_LIMIT)
-            .on(".maxQueueWait.limit")
-            .required(),
+    spec.at("strategy").require(
+        ".maxQueueWait.limit",
+        format!("self.type != 'MaxQueueWait' || {given}"),
+        NO_LIMIT,
     );
     let limits = "self.strategy.maxQueueWait.limits";
     let given = format!("has(self.strategy.maxQueueWait) && has({limits})");

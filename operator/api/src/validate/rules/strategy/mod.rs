@@ -1,15 +1,15 @@
 //! `spec.strategy`: the strategy, and the rule that settings belong to it.
 
-mod accept_fraction;
-mod backlog_control;
-mod bouncer;
-mod max_queue_wait;
-mod response_time_controller;
-mod starvation_avoidance;
+pub(super) mod accept_fraction;
+pub(super) mod backlog_control;
+pub(super) mod bouncer;
+pub(super) mod max_queue_wait;
+pub(super) mod response_time_controller;
+pub(super) mod starvation_avoidance;
 
 use headgate_core::config::{ServiceTimesConfig, StageConfig, StarvationAvoidance, StrategyConfig};
 
-use super::{At, Block};
+use super::{At, Block, window};
 use crate::validate::schema::Place;
 use crate::{AdmissionPolicySpec, StrategyType};
 
@@ -54,7 +54,7 @@ pub(super) fn strategy(spec: &AdmissionPolicySpec, at: &At<'_>) -> Strategy {
 
 fn config(spec: &AdmissionPolicySpec, at: &At<'_>) -> StrategyConfig {
     let strategy = &spec.strategy;
-    let types: Vec<&str> = spec.types.iter().map(|t| t.name.as_str()).collect();
+    let types = spec.type_names();
     match strategy.kind {
         StrategyType::Bouncer => {
             let settings = strategy.accept_fraction.as_ref();
@@ -89,7 +89,7 @@ pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
 pub(super) fn schema(spec: &mut Place<'_>) {
     bouncer::schema(&mut spec.at("strategy.bouncer"));
     max_queue_wait::schema(spec);
-    accept_fraction::schema(&mut spec.at("strategy.acceptFraction"));
+    window::schema(&mut spec.at("strategy.acceptFraction"));
     response_time_controller::schema(spec);
     backlog_control::schema(spec);
     let mut strategy = spec.at("strategy");

@@ -4,85 +4,54 @@ mod schema;
 mod targets;
 
 use std::collections::BTreeMap;
-use std::ops::Bound::{Excluded, Included};
 use std::time::Duration as Span;
 
 use headgate_core::config::{
-    DegradationConfig, ResponseTimeControllerConfig, StageConfig, StrategyConfig,
+    DegradationConfig, MAX_CLASSES, ResponseTimeControllerConfig, StageConfig, StrategyConfig,
 };
 
 use super::super::names::check_known;
-use super::super::{At, HOUR, Real, SECOND, Time, Whole};
+use super::super::types::MAX_TYPES;
+use super::super::{
+    Assumed, At, Field, HOUR, MILLISECOND, Open, SECOND, Stored, Table, real, time, whole,
+};
 use crate::{
     AdmissionPolicySpec, ControlScopeType, DegradationSettings, ResponseTimeControllerSettings,
 };
 
 pub(super) use schema::schema;
 
-const PERCENTILE: Real = Real {
-    default: 90.0,
-    bounds: (Excluded(0.0), Excluded(100.0)),
-    right: "a percentile, above 0, below 100",
-};
-/// Figure 4's defaults, which apply with an `increase`, as do those of the next ones.
-const SMOOTHING: Real = Real {
-    default: 0.7,
-    bounds: (Included(0.0), Excluded(1.0)),
-    right: "the weight of the past, 0 or more, below 1",
-};
-const REQUESTS: Whole = Whole {
-    default: 100,
-    bounds: (1, 10_000),
-};
-const TIMEOUT: Time = Time {
-    default: SECOND,
-    bounds: (Span::from_millis(10), HOUR),
-};
-const INCREASE: Real = Real {
-    default: 2.0,
-    bounds: (Excluded(0.0), Included(1e6)),
-    right: "requests/s, above 0, at most 1000000",
-};
-const DECREASE: Real = Real {
-    default: 1.2,
-    bounds: (Excluded(1.0), Included(1e6)),
-    right: "a divisor, above 1, at most 1000000",
-};
-const LOWER_CLASS_DECREASE: Real = Real {
-    default: 10.0,
-    ..DECREASE
-};
-const LOWER_CLASS_PATIENCE: Whole = Whole {
-    default: 20,
-    bounds: (0, 1_000_000),
-};
-const DECREASE_ABOVE: Real = Real {
-    default: 0.0,
-    bounds: (Included(-1.0), Included(10.0)),
-    right: "an error relative to the target, -1 to 10",
-};
-const INCREASE_OFFSET: Real = Real {
-    default: -0.1,
-    ..DECREASE_ABOVE
-};
-const MIN_RATE: Real = Real {
-    default: 0.05,
-    bounds: (Included(0.001), Included(1e6)),
-    right: "requests/s, 0.001 to 1000000",
-};
-const MAX_RATE: Real = Real {
-    default: 2000.0,
-    ..MIN_RATE
-};
-const MIN_QUALITY: Real = Real {
-    default: 0.1,
-    bounds: (Excluded(0.0), Excluded(1.0)),
-    right: "a share of full quality, above 0, below 1",
-};
-const QUALITY_INCREASE: Real = Real {
-    default: 0.05,
-    bounds: (Excluded(0.0), Included(1.0)),
-    right: "a share of full quality, above 0, at most 1",
+const PERCENTILE: f64 = 90.0;
+const DECREASE: Field = real(Stored(1.2), 1.0, 1e6, "a divisor").above();
+const ERROR: &str = "an error relative to the target";
+const RATE: &str = "requests/s";
+pub(in crate::validate::rules) static FIELDS: Table = fields! {
+    "percentile" => real(Stored(PERCENTILE), 0.0, 100.0, "a percentile").above().below(),
+    "target" => time(Open, MILLISECOND, HOUR),
+    "classTargets" => Field::Map(MAX_CLASSES, "targets"),
+    "classTargets{}" => time(Open, MILLISECOND, HOUR),
+    "typeTargets" => Field::Map(MAX_TYPES, "types"),
+    "typeTargets{}" => Field::Map(MAX_CLASSES, "targets"),
+    "typeTargets{}.{}" => time(Open, MILLISECOND, HOUR),
+    // The open defaults depend on whether there is an increase.
+    "smoothing" =>
+        real(Open, 0.0, 1.0, "").below().words("the weight of the past, 0 or more, below 1"),
+    "requests" => whole(Open, 1, 10_000),
+    "timeout" => time(Stored(SECOND), Span::from_millis(10), HOUR),
+    "increase" => real(Open, 0.0, 1e6, "requests/s").above(),
+    "decrease" => DECREASE,
+    "decreaseAbove" => real(Stored(0.0), -1.0, 10.0, ERROR),
+    "increaseOffset" => real(Stored(-0.1), -1.0, 10.0, ERROR),
+    "minRate" => real(Stored(0.05), 0.001, 1e6, RATE),
+    "maxRate" => real(Open, 0.001, 1e6, RATE),
+    // Valid only with classes.
+    "lowerClassDecrease" => real(Assumed(10.0), 1.0, 1e6, "a divisor").above(),
+    "lowerClassPatience" => whole(Assumed(20), 0, 1_000_000),
+    "degradation.minQuality" =>
+        real(Stored(0.1), 0.0, 1.0, "a share of full quality").above().below(),
+    "degradation.decrease" => DECREASE,
+    "degradation.increase" => real(Stored(0.05), 0.0, 1.0, "a share of full quality").above(),
+    "degradation.admission" => Field::Flag(true),
 };
 const WITHOUT_CLASSES: &str = "given without classes; leave it out or add spec.classes";
 const WITH_POLICY: &str = "given with scope Policy; leave it out or use scope Type";
@@ -94,7 +63,7 @@ const MAX_CONTROLLERS: usize = 256;
 pub(super) fn config(spec: &AdmissionPolicySpec, at: &At<'_>) -> StrategyConfig {
     let given = spec.strategy.response_time_controller.clone();
     let given = given.unwrap_or_default();
-    let percentile = at.field("percentile").real(given.percentile, &PERCENTILE);
+    let percentile = at.field("percentile").real(given.percentile);
     check_scope(spec, given.scope, at);
     check_classes(spec, &given, at);
     let scope = given.scope.into();
@@ -108,27 +77,26 @@ pub(super) fn config(spec: &AdmissionPolicySpec, at: &At<'_>) -> StrategyConfig 
         percentile,
         targets_us: targets::targets(spec, &given, percentile, at),
         scope,
-        smoothing: at
-            .field("smoothing")
-            .real(given.smoothing.or(Some(defaults.smoothing)), &SMOOTHING),
-        requests: at.field("requests").whole(
-            given.requests.or(Some(i64::from(defaults.requests))),
-            &REQUESTS,
-        ),
-        timeout_us: at.field("timeout").time(given.timeout.as_ref(), &TIMEOUT),
+        smoothing: { at.field("smoothing") }
+            .given_real(given.smoothing)
+            .unwrap_or(defaults.smoothing),
+        requests: { at.field("requests") }
+            .given_whole(given.requests)
+            .unwrap_or(defaults.requests),
+        timeout_us: at.field("timeout").time(given.timeout.as_ref()),
         increase_below: errors.increase_below,
         decrease_above: errors.decrease_above,
-        increase: at.field("increase").given_real(given.increase, &INCREASE),
-        decrease: at.field("decrease").real(given.decrease, &DECREASE),
+        increase: at.field("increase").given_real(given.increase),
+        decrease: at.field("decrease").real(given.decrease),
         increase_offset: errors.increase_offset,
         min_rate: rates.0,
         max_rate: rates.1,
         lower_class_decrease: at
             .field("lowerClassDecrease")
-            .real(given.lower_class_decrease, &LOWER_CLASS_DECREASE),
+            .real(given.lower_class_decrease),
         lower_class_patience: at
             .field("lowerClassPatience")
-            .whole(given.lower_class_patience, &LOWER_CLASS_PATIENCE),
+            .whole(given.lower_class_patience),
         degradation: given
             .degradation
             .as_ref()
@@ -164,7 +132,7 @@ fn check_classes(spec: &AdmissionPolicySpec, given: &ResponseTimeControllerSetti
             }
         }
     } else {
-        let classes: Vec<&str> = spec.classes.iter().map(|c| c.name.as_str()).collect();
+        let classes = spec.class_names();
         let of_classes = |targets: &BTreeMap<String, _>, at: &At<'_>| {
             check_known(targets.keys(), "class", &classes, at);
         };
@@ -173,7 +141,7 @@ fn check_classes(spec: &AdmissionPolicySpec, given: &ResponseTimeControllerSetti
         for (kind, targets) in &given.type_targets {
             of_classes(targets, &at.key(kind));
         }
-        let types: Vec<&str> = spec.types.iter().map(|t| t.name.as_str()).collect();
+        let types = spec.type_names();
         check_known(given.type_targets.keys(), "type", &types, &at);
     }
 }
@@ -187,9 +155,8 @@ struct Errors {
 /// Returns the errors, relative to the target, at which the rate changes.
 fn errors(given: &ResponseTimeControllerSettings, below: f64, at: &At<'_>) -> Errors {
     let known = at.found();
-    let error = |field: &str, value, real| at.field(field).real(value, real);
-    let decrease_above = error("decreaseAbove", given.decrease_above, &DECREASE_ABOVE);
-    let increase_offset = error("increaseOffset", given.increase_offset, &INCREASE_OFFSET);
+    let decrease_above = at.field("decreaseAbove").real(given.decrease_above);
+    let increase_offset = at.field("increaseOffset").real(given.increase_offset);
     let increase_below = given.increase_below.unwrap_or(below);
     let most = increase_offset.min(decrease_above);
     if at.found() == known && !(increase_below > -1.0 && increase_below <= most) {
@@ -208,9 +175,11 @@ fn errors(given: &ResponseTimeControllerSettings, below: f64, at: &At<'_>) -> Er
 /// Returns the least and the greatest rate.
 fn rates(given: &ResponseTimeControllerSettings, most: f64, at: &At<'_>) -> (f64, f64) {
     let known = at.found();
-    let rate = |field: &str, value, real| at.field(field).real(value, real);
-    let least = rate("minRate", given.min_rate, &MIN_RATE);
-    let greatest = rate("maxRate", given.max_rate.or(Some(most)), &MAX_RATE);
+    let least = at.field("minRate").real(given.min_rate);
+    let greatest = at
+        .field("maxRate")
+        .given_real(given.max_rate)
+        .unwrap_or(most);
     if at.found() == known && greatest < least {
         at.field("maxRate")
             .add(format!("{greatest}; at least minRate ({least})"));
@@ -237,10 +206,12 @@ pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
     let each_us = 1e6 * f64::from(slots) / control.max_rate;
     if each_us * FAR_BELOW < *target_us as f64 {
         let time = |us| crate::Duration::from(Span::from_micros(us));
-        spec.field("strategy.responseTimeController.maxRate").add(format!(
-                "{} requests/s, the rate at first, are more than {slots} slots (of an endpoint, with \
-                 perEndpoint) serve if a request takes more than {}, where the target is {}; the queue then grows until response \
-                 times have lowered the rate; give about what the service can serve",
+        spec.field("strategy.responseTimeController.maxRate")
+            .add(format!(
+                "{} requests/s, the rate at first, are more than {slots} slots (of an endpoint, \
+                 with perEndpoint) serve if a request takes more than {}, where the target is {}; \
+                 the queue then grows until response times have lowered the rate; give about what \
+                 the service can serve",
                 control.max_rate,
                 time(each_us as u64),
                 time(*target_us),
@@ -250,9 +221,9 @@ pub(super) fn warnings(stage: &StageConfig, spec: &At<'_>) {
 
 fn degradation(given: &DegradationSettings, at: &At<'_>) -> DegradationConfig {
     DegradationConfig {
-        min_quality: at.field("minQuality").real(given.min_quality, &MIN_QUALITY),
-        decrease: at.field("decrease").real(given.decrease, &DECREASE),
-        increase: at.field("increase").real(given.increase, &QUALITY_INCREASE),
-        admission: given.admission.unwrap_or(true),
+        min_quality: at.field("minQuality").real(given.min_quality),
+        decrease: at.field("decrease").real(given.decrease),
+        increase: at.field("increase").real(given.increase),
+        admission: at.field("admission").flag(given.admission),
     }
 }

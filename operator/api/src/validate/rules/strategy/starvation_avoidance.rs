@@ -1,12 +1,10 @@
 //! Starvation avoidance around a strategy: allowed only if the strategy refuses some types more
 //! than others.
 
-use std::ops::Bound::{Excluded, Included};
-
 use headgate_core::config::StarvationAvoidance;
 
-use super::super::window::{self, SECOND_IN_HUNDREDTHS, window};
-use super::super::{At, Block, Real};
+use super::super::window::{self, window};
+use super::super::{At, Block, Stored, Table, real};
 use crate::validate::schema::{self as cel, Place, Rule, some};
 use crate::{ControlScopeType, StarvationAvoidanceType, StrategyType};
 
@@ -17,15 +15,10 @@ const BLOCKS: [Block<StarvationAvoidanceType>; 2] = {
         ("helpingTheUnderserved", Kind::HelpingTheUnderserved, None),
     ]
 };
-const ALLOWANCE: Real = Real {
-    default: 0.1,
-    bounds: (Included(0.0), Included(1.0)),
-    right: "a share of a type's requests, 0 to 1",
-};
-const ALPHA: Real = Real {
-    default: 1.0,
-    bounds: (Excluded(0.0), Included(1.0)),
-    right: "a probability above 0, at most 1",
+pub(in crate::validate::rules) static FIELDS: Table = fields! {
+    "acceptanceAllowance.allowance" => real(Stored(0.1), 0.0, 1.0, "a share of a type's requests"),
+    "helpingTheUnderserved.alpha" =>
+        real(Stored(1.0), 0.0, 1.0, "").above().words("a probability above 0, at most 1"),
 };
 const WITH_TYPES: &str = "leave it out, or use Bouncer, MaxQueueWait with limits, or \
                           ResponseTimeController with scope Type";
@@ -47,9 +40,9 @@ pub(super) fn starvation_avoidance(
         StarvationAvoidanceType::AcceptanceAllowance => {
             let settings = avoidance.acceptance_allowance.clone().unwrap_or_default();
             let at = at.field("acceptanceAllowance");
-            let allowance = at.field("allowance").real(settings.allowance, &ALLOWANCE);
+            let allowance = at.field("allowance").real(settings.allowance);
             let (length, step) = (settings.window.as_ref(), settings.step.as_ref());
-            let (window_us, step_us) = window(length, step, SECOND_IN_HUNDREDTHS, &at);
+            let (window_us, step_us) = window(length, step, &at);
             StarvationAvoidance::AcceptanceAllowance {
                 allowance,
                 window_us,
@@ -62,9 +55,9 @@ pub(super) fn starvation_avoidance(
                 .clone()
                 .unwrap_or_default();
             let at = at.field("helpingTheUnderserved");
-            let alpha = at.field("alpha").real(settings.alpha, &ALPHA);
+            let alpha = at.field("alpha").real(settings.alpha);
             let (length, step) = (settings.window.as_ref(), settings.step.as_ref());
-            let (window_us, step_us) = window(length, step, SECOND_IN_HUNDREDTHS, &at);
+            let (window_us, step_us) = window(length, step, &at);
             StarvationAvoidance::HelpingTheUnderserved {
                 alpha,
                 window_us,
@@ -107,10 +100,6 @@ pub(super) fn schema(strategy: &mut Place<'_>) {
     let mut avoidance = strategy.at("starvationAvoidance");
     for (field, owner, other) in BLOCKS {
         avoidance.settings_of(owner, other, field);
-        window::schema(&mut avoidance.at(field), &SECOND_IN_HUNDREDTHS);
+        window::schema(&mut avoidance.at(field));
     }
-    avoidance
-        .at("acceptanceAllowance.allowance")
-        .real(&ALLOWANCE);
-    avoidance.at("helpingTheUnderserved.alpha").real(&ALPHA);
 }

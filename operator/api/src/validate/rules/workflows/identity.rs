@@ -2,8 +2,8 @@
 
 use headgate_core::config::{MAX_WORKFLOW_SOURCES, WorkflowSource};
 
-use super::super::{At, Block};
-use super::text::{MAX_BYTES, Text};
+use super::super::{At, Block, By, Field, Format, Table};
+use super::MAX_BYTES;
 use crate::validate::schema::{self as cel, Place, Rule};
 use crate::{MetadataIdentity, WorkflowIdentity, WorkflowIdentityType};
 
@@ -21,16 +21,28 @@ const OWN_KEY: &str = "headgate";
 const OWN_HEADERS: &str = "x-headgate-";
 const TWICE: &str = "given twice; keep one";
 const NOT_LAST: &str = "Type; every request has one, so nothing after it is reached; put it last";
-const KEY: &str = "a key of W3C Baggage, 1 to 256 letters, digits and any of !#$%&'*+-.^_`|~";
+/// A token (RFC 9110, section 5.6.2), as the recommendation requires (§3.2.1.1).
+static KEY: Format = Format::new(
+    MAX_BYTES,
+    "^[A-Za-z0-9!#$%&'*+.^_`|~-]+$",
+    "a key of W3C Baggage, 1 to 256 letters, digits and any of !#$%&'*+-.^_`|~",
+);
 const KEY_IS_OWN: &str = "\"headgate\"; the member of Headgate itself; take another key";
-const HEADER: &str = "a header's name, 1 to 256 letters, digits and -";
+static HEADER: Format = Format::new(
+    MAX_BYTES,
+    "^[A-Za-z0-9-]+$",
+    "a header's name, 1 to 256 letters, digits and -",
+);
 const HEADER_IS_OWN: &str =
     "one of Headgate's own, which say something else; x-headgate-workflow or a header of yours";
 const NO_PATH: &str =
     "missing; the way to a value, such as [envoy.filters.http.jwt_authn, claims, tenant]";
-const NAME: Text = Text {
-    what: "the name of a filter or a key of its metadata",
-    most: MAX_BYTES,
+pub(in crate::validate::rules) static FIELDS: Table = fields! {
+    "" => Field::List(MAX_WORKFLOW_SOURCES, "sources", By::Nothing),
+    "[].baggage.key" => Field::Text(&KEY),
+    "[].header.name" => Field::Text(&HEADER),
+    "[].metadata.path" => Field::List(*PATH.end(), "names", By::Nothing),
+    "[].metadata.path[]" => Field::Free("the name of a filter or a key of its metadata", MAX_BYTES),
 };
 
 /// Returns the sources; by default the member that applications with trace context carry, then
@@ -46,7 +58,7 @@ pub(super) fn identify(given: &[WorkflowIdentity], at: &At<'_>) -> Vec<WorkflowS
             },
         ];
     }
-    at.at_most(MAX_WORKFLOW_SOURCES, given.len(), "sources");
+    at.count(given.len());
     let mut sources = Vec::new();
     for (i, identity) in given.iter().enumerate() {
         let at = at.item(i);
@@ -91,12 +103,8 @@ fn source(identity: &WorkflowIdentity, at: &At<'_>) -> WorkflowSource {
 
 fn baggage_key(key: Option<&str>, at: &At<'_>) -> String {
     let key = key.unwrap_or(DEFAULT_KEY);
-    // A token of RFC 9110, section 5.6.2, as the recommendation requires (§3.2.1.1).
-    let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
-    if key == OWN_KEY {
+    if at.text(key) && key == OWN_KEY {
         at.add(KEY_IS_OWN);
-    } else if !(1..=MAX_BYTES).contains(&key.len()) || !key.bytes().all(token) {
-        at.add(format!("{key:?}; {KEY}"));
     }
     key.to_owned()
 }
@@ -104,10 +112,7 @@ fn baggage_key(key: Option<&str>, at: &At<'_>) -> String {
 fn header(name: Option<&str>, at: &At<'_>) -> String {
     let name = name.unwrap_or(DEFAULT_HEADER);
     let lower = name.to_ascii_lowercase();
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
-    if !(1..=MAX_BYTES).contains(&name.len()) || !name.bytes().all(plain) {
-        at.add(format!("{name:?}; {HEADER}"));
-    } else if lower.starts_with(OWN_HEADERS) && lower != DEFAULT_HEADER {
+    if at.text(name) && lower.starts_with(OWN_HEADERS) && lower != DEFAULT_HEADER {
         at.add(format!("{name:?}; {HEADER_IS_OWN}"));
     }
     lower
@@ -122,7 +127,7 @@ fn metadata(given: Option<&MetadataIdentity>, at: &At<'_>) -> Vec<String> {
         at.add(format!("{} names; {}", path.len(), names()));
     }
     for (i, name) in path.iter().enumerate() {
-        NAME.check(name, &at.item(i));
+        at.item(i).text(name);
     }
     path.clone()
 }
@@ -136,9 +141,7 @@ fn names() -> String {
 }
 
 pub(super) fn schema(list: &mut Place<'_>) {
-    list.atomic()
-        .max_items(MAX_WORKFLOW_SOURCES)
-        .rule(Rule::text("self.all(s, self.exists_one(t, t == s))", TWICE))
+    list.rule(Rule::text("self.all(s, self.exists_one(t, t == s))", TWICE))
         .rule(Rule::text(
             "size(self) == 0 || self.filter(s, s.type == 'Type').size() != 1 || \
              self[size(self) - 1].type == 'Type'",
@@ -148,30 +151,18 @@ pub(super) fn schema(list: &mut Place<'_>) {
     for (field, owner, other) in BLOCKS {
         source.settings_of(owner, other, field);
     }
-    source.rule(
-        Rule::text("self.type != 'Metadata' || has(self.metadata)", NO_PATH)
-            .on(".metadata.path")
-            .required(),
+    source.require(
+        ".metadata.path",
+        "self.type != 'Metadata' || has(self.metadata)",
+        NO_PATH,
     );
     source
         .at("baggage.key")
-        .max_length(MAX_BYTES)
         .default(DEFAULT_KEY)
-        .rule(Rule::quoted(
-            "self.matches('^[A-Za-z0-9!#$%&\\'*+.^_`|~-]+$')",
-            "self",
-            KEY,
-        ))
         .rule(Rule::text(format!("self != '{OWN_KEY}'"), KEY_IS_OWN));
     source
         .at("header.name")
-        .max_length(MAX_BYTES)
         .default(DEFAULT_HEADER)
-        .rule(Rule::quoted(
-            "self.matches('^[A-Za-z0-9-]+$')",
-            "self",
-            HEADER,
-        ))
         .rule(Rule::quoted(
             format!(
                 "!self.lowerAscii().startsWith('{OWN_HEADERS}') || \
@@ -180,15 +171,9 @@ pub(super) fn schema(list: &mut Place<'_>) {
             "self",
             HEADER_IS_OWN,
         ));
-    let (least, most) = (PATH.start(), PATH.end());
-    source
-        .at("metadata.path")
-        .atomic()
-        .max_items(*most)
-        .rule(Rule::value(
-            format!("size(self) >= {least}"),
-            &cel::format("%s names", &["string(size(self))"]),
-            names(),
-        ));
-    NAME.schema(&mut source.at("metadata.path[]"));
+    source.at("metadata.path").rule(Rule::value(
+        format!("size(self) >= {}", PATH.start()),
+        &cel::format("%s names", &["string(size(self))"]),
+        names(),
+    ));
 }

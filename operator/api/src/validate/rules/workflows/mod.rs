@@ -1,52 +1,43 @@
 //! `spec.workflows`: their ids, their rates, and the trusted peers.
 
-mod identity;
-mod named;
+pub(super) mod identity;
+pub(super) mod named;
 pub(super) mod peers;
 pub(super) mod services;
-mod sharing;
+pub(super) mod sharing;
 pub(super) mod smoothing;
-mod text;
 mod warnings;
 
 use std::collections::BTreeMap;
-use std::ops::Bound::Included;
 use std::time::Duration as Span;
 
 use headgate_core::config::{
-    MAX_WORKFLOW_QUEUE, MAX_WORKFLOWS, Mode, OutboundConfig, WorkflowsConfig,
+    MAX_WORKFLOW_QUEUE, MAX_WORKFLOW_SERVICES, MAX_WORKFLOWS, Mode, OutboundConfig, WorkflowsConfig,
 };
 
-use super::{At, HOUR, Real, SECOND, Time, Whole, micros};
-use crate::validate::schema::{self as cel, Place, Rule};
+use super::{At, By, Field, HOUR, Open, SECOND, Stored, Table, micros, real, time, whole};
+use crate::validate::schema::{Place, Rule};
 use crate::{AdmissionPolicySpec, Duration};
 
 pub(super) use warnings::warnings;
 
-const INTERVAL: Time = Time {
-    default: Span::from_millis(100),
-    bounds: (Span::from_millis(10), Span::from_secs(10)),
-};
-const RATE_TIMEOUT: Time = Time {
-    default: SECOND,
-    bounds: (Span::from_millis(20), HOUR),
+/// The longest text without another limit, in bytes.
+const MAX_BYTES: usize = 256;
+const QUANTILE: &str = "a quantile, 0 (the slowest process) to 1 (the fastest)";
+pub(super) static FIELDS: Table = fields! {
+    "quantile" => real(Stored(0.5), 0.0, 1.0, "").words(QUANTILE),
+    "interval" => time(Stored(Span::from_millis(100)), Span::from_millis(10), Span::from_secs(10)),
+    // The right value depends on the interval.
+    "rateTimeout" => time(Open, Span::from_millis(20), HOUR),
+    "maxWorkflows" => whole(Stored(100), 1, MAX_WORKFLOWS as u32),
+    "maxQueueLength" => whole(Stored(100), 0, MAX_WORKFLOW_QUEUE),
+    "services" => Field::List(MAX_WORKFLOW_SERVICES, "services", By::Key("name")),
+    "services[].name" => services::NAME,
+    "services[].quantile" => real(Open, 0.0, 1.0, "").words(QUANTILE),
 };
 /// The default lifetime of a rate without renewal, in intervals: some responses are lost, and some
 /// workflows seldom call.
 const RATE_INTERVALS: u64 = 10;
-const WORKFLOWS: Whole = Whole {
-    default: 100,
-    bounds: (1, MAX_WORKFLOWS as u32),
-};
-const QUEUE: Whole = Whole {
-    default: 100,
-    bounds: (0, MAX_WORKFLOW_QUEUE),
-};
-const QUANTILE: Real = Real {
-    default: 0.5,
-    bounds: (Included(0.0), Included(1.0)),
-    right: "a quantile, 0 (the slowest process) to 1 (the fastest)",
-};
 
 /// Returns the policy's workflows in the filter's types: the inbound settings, and those of calls
 /// to other services. Both are `None` without workflows.
@@ -59,20 +50,19 @@ pub(super) fn workflows(
         return (None, None);
     };
     let interval = given.interval.as_ref();
-    let interval_us = at.field("interval").time(interval, &INTERVAL);
+    let interval_us = at.field("interval").time(interval);
     let max_workflows = at.field("maxWorkflows");
-    let max_workflows = max_workflows.whole(given.max_workflows, &WORKFLOWS);
+    let max_workflows = max_workflows.whole(given.max_workflows);
     let max_queue_length = at.field("maxQueueLength");
-    let max_queue_length = max_queue_length.whole(given.max_queue_length, &QUEUE);
+    let max_queue_length = max_queue_length.whole(given.max_queue_length);
     let peers = peers::peers(&given.peers, &at.field("peers"));
     let inbound = WorkflowsConfig {
         identify: identity::identify(&given.identify_by, &at.field("identifyBy")),
-        quantile: at.field("quantile").real(given.quantile, &QUANTILE),
+        quantile: at.field("quantile").real(given.quantile),
         service_quantiles: services::quantiles(&given.services, &at.field("services")),
         interval_us,
         rate_ttl_us: rate_timeout(given, interval_us, &at.field("rateTimeout")),
         sharing: sharing::sharing(&given.sharing, &at.field("sharing")),
-        // Within the bounds of WORKFLOWS.
         max_workflows: u16::try_from(max_workflows).unwrap_or(MAX_WORKFLOWS),
         max_queue_length,
         workflows: named::named(&given.named, max_workflows, &at.field("named")),
@@ -105,10 +95,10 @@ pub(super) fn outbound(
 /// Returns the lifetime of a rate, µs.
 fn rate_timeout(given: &crate::Workflows, interval_us: u64, at: &At<'_>) -> u64 {
     let Some(timeout) = &given.rate_timeout else {
-        return (interval_us * RATE_INTERVALS).max(micros(RATE_TIMEOUT.default));
+        return (interval_us * RATE_INTERVALS).max(micros(SECOND));
     };
     let known = at.found();
-    let timeout_us = at.time(Some(timeout), &RATE_TIMEOUT);
+    let timeout_us = at.time(Some(timeout));
     if at.found() == known && timeout_us < 2 * interval_us {
         let interval = Duration::from(Span::from_micros(interval_us));
         let problem = format!("{timeout}; at least 2 intervals of {interval}");
@@ -117,18 +107,11 @@ fn rate_timeout(given: &crate::Workflows, interval_us: u64, at: &At<'_>) -> u64 
     timeout_us
 }
 
-pub(super) fn schema(spec: &mut Place<'_>) {
-    let mut workflows = spec.at("workflows");
-    workflows.at("quantile").real(&QUANTILE);
-    workflows.at("interval").time(&INTERVAL);
-    // The right value depends on the interval, so no default is stored.
-    workflows.at("rateTimeout").time_bounds(&RATE_TIMEOUT);
-    workflows.at("maxWorkflows").whole(&WORKFLOWS);
-    workflows.at("maxQueueLength").whole(&QUEUE);
+pub(super) fn schema(workflows: &mut Place<'_>) {
     let right = format!(
         "has(self.rateTimeout) && {} && {}",
-        cel::right_time("self.interval", &INTERVAL),
-        cel::right_time("self.rateTimeout", &RATE_TIMEOUT)
+        workflows.right("interval"),
+        workflows.right("rateTimeout")
     );
     let ms = |field: &str| format!("duration(self.{field}).getMilliseconds()");
     let (timeout, interval) = (ms("rateTimeout"), ms("interval"));
@@ -141,8 +124,7 @@ pub(super) fn schema(spec: &mut Place<'_>) {
         .on(".rateTimeout"),
     );
     identity::schema(&mut workflows.at("identifyBy"));
-    services::schema(&mut workflows);
+    services::outbound_schema(&mut workflows.at("outbound"));
     sharing::schema(&mut workflows.at("sharing"));
-    named::schema(&mut workflows);
-    peers::schema(&mut workflows.at("peers"));
+    named::schema(workflows);
 }

@@ -1,36 +1,23 @@
 //! `named`: workflows with individual settings.
 
-use std::collections::BTreeMap;
-use std::ops::Bound::{Excluded, Included};
-
 use headgate_core::config::{MAX_WORKFLOW_NAME, MAX_WORKFLOWS, WorkflowConfig};
+use std::collections::BTreeMap;
 
 use super::super::names::check_unique_by;
-use super::super::{At, HOUR, MILLISECOND, Real, Time};
-use super::text::Text;
-use super::{QUANTILE, WORKFLOWS};
+use super::super::{At, By, Field, HOUR, MILLISECOND, Open, Stored, Table, WEIGHT, real, time};
+use super::QUANTILE;
 use crate::NamedWorkflow;
 use crate::validate::schema::{Place, Rule};
 
 /// The id of the workflows without a rate of their own. It doesn't count towards `maxWorkflows`.
 const OTHER: &str = "_other";
-const ID: Text = Text {
-    what: "the id of a workflow",
-    most: MAX_WORKFLOW_NAME,
-};
-const GUARANTEE: Real = Real {
-    default: 0.0,
-    bounds: (Excluded(0.0), Included(1e9)),
-    right: "requests/s, above 0, at most 1e9",
-};
-const WEIGHT: Real = Real {
-    default: 1.0,
-    bounds: (Included(0.01), Included(100.0)),
-    right: "a weight, 0.01 to 100",
-};
-const DEADLINE: Time = Time {
-    default: HOUR,
-    bounds: (MILLISECOND, HOUR),
+pub(in crate::validate::rules) static FIELDS: Table = fields! {
+    "" => Field::List(MAX_WORKFLOWS as usize + 1, "workflows", By::Key("name")),
+    "[].name" => Field::Free("the id of a workflow", MAX_WORKFLOW_NAME),
+    "[].guarantee" => real(Open, 0.0, 1e9, "requests/s").above(),
+    "[].weight" => real(Stored(1.0), 0.01, 100.0, WEIGHT),
+    "[].quantile" => real(Open, 0.0, 1.0, "").words(QUANTILE),
+    "[].deadline" => time(Open, MILLISECOND, HOUR),
 };
 
 /// Returns the settings by id, of at most `most` workflows.
@@ -54,22 +41,14 @@ pub(super) fn named(
     let mut settings = BTreeMap::new();
     for (i, workflow) in given.iter().enumerate() {
         let at = at.item(i);
-        ID.check(&workflow.name, &at.field("name"));
-        let quantile = at
-            .field("quantile")
-            .given_real(workflow.quantile, &QUANTILE);
-        let guarantee = at
-            .field("guarantee")
-            .given_real(workflow.guarantee, &GUARANTEE);
-        let deadline = workflow.deadline.as_ref();
-        let deadline_us = deadline.and_then(|d| at.field("deadline").duration(d, &DEADLINE));
+        at.field("name").text(&workflow.name);
         settings.insert(
             workflow.name.clone(),
             WorkflowConfig {
-                quantile,
-                guarantee,
-                weight: at.field("weight").real(workflow.weight, &WEIGHT),
-                deadline_us,
+                quantile: at.field("quantile").given_real(workflow.quantile),
+                guarantee: at.field("guarantee").given_real(workflow.guarantee),
+                weight: at.field("weight").real(workflow.weight),
+                deadline_us: at.field("deadline").given_time(workflow.deadline.as_ref()),
             },
         );
     }
@@ -77,19 +56,8 @@ pub(super) fn named(
 }
 
 pub(super) fn schema(workflows: &mut Place<'_>) {
-    workflows
-        .at("named")
-        .by("name")
-        .max_items(usize::from(MAX_WORKFLOWS) + 1);
-    let mut named = workflows.at("named[]");
-    ID.schema(&mut named.at("name"));
-    named.at("guarantee").real_bounds(&GUARANTEE);
-    named.at("weight").real(&WEIGHT);
-    named.at("quantile").real_bounds(&QUANTILE);
-    named.at("deadline").time_bounds(&DEADLINE);
-    let (least, most) = WORKFLOWS.bounds;
     let count = format!("self.named.filter(w, w.name != '{OTHER}').size()");
-    let in_bounds = format!("self.maxWorkflows >= {least} && self.maxWorkflows <= {most}");
+    let in_bounds = workflows.right("maxWorkflows");
     workflows.rule(
         Rule::words(
             format!("!({in_bounds}) || !has(self.named) || {count} <= self.maxWorkflows"),

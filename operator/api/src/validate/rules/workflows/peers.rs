@@ -2,42 +2,29 @@
 
 use headgate_core::config::MAX_WORKFLOW_PEERS;
 
-use super::super::At;
-use crate::validate::schema::{Place, Rule};
+use super::super::{At, By, Field, Format, Table};
 
-/// The longest SPIFFE id (the specification's bound), bytes.
-const MAX_ID: usize = 2048;
-const SCHEME: &str = "spiffe://";
-const RIGHT: &str =
-    "a SPIFFE id, exact or with * at its end, such as spiffe://cluster.local/ns/shop/*";
+/// SPIFFE ids of at most the specification's bound: all visible ASCII characters but the star.
+static PEER: Format = Format::new(
+    2048,
+    "^spiffe://[!-)+-~]+[*]?$",
+    "a SPIFFE id, exact or with * at its end, such as spiffe://cluster.local/ns/shop/*",
+);
+pub(in crate::validate::rules) static FIELDS: Table = fields! {
+    "" => Field::List(MAX_WORKFLOW_PEERS, "peers", By::Text),
+    "[]" => Field::Text(&PEER),
+};
 
 pub(in crate::validate::rules) fn peers(given: &[String], at: &At<'_>) -> Vec<String> {
-    at.at_most(MAX_WORKFLOW_PEERS, given.len(), "peers");
+    at.count(given.len());
     for (i, peer) in given.iter().enumerate() {
         let at = at.item(i);
-        if !is_peer(peer) {
+        if !PEER.is(peer) {
             let shown: String = peer.chars().take(80).collect();
-            at.add(format!("{shown:?}; {RIGHT}"));
+            at.add(format!("{shown:?}; {}", PEER.right));
         } else if given.iter().take(i).any(|before| before == peer) {
             at.add("given twice; keep one");
         }
     }
     given.to_vec()
-}
-
-fn is_peer(peer: &str) -> bool {
-    let id = peer.strip_suffix('*').unwrap_or(peer);
-    peer.len() <= MAX_ID
-        && id.strip_prefix(SCHEME).is_some_and(|rest| {
-            !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_graphic() && b != b'*')
-        })
-}
-
-pub(in crate::validate::rules) fn schema(list: &mut Place<'_>) {
-    list.set_of_texts().max_items(MAX_WORKFLOW_PEERS);
-    // All visible ASCII characters but the star.
-    let rule = format!("self.matches('^{SCHEME}[!-)+-~]+[*]?$')");
-    list.at("[]")
-        .max_length(MAX_ID)
-        .rule(Rule::quoted(rule, "self", RIGHT));
 }

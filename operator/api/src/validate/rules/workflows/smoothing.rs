@@ -4,19 +4,14 @@ use std::time::Duration as Span;
 
 use headgate_core::config::{MAX_SMOOTHING_US, SmoothingConfig};
 
-use super::super::{At, MILLISECOND, Time, micros};
+use super::super::{At, MILLISECOND, Open, Table, time};
 use crate::Smoothing;
-use crate::validate::schema::{self as cel, Place, Rule};
+use crate::validate::schema::{Place, Rule};
 
 const LONGEST: Span = Span::from_micros(MAX_SMOOTHING_US);
-/// The delays that the SLAs of the Chronos paper allow.
-const LEAST: Time = Time {
-    default: Span::from_millis(100),
-    bounds: (Span::ZERO, LONGEST),
-};
-const MOST: Time = Time {
-    default: Span::from_millis(300),
-    bounds: (MILLISECOND, LONGEST),
+pub(in crate::validate::rules) static FIELDS: Table = fields! {
+    "smoothing.least" => time(Open, Span::ZERO, LONGEST),
+    "smoothing.most" => time(Open, MILLISECOND, LONGEST),
 };
 
 pub(in crate::validate::rules) fn smoothing(
@@ -25,8 +20,8 @@ pub(in crate::validate::rules) fn smoothing(
     at: &At<'_>,
 ) -> Option<SmoothingConfig> {
     let Smoothing { least, most } = given?;
-    let least_us = at.field("least").duration(least, &LEAST);
-    let most_us = at.field("most").duration(most, &MOST);
+    let least_us = at.field("least").given_time(Some(least));
+    let most_us = at.field("most").given_time(Some(most));
     if least_us
         .zip(most_us)
         .is_some_and(|(least, most)| least > most)
@@ -35,19 +30,17 @@ pub(in crate::validate::rules) fn smoothing(
         at.field("least").add(problem);
     }
     Some(SmoothingConfig {
-        least_us: least_us.unwrap_or(micros(LEAST.default)),
-        most_us: most_us.unwrap_or(micros(MOST.default)),
+        least_us: least_us.unwrap_or_default(),
+        most_us: most_us.unwrap_or_default(),
         enforced,
     })
 }
 
 pub(super) fn schema(smoothing: &mut Place<'_>) {
-    smoothing.at("least").time_bounds(&LEAST);
-    smoothing.at("most").time_bounds(&MOST);
     let right = format!(
         "{} && {}",
-        cel::right_time("self.least", &LEAST),
-        cel::right_time("self.most", &MOST)
+        smoothing.right("least"),
+        smoothing.right("most")
     );
     smoothing.rule(
         Rule::words(

@@ -1,15 +1,10 @@
 //! The API server's checks of `ResponseTimeController`.
 
 use super::super::super::names::all_known;
-use super::super::super::types::MAX_TYPES;
-use super::targets::{NO_OBJECTIVE, NO_TARGET_OF_POLICY, TARGET};
-use super::{
-    DECREASE, DECREASE_ABOVE, INCREASE, INCREASE_OFFSET, LOWER_CLASS_DECREASE,
-    LOWER_CLASS_PATIENCE, MAX_CONTROLLERS, MAX_RATE, MIN_QUALITY, MIN_RATE, PERCENTILE,
-    QUALITY_INCREASE, REQUESTS, SMOOTHING, TIMEOUT, WITH_POLICY, WITHOUT_CLASSES,
-};
-use crate::validate::schema::{self as cel, Place, Rule, real_within, some};
-use headgate_core::config::{ControlScope, MAX_CLASSES, ResponseTimeControllerConfig};
+use super::targets::{NO_OBJECTIVE, NO_TARGET_OF_POLICY};
+use super::{MAX_CONTROLLERS, PERCENTILE, WITH_POLICY, WITHOUT_CLASSES};
+use crate::validate::schema::{self as cel, Place, Rule, some};
+use headgate_core::config::{ControlScope, ResponseTimeControllerConfig};
 
 const PATH: &str = ".strategy.responseTimeController";
 
@@ -20,35 +15,6 @@ pub(in crate::validate::rules) fn schema(spec: &mut Place<'_>) {
 }
 
 fn settings(settings: &mut Place<'_>) {
-    settings.at("percentile").real(&PERCENTILE);
-    settings.at("target").time_bounds(&TARGET);
-    settings.at("classTargets").max_properties(MAX_CLASSES);
-    settings.at("classTargets{}").time_bounds(&TARGET);
-    settings.at("typeTargets").max_properties(MAX_TYPES);
-    settings.at("typeTargets{}").max_properties(MAX_CLASSES);
-    settings.at("typeTargets{}.{}").time_bounds(&TARGET);
-    // The defaults depend on whether there is an increase.
-    settings.at("smoothing").real_bounds(&SMOOTHING);
-    settings.at("requests").whole_bounds(&REQUESTS);
-    settings.at("increase").real_bounds(&INCREASE);
-    settings.at("maxRate").real_bounds(&MAX_RATE);
-    settings.at("timeout").time(&TIMEOUT);
-    settings.at("decreaseAbove").real(&DECREASE_ABOVE);
-    settings.at("decrease").real(&DECREASE);
-    settings.at("increaseOffset").real(&INCREASE_OFFSET);
-    settings.at("minRate").real(&MIN_RATE);
-    // Valid only with classes, so no default is stored.
-    settings
-        .at("lowerClassDecrease")
-        .real_bounds(&LOWER_CLASS_DECREASE);
-    settings
-        .at("lowerClassPatience")
-        .whole_bounds(&LOWER_CLASS_PATIENCE);
-    settings.at("degradation.minQuality").real(&MIN_QUALITY);
-    settings.at("degradation.decrease").real(&DECREASE);
-    settings.at("degradation.increase").real(&QUALITY_INCREASE);
-    settings.at("degradation.admission").default(true);
-
     let [with, without] = [
         ResponseTimeControllerConfig::figure_4,
         ResponseTimeControllerConfig::adaptive,
@@ -59,43 +25,36 @@ fn settings(settings: &mut Place<'_>) {
     };
     let below = or("increaseBelow", with.increase_below, without.increase_below);
     let most = or("maxRate", with.max_rate, without.max_rate);
-    settings.rule(
-        Rule::words(
-            format!(
-                "!({} && {}) || ({below} > -1.0 && {below} <= self.increaseOffset && \
+    let rule = Rule::words(
+        format!(
+            "!({} && {}) || ({below} > -1.0 && {below} <= self.increaseOffset && \
                  {below} <= self.decreaseAbove)",
-                real_within("self.increaseOffset", &INCREASE_OFFSET),
-                real_within("self.decreaseAbove", &DECREASE_ABOVE),
-            ),
-            "%s; above -1, at most increaseOffset (%s) and decreaseAbove (%s)",
-            &[
-                &format!("string({below})"),
-                "string(self.increaseOffset)",
-                "string(self.decreaseAbove)",
-            ],
-        )
-        .on(".increaseBelow"),
+            settings.right("increaseOffset"),
+            settings.right("decreaseAbove"),
+        ),
+        "%s; above -1, at most increaseOffset (%s) and decreaseAbove (%s)",
+        &[
+            &format!("string({below})"),
+            "string(self.increaseOffset)",
+            "string(self.decreaseAbove)",
+        ],
     );
-    settings.rule(
-        Rule::text(
-            format!("self.scope != 'Policy' || !{}", some("self.typeTargets")),
-            WITH_POLICY,
-        )
-        .on(".typeTargets")
-        .forbidden(),
+    settings.rule(rule.on(".increaseBelow"));
+    settings.forbid(
+        ".typeTargets",
+        format!("self.scope != 'Policy' || !{}", some("self.typeTargets")),
+        WITH_POLICY,
     );
-    settings.rule(
-        Rule::words(
-            format!(
-                "!({} && {}) || {most} >= self.minRate",
-                real_within("self.minRate", &MIN_RATE),
-                real_within(&most, &MAX_RATE),
-            ),
-            "%s; at least minRate (%s)",
-            &[&format!("string({most})"), "string(self.minRate)"],
-        )
-        .on(".maxRate"),
+    let rule = Rule::words(
+        format!(
+            "!({} && {}) || {most} >= self.minRate",
+            settings.right("minRate"),
+            settings.within("maxRate", &most),
+        ),
+        "%s; at least minRate (%s)",
+        &[&format!("string({most})"), "string(self.minRate)"],
     );
+    settings.rule(rule.on(".maxRate"));
 }
 
 fn classes(spec: &mut Place<'_>) {
@@ -116,13 +75,10 @@ fn classes(spec: &mut Place<'_>) {
             format!("has({settings}.lowerClassPatience)"),
         ),
     ] {
-        spec.rule(
-            Rule::text(
-                format!("!({given} && {is_given}) || {classes}"),
-                WITHOUT_CLASSES,
-            )
-            .on(&format!("{PATH}.{field}"))
-            .forbidden(),
+        spec.forbid(
+            &format!("{PATH}.{field}"),
+            format!("!({given} && {is_given}) || {classes}"),
+            WITHOUT_CLASSES,
         );
     }
     let names = format!("{settings}.classTargets");
@@ -179,15 +135,12 @@ fn targets(spec: &mut Place<'_>) {
         format!("self.strategy.type == 'ResponseTimeController' && {in_scope} && {is_open}")
     };
     let target = format!("{PATH}.target");
-    spec.rule(
-        Rule::text(format!("!({})", open("Policy")), NO_TARGET_OF_POLICY)
-            .on(&target)
-            .required(),
+    spec.require(
+        &target,
+        format!("!({})", open("Policy")),
+        NO_TARGET_OF_POLICY,
     );
-    let percentile = format!(
-        "(has({settings}) ? {settings}.percentile : {:?})",
-        PERCENTILE.default
-    );
+    let percentile = format!("(has({settings}) ? {settings}.percentile : {PERCENTILE:?})");
     let has_objective = format!(
         "has(t.slo) && t.slo.exists(k, k.matches('^p[0-9]+([.][0-9]+)?$') && \
          double(k.substring(1)) == {percentile})"

@@ -5,15 +5,11 @@ use std::collections::BTreeMap;
 
 use headgate_core::config::DEFAULT_TYPE;
 
-use super::super::super::{At, HOUR, MILLISECOND, Time};
+use super::super::super::At;
 use crate::{
     AdmissionPolicySpec, ControlScopeType, Duration, QueryType, ResponseTimeControllerSettings,
 };
 
-pub(super) const TARGET: Time = Time {
-    default: MILLISECOND,
-    bounds: (MILLISECOND, HOUR),
-};
 pub(super) const NO_TARGET_OF_POLICY: &str =
     "missing; scope Policy holds one for all types, such as 500ms";
 pub(super) const NO_OBJECTIVE: &str =
@@ -26,7 +22,7 @@ pub(super) fn targets(
     percentile: f64,
     at: &At<'_>,
 ) -> Vec<Vec<u64>> {
-    let parse = |at: &At<'_>, target: &Duration| at.duration(target, &TARGET).unwrap_or(1);
+    let parse = |at: &At<'_>, target: &Duration| at.given_time(Some(target)).unwrap_or(1);
     let of_all = given
         .target
         .as_ref()
