@@ -29,6 +29,7 @@ use headgate_controller::kubernetes::cluster::ObjectKey;
 use headgate_controller::kubernetes::deliver::Adapter;
 use headgate_controller::kubernetes::deliver::object::{ADAPTER_LABEL, MANAGED_BY};
 use headgate_controller::kubernetes::resource::PolicyResource;
+use headgate_controller::modules::PREFIX as MODULES;
 use headgate_controller::xds::status::Report;
 
 /// The time for one response of the API server.
@@ -239,11 +240,40 @@ impl Cluster {
     }
 
     async fn report(&self, pod: &str, port: i32, token: &str) -> anyhow::Result<Report> {
-        let path = format!(
-            "/api/v1/namespaces/{}/pods/{pod}:{port}/proxy/status",
-            self.operator.namespace
-        );
-        let request = Request::get(path).header(TOKEN_HEADER, token);
+        let (status, body) = self.answer(pod, port, "/status", Some(token)).await?;
+        if status != StatusCode::OK {
+            bail!("{}", message(status, &body));
+        }
+        serde_json::from_slice(&body).context("it answered something else than a Headgate status")
+    }
+
+    /// Returns the names of the modules that the operator in `pod` serves at `port`.
+    ///
+    /// # Errors
+    /// Returns the reason why it doesn't say so, in one line.
+    pub async fn modules(&self, pod: &str, port: i32) -> anyhow::Result<String> {
+        let (status, body) = self.answer(pod, port, MODULES, None).await?;
+        // A request that names no module gets the names of those that are served.
+        match status {
+            StatusCode::NOT_FOUND => Ok(String::from_utf8_lossy(&body).into_owned()),
+            _ => bail!("{}", message(status, &body)),
+        }
+    }
+
+    /// Returns the answer of a Pod in the operators' namespace.
+    async fn answer(
+        &self,
+        pod: &str,
+        port: i32,
+        path: &str,
+        token: Option<&str>,
+    ) -> anyhow::Result<(StatusCode, Bytes)> {
+        let namespace = &self.operator.namespace;
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy{path}");
+        let mut request = Request::get(path);
+        if let Some(token) = token {
+            request = request.header(TOKEN_HEADER, token);
+        }
         let request = request.body(Body::empty())?;
         let answer = async {
             let response = self.client.send(request).await?;
@@ -251,14 +281,10 @@ impl Cluster {
             let body = Limited::new(response.into_body(), MAX_ANSWER)
                 .collect()
                 .await;
-            let body = body.map_err(|e| anyhow!("reading its report failed: {e}"))?;
+            let body = body.map_err(|e| anyhow!("reading its answer failed: {e}"))?;
             anyhow::Ok((status, body.to_bytes()))
         };
-        let (status, body) = timely(answer).await??;
-        if status != StatusCode::OK {
-            bail!("{}", message(status, &body));
-        }
-        serde_json::from_slice(&body).context("it answered something else than a Headgate status")
+        timely(answer).await?
     }
 }
 

@@ -11,12 +11,13 @@
 //! must not cause a restart of the operator.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{FromRequestParts, Request, State};
+use axum::extract::{Extension, FromRequestParts, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
@@ -42,7 +43,6 @@ use crate::metrics;
 use crate::xds::registry::Registry;
 use crate::xds::snapshot::Snapshot;
 use crate::xds::status::{Report, Written};
-use crate::xds::tally::Tallies;
 use headgate_api::plan::PolicyState;
 
 /// Limits of the admin address. A connection carries one request; the longest is a long poll.
@@ -184,11 +184,17 @@ fn probes() -> Router<Admin> {
         .route("/readyz", get(readyz))
 }
 
-async fn authorize(State(authorizer): State<Authorizer>, request: Request, next: Next) -> Response {
+async fn authorize(
+    State(authorizer): State<Authorizer>,
+    Extension(client): Extension<IpAddr>,
+    request: Request,
+    next: Next,
+) -> Response {
     // Owned, because the request's body isn't `Sync`: a borrow can't be held across an await.
     let token = token(request.headers()).map(str::to_owned);
     let path = request.uri().path().to_owned();
-    let refusal = match authorizer.authorize(token.as_deref(), &path).await {
+    let authorized = authorizer.authorize(token.as_deref(), client, &path).await;
+    let refusal = match authorized {
         Ok(()) => return next.run(request).await,
         Err(refusal) => refusal,
     };
@@ -294,7 +300,7 @@ async fn counts(State(admin): State<Admin>, view: View, headers: HeaderMap) -> R
     let mut shutdown = admin.shutdown.clone();
     loop {
         changes.borrow_and_update();
-        let tallies = Tallies::of(&view.registry.proxies(SystemTime::now()));
+        let tallies = view.registry.tallies();
         let (version, all, changed) = admin.counts().publish(tallies, known);
         let is_news = known != Some(version.as_str());
         if !is_news && (Instant::now() >= end || *shutdown.borrow()) {

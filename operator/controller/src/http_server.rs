@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::Extension;
 use axum::serve::Listener;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -37,8 +38,9 @@ pub struct HttpLimits {
 }
 
 /// Serves `app` until `shutdown` holds `true`, over TLS with the certificate of `trust`, if given.
-/// Connections still open then end with the process. Log lines call the address `name`.
-/// `turned_away` is called for each connection beyond the limits.
+/// Connections still open then end with the process. Requests have the client's
+/// [`IpAddr`](std::net::IpAddr) as an extension. Log lines call the address `name`. `turned_away`
+/// is called for each connection beyond the limits.
 pub(crate) async fn serve(
     mut listener: TcpListener,
     name: &'static str,
@@ -59,7 +61,8 @@ pub(crate) async fn serve(
             debug!(%peer, "a connection to the {name} address was turned away at a limit");
             continue;
         };
-        let service = TowerToHyperService::new(app.clone());
+        let app = app.clone().layer(Extension(peer.ip()));
+        let service = TowerToHyperService::new(app);
         let tls = trust.as_ref().map(|trust| trust.borrow().http1());
         let serving = async move {
             let mut http = http1::Builder::new();

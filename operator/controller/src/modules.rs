@@ -29,7 +29,7 @@ use crate::metrics::{Metrics, ServeResult};
 use crate::xds::module::{Kind, Module, Modules};
 
 /// The prefix of all paths; the module's SHA-256 in hex and `.wasm` or `.so` follow.
-const PREFIX: &str = "/modules/";
+pub const PREFIX: &str = "/modules/";
 /// The size of a chunk, in bytes.
 const CHUNK: usize = 64 << 10;
 

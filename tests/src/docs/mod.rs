@@ -4,7 +4,8 @@
 //! A page that is written by hand is wrong some months later, and no compiler reports it. So the
 //! facts that the code defines are generated ([`reference`]), the targets of links are checked
 //! ([`links`]), commands and policies in pages are parsed by the program itself ([`examples`]), and
-//! commands run ([`commands`], with the test `pages` of the program `k8s`).
+//! commands run ([`commands`], with the test `pages` of the program `k8s`). The tests that
+//! SECURITY.md names exist (`security`).
 
 pub mod commands;
 #[cfg(test)]
@@ -12,6 +13,8 @@ mod examples;
 #[cfg(test)]
 mod links;
 pub mod reference;
+#[cfg(test)]
+mod security;
 mod stats;
 
 use std::path::{Path, PathBuf};

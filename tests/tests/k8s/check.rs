@@ -221,7 +221,7 @@ spec: {selector: {app: search}, ports: [{port: 80}]}
 ";
 
 /// All checks but that of policies.
-const WHOLE: [&str; 13] = [
+const WHOLE: [&str; 14] = [
     "api-server",
     "certificate",
     "clock",
@@ -229,6 +229,7 @@ const WHOLE: [&str; 13] = [
     "envoy-gateway",
     "istio",
     "leader",
+    "module",
     "operator",
     "pods",
     "proxies",

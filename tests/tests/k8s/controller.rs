@@ -419,6 +419,50 @@ fn slots_follow_the_pods_that_share_them() -> Result<()> {
     Ok(())
 }
 
+/// The labels by which Envoy Gateway marks the Pods of a Gateway count in its own namespace, and
+/// not in that of somebody who takes them.
+#[test]
+fn labels_of_another_namespaces_pods_take_no_slots() -> Result<()> {
+    let (cluster, operator) = world()?;
+    let (infra, evil) = (cluster.namespace("infra")?, cluster.namespace("evil")?);
+    cluster.kubectl(&["create", "namespace", "envoy-gateway-system"])?;
+    cluster.install("gateway-api")?;
+    cluster.apply(&format!(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{name: edge, namespace: {infra}}}
+spec:
+  gatewayClassName: any
+  listeners: [{{name: http, port: 80, protocol: HTTP}}]
+"
+    ))?;
+    cluster.apply(&policy(&infra, "edge", "Gateway", "edge", 20))?;
+    let labels = [("gateway.networking.k8s.io/gateway-name", "edge")];
+    let proxy = XdsProxy::start(operator.xds(), Claims::pod("g1", &infra, &labels))?;
+    let slots = |wanted: u32| {
+        proxy.until(&format!("{wanted} slots"), |c| {
+            c.stages.first().is_some_and(|s| s.parallelism == wanted)
+        })
+    };
+    slots(20)?;
+    let owning = "gateway.envoyproxy.io/owning-gateway";
+    let labels = format!("{owning}-namespace: {infra}, {owning}-name: edge");
+    let run = |space: &str, pods: u32| -> Result<()> {
+        for n in 0..pods {
+            cluster.apply(&pod(space, &format!("p{n}"), &labels))?;
+            cluster.pod_is_ready(space, &format!("p{n}"), true)?;
+        }
+        Ok(())
+    };
+    run(&evil, 4)?;
+    cluster.apply(&policy(&infra, "edge", "Gateway", "edge", 24))?;
+    slots(24)?;
+    run("envoy-gateway-system", 2)?;
+    slots(12)?;
+    Ok(())
+}
+
 #[test]
 fn policies_do_not_reach_other_namespaces() -> Result<()> {
     let (cluster, operator) = world()?;

@@ -5,7 +5,7 @@
 //! stages. While any proxy or plan still uses it, the next plan returns the same one, so that a
 //! comparison of pointers finds it unchanged.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use headgate_core::config::{FilterConfig, MAX_STAGES, StageConfig};
@@ -65,13 +65,17 @@ impl Enforced {
         let winners = winners(matching.iter().map(|a| Bid::of(&a.stage)));
         let mut enforced = Self::default();
         let mut stages: Vec<Part<'_>> = Vec::new();
+        let mut places: HashMap<&str, usize> = HashMap::new();
         for (attachment, winner) in matching.iter().zip(winners) {
             if winner.is_some() {
                 continue;
             }
             let policy = attachment.stage.policy.clone();
             let target = attachment.target.clone();
-            match stages.iter_mut().find(|s| s.first.stage.policy == policy) {
+            let at = *places
+                .entry(&attachment.stage.policy)
+                .or_insert(stages.len());
+            match stages.get_mut(at) {
                 Some(part) => part.more.push(attachment),
                 None => stages.push(Part {
                     first: attachment,
@@ -155,15 +159,29 @@ impl Part<'_> {
 
 /// Removes the stages beyond the limit of a configuration, those for routes first: their requests
 /// then belong to the stage for all requests, if one exists. Returns their policies.
+///
+/// A shared Gateway has routes of several namespaces, and policies that are old may have got theirs
+/// lately. So the namespace with the most policies loses some of its own, and pushes out none of
+/// another namespace that has fewer.
 fn drop_beyond_limit(stages: &mut Vec<Part<'_>>) -> Vec<String> {
-    let excess = stages.len().saturating_sub(MAX_STAGES);
-    let routed = stages.iter().filter(|s| !s.is_for_all()).count();
-    let from = routed.saturating_sub(excess);
-    let to = stages.len().min(from.saturating_add(excess));
-    stages
-        .drain(from..to)
-        .map(|s| s.first.stage.policy.clone())
-        .collect()
+    let mut of_namespace: HashMap<&str, usize> = HashMap::new();
+    let mut order: Vec<(bool, usize, usize)> = Vec::with_capacity(stages.len());
+    for (at, part) in stages.iter().enumerate() {
+        let policy = part.first.stage.policy.as_str();
+        let namespace = policy
+            .split_once('/')
+            .map_or("", |(namespace, _)| namespace);
+        let before = of_namespace.entry(namespace).or_default();
+        order.push((!part.is_for_all(), *before, at));
+        *before += 1;
+    }
+    order.sort_unstable();
+    let beyond = order.into_iter().skip(MAX_STAGES).map(|(.., at)| at);
+    let beyond: BTreeSet<usize> = beyond.collect();
+    let mut places = 0..;
+    let is_beyond = |_: &mut Part<'_>| places.next().is_some_and(|at| beyond.contains(&at));
+    let dropped = stages.extract_if(.., is_beyond);
+    dropped.map(|s| s.first.stage.policy.clone()).collect()
 }
 
 /// Removes the workflows from all stages but the first that has some. A process announces one rate

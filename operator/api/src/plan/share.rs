@@ -49,6 +49,17 @@ pub struct Portion {
 }
 
 impl Portion {
+    /// Returns this portion as `whole` depends on it: with a factor of 1 if none of its quantities
+    /// are multiplied. Equal portions give equal stages.
+    #[must_use]
+    pub fn that_matters(mut self, whole: &StageConfig) -> Self {
+        let fraction = whole.strategy.accept_fraction();
+        if whole.workflows.is_none() && fraction.is_none_or(|f| f.units.is_none()) {
+            self.factor = 1.0;
+        }
+        self
+    }
+
     /// Returns the stage with this part of the quantities of `whole`.
     #[must_use]
     pub fn of(&self, whole: &StageConfig) -> StageConfig {

@@ -5,6 +5,11 @@ use k8s_openapi::api::apps::v1::Deployment;
 /// The label with the version of the chart's program.
 const VERSION_LABEL: &str = "app.kubernetes.io/version";
 
+/// The name of the port at which modules are served.
+const MODULES_PORT_NAME: &str = "http-modules";
+/// The default number of that port.
+const MODULES_PORT: i32 = 18_002;
+
 /// The operator's Deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Installation {
@@ -22,6 +27,8 @@ pub struct Installation {
     pub replicas: i32,
     /// The number of ready replicas.
     pub ready: i32,
+    /// The port at which its Pods serve modules.
+    pub modules_port: i32,
     /// The version by its label.
     pub version: Option<String>,
 }
@@ -34,13 +41,18 @@ impl Installation {
         let spec = deployment.spec.unwrap_or_default();
         let pod = spec.template.spec.unwrap_or_default();
         let mut containers = pod.containers.into_iter();
-        let program = containers.find(|c| c.name == "headgate");
+        let program = containers
+            .find(|c| c.name == "headgate")
+            .unwrap_or_default();
+        let mut ports = program.ports.into_iter().flatten();
+        let modules = ports.find(|port| port.name.as_deref() == Some(MODULES_PORT_NAME));
         let volumes = pod.volumes.into_iter().flatten();
         Self {
             name: metadata.name.unwrap_or_default(),
             namespace: metadata.namespace.unwrap_or_default(),
             service_account: pod.service_account_name.unwrap_or("default".to_owned()),
-            arguments: program.and_then(|c| c.args).unwrap_or_default(),
+            arguments: program.args.unwrap_or_default(),
+            modules_port: modules.map_or(MODULES_PORT, |port| port.container_port),
             secrets: volumes
                 .filter_map(|volume| volume.secret?.secret_name)
                 .collect(),

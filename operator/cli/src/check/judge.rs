@@ -16,9 +16,11 @@ use super::installation::Installation;
 use super::rights::Right;
 use crate::cluster::Operator;
 use crate::status::view::View;
+use crate::table::one_line;
 use headgate_controller::certificate;
 use headgate_controller::inject::{INJECTED_ANNOTATION, injected_port};
 use headgate_controller::kubernetes::resource::VERSION;
+use headgate_controller::modules::PREFIX;
 use headgate_controller::xds::conditions::Type;
 use headgate_controller::xds::status::ProxyReport;
 use headgate_controller::xds::timestamp::{age, rfc3339};
@@ -319,6 +321,7 @@ pub fn proxies<'a>(proxies: impl Iterator<Item = &'a ProxyReport>, now: SystemTi
             Some(problem) => Some(format!("{}: {problem}", p.node)),
             None if p.state == "Rejected" => Some(format!("{}: refused its configuration", p.node)),
             None if has_expired => Some(format!("{}: its identity has expired", p.node)),
+            None if p.slots.is_empty() => Some(format!("{}: has no slot for the filter", p.node)),
             None => None,
         }
     };
@@ -329,6 +332,32 @@ pub fn proxies<'a>(proxies: impl Iterator<Item = &'a ProxyReport>, now: SystemTi
         bad => Finding::error(
             format!("{} of {all} have a problem: {}", bad.len(), some(bad)),
             "see all of them: headgate status --all-namespaces",
+        ),
+    }
+}
+
+/// Judges the operators' Pods by the module that each has and the modules that it serves.
+#[must_use]
+pub fn module(served: &[(&str, &str, Result<String, String>)]) -> Finding {
+    let mut bad = Vec::new();
+    for (pod, hash, served) in served {
+        match served {
+            Ok(served) if served.contains(&format!("{PREFIX}{hash}")) => {}
+            Ok(served) => bad.push(format!("{pod}: {}", one_line(served.trim()))),
+            Err(why) => bad.push(format!("{pod}: {why}")),
+        }
+    }
+    let all = served.len();
+    match bad.as_slice() {
+        [] => Finding::ok(format!("served by {all} operators")),
+        bad => Finding::error(
+            format!(
+                "{} of {all} operators don't serve it: {}",
+                bad.len(),
+                some(bad)
+            ),
+            "see the operator's log; proxies of Istio and Envoy Gateway that start meanwhile run \
+             without the filter",
         ),
     }
 }

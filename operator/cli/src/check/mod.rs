@@ -13,7 +13,7 @@ use std::time::{Instant, SystemTime};
 
 use anyhow::anyhow;
 use clap::Args;
-use futures::future::try_join_all;
+use futures::future::{join_all, try_join_all};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use http::{Request, header};
 use http_body_util::BodyExt as _;
@@ -104,6 +104,9 @@ async fn check(args: &CheckArgs) -> anyhow::Result<Vec<Checked>> {
     }
     let found = found.flatten();
     let operators = checks.operators(&cluster, found.as_ref()).await;
+    if let Some(operator) = &found {
+        checks.module(&cluster, operator, &operators).await;
+    }
     checks.pods(&operators).await;
     checks.policies(&cluster, &operators).await;
     Ok(checks.findings)
@@ -391,6 +394,26 @@ impl Checks<'_> {
             self.add("proxies", judge::proxies(proxies, self.now()));
         }
         operators
+    }
+
+    /// Checks that each operator serves the module to control planes whose proxies download it.
+    async fn module(&mut self, cluster: &Cluster, operator: &Installation, operators: &[Operator]) {
+        let reporting: Vec<_> = { operators.iter() }
+            .filter_map(|o| Some((o.pod.as_str(), o.report.as_ref().ok()?)))
+            .collect();
+        if operator.adapters().is_empty() || reporting.is_empty() {
+            return;
+        }
+        let asked = reporting.into_iter().map(|(pod, report)| async move {
+            let (_, name) = pod.split_once('/').unwrap_or_default();
+            let served = cluster.modules(name, operator.modules_port).await;
+            (
+                pod,
+                report.module.hash.as_str(),
+                served.map_err(|why| format!("{why:#}")),
+            )
+        });
+        self.add("module", judge::module(&join_all(asked).await));
     }
 
     async fn pods(&mut self, operators: &[Operator]) {

@@ -15,6 +15,7 @@
 //! takes effect at once.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,11 +25,11 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::api::{Api, PostParams};
 use kube::{Client, Error};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::kept::{Kept, key};
 use super::review::{review, says_audience};
+use super::turns::Turns;
 
 /// The audience of tokens that are for operators only.
 pub const AUDIENCE: &str = "headgate.dev";
@@ -40,8 +41,6 @@ const KEEP: Duration = Duration::from_secs(60);
 const KEEP_REFUSED: Duration = Duration::from_secs(10);
 /// The number of cached entries of each kind; those beyond are reviewed again.
 const MAX_KEPT: usize = 256;
-/// The number of reviews in flight at once; further ones wait.
-const MAX_REVIEWS: usize = 8;
 /// The timeout of a review.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -51,7 +50,7 @@ pub struct Authorizer {
     client: Client,
     permissions: Arc<Kept<()>>,
     refused: Arc<Kept<()>>,
-    reviews: Arc<Semaphore>,
+    turns: Arc<Turns>,
 }
 
 impl fmt::Debug for Authorizer {
@@ -100,23 +99,28 @@ impl Authorizer {
             client,
             permissions: Arc::new(Kept::new(MAX_KEPT, MAX_KEPT)),
             refused: Arc::new(Kept::new(MAX_KEPT, MAX_KEPT)),
-            reviews: Arc::new(Semaphore::new(MAX_REVIEWS)),
+            turns: Arc::default(),
         }
     }
 
-    /// Checks whether the user of `token` may get `path`.
+    /// Checks whether the user of `token`, which the client at `address` shows, may get `path`.
     ///
     /// # Errors
     /// The user may not, or the API server didn't answer.
-    pub async fn authorize(&self, token: Option<&str>, path: &str) -> Result<(), Refusal> {
+    pub async fn authorize(
+        &self,
+        token: Option<&str>,
+        address: IpAddr,
+        path: &str,
+    ) -> Result<(), Refusal> {
         let token = token.ok_or(Refusal::NoToken)?;
         let (of_token, of_both) = (key(token), key(&format!("{token}\n{path}")));
         if self.permissions.get(&of_both, Instant::now()).is_some() {
             return Ok(());
         }
         let review = async {
-            let _permit = self.reviews.acquire().await;
-            // Checked again after the permit is acquired: concurrent requests with one token share
+            let _turn = self.turns.take(address, token).await;
+            // Checked again in its turn: concurrent requests with one token share
             // its refusal.
             if self.refused.get(&of_token, Instant::now()).is_some() {
                 return Err(Refusal::UnknownToken);
@@ -192,6 +196,8 @@ mod tests {
 
     use super::*;
 
+    const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
     /// Returns an API server that accepts no token but `good`, and the tokens and audiences of the
     /// reviews that it received.
     fn server(good: String) -> (Client, Arc<Mutex<Vec<Value>>>) {
@@ -237,11 +243,12 @@ mod tests {
         for _ in 0..3 {
             for path in ["/metrics", "/status"] {
                 for token in &bad {
-                    let answer = authorizer.authorize(Some(token), path).await;
+                    let answer = authorizer.authorize(Some(token), CLIENT, path).await;
                     assert_eq!(answer, Err(Refusal::UnknownToken));
                 }
             }
-            assert_eq!(authorizer.authorize(Some(&ours), "/status").await, Ok(()));
+            let answer = authorizer.authorize(Some(&ours), CLIENT, "/status").await;
+            assert_eq!(answer, Ok(()));
         }
         let asked = asked.lock().unwrap();
         let audiences: Vec<&Value> = asked.iter().map(|spec| &spec["audiences"]).collect();

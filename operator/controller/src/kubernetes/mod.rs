@@ -31,6 +31,7 @@ pub mod shared;
 pub mod status;
 pub mod store;
 pub mod tokens;
+mod turns;
 pub mod watch;
 pub mod writer;
 

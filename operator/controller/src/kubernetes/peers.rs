@@ -91,11 +91,11 @@ impl Versions {
     /// counts, and their changes since `known` if that is the version before.
     pub fn publish(
         &mut self,
-        tallies: Tallies,
+        tallies: Arc<Tallies>,
         known: Option<&str>,
     ) -> (String, Arc<Tallies>, Option<Changes>) {
-        if *self.current != tallies {
-            self.before = std::mem::replace(&mut self.current, Arc::new(tallies));
+        if self.current != tallies {
+            self.before = std::mem::replace(&mut self.current, tallies);
             self.number += 1;
         }
         let before = self.number.checked_sub(1).map(|number| self.name(number));
@@ -325,16 +325,16 @@ mod tests {
     #[test]
     fn changes_are_known_since_the_version_before_and_no_other() {
         let mut versions = Versions::default();
-        let (first, ..) = versions.publish(tallies(1), None);
-        let (same, _, changes) = versions.publish(tallies(1), Some(&first));
+        let (first, ..) = versions.publish(Arc::new(tallies(1)), None);
+        let (same, _, changes) = versions.publish(Arc::new(tallies(1)), Some(&first));
         assert_eq!((&same, changes), (&first, None));
-        let (second, current, changes) = versions.publish(tallies(2), Some(&first));
+        let (second, current, changes) = versions.publish(Arc::new(tallies(2)), Some(&first));
         assert_ne!(first, second);
         assert_eq!(*current, tallies(2));
         assert_eq!(changes, Some(tallies(2).changes_since(&tallies(1))));
-        let (_, current, changes) = versions.publish(tallies(3), Some(&first));
+        let (_, current, changes) = versions.publish(Arc::new(tallies(3)), Some(&first));
         assert_eq!((&*current, changes), (&tallies(3), None), "too old");
-        let (other, ..) = Versions::default().publish(tallies(1), None);
+        let (other, ..) = Versions::default().publish(Arc::new(tallies(1)), None);
         assert_ne!(first, other, "another run");
     }
 }

@@ -34,6 +34,9 @@ use crate::xds::tls::Trust;
 pub const CA_KEY: &str = "ca.crt";
 /// The time within which several changes are handled as one.
 const SETTLE: Duration = Duration::from_millis(200);
+/// The shortest interval between two comparisons of all ConfigMaps: a tenant may edit its own all
+/// the time.
+const INTERVAL: Duration = Duration::from_secs(1);
 /// The pause after a failure.
 const RETRY: Duration = Duration::from_secs(60);
 
@@ -59,6 +62,7 @@ impl Publisher {
     async fn follow(mut self) {
         let mut changes = pin!(self.changes());
         loop {
+            let begun = Instant::now();
             let ca = self.trust.borrow_and_update().client_ca().to_vec();
             let published = self.publish(&String::from_utf8_lossy(&ca)).await;
             if let Err(error) = &published {
@@ -71,7 +75,7 @@ impl Publisher {
                 () = sleep(RETRY), if published.is_err() => {}
                 else => return,
             }
-            let settled = Instant::now() + SETTLE;
+            let settled = (Instant::now() + SETTLE).max(begun + INTERVAL);
             while let Ok(Some(())) = timeout_at(settled, changes.next()).await {}
         }
     }
@@ -108,14 +112,20 @@ impl Publisher {
         let only =
             ListParams::default().fields(&format!("metadata.name={}", self.config_maps.name));
         let mut found = BTreeMap::new();
+        let mut failed = Ok(());
         for api in self.config_maps() {
-            for map in api.list(&only).await? {
-                let data = map.data.clone().unwrap_or_default();
-                found.insert(map.namespace().unwrap_or_default(), data);
+            match api.list(&only).await {
+                Ok(maps) => found.extend(maps.into_iter().map(|map| {
+                    let data = map.data.clone().unwrap_or_default();
+                    (map.namespace().unwrap_or_default(), data)
+                })),
+                // One of several namespaces may be gone, and its Role with it. The others get the
+                // CA, and so does this one as soon as it may be written.
+                Err(error) if self.namespaces.len() > 1 => failed = Err(error),
+                Err(error) => return Err(error),
             }
         }
         let owner = self.owner().await?;
-        let mut failed = Ok(());
         for namespace in self.wanted().await? {
             let data = found.get(&namespace);
             if data.is_some_and(|data| {
@@ -187,4 +197,78 @@ fn is_terminating(status: &Status) -> bool {
     let details = status.details.iter().flat_map(|details| &details.causes);
     let mut reasons = details.map(|cause| cause.reason.as_str());
     status.code == 403 && reasons.any(|reason| reason == "NamespaceTerminating")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::fs;
+    use std::sync::Mutex;
+    use std::time::SystemTime;
+
+    use http::{Method, Request, Response};
+    use kube::client::Body;
+
+    use super::*;
+    use crate::certificate::{Authority, new_authority};
+    use crate::xds::tls::TlsFiles;
+
+    async fn trust() -> watch::Receiver<Arc<Trust>> {
+        let dir = tempfile::tempdir().unwrap();
+        let (now, life) = (SystemTime::now(), Duration::from_secs(3_600));
+        let ca = new_authority("test", life, now).unwrap();
+        let signer = Authority::from_pem(ca.cert.as_bytes(), ca.key.as_bytes()).unwrap();
+        let own = signer.server(&["headgate".to_owned()], &[], life, now);
+        let own = own.unwrap();
+        let file = |name: &str, content: &str| {
+            let path = dir.path().join(name);
+            fs::write(&path, content).unwrap();
+            path
+        };
+        let files = TlsFiles {
+            cert: file("tls.crt", &own.cert),
+            key: file("tls.key", &own.key),
+            client_ca: file("ca.crt", &ca.cert),
+            tokens: true,
+        };
+        files.load().await.unwrap().subscribe()
+    }
+
+    /// A namespace that is deleted takes its Role along.
+    #[tokio::test]
+    async fn a_namespace_that_is_gone_keeps_no_other_from_the_ca() {
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&written);
+        let answer = move |request: Request<Body>| {
+            let path = request.uri().path().to_owned();
+            let (code, body) = match (request.method(), path.contains("/gone/")) {
+                (_, true) => (
+                    403,
+                    json!({"kind": "Status", "status": "Failure", "code": 403}),
+                ),
+                (&Method::PATCH, _) => {
+                    log.lock().unwrap().push(path);
+                    (200, json!({"metadata": {}}))
+                }
+                _ if path.ends_with("/configmaps") => (200, json!({"metadata": {}, "items": []})),
+                _ => (200, json!({"metadata": {"name": "system", "uid": "u"}})),
+            };
+            let body = Body::from(body.to_string().into_bytes());
+            let answer = Response::builder().status(code).body(body).unwrap();
+            ready(Ok::<_, Infallible>(answer))
+        };
+        let publisher = Publisher {
+            client: Client::new(tower::service_fn(answer), "default"),
+            config_maps: ObjectKey::new("system", "ca"),
+            trust: trust().await,
+            namespaces: vec!["gone".to_owned(), "kept".to_owned()],
+            selector: None,
+        };
+        let published = publisher.publish("pem").await;
+        assert!(published.is_err(), "it is tried again");
+        assert_eq!(
+            *written.lock().unwrap(),
+            ["/api/v1/namespaces/kept/configmaps/ca"]
+        );
+    }
 }

@@ -46,6 +46,15 @@ pub(super) fn says_audience(token: &str, audience: &str) -> bool {
     })
 }
 
+/// Returns the namespace of the service account that a token claims to be of. Only the API server
+/// can verify that.
+pub(super) fn claimed_namespace(token: &str) -> Option<String> {
+    let claims = claims(token)?;
+    claims["kubernetes.io"]["namespace"]
+        .as_str()
+        .map(str::to_owned)
+}
+
 /// Returns the time from `now` for which a token claims to be valid.
 pub(super) fn life(token: &str, now: SystemTime) -> Option<Duration> {
     let end = Duration::from_secs(claims(token)?["exp"].as_u64()?);

@@ -9,18 +9,19 @@
 //! the API server is away, an older answer counts until the token expires, so that a proxy that
 //! reconnects then keeps its policies.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use k8s_openapi::api::authentication::v1::TokenReviewStatus;
 use kube::Client;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use super::kept::{Kept, Key, key};
 use super::review::{life, review};
+use super::turns::{InUse, Turns};
 
 /// The audience of proxies' tokens.
 pub const AUDIENCE: &str = "headgate";
@@ -34,9 +35,7 @@ const MAX_KNOWN: usize = 32_768;
 const MAX_KNOWN_OF_NAMESPACE: usize = MAX_KNOWN / 2;
 /// The largest number of refused tokens in the cache.
 const MAX_REFUSED: usize = 1_024;
-/// The number of reviews in flight; further ones wait.
-const MAX_REVIEWS: usize = 16;
-/// The timeout of a review, and before it of the wait for a permit.
+/// The timeout of a review, and before it of the wait for a turn.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest token, in bytes.
 const MAX_BYTES: usize = 8_192;
@@ -79,8 +78,8 @@ pub struct ProxyTokens {
     known: Arc<Kept<Known>>,
     refused: Arc<Kept<Refusal>>,
     /// Reviews in progress, by token: concurrent streams of a proxy share one.
-    running: Arc<Mutex<HashMap<Key, Weak<Running>>>>,
-    permits: Arc<Semaphore>,
+    running: Arc<InUse<Key, Running>>,
+    turns: Arc<Turns>,
 }
 
 impl fmt::Debug for ProxyTokens {
@@ -98,15 +97,15 @@ impl ProxyTokens {
             known: Arc::new(Kept::new(MAX_KNOWN, MAX_KNOWN_OF_NAMESPACE)),
             refused: Arc::new(Kept::new(MAX_REFUSED, MAX_REFUSED)),
             running: Arc::default(),
-            permits: Arc::new(Semaphore::new(MAX_REVIEWS)),
+            turns: Arc::default(),
         }
     }
 
-    /// Returns the account of `token`.
+    /// Returns the account of `token`, which the client at `address` shows.
     ///
     /// # Errors
     /// The token has none, or the API server is away and hasn't reviewed this token before.
-    pub async fn account(&self, token: &str) -> Result<Account, Refusal> {
+    pub async fn account(&self, token: &str, address: IpAddr) -> Result<Account, Refusal> {
         if token.len() > MAX_BYTES {
             let why = format!("the token has more than {MAX_BYTES} bytes");
             return Err(Refusal::Invalid(why));
@@ -115,7 +114,9 @@ impl ProxyTokens {
         if let Some(account) = self.fresh(&key) {
             return Ok(account);
         }
-        let running = self.running(key);
+        // A review that has ended is no longer in progress.
+        let in_progress = |running: &Running| !running.initialized();
+        let running = self.running.get_if(key, in_progress, Running::new);
         let reviewed = running.get_or_init(async || {
             // Another review of this token may have ended meanwhile.
             if let Some(account) = self.fresh(&key) {
@@ -124,8 +125,8 @@ impl ProxyTokens {
             if let Some(refusal) = self.refused.get(&key, Instant::now()) {
                 return Err(refusal);
             }
-            let permit = timeout(TIMEOUT, self.permits.acquire()).await;
-            let _permit = permit.map_err(|_| late())?;
+            let turn = timeout(TIMEOUT, self.turns.take(address, token)).await;
+            let _turn = turn.map_err(|_| late())?;
             let reviewed = timeout(TIMEOUT, self.review(token)).await;
             let reviewed = reviewed.unwrap_or_else(|_| Err(late()));
             self.keep(key, token, &reviewed);
@@ -136,19 +137,6 @@ impl ProxyTokens {
             (Err(Refusal::Unavailable(_)), Some((account, _))) => Ok(account),
             (reviewed, _) => reviewed,
         }
-    }
-
-    /// Returns the review in progress of a token, or a new one.
-    fn running(&self, key: Key) -> Arc<Running> {
-        let mut all = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = all.get(&key).and_then(Weak::upgrade);
-        if let Some(running) = known.filter(|running| !running.initialized()) {
-            return running;
-        }
-        all.retain(|_, running| running.strong_count() > 0);
-        let running = Arc::default();
-        all.insert(key, Arc::downgrade(&running));
-        running
     }
 
     /// Returns the account of a token that was reviewed within [`KEEP`].

@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -103,7 +103,7 @@ pub struct Writer {
 /// The inputs of a pass.
 struct Pass {
     plan: Arc<Plan>,
-    tallies: Tallies,
+    tallies: Arc<Tallies>,
     deliveries: Arc<Delivered>,
     /// Whether proxies could be reconnecting.
     settling: bool,
@@ -119,7 +119,8 @@ impl Pass {
         right.is_some_and(|right| Arc::ptr_eq(right, observed))
             && self.settling == before.settling
             && (Arc::ptr_eq(&self.plan, &before.plan) || before.knows(state))
-            && self.tallies.is_same(&before.tallies, &state.name)
+            && (Arc::ptr_eq(&self.tallies, &before.tallies)
+                || self.tallies.is_same(&before.tallies, &state.name))
             && (Arc::ptr_eq(&self.deliveries, &before.deliveries)
                 || self.deliveries.programmed(&state.name)
                     == before.deliveries.programmed(&state.name))
@@ -288,9 +289,9 @@ impl Writer {
             // A new leader's missing delivery doesn't mean "not delivered".
             return Some(now + INTERVAL);
         }
-        let mut tallies = Tallies::of(&self.inputs.registry.proxies(SystemTime::now()));
+        let mut tallies = self.inputs.registry.tallies();
         for of_peer in peers.tallies.values() {
-            tallies.merge(of_peer);
+            Arc::make_mut(&mut tallies).merge(of_peer);
         }
         let mut pass = Pass {
             plan,
@@ -413,12 +414,26 @@ impl Writer {
 
     /// Applies the outcome of a write.
     fn written(&mut self, written: Written) {
+        // The API server drops fields that the CRD lacks. Such a write changes nothing, and the
+        // status still differs.
+        let is_idle = matches!(
+            &written.result,
+            Ok(known) if known.resource_version == written.before.resource_version
+        );
         if let Some(pace) = self.pace.get_mut(&written.key) {
             pace.in_flight = false;
             pace.failures = match written.result {
                 Err(Failure::Other(_)) => pace.failures.saturating_add(1),
+                Ok(_) if is_idle => pace.failures.saturating_add(1),
                 _ => 0,
             };
+            if is_idle && pace.failures == 1 {
+                warn!(
+                    policy = %written.key,
+                    "the API server drops a part of its status; the CRD may be of another version: \
+                     headgate check"
+                );
+            }
         }
         let result = match written.result {
             Ok(observed) => {
@@ -495,6 +510,7 @@ async fn write(
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use http::{Request, Response};
     use kube::client::Body;
@@ -676,6 +692,56 @@ mod tests {
             others.send_replace(peers(2));
             pass("an answer");
         }
+    }
+
+    /// An older CRD, which drops the conditions of all targets together.
+    #[tokio::test]
+    async fn a_status_that_the_crd_drops_a_part_of_is_written_less_and_less() {
+        let (sent, written) = (Arc::new(AtomicUsize::new(0)), state(0));
+        let (count, uid) = (Arc::clone(&sent), observed(&written, 1).uid);
+        let answer = move |request: Request<Body>| {
+            let (count, uid) = (Arc::clone(&count), uid.clone());
+            async move {
+                count.fetch_add(1, Ordering::Relaxed);
+                let body = request.into_body().collect_bytes().await.unwrap();
+                let mut policy: serde_json::Value = serde_json::from_slice(&body).unwrap();
+                // Only the first write changes the object.
+                policy["metadata"]["resourceVersion"] = json!("2");
+                policy["status"]
+                    .as_object_mut()
+                    .unwrap()
+                    .remove("conditions");
+                policy["metadata"]["uid"] = json!(uid);
+                policy["metadata"]["generation"] = json!(1);
+                policy["spec"] = json!({});
+                let body = Body::from(policy.to_string().into_bytes());
+                Ok::<_, Infallible>(Response::new(body))
+            }
+        };
+        let client = Client::new(tower::service_fn(answer), "default");
+        let observations = Arc::new(Observations::default());
+        let unwritten = Observed {
+            status: None,
+            ..observed(&written, 1)
+        };
+        observations.newer(ObjectKey::new("a", "0000"), unwritten);
+        let plan = Plan {
+            policies: vec![written],
+            ..Plan::default()
+        };
+        let plans = watch::channel(Arc::new(plan)).1;
+        let peers = watch::channel(peers(1)).1;
+        let mut writer = writer(client, plans, observations, peers);
+        let begun = Instant::now();
+        for second in 0..64 {
+            let _ = writer.pass(begun + Duration::from_secs(second));
+            while !writer.writes.is_empty() {
+                tokio::task::yield_now().await;
+                writer.collect();
+            }
+        }
+        // After 1, 2, 4, 8, 16 and 32 s.
+        assert_eq!(sent.load(Ordering::Relaxed), 6);
     }
 
     #[test]

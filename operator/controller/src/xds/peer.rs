@@ -149,7 +149,7 @@ impl Peer {
     ) -> Result<Self, Refusal> {
         let needs_token = self.proven.as_deref().is_some_and(Result::is_err);
         if let (true, Some(token), Some(tokens)) = (needs_token, token, tokens) {
-            let account = tokens.account(token).await?;
+            let account = tokens.account(token, self.address.ip()).await?;
             let (namespace, name) = (account.namespace, account.name);
             self.proven = Some(Arc::new(Ok(Spiffe {
                 id: format!("spiffe://{TRUST_DOMAIN}/ns/{namespace}/sa/{name}"),

@@ -1,8 +1,8 @@
 //! The counts of proxies for each policy, of one replica or of all.
 //!
 //! A policy's `Programmed` condition covers every proxy that should enforce it, on any replica. So
-//! each replica counts its own proxies, in one pass for all policies, and the leader adds up all
-//! counts. Counts are small, unlike lists of proxies.
+//! each replica counts its own proxies, those of a policy when one of them has changed, and the
+//! leader adds up all counts. Counts are small, unlike lists of proxies.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -78,26 +78,28 @@ impl Tally {
 
 impl Tallies {
     /// Returns the counts of the proxies with these streams, in `O(streams × policies of a proxy)`.
-    /// Streams of one node over one connection belong to one proxy.
     pub fn of<'a, P: Borrow<Proxy> + 'a>(streams: impl IntoIterator<Item = &'a P>) -> Self {
-        let mut proxies: BTreeMap<(&str, &str), Vec<&Proxy>> = BTreeMap::new();
+        let mut of_policy: BTreeMap<&str, Vec<&Proxy>> = BTreeMap::new();
         for stream in streams.into_iter().map(Borrow::<Proxy>::borrow) {
-            if stream.disconnected.is_none() && stream.assigned.is_some() {
-                let proxy = (stream.identity.id.as_str(), stream.peer.as_str());
-                proxies.entry(proxy).or_default().push(stream);
+            for stage in stream.stages().filter(|_| stream.disconnected.is_none()) {
+                of_policy.entry(&stage.policy).or_default().push(stream);
             }
         }
         let mut tallies = Self::default();
-        for streams in proxies.values() {
-            tallies.count(streams);
+        for (policy, streams) in of_policy {
+            tallies.count(policy, &streams);
         }
         tallies
     }
 
-    /// Counts one proxy. It runs a policy once all its streams with a part of the policy do.
-    fn count(&mut self, streams: &[&Proxy]) {
-        let mut of_policy: BTreeMap<&str, (i64, &Proxy, Tally)> = BTreeMap::new();
-        for stream in streams {
+    /// Counts the proxies of `policy` anew. `streams` are all that have a stage of it. Streams of
+    /// one node over one connection belong to one proxy, which runs the policy once all of them do.
+    pub fn count<P: Borrow<Proxy>>(&mut self, policy: &str, streams: &[P]) {
+        let mut proxies: BTreeMap<(&str, &str), (i64, &Proxy, Tally)> = BTreeMap::new();
+        for stream in streams.iter().map(Borrow::<Proxy>::borrow) {
+            let Some(stage) = stream.stages().find(|stage| stage.policy == policy) else {
+                continue;
+            };
             let (running, rejected) = match stream.run_state() {
                 RunState::Running => (1, None),
                 RunState::Pending => (0, None),
@@ -106,30 +108,33 @@ impl Tallies {
                     (0, Some(Rejection { node, message }))
                 }
             };
-            for stage in stream.stages() {
-                let one = Tally {
-                    total: 1,
-                    running: 1,
-                    rejected: None,
-                };
-                let start = (stage.generation, *stream, one);
-                let (_, _, tally) = of_policy.entry(&stage.policy).or_insert(start);
-                tally.running = tally.running.min(running);
-                let refusals = [tally.rejected.take(), rejected.clone()];
-                tally.rejected = refusals.into_iter().flatten().min();
-            }
+            let one = Tally {
+                total: 1,
+                running: 1,
+                rejected: None,
+            };
+            let proxy = (stream.identity.id.as_str(), stream.peer.as_str());
+            let start = (stage.generation, stream, one);
+            let (_, _, tally) = proxies.entry(proxy).or_insert(start);
+            tally.running = tally.running.min(running);
+            let refusals = [tally.rejected.take(), rejected];
+            tally.rejected = refusals.into_iter().flatten().min();
         }
-        for (policy, (generation, stream, one)) in of_policy {
-            let counts = self.0.entry(policy.to_owned()).or_default();
-            counts.all.add(&one);
+        let mut counts = Counts::default();
+        for (generation, stream, one) in proxies.values() {
+            counts.all.add(one);
             let mut targets = stream.targets_of(policy).peekable();
             if targets.peek().is_none() {
-                counts.add(generation, None, &one);
+                counts.add(*generation, None, one);
             }
             for target in targets {
-                counts.add(generation, Some(target), &one);
+                counts.add(*generation, Some(target), one);
             }
         }
+        match proxies.is_empty() {
+            true => self.0.remove(policy),
+            false => self.0.insert(policy.to_owned(), counts),
+        };
     }
 
     /// Adds the counts of another replica.

@@ -218,7 +218,7 @@ fn operator(proxies: &Value) -> Operator {
 fn proxy(node: &str, namespace: &str, more: &Value) -> Value {
     let mut proxy = json!({
         "node": node, "cluster": "c", "target": null, "namespace": namespace, "peer": "p",
-        "slots": [], "policies": [],
+        "slots": ["headgate"], "policies": [],
         "connected": "2026-03-01T12:00:00Z", "disconnected": null, "state": "Running",
         "problem": null, "sent": null, "acked": null, "nack": null,
     });
@@ -239,12 +239,31 @@ fn proxies_with_problems_are_named() {
     assert_eq!(problem.verdict, Error);
     assert_eq!(problem.message, "1 of 1 have a problem: p1: no identity");
     assert_eq!(judged(&json!({"state": "Rejected"})).verdict, Error);
+    assert_eq!(judged(&json!({"slots": []})).verdict, Error);
     assert_eq!(
         judged(&json!({"expires": "2020-01-01T00:00:00Z"})).verdict,
         Error
     );
     let gone = json!({"problem": "no identity", "disconnected": "2026-03-01T12:00:00Z"});
     assert_eq!(judged(&gone).message, "0 connected");
+}
+
+#[test]
+fn an_operator_that_does_not_serve_its_module_is_named() {
+    let here = || Ok("no such module here; there is /modules/0aff.wasm\n".to_owned());
+    let fine = module(&[("system/a", "0a", here()), ("system/b", "0aff", here())]);
+    assert_eq!(
+        (fine.verdict, &*fine.message),
+        (Fine, "served by 2 operators")
+    );
+    let away = Err("503: no route".to_owned());
+    let found = module(&[("system/a", "0a", away), ("system/b", "1b", here())]);
+    assert_eq!(found.verdict, Error);
+    assert_eq!(
+        found.message,
+        "2 of 2 operators don't serve it: system/a: 503: no route, system/b: no such module here; \
+         there is /modules/0aff.wasm"
+    );
 }
 
 #[test]

@@ -109,15 +109,11 @@ pub fn workloads(plan: &Plan, cluster: &Cluster) -> (Vec<Workload>, Vec<Meeting>
             all.extend(workload(plan, cluster, &attachment.proxies));
         }
     }
-    let (met, seen) = meetings(&all, cluster);
+    let (meetings, seen) = meetings(&all, cluster);
     for (workload, seen) in all.iter_mut().zip(seen) {
         workload.seen = seen;
     }
-    let mut winners: Vec<Option<usize>> = Vec::with_capacity(all.len());
-    for (i, others) in met.iter().enumerate() {
-        let winner = others.iter().find(|&&j| j < i && winners[j].is_none());
-        winners.push(winner.copied());
-    }
+    let winners = winners(all.len(), &meetings);
     let mut left_out = Vec::new();
     for (loser, winner) in all.iter().zip(&winners) {
         let Some(winner) = winner.map(|w| &all[w]) else {
@@ -182,13 +178,37 @@ fn place(proxies: &ProxySelector, cluster: &Cluster) -> Place {
     }
 }
 
-/// Returns for each workload those that share a Pod with it: by their selectors, or by an observed
-/// Pod that matches both. Also returns for each whether Istio's proxy runs in one of its Pods.
-fn meetings(all: &[Workload], cluster: &Cluster) -> (Vec<BTreeSet<usize>>, Vec<bool>) {
-    let mut met = vec![BTreeSet::new(); all.len()];
-    let mut meet = |group: &[usize]| {
-        for &i in group {
-            met[i].extend(group.iter().copied().filter(|&j| j != i));
+/// Returns for each of the workloads `None` if it has an object, else the first workload in whose
+/// place it has none.
+///
+/// Of each group only one has an object. So the time grows with the sizes of the groups: a tenant
+/// may have a thousand Services for the same Pods.
+fn winners(workloads: usize, groups: &BTreeSet<Vec<usize>>) -> Vec<Option<usize>> {
+    let mut groups_of = vec![Vec::new(); workloads];
+    for (group, members) in groups.iter().enumerate() {
+        for &member in members {
+            groups_of[member].push(group);
+        }
+    }
+    let mut winner_of: Vec<Option<usize>> = vec![None; groups.len()];
+    let winner = |(i, groups): (usize, &Vec<usize>)| {
+        let winner = groups.iter().filter_map(|&group| winner_of[group]).min();
+        if winner.is_none() {
+            groups.iter().for_each(|&group| winner_of[group] = Some(i));
+        }
+        winner
+    };
+    groups_of.iter().enumerate().map(winner).collect()
+}
+
+/// Returns the groups of workloads that share a Pod: by their selectors, or by an observed Pod that
+/// matches all. Also returns for each workload whether Istio's proxy runs in one of its Pods.
+fn meetings(all: &[Workload], cluster: &Cluster) -> (BTreeSet<Vec<usize>>, Vec<bool>) {
+    let mut groups = BTreeSet::new();
+    // Pods of one workload are in the same groups.
+    let mut meet = |group: &Vec<usize>| {
+        if group.len() > 1 && !groups.contains(group) {
+            groups.insert(group.clone());
         }
     };
     let selectors = Selectors::new(all.iter().map(|w| w.proxies.clone()).collect());
@@ -206,7 +226,7 @@ fn meetings(all: &[Workload], cluster: &Cluster) -> (Vec<BTreeSet<usize>>, Vec<b
         }
         meet(&group);
     }
-    (met, seen)
+    (groups, seen)
 }
 
 /// The targets of a plan, each looked up without a pass over all Pods and attachments.

@@ -8,18 +8,21 @@ use headgate_api::compile::{self, Promises};
 use headgate_api::plan::Portion;
 use headgate_api::validate::ValidPolicy;
 
+/// A portion of a policy, compiled.
+type Part<T> = (Portion, Arc<T>);
+
 /// The compiled form of a policy. Only the parts that the current plan uses are kept.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// The policy's stage for one endpoint, from which all other parts are derived.
     base: Option<StageConfig>,
-    stages: Vec<Arc<StageConfig>>,
-    configs: Vec<Arc<FilterConfig>>,
+    stages: Vec<Part<StageConfig>>,
+    configs: Vec<Part<FilterConfig>>,
     /// The configuration of outbound slots.
     outbound: Option<Arc<FilterConfig>>,
     /// The parts of the previous plan.
-    old_stages: Vec<Arc<StageConfig>>,
-    old_configs: Vec<Arc<FilterConfig>>,
+    old_stages: Vec<Part<StageConfig>>,
+    old_configs: Vec<Part<FilterConfig>>,
 }
 
 impl Known {
@@ -67,39 +70,34 @@ impl Known {
         routes: &[String],
         portion: Portion,
     ) -> Arc<StageConfig> {
-        let wanted = StageConfig {
-            routes: routes.to_vec(),
-            ..portion.of(&policy.stage)
-        };
-        let same = |s: &&Arc<StageConfig>| is_same(s, &wanted) && s.routes == routes;
-        if let Some(known) = self.stages.iter().find(same) {
+        let portion = portion.that_matters(&policy.stage);
+        let is_same = |(of, stage): &&Part<StageConfig>| *of == portion && stage.routes == routes;
+        if let Some((_, known)) = self.stages.iter().find(is_same) {
             return Arc::clone(known);
         }
-        let stage = match self.old_stages.iter().find(same) {
-            Some(known) => Arc::clone(known),
-            None => Arc::new(wanted),
+        let stage = match self.old_stages.iter().find(is_same) {
+            Some((_, known)) => Arc::clone(known),
+            None => Arc::new(StageConfig {
+                routes: routes.to_vec(),
+                ..portion.of(&policy.stage)
+            }),
         };
-        self.stages.push(Arc::clone(&stage));
+        self.stages.push((portion, Arc::clone(&stage)));
         stage
     }
 
     /// Returns the configuration that enforces this portion of the policy alone.
     pub(super) fn config(&mut self, policy: &ValidPolicy, portion: Portion) -> Arc<FilterConfig> {
-        let wanted = portion.of(&policy.stage);
-        let same = |c: &&Arc<FilterConfig>| c.stages.iter().all(|s| is_same(s, &wanted));
-        if let Some(known) = self.configs.iter().find(same) {
+        let portion = portion.that_matters(&policy.stage);
+        let is_same = |(of, _): &&Part<FilterConfig>| *of == portion;
+        if let Some((_, known)) = self.configs.iter().find(is_same) {
             return Arc::clone(known);
         }
-        let config = match self.old_configs.iter().find(same) {
-            Some(known) => Arc::clone(known),
-            None => Arc::new(compile::of_stages(vec![wanted])),
+        let config = match self.old_configs.iter().find(is_same) {
+            Some((_, known)) => Arc::clone(known),
+            None => Arc::new(compile::of_stages(vec![portion.of(&policy.stage)])),
         };
-        self.configs.push(Arc::clone(&config));
+        self.configs.push((portion, Arc::clone(&config)));
         config
     }
-}
-
-/// Whether two stages of one policy have the same portion of it.
-fn is_same(a: &StageConfig, b: &StageConfig) -> bool {
-    a.parallelism == b.parallelism && a.workflows == b.workflows
 }

@@ -1,4 +1,5 @@
 use std::convert::Infallible;
+use std::net::Ipv4Addr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -7,17 +8,17 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use http::{Request, Response};
 use kube::client::Body;
 use serde_json::{Value, json};
-use tokio::sync::Notify;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::*;
 
-/// An API server that answers `status` for every token, but never for [`HUNG`].
+/// An API server that answers `status` for every token, but never for one that is [`hung`].
 struct Server {
     status: Mutex<Value>,
     asked: AtomicUsize,
     is_away: AtomicBool,
-    is_hanging: Notify,
+    hanging: watch::Sender<usize>,
 }
 
 fn server(status: Value) -> (ProxyTokens, Arc<Server>) {
@@ -25,7 +26,7 @@ fn server(status: Value) -> (ProxyTokens, Arc<Server>) {
         status: Mutex::new(status),
         asked: AtomicUsize::new(0),
         is_away: AtomicBool::new(false),
-        is_hanging: Notify::new(),
+        hanging: watch::Sender::new(0),
     });
     let state = Arc::clone(&server);
     let answer = move |request: Request<Body>| {
@@ -35,8 +36,8 @@ fn server(status: Value) -> (ProxyTokens, Arc<Server>) {
             let body = request.into_body().collect_bytes().await.unwrap();
             let mut review: Value = serde_json::from_slice(&body).unwrap();
             assert_eq!(review["spec"]["audiences"], json!([AUDIENCE]));
-            if review["spec"]["token"] == HUNG {
-                server.is_hanging.notify_one();
+            if review["spec"]["token"].as_str().unwrap().ends_with(HUNG) {
+                server.hanging.send_modify(|hanging| *hanging += 1);
                 return std::future::pending().await;
             }
             review["status"] = server.status.lock().unwrap().clone();
@@ -64,8 +65,19 @@ fn token() -> String {
     format!("e30.{}.c2ln", BASE64_URL_SAFE_NO_PAD.encode(claims))
 }
 
-/// A token whose review gets no answer.
+/// The signature of tokens whose review gets no answer.
 const HUNG: &str = "hung";
+const CLIENT: IpAddr = address(0);
+
+const fn address(number: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 0, 0, number))
+}
+
+/// Returns a token that claims to be of `namespace` and whose review gets no answer.
+fn hung(namespace: &str, number: u8) -> String {
+    let claims = json!({"kubernetes.io": {"namespace": namespace}, "number": number}).to_string();
+    format!("e30.{}.{HUNG}", BASE64_URL_SAFE_NO_PAD.encode(claims))
+}
 const WEB: &str = "system:serviceaccount:shop:web";
 
 #[tokio::test]
@@ -92,7 +104,7 @@ async fn the_account_is_what_the_api_server_says() {
         (json!({}), Err("doesn't accept the token;")),
     ] {
         let (tokens, _) = server(status.clone());
-        match (tokens.account(&token()).await, expected) {
+        match (tokens.account(&token(), CLIENT).await, expected) {
             (Ok(account), Ok((namespace, name))) => {
                 assert_eq!((&*account.namespace, &*account.name), (namespace, name));
             }
@@ -114,10 +126,13 @@ async fn a_token_is_reviewed_once_for_many_streams() {
         let (tokens, server) = server(status);
         let token = token();
         // A sidecar opens its streams for requests and for calls at once.
-        let (first, second) = tokio::join!(tokens.account(&token), tokens.account(&token));
+        let (first, second) = tokio::join!(
+            tokens.account(&token, CLIENT),
+            tokens.account(&token, CLIENT)
+        );
         assert_eq!(first, second);
         for _ in 0..3 {
-            assert_eq!(tokens.account(&token).await, first);
+            assert_eq!(tokens.account(&token, CLIENT).await, first);
         }
         assert_eq!(server.asked.load(Ordering::Relaxed), 1);
     }
@@ -126,21 +141,35 @@ async fn a_token_is_reviewed_once_for_many_streams() {
 #[tokio::test]
 async fn a_hung_review_delays_no_other_token() {
     let (tokens, server) = server(of(WEB, &json!([AUDIENCE])));
-    let mut hung = JoinSet::new();
-    for _ in 0..2 * MAX_REVIEWS {
-        let tokens = tokens.clone();
-        hung.spawn(async move { tokens.account(HUNG).await });
+    let mut streams = JoinSet::new();
+    let mut hang = |namespace: &str, number: u8, client: IpAddr| {
+        let (tokens, token) = (tokens.clone(), hung(namespace, number));
+        streams.spawn(async move { tokens.account(&token, client).await });
+    };
+    // Many streams with one token, many proxies of one namespace, and a client that lies about its
+    // namespace.
+    for number in 0..=u8::MAX {
+        hang("one", 0, address(number));
+        hang("many", number, address(number));
+        hang(&number.to_string(), number, address(1));
     }
-    server.is_hanging.notified().await;
-    for other in 0..256 {
-        let account = tokens.account(&format!("other/{other}")).await;
+    let mut hanging = server.hanging.subscribe();
+    // One, the share of a namespace, and that of an address, of which "many" may have a part.
+    let _ = hanging.wait_for(|hanging| *hanging >= 10).await;
+    for other in 0..=u8::MAX {
+        let account = tokens.account(&format!("other/{other}"), address(2)).await;
         assert_eq!(account.unwrap().namespace, "shop", "{other}");
     }
-    assert_eq!(server.asked.load(Ordering::Relaxed), 1 + 256);
-    // A review that was begun by a stream which has ended leaves nothing behind.
-    hung.shutdown().await;
-    tokens.account("last").await.unwrap();
-    assert_eq!(tokens.running.lock().unwrap().len(), 1);
+    assert!(*hanging.borrow() <= 1 + 8 + 2, "{}", *hanging.borrow());
+    // Reviews that were begun by streams which have ended leave nothing behind.
+    streams.shutdown().await;
+    for last in 0..=u8::MAX {
+        tokens
+            .account(&format!("last/{last}"), CLIENT)
+            .await
+            .unwrap();
+    }
+    assert!(tokens.running.len() <= 2, "{}", tokens.running.len());
 }
 
 /// A proxy that reconnects while the API server is away keeps its account.
@@ -148,7 +177,7 @@ async fn a_hung_review_delays_no_other_token() {
 async fn an_older_review_counts_while_the_api_server_is_away() {
     let (tokens, server) = server(of(WEB, &json!([AUDIENCE])));
     let token = token();
-    let account = tokens.account(&token).await.unwrap();
+    let account = tokens.account(&token, CLIENT).await.unwrap();
     let then = Instant::now().checked_sub(KEEP).unwrap();
     let expire = |life| {
         let known = (account.clone(), then);
@@ -156,17 +185,17 @@ async fn an_older_review_counts_while_the_api_server_is_away() {
     };
     server.is_away.store(true, Ordering::Relaxed);
     expire(KEEP * 2);
-    assert_eq!(tokens.account(&token).await.as_ref(), Ok(&account));
+    assert_eq!(tokens.account(&token, CLIENT).await.as_ref(), Ok(&account));
     assert_eq!(server.asked.load(Ordering::Relaxed), 2, "asked first");
     expire(KEEP);
-    let refusal = tokens.account(&token).await.unwrap_err();
+    let refusal = tokens.account(&token, CLIENT).await.unwrap_err();
     assert!(matches!(refusal, Refusal::Unavailable(_)), "{refusal}");
 
     // The API server decides again once it is back: the Pod may be gone.
     server.is_away.store(false, Ordering::Relaxed);
     *server.status.lock().unwrap() = json!({});
     expire(KEEP * 2);
-    let refusal = tokens.account(&token).await.unwrap_err();
+    let refusal = tokens.account(&token, CLIENT).await.unwrap_err();
     assert!(matches!(refusal, Refusal::Invalid(_)), "{refusal}");
 }
 
@@ -174,7 +203,7 @@ async fn an_older_review_counts_while_the_api_server_is_away() {
 async fn a_long_text_is_not_sent_to_the_api_server() {
     let (tokens, server) = server(of(WEB, &json!([AUDIENCE])));
     let refusal = tokens
-        .account(&"x".repeat(MAX_BYTES + 1))
+        .account(&"x".repeat(MAX_BYTES + 1), CLIENT)
         .await
         .unwrap_err();
     assert!(matches!(refusal, Refusal::Invalid(_)), "{refusal}");

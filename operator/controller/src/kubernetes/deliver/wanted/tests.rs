@@ -423,6 +423,35 @@ fn workloads_that_meet_on_a_pod_get_one_object_between_them() {
     );
 }
 
+/// A tenant's Services, each of which selects the same Pods by other labels.
+#[test]
+fn a_thousand_selectors_of_the_same_pods_take_time_for_each_and_not_for_each_pair() {
+    const LABELS: u32 = 10;
+    let labels = |set: u32| {
+        let labels = (0..LABELS).filter(|i| set & (1 << i) != 0);
+        labels
+            .map(|i| format!("l{i}=x"))
+            .collect::<Vec<_>>()
+            .join(",")
+    };
+    let all = (1 << LABELS) - 1;
+    let world = (1..=all).fold(World::default(), |world, set| {
+        let (service, policy) = (format!("a/s{set}"), format!("a/p{set:04}"));
+        let world = world.service(&service, &labels(set), 1);
+        world.policy_of_age(&policy, 0, "total: 20", &[&format!("Service/{service}")])
+    });
+    let world = world.pods(200, "a/x", &labels(all));
+    let (settings, installed) = (settings(), installed());
+    let observed = Observed::default();
+    let (plan, cluster) = (world.plan(), &world.cluster);
+    let wanted = wanted(&plan, cluster, &settings, &installed, &observed, SHA256);
+    assert_eq!(wanted.objects.len(), 1);
+    assert_eq!(
+        wanted.objects.values().next().unwrap().policies,
+        ["a/p0001"]
+    );
+}
+
 /// If one selector includes the other, they overlap even without an observed Pod.
 #[test]
 fn a_part_of_the_pods_is_told_apart_only_by_precedence() {

@@ -276,3 +276,32 @@ fn a_gateway_with_too_many_policies_keeps_what_fits_and_says_so() {
         "{message}"
     );
 }
+
+/// Policies of one namespace that are older, and get their routes later than another's.
+#[test]
+fn a_namespace_with_many_policies_pushes_none_of_another_out_of_a_shared_gateway() {
+    let mut world = edge(1);
+    let shop = ["HTTPRoute/shop/r"];
+    world = world.route(shop[0], &["a/edge"], &["a/x"]);
+    world = world.policy_of_age("shop/p", 2, "total: 20", &shop);
+    for i in 0..70 {
+        let route = format!("HTTPRoute/evil/r{i}");
+        world = world.route(&route, &["a/edge"], &["a/x"]).policy_of_age(
+            &format!("evil/p{i:02}"),
+            1,
+            "total: 20",
+            &[&route],
+        );
+    }
+    let enforced = at_edge(&world);
+    let is_of = |namespace: &str| {
+        let stages = enforced.config.stages.iter();
+        stages.filter(|s| s.policy.starts_with(namespace)).count()
+    };
+    assert_eq!((is_of("shop/"), is_of("evil/")), (1, MAX_STAGES - 1));
+    let beyond: Vec<&str> = { enforced.beyond_limit.iter() }
+        .map(|f| f.policy.as_str())
+        .collect();
+    assert_eq!(beyond[0], "evil/p63");
+    assert_eq!(beyond.len(), 7);
+}

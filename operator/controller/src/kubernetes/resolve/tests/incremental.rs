@@ -1,5 +1,7 @@
 //! Consecutive plans share their unchanged parts.
 
+use headgate_core::config::{AcceptFractionConfig, StrategyConfig};
+
 use super::*;
 
 fn two_workloads() -> World {
@@ -89,4 +91,35 @@ fn labels_that_proxies_make_up_do_not_fill_memory() {
         }
     }
     assert!(plan.attachments.remembered() <= 12 + 1_024);
+}
+
+/// The processing units of a second resource are divided exactly, also while slots stay the same.
+#[test]
+fn fractions_follow_scale_where_slots_do_not() {
+    let mut world = World::default()
+        .policy("a/x", "total: 2", &["Service/a/x"])
+        .service("a/x", "app=x", 2)
+        .pods(2, "a/x", "app=x");
+    let object = world.cluster.policies.get_mut(&key("a/x")).unwrap();
+    let mut policy = object.checked.clone().unwrap();
+    policy.stage.strategy = StrategyConfig::AcceptFraction(AcceptFractionConfig {
+        max_utilization: 0.5,
+        units: Some(12.0),
+        window_us: 1_000_000,
+        step_us: 100_000,
+    });
+    object.checked = Ok(policy);
+    let mut planner = Planner::default();
+    let before = planner.plan(&world.cluster);
+    let more = world.pods(4, "a/x", "app=x");
+    let after = planner.plan(&more.cluster);
+    assert_eq!(after, plan(&more.cluster));
+    let units = |plan: &Plan| {
+        let stage = &by_labels(plan, "a", "app=x").config.stages[0];
+        (
+            stage.parallelism,
+            stage.strategy.accept_fraction().unwrap().units.unwrap(),
+        )
+    };
+    assert_eq!([&before, &after].map(units), [(1, 6.0), (1, 3.0)]);
 }
