@@ -134,7 +134,13 @@ impl Reconciler {
         let module = ModuleRef::new(&self.settings, sha256);
         let pause = self.settings.retry;
         let is_unfetched = self.unfetched.look(&module, pause, observed).await;
-        self.look_for_istio(&module, observed).await || is_unfetched
+        self.look_for_istio(&module, observed, false).await || is_unfetched
+    }
+
+    /// Checks whether Istio's agents still can fetch the module. Returns whether a round is due.
+    pub(super) async fn glance(&mut self, sha256: &str, observed: &Observed) -> bool {
+        let module = ModuleRef::new(&self.settings, sha256);
+        !self.interrupted && self.look_for_istio(&module, observed, true).await
     }
 
     /// Checks whether Istio's agents can fetch the module that plugins name. Returns whether the
@@ -145,14 +151,23 @@ impl Reconciler {
     /// suffices for that, and is better than a change of the module's URL. Agents cache modules by
     /// URL. With a new URL, those that have the module would load it again, and would lose a
     /// working filter if that failed.
-    async fn look_for_istio(&mut self, module: &ModuleRef, observed: &Observed) -> bool {
+    async fn look_for_istio(
+        &mut self,
+        module: &ModuleRef,
+        observed: &Observed,
+        is_glance: bool,
+    ) -> bool {
         let named = |(adapter, _, value): (Adapter, &ObjectKey, &Value)| {
             adapter.is_plugin() && names(value, module)
         };
         if !observed.objects().any(named) {
             return false;
         }
-        match served::check(module).await {
+        let checked = match is_glance {
+            true => served::glance(module).await,
+            false => served::check(module).await,
+        };
+        match checked {
             Ok(()) if std::mem::take(&mut self.interrupted) => {
                 self.unserved = None;
                 info!("the module is served again; Istio's agents will fetch it");

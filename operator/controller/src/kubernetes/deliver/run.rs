@@ -23,6 +23,9 @@ use headgate_api::plan::Plan;
 const FIRST_ANSWERS: Duration = Duration::from_secs(10);
 /// The number of changes in the queue; watches wait while it is full.
 const BACKLOG: usize = 64;
+/// The pause between glances at the module's URL. An agent of Istio's asks five times, in two
+/// seconds at least, and gives up.
+const GLANCES: Duration = Duration::from_secs(1);
 
 /// A cluster with its plan.
 #[derive(Debug, Clone)]
@@ -59,6 +62,8 @@ pub async fn run(
     let mut again: Option<Instant> = None;
     let mut looks = tokio::time::interval(retry);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut glances = tokio::time::interval(GLANCES.min(retry));
+    glances.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut patience = pin!(tokio::time::sleep(FIRST_ANSWERS));
     let mut waits = true;
     views.mark_changed();
@@ -75,6 +80,12 @@ pub async fn run(
             _ = looks.tick(), if observed.complete() => {
                 let sha256 = modules.borrow().wasm.sha256.clone();
                 if !reconciler.look(&sha256, &observed).await {
+                    continue;
+                }
+            }
+            _ = glances.tick(), if observed.complete() => {
+                let sha256 = modules.borrow().wasm.sha256.clone();
+                if !reconciler.glance(&sha256, &observed).await {
                     continue;
                 }
             }
@@ -111,6 +122,8 @@ mod tests {
     use http::{Method, Request, Response};
     use kube::client::Body;
     use serde_json::{Value, json};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
 
     use super::super::report::State;
     use super::super::tests::{Example, SHA256, settings};
@@ -118,8 +131,8 @@ mod tests {
     use crate::xds::module::Module;
 
     /// Returns an API server without objects that serves all kinds, and answers the first write
-    /// with `first`.
-    fn server(first: u16) -> Client {
+    /// with `first`, if it is given.
+    fn server(first: Option<u16>) -> Client {
         let is_first = Arc::new(AtomicBool::new(true));
         let answer = move |request: Request<Body>| {
             let is_first = Arc::clone(&is_first);
@@ -131,7 +144,9 @@ mod tests {
                 let (code, body) = if request.method() != Method::PATCH {
                     let list = json!({"metadata": {"resourceVersion": "1"}, "items": []});
                     (200, list)
-                } else if is_first.swap(false, Ordering::Relaxed) {
+                } else if let Some(first) = first
+                    && is_first.swap(false, Ordering::Relaxed)
+                {
                     let message = "exceeded quota: configmaps";
                     let status = json!({
                         "kind": "Status", "status": "Failure", "code": first, "message": message,
@@ -164,25 +179,74 @@ mod tests {
                 retry: Duration::from_millis(20),
                 ..settings()
             };
-            let (_views, view) = watch::channel(Some(View {
-                cluster: Arc::new(example.cluster),
-                plan: Arc::new(example.plan),
-            }));
-            let wasm = Module {
-                sha256: SHA256.to_owned(),
-                ..Module::default()
-            };
-            let (_, modules) = watch::channel(Arc::new(wasm.into()));
-            let (send, mut delivered) = watch::channel(Arc::default());
-            let run = tokio::spawn(run(server(code), settings, false, view, modules, send));
+            let (_run, delivered) = start(server(Some(code)), settings, example);
             let is_delivered = |now: &Arc<Delivered>| {
                 let objects = now.policies.get("a/p");
                 objects.is_some_and(|o| o.iter().all(|o| o.state == State::Delivered))
             };
-            let healed = delivered.wait_for(is_delivered);
-            let healed = tokio::time::timeout(Duration::from_secs(60), healed).await;
-            assert!(healed.is_ok_and(|h| h.is_ok()), "{code}");
-            run.abort();
+            assert!(becomes(delivered, is_delivered).await, "{code}");
         }
+    }
+
+    /// Istio's agents give up long before the next look at the module's content.
+    #[tokio::test]
+    async fn a_short_outage_of_the_module_is_noticed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let settings = Settings {
+            envoy_gateway: false,
+            modules_url: format!("http://{}", listener.local_addr().unwrap()),
+            retry: Duration::from_secs(3600),
+            ..settings()
+        };
+        let answers = Arc::new(AtomicBool::new(true));
+        let serves = Arc::clone(&answers);
+        let (asked, requests) = watch::channel(0);
+        let _modules = AbortOnDropHandle::new(tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let _request = stream.read(&mut [0; 1024]).await.unwrap();
+                let answer = match serves.load(Ordering::Relaxed) {
+                    true => "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello",
+                    false => "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n",
+                };
+                stream.write_all(answer.as_bytes()).await.unwrap();
+                asked.send_modify(|requests| *requests += 1);
+            }
+        }));
+        let example =
+            Example::default().policy("a/p", "Service/a/search", ("a", "app=search"), &[]);
+        let (_run, delivered) = start(server(None), settings, example);
+        // Eight before the plugin is written; the next one finds it.
+        assert!(becomes(requests, |&requests: &u32| requests > 8).await);
+        answers.store(false, Ordering::Relaxed);
+        assert!(becomes(delivered, |now: &Arc<Delivered>| now.unserved.is_some()).await);
+    }
+
+    fn start(
+        client: Client,
+        settings: Settings,
+        example: Example,
+    ) -> (AbortOnDropHandle<()>, watch::Receiver<Arc<Delivered>>) {
+        let (views, view) = watch::channel(Some(View {
+            cluster: Arc::new(example.cluster),
+            plan: Arc::new(example.plan),
+        }));
+        let wasm = Module {
+            sha256: SHA256.to_owned(),
+            ..Module::default()
+        };
+        let (_, modules) = watch::channel(Arc::new(wasm.into()));
+        let (send, delivered) = watch::channel(Arc::default());
+        let run = async move {
+            let _views = views;
+            run(client, settings, false, view, modules, send).await;
+        };
+        (AbortOnDropHandle::new(tokio::spawn(run)), delivered)
+    }
+
+    async fn becomes<T>(mut values: watch::Receiver<T>, so: impl FnMut(&T) -> bool) -> bool {
+        let wait = values.wait_for(so);
+        let waited = tokio::time::timeout(Duration::from_secs(60), wait).await;
+        waited.is_ok_and(|value| value.is_ok())
     }
 }

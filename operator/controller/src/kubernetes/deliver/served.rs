@@ -40,7 +40,19 @@ pub(super) async fn check_all(module: &ModuleRef) -> Result<(), String> {
 /// # Errors
 /// One line: the URL and what is wrong with it.
 pub(super) async fn check(module: &ModuleRef) -> Result<(), String> {
-    let digest = match tokio::time::timeout(TIMEOUT, digest(&module.url)).await {
+    found(module, false).await
+}
+
+/// Does as [`check`], but a server that says that the module is unchanged needn't send it.
+///
+/// # Errors
+/// One line: the URL and what is wrong with it.
+pub(super) async fn glance(module: &ModuleRef) -> Result<(), String> {
+    found(module, true).await
+}
+
+async fn found(module: &ModuleRef, is_known: bool) -> Result<(), String> {
+    let digest = match tokio::time::timeout(TIMEOUT, digest(module, is_known)).await {
         Ok(digest) => digest.map_err(|why| format!("{}: {why:#}", module.url))?,
         Err(_) => {
             return Err(format!(
@@ -59,16 +71,22 @@ pub(super) async fn check(module: &ModuleRef) -> Result<(), String> {
     }
 }
 
-async fn digest(url: &str) -> anyhow::Result<String> {
-    let uri: Uri = url.parse()?;
+async fn digest(module: &ModuleRef, is_known: bool) -> anyhow::Result<String> {
+    let uri: Uri = module.url.parse()?;
     let authority = uri.authority().context("no host")?;
     // Only URLs have brackets around an IPv6 address.
     let host = authority.host().trim_matches(['[', ']']);
     let address = (host, authority.port_u16().unwrap_or(80));
     let stream = TcpStream::connect(address).await?;
-    let request = Request::get(uri.path()).header(header::HOST, authority.as_str());
+    let mut request = Request::get(uri.path()).header(header::HOST, authority.as_str());
+    if is_known {
+        request = request.header(header::IF_NONE_MATCH, format!("\"{}\"", module.sha256));
+    }
     let response = exchange(stream, request.body(Empty::new())?, MAX_BYTES).await?;
     let status = response.status();
+    if is_known && status == StatusCode::NOT_MODIFIED {
+        return Ok(module.sha256.clone());
+    }
     ensure!(status == StatusCode::OK, "answers {status}");
     Ok(sha256(response.body()))
 }
@@ -144,6 +162,29 @@ mod tests {
             let checked = check_all(&ModuleRef { url, sha256 }).await;
             assert_eq!(checked.is_ok(), is_served, "{checked:?}");
             server.abort();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_need_not_send_an_unchanged_module_again() {
+        for (sha256, is_served) in [(ABC, true), (&"0".repeat(64), false)] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let url = format!("http://{}/m.wasm", listener.local_addr().unwrap());
+            let server = tokio::spawn(async move {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = [0; 1024];
+                let n = stream.read(&mut request).await.unwrap();
+                let request = String::from_utf8_lossy(&request[..n]).to_lowercase();
+                let answer = match request.contains(&format!("if-none-match: \"{ABC}\"\r\n")) {
+                    true => "HTTP/1.1 304 Not Modified\r\n\r\n",
+                    false => "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc",
+                };
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            });
+            let sha256 = sha256.to_owned();
+            let seen = glance(&ModuleRef { url, sha256 }).await;
+            assert_eq!(seen.is_ok(), is_served, "{seen:?}");
+            server.await.unwrap();
         }
     }
 
