@@ -6,8 +6,8 @@
 //! optionally a bound of utilization, which judges the requests that both admit.
 //!
 //! To add a base: a file here with its algorithm, a case in [`base`], and a row in the conformance
-//! suite (`tests/strategy_conformance.rs`). To add a rule of starvation avoidance: a file with its
-//! algorithm and a case in [`avoidance`].
+//! suite (`tests/engine/strategy_conformance.rs`). To add a rule of starvation avoidance: a file
+//! with its algorithm and a case in [`avoidance`].
 
 mod accept_fraction;
 mod acceptance_allowance;

@@ -1,5 +1,6 @@
 //! Tests of expected results of simulations.
 
+mod controllers;
 mod mesh;
 mod strategies;
 mod sysid;

@@ -108,23 +108,30 @@ fn objectives_far_above_processing_times_do_not_bound_the_utilization() {
     );
 }
 
-const OVERLOADS: [f64; 3] = [1.2, 1.5, 2.0];
+pub(crate) const OVERLOADS: [f64; 3] = [1.2, 1.5, 2.0];
 
-/// Runs `strategy`, of one type of exponential processing times, which are a `part` of the target,
-/// at `load` times the capacity. Measures from 10 s on, for a hundred times the target: a rate
-/// swings over some ten.
-fn under(
-    load: f64,
-    slots: u32,
-    (target_ms, part): (f64, f64),
-    strategy: &StrategyConfig,
-) -> Outcome {
-    let times = ServiceTime::Exponential(target_ms * part);
-    let per_second = load * f64::from(slots) * 1e3 / times.mean_ms();
+/// Returns a stage of one type.
+pub(crate) fn one_type(slots: u32, strategy: &StrategyConfig) -> StageConfig {
     let mut stage = stage();
     stage.parallelism = slots;
     stage.types.drain(..2);
     stage.strategy = strategy.clone();
+    stage
+}
+
+/// Runs `strategy`, of one type of exponential processing times, which are a `part` of the target,
+/// at `load` times the capacity. Measures from 10 s on, for a hundred times the target: a rate
+/// swings over some ten.
+pub(crate) fn under(
+    load: f64,
+    slots: u32,
+    (target_ms, part): (f64, f64),
+    strategy: &StrategyConfig,
+    seed: u64,
+) -> Outcome {
+    let times = ServiceTime::Exponential(target_ms * part);
+    let per_second = load * f64::from(slots) * 1e3 / times.mean_ms();
+    let stage = one_type(slots, strategy);
     let workload = Workload::new(vec![TypeLoad::new("a", TypeId(0), 1.0, times)]).unwrap();
     let simulation = Simulation {
         stage: &stage,
@@ -132,7 +139,7 @@ fn under(
         per_second,
         warm_up: Duration::from_secs(10),
         requests: (per_second * (10.0 + (target_ms * 0.1).max(30.0))) as u64,
-        seed: 1,
+        seed,
     };
     simulation.run().unwrap()
 }
@@ -157,7 +164,7 @@ fn an_increase_of_a_hundredth_of_the_capacity_holds_targets_of_milliseconds() {
             ..figure_4(ControlScope::Type, vec![vec![target_us]])
         });
         for load in OVERLOADS {
-            let outcome = under(load, SLOTS, (target_ms, 0.1), &strategy);
+            let outcome = under(load, SLOTS, (target_ms, 0.1), &strategy, 1);
             let p90 = outcome.types[0].response_time_ms(0.9).unwrap() / target_ms;
             let seen = format!("{target_ms} ms, {load}: {p90}, {}", outcome.utilization);
             assert!(
@@ -169,7 +176,7 @@ fn an_increase_of_a_hundredth_of_the_capacity_holds_targets_of_milliseconds() {
 }
 
 /// SEDA's controller with the defaults of the API.
-fn adaptive(target_ms: f64) -> StrategyConfig {
+pub(crate) fn adaptive(target_ms: f64) -> StrategyConfig {
     seda(ResponseTimeControllerConfig::adaptive, target_ms)
 }
 
@@ -178,7 +185,7 @@ fn percentiles_of_50_ms_to_1_s_are_held_by_steps_in_units_of_the_throughput() {
     for (slots, part) in [(20, 0.1), (20, 0.03)] {
         for target_ms in [50.0, 200.0, 1_000.0] {
             for load in OVERLOADS {
-                let outcome = under(load, slots, (target_ms, part), &adaptive(target_ms));
+                let outcome = under(load, slots, (target_ms, part), &adaptive(target_ms), 1);
                 let p90 = outcome.types[0].response_time_ms(0.9).unwrap() / target_ms;
                 let busy = outcome.utilization;
                 assert!(
@@ -194,7 +201,7 @@ fn percentiles_of_50_ms_to_1_s_are_held_by_steps_in_units_of_the_throughput() {
 fn below_the_capacity_steps_in_units_of_the_throughput_refuse_nobody() {
     for target_ms in [50.0, 200.0, 1_000.0] {
         for load in [0.3, 0.9] {
-            let outcome = under(load, 20, (target_ms, 0.1), &adaptive(target_ms));
+            let outcome = under(load, 20, (target_ms, 0.1), &adaptive(target_ms), 1);
             assert_eq!(outcome.types[0].rejected, 0, "{target_ms} ms, {load}");
         }
     }
@@ -205,7 +212,7 @@ fn below_the_capacity_steps_in_units_of_the_throughput_refuse_nobody() {
 fn mean_delays_of_50_ms_to_1_s_are_held_by_the_backlog() {
     for target_ms in [50.0, 200.0, 1_000.0] {
         for load in OVERLOADS {
-            let outcome = under(load, 20, (target_ms, 0.1), &backlog(target_ms));
+            let outcome = under(load, 20, (target_ms, 0.1), &backlog(target_ms), 1);
             let (mean, busy) = (mean(&outcome) / target_ms, outcome.utilization);
             assert!(
                 (mean - 1.0).abs() < 0.15 && busy > 0.97,
@@ -225,7 +232,7 @@ fn seda(
     ))
 }
 
-fn backlog(target_ms: f64) -> StrategyConfig {
+pub(crate) fn backlog(target_ms: f64) -> StrategyConfig {
     StrategyConfig::BacklogControl(BacklogControlConfig {
         target_us: (target_ms * 1e3) as u64,
         control: BacklogSignal::Backlog,
@@ -238,7 +245,7 @@ fn backlog(target_ms: f64) -> StrategyConfig {
     })
 }
 
-fn mean(outcome: &Outcome) -> f64 {
+pub(crate) fn mean(outcome: &Outcome) -> f64 {
     let at = |n: u32| outcome.types[0].response_time_ms((f64::from(n) + 0.5) / 1e3);
     (0..1_000).map(|n| at(n).unwrap()).sum::<f64>() / 1e3
 }
