@@ -353,7 +353,9 @@ impl Stage {
     /// Counts an arrival, and the slot time that it is expected to take.
     fn arrived(&mut self, request: &Attributes) {
         self.stats.count(request.kind, Count::Total);
-        let mean = self.service_times.mean_of(request).unwrap_or_default();
+        // A type of which most requests are refused may never have a histogram of its own.
+        let estimate = self.service_times.estimate_of(request);
+        let mean = estimate.preliminary.unwrap_or(estimate.mean);
         let micros = u64::try_from(mean.as_micros()).unwrap_or(u64::MAX);
         self.stats.count_stage(StageCount::OfferedWork, micros);
     }
@@ -554,7 +556,7 @@ impl Stage {
         };
         request.first_byte = Some(now);
         let request = *request;
-        self.parked.ended(request.attributes.kind, true);
+        self.parked.ended(now, request.attributes.kind, true);
         match request.phase {
             Phase::Running {
                 dequeued: Some(dequeued),
@@ -601,7 +603,7 @@ impl Stage {
             }
             Phase::Running { dequeued } => {
                 let answered = matches!(outcome, Outcome::Completed | Outcome::Unsampled);
-                self.parked.ended(kind, answered);
+                self.parked.ended(now, kind, answered);
                 let released = self.release(host, &request);
                 let charged = dequeued.map_or(Ok(()), |dequeued| {
                     let usual_us = self.usual_us(&request);

@@ -22,9 +22,10 @@
 //! Each of n workers counts only the requests that it sent itself, and compares them with an n-th
 //! of the bound, which needs no exchange.
 //!
-//! **Left out.** A P that is found. Requests that hang take fewer slots then, too, and most runs
-//! are better for it. But the law closes with fewer requests in flight, and in one of four runs
-//! with three types of 20 to 100 ms it then stayed closed for four seconds longer.
+//! **Without a limit** (P is found, and open) no slots are scarce, and P has no say. A type that is
+//! silent longer than usual while others are answered hangs, though, and takes the workers that P
+//! would have been. So the second term is left out, and there has to be an answer of another type
+//! in the second half of the 4m: a backend that pauses as a whole parks nothing.
 
 use super::Stage;
 use crate::decision::Action;
@@ -53,6 +54,8 @@ pub(super) struct Parked {
     sent: Vec<Sent>,
     /// The number of parked requests.
     count: u32,
+    /// The time of the last answer of any type.
+    answered: Instant,
 }
 
 impl Parked {
@@ -60,6 +63,7 @@ impl Parked {
         Self {
             sent: vec![Sent::default(); types],
             count: 0,
+            answered: Instant::default(),
         }
     }
 
@@ -94,7 +98,10 @@ impl Parked {
 
     /// Counts the end of a request of `kind` that was sent. An answer shows that the backend works
     /// on the type.
-    pub(super) fn ended(&mut self, kind: TypeId, answered: bool) {
+    pub(super) fn ended(&mut self, now: Instant, kind: TypeId, answered: bool) {
+        if answered {
+            self.answered = now;
+        }
         if let Some(sent) = self.sent.get_mut(usize::from(kind.0)) {
             sent.count = if answered {
                 0
@@ -119,13 +126,17 @@ impl Stage {
         let (Some(cut), Some(sent)) = (self.strategy.base.value_cut(), sent) else {
             return false;
         };
-        if sent.count == 0 || !self.holds() || !self.slots.is_given() {
+        if sent.count == 0 || !self.holds() {
             return false;
         }
-        let time = cut
-            .slot_time(kind)
-            .map_or(f64::INFINITY, |time| LONG * time);
+        let Some(time) = cut.slot_time(kind).map(|time| LONG * time) else {
+            return false;
+        };
         if now.since(sent.since).as_secs_f64() <= time {
+            return false;
+        }
+        let answered = self.parked.answered.since(sent.since).as_secs_f64();
+        if self.slots.is_open() && answered < time / 2.0 {
             return false;
         }
         let part = cut.most_by_chance(kind).max(FEWEST) / (self.others.len() + 1) as f64;

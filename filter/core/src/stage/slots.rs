@@ -85,11 +85,6 @@ impl Slots {
             .map_or(self.configured, |found| found.auto.slots())
     }
 
-    /// Whether P is configured.
-    pub(super) fn is_given(&self) -> bool {
-        self.found.is_none()
-    }
-
     /// Whether there is no limit, because the backend keeps the objectives without one.
     pub(super) fn is_open(&self) -> bool {
         self.found

@@ -121,11 +121,11 @@ fn a_route_that_hangs_from_the_start_leaves_the_other_its_slots() {
 }
 
 /// The route's timeout of 3 s ends the hung requests in the seventh second. Until then, they leave
-/// enough slots for the other types if P is given, because the rest of the route's requests waits
-/// beside the queue, and too few if P is found.
+/// enough slots for the other types, because the rest of the route's requests waits beside the
+/// queue.
 #[test]
 fn a_route_that_hangs_later_is_found_before_it_holds_all_slots() {
-    for (slots, least) in [(Some(WORKERS), [0.85, 0.985]), (None, [0.4, 0.95])] {
+    for (slots, least) in [(Some(WORKERS), [0.85, 0.985]), (None, [0.8, 0.975])] {
         let mut parts = [[0.0; 2]; 2];
         for seed in 1..9 {
             let hangs = [fault(Some(2), (4, u64::MAX), Effect::Hangs)];
@@ -152,7 +152,7 @@ fn workers_find_a_route_that_hangs_later() {
     for (workers, slots, least) in [
         (2, Some(WORKERS), [0.7, 0.975]),
         (4, Some(WORKERS), [0.5, 0.96]),
-        (2, None, [0.0, 0.91]),
+        (2, None, [0.4, 0.95]),
     ] {
         let mut parts = [[0.0; 2]; 2];
         for seed in 1..9 {

@@ -49,3 +49,23 @@ fn offered_work_is_arrival_rate_times_service_time_whatever_is_refused() {
     assert!((twice - 8.0).abs() < 0.2, "{twice}");
     assert!(refused > 3_000, "{refused}");
 }
+
+/// A type of which most requests are refused may have too few answers for its own histogram, and
+/// the mean of all types is that of cheap requests.
+#[test]
+fn a_type_with_few_answers_offers_the_time_that_these_took() {
+    let config = config(4, |stage| stage.service_times.min_samples = 50);
+    let mut process = Process::new(1, &config);
+    for _ in 0..100 {
+        let stream = process.arrive(0, "/");
+        process.pass_time(Duration::from_millis(1));
+        process.finish(stream, Outcome::Completed);
+    }
+    process.learn_slow();
+    let before = process.gauge("offered_work_us");
+    let stream = process.arrive(0, "/slow");
+    process.run_for(Duration::from_millis(10));
+    let work = process.gauge("offered_work_us") - before;
+    process.finish(stream, Outcome::Completed);
+    assert!((19_000..21_000).contains(&work), "{work} µs");
+}
