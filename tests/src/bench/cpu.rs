@@ -182,10 +182,11 @@ fn measure(variant: &Variant, options: &Options) -> Result<(f64, f64)> {
     };
     if wanted * 100 < total.offered * 90 {
         bail!(
-            "{} of {} requests ended otherwise than they should: {:?}",
+            "{} of {} requests ended otherwise than they should: {:?}, {:?}",
             total.offered - wanted,
             total.offered,
-            total.status
+            total.status,
+            total.refused_by
         );
     }
     Ok((

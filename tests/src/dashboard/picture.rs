@@ -15,19 +15,37 @@ use super::{Dashboard, Kind};
 use crate::demo::chart::{Panel as Plot, Vertical, escape, nice_step};
 use crate::prometheus::{INTERVAL, Series};
 
-const WIDTH: f64 = 1_480.0;
+/// The width of a drawing that a page shows without scaling it, px.
+pub const OF_PAGE: f64 = 920.0;
+/// That of a drawing of a whole dashboard, px.
+pub const OF_SCREEN: f64 = 1_480.0;
 /// The height of a unit of Grafana's grid, px.
 const UNIT: f64 = 31.0;
 const GAP: f64 = 8.0;
 const TOP: f64 = 62.0;
-/// The colours of names; with more names, colours repeat.
-const COLOURS: [&str; 10] = [
-    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b87700", "#56b4e9", "#8250df", "#7f7f7f",
-    "#a40e26", "#1b7c83",
+/// The colours of names, on light and on dark panels; with more names, colours repeat.
+const COLOURS: [(&str, &str); 10] = [
+    ("#0072b2", "#56b4e9"),
+    ("#d55e00", "#ff9a4d"),
+    ("#009e73", "#2bc493"),
+    ("#a8558a", "#d693ba"),
+    ("#b87700", "#f0b840"),
+    ("#2f8fc9", "#9ad4f5"),
+    ("#8250df", "#b392f0"),
+    ("#7f7f7f", "#a8a8a8"),
+    ("#a40e26", "#ff7b72"),
+    ("#1b7c83", "#4fd0d8"),
 ];
 
-/// Draws the results of [`super::run::run`]. `chosen` is the text of the variables' values.
-pub fn svg(dashboard: &Dashboard, shown: &[Shown], chosen: &str, span: (f64, f64)) -> String {
+/// Draws the results of [`super::run::run`]. `chosen` is the text of the variables' values, `whole`
+/// the width of the drawing.
+pub fn svg(
+    dashboard: &Dashboard,
+    shown: &[Shown],
+    chosen: &str,
+    span: (f64, f64),
+    whole: f64,
+) -> String {
     let above = shown.iter().map(|s| s.panel.grid()[1]);
     let above = above.fold(f64::INFINITY, f64::min);
     let bottom = |s: &Shown| {
@@ -36,7 +54,8 @@ pub fn svg(dashboard: &Dashboard, shown: &[Shown], chosen: &str, span: (f64, f64
     };
     let height = TOP + UNIT * shown.iter().map(bottom).fold(0.0, f64::max) + GAP;
     let mut out = format!(
-        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{title}"><style>{CSS}</style><rect width="{WIDTH}" height="{height}" fill="#f4f5f7"/><text class="head" x="16" y="30">{title}</text><text class="tick" x="16" y="50">{chosen}</text>"##,
+        r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole} {height}" role="img" aria-label="{title}"><style>{CSS}{colours}</style><rect class="page" width="{whole}" height="{height}"/><text class="head" x="16" y="30">{title}</text><text class="tick" x="16" y="50">{chosen}</text>"#,
+        colours = colours(),
         title = escape(&dashboard.title),
         chosen = escape(chosen),
     );
@@ -47,7 +66,7 @@ pub fn svg(dashboard: &Dashboard, shown: &[Shown], chosen: &str, span: (f64, f64
         let (part, parts) = shown.part;
         let w = if parts > 1 { 24.0 / parts as f64 } else { w };
         let x = if parts > 1 { w * part as f64 } else { x };
-        let column = (WIDTH - GAP) / 24.0;
+        let column = (whole - GAP) / 24.0;
         let (left, top) = (GAP + x * column, TOP + (y - above) * UNIT);
         let (width, height) = (w * column - GAP, h * UNIT - GAP);
         if shown.panel.kind == Kind::Row {
@@ -61,7 +80,7 @@ pub fn svg(dashboard: &Dashboard, shown: &[Shown], chosen: &str, span: (f64, f64
         }
         let _ = write!(
             out,
-            r##"<g transform="translate({left:.1} {top:.1})"><rect width="{width:.1}" height="{height:.1}" rx="3" fill="#fff" stroke="#dfe3e8"/><text class="title" x="10" y="19">{}</text>"##,
+            r#"<g transform="translate({left:.1} {top:.1})"><rect class="panel" width="{width:.1}" height="{height:.1}" rx="3"/><text class="title" x="10" y="19">{}</text>"#,
             escape(&shown.title)
         );
         match shown.panel.kind {
@@ -78,14 +97,30 @@ pub fn svg(dashboard: &Dashboard, shown: &[Shown], chosen: &str, span: (f64, f64
 }
 
 const CSS: &str = r#"
-text{font-family:"DejaVu Sans",system-ui,sans-serif;font-size:12px;fill:#24292f}
+:root{--page:#f4f5f7;--panel:#fff;--edge:#dfe3e8;--fg:#24292f;--muted:#57606a;--grid:#e7eaee;--axis:#8c959f;
+--good:#1a7f37;--warn:#bc4c00;--bad:#cf222e}
+@media(prefers-color-scheme:dark){:root{--page:#0d1117;--panel:#151b23;--edge:#3d444d;--fg:#e6edf3;--muted:#9198a1;--grid:#2a313a;--axis:#656c76;
+--good:#3fb950;--warn:#e3893c;--bad:#ff7b72}}
+text{font-family:"DejaVu Sans",system-ui,sans-serif;font-size:12px;fill:var(--fg)}
+.page{fill:var(--page)} .panel{fill:var(--panel);stroke:var(--edge)}
 .head{font-size:18px;font-weight:600} .row{font-size:13px;font-weight:600}
 .title{font-size:13px;font-weight:600}
-.tick{fill:#57606a;font-size:12px} .grid{stroke:#e7eaee} .axis{stroke:#8c959f}
+.tick{fill:var(--muted);font-size:12px} .grid{stroke:var(--grid)} .axis{stroke:var(--axis)}
 .line{fill:none;stroke-width:1.5;stroke-linejoin:round;stroke-linecap:round}
 .dash{stroke-dasharray:6 5}
-.big{font-size:28px;font-weight:600}
+.big{font-size:28px;font-weight:600} .good{fill:var(--good)} .warn{fill:var(--warn)} .bad{fill:var(--bad)}
+.none{fill:var(--muted)}
 "#;
+
+/// Returns the rules of the classes `c0`, `c1`, ..., in which lines and areas of a name are.
+fn colours() -> String {
+    let (mut light, mut dark) = (String::new(), String::new());
+    for (at, (on_light, on_dark)) in COLOURS.iter().enumerate() {
+        let _ = writeln!(light, ".c{at}{{stroke:{on_light};color:{on_light}}}");
+        let _ = writeln!(dark, ".c{at}{{stroke:{on_dark};color:{on_dark}}}");
+    }
+    format!("{light}@media(prefers-color-scheme:dark){{{dark}}}\n.area{{fill:currentColor}}\n")
+}
 
 /// Returns a panel's unit and number of decimals.
 fn unit(shown: &Shown) -> (&str, Option<u64>) {
@@ -110,22 +145,22 @@ fn stat(out: &mut String, shown: &Shown, width: f64, height: f64) {
         let steps = steps.into_iter().flatten();
         let mut reached = steps.filter(|s| s["value"].as_f64().is_none_or(|at| v >= at));
         match reached.next_back().and_then(|s| s["color"].as_str()) {
-            Some("green") => "#1a7f37",
-            Some("orange") => "#bc4c00",
-            Some("red") => "#cf222e",
-            _ => "#24292f",
+            Some("green") => "good",
+            Some("orange") => "warn",
+            Some("red") => "bad",
+            _ => "",
         }
     };
-    let (text, colour) = match value {
+    let (text, class) = match value {
         Some(&(_, v)) => (number(v, unit, decimals), reached(v)),
         None => {
             let none = defaults["noValue"].as_str().unwrap_or("No data");
-            (none.to_owned(), "#57606a")
+            (none.to_owned(), "none")
         }
     };
     let _ = write!(
         out,
-        r#"<text class="big" x="{:.0}" y="{:.0}" text-anchor="middle" style="fill:{colour}">{}</text>"#,
+        r#"<text class="big {class}" x="{:.0}" y="{:.0}" text-anchor="middle">{}</text>"#,
         width / 2.0,
         height / 2.0 + 20.0,
         escape(&text)
@@ -263,9 +298,9 @@ fn lines(
     for (at, (curve, points)) in named.iter().zip(&drawn).enumerate().rev() {
         let Curve { name, .. } = curve;
         let colour = names.iter().position(|n| n == name).unwrap_or_default();
-        let colour = COLOURS[colour % COLOURS.len()];
+        let colour = colour % COLOURS.len();
         let class = if curve.is_dashed { "dash" } else { "" };
-        let _ = write!(out, r#"<g stroke="{colour}" fill="{colour}">"#);
+        let _ = write!(out, r#"<g class="c{colour}">"#);
         if stacked {
             let known = points.iter().filter_map(|p| Some((p.0, p.1?)));
             let known: Vec<(f64, f64)> = known.collect();
@@ -280,7 +315,7 @@ fn lines(
         let y = height - 9.0 - 15.0 * (legend_rows - 1 - row) as f64;
         let _ = write!(
             out,
-            r#"<line class="line {class}" stroke="{colour}" x1="{x:.0}" x2="{:.0}" y1="{:.0}" y2="{:.0}"/><text class="tick" x="{:.0}" y="{y:.0}">{}</text>"#,
+            r#"<line class="line {class} c{colour}" x1="{x:.0}" x2="{:.0}" y1="{:.0}" y2="{:.0}"/><text class="tick" x="{:.0}" y="{y:.0}">{}</text>"#,
             x + 14.0,
             y - 3.5,
             y - 3.5,

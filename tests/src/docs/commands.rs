@@ -1,4 +1,4 @@
-//! Commands in pages.
+//! Commands in pages, and where tests run each.
 
 use std::fs;
 use std::path::PathBuf;
@@ -51,6 +51,110 @@ impl Block {
     }
 }
 
+/// The place in which tests run a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Runs {
+    /// Beside an API server, from every page: the test `pages` of the program `k8s`.
+    Everywhere,
+    /// On a node, from the pages of [`ON_A_NODE`] or [`WITH_PLANES`].
+    OnANode,
+    /// Nowhere, for this reason.
+    Not(&'static str),
+}
+
+/// The pages whose commands the test `pages` of the program `node` runs on one node, in this order.
+pub const ON_A_NODE: [&str; 12] = [
+    "examples/quickstart/README.md",
+    "docs/src/start/install.md",
+    "docs/src/start/cluster.md",
+    "docs/src/tasks/refusal.md",
+    "docs/src/tasks/dry-run.md",
+    "docs/src/tasks/injection.md",
+    "docs/src/tasks/upgrade.md",
+    "docs/src/tasks/check.md",
+    "docs/src/tasks/uninstall.md",
+    "examples/gateway/README.md",
+    "examples/grpc/README.md",
+    "examples/sidecar/README.md",
+];
+
+/// The pages whose commands the program `planes` runs, on nodes with other control planes.
+pub const WITH_PLANES: [&str; 4] = [
+    "docs/src/start/envoy-gateway.md",
+    "docs/src/tasks/shedding-envoy-gateway.md",
+    "docs/src/start/istio.md",
+    "docs/src/tasks/shedding-istio.md",
+];
+
+/// The beginnings of commands. The first that fits a command counts.
+pub const TABLE: [(&str, Runs); 41] = [
+    ("dist/headgate run ", Runs::OnANode),
+    ("dist/headgate status --admin ", Runs::OnANode),
+    ("dist/headgate top", Runs::OnANode),
+    ("headgate top", Runs::Not(TERMINAL)),
+    ("kubectl headgate top", Runs::OnANode),
+    ("headgate suggest --proxy ", Runs::Not(FRESH)),
+    ("headgate simulate --scenario list", Runs::Everywhere),
+    ("dist/headgate simulate --scenario list", Runs::Everywhere),
+    ("headgate simulate --scenario ", Runs::Not(MINUTES)),
+    ("dist/headgate simulate --scenario ", Runs::Not(MINUTES)),
+    ("headgate ", Runs::Everywhere),
+    ("dist/headgate ", Runs::Everywhere),
+    ("kubectl headgate check", Runs::OnANode),
+    ("kubectl krew ", Runs::Not(RELEASE)),
+    ("kubectl --namespace shop logs ", Runs::OnANode),
+    ("kubectl --namespace shop port-forward ", Runs::OnANode),
+    ("kubectl --namespace shop rollout status ", Runs::OnANode),
+    ("kubectl --namespace shop wait ", Runs::OnANode),
+    (
+        "kubectl --namespace envoy-gateway-system logs ",
+        Runs::OnANode,
+    ),
+    (
+        "kubectl --namespace envoy-gateway-system wait ",
+        Runs::OnANode,
+    ),
+    ("kubectl ", Runs::Everywhere),
+    ("helm test ", Runs::OnANode),
+    ("helm ", Runs::Everywhere),
+    ("curl ", Runs::OnANode),
+    ("\"$(scripts/get-envoy)\" ", Runs::OnANode),
+    ("cargo run ", Runs::OnANode),
+    ("cargo test ", Runs::Not(DEVELOPERS)),
+    ("scripts/test", Runs::Not(DEVELOPERS)),
+    ("scripts/bench", Runs::Not(DEVELOPERS)),
+    ("scripts/build", Runs::Not(DEVELOPERS)),
+    ("scripts/demo", Runs::Not("scripts/test runs it")),
+    ("examples/sidecar/kind.sh", Runs::Not(DOCKER)),
+    ("kind ", Runs::Not(DOCKER)),
+    (
+        "ctr ",
+        Runs::Not("the node of the tests imports images so, before its Pods"),
+    ),
+    ("git clone ", Runs::Not("needs a public repository")),
+    ("registry=", Runs::Not(RELEASE)),
+    ("tar ", Runs::Not(RELEASE)),
+    ("ln -s headgate ", Runs::Not(RELEASE)),
+    ("by=(", Runs::Not(RELEASE)),
+    ("cosign ", Runs::Not(RELEASE)),
+    ("gh ", Runs::Not(RELEASE)),
+];
+
+const DEVELOPERS: &str = "builds or tests the repository, of which this is a part";
+const DOCKER: &str = "needs Docker";
+const FRESH: &str =
+    "needs a proxy with a policy of one type since its start; a test of `e2e` has one";
+const MINUTES: &str = "takes minutes; `scripts/test scenarios` runs all at a smaller size";
+const RELEASE: &str = "needs a release; `scripts/release verify` takes one out of a registry";
+const TERMINAL: &str = "is in a list of commands, without an Envoy; other pages have it with one";
+
+/// Returns the place in [`TABLE`] of a command, and where it runs.
+pub fn runs(text: &str) -> Option<(usize, Runs)> {
+    let fits = |(beginning, _): &(&str, _)| text.starts_with(beginning);
+    let at = TABLE.iter().position(fits)?;
+    Some((at, TABLE[at].1))
+}
+
 /// A Markdown file.
 #[derive(Debug, Clone)]
 pub struct Page {
@@ -74,9 +178,51 @@ pub fn pages() -> Result<Vec<Page>> {
     markdown()?.into_iter().map(read).collect()
 }
 
+/// Returns a page by its path in the repository.
+///
+/// # Errors
+/// If there is none.
+pub fn page(path: &str) -> Result<Page> {
+    let found = pages()?.into_iter().find(|page| page.path == path);
+    found.with_context(|| format!("no page {path}"))
+}
+
+impl Page {
+    /// Returns its commands, in order.
+    pub fn commands(&self) -> Vec<Command> {
+        self.blocks.iter().flat_map(Block::commands).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    /// A command without its comment.
+    fn bare(text: &str) -> String {
+        text.split(" #").next().unwrap_or(text).trim().to_owned()
+    }
+
+    #[test]
+    fn commands_that_need_pods_are_on_pages_that_run_on_a_node() {
+        let mut run = BTreeSet::new();
+        for path in ON_A_NODE.iter().chain(&WITH_PLANES) {
+            let commands = page(path).unwrap().commands();
+            run.extend(commands.iter().map(|command| bare(&command.text)));
+        }
+        let mut wrong = Vec::new();
+        for page in pages().unwrap() {
+            for command in page.commands() {
+                let needs_one = matches!(runs(&command.text), Some((_, Runs::OnANode)));
+                if needs_one && !run.contains(&bare(&command.text)) {
+                    wrong.push(format!("{}:{}: {}", page.path, command.line, command.text));
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "no test runs:\n{}", wrong.join("\n"));
+    }
 
     fn found(markdown: &str) -> Vec<Command> {
         let blocks = blocks(markdown).0;

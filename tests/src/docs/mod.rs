@@ -3,19 +3,23 @@
 //!
 //! A page that is written by hand is wrong some months later, and no compiler reports it. So the
 //! facts that the code defines are generated ([`reference`]), the targets of links are checked
-//! ([`links`]), commands and policies in pages are parsed by the program itself ([`examples`]), and
-//! commands run ([`commands`], with the test `pages` of the program `k8s`). The tests that
-//! SECURITY.md names exist (`security`).
+//! ([`links`]), pictures can be read ([`pictures`]), commands and policies in pages are parsed by
+//! the program itself ([`examples`]), and commands run ([`commands`], with the tests `pages` of the
+//! programs `k8s`, `node` and `planes`). The tests that SECURITY.md names exist (`security`).
 
+pub mod checkout;
 pub mod commands;
 #[cfg(test)]
 mod examples;
 #[cfg(test)]
 mod links;
+#[cfg(test)]
+mod pictures;
 pub mod reference;
 #[cfg(test)]
 mod security;
 mod stats;
+pub mod walk;
 
 use std::path::{Path, PathBuf};
 

@@ -215,13 +215,18 @@ impl World {
                 Some((_, value)) => format!("{}-{}.svg", dashboard.uid, value.replace('/', "-")),
                 None => format!("{}.svg", dashboard.uid),
             };
-            let draw = |shown: &[Shown]| picture::svg(dashboard, shown, &bindings.shown(), span);
-            std::fs::write(folder.join(&name), draw(&shown))?;
-            // The part that fits a README.
+            let draw = |shown: &[Shown], width| {
+                picture::svg(dashboard, shown, &bindings.shown(), span, width)
+            };
+            std::fs::write(folder.join(&name), draw(&shown, picture::OF_SCREEN))?;
+            // The part that fits a page.
             let mut short = shown.clone();
             short.retain(|s| ["Decisions", "Objectives"].contains(&s.row.as_str()));
             if !short.is_empty() {
-                std::fs::write(folder.join(format!("short-{name}")), draw(&short))?;
+                std::fs::write(
+                    folder.join(format!("short-{name}")),
+                    draw(&short, picture::OF_PAGE),
+                )?;
             }
         }
         Ok(shown)
@@ -265,6 +270,7 @@ fn no_query_of_a_dashboard_is_empty_and_every_alert_knows_its_metrics() -> Resul
     for dashboard in &dashboards {
         if dashboard.uid == WORKFLOWS {
             let shown = world.run(dashboard, &[("policy", "default/orders")])?;
+            empty.extend(long_legends(&shown));
             empty.extend(
                 empty_queries(&shown)
                     .iter()
@@ -277,10 +283,7 @@ fn no_query_of_a_dashboard_is_empty_and_every_alert_knows_its_metrics() -> Resul
                 let policy = format!("default/{name}");
                 let shown = world.run(dashboard, &[("policy", &policy)])?;
                 let here = empty_queries(&shown);
-                for panel in shown.iter().filter(|s| s.legend_entries() > LEGEND) {
-                    let entries = panel.legend_entries();
-                    empty.insert(format!("{name}: {}: {entries} in the legend", panel.title));
-                }
+                empty.extend(long_legends(&shown));
                 if name == "search" {
                     let odd = here.iter().filter(|(title, _)| !title.contains("ontrol"));
                     empty.extend(odd.map(|(title, at)| format!("search: {title}: query {at}")));
@@ -298,6 +301,7 @@ fn no_query_of_a_dashboard_is_empty_and_every_alert_knows_its_metrics() -> Resul
             );
         } else {
             let shown = world.run(dashboard, &[])?;
+            empty.extend(long_legends(&shown));
             let here = empty_queries(&shown);
             empty.extend(
                 here.iter()
@@ -344,6 +348,13 @@ fn empty_queries(shown: &[Shown]) -> BTreeSet<(String, usize)> {
         }
     }
     empty
+}
+
+/// Panels with more names than can be told apart.
+fn long_legends(shown: &[Shown]) -> impl Iterator<Item = String> {
+    let curves = shown.iter().filter(|s| s.panel.kind == Kind::TimeSeries);
+    let long = curves.filter(|s| s.legend_entries() > LEGEND);
+    long.map(|s| format!("{}: {} in the legend", s.title, s.legend_entries()))
 }
 
 /// Checks that the numbers are those of an overload, whatever they are divided by.

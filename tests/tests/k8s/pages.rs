@@ -1,82 +1,21 @@
-//! Every command of every page: it succeeds here as it is written, or the table below says why not.
+//! Every command of every page: it succeeds here as it is written, or the table of
+//! [`commands`] says where it runs, or why nowhere.
 
-use std::ffi::OsString;
-use std::fs;
-use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use headgate_tests::chart;
-use headgate_tests::docs::commands::{self, Page, pages};
-use headgate_tests::headgate::full_path;
-use headgate_tests::kube::{ApiServer, programs};
+use headgate_tests::docs::checkout::Checkout;
+use headgate_tests::docs::commands::{self, Page, Runs, TABLE, pages};
+use headgate_tests::kube::ApiServer;
 use headgate_tests::process;
 use headgate_tests::wait;
 use serde_json::Value;
-use tempfile::TempDir;
 
 use crate::cli;
 
 /// Seconds that a command may take.
-const LONGEST: &str = "120";
-
-/// The beginnings of commands, each with the reason why such a command doesn't run here; `None`: it
-/// runs. The first that fits a command counts.
-const TABLE: [(&str, Option<&str>); 42] = [
-    ("dist/headgate run ", Some(DEMO)),
-    ("dist/headgate status --admin ", Some(DEMO)),
-    ("dist/headgate top", Some(PROXIES)),
-    ("headgate top", Some(PROXIES)),
-    ("kubectl headgate top", Some(PROXIES)),
-    ("headgate suggest --proxy ", Some(PROXIES)),
-    ("headgate simulate --scenario list", None),
-    ("dist/headgate simulate --scenario list", None),
-    ("headgate simulate --scenario ", Some(MINUTES)),
-    ("dist/headgate simulate --scenario ", Some(MINUTES)),
-    ("headgate ", None),
-    ("dist/headgate ", None),
-    (
-        "kubectl headgate check",
-        Some("needs an operator's Pod; the module `check` plays it"),
-    ),
-    ("kubectl krew ", Some(RELEASE)),
-    ("kubectl --namespace shop logs ", Some(PODS)),
-    ("kubectl --namespace shop port-forward ", Some(PODS)),
-    ("kubectl --namespace shop rollout status ", Some(PODS)),
-    ("kubectl --namespace shop wait ", Some(PODS)),
-    ("kubectl --namespace envoy-gateway-system logs ", Some(PODS)),
-    ("kubectl --namespace envoy-gateway-system wait ", Some(PODS)),
-    ("kubectl ", None),
-    ("helm test ", Some(PODS)),
-    ("helm ", None),
-    ("curl -i 127.0.0.1:10000", Some(DEMO)),
-    ("curl ", Some(PODS)),
-    ("\"$(scripts/get-envoy)\" ", Some(DEMO)),
-    ("cargo run ", Some(DEMO)),
-    ("cargo test ", Some(DEVELOPERS)),
-    ("scripts/test", Some(DEVELOPERS)),
-    ("scripts/bench", Some(DEVELOPERS)),
-    ("scripts/build", Some(DEVELOPERS)),
-    ("scripts/demo", Some("scripts/test runs it")),
-    ("examples/sidecar/kind.sh", Some(KIND)),
-    ("kind ", Some(KIND)),
-    ("ctr ", Some(KIND)),
-    ("git clone ", Some("needs a public repository")),
-    ("registry=", Some(RELEASE)),
-    ("tar ", Some(RELEASE)),
-    ("ln -s headgate ", Some(RELEASE)),
-    ("by=(", Some(RELEASE)),
-    ("cosign ", Some(RELEASE)),
-    ("gh ", Some(RELEASE)),
-];
-
-const DEMO: &str = "does a part of the demo, which scripts/test runs";
-const DEVELOPERS: &str = "builds or tests the repository, of which this is a part";
-const KIND: &str = "needs nodes; the tests of `node` load and run the same images";
-const MINUTES: &str = "takes minutes; `scripts/test scenarios` runs all at a smaller size";
-const PODS: &str = "needs running Pods; the tests of `node` have them";
-const PROXIES: &str = "needs a running Envoy; the tests of `e2e` have one";
-const RELEASE: &str = "needs a release";
+const LONGEST: u32 = 120;
 
 /// Replacements in commands: the beginning of the command, the old text, the new text.
 const INSTEAD: [(&str, &str, &str); 7] = [
@@ -112,60 +51,23 @@ headgate inject --image=headgate:dev examples/sidecar/search.yaml | kubectl appl
 kubectl apply -f examples/sidecar/policy.yaml
 ";
 
-/// A folder in which the commands of a page run: the repository with the tested program, and the
-/// files that pages assume.
+/// A folder in which the commands of a page run.
 struct Folder<'a> {
-    dir: TempDir,
+    checkout: Checkout,
     server: &'a ApiServer,
 }
 
 impl<'a> Folder<'a> {
     fn new(server: &'a ApiServer, page: &Page) -> Result<Self> {
-        let dir = tempfile::tempdir()?;
-        let here = dir.path();
-        // Folders only: a command may write a file of a name that a developer's has.
-        for entry in fs::read_dir(programs::repository())? {
-            let entry = entry?;
-            let (path, name) = (entry.path(), entry.file_name());
-            if path.is_dir() && name != "dist" && name != "target" {
-                symlink(path.canonicalize()?, here.join(name))?;
-            }
-        }
-        let program = full_path()
-            .canonicalize()
-            .context("build it with scripts/build")?;
-        fs::create_dir(here.join("dist"))?;
-        for name in ["headgate", "kubectl-headgate"] {
-            symlink(&program, here.join("dist").join(name))?;
-        }
-        let example =
-            |name: &str| fs::read_to_string(programs::repository().join("examples").join(name));
-        let mut policies = page.blocks.iter().map(|block| &block.text);
-        let shown = policies.find(|text| text.contains("kind: AdmissionPolicy"));
-        let policy = match shown {
-            Some(policy) => policy.clone(),
-            None => example("quickstart/policy.yaml")?,
-        };
-        fs::write(here.join("policy.yaml"), policy)?;
-        fs::write(here.join("access.log"), example("simulate/access.log")?)?;
-        fs::write(here.join("app.yaml"), example("sidecar/search.yaml")?)?;
-        Ok(Self { dir, server })
+        let checkout = Checkout::new(page)?;
+        Ok(Self { checkout, server })
     }
 
     fn run(&self, script: &str) -> Result<String> {
-        let here = self.dir.path();
-        let mut path = OsString::from(here.join("dist"));
-        for folder in [programs::helm()?.as_os_str(), "/usr/bin:/bin".as_ref()] {
-            path.push(":");
-            path.push(folder);
-        }
-        let mut command = Command::new("timeout");
-        command
-            .args([LONGEST, "bash", "-euo", "pipefail", "-c", script])
-            .current_dir(here)
-            .env("PATH", path)
-            .env("KUBECONFIG", self.server.kubeconfig());
-        programs::helm_home(&mut command, &here.join("helm"));
+        let kubeconfig = self.server.kubeconfig();
+        let words = self.checkout.bash(kubeconfig, LONGEST, script)?;
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
         process::run(&mut command, None)
     }
 
@@ -246,11 +148,7 @@ fn every_command_succeeds() -> Result<()> {
     let (mut wrong, mut used) = (Vec::new(), [false; TABLE.len()]);
     let mut installed = false;
     for page in pages()? {
-        let commands: Vec<_> = page
-            .blocks
-            .iter()
-            .flat_map(|block| block.commands())
-            .collect();
+        let commands = page.commands();
         let folder = Folder::new(server, &page)?;
         let is_of_cluster = |text: &str| text.contains("kubectl ") || text.starts_with("helm ");
         if commands.iter().any(|command| is_of_cluster(&command.text)) {
@@ -265,15 +163,14 @@ fn every_command_succeeds() -> Result<()> {
         }
         for command in &commands {
             let place = format!("{}:{}: {}", page.path, command.line, command.text);
-            let fits = |(beginning, _): &(&str, _)| command.text.starts_with(beginning);
-            let Some(at) = TABLE.iter().position(fits) else {
+            let Some((at, runs)) = commands::runs(&command.text) else {
                 wrong.push(format!(
-                    "{place}\n  is not in the table of tests/tests/k8s/pages.rs"
+                    "{place}\n  is not in the table of tests/src/docs/commands.rs"
                 ));
                 continue;
             };
             used[at] = true;
-            if TABLE[at].1.is_none()
+            if runs == Runs::Everywhere
                 && let Err(error) = folder.command(command)
             {
                 wrong.push(format!("{place}\n  {error:#}"));

@@ -82,8 +82,11 @@ fn the_page_leads_a_newcomer_to_an_enforced_policy() -> Result<()> {
     let cluster = Cluster::start(&["envoy-gateway"])?;
     let image = cluster.envoy_image()?;
     install(&cluster, &format!("global.images.envoyProxy.image={image}"))?;
-    let page = "docs/src/start/envoy-gateway.md";
-    pages::walk(&cluster, page, OBJECT.1)
+    let pages = [
+        "docs/src/start/envoy-gateway.md",
+        "docs/src/tasks/shedding-envoy-gateway.md",
+    ];
+    pages::walk(&cluster, &pages, OBJECT.1, "trafficextensions")
 }
 
 fn native(mode: Mode) -> Mode {

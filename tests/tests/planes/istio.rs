@@ -121,7 +121,11 @@ fn the_page_leads_a_newcomer_to_an_enforced_policy() -> Result<()> {
     let Some(cluster) = istiod(NEWER)? else {
         return Ok(());
     };
-    pages::walk(&cluster, "docs/src/start/istio.md", EXTENSIONS.1)
+    let pages = [
+        "docs/src/start/istio.md",
+        "docs/src/tasks/shedding-istio.md",
+    ];
+    pages::walk(&cluster, &pages, EXTENSIONS.1, "envoyextensionpolicies")
 }
 
 #[test]

@@ -188,7 +188,7 @@ impl Screen {
         self.table
             .select(marked.and_then(|key| rows.iter().position(|row| row.key == *key)));
         if rows.is_empty() {
-            return frame.render_widget(Line::from(self.choice.tab.empty().dim()), body);
+            return frame.render_widget(Line::from(self.choice.tab.empty(&self.view).dim()), body);
         }
         self.room = body.height.saturating_sub(1);
         // The offset is limited, so that a long table has no empty lines below its last row.

@@ -73,8 +73,9 @@ const GAP: u16 = 3;
 
 impl Tab {
     /// Returns the text for a table without rows.
-    pub(super) fn empty(self) -> &'static str {
+    pub(super) fn empty(self, view: &Value) -> &'static str {
         match self {
+            Self::Types if silent(view).next().is_some() => "No proxy that answers has a policy.",
             Self::Types => "No policy is in force.",
             Self::Workflows => "No policy has workflows.",
             Self::Proxies => "No proxies.",
@@ -245,7 +246,7 @@ pub(super) fn printed(view: &Value, choice: &Choice, wanted: Option<Tab>) -> Str
         choice.tab = tab;
         let rows = rows(view, &choice);
         if rows.is_empty() {
-            return format!("{}\n", tab.empty());
+            return format!("{}\n", tab.empty(view));
         }
         let (table, width) = table(tab, &rows, u16::MAX, GAP);
         let height = u16::try_from(rows.len() + 1).unwrap_or(u16::MAX);

@@ -550,7 +550,7 @@ mod tests {
                     })),
                 },
             }
-            if draw % 2 == 0 {
+            if draw.is_multiple_of(2) {
                 let all = Tallies::of(&registry.proxies(SystemTime::now()));
                 assert_eq!(*registry.tallies(), all, "{step}");
             }

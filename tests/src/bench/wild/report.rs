@@ -181,9 +181,10 @@ fn line(out: &mut String, label: &str, cells: impl Iterator<Item = String>) {
     );
 }
 
-const WIDTH: f64 = 1_180.0;
-const COLUMN: f64 = 330.0;
-const GAP: f64 = 62.0;
+/// As wide as a page of the book, which would scale a wider picture's text below 12 px.
+const WIDTH: f64 = 920.0;
+const COLUMN: f64 = 246.0;
+const GAP: f64 = 58.0;
 const HEIGHT: f64 = 230.0;
 /// The width of the label of a load, px.
 const LABEL: f64 = 38.0;
@@ -221,8 +222,8 @@ pub fn svg(reports: &[ServiceReport]) -> String {
 fn draw(out: &mut String, report: &ServiceReport, y: f64) {
     let _ = write!(
         out,
-        r#"<text class="head" x="{GAP}" y="{:.1}">{}</text><text class="sub" x="{GAP}" y="{:.1}">answers within the objective per second, over load</text>"#,
-        y - 32.0,
+        r#"<text class="head" x="{GAP}" y="{:.1}">{}</text><text class="sub" x="{GAP}" y="{:.1}">answers in time per second, over load</text>"#,
+        y - 48.0,
         escape(&report.title),
         y - 14.0
     );
@@ -295,11 +296,12 @@ fn draw_change(out: &mut String, report: &ServiceReport, change: Change, panel: 
     };
     let _ = write!(
         out,
-        r#"<text class="sub" x="{}" y="{:.1}">{}, at {}× load</text>"#,
-        panel.x,
-        panel.y - 14.0,
+        r#"<text class="sub" x="{x}" y="{:.1}">{},</text><text class="sub" x="{x}" y="{:.1}">at {}× load</text>"#,
+        panel.y - 30.0,
         escape(change.title()),
-        super::CHANGE_LOAD
+        panel.y - 14.0,
+        super::CHANGE_LOAD,
+        x = panel.x
     );
     panel.value_axis(out, |rps| format!("{rps:.0}"));
     panel.time_axis(out, 10.0);
@@ -335,14 +337,14 @@ fn style(row: &RowReport) -> String {
 }
 
 fn legend(out: &mut String, report: &ServiceReport, y: f64) {
-    const COLUMNS: usize = 4;
+    const COLUMNS: usize = 3;
     let ideal = ("limit".to_owned(), "ideal".to_owned());
     let rows = report
         .rows
         .iter()
         .map(|row| (style(row), row.title.clone()));
     for (index, (class, title)) in rows.chain([ideal]).enumerate() {
-        let x = GAP + (index % COLUMNS) as f64 * 280.0;
+        let x = GAP + (index % COLUMNS) as f64 * 285.0;
         let y = y + (index / COLUMNS) as f64 * 22.0;
         let _ = write!(
             out,

@@ -108,3 +108,14 @@ fn silent_proxies_come_first() {
     let problem = silence(first.values).unwrap();
     assert_eq!(problem, "nothing listens there (for 12s)");
 }
+
+#[test]
+fn a_table_without_rows_says_what_is_known() {
+    let silent = json!({"proxies": [{"name": "a", "state": UNREACHABLE}]});
+    assert_eq!(
+        Tab::Types.empty(&silent),
+        "No proxy that answers has a policy."
+    );
+    let up = json!({"proxies": [{"name": "a", "state": "Up"}]});
+    assert_eq!(Tab::Types.empty(&up), "No policy is in force.");
+}

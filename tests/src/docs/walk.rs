@@ -1,0 +1,164 @@
+//! The commands of a page on a node, one after the other as a newcomer types them.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::checkout::Checkout;
+use super::commands::{self, Runs, page};
+use crate::kube::{Node, programs};
+use crate::wait::until_within;
+
+/// Seconds that a command may take.
+const LONGEST: u32 = 240;
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Replacements in commands: the beginning of the command, the old text, the new text.
+const INSTEAD: [(&str, &str, &str); 7] = [
+    // The chart isn't published.
+    (
+        "helm ",
+        "oci://ghcr.io/OWNER/headgate/charts/headgate",
+        "charts/headgate --set image.tag=dev",
+    ),
+    (
+        "helm ",
+        "oci://$registry/charts/headgate",
+        "charts/headgate --set image.tag=dev",
+    ),
+    ("helm ", "<chart>", "charts/headgate"),
+    (
+        "kubectl headgate inject ",
+        "inject ",
+        "inject --image headgate:dev ",
+    ),
+    // A page installs from a release or from a clone.
+    ("helm install ", "install ", "upgrade --install "),
+    // There is no terminal.
+    ("kubectl headgate top", "top", "top --once"),
+    ("dist/headgate top", "top", "top --once"),
+];
+
+/// Beginnings of commands that go on until somebody ends them: each has a terminal of its own.
+const SERVES: [&str; 3] = [
+    "dist/headgate run ",
+    "\"$(scripts/get-envoy)\" ",
+    "cargo run ",
+];
+
+/// Runs every command of a page that [`commands::runs`] doesn't leave out, but for those with a
+/// text of `without`.
+///
+/// # Errors
+/// If one fails, or doesn't show what its page says.
+pub fn walk(node: &Node, path: &str, without: &[&str]) -> Result<()> {
+    let page = page(path)?;
+    let newcomer = Newcomer {
+        node,
+        checkout: Checkout::new(&page)?,
+    };
+    let walked = page
+        .commands()
+        .iter()
+        .filter(|command| !without.iter().any(|part| command.text.contains(part)))
+        .try_fold(0, |applied, command| {
+            let place = format!("{path}:{}: {}", command.line, command.text);
+            newcomer.command(&command.text, applied).context(place)
+        });
+    // Servers and tunnels end with the page.
+    newcomer.run("if [[ -e running ]]; then kill $(<running) || true; fi")?;
+    walked.map(drop)
+}
+
+struct Newcomer<'a> {
+    node: &'a Node,
+    checkout: Checkout,
+}
+
+impl Newcomer<'_> {
+    /// Runs a command after `applied` times of `kubectl apply -f policy.yaml`; returns how often
+    /// that was now.
+    fn command(&self, text: &str, mut applied: usize) -> Result<usize> {
+        let (_, runs) = commands::runs(text).context("not in the table")?;
+        if let Runs::Not(_) = runs {
+            return Ok(applied);
+        }
+        if text.starts_with("kubectl apply -f policy.yaml") {
+            applied += 1;
+            // As a page says before its second time.
+            let mode = ["mode: DryRun", "mode: Enforce"][applied - 1];
+            self.checkout.set_mode(mode)?;
+        }
+        let bare = text.split(" #").next().unwrap_or(text).trim();
+        if let Some(served) = bare.strip_suffix('&') {
+            self.serve(served)?;
+        } else if SERVES.iter().any(|beginning| bare.starts_with(beginning)) {
+            self.serve(bare)?;
+        } else if bare.contains("headgate top")
+            || bare.starts_with("curl ")
+            || bare.contains("status --admin")
+            || bare.contains("headgate check")
+        {
+            // Loads begin, proxies and operators start, and percentiles follow in their own time.
+            until_within(PATIENCE, bare, || {
+                let seen = self.run(bare).map_err(|error| format!("{error:#}"))?;
+                match shows(text, &seen, applied) {
+                    true => Ok(()),
+                    false => Err(seen),
+                }
+            })?;
+        } else {
+            let printed = self.run(bare)?;
+            let is_test = bare.starts_with("helm test ");
+            ensure!(!is_test || printed.contains("Succeeded"), "{printed}");
+        }
+        Ok(applied)
+    }
+
+    /// Leaves a command running.
+    fn serve(&self, text: &str) -> Result<()> {
+        let script = format!("{text} >>said 2>&1 & echo $! >>running");
+        self.run(&script).map(drop)
+    }
+
+    fn run(&self, text: &str) -> Result<String> {
+        let mut text = text.to_owned();
+        for (beginning, from, to) in INSTEAD {
+            if text.starts_with(beginning) {
+                text = text.replacen(from, to, 1);
+            }
+        }
+        let programs = programs::repository().join("target/release");
+        let programs = programs.canonicalize().unwrap_or_default();
+        text = built(&text, &programs);
+        let kubeconfig = &self.node.access().kubeconfig;
+        let bash = self.checkout.bash(kubeconfig, LONGEST, &text)?;
+        let words: Vec<&str> = bash.iter().map(String::as_str).collect();
+        self.node.exec_in(&words)
+    }
+}
+
+/// Returns `cargo run` of a program as the program of `folder`.
+fn built(text: &str, folder: &Path) -> String {
+    match text.strip_prefix("cargo run --release -p headgate-harness --bin ") {
+        Some(rest) => format!("{}/{}", folder.display(), rest.replacen(" -- ", " ", 1)),
+        None => text.to_owned(),
+    }
+}
+
+/// Whether a command has printed what a page that applies its policy twice, first in `DryRun`, is
+/// about: what would be refused, and refusals.
+fn shows(text: &str, seen: &str, applied: usize) -> bool {
+    if text.contains("headgate top") && applied > 0 {
+        let is_dry = seen.contains("(dry run)");
+        let refuses = seen.contains(" value ") && !seen.contains(" 0 refused");
+        return [is_dry, refuses] == [applied == 1, applied == 2];
+    }
+    // Each line of the table begins with its verdict.
+    let good = |line: &str| line.starts_with("ok ");
+    if text.contains("headgate check") && text.contains("every line begins with: ok") {
+        return seen.lines().skip(1).all(good);
+    }
+    applied < 2 || !text.starts_with("curl ") || seen.contains("x-headgate-refused")
+}

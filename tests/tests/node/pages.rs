@@ -1,0 +1,31 @@
+//! The commands of the pages that need Pods, on one node: what a newcomer sees who follows them.
+
+use anyhow::{Context, Result};
+use headgate_tests::docs::commands::ON_A_NODE;
+use headgate_tests::docs::walk::walk;
+use headgate_tests::kube::Node;
+use headgate_tests::kube::node::{can_run, image};
+
+/// Parts of commands about control planes that this node doesn't have.
+const OF_PLANES: [&str; 2] = ["get trafficextensions", "get envoyextensionpolicies"];
+
+// Until a run has seen all of its pages.
+#[test]
+#[ignore = "not yet seen to the end"]
+fn every_command_of_a_page_succeeds_on_a_node() -> Result<()> {
+    if !can_run()? {
+        return Ok(());
+    }
+    let node = Node::start(&[image("headgate"), image("headgate-backend"), image("envoy")])?;
+    for page in ON_A_NODE {
+        if page.starts_with("examples/") {
+            // Each of these begins with its namespace.
+            node.kubectl(&["delete", "namespace", "shop", "--ignore-not-found"])?;
+        }
+        walk(&node, page, &OF_PLANES).with_context(|| {
+            let pods = node.kubectl(&["get", "pods", "--all-namespaces"]);
+            pods.unwrap_or_default()
+        })?;
+    }
+    Ok(())
+}
