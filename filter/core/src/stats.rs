@@ -78,7 +78,7 @@ pub enum Count {
     /// Left the stage without an answer from the backend, which didn't fail either: the client
     /// left, or the proxy replied itself.
     Unmeasured,
-    /// The part of [`Count::Unmeasured`] that left while queued.
+    /// The part of `rq_unmeasured` that left while queued.
     Abandoned,
     /// Answered with an error, or not at all: a status that the policy counts as one, a timeout, a
     /// reset. An estimate where answers are sampled: each counts with its weight.

@@ -232,7 +232,6 @@ fn of_length(field: &str, text: &str, most: usize) -> Result<(), ConfigError> {
     }
 }
 
-/// Checks a pattern, which may end in `*`.
 fn smoothing(field: &str, range: &SmoothingConfig) -> Result<(), ConfigError> {
     let (least, most) = (range.least_us, range.most_us);
     if (1..=MAX_SMOOTHING_US).contains(&most) && least <= most {
@@ -242,6 +241,7 @@ fn smoothing(field: &str, range: &SmoothingConfig) -> Result<(), ConfigError> {
     err(field, problem)
 }
 
+/// Checks a pattern, which may end in `*`.
 fn pattern(field: &str, pattern: &str) -> Result<(), ConfigError> {
     text(field, pattern)?;
     match pattern.strip_suffix('*').unwrap_or(pattern).contains('*') {

@@ -22,10 +22,10 @@
 //! Each of n workers counts only the requests that it sent itself, and compares them with an n-th
 //! of the bound, which needs no exchange.
 //!
-//! **Without a limit** (P is found, and open) no slots are scarce, and P has no say. A type that is
-//! silent longer than usual while others are answered hangs, though, and takes the workers that P
-//! would have been. So the second term is left out, and there has to be an answer of another type
-//! in the second half of the 4m: a backend that pauses as a whole parks nothing.
+//! **Without a limit** (P is found, and the law is open) P − b − 2√b is left out, because P is not
+//! known: a type that hangs takes the backend's workers until the law closes. In addition, another
+//! type must have been answered 2m or more after the first of the requests was sent. So a backend
+//! that pauses as a whole parks nothing.
 
 use super::Stage;
 use crate::decision::Action;

@@ -606,8 +606,9 @@ impl ValueCut {
         (!known.cold).then_some(known.mean)
     }
 
-    /// Returns the number of slots that requests of `kind` may hold by chance, or, with a limit, the
-    /// number that no other type needs if that is more. Infinite without traffic of other types.
+    /// Returns the number of slots that requests of `kind` may hold by chance. With a limit, the
+    /// number that no other type needs counts if that is more. Infinite without traffic of other
+    /// types.
     #[must_use]
     pub fn most_by_chance(&self, kind: TypeId) -> f64 {
         let uses = |cells: &[Cell]| cells.iter().map(|cell| cell.rate * cell.admitted).sum();

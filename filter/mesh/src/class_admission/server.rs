@@ -426,36 +426,36 @@ mod tests {
         let rules = rules(MISSES);
         for service in 0..2_000 {
             let report = report("1", &service.to_string(), &rules, misses(9));
-            server.exchange(at(1), None, &report).unwrap();
+            server.exchange(at(service), None, &report).unwrap();
             assert!(server.services.len() <= SERVICES);
         }
         let last = report("2", "1999", &rules, misses(0));
-        assert_eq!(ask(&mut server, 2, &last)[0].0, 0.0);
+        assert_eq!(ask(&mut server, 2_000, &last)[0].0, 0.0);
         let first = report("2", "0", &rules, misses(0));
-        assert_eq!(ask(&mut server, 2, &first)[0].0, 1.0);
+        assert_eq!(ask(&mut server, 2_001, &first)[0].0, 1.0);
         // Another namespace's services and rules evict only their own.
         let theirs = report("1", "other/0", &rules, misses(9));
-        server.exchange(at(2), None, &theirs).unwrap();
+        server.exchange(at(2_002), None, &theirs).unwrap();
         for service in 0..2_000 {
             let flood = report("1", &format!("flood/{service}"), &rules, misses(9));
-            server.exchange(at(3 + service), None, &flood).unwrap();
+            server.exchange(at(2_003 + service), None, &flood).unwrap();
             assert!(server.services.len() <= SERVICES);
         }
         let theirs = report("2", "other/0", &rules, misses(0));
-        assert_eq!(ask(&mut server, 2_003, &theirs)[0].0, 0.0);
+        assert_eq!(ask(&mut server, 4_003, &theirs)[0].0, 0.0);
         // So do other rules for a service of theirs.
         let mut other_rules = rules.clone();
         for flood in 1..=2 * SERVICES as u64 {
             other_rules.targets_us[0] = 1_000 + flood;
             let flooded = report("3", "other/0", &other_rules, misses(9));
-            let now = at(3_000 + flood);
+            let now = at(5_000 + flood);
             server.exchange(now, Some("evil"), &flooded).unwrap();
             assert!(server.services.len() <= SERVICES);
         }
-        assert_eq!(ask(&mut server, 5_000, &theirs)[0].0, 0.0);
+        assert_eq!(ask(&mut server, 7_000, &theirs)[0].0, 0.0);
         let mut many = first;
         many.services = vec![many.services[0].clone(); MAX_SERVICES + 1];
-        let error = server.exchange(at(3), None, &many).unwrap_err().to_string();
+        let error = server.exchange(at(7_001), None, &many).unwrap_err().to_string();
         assert_eq!(error, "services: 257 of them; at most 256");
     }
 
