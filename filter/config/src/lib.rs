@@ -70,6 +70,8 @@ pub const MAX_WORKFLOW_NAME: usize = 128;
 pub const MAX_WORKFLOW_QUEUE: u32 = 10_000;
 /// Most downstream services with settings or names of their own.
 pub const MAX_WORKFLOW_SERVICES: usize = 256;
+/// The largest number of downstream services with a quantile for one workflow.
+pub const MAX_WORKFLOW_QUANTILES: usize = 16;
 /// Most patterns of trusted peers.
 pub const MAX_WORKFLOW_PEERS: usize = 64;
 /// Longest delay of a call by smoothing, µs.

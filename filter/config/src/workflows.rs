@@ -84,6 +84,9 @@ pub struct WorkflowConfig {
     /// q of this workflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantile: Option<f64>,
+    /// q of this workflow by downstream service. It takes precedence over both.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub service_quantiles: BTreeMap<String, f64>,
     /// The rate that this process always admits, whatever the fair share, requests/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guarantee: Option<f64>,
@@ -103,6 +106,7 @@ impl Default for WorkflowConfig {
     fn default() -> Self {
         Self {
             quantile: None,
+            service_quantiles: BTreeMap::new(),
             guarantee: None,
             weight: one(),
             deadline_us: None,

@@ -1,13 +1,14 @@
 //! Checks of workflows, and of outbound configurations.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use super::super::bounds::{at_most, header_name, positive, within};
 use super::super::{
     ConfigError, Direction, FilterConfig, MAX_SMOOTHING_US, MAX_WORKFLOW_NAME, MAX_WORKFLOW_PEERS,
-    MAX_WORKFLOW_QUEUE, MAX_WORKFLOW_SERVICES, MAX_WORKFLOW_SOURCES, MAX_WORKFLOWS, OutboundConfig,
-    ResourceReport, SharingConfig, SmoothingConfig, StageConfig, WorkflowConfig, WorkflowSource,
-    WorkflowsConfig,
+    MAX_WORKFLOW_QUANTILES, MAX_WORKFLOW_QUEUE, MAX_WORKFLOW_SERVICES, MAX_WORKFLOW_SOURCES,
+    MAX_WORKFLOWS, OutboundConfig, ResourceReport, SharingConfig, SmoothingConfig, StageConfig,
+    WorkflowConfig, WorkflowSource, WorkflowsConfig,
 };
 
 /// Longest key, header name, cluster or metric, bytes.
@@ -100,16 +101,7 @@ impl WorkflowsConfig {
             source.check(&field("identify"))?;
         }
         quantile(&field("quantile"), self.quantile)?;
-        let services = field("service_quantiles");
-        at_most(
-            &services,
-            self.service_quantiles.len(),
-            MAX_WORKFLOW_SERVICES,
-        )?;
-        for (service, q) in &self.service_quantiles {
-            name(&services, service)?;
-            quantile(&services, *q)?;
-        }
+        quantiles(at, &self.service_quantiles, MAX_WORKFLOW_SERVICES)?;
         within(field("interval_us"), self.interval_us, INTERVALS_US)?;
         if !(2 * self.interval_us..=HOUR_US).contains(&self.rate_ttl_us) {
             let problem = format!(
@@ -194,6 +186,7 @@ impl WorkflowConfig {
         if let Some(q) = self.quantile {
             quantile(&format!("{at}.quantile"), q)?;
         }
+        quantiles(at, &self.service_quantiles, MAX_WORKFLOW_QUANTILES)?;
         if let Some(guarantee) = self.guarantee {
             positive(format_args!("{at}.guarantee"), guarantee, 1e15)?;
         }
@@ -211,6 +204,16 @@ fn err(field: &str, problem: impl Into<String>) -> Result<(), ConfigError> {
 
 fn quantile(field: &str, q: f64) -> Result<(), ConfigError> {
     within(field, q, 0.0..=1.0)
+}
+
+fn quantiles(at: &str, by_service: &BTreeMap<String, f64>, most: usize) -> Result<(), ConfigError> {
+    let field = format!("{at}.service_quantiles");
+    at_most(&field, by_service.len(), most)?;
+    for (service, q) in by_service {
+        name(&field, service)?;
+        quantile(&field, *q)?;
+    }
+    Ok(())
 }
 
 fn text(field: &str, text: &str) -> Result<(), ConfigError> {

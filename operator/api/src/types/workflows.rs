@@ -20,7 +20,7 @@ pub struct Workflows {
     /// serve. 1 is the rate of the fastest, so that none is idle.
     pub quantile: Option<f64>,
     /// Downstream services with a quantile of their own, which takes precedence over that of a
-    /// workflow; at most 256.
+    /// workflow; at most 256. `named` has those of single workflows.
     pub services: Vec<ServiceQuantile>,
     /// Interval at which rates are computed, 10ms to 10s; 100ms by default.
     pub interval: Option<Duration>,
@@ -208,6 +208,10 @@ pub struct NamedWorkflow {
     pub weight: Option<f64>,
     /// q for this workflow, 0 to 1; that of all workflows by default.
     pub quantile: Option<f64>,
+    /// Downstream services with a quantile of their own for this workflow, which takes precedence
+    /// over all others; at most 16.
+    #[serde(default)]
+    pub services: Vec<ServiceQuantile>,
     /// Deadline of a request that carries none, from its entry to the mesh to its end, 1ms to 1h;
     /// none by default.
     pub deadline: Option<Duration>,

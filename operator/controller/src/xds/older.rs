@@ -30,6 +30,10 @@ fn strip(stage: &mut StageConfig) {
     stage.errors = Default::default();
     stage.retries = None;
     stage.class_admission = None;
+    if let Some(workflows) = &mut stage.workflows {
+        let named = workflows.workflows.values_mut();
+        named.for_each(|workflow| workflow.service_quantiles.clear());
+    }
     for of_type in &mut stage.types {
         of_type.value = 1.0;
         of_type.cost = None;
@@ -117,6 +121,12 @@ mod tests {
             "errors": {"http": [[500, 503]], "grpc": [14]},
             "retries": {"header": "x-retry"},
             "class_admission": {"receives": true},
+            "workflows": {
+                "identify": [{"type": "Type"}], "quantile": 0.5,
+                "interval_us": 100_000, "rate_ttl_us": 1_000_000,
+                "sharing": {"type": "StaticGuarantees"},
+                "max_workflows": 100, "max_queue_length": 100,
+                "workflows": {"checkout": {"service_quantiles": {"extent": 1.0}}}},
             "classes": [
                 {"name": "high", "value": 2.0, "matches": [
                     {"headers": [{"name": "x-high", "type": "Exact", "value": "1"}]}]},

@@ -1,7 +1,12 @@
 //! Chronos' backlog control: its bound, the costs that count against it, and the rejection rate
 //! that it announces.
 
+use std::fs;
+use std::time::Duration;
+
 use anyhow::Result;
+use headgate_tests::backend::{BackendConfig, ServiceType};
+use headgate_tests::headgate::run_full;
 use headgate_tests::http::{Answer, Pending};
 use headgate_tests::rig::{Rig, Waiter};
 use headgate_tests::wait::until;
@@ -56,6 +61,64 @@ fn backlog_control_bounds_the_cost_that_headers_tell() -> Result<()> {
     leave(&rig, &mut waiting)?;
     assert_eq!(refused(&rig, "/light")?, None);
     finish(&rig, held, waiting)
+}
+
+/// Six bursts in front of one slot, with a cost of 200 a request: what waits is 7.3 requests on
+/// average, however long each takes.
+#[test]
+fn a_log_of_envoy_is_a_trace_in_the_unit_of_costs() -> Result<()> {
+    const BURSTS: [usize; 6] = [5, 20, 10, 15, 20, 8];
+    let kinds = [Kind("/work", 20, &[("p50", 1)])];
+    let service = ServiceType::constant("/work", Duration::from_millis(20));
+    let queue = policy(1, &kinds, &json!({"type": "MaxQueueLength"}));
+    let rig = Rig::builder(BackendConfig::new(1_000, vec![service]), queue)
+        .change(|bootstrap| {
+            let fields = [
+                ("start_time", "START_TIME"),
+                ("duration", "RESPONSE_DURATION"),
+                (
+                    "upstream_service_time",
+                    "RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)",
+                ),
+                ("upstream_host", "UPSTREAM_HOST"),
+                ("x-headgate-cost", "REQ(X-HEADGATE-COST)"),
+            ];
+            let fields = fields.map(|(name, value)| format!(r#""{name}":"%{value}%""#));
+            bootstrap.log_access(&format!("{{{}}}", fields.join(",")))
+        })
+        .start()?;
+    for burst in BURSTS {
+        let burst = (0..burst).map(|_| rig.request("/work", &[("x-headgate-cost", "200")]));
+        for pending in burst.collect::<Result<Vec<_>>>()? {
+            assert_eq!(pending.answer()?.status, 200);
+        }
+    }
+    let log = until("the access log", || {
+        let output = rig.envoy.output();
+        let lines = output
+            .lines()
+            .filter_map(|line| line.strip_prefix("ACCESS "));
+        let lines: Vec<&str> = lines
+            .filter(|line| line.contains(r#"cost":"200""#))
+            .collect();
+        match lines.len() == BURSTS.iter().sum::<usize>() {
+            true => Ok(lines.join("\n")),
+            false => Err(format!("{} lines", lines.len())),
+        }
+    })?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("access.log");
+    fs::write(&file, log)?;
+    let file = file.display().to_string();
+    let found = run_full(&["sysid", &file, "--period=50ms", "--gains=1,0.1", "--json"])?;
+    let found: Value = serde_json::from_str(&found)?;
+    let backlog = found["mean_backlog"].as_f64();
+    assert!(
+        backlog.is_some_and(|cost| (700.0..2_000.0).contains(&cost)),
+        "{found}"
+    );
+    assert!(found["mean_delay_s"].as_f64() > Some(0.05), "{found}");
+    Ok(())
 }
 
 #[test]

@@ -29,6 +29,7 @@ fn stage() -> Value {
             "workflows": {
                 "checkout": {
                     "guarantee": 100, "weight": 2, "quantile": 0.25, "deadline_us": 300_000,
+                    "service_quantiles": {"extent-node": 0},
                 },
                 "search": {},
                 "_other": {"weight": 0.1},
@@ -100,6 +101,12 @@ fn what_is_wrong_is_named() {
             json!(-0.1),
             "service_quantiles",
             "-0.1; 0 to 1",
+        ),
+        (
+            "/workflows/checkout/service_quantiles/extent-node",
+            json!(1.1),
+            "workflows.checkout.service_quantiles",
+            "1.1; 0 to 1",
         ),
         (
             "/interval_us",

@@ -31,7 +31,7 @@ use super::estimates::{Estimates, Keep, Quotient, Sums};
 use super::sharing::{Capacity, Load, Memory, Sharing, intervals};
 use super::upstream::Upstream;
 use super::{OTHER, OTHER_NAME, ProcessId, ServiceId, WorkflowId};
-use headgate_core::config::{MAX_WORKFLOWS, SharingConfig, WorkflowConfig, WorkflowsConfig};
+use headgate_core::config::{MAX_WORKFLOWS, SharingConfig, WorkflowsConfig};
 use headgate_core::time::Instant;
 
 /// The maximum number of downstream services; those with higher ids have no quantile of their own.
@@ -98,16 +98,10 @@ fn hash(text: &str) -> u64 {
     })
 }
 
-/// One workflow's settings and estimates. Settings come with the name ([`Adaptation::assign`]).
+/// One workflow's estimates. Its settings are those of its name ([`Adaptation::assign`]).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Workflow {
     name: Name,
-    #[serde(skip, default = "one")]
-    weight: f64,
-    #[serde(skip)]
-    guarantee: f64,
-    #[serde(skip)]
-    quantile: Option<f64>,
     /// Whether anything was measured.
     seen: bool,
     #[serde(skip)]
@@ -126,9 +120,6 @@ impl Default for Workflow {
     fn default() -> Self {
         Self {
             name: Name::default(),
-            weight: 1.0,
-            guarantee: 0.0,
-            quantile: None,
             seen: false,
             sums: Sums::default(),
             estimates: Estimates::default(),
@@ -162,19 +153,10 @@ impl Workflow {
         sums.into_iter().all(is_amount) && rates.all(|rate| rate >= 0.0)
     }
 
-    fn configure(&mut self, config: &WorkflowConfig) {
-        self.weight = config.weight;
-        self.guarantee = config.guarantee.unwrap_or(0.0);
-        self.quantile = config.quantile;
-    }
-
     /// Resets the measurements, which belong to another workflow.
     fn forget(&mut self) {
         *self = Self {
             name: std::mem::take(&mut self.name),
-            weight: self.weight,
-            guarantee: self.guarantee,
-            quantile: self.quantile,
             ..Self::default()
         };
     }
@@ -276,9 +258,6 @@ impl Adaptation {
         self.config = config.clone();
         let state = std::mem::take(&mut self.state);
         self.exchange(state);
-        for workflow in &mut self.state.workflows {
-            workflow.configure(&settings(config, &workflow.name.text));
-        }
         for service in &mut self.state.services {
             service.quantile = config.service_quantiles.get(&service.name.text).copied();
         }
@@ -287,13 +266,10 @@ impl Adaptation {
     /// Assigns a name to the id of a workflow, which then gets its settings. An id that had another
     /// name loses its measurements. Cheap when nothing changes.
     pub fn assign(&mut self, workflow: WorkflowId, name: &str) {
-        let settings = settings(&self.config, name);
-        let Some(known) = self.workflow(workflow) else {
-            return;
-        };
-        let other = known.name.assign(name);
-        known.configure(&settings);
-        if other {
+        if self
+            .workflow(workflow)
+            .is_some_and(|known| known.name.assign(name))
+        {
             self.clear(workflow);
         }
     }
@@ -339,11 +315,17 @@ impl Adaptation {
             }
             let id = WorkflowId(id as u16);
             // Lines 2 to 4, and Q of line 5, by service.
-            let own = workflow.quantile.unwrap_or(self.config.quantile);
+            let named = self.config.workflows.get(&workflow.name.text);
+            let own = named
+                .and_then(|w| w.quantile)
+                .unwrap_or(self.config.quantile);
             let services = &self.state.services;
             let q = |service: ServiceId| {
-                let service = services.get(usize::from(service.0));
-                service.and_then(|known| known.quantile).unwrap_or(own)
+                let Some(service) = services.get(usize::from(service.0)) else {
+                    return own;
+                };
+                let pair = named.and_then(|w| w.service_quantiles.get(&service.name.text));
+                pair.copied().or(service.quantile).unwrap_or(own)
             };
             // Calls are counted when they are answered, so they belong to completed requests.
             // Divided by admitted requests, α would be too small, and rates too high, as long as
@@ -477,6 +459,7 @@ impl Adaptation {
                 continue;
             }
             let id = WorkflowId(id as u16);
+            let named = self.config.workflows.get(&workflow.name.text);
             let cost = |of: &Estimates| Some([of.cost()?, of.resource_cost()?]);
             self.loads.push(Load {
                 workflow: id,
@@ -484,8 +467,8 @@ impl Adaptation {
                 downstream: workflow.downstream,
                 cost: cost(&workflow.estimates).or_else(|| cost(&all)),
                 leaf: self.state.downstream.is_leaf(id),
-                weight: workflow.weight,
-                guarantee: workflow.guarantee,
+                weight: named.map_or(1.0, |w| w.weight),
+                guarantee: named.and_then(|w| w.guarantee).unwrap_or(0.0),
             });
         }
         let capacity = Capacity {
@@ -533,10 +516,6 @@ impl Adaptation {
 
 fn is_known(workflow: WorkflowId) -> bool {
     workflow.0 <= MAX_WORKFLOWS
-}
-
-fn settings(config: &WorkflowsConfig, name: &str) -> WorkflowConfig {
-    config.workflows.get(name).cloned().unwrap_or_default()
 }
 
 /// Returns `x`, or 0 if it is not a valid amount.

@@ -196,6 +196,16 @@ fn settings_belong_to_names() {
     adaptation.assign(w, "named");
     adaptation.assign_service(ServiceId(1), "extent-node");
     assert!((run(&mut adaptation).rate - 2.0).abs() < 1e-9);
+    // That of the pair has precedence over both; it is no other workflow's.
+    let named = settings.workflows.get_mut("named").unwrap();
+    named
+        .service_quantiles
+        .insert("extent-node".to_owned(), 0.25);
+    adaptation.reconfigure(&settings);
+    assert!((run(&mut adaptation).rate - 1.5).abs() < 1e-9);
+    adaptation.assign(w, "other");
+    assert!((run(&mut adaptation).rate - 2.0).abs() < 1e-9);
+    adaptation.assign(w, "named");
     settings.workflows.clear();
     settings.service_quantiles.clear();
     adaptation.reconfigure(&settings);

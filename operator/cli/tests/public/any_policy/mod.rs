@@ -353,6 +353,7 @@ fn workflows(dice: &mut Dice) -> Value {
             d.real(0.01, 100.0, (false, false))
         });
         d.perhaps(&mut named, "quantile", quantile);
+        d.perhaps(&mut named, "services", service);
         d.perhaps(&mut named, "deadline", |d| d.ms(1, 3_600_000));
         json!([named, {"name": "search"}])
     });

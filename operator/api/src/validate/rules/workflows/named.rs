@@ -1,11 +1,13 @@
 //! `named`: workflows with individual settings.
 
-use headgate_core::config::{MAX_WORKFLOW_NAME, MAX_WORKFLOWS, WorkflowConfig};
+use headgate_core::config::{
+    MAX_WORKFLOW_NAME, MAX_WORKFLOW_QUANTILES, MAX_WORKFLOWS, WorkflowConfig,
+};
 use std::collections::BTreeMap;
 
 use super::super::names::check_unique_by;
 use super::super::{At, By, Field, HOUR, MILLISECOND, Open, Stored, Table, WEIGHT, real, time};
-use super::QUANTILE;
+use super::{QUANTILE, services};
 use crate::NamedWorkflow;
 use crate::validate::schema::{Place, Rule};
 
@@ -17,6 +19,9 @@ pub(in crate::validate::rules) static FIELDS: Table = fields! {
     "[].guarantee" => real(Open, 0.0, 1e9, "requests/s").above(),
     "[].weight" => real(Stored(1.0), 0.01, 100.0, WEIGHT),
     "[].quantile" => real(Open, 0.0, 1.0, "").words(QUANTILE),
+    "[].services" => Field::List(MAX_WORKFLOW_QUANTILES, "services", By::Key("name")),
+    "[].services[].name" => services::NAME,
+    "[].services[].quantile" => real(Open, 0.0, 1.0, "").words(QUANTILE),
     "[].deadline" => time(Open, MILLISECOND, HOUR),
 };
 
@@ -46,6 +51,7 @@ pub(super) fn named(
             workflow.name.clone(),
             WorkflowConfig {
                 quantile: at.field("quantile").given_real(workflow.quantile),
+                service_quantiles: services::quantiles(&workflow.services, &at.field("services")),
                 guarantee: at.field("guarantee").given_real(workflow.guarantee),
                 weight: at.field("weight").real(workflow.weight),
                 deadline_us: at.field("deadline").given_time(workflow.deadline.as_ref()),
