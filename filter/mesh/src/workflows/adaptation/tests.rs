@@ -1,7 +1,7 @@
 //! Complete processes in memory: Figure 3 of the paper in lockstep, hand-over, and invariants for
 //! any measurements.
 
-use headgate_core::config::{ResourceConfig, ResourceReport, WorkflowSource};
+use headgate_core::config::{ResourceConfig, ResourceReport, WorkflowConfig, WorkflowSource};
 use proptest::prelude::*;
 
 use super::*;
