@@ -69,6 +69,15 @@ pub fn istio() -> Result<&'static Path> {
     once(&FOLDER, "get-istio")
 }
 
+/// Returns the folder with Headgate's minor version before, and its chart (`scripts/get-older`).
+///
+/// # Errors
+/// If they aren't in the cache and can't be built.
+pub fn older() -> Result<&'static Path> {
+    static FOLDER: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
+    once(&FOLDER, "get-older")
+}
+
 /// Returns the folder with the CRDs of another project (`scripts/get-crds`).
 ///
 /// # Errors

@@ -7,15 +7,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use headgate_tests::backend::{BackendStats, Fault, FaultKind};
 use headgate_tests::http;
-use headgate_tests::kube::Node;
 use headgate_tests::kube::node::image;
+use headgate_tests::kube::{Node, programs};
 use headgate_tests::load::{self, LoadReport, LoadSpec, RequestType};
 use headgate_tests::wait::{until, until_within};
 use serde_json::{Value, json};
 
 const OPERATOR: &str = "headgate-system";
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-/// Tags of the images of this version, and of one with a module of other bytes.
+/// Tags of the images of this version, and of the minor version before.
 pub(crate) const DEV: &str = "dev";
 pub(crate) const OLDER: &str = "older";
 /// Port on which the backends show their requests.
@@ -79,13 +79,24 @@ impl Cluster {
     /// it, and its native module there, if it is named.
     pub(crate) fn install_headgate(&self, tag: &str, plane: &str, native: &str) -> Result<()> {
         let delivery = format!("--set=delivery.{plane}.enabled=true");
-        let native = format!("--set=delivery.{plane}.nativeModule={native}");
-        self.helm_headgate(tag, &["install", "--create-namespace", &delivery, &native])
+        let module = format!("--set=delivery.{plane}.nativeModule={native}");
+        let mut install = vec!["install", "--create-namespace", &delivery];
+        // The version before has no such value.
+        if !native.is_empty() {
+            install.push(&module);
+        }
+        self.helm_headgate(tag, &install)
     }
 
+    /// Runs helm with the chart of this tag.
     fn helm_headgate(&self, tag: &str, arguments: &[&str]) -> Result<()> {
+        let chart = match tag {
+            OLDER => programs::older()?.join("chart"),
+            _ => programs::repository().join("charts/headgate"),
+        };
+        let chart = chart.to_str().context("path of the chart")?;
         let tag = format!("--set=image.tag={tag}");
-        let chart = ["headgate", "charts/headgate", "--namespace", OPERATOR];
+        let chart = ["headgate", chart, "--namespace", OPERATOR];
         let wait = [&tag, "--wait", "--timeout=3m"];
         let done = self.node.helm(&[arguments, &chart, &wait].concat());
         done.map(drop)
@@ -165,25 +176,26 @@ impl Cluster {
     /// Leads a policy with 20 slots through what befalls its operators, of the [`OLDER`] version at
     /// first, while requests arrive at `service`: they are upgraded, they are gone or their module
     /// can't be had while a proxy starts, and they are uninstalled. `missed` waits until nobody
-    /// tries any more to get the module for this proxy; operators run meanwhile if it is `true`.
+    /// tries any more to get the module for this proxy.
     pub(crate) fn outages(
         &self,
         side: &Side<'_>,
         service: SocketAddr,
         resource: &str,
-        missed: impl Fn(&Proxy, bool) -> Result<()>,
+        missed: impl Fn(&Proxy) -> Result<()>,
     ) -> Result<()> {
         let (namespace, _) = side.policy.split_once('/').context("namespace/name")?;
         self.programmed(side.policy, "True")?;
         self.enforced(side, 1, 20)?;
-        let older = self.module(namespace, resource)?;
+        // `None`: the version before writes another kind of object.
+        let older = self.module(namespace, resource).ok();
         self.under_load(service, "operators upgraded, a proxy starts", || {
             self.scale(side, 2)?;
             self.helm_headgate(DEV, &["upgrade", "--reset-then-reuse-values"])?;
             until_within(PATIENCE, "the newer module", || {
                 let module = self.module(namespace, resource);
                 match module.map_err(|error| format!("{error:#}"))? {
-                    module if module != older => Ok(()),
+                    module if Some(&module) != older.as_ref() => Ok(()),
                     module => Err(module),
                 }
             })?;
@@ -195,7 +207,7 @@ impl Cluster {
         self.under_load(service, "no operators, a proxy starts", || {
             self.scale_operators(0)?;
             self.gone(OPERATOR, "pods")?;
-            missed(&self.another(side, 3)?, false)
+            missed(&self.another(side, 3)?)
         })?;
         self.under_load(service, "operators are back", || {
             self.scale_operators(2)?;
@@ -205,7 +217,7 @@ impl Cluster {
 
         self.under_load(service, "no module, a proxy starts", || {
             self.route_modules("1")?;
-            missed(&self.another(side, 4)?, true)
+            missed(&self.another(side, 4)?)
         })?;
         self.under_load(service, "the module is back", || {
             self.route_modules("http-modules")?;

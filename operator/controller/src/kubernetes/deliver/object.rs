@@ -21,7 +21,8 @@ pub const TARGET_KIND_LABEL: &str = "headgate.dev/target-kind";
 /// The label of delivered objects with the name of the target with precedence, if it is a valid
 /// label value.
 pub const TARGET_NAME_LABEL: &str = "headgate.dev/target-name";
-/// The annotation with all targets whose policies are in the object.
+/// The annotation with the targets whose policies are in the object, in order of precedence: all
+/// that fit into [`MAX_TARGETS_BYTES`].
 pub const TARGETS_ANNOTATION: &str = "headgate.dev/targets";
 /// The annotation with the policies in the object.
 pub const POLICIES_ANNOTATION: &str = "headgate.dev/policies";
@@ -39,6 +40,9 @@ pub const CONTENT_ANNOTATION: &str = "headgate.dev/content";
 
 /// The largest object, in bytes: etcd's limit is 1.5 MiB and that of a ConfigMap 1 MiB.
 pub const MAX_BYTES: usize = 1_000_000;
+/// The size of the largest list of targets, in bytes. The API server refuses an object with more
+/// than 256 KiB of annotations, and policies of one namespace may have a thousand long targets.
+const MAX_TARGETS_BYTES: usize = 128 << 10;
 /// The most characters of a label's value.
 const MAX_LABEL: usize = 63;
 /// The most characters of a target's name in an object's name.
@@ -219,6 +223,45 @@ impl Object {
         }
     }
 
+    /// Returns our observed object `value` as it should stay: what Headgate has written, with
+    /// `module` in place of the one that it names. An operator of another version serves no other.
+    #[must_use]
+    pub fn kept(adapter: Adapter, key: ObjectKey, value: &Value, module: &ModuleRef) -> Self {
+        let mut spec = value["spec"].clone();
+        let module = rename_module(&mut spec, module).then(|| module.clone());
+        let mut kept = json!({
+            "apiVersion": value["apiVersion"],
+            "kind": value["kind"],
+            "metadata": {"name": key.name, "namespace": key.namespace},
+        });
+        for field in ["labels", "annotations"] {
+            let all = value["metadata"][field].as_object();
+            let ours = all.into_iter().flatten().filter(|(name, _)| is_ours(name));
+            let ours = ours.map(|(name, value)| (name.clone(), value.clone()));
+            kept["metadata"][field] = Value::Object(ours.collect());
+        }
+        let owners = value["metadata"]["ownerReferences"].as_array();
+        let is_policy = |owner: &&Value| owner["kind"] == headgate_api::KIND;
+        let owners = owners.into_iter().flatten().filter(is_policy);
+        let owners: Vec<Value> = owners.cloned().collect();
+        if !owners.is_empty() {
+            kept["metadata"]["ownerReferences"] = Value::Array(owners);
+        }
+        for (field, content) in [("spec", spec), ("data", value["data"].clone())] {
+            if !content.is_null() {
+                kept[field] = content;
+            }
+        }
+        Self {
+            adapter,
+            key,
+            policies: Vec::new(),
+            seen: false,
+            module,
+            value: kept,
+        }
+    }
+
     /// Returns its size as JSON, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -261,6 +304,34 @@ fn labels(adapter: Adapter, targets: &[TargetRef]) -> BTreeMap<&'static str, Str
     labels
 }
 
+/// Whether a label or annotation of this name is Headgate's.
+fn is_ours(name: &str) -> bool {
+    name == MANAGED_BY.0 || name.starts_with("headgate.dev/")
+}
+
+/// Lets all of `value` that names a module of an operator name `module`. A URL with this module
+/// keeps its query. Returns whether there is such a part.
+fn rename_module(value: &mut Value, module: &ModuleRef) -> bool {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let found = (text(&value["url"]), text(&value["sha256"]));
+    if let (Some(url), Some(sha256)) = found
+        && url.contains(&format!("/modules/{sha256}.wasm"))
+    {
+        if !url.starts_with(&module.url) {
+            value["url"] = module.url.as_str().into();
+            value["sha256"] = module.sha256.as_str().into();
+        }
+        return true;
+    }
+    let rename = |part: &mut Value| rename_module(part, module);
+    // Not `any`, which would stop at the first.
+    match value {
+        Value::Object(fields) => fields.values_mut().map(rename).fold(false, |a, b| a | b),
+        Value::Array(items) => items.iter_mut().map(rename).fold(false, |a, b| a | b),
+        _ => false,
+    }
+}
+
 fn is_label(text: &str) -> bool {
     let inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let outer = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
@@ -271,9 +342,14 @@ fn is_label(text: &str) -> bool {
 }
 
 fn joined(targets: &[TargetRef]) -> String {
-    let names: Vec<String> = targets.iter().map(ToString::to_string).collect();
+    let names = targets.iter().map(ToString::to_string);
+    let mut bytes = 0;
+    let fitting = names.take_while(|name| {
+        bytes += name.len() + 1;
+        bytes <= MAX_TARGETS_BYTES
+    });
     // Not a comma, which labels of Pods contain.
-    names.join(" ")
+    fitting.collect::<Vec<_>>().join(" ")
 }
 
 /// Returns owner references to the policies in the object's own namespace. Kubernetes treats an
@@ -326,7 +402,11 @@ pub fn dns(text: &str, max: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use super::super::workload::Place;
     use super::*;
+    use headgate_api::plan::ProxySelector;
 
     #[test]
     fn names_are_bounded_and_tell_workloads_apart() {
@@ -336,6 +416,36 @@ mod tests {
         assert!(long.starts_with("headgate-search-engine-search"), "{long}");
         assert_ne!(name("search", "x"), name("search", "y"));
         assert_eq!(name("…", "x"), "headgate-2d711642");
+    }
+
+    /// A Gateway's proxies have at most 64 policies of at most 16 targets each.
+    #[test]
+    fn annotations_stay_below_the_limit_of_the_api_server() {
+        let long = "r".repeat(250);
+        let targets = (0..64 * 16).map(|i| format!("HTTPRoute/{}/{long}{i:03}", "n".repeat(63)));
+        let targets: Vec<TargetRef> = targets.map(|target| target.parse().unwrap()).collect();
+        let policies = (0..64).map(|i| format!("{}/{long}{i:03}", "n".repeat(63)));
+        let workload = Workload {
+            proxies: ProxySelector {
+                namespace: "a".to_owned(),
+                labels: BTreeMap::new(),
+            },
+            place: Place::Pods,
+            seen: false,
+            config: Arc::default(),
+            targets,
+            policies: policies.collect(),
+        };
+        let (key, content) = (ObjectKey::new("a", "b"), json!({"spec": {}}));
+        let adapter = Adapter::EnvoyGateway;
+        let object = Object::new(adapter, key, &workload, &Cluster::default(), None, content);
+        let annotations = object.value["metadata"]["annotations"].as_object().unwrap();
+        let bytes = |(name, value): (&String, &Value)| name.len() + value.as_str().unwrap().len();
+        let bytes: usize = annotations.iter().map(bytes).sum();
+        assert!(bytes <= 256 << 10, "{bytes}");
+        let listed = annotations[TARGETS_ANNOTATION].as_str().unwrap();
+        let listed: Vec<TargetRef> = listed.split(' ').map(|t| t.parse().unwrap()).collect();
+        assert!(listed.len() > 300 && workload.targets.starts_with(&listed));
     }
 
     #[test]

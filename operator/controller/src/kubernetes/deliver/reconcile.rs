@@ -16,7 +16,6 @@ use tracing::{info, warn};
 use super::apply::{self, Outcome};
 use super::difference::unchanged;
 use super::envoy_gateway;
-use super::mistaken::Mistaken;
 use super::object::{Adapter, ModuleRef, Object, SERVED_ANNOTATION, TARGETS_ANNOTATION};
 use super::observed::Observed;
 use super::report::{Delivered, Delivery, NO_FILTER, State};
@@ -27,7 +26,6 @@ use super::unfetched::Unfetched;
 use super::wanted::{Wanted, wanted};
 use crate::kubernetes::cluster::ObjectKey;
 use crate::kubernetes::watch::pauses;
-use headgate_api::plan::Plan;
 
 /// The number of writes in flight at once.
 const WRITES: usize = 8;
@@ -46,39 +44,24 @@ type Key = (Adapter, ObjectKey);
 pub(super) struct Steps {
     pub(super) apply: BTreeSet<Key>,
     pub(super) delete: BTreeSet<Key>,
-    /// Objects that differ from the wanted ones and stay unchanged, each with the reason.
-    pub(super) kept: BTreeMap<Key, String>,
 }
 
 /// Returns the writes that turn the observed objects into the wanted ones.
-///
-/// An object with an invalid policy whose last valid version this process never saw stays
-/// unchanged: the object holds that version.
-pub(super) fn steps(wanted: &Wanted, observed: &Observed, plan: &Plan) -> Steps {
-    let mistaken = Mistaken::of(plan);
-    let mut steps = Steps::default();
-    for (key, object) in &wanted.objects {
+pub(super) fn steps(wanted: &Wanted, observed: &Observed) -> Steps {
+    let is_due = |(key, object): &(&Key, &Object)| {
         let value = observed.get(key.0, &key.1);
-        if value.is_some_and(|value| unchanged(object, value)) {
-            continue;
-        }
-        if let Some(policy) = value.and_then(|value| mistaken.only_in(value, Some(object))) {
-            let why = format!(
-                "it stays as it is, because policy {policy} in it has mistakes, and only this \
-                 object has its last good version; correct or delete that policy"
-            );
-            steps.kept.insert(key.clone(), why);
-        } else {
-            steps.apply.insert(key.clone());
-        }
+        value.is_none_or(|value| !unchanged(object, value))
+    };
+    let due = wanted.objects.iter().filter(is_due);
+    let known = observed
+        .objects()
+        .map(|(adapter, key, _)| (adapter, key.clone()));
+    Steps {
+        apply: due.map(|(key, _)| key.clone()).collect(),
+        delete: known
+            .filter(|key| !wanted.objects.contains_key(key))
+            .collect(),
     }
-    for (adapter, key, value) in observed.objects() {
-        let key = (adapter, key.clone());
-        if !wanted.objects.contains_key(&key) && mistaken.only_in(value, None).is_none() {
-            steps.delete.insert(key);
-        }
-    }
-    steps
 }
 
 /// A refused write. It is retried when the wanted or the observed object changes or the conflicting
@@ -235,9 +218,9 @@ impl Reconciler {
             }
         }
         self.unfetched.apply(&mut wanted, observed);
-        let steps = steps(&wanted, observed, &view.plan);
-        let kept =
-            { steps.kept.iter() }.map(|(key, why)| (key.clone(), State::Failed(why.clone())));
+        let steps = steps(&wanted, observed);
+        let kept = wanted.kept.iter();
+        let kept = kept.map(|(key, why)| (key.clone(), State::Failed(why.clone())));
         let mut failures: BTreeMap<Key, State> = kept.collect();
         self.apply(&wanted, &steps, observed, &mut failures).await;
         // Deletions come last, so that the filter stays in force while an object of another name or

@@ -38,6 +38,8 @@ pub struct Wanted {
     pub objects: BTreeMap<(Adapter, ObjectKey), Object>,
     /// Policies that their object leaves out, or whose workload can't have an object.
     pub unwanted: Vec<Unwanted>,
+    /// The objects whose policies should change, but stay as they are, each with the reason.
+    pub kept: BTreeMap<(Adapter, ObjectKey), String>,
 }
 
 /// Policies that an object should carry but doesn't.
@@ -132,6 +134,7 @@ pub fn wanted(
             },
         });
     }
+    wanted.keep(plan, observed, &module);
     wanted
 }
 
@@ -161,6 +164,29 @@ impl Wanted {
     fn add(&mut self, object: Object) {
         let key = (object.adapter, object.key.clone());
         self.objects.insert(key, object);
+    }
+
+    /// Keeps each observed object with an invalid policy whose last valid version this process
+    /// never saw: the object holds that version. Only its module changes.
+    fn keep(&mut self, plan: &Plan, observed: &Observed, module: &ModuleRef) {
+        let mistaken = Mistaken::of(plan);
+        for (adapter, key, value) in observed.objects() {
+            let at = (adapter, key.clone());
+            let object = self.objects.get(&at);
+            let Some(policy) = mistaken.only_in(value, object) else {
+                continue;
+            };
+            let mut kept = Object::kept(adapter, key.clone(), value, module);
+            if let Some(object) = object {
+                kept.policies.clone_from(&object.policies);
+                let why = format!(
+                    "it stays as it is, because policy {policy} in it has mistakes, and only this \
+                     object has its last good version; correct or delete that policy"
+                );
+                self.kept.insert(at.clone(), why);
+            }
+            self.objects.insert(at, kept);
+        }
     }
 
     /// Adds the object that `make` builds for `workload`, and returns the part of the workload that

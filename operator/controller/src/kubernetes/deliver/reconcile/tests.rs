@@ -40,18 +40,15 @@ fn key(wanted: &Wanted) -> Key {
 fn nothing_is_written_at_rest() {
     let example = example();
     let wanted = wish(&example);
-    let missing = steps(&wanted, &Observed::new(&[PLUGINS]), &example.plan);
+    let missing = steps(&wanted, &Observed::new(&[PLUGINS]));
     assert_eq!(missing.apply, BTreeSet::from([key(&wanted)]));
-    assert_eq!(
-        steps(&wanted, &applied(&wanted), &example.plan),
-        Steps::default()
-    );
+    assert_eq!(steps(&wanted, &applied(&wanted)), Steps::default());
 }
 
 #[test]
 fn what_no_policy_needs_goes() {
     let observed = applied(&wish(&example()));
-    let steps = steps(&Wanted::default(), &observed, &Plan::default());
+    let steps = steps(&Wanted::default(), &observed);
     assert_eq!((steps.apply.len(), steps.delete.len()), (0, 1));
 }
 
@@ -64,29 +61,46 @@ fn a_field_that_somebody_changed_is_noticed() {
     let mut value = observed.get(adapter, &name).unwrap().clone();
     value["spec"]["phase"] = json!("AUTHN");
     observed.wrote(adapter, name, value);
-    assert_eq!(steps(&wanted, &observed, &example.plan).apply.len(), 1);
+    assert_eq!(steps(&wanted, &observed).apply.len(), 1);
 }
 
 /// After a restart, only the object has the last valid version of an invalid policy.
 #[test]
-fn the_object_of_a_policy_with_mistakes_stays() {
+fn the_object_of_a_policy_with_mistakes_stays_with_the_module_that_is_served() {
     let mut example = example();
-    let before = wish(&example);
-    let observed = applied(&before);
+    let mut observed = applied(&wish(&example));
+    let (adapter, name) = key(&wish(&example));
+    let mut value = observed.get(adapter, &name).unwrap().clone();
+    value["metadata"]["annotations"]["example.com/seen"] = json!("yes");
+    observed.wrote(adapter, name.clone(), value.clone());
     example.plan.attachments = Vec::new().into();
     example.plan.policies[0].accepted = Err("spec.types: none".into());
     example.plan.policies[0].revision = String::new();
-    assert_eq!(
-        steps(&wish(&example), &observed, &example.plan),
-        Steps::default()
-    );
+    let same = wish_after(&example, &observed, SHA256);
+    assert_eq!(steps(&same, &observed), Steps::default());
+
+    // An operator of another version serves no module but its own.
+    let other = "0".repeat(64);
+    let renamed = wish_after(&example, &observed, &other);
+    let todo = steps(&renamed, &observed);
+    assert_eq!((todo.apply.len(), todo.delete.len()), (1, 0));
+    let object = renamed.objects.values().next().unwrap();
+    let module = ModuleRef::new(&settings(), &other);
+    assert_eq!(object.module.as_ref(), Some(&module));
+    value["spec"]["url"] = module.url.into();
+    value["spec"]["sha256"] = module.sha256.into();
+    let metadata = value["metadata"].as_object_mut().unwrap();
+    metadata.remove("resourceVersion");
+    metadata.remove("uid");
+    let annotations = metadata["annotations"].as_object_mut().unwrap();
+    annotations.remove("example.com/seen");
+    assert_eq!(object.value, value);
+    let renamed = wish_after(&example, &applied(&renamed), &other);
+    assert_eq!(steps(&renamed, &applied(&renamed)), Steps::default());
+
     example.plan.policies.clear();
-    assert_eq!(
-        steps(&wish(&example), &observed, &example.plan)
-            .delete
-            .len(),
-        1
-    );
+    let gone = wish_after(&example, &observed, &other);
+    assert_eq!(steps(&gone, &observed).delete.len(), 1);
 }
 
 /// One tenant's invalid policy doesn't block another tenant's edit, or a new module, in an object
@@ -123,8 +137,8 @@ fn an_object_with_a_mistaken_policy_still_follows_the_others() {
     let stages = &spec["wasm"][0]["config"]["stages"];
     let slots = [0, 1].map(|i| stages[i]["parallelism"].clone());
     assert_eq!(slots, [7, 4]);
-    let done = steps(&wanted, &observed, &after.plan);
-    assert_eq!((done.apply.len(), done.kept.len()), (1, 0));
+    let done = steps(&wanted, &observed);
+    assert_eq!((done.apply.len(), wanted.kept.len()), (1, 0));
 
     // Another policy has taken the target since: it is unknown which of the two should be in force.
     let mut taken = of(&["x", "y"]);
@@ -136,9 +150,9 @@ fn an_object_with_a_mistaken_policy_still_follows_the_others() {
     all[1].stage = std::sync::Arc::new(stage);
     taken.plan.attachments = all.into();
     let wanted = wish_after(&taken, &observed, SHA256);
-    let left = steps(&wanted, &observed, &taken.plan);
+    let left = steps(&wanted, &observed);
     assert_eq!((left.apply.len(), left.delete.len()), (0, 0));
-    let why = &left.kept[&key(&wanted)];
+    let why = &wanted.kept[&key(&wanted)];
     assert!(why.contains("policy a/y in it has mistakes"), "{why}");
 }
 
@@ -201,7 +215,7 @@ async fn the_last_object_that_fit_stays() {
     let mut observed = applied(&wish(&grown(1)));
     let example = grown(1_000_000);
     let wanted = wish(&example);
-    let steps = steps(&wanted, &observed, &example.plan);
+    let steps = steps(&wanted, &observed);
     assert_eq!((steps.apply.len(), steps.delete.len()), (1, 0));
     // No request is sent: this address has no API server.
     let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
