@@ -9,7 +9,7 @@ use crate::kube::programs::repository;
 const README: usize = 1200;
 const CONCEPT: usize = 350;
 
-/// What a concept's page says, in this order.
+/// The parts of a concept's page, in their order.
 const PARTS: [&str; 5] = [
     "**The problem.**",
     "**The obvious alternative",
@@ -36,7 +36,11 @@ fn a_concept_has_half_a_page_with_all_parts() {
         let text = fs::read_to_string(&path).unwrap();
         let at: Vec<Option<usize>> = PARTS.iter().map(|part| text.find(part)).collect();
         if words(&text) > CONCEPT || at.contains(&None) || !at.is_sorted() {
-            wrong.push(format!("{}: {} words, {at:?}", path.display(), words(&text)));
+            wrong.push(format!(
+                "{}: {} words, {at:?}",
+                path.display(),
+                words(&text)
+            ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -4,8 +4,9 @@
 //! A page that is written by hand is wrong some months later, and no compiler reports it. So the
 //! facts that the code defines are generated ([`reference`]), the targets of links are checked
 //! ([`links`]), pictures can be read ([`pictures`]), pages stay short (`length`), commands and
-//! policies in pages are parsed by the program itself ([`examples`]), and commands run ([`commands`], with the tests `pages` of the
-//! programs `k8s`, `node` and `planes`). The tests that SECURITY.md names exist (`security`).
+//! policies in pages are parsed by the program itself ([`examples`]), and commands run
+//! ([`commands`], with the tests `pages` of the programs `k8s`, `node` and `planes`). The tests
+//! that SECURITY.md names exist (`security`).
 
 pub mod checkout;
 pub mod commands;
@@ -98,7 +99,9 @@ pub fn blocks(markdown: &str) -> (Vec<Block>, String) {
                 });
             }
             (None, Some(mut block)) => {
-                block.text.push_str(line.strip_prefix(indent).unwrap_or(line));
+                block
+                    .text
+                    .push_str(line.strip_prefix(indent).unwrap_or(line));
                 block.text.push('\n');
                 open = Some(block);
             }
