@@ -155,6 +155,34 @@ pub fn runs(text: &str) -> Option<(usize, Runs)> {
     Some((at, TABLE[at].1))
 }
 
+/// Names of the published chart in pages.
+const CHARTS: [&str; 3] = [
+    "oci://ghcr.io/OWNER/headgate/charts/headgate",
+    "oci://$registry/charts/headgate",
+    "<chart>",
+];
+
+/// Returns a command with the clone's image and `chart` in place of a release's.
+pub fn of_clone(text: &str, chart: &str) -> String {
+    if text.starts_with("helm ") {
+        let published = CHARTS
+            .into_iter()
+            .find(|published| text.contains(published));
+        let text = published.map_or(text.to_owned(), |name| text.replace(name, chart));
+        // A page installs from a release or from a clone.
+        return match text.strip_prefix("helm install ") {
+            Some(rest) => format!("helm upgrade --install {rest}"),
+            None => text,
+        };
+    }
+    // A release knows its own image; this build does not.
+    let inject = "kubectl headgate inject ";
+    match text.strip_prefix(inject) {
+        Some(rest) => format!("{inject}--image headgate:dev {rest}"),
+        None => text.to_owned(),
+    }
+}
+
 /// A Markdown file.
 #[derive(Debug, Clone)]
 pub struct Page {

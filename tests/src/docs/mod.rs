@@ -3,15 +3,18 @@
 //!
 //! A page that is written by hand is wrong some months later, and no compiler reports it. So the
 //! facts that the code defines are generated ([`reference`]), the targets of links are checked
-//! ([`links`]), pictures can be read ([`pictures`]), files and tests that the table of papers names
-//! are looked up (`papers`), commands and policies in pages are parsed by the program itself
-//! ([`examples`]), and commands run ([`commands`], with the tests `pages` of the programs `k8s`,
-//! `node` and `planes`). The tests that SECURITY.md names exist (`security`).
+//! ([`links`]), pictures can be read ([`pictures`]), pages stay short (`length`), files and tests
+//! that the table of papers names are looked up (`papers`), commands and policies in pages are
+//! parsed by the program itself ([`examples`]), and commands run ([`commands`], with the tests
+//! `pages` of the programs `k8s`, `node` and `planes`). The tests that SECURITY.md names exist
+//! (`security`).
 
 pub mod checkout;
 pub mod commands;
 #[cfg(test)]
 mod examples;
+#[cfg(test)]
+mod length;
 #[cfg(test)]
 mod links;
 #[cfg(test)]
@@ -89,11 +92,14 @@ pub struct Block {
 pub fn blocks(markdown: &str) -> (Vec<Block>, String) {
     let (mut blocks, mut rest) = (Vec::new(), String::new());
     let mut open: Option<Block> = None;
+    // Of the opening fence: a block in a list is indented as a whole.
+    let mut indent = "";
     for (number, line) in markdown.lines().enumerate() {
         let fence = line.trim_start().strip_prefix("```");
         match (fence, open.take()) {
             (Some(_), Some(block)) => blocks.push(block),
             (Some(language), None) => {
+                indent = &line[..line.len() - line.trim_start().len()];
                 open = Some(Block {
                     line: number + 1,
                     language: language.trim().to_owned(),
@@ -101,7 +107,9 @@ pub fn blocks(markdown: &str) -> (Vec<Block>, String) {
                 });
             }
             (None, Some(mut block)) => {
-                block.text.push_str(line);
+                block
+                    .text
+                    .push_str(line.strip_prefix(indent).unwrap_or(line));
                 block.text.push('\n');
                 open = Some(block);
             }

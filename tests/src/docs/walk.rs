@@ -14,31 +14,8 @@ use crate::wait::until_within;
 const LONGEST: u32 = 240;
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Replacements in commands: the beginning of the command, the old text, the new text.
-const INSTEAD: [(&str, &str, &str); 7] = [
-    // The chart isn't published.
-    (
-        "helm ",
-        "oci://ghcr.io/OWNER/headgate/charts/headgate",
-        "charts/headgate --set image.tag=dev",
-    ),
-    (
-        "helm ",
-        "oci://$registry/charts/headgate",
-        "charts/headgate --set image.tag=dev",
-    ),
-    ("helm ", "<chart>", "charts/headgate"),
-    (
-        "kubectl headgate inject ",
-        "inject ",
-        "inject --image headgate:dev ",
-    ),
-    // A page installs from a release or from a clone.
-    ("helm install ", "install ", "upgrade --install "),
-    // There is no terminal.
-    ("kubectl headgate top", "top", "top --once"),
-    ("dist/headgate top", "top", "top --once"),
-];
+/// The chart in place of the published one.
+const CHART: &str = "charts/headgate --set image.tag=dev";
 
 /// Beginnings of commands that go on until somebody ends them: each has a terminal of its own.
 const SERVES: [&str; 3] = [
@@ -91,6 +68,7 @@ impl Newcomer<'_> {
             self.checkout.set_mode(mode)?;
         }
         let bare = text.split(" #").next().unwrap_or(text).trim();
+        let mut printed = String::new();
         if let Some(served) = bare.strip_suffix('&') {
             self.serve(served)?;
         } else if SERVES.iter().any(|beginning| bare.starts_with(beginning)) {
@@ -102,17 +80,19 @@ impl Newcomer<'_> {
         {
             // Loads begin, proxies and operators start, and percentiles follow in their own time.
             until_within(PATIENCE, bare, || {
-                let seen = self.run(bare).map_err(|error| format!("{error:#}"))?;
-                match shows(text, &seen, applied) {
+                printed = self.run(bare).map_err(|error| format!("{error:#}"))?;
+                match shows(text, &printed, applied) {
                     true => Ok(()),
-                    false => Err(seen),
+                    false => Err(printed.clone()),
                 }
             })?;
         } else {
-            let printed = self.run(bare)?;
+            printed = self.run(bare)?;
             let is_test = bare.starts_with("helm test ");
             ensure!(!is_test || printed.contains("Succeeded"), "{printed}");
         }
+        // For people who read in the test's output what a newcomer sees.
+        println!("$ {bare}\n{printed}");
         Ok(applied)
     }
 
@@ -123,15 +103,12 @@ impl Newcomer<'_> {
     }
 
     fn run(&self, text: &str) -> Result<String> {
-        let mut text = text.to_owned();
-        for (beginning, from, to) in INSTEAD {
-            if text.starts_with(beginning) {
-                text = text.replacen(from, to, 1);
-            }
-        }
+        let text = commands::of_clone(text, CHART);
+        // There is no terminal.
+        let text = text.replacen("headgate top", "headgate top --once", 1);
         let programs = programs::repository().join("target/release");
         let programs = programs.canonicalize().unwrap_or_default();
-        text = built(&text, &programs);
+        let text = built(&text, &programs);
         let kubeconfig = &self.node.access().kubeconfig;
         let bash = self.checkout.bash(kubeconfig, LONGEST, &text)?;
         let words: Vec<&str> = bash.iter().map(String::as_str).collect();

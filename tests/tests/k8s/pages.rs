@@ -17,33 +17,6 @@ use crate::cli;
 /// Seconds that a command may take.
 const LONGEST: u32 = 120;
 
-/// Replacements in commands: the beginning of the command, the old text, the new text.
-const INSTEAD: [(&str, &str, &str); 7] = [
-    // The chart of the repository for the published one.
-    (
-        "helm ",
-        "oci://ghcr.io/OWNER/headgate/charts/headgate",
-        "charts/headgate",
-    ),
-    (
-        "helm ",
-        "oci://$registry/charts/headgate",
-        "charts/headgate",
-    ),
-    ("helm ", "<chart>", "charts/headgate"),
-    // Without nodes no Pod becomes ready, and no Job ends.
-    ("helm ", " --wait", ""),
-    ("helm uninstall ", "headgate ", "headgate --no-hooks "),
-    // A page installs from a release or from a clone.
-    ("helm install ", "install ", "upgrade --install "),
-    // A release knows its own image; this build does not.
-    (
-        "kubectl headgate inject ",
-        "inject ",
-        "inject --image=headgate:dev ",
-    ),
-];
-
 /// The service that pages assume, unless they begin with its namespace.
 const SERVICE: &str = "
 kubectl get namespace shop || kubectl create namespace shop
@@ -98,11 +71,11 @@ impl<'a> Folder<'a> {
 
     /// Runs a command of a page, and compares what it prints with what the page shows, up to `...`.
     fn command(&self, command: &commands::Command) -> Result<()> {
-        let mut text = command.text.clone();
-        for (beginning, from, to) in INSTEAD {
-            if command.text.starts_with(beginning) {
-                text = text.replace(from, to);
-            }
+        let mut text = commands::of_clone(&command.text, "charts/headgate");
+        if text.starts_with("helm ") {
+            // Without nodes no Pod becomes ready, and no Job ends.
+            text = text.replace(" --wait", "");
+            text = text.replace("uninstall headgate ", "uninstall headgate --no-hooks ");
         }
         if text.contains("headgate status ") {
             program_all(self.server)?;
