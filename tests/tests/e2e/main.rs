@@ -8,6 +8,7 @@ mod fifo;
 mod harness;
 mod histograms_survive;
 mod hosts;
+mod llm;
 mod overload;
 mod parallelism;
 mod refusals;

@@ -58,6 +58,7 @@ fn examples_are_right() {
         "bouncer.yaml",
         "class-admission.yaml",
         "fair-queue.yaml",
+        "llm.yaml",
         "max-queue-length.yaml",
         "max-queue-wait.yaml",
         "priority.yaml",

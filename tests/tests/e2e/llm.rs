@@ -1,0 +1,86 @@
+//! The Envoy configuration of the page about LLM servers.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use headgate_tests::backend::{BackendConfig, ServiceType};
+use headgate_tests::bootstrap::Bootstrap;
+use headgate_tests::docs;
+use headgate_tests::http;
+use headgate_tests::policy;
+use headgate_tests::rig::Rig;
+use headgate_tests::wait::until;
+use serde_json::{Value, json};
+
+const PATH: &str = "/v1/chat/completions";
+
+/// Returns the page's block of YAML whose first line begins with `first`.
+fn block(first: &str) -> Result<Value> {
+    let page = std::fs::read_to_string(docs::folder().join("tasks/llm.md"))?;
+    let (blocks, _) = docs::blocks(&page);
+    let block = blocks.iter().find(|b| b.text.starts_with(first));
+    let block = block.with_context(|| format!("no block with {first}"))?;
+    Ok(serde_saphyr::from_str(&block.text)?)
+}
+
+fn configure(bootstrap: &mut Bootstrap) -> Result<()> {
+    let filters = block("- name:")?;
+    for filter in filters.as_array().into_iter().flatten().rev() {
+        bootstrap.prepend_filter(filter.clone())?;
+    }
+    let replies = block("local_reply_config:")?;
+    bootstrap.manager()?["local_reply_config"] = replies["local_reply_config"].clone();
+    Ok(())
+}
+
+/// One slot and no queue: what comes second is refused, and says its type.
+fn rig() -> Result<Rig> {
+    let mut policy = policy::queue_only(1, 1);
+    policy["spec"]["types"] = json!([
+        {"name": "chat", "matches": [{"headers": [{"name": "x-gateway-model-name", "value": "chat"}]}]},
+        {"name": "default"},
+    ]);
+    let service = ServiceType::constant("/", Duration::from_millis(1));
+    let rig = Rig::builder(BackendConfig::new(1_000, vec![service]), policy);
+    rig.change(configure).start()
+}
+
+#[test]
+fn models_are_types_and_refusals_are_errors_of_openai() -> Result<()> {
+    let rig = rig()?;
+    let held = rig.occupy("/held", 1)?;
+    let waiting = rig.enqueue("/waiting", 1)?;
+    let said = |body, expected: &str| -> Result<()> {
+        let json = [
+            ("content-type", "application/json"),
+            // A client can't say another model than its body does.
+            ("x-gateway-model-name", "chat"),
+        ];
+        let answer = http::send(rig.addr(), "POST", PATH, &json, Some(body))?.answer()?;
+        ensure!(answer.status == 429, "{answer:?}");
+        ensure!(answer.header("retry-after").is_some(), "{answer:?}");
+        let refused = answer.header("x-headgate-refused").unwrap_or_default();
+        ensure!(
+            refused.contains(&format!("type={expected};")),
+            "{body}: {refused}"
+        );
+        ensure!(answer.header("content-type") == Some("application/json"));
+        let error: Value = serde_json::from_str(&answer.body)?;
+        let error = &error["error"];
+        ensure!(error["code"] == "headgate_refused{queue_full}", "{error}");
+        ensure!(error["type"] == "server_error" && error["param"].is_null());
+        let message = error["message"].as_str().unwrap_or_default();
+        ensure!(message.contains("queue is full"), "{error}");
+        Ok(())
+    };
+    said(r#"{"model":"chat","messages":[]}"#, "chat")?;
+    said(r#"{"model":"rag"}"#, "default")?;
+    said(r#"{"messages":[]}"#, "default")?;
+    said("no JSON", "default")?;
+    drop((held, waiting));
+    // Answers of the server stay as they are.
+    until("an answer of the server", || match rig.get("/") {
+        Ok(answer) if answer.status == 200 => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+}
