@@ -130,12 +130,14 @@ fn per_second(seen: &[(u64, bool, bool)], seconds: u64) -> Vec<u32> {
 }
 
 /// Half of eight workers stop from the fifth to the tenth second, at 0.8 of the capacity. Clients
-/// send requests again that were refused or answered after 0.5 s, up to three times. Objectives
-/// leave slots free then, the search takes that for room and grows, and slots stay idle: the mean
-/// is 0.914 of P given.
+/// send requests again that were refused or answered after 0.5 s, up to three times. The means over
+/// 24 seeds are 184 of 200/s with P found and 196 with P given.
+///
+/// Of the 200 answers that are possible, the seconds of the stop have 160, 196, 193, 180 and 188.
+/// In the fourth and fifth, slots are free while the value cut refuses: the slots asked for follow
+/// the mean slot time of the second before, in which all slots were in use.
 #[test]
-#[ignore = "prints the goodput"]
-fn retry_storms() {
+fn half_of_the_workers_stop_in_a_retry_storm() {
     let during = |slots: Option<u32>| {
         let of = |seed| {
             let service = Service {
@@ -155,6 +157,8 @@ fn retry_storms() {
     };
     let (found, given) = (during(None), during(Some(8)));
     println!("{found:.0}/s of 200, {given:.0}/s with P given");
+    assert!(found >= 182.0, "{found:.0}/s with P found");
+    assert!(given >= 194.0, "{given:.0}/s with P given");
 }
 
 /// Three times the capacity for 5 s, between loads of 0.8: the goodput, and the time from the end
