@@ -24,6 +24,10 @@ pub struct Outbound {
 }
 
 /// The decision on a call at its request headers.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is matched where it is returned, and a box would be an allocation for each call"
+)]
 pub(super) enum Called {
     /// The call is sent.
     Sent(Option<Calling>),
