@@ -28,7 +28,7 @@ struct State<K> {
 pub(crate) struct Slot<K: Eq + Hash> {
     quota: Arc<Quota<K>>,
     key: K,
-    amount: usize,
+    pub(crate) amount: usize,
 }
 
 /// The limit that an amount would exceed.

@@ -224,7 +224,8 @@ impl Planner {
         candidates: Vec<Candidate<'a>>,
     ) -> HashMap<&'a ObjectKey, PolicyState> {
         let mut states = HashMap::with_capacity(candidates.len());
-        for candidate in candidates {
+        for mut candidate in candidates {
+            candidate.known.forget_old();
             self.known.insert(candidate.key.clone(), candidate.known);
             states.insert(candidate.key, candidate.state);
         }

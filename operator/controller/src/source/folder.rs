@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use headgate_core::config::Mode;
+use sha2::{Digest, Sha256};
 
 use super::read::Scan;
 use headgate_api::compile::{Compiled, compile};
@@ -29,16 +30,23 @@ pub struct Folder {
 
 #[derive(Debug)]
 struct PolicyFile {
-    content: Result<Vec<u8>, String>,
+    content: Content,
     report: FileReport,
     /// Last good version of each of its policies.
     good: Vec<ValidPolicy>,
 }
 
+/// The content of a file, kept to detect changes.
+#[derive(Debug, PartialEq, Eq)]
+enum Content {
+    Read([u8; 32]),
+    Failed(String),
+}
+
 impl Folder {
     /// Updates the folder with the result of a scan and returns the new plan; `None` if the scan is
     /// the same as before. A folder that can't be read keeps all its policies.
-    pub fn update(&mut self, dir: &Path, scan: &Scan) -> Option<Plan> {
+    pub fn update(&mut self, dir: &Path, scan: Scan) -> Option<Plan> {
         let mut changed = false;
         match scan {
             Ok(scan) => {
@@ -51,30 +59,41 @@ impl Folder {
                 }
             }
             Err(problem) => {
-                changed |= self.problem.as_ref() != Some(problem);
-                self.problem = Some(problem.clone());
+                changed |= self.problem.as_ref() != Some(&problem);
+                self.problem = Some(problem);
             }
         }
         changed.then(|| self.plan(dir))
     }
 
-    fn take_in(&mut self, path: &Path, content: &Result<Vec<u8>, String>) -> bool {
-        let before = self.files.get_mut(path);
-        if before.as_ref().is_some_and(|f| f.content == *content) {
-            return false;
-        }
-        let good = before.map(|f| std::mem::take(&mut f.good));
+    fn take_in(&mut self, path: PathBuf, content: Result<Vec<u8>, String>) -> bool {
         let name = path.display().to_string();
-        let report = match content {
-            Ok(bytes) => check_file(&name, bytes),
-            Err(problem) => FileReport::failed(&name, Problem::of_file(&name, problem.clone())),
+        let (content, report) = match content {
+            Ok(bytes) => {
+                let content = Content::Read(Sha256::digest(&bytes).into());
+                if self.files.get(&path).is_some_and(|f| f.content == content) {
+                    return false;
+                }
+                (content, check_file(&name, &bytes))
+            }
+            Err(problem) => {
+                let content = Content::Failed(problem.clone());
+                if self.files.get(&path).is_some_and(|f| f.content == content) {
+                    return false;
+                }
+                let problem = Problem::of_file(&name, problem);
+                (content, FileReport::failed(&name, problem))
+            }
         };
-        let file = PolicyFile {
-            content: content.clone(),
-            report,
-            good: good.unwrap_or_default(),
-        };
-        self.files.insert(path.to_owned(), file);
+        let good = self.files.remove(&path).map(|f| f.good).unwrap_or_default();
+        self.files.insert(
+            path,
+            PolicyFile {
+                content,
+                report,
+                good,
+            },
+        );
         true
     }
 

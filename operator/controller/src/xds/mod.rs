@@ -9,8 +9,8 @@
 //! ```text
 //! watch<Plan> ───┐
 //!                ├─► watch<Snapshot> ─► stream ─► DiscoveryResponse, one in flight a stream
-//! watch<Modules>─┘                           │ ACK, NACK
-//!                                            ▼
+//! watch<Modules>─┘   (resources built once,  │ ACK, NACK
+//!                     shared by all streams) ▼
 //!                                        registry ─► status, metrics, log
 //! ```
 //!
@@ -24,6 +24,7 @@
 //! would save nothing, and ADS needs an Envoy without another control plane.
 
 mod admission;
+pub mod cache;
 pub mod conditions;
 mod limits;
 mod listen;

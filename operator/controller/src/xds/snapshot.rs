@@ -8,17 +8,18 @@ use std::time::Instant;
 
 use headgate_core::config::{Direction, FilterConfig};
 
+use super::cache::ResourceCache;
 use super::module::{Kind, Modules};
 use super::node::{Identity, TargetClaim};
 use super::older::without_new_fields;
-use super::resource::Resource;
 use super::sotw::Offer;
 use super::{direction, is_headgate_slot};
 use headgate_api::plan::{
     Enforced, InForce, NATIVE_MODULE_METADATA, Plan, PolicyState, ProxyClaims,
 };
 
-/// The plan and modules at one moment.
+/// The plan and modules at one moment. Resources are built when a proxy first needs them and are
+/// shared by all proxies.
 #[derive(Debug)]
 pub struct Snapshot {
     /// The plan.
@@ -33,6 +34,7 @@ pub struct Snapshot {
     empty: Arc<FilterConfig>,
     /// The configuration of an outbound slot without workflows.
     no_calls: Arc<FilterConfig>,
+    cache: Arc<ResourceCache>,
 }
 
 /// The namespaces in which a policy is refused and has no valid version, or a source can't be read.
@@ -107,7 +109,7 @@ impl Assignment {
 impl Snapshot {
     /// Returns the snapshot of `plan` and `modules`.
     #[must_use]
-    pub fn new(plan: Arc<Plan>, modules: Arc<Modules>) -> Self {
+    pub fn new(plan: Arc<Plan>, modules: Arc<Modules>, cache: Arc<ResourceCache>) -> Self {
         let incomplete = Incomplete::new(&plan);
         Self {
             plan,
@@ -119,6 +121,7 @@ impl Snapshot {
                 direction: Direction::Outbound,
                 ..FilterConfig::default()
             }),
+            cache,
         }
     }
 
@@ -250,7 +253,7 @@ impl Snapshot {
                     Direction::Inbound => &assignment.config,
                     Direction::Outbound => &assignment.outbound,
                 };
-                Resource::new(config, name, &assignment.module)
+                self.cache.get(config, name, &assignment.module)
             })
             .collect();
         Offer::new(resources, others.into_iter().cloned().collect())

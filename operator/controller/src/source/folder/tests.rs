@@ -17,7 +17,7 @@ fn scan(files: &[(&str, &str)]) -> Scan {
 }
 
 fn update(folder: &mut Folder, files: &[(&str, &str)]) -> Plan {
-    folder.update(Path::new("conf"), &scan(files)).unwrap()
+    folder.update(Path::new("conf"), scan(files)).unwrap()
 }
 
 /// Returns the objective of `default` on a target, ms; `None` without a policy in force.
@@ -49,12 +49,12 @@ fn a_plan_is_made_only_when_something_changed() {
         plan.workloads.values().next().unwrap().revision
     );
     assert_eq!(
-        folder.update(Path::new("conf"), &scan(&[("a.yaml", &a)])),
+        folder.update(Path::new("conf"), scan(&[("a.yaml", &a)])),
         None
     );
     let plan = update(&mut folder, &[]);
     assert_eq!(plan, Plan::default());
-    assert_eq!(folder.update(Path::new("conf"), &scan(&[])), None);
+    assert_eq!(folder.update(Path::new("conf"), scan(&[])), None);
 }
 
 #[test]
@@ -144,12 +144,12 @@ fn a_folder_that_can_not_be_read_keeps_everything() {
     let mut folder = Folder::default();
     update(&mut folder, &[("a.yaml", &policy("a", "x", "18ms"))]);
     let plan = folder
-        .update(Path::new("conf"), &Err("no such folder".into()))
+        .update(Path::new("conf"), Err("no such folder".into()))
         .unwrap();
     assert_eq!(enforced(&plan, "x"), Some(18));
     assert_eq!(plan.problems[0].source, "conf");
     assert_eq!(
-        folder.update(Path::new("conf"), &Err("no such folder".into())),
+        folder.update(Path::new("conf"), Err("no such folder".into())),
         None
     );
     let plan = update(&mut folder, &[("a.yaml", &policy("a", "x", "18ms"))]);
@@ -164,7 +164,7 @@ fn an_unreadable_file_keeps_its_policies() {
         PathBuf::from("a.yaml"),
         Err("can't be read: denied".to_owned()),
     )]);
-    let plan = folder.update(Path::new("conf"), &Ok(unreadable)).unwrap();
+    let plan = folder.update(Path::new("conf"), Ok(unreadable)).unwrap();
     assert_eq!(enforced(&plan, "x"), Some(18));
     assert_eq!(
         plan.policies[0].accepted,
