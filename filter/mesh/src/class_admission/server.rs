@@ -455,7 +455,10 @@ mod tests {
         assert_eq!(ask(&mut server, 7_000, &theirs)[0].0, 0.0);
         let mut many = first;
         many.services = vec![many.services[0].clone(); MAX_SERVICES + 1];
-        let error = server.exchange(at(7_001), None, &many).unwrap_err().to_string();
+        let error = server
+            .exchange(at(7_001), None, &many)
+            .unwrap_err()
+            .to_string();
         assert_eq!(error, "services: 257 of them; at most 256");
     }
 
