@@ -175,18 +175,20 @@ impl Cluster {
 
     /// Leads a policy with 20 slots through what befalls its operators, of the [`OLDER`] version at
     /// first, while requests arrive at `service`: they are upgraded, they are gone or their module
-    /// can't be had while a proxy starts, and they are uninstalled. `missed` waits until nobody
-    /// tries any more to get the module for this proxy.
+    /// can't be had while a proxy starts, and they are uninstalled. `older` is how many of the slots
+    /// that version gives the only proxy. `missed` waits until nobody tries any more to get the
+    /// module for this proxy.
     pub(crate) fn outages(
         &self,
         side: &Side<'_>,
         service: SocketAddr,
         resource: &str,
+        older: usize,
         missed: impl Fn(&Proxy) -> Result<()>,
     ) -> Result<()> {
         let (namespace, _) = side.policy.split_once('/').context("namespace/name")?;
         self.programmed(side.policy, "True")?;
-        self.enforced(side, 1, 20)?;
+        self.enforced(side, 1, older)?;
         // `None`: the version before writes another kind of object.
         let older = self.module(namespace, resource).ok();
         self.under_load(service, "operators upgraded, a proxy starts", || {

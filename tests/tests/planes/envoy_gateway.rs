@@ -232,7 +232,8 @@ fn own_proxies_outlast_their_operators() -> Result<()> {
     };
     cluster.programmed(edge.policy, "True")?;
     let service = cluster.service(SYSTEM, edge.labels, 80)?;
-    cluster.outages(&edge, service, OBJECT.1, |_| {
+    // The version before counts each of Envoy Gateway's proxies twice.
+    cluster.outages(&edge, service, OBJECT.1, 10, |_| {
         let restart = ["rollout", "restart", "deployment/envoy-gateway"];
         let space = ["--namespace", SYSTEM];
         cluster.node.kubectl(&[&restart[..], &space].concat())?;

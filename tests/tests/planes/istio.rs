@@ -144,7 +144,7 @@ fn outages(version: &str, resource: &str) -> Result<()> {
     };
     let service = cluster.service("shop", "app=search", 80)?;
     // An agent gives up within seconds: the operators have to notice an outage as short as that.
-    cluster.outages(&SIDECARS, service, resource, |proxy| {
+    cluster.outages(&SIDECARS, service, resource, 20, |proxy| {
         let agent = SocketAddr::new(proxy.address, AGENT);
         until_within(PATIENCE, "an agent that gives up", || {
             let stats = cluster.get(agent, "/stats/prometheus");
