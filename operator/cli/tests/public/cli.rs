@@ -52,7 +52,7 @@ fn validate_tells_by_exit_code_and_one_line() {
             text(&examples.stderr),
             examples.status.code()
         ),
-        ("ok: 13 policies\n", "", Some(0))
+        ("ok: 14 policies\n", "", Some(0))
     );
     // Objects of other APIs are in the same file as policies (gateway) or in other files.
     for folder in ["gateway", "sidecar", "grpc", "istio", "envoy-gateway"] {

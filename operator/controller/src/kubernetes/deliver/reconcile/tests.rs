@@ -72,7 +72,7 @@ fn the_object_of_a_policy_with_mistakes_stays_with_the_module_that_is_served() {
     let (adapter, name) = key(&wish(&example));
     let mut value = observed.get(adapter, &name).unwrap().clone();
     value["metadata"]["annotations"]["example.com/seen"] = json!("yes");
-    observed.wrote(adapter, name.clone(), value.clone());
+    observed.wrote(adapter, name, value.clone());
     example.plan.attachments = Vec::new().into();
     example.plan.policies[0].accepted = Err("spec.types: none".into());
     example.plan.policies[0].revision = String::new();
