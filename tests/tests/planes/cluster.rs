@@ -175,9 +175,9 @@ impl Cluster {
 
     /// Leads a policy with 20 slots through what befalls its operators, of the [`OLDER`] version at
     /// first, while requests arrive at `service`: they are upgraded, they are gone or their module
-    /// can't be had while a proxy starts, and they are uninstalled. `older` is how many of the slots
-    /// that version gives the only proxy. `missed` waits until nobody tries any more to get the
-    /// module for this proxy.
+    /// can't be had while a proxy starts, and they are uninstalled. `older` is the number of slots
+    /// that the older version gives the only proxy. `missed` waits until nobody tries any more to
+    /// get the module for this proxy.
     pub(crate) fn outages(
         &self,
         side: &Side<'_>,
