@@ -162,6 +162,7 @@ pub(crate) const OTHER_WORDS: &[Group] = &[
         &[
             "classes-name-twice",
             "types-name-twice",
+            "workflows-named-services-twice",
             "workflows-named-twice",
             "workflows-outbound-cluster-twice",
             "workflows-peers-twice",
