@@ -54,7 +54,7 @@ fn an_upload_that_envoy_collects_first_holds_none() -> Result<()> {
         .start()?;
     let mut upload = begin_upload(&rig)?;
     assert_eq!(rig.get("/")?.status, 200);
-    assert_eq!(rig.policy_stat("slots_in_use")?, 0);
+    rig.wait_for_stat("slots_in_use", 0)?;
     upload.write("bcd")?;
     assert_eq!(upload.answer()?.status, 200);
     let large = http::post(rig.addr(), "/upload", &"a".repeat(1_001))?;
